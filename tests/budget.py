@@ -1,5 +1,5 @@
-"""The budget of the fast lane: processor time, which unlike seconds tells little of what runs beside it. And
-which slow tests take long.
+"""The budget of the fast lane, in processor time, which depends less than seconds on other work on
+the machine; and the slow tests that take long.
 """
 
 from __future__ import annotations

@@ -175,7 +175,7 @@ def _md5(content: bytes) -> str:
 
 
 class Container:
-    """A container of Azure's blobs: what adlfs asks of it."""
+    """A container of Azure's blobs: the requests that adlfs sends to it."""
 
     def __init__(self) -> None:
         self.blobs: dict[str, bytes] = {}

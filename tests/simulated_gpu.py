@@ -280,10 +280,10 @@ class _Stream:
         self._gpus = gpus
 
     def wait_stream(self, stream: _Stream) -> None:
-        """As torch's."""
+        """Torch's method."""
 
     def synchronize(self) -> None:
-        """As torch's."""
+        """Torch's method."""
         self._gpus.launch()
 
 
@@ -296,14 +296,14 @@ class _Graph(TorchDispatchMode):
         self._steps: list[tuple[Callable[[], Any], Any]] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """As torch calls it for each operation."""
+        """torch calls this method for each operation."""
         step = functools.partial(func, *args, **(kwargs or {}))
         results = step()
         self._steps.append((step, results))
         return results
 
     def replay(self) -> None:
-        """As torch's."""
+        """Torch's method."""
         self._gpus.launch()
         self._gpus.replayed += 1
         with torch.inference_mode():
@@ -324,7 +324,7 @@ class _Event:
         self._gpus.launch()
 
     def synchronize(self) -> None:
-        """As torch's."""
+        """Torch's method."""
         self._gpus.launch()
 
     def elapsed_time(self, _end: _Event) -> float:

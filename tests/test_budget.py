@@ -41,7 +41,7 @@ def test_only_a_whole_fast_lane_above_the_budget_fails(budget: Budget, fails: bo
 
 
 def test_processor_time_of_children_counts() -> None:
-    """Most of what end-to-end tests use is that of servers."""
+    """Servers use most of the time of end-to-end tests."""
     import subprocess
     import sys
 

@@ -52,7 +52,7 @@ def test_the_tests_that_it_names_are_there(guide: str) -> None:
 
 
 def test_keys_without_effect_are_not_called_same(guide: str) -> None:
-    """The table tells what is not built yet, and what is only for a Java server."""
+    """The table distinguishes keys that are not implemented yet from those that only a Java server needs."""
     rows = dict(re.findall(r"(?m)^\| `([a-z_]+)` \| ([a-z ]+) \|", guide))
 
     silent = {name for name in rows if name in NOT_YET or KEYS[name].category == "N"}

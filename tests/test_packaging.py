@@ -11,13 +11,13 @@ _ALL = [Requirement(line) for line in requires("modelserver") or ()]
 
 
 def brought(extra: str = "") -> dict[str, Requirement]:
-    """The packages that an installation with this extra, or none, asks for by itself."""
+    """The packages that an installation with this extra, or none, requires."""
     expected = [need for need in _ALL if need.marker is None or need.marker.evaluate({"extra": extra})]
     return {need.name: need for need in expected}
 
 
 def test_torch_is_left_as_it_is() -> None:
-    """Without an extra, neither torch nor what would pull it in is asked for, so none is replaced."""
+    """Without an extra, neither torch nor a package that needs it is required, so none is replaced."""
     assert not {"torch", "torchvision", "captum"} & set(brought())
 
 

@@ -54,7 +54,7 @@ class Machines(Protocol):
 
 
 class Agents:
-    """Those of this machine."""
+    """The agents on this machine."""
 
     def __init__(self, server: Elsewhere) -> None:
         self._server = server
@@ -221,7 +221,7 @@ def _server(folder: Path, **settings: Any) -> Elsewhere:
 
 
 def disturb(report: Report, what: str, server: Elsewhere, machines: Machines, seconds: float) -> None:
-    """One server; what holds is told under the name ``what``."""
+    """Disturbs one server; the report has the results under the name ``what``."""
     server.registered(f"{MODEL}.mar", batch_size=BATCH, initial_workers=WORKERS)
     chance, done, back = random.Random(7), Counter[str](), list[float]()
     lost, tally, ended = 0, Tally(CAUSES), threading.Event()

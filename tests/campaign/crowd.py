@@ -84,7 +84,7 @@ def ask_by_http(
 
 
 async def call_by_http(port: int, client: int, tally: Tally, going: Callable[[], bool], pause: float) -> None:
-    """One client: asks, and now and then crashes and comes back."""
+    """One client: sends requests, and now and then crashes and comes back."""
     chance, name = random.Random(client), uuid.uuid4().hex[:8]
     caller = await Caller.connect(port)
     number = 0

@@ -131,7 +131,7 @@ def break_off(server: Server) -> int:
 
 
 def break_off_management(server: Server) -> int:
-    """The same on the other port and the long way."""
+    """Breaks off requests on the management port, which go the long way."""
     request = post("/models", b"b" * BODY, "Content-Type: application/json")
     return leave_bodies(server.port_of("management"), request)
 

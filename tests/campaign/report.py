@@ -32,7 +32,7 @@ class Report:
         self.figures.append((name, f"{value:,}" if isinstance(value, int) else str(value)))
 
     def hold(self, holds: object, otherwise: str) -> bool:
-        """Takes note of what does not hold; tells whether it does."""
+        """Notes a statement that does not hold; returns whether it does."""
         if not holds:
             self.failures.append(otherwise)
         return bool(holds)

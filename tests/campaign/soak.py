@@ -52,7 +52,7 @@ def run(report: Report, seconds: float) -> None:
 
 
 def soak(report: Report, server: Server, what: str, seconds: float) -> None:
-    """One server; what holds is told under the name ``what``."""
+    """Loads one server; the report has the results under the name ``what``."""
     for model in MODELS:
         server.registered("witness.mar", model_name=model, batch_size=BATCH, initial_workers=2)
     tally = Tally(CAUSES)

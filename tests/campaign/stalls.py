@@ -172,7 +172,7 @@ def stalled(server: Server, heavy: Heavy) -> tuple[float, str]:
 
 
 class Watcher(threading.Thread):
-    """Asks one listener for ``/livez`` again and again, over a kept connection."""
+    """Sends requests for ``/livez`` to one listener again and again, over a kept connection."""
 
     def __init__(self, server: Server, listener: str) -> None:
         super().__init__()
@@ -242,7 +242,7 @@ def of_bytes(name: str, listener: str, request: bytes) -> Heavy:
 
 
 def repeated(unit: bytes, size: int = SIZE) -> bytes:
-    """So many of ``unit`` with commas between as fit."""
+    """As many of ``unit`` as fit, with commas between them."""
     return b",".join([unit] * (size // (len(unit) + 1)))
 
 

@@ -29,5 +29,5 @@ def hold(name: str, seconds: float) -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", SECONDS)
 def test_campaign_holds(name: str) -> None:
-    """Beside other tests."""
+    """Short runs hold beside other tests."""
     hold(name, SECONDS[name])

@@ -28,7 +28,7 @@ def rows() -> dict[str, str]:
 
 
 def test_every_setting_is_explained() -> None:
-    """And no other."""
+    """The page explains every setting, and no other."""
     named = re.findall(r"(?m)^\| (`\w+`(?:, `\w+`)*) \|", _SECTION)
 
     assert {key for row in named for key in re.findall(r"\w+", row)} == _OWN

@@ -1,4 +1,6 @@
-"""``docs/docker.md``, ``kserve.md``, ``cluster.md``: what they apply exists, each manifest is told about."""
+"""``docs/docker.md``, ``kserve.md``, ``cluster.md``: files in commands exist, and each manifest is
+described.
+"""
 
 from __future__ import annotations
 

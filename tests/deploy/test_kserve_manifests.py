@@ -153,7 +153,7 @@ def test_other_services_are_no_variables_of_a_pod(name: str) -> None:
 
 
 def test_services_ask_for_runtimes_that_speak_their_protocol() -> None:
-    """And that support their format."""
+    """The runtimes also support the services' format."""
     for service in _SERVICES.values():
         model = service["spec"]["predictor"]["model"]
         runtime = _RUNTIMES[model["runtime"]]
@@ -295,7 +295,7 @@ def test_events_name_the_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_services_scale_on_gauges_that_there_are() -> None:
-    """Of their own pods."""
+    """The gauges exist, and are those of the service's own pods."""
     request = {}
     for name, service in _SERVICES.items():
         for metric in service["spec"]["predictor"].get("autoScaling", {}).get("metrics", []):
@@ -310,7 +310,7 @@ def test_services_scale_on_gauges_that_there_are() -> None:
 
 
 def test_the_autoscaler_beside_a_service_finds_its_deployment() -> None:
-    """And KServe leaves the scaling to it."""
+    """KServe leaves the scaling to it."""
     service, autoscaler = resources(KSERVE / "inferenceservice-hpa.yaml")
     name = service["metadata"]["name"]
     (metric,) = autoscaler["spec"]["metrics"]

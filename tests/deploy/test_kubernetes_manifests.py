@@ -214,7 +214,9 @@ def test_the_flags_are_the_commands() -> None:
 
 
 def test_only_management_stays_in_the_pod(tmp_path: Path) -> None:
-    """What others reach asks for tokens, but for metrics and probes; models cannot be changed pod by pod."""
+    """All that others reach requires tokens, except for metrics and probes; models cannot be changed
+    in single pods.
+    """
     settings = configured(tmp_path).settings
 
     assert settings.management_address.is_loopback
@@ -298,7 +300,7 @@ def test_what_the_server_writes_lies_in_volumes() -> None:
 
 
 def test_the_pod_cannot_fill_its_nodes_disk() -> None:
-    """Its volumes and its containers have limits."""
+    """The pod's volumes and containers have limits."""
     assert unbounded_disk(pod()) == []
 
 

@@ -56,7 +56,7 @@ def node() -> dict[str, Any]:
 
 
 def labels() -> dict[str, str]:
-    """Those of the server's pod."""
+    """The labels of the server's pod."""
     result = one("deployment.yaml")["spec"]["template"]["metadata"]["labels"]
     assert isinstance(result, dict)
     return result
@@ -114,7 +114,7 @@ def test_all_run_the_same_image() -> None:
 
 
 def test_ray_is_of_one_version_which_knows_tokens() -> None:
-    """That of the image is the one that KubeRay is told."""
+    """The version of the image is the one that KubeRay's configuration names."""
     recipe = (RAY / "Dockerfile").read_text(encoding="utf-8")
     (installed,) = re.findall(r"(?m)^ARG RAY=(.+)$", recipe)
 
@@ -162,7 +162,7 @@ def test_only_the_group_of_nodes_runs_workers() -> None:
 
 
 def test_a_worker_fits_on_a_node(tmp_path: Path) -> None:
-    """What it asks for is there: more would wait for ever."""
+    """A node has the resources that a worker requests; with more, the worker would wait forever."""
     demand = in_the_pod(tmp_path).settings.worker_resources
     limits = container(groups()[1]["template"]["spec"])["resources"]["limits"]
 
@@ -258,7 +258,7 @@ def test_only_pods_of_the_cluster_reach_ray_and_the_workers_address() -> None:
 
 
 def test_only_prometheus_reads_metrics() -> None:
-    """As of the plain Deployment."""
+    """The rule is that of the plain Deployment."""
     (plain,) = resources(ROOT / "deploy" / "kubernetes" / "networkpolicy.yaml")
     inference, metrics, _ = _ALL["networkpolicy.yaml: NetworkPolicy modelserver-on-ray"]["spec"]["ingress"]
 
@@ -268,7 +268,7 @@ def test_only_prometheus_reads_metrics() -> None:
 
 
 def test_pods_cannot_fill_their_nodes_disks() -> None:
-    """Their volumes and containers have limits."""
+    """The pods' volumes and containers have limits."""
     for spec in (pod(), *(group["template"]["spec"] for group in groups())):
         assert unbounded_disk(spec) == []
 

@@ -73,7 +73,7 @@ OF_HOSTS = {"ModelserverDown", "ModelserverMemory", "ModelserverDisk"}
 
 
 def firing(folder: Path, series: dict[str, str], *expected: str) -> None:
-    """Asks promtool whether these alerts fire after 19 minutes, with these labels, and no others."""
+    """Checks with promtool that these alerts fire after 19 minutes, with these labels, and no others."""
     promtool = shutil.which("promtool")
     if promtool is None:
         pytest.skip("promtool is missing: apt-get install prometheus")
@@ -158,7 +158,7 @@ def test_a_server_that_is_down_is_found_however_it_is_scraped(labels: str, tmp_p
 
 @pytest.mark.parametrize("name", [name for name, _ in in_folder(OPERATOR) if "Kustomization" not in name])
 def test_resources_keep_to_the_published_schema(name: str) -> None:
-    """Of the Prometheus operator."""
+    """The schema is that of the Prometheus operator."""
     assert problems(dict(in_folder(OPERATOR))[name]) == []
 
 

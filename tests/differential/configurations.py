@@ -26,5 +26,5 @@ TABLE: Final = {
 
 
 def table_settings() -> dict[str, str]:
-    """Of the server with a table."""
+    """Settings of the server with a table."""
     return {"enable_model_api": "true", "models": json.dumps(TABLE)}

@@ -67,7 +67,7 @@ def registered(model: str, workers: int = 0) -> Callable[[Response], Response]:
 
 
 def unregistered(model: str) -> Callable[[Response], Response]:
-    """Its end."""
+    """The response to unregistering a model."""
     return description(f'Model "{model}" unregistered')
 
 
@@ -199,14 +199,14 @@ def _predictions(*values: object) -> bytes:
 
 
 def _instance(key: str, kind: str, value: object) -> dict[str, Any]:
-    """What the handler ``tells`` says of one instance."""
+    """The facts that the handler ``tells`` returns for one instance."""
     headers = {"explain": "False", "url_path": "", "describe": None, "X-Asked": None}
     headers |= {"Content-Type": "application/json", "body": None, "data": None, "other": None}
     return {"row": "dict", "keys": [key], "values": {key: [kind, value]}, "headers": headers, "rows": 1}
 
 
 def _edited(answer: Response, edit: Callable[[dict[str, Any]], None]) -> Response:
-    """An answer of the handler ``tells`` with its values edited."""
+    """A response of the handler ``tells`` with its values edited."""
     value = json.loads(answer.body or b"")
     edit(value)
     return answer.but(body=json.dumps(value, indent=2).encode())
@@ -336,7 +336,7 @@ def _empty_configurations() -> dict[str, Callable[[Response], Response]]:
 
 
 def _timeouts(before: tuple[int, int], after: tuple[int, int]) -> Callable[[Response], Response]:
-    """Of a description."""
+    """The timeouts in a description."""
     text = '"responseTimeout": %d,\n    "startupTimeout": %d,'
     return replaced(text % before, text % after)
 

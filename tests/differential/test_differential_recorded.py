@@ -37,7 +37,7 @@ class Servers:
         self._addresses: dict[str, dict[str, tuple[str, int]]] = {}
 
     def addresses(self, name: str) -> dict[str, tuple[str, int]]:
-        """Of its ports."""
+        """The addresses of the server's ports."""
         if name not in self._addresses:
             started = modelserver(self._store, self._folder / name, name)
             self._addresses[name] = self._running.enter_context(started)
@@ -54,7 +54,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def servers(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
-    """The servers that have been asked for so far."""
+    """The servers that have been started so far."""
     folder = tmp_path_factory.mktemp("differential-servers")
     with contextlib.ExitStack() as running:
         yield Servers(store, folder, running)

@@ -23,7 +23,7 @@ PATIENCE = 120.0
 
 
 def missing(environment: str | None) -> str | None:
-    """Why the real TorchServe cannot be asked here, None if it can."""
+    """Why the real TorchServe cannot be used here, None if it can."""
     if not environment:
         return f"{VARIABLE} does not name a virtual environment with TorchServe 0.12.0"
     if not (Path(environment) / "bin" / "torchserve").exists():

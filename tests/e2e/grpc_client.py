@@ -25,7 +25,7 @@ def grpc_server(folder: Path, model_store: Path, **settings: object) -> Server:
 
 
 def grpc_settings() -> dict[str, object]:
-    """Those of a server with gRPC on free ports."""
+    """Settings of a server with gRPC on free ports."""
     ports = {f"grpc_{side}_port": free_port() for side in ("inference", "management")}
     return {"enable_grpc_api": "true", **ports}
 

@@ -31,7 +31,9 @@ INSTANCES = {"instances": [1, "two"]}
 
 
 def request(model: str, datatype: str, *, binary: bool, rows: int = 2) -> InferRequest:
-    """One input, as users of the SDK make it; binary answers are asked for where it is binary."""
+    """A request with one input, as users of the SDK make it; with a binary input the response is
+    binary too.
+    """
     values = VALUES[datatype][:rows]
     tensor = InferInput("x", list(values.shape), datatype)
     tensor.set_data_from_numpy(values, binary_data=binary)

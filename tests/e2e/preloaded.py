@@ -159,7 +159,7 @@ def main() -> None:
 
 
 def _tell(end: socket.socket, number: int) -> None:
-    """Whoever started the server may be gone."""
+    """Writes to the process that started the server, which may be gone."""
     with contextlib.suppress(OSError):
         end.send(str(number).encode())
 

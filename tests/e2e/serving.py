@@ -237,7 +237,7 @@ class Server:
         return self.process.pid
 
     def workers(self) -> list[psutil.Process]:
-        """Its worker processes."""
+        """The server's worker processes."""
         return worker_processes(self.pid)
 
     def processes(self) -> list[psutil.Process]:
@@ -315,7 +315,7 @@ class Server:
         return code
 
     def terminate(self) -> None:
-        """Tells it to end; a second SIGTERM, which would end it less gently, is never sent."""
+        """Sends SIGTERM once; a second one would end the server less gently."""
         if not self._terminated and self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         self._terminated = True

@@ -70,7 +70,7 @@ def speaker(server: Server) -> Iterator[Speaker]:
 
 
 class Reply(NamedTuple):
-    """The answers to a request's rows, and the id of their batch where the protocol tells it."""
+    """The results of a request's rows, and the id of their batch if the protocol has it."""
 
     answers: list[str]
     batch: str | None
@@ -201,7 +201,7 @@ def test_texts_of_all_protocols_share_a_batch(speaker: Speaker) -> None:
 
 
 class Request(NamedTuple):
-    """What one client asks for."""
+    """The request of one client."""
 
     ask: Callable[[Speaker, str, Sequence[str]], Reply]
     model: str
@@ -259,8 +259,8 @@ REFUSALS = ("INVALID_ARGUMENT", "NOT_FOUND", "RESOURCE_EXHAUSTED", "DEADLINE_EXC
 @given(odd_bodies())
 @ANY
 def test_no_body_is_the_servers_failure(server: Server, odd: tuple[bytes, str | None]) -> None:
-    """What is no request is 400 with words, or 413; never 500, whatever is wrong with it (F9, F70). A timeout
-    that was asked for may pass: 504.
+    """An invalid request is 400 with a reason, or 413; never 500, whatever is wrong with it (F9,
+    F70). A requested timeout may pass: 504.
     """
     body, header = odd
     headers = {} if header is None else {"Inference-Header-Content-Length": header}

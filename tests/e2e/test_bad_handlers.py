@@ -262,7 +262,7 @@ RETURNS = {
 
 @pytest.fixture
 def deeds(server):
-    """The model that does what it is told, with a worker that is ready."""
+    """The model that obeys its requests, with a worker that is ready."""
     server.wait_ready("deeds")
     return server
 

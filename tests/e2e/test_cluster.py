@@ -134,7 +134,7 @@ def test_short_pause_of_a_machine_costs_nothing(server: Elsewhere, model: Callab
 
 
 def test_requests_without_a_machine_are_refused_at_once(server: Elsewhere, model: Callable[..., str]) -> None:
-    """They are told to come back with Retry-After, and served again once there are machines."""
+    """The responses have Retry-After, and requests are served again once there are machines."""
     name = model("witness", initial_workers=2)
     agents = server.agents(name)
     with loaded(server, name, clients=2) as load:

@@ -199,7 +199,9 @@ def not_here(block: Block) -> bool:
 
 
 def test_every_block_is_run_read_or_listed() -> None:
-    """Once each; what is listed is there, and another test that is said to run a block names its page."""
+    """Each block is run or listed once; listed blocks exist, and a test that is listed for a block
+    names its page.
+    """
     names = {
         name
         for name, block in BLOCKS.items()

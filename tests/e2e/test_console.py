@@ -387,7 +387,9 @@ def test_versions_come_and_go(page: Page, server: Server, store: Path, tmp_path:
 
 
 def test_settings_change_while_it_runs(page: Page, server: Server) -> None:
-    """Batch size, delay, policy and workers, each with its source; what the server refuses is told."""
+    """Batch size, delay, policy and workers change, each with its source; the console shows the
+    reason if the server refuses a change.
+    """
     select(page, "steady")
     form = page.get_by_role("region", name="Settings of this version")
     form.get_by_label("Batch size").fill("4")
@@ -520,8 +522,8 @@ class TestTokens:
     def test_a_console_outlives_tokens_and_servers(
         self, watched: Watched, store: Path, tmp_path_factory: pytest.TempPathFactory
     ) -> None:
-        """It shows nothing without a token, asks again when that expires, and again after a restart of the
-        server; what was on the page stays there.
+        """The console shows nothing without a token. It asks for one again when it expires, and
+        after a restart of the server; the page stays.
         """
         home = Home(tmp_path_factory.mktemp("secured"))
         first = Server(home, store, settings={"token_authorization": "always", "load_models": "steady.mar"})

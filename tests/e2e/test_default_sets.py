@@ -114,7 +114,7 @@ def torchserve(tmp_path_factory: pytest.TempPathFactory, model_store: Path) -> I
 
 @pytest.fixture(scope="module")
 def modelserver(tmp_path_factory: pytest.TempPathFactory, model_store: Path) -> Iterator[Detached]:
-    """The same under its own name."""
+    """A server that is started as ``modelserver``."""
     server = Detached(Home(tmp_path_factory.mktemp("modelserver")), model_store, None)
     try:
         server.start("--model-store", model_store, "--models", "echo.mar", "--ts-config", server.config())
@@ -199,7 +199,9 @@ def test_batch_policy_follows_the_defaults(torchserve: Detached, modelserver: De
 
 
 def test_open_inference(torchserve: Detached, modelserver: Detached) -> None:
-    """TorchServe's: off until it is asked for (reference 6.8). Ours: on."""
+    """With TorchServe's defaults the protocol is off until it is turned on (reference 6.8); with
+    modelserver's it is on.
+    """
     for path in ("/v2", "/v2/health/ready"):
         assert torchserve.ask("inference", "GET", path, "inference").status_code == 404
         assert modelserver.ask("inference", "GET", path).status_code == 200

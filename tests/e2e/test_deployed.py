@@ -40,7 +40,7 @@ class Container:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[Container]:
-        """Until it is told to end, by the signal that a runtime sends to process 1."""
+        """Runs until the signal that a runtime sends to process 1."""
         with (self.home.path / "out.txt").open("wb") as out:
             process = subprocess.Popen(
                 self._command, cwd=self.work, env=self.home.environment, stdout=out, stderr=subprocess.STDOUT
@@ -117,7 +117,7 @@ def pod(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Container]:
 
 
 def test_probes_and_metrics_need_no_token(pod: Container) -> None:
-    """As the kubelet and Prometheus ask."""
+    """The requests are those of the kubelet and of Prometheus."""
     agent = {"User-Agent": "kube-probe/1.31"}
     answers = [pod.get(f"/v2/health/{name}", headers=agent) for name in ("live", "ready")]
 

@@ -1,4 +1,4 @@
-"""What clients and operators are told about a handler that fails."""
+"""What clients and operators learn about a handler that fails."""
 
 from __future__ import annotations
 

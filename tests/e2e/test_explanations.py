@@ -9,7 +9,7 @@ import pytest
 
 @pytest.fixture(scope="module")
 def server(shared_server):
-    """A server with a model that says what it was asked for, in batches of up to four."""
+    """A server with a model that returns whether it explains, in batches of up to four."""
     return shared_server.registered("explains.mar", batch_size=4, max_batch_delay=1000)
 
 

@@ -56,7 +56,7 @@ def answers(server: Server, name: str) -> dict[str, float]:
 
 
 def rest_statuses(server: Server, name: str) -> list[int]:
-    """Those of a request for each protocol over REST."""
+    """The statuses of a request for each protocol over REST."""
     tensor = {"name": "x", "shape": [1], "datatype": "FP32", "data": [1]}
     return [
         server.predict(name, b"x").status_code,

@@ -59,7 +59,7 @@ JSON = "Content-Type: application/json"
 
 
 def cpu(process: psutil.Process) -> float:
-    """Its processor seconds so far."""
+    """The processor seconds of the server so far."""
     times = process.cpu_times()
     return times.user + times.system
 
@@ -293,7 +293,9 @@ def test_one_of_many_that_hangs_keeps_none_from_starting(
 
 @dataclass(frozen=True)
 class Change:
-    """An accepted change: when it was sent and answered, and the workers it asks for; None: no model."""
+    """An accepted change: when it was sent and answered, and the number of workers that it sets;
+    None: no model.
+    """
 
     sent: float
     answered: float

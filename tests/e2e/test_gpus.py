@@ -147,7 +147,7 @@ def test_a_server_without_a_gpu_does_not_start_if_one_is_required(
 def test_a_model_on_the_cpu_does_not_load_if_a_gpu_is_required(
     start_server: StartServer, driver: dict[str, str], tmp_path: Path
 ) -> None:
-    """A handler that chose the CPU is told how to say that this is intended."""
+    """If the handler chose the CPU, the error says how to allow this."""
     source = """
         class Handler:
             device = "cpu"

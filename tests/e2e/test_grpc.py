@@ -71,7 +71,7 @@ def management(server):
 
 
 def order(do, **fields):
-    """A request that tells ``obey`` what to do."""
+    """A request for ``obey``."""
     return predict("obey", body=json.dumps({"do": do, **fields}).encode())
 
 
@@ -267,7 +267,7 @@ def test_stream_that_fails(inference):
 
 
 def test_stream_that_is_left(inference, tmp_path):
-    """A handler that answers in parts is told that its client is gone (F37)."""
+    """A streaming handler learns that its client is gone (F37)."""
     notes = tmp_path / "gone"
     query = predict("fields", endless=str(notes).encode())
     answers = inference.StreamPredictions(query)
@@ -428,7 +428,7 @@ def test_numbers_that_mean_the_default(server, management, number):
 
 
 def test_a_handler_that_is_not_there(management):
-    """As in TorchServe, the model is registered, and it is INTERNAL when workers are asked for."""
+    """As in TorchServe, the model is registered, and starting workers is INTERNAL."""
     query = {"url": "echo.mar", "model_name": "handlerless", "handler": "invalidHandler"}
     management.RegisterModel(manage("RegisterModel", **query))
     scale = manage("ScaleWorker", model_name="handlerless", min_worker=1, synchronous=True)
@@ -440,7 +440,7 @@ def test_a_handler_that_is_not_there(management):
 
 
 def test_workers_that_do_not_start(management):
-    """A registration that waits for workers tells why there are none, as INTERNAL, and leaves nothing."""
+    """A registration that waits for workers fails as INTERNAL with the reason, and leaves nothing."""
     query = manage("RegisterModel", url="syntax.mar", initial_workers=1, synchronous=True)
 
     code, text = ending(lambda: management.RegisterModel(query))

@@ -259,7 +259,7 @@ def test_unknown_models_and_versions_are_not_found(service):
 
 
 def text(value):
-    """A row that ``obey`` is told by."""
+    """A row for ``obey``."""
     return {"name": "x", "datatype": "BYTES", "shape": [1], "contents": {"bytes_contents": [value]}}
 
 

@@ -331,7 +331,7 @@ def test_it_serves_and_reaps(container: Container) -> None:
 
 
 def test_it_starts_again_after_it_was_killed(engine: Engine, container: Container) -> None:
-    """And keeps nothing of what it had unpacked."""
+    """The container keeps nothing of the archives that it had unpacked."""
     engine.run("kill", "--signal", "KILL", container.id)
     assert container.ended() == 137
     engine.run("start", container.id)

@@ -1,4 +1,4 @@
-"""Which model ``/invocations`` asks for (reference 6.1)."""
+"""The model that ``/invocations`` selects (reference 6.1)."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def test_sdk_speaks_v1(document: dict[str, Any]) -> None:
 
 
 def answers() -> list[dict[str, Any]]:
-    """Of a model that gives back what it gets."""
+    """The results of a model that returns its input."""
     common = {"id": "7", "model": "mirror", "name": "output_0"}
     return [{**common, "datatype": datatype, "values": VALUES[datatype]} for datatype in SENT]
 

@@ -1,4 +1,6 @@
-"""``modelserver migrate``: asks TorchServe and a real modelserver, reports, and ends what it started."""
+"""``modelserver migrate`` compares TorchServe with a real modelserver, reports, and ends the servers
+that it started.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,7 @@ def played(folder: Path, answers: dict[str, Response]) -> Iterator[list[str]]:
 
 
 def servers() -> list[psutil.Process]:
-    """Those that this process has started and that still run."""
+    """The servers that this process has started and that still run."""
     return [child for child in psutil.Process().children(recursive=True) if "modelserver" in child.cmdline()]
 
 
@@ -99,8 +101,8 @@ ANOTHER = "TorchServe b'another answer', modelserver b'fine'"
 
 @pytest.mark.parametrize("source", ["recording", "folder"])
 def test_requests_of_ones_own_are_asked(tmp_path: Path, source: str) -> None:
-    """Those that `modelserver record` has taken from a running server, or files: nothing else is asked. An
-    answer that differs is reported with its request.
+    """Only requests that `modelserver record` has recorded from a running server, or of files, are
+    sent. A response that differs is reported with its request.
     """
     answers = recorded()
     wrong = next(

@@ -1,4 +1,4 @@
-"""schemathesis asks for what the listeners' OpenAPI documents offer (F70)."""
+"""schemathesis sends the requests that the listeners' OpenAPI documents describe (F70)."""
 
 from __future__ import annotations
 
@@ -143,5 +143,5 @@ def test_management_does_what_its_document_says(
 
 
 def test_metrics_do_what_their_document_says(server: Server, tmp_path: Path) -> None:
-    """The same of the metrics listener (F70)."""
+    """Responses of the metrics listener conform to its document, too (F70)."""
     conforms(server, "metrics", tmp_path, "--phases", "coverage,fuzzing" if LONG else "fuzzing")

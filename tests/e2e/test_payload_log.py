@@ -234,7 +234,7 @@ def test_hanging_sink_slows_no_prediction(server, sink):
 
 @pytest.mark.slow
 def test_end(tmp_path, model_store):
-    """What waits for the sink when the server is told to end is sent before it does."""
+    """A server that ends sends the events that still wait for the sink."""
     with sink_server() as sink:
         settings = {
             "payload_log_url": sink.url,

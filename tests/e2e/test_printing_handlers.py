@@ -48,7 +48,7 @@ MIB = 1 << 20
 
 @pytest.fixture
 def server(start_server: StartServer, tmp_path: Path) -> Server:
-    """Three models with the same handler; the first two are told to go on without end."""
+    """Three models with the same handler; the first two can run without end."""
     code = tmp_path / "chatter.py"
     code.write_text(CHATTER)
     store = tmp_path / "own-store"
@@ -61,7 +61,7 @@ def server(start_server: StartServer, tmp_path: Path) -> Server:
 
 @contextlib.contextmanager
 def going_on(server: Server, first: str, second: str) -> Iterator[None]:
-    """Both models do what they are told; in the end their workers are killed."""
+    """Both models run; in the end their workers are killed."""
 
     def tell(name: str, what: str) -> None:
         with contextlib.suppress(httpx.HTTPError):

@@ -156,8 +156,8 @@ def try_a_worker_of_two_ranks(server: Server, nodes: Nodes) -> None:
 
 
 def test_worker_without_room_says_what_is_free(server: Server, nodes: Nodes, other: Server) -> None:
-    """What is asked for and what is free is said; those that have a place serve on, and those that need
-    something else have it at once.
+    """The message names the requested and the free resources; workers that have a place serve on,
+    and workers that need other resources get them at once.
     """
     other.registered("large.mar", initial_workers=0)
     with ThreadPoolExecutor() as pool:

@@ -1,4 +1,4 @@
-"""Health tells the truth while models load, fail, and are there (reference 5.4, 5.9, 6.2)."""
+"""Health while models load, fail, and are ready (reference 5.4, 5.9, 6.2)."""
 
 from __future__ import annotations
 

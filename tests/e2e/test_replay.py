@@ -239,8 +239,8 @@ def test_what_is_not_sent_is_told(server, calls, tmp_path):
 
 
 def test_limits_and_samples(server, tmp_path):
-    """The server ends the recording after so many requests, and records only the models that were named; of
-    these, about the share that was asked for.
+    """The server ends the recording after so many requests. It records only the named models, and
+    about the configured share of their requests.
     """
     out = tmp_path / "few.msr"
     with recording(server, out, "--requests", 2, "mirror") as process:

@@ -182,7 +182,7 @@ def test_weights_divide_the_requests(server: Server) -> None:
 
 
 def test_the_same_user_stays_on_the_same_version(server: Server) -> None:
-    """And moves at most to the version whose weight goes up."""
+    """A user moves at most to the version whose weight goes up."""
     put(server, {"weights": {"1.0": 50, "2.0": 50}, "sticky": "X-User"})
     users = [f"user-{number}" for number in range(40)]
 

@@ -73,7 +73,7 @@ def test_drain_timeout_ends_what_is_not_done(start_server, pool):
 
 
 def test_second_sigterm_ends_the_server_at_once(tmp_path, start_server, pool):
-    """Its workers end with it (F49)."""
+    """The server's workers end with it (F49)."""
     server = start_server().registered("obey.mar")
     futures = send(server, 2, pool, 20)
     server.terminate()

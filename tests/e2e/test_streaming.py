@@ -22,7 +22,7 @@ def server(shared_server):
 
 @pytest.fixture(scope="module")
 def batches(server):
-    """The same model in batches of four that are waited for."""
+    """The same model in batches that wait for four requests."""
     server.registered("parts.mar", model_name="four", batch_size=4, max_batch_delay=20_000)
     return server
 
@@ -211,7 +211,9 @@ def test_a_client_that_does_not_read(server, tmp_path):
 
 
 def test_v1_bodies_that_are_split_cannot_stream(server, tmp_path):
-    """One answer for several instances carries no parts: that is said, and the work stops."""
+    """One response for several instances has no parts: the request fails with this reason, and the
+    work stops.
+    """
     file = tmp_path / "notes"
     answer = server.v1("parts", [{"body": {"endless": 10, "notes": str(file)}}])
 
@@ -225,7 +227,7 @@ def test_v1_bodies_that_are_split_cannot_stream(server, tmp_path):
 
 @pytest.mark.slow  # starts a server of its own
 def test_streams_end_before_the_server_does(start_server, tmp_path):
-    """A server that is told to stop lets a stream come to its end."""
+    """A server that stops lets a stream end."""
     server = start_server().registered("parts.mar")
     order = {"parts": ["a", "b"], "last": "c", "gates": str(tmp_path)}
     (tmp_path / "0").touch()

@@ -80,7 +80,7 @@ def ping(server: Server, credentials: grpc.ChannelCredentials | None, side: str 
 
 @pytest.fixture
 def trusting(authority: Authority) -> grpc.ChannelCredentials:
-    """Of clients of gRPC that trust the authority."""
+    """Credentials of gRPC clients that trust the authority."""
     return grpc.ssl_channel_credentials(authority.file.read_bytes())
 
 

@@ -38,8 +38,8 @@ def bearer(token: str) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory, model_store: Any) -> Iterator[Server]:
-    """A server that asks for tokens, with a loaded model: its front ends ask at the address for inference,
-    itself at the others.
+    """A server that requires tokens, with a loaded model. Front ends check those of the inference
+    address, the server itself those of others.
     """
     settings = {
         "token_authorization": "always",
@@ -64,7 +64,9 @@ def server(tmp_path_factory: pytest.TempPathFactory, model_store: Any) -> Iterat
 
 
 def test_inference_needs_its_token(server: Server) -> None:
-    """Without it, or with another scope's, TorchServe's 400 is told, before anything is looked up (F64)."""
+    """Without it, or with another scope's, the response is TorchServe's 400, before any model is
+    looked up (F64).
+    """
     tokens = server.tokens()
     for headers in (
         {},
@@ -84,7 +86,7 @@ def test_inference_needs_its_token(server: Server) -> None:
 
 
 def test_management_needs_its_token(server: Server) -> None:
-    """The inference token does not open it; the model API is asked for after the token."""
+    """The inference token is refused; whether the model API is on is checked after the token."""
     tokens = server.tokens()
     assert server.management.get("/models").json() == FAILED
     assert server.management.get("/models", headers=bearer(tokens["inference"])).json() == FAILED
@@ -94,7 +96,7 @@ def test_management_needs_its_token(server: Server) -> None:
 
 
 def test_calls_need_the_token_of_their_port(server: Server) -> None:
-    """Without it a call of gRPC is PERMISSION_DENIED, whatever it is; health is told to all."""
+    """Without it any gRPC call is PERMISSION_DENIED, except those of the health service."""
     metadata = {scope: (("authorization", f"Bearer {token}"),) for scope, token in server.tokens().items()}
     prediction, models = predict("echo", data=b"x"), manage("ListModels")
     denied = ("PERMISSION_DENIED", FAILED["message"])
@@ -114,7 +116,9 @@ def test_calls_need_the_token_of_their_port(server: Server) -> None:
 
 
 def test_preflights_need_none(server: Server) -> None:
-    """A browser asks without a token, and is told what is allowed; the errors say it too (reference 4.4)."""
+    """A browser sends preflights without a token; the response lists what is allowed, and so do
+    errors (reference 4.4).
+    """
     preflight = {"Origin": "https://page.example", "Access-Control-Request-Method": "POST"}
     answer = server.inference.request("OPTIONS", "/predictions/echo", headers=preflight)
     assert answer.status_code == 200

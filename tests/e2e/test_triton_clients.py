@@ -157,7 +157,7 @@ def test_the_page_has_each_method() -> None:
 
 
 def calls(kind: Any) -> dict[str, Method]:
-    """One use of each method that asks the server."""
+    """One use of each method that sends a request."""
 
     def refused(name: str, *arguments: Any, reason: str, **more: Any) -> Method:
         return lambda client: refuses(lambda: getattr(client, name)(*arguments, **more), reason)
@@ -209,7 +209,7 @@ def calls(kind: Any) -> dict[str, Method]:
 
 
 def test_every_method_answers(client: Any, kind: Any) -> None:
-    """Each asks the server for something, and gets it or a clear refusal."""
+    """Each method sends a request, and gets a result or a clear refusal."""
     uses = calls(kind)
 
     assert set(uses) | LOCAL | STREAM == methods_of(kind.__name__.partition(".")[2]) | LOCAL | STREAM

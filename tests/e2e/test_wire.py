@@ -141,8 +141,8 @@ def test_request_inside_a_body_is_not_executed_with_a_token(start_server, proces
 
 
 def test_trailers_reach_nobody(server):
-    """What is said behind a chunked body is not among the headers that a handler sees, nor does it name the
-    request, its sequence or its token.
+    """Trailers of a chunked body are not among the headers that a handler sees, and set neither the
+    request's id nor its sequence or token.
     """
     server.registered("tell.mar")
     trailers = (
@@ -175,7 +175,9 @@ def test_a_client_that_ends_its_side(server, role):
 
 
 def test_a_client_that_waits_for_a_slow_answer(either):
-    """So it does for an answer that takes a while: the server asks whether it is there, and it is."""
+    """While a client waits for a slow response, the server checks whether it is still connected, and
+    it is.
+    """
     received = converse(
         either.port,
         post(b"/predictions/obey", b'{"do": "sleep", "seconds": 0.5, "token": "here"}'),
@@ -204,7 +206,7 @@ def test_a_client_that_is_gone(either):
 
 
 def test_clients_that_leave_without_reading(either):
-    """Who asks and asks, reads nothing and then leaves is gone from the server soon after, too."""
+    """A client that sends requests, reads nothing and disconnects is soon forgotten by the server, too."""
     one = post(b"/predictions/echo", b"n" * 1_000_000)
     with contextlib.ExitStack() as stack:
         stubborn = [stack.enter_context(connect(either.port)) for _ in range(2)]
@@ -231,7 +233,7 @@ OTHER_ROUTES = {
 
 @pytest.mark.parametrize("role", OTHER_ROUTES)
 def test_a_client_that_leaves_in_mid_body(either, role):
-    """Nobody is told of an error that is none, on any route."""
+    """No error is reported for it, on any route."""
     before, logged = either.metric("Requests5XX"), len(either.home.log())
     with contextlib.ExitStack() as stack:
         clients = []
@@ -290,8 +292,8 @@ def test_bodies_do_not_stay(either, ending):
 
 @pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_bodies_that_come_in_are_bounded_together(start_server, processes):
-    """One large body has room in each process: those beyond are told to try later, and there is room again
-    when it has come or its client has left (F31).
+    """One large body has room in each process. Further ones are refused with a hint to retry, and
+    there is room again when it has arrived or its client has left (F31).
     """
     server = start_server(
         max_incoming_bytes=1, max_request_size=1_000_000, frontend_processes=processes
@@ -312,7 +314,7 @@ def test_bodies_that_come_in_are_bounded_together(start_server, processes):
 
 
 def readable(connections):
-    """Those that have something to read."""
+    """The sockets that have data to read."""
     return select.select(connections, [], [], 0)[0]
 
 

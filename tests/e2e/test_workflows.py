@@ -141,7 +141,7 @@ def entered(server: Server, name: str) -> None:
 
 
 def ask(server: Server, name: str, body: str = "", **headers: str) -> httpx.Response:
-    """Asks a workflow; underscores of header names are dashes."""
+    """Sends a request to a workflow; underscores of header names are dashes."""
     values = {key.replace("_", "-"): value for key, value in headers.items()}
     return server.inference.post(f"/wfpredict/{name}", content=body, headers=values)
 

@@ -151,7 +151,7 @@ async def test_it_opens_and_closes(name: str, make_host: Callable[..., Host]) ->
 
 @pytest.mark.parametrize("name", EXTENSIONS)
 async def test_it_closes_without_having_been_opened(name: str) -> None:
-    """As when its own opening has failed."""
+    """This happens if its own opening has failed."""
     await import_module(EXTENSIONS[name].module).Extension().close(1.0)
 
 

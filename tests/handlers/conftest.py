@@ -159,7 +159,7 @@ def small_resnet() -> torch.nn.Module:
 
 
 def seeded(make: Callable[[], torch.nn.Module]) -> torch.nn.Module:
-    """The same network each time."""
+    """A network with the same random weights each time."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         network = make()

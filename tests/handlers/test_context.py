@@ -20,7 +20,7 @@ def context() -> Context:
 
 
 def decoded(calls: list[int], idx: int, headers: dict[str, str]) -> Callable[[], dict[str, str]]:
-    """A header source that notes that it was asked."""
+    """A source of headers that counts its uses."""
 
     def decode() -> dict[str, str]:
         calls.append(idx)
@@ -101,7 +101,7 @@ def test_sequence_ids_come_from_a_header(context: Context) -> None:
 
 
 def test_response_parameters_are_checked(context: Context) -> None:
-    """Text, finite numbers of 64 bits and truths may be said beside an answer, and nothing else."""
+    """Text, finite numbers of 64 bits and booleans can be parameters of a response, and nothing else."""
     for value in ("text", 3, 0.5, True):
         context.set_response_parameter(0, "p", value)
     for wrong in (float("nan"), 1 << 63):
@@ -164,7 +164,7 @@ def test_each_thread_has_its_own_batch(context: Context) -> None:
 
 
 def test_contexts_of_one_model_are_equal(context: Context) -> None:
-    """Contexts of the same model and configuration are equal; an attribute tells them apart."""
+    """Contexts of the same model and configuration are equal; with another attribute they are not."""
     same = Context("noop", "/models/noop", {"model": {}}, 4, 1, "0.12.0", False, "metrics", {"a": 1})
 
     assert context == same

@@ -116,7 +116,7 @@ def test_batches_have_one_memory_format(
 def test_the_precision_of_float32_is_described(
     config: dict[str, Any], requested: str, used: str, classifier: Any
 ) -> None:
-    """What was asked for, and what the GPU computes in."""
+    """The description has the requested precision, and that of the GPU."""
     context = classifier(Three(), config).context
 
     assert (context._ms_precision["asked"], context._ms_precision["used"]) == (requested, used)
@@ -124,7 +124,7 @@ def test_the_precision_of_float32_is_described(
 
 
 def test_tf32_is_refused_on_a_processor(classifier: Any) -> None:
-    """Whoever asks for it is told that there is none; nothing is said of exact numbers, nor by default."""
+    """A warning says that a processor has no TF32; there is none for exact numbers, or by default."""
     contexts = [classifier(Three(), config, None).context for config in ({}, {"precision": "fp32"})]
     (line,) = classifier(Three(), {"precision": "tf32"}, None).context._ms_warnings
 
@@ -133,7 +133,7 @@ def test_tf32_is_refused_on_a_processor(classifier: Any) -> None:
 
 
 def test_tf32_is_refused_by_an_older_gpu(classifier: Any, gpus: SimulatedGpus) -> None:
-    """Whoever asks for it is told that an older GPU does not have it; by default nobody is warned."""
+    """A warning says that an older GPU has no TF32; by default there is none."""
     gpus.capability = (7, 5)
 
     assert classifier(Three()).context._ms_warnings == []
@@ -231,7 +231,9 @@ def test_every_built_in_handler_with_a_network_is_here() -> None:
 def test_answers_are_the_processors(
     case: str, gpus: SimulatedGpus, tmp_path: Path, make_context: Any, begin: Any, pictures: list[bytes]
 ) -> None:
-    """A batch gets the same ones, by a handler that was told the number of a GPU and by one that was not."""
+    """A batch gets the same results from a handler that was given the number of a GPU and from one
+    that was not.
+    """
     name, config = CASES[case]
     kind, source = HANDLERS[name]
     bodies: dict[str, list[Any]] = {

@@ -80,7 +80,7 @@ def test_a_failing_phase_fails_the_batch(handler: Any) -> None:
 
 
 def test_sys_exit_in_a_phase_ends_the_caller(handler: Any) -> None:
-    """As it would without parts."""
+    """It does so without parts, too."""
     handler.inference = lambda data: (_ for _ in ()).throw(SystemExit(3))
 
     with pytest.raises(SystemExit):

@@ -37,7 +37,7 @@ class Right(modelserver.Handler):
 
 
 def test_a_method_that_nothing_calls_and_that_looks_like_another() -> None:
-    """Its name is found with the one that is meant."""
+    """The warning names the method, and the one that it resembles."""
     assert near_misses(Misspelt, NAMES) == {"laod": "load", "predcit": "predict"}
 
 

@@ -100,7 +100,7 @@ def test_instances_are_answered_together(ask: Any) -> None:
 
 
 def test_named_inputs_are_arguments(ask: Any) -> None:
-    """A dict of several inputs is handed to forward by name, and may be an instance too."""
+    """The inputs in a dict are passed to forward by name; an instance may be a dict, too."""
     rows = [{"a": [1, 2], "b": [1, 1]}, {"body": {"a": [3, 4], "b": [0, 1]}}]
 
     assert ask(rows, NAMED)[0] == [[11, 12], [3, 14]]
@@ -126,7 +126,7 @@ def test_the_signature_decides(ask: Any) -> None:
 
 
 def test_types_unknown_to_torch_are_refused(ask: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before 2.3 it has no UINT16: each request is told so."""
+    """Before 2.3, torch has no UINT16: each request gets this error."""
     monkeypatch.delattr(torch, "uint16")
     config = {"signature": {"inputs": [{"name": "x", "datatype": "UINT16", "shape": [-1, 4]}]}}
 

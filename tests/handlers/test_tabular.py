@@ -85,7 +85,7 @@ def test_a_pipeline_answers_every_protocol(file: str, pipeline: Any, tmp_path: P
 
 @pytest.mark.slow  # starts a worker with scikit-learn
 def test_a_pickle_needs_trust(pipeline: Any, tmp_path: Path) -> None:
-    """Without it, the reason and what to do are told, and nothing is loaded."""
+    """Without trust, nothing is loaded; the error has the reason and the remedy."""
     joblib.dump(pipeline, tmp_path / "iris.joblib")
     with (
         pytest.raises(

@@ -32,7 +32,7 @@ class Linear(BaseHandler):
 
 
 def answers(handler: Any, data: Any) -> Any:
-    """Of one batch."""
+    """The results of one batch."""
     return handler.handle(data, Context("m", "/", None, len(data), None, "0"))
 
 
@@ -121,7 +121,7 @@ def test_a_plain_handler_takes_tensors() -> None:
 
 
 def test_several_inputs_are_named_arguments() -> None:
-    """As the network's forward calls them."""
+    """The network's forward takes them by name."""
     got = answers(Linear(lambda a, b: (a + b, a * b)), batch(a=[1, 2], b=[3, 4]))
 
     assert [tuple(each.item() for each in row) for row in got] == [(4, 3), (6, 8)]

@@ -162,7 +162,7 @@ def test_decoders_use_one_core_each() -> None:
 
 
 def test_decoders_use_the_gpu(gpus: SimulatedGpus) -> None:
-    """That of the process is the current device of each."""
+    """The GPU of the process is the current device of each decoder."""
     gpus.count = 2
     choose_device(1)
     pool = start_decoders(3)
@@ -172,7 +172,7 @@ def test_decoders_use_the_gpu(gpus: SimulatedGpus) -> None:
 
 
 def test_one_core_needs_no_decoders() -> None:
-    """On one core pictures are decoded where they are asked for."""
+    """On one core pictures are decoded in the calling thread."""
     assert start_decoders(1) is None
 
 
@@ -361,7 +361,7 @@ def test_fast_decoding_changes_large_jpegs_little(
 def test_gpu_options_have_no_effect_without_one(
     make_context: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """They are said to have no effect, and nothing else happens."""
+    """A warning says that they have no effect."""
     handler = Coloured()
     handler.initialize(make_context(tmp_path, {"handler": {"decode": "nvjpeg", "cuda_graphs": True}}))
 

@@ -43,7 +43,7 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def config(**changes: Any) -> ModelArchiverConfig:
-    """Of a model with everything."""
+    """The configuration of a model with everything."""
     fields: dict[str, Any] = {
         "model_name": "noop",
         "handler": "handler.py",
@@ -185,7 +185,7 @@ def test_steps_make_the_same_archive(workplace: Path) -> None:
 
 
 def test_smaller_steps_can_be_called(workplace: Path) -> None:
-    """Those that scripts call."""
+    """Scripts call these steps."""
     assert json.loads(str(ModelExportUtils.generate_model(config()))) == {
         "modelName": "noop",
         "serializedFile": "weights.pt",
@@ -247,8 +247,8 @@ def test_parts_under_other_names_are_copied(workplace: Path) -> None:
     ],
 )
 def test_the_file_system_may_be_replaced(received: str | None, archive_format: str, path: str) -> None:
-    """Test suites put their own ``os.getcwd`` and ``os.path.exists`` there, which is asked once for the path
-    as text, and their own ``os.remove``.
+    """Test suites replace ``os.getcwd`` and ``os.path.exists``, which are called once with the path
+    as text, and ``os.remove``.
     """
     check = ModelExportUtils.check_mar_already_exists
     with mock.patch("os.getcwd", return_value="/home/user"), mock.patch("os.path.exists") as exists:

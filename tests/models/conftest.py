@@ -88,7 +88,7 @@ async def restore(registry: Registry, items: tuple[SavedModel, ...]) -> Registry
 
 @pytest.fixture
 async def builder() -> doubles.VersionBuilder:
-    """Of archives that need no files."""
+    """A builder for archives that need no files."""
     return doubles.VersionBuilder()
 
 

@@ -225,7 +225,7 @@ async def test_config_that_cannot_be_meant(prepare: Any, store: Path) -> None:
 
 @pytest.mark.parametrize("required", [False, True])
 async def test_workers_are_told_whether_they_need_their_gpu(prepare: Any, required: bool) -> None:
-    """As `require_gpu` says."""
+    """`require_gpu` sets this."""
     assert (await prepare("m", gpus=1, require_gpu=required)).pool.crew.spec.load.gpu_required is required
 
 
@@ -366,7 +366,7 @@ async def test_model_gets_a_virtual_environment(
 
 
 def test_steps_of_a_known_size() -> None:
-    """A download is told at every tenth of it."""
+    """The progress of a download is reported at every tenth of it."""
     messages: list[str] = []
     steps = Steps("http://x/a/b.mar?token=secret", messages.append)
     for received in range(0, 101, 5):
@@ -376,7 +376,7 @@ def test_steps_of_a_known_size() -> None:
 
 
 def test_steps_of_an_unknown_size() -> None:
-    """Without a size it is told at every 64 MiB."""
+    """Without a size, progress is reported at every 64 MiB."""
     messages: list[str] = []
     steps = Steps("http://x/b.mar", messages.append)
     for mebibytes in (1, 63, 64, 65, 130):

@@ -131,7 +131,7 @@ async def test_settings_load_beside_the_snapshot(
 
 
 async def test_changes_are_told(new_registry: Callable[..., Registry]) -> None:
-    """Each change that was accepted is told before its caller is answered; refused ones are not."""
+    """Each accepted change is reported before its caller gets the result; refused changes are not."""
     registry = new_registry()
     seen: list[Any] = []
 
@@ -217,7 +217,7 @@ async def test_operator_may_name_archives_outside_the_store(
 async def test_load_initial(
     new_registry: Callable[..., Registry], store: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What cannot be loaded at start is logged and left out; progress is told (F55)."""
+    """A model that cannot be loaded at start is logged and left out; progress is reported (F55)."""
     registry, messages = new_registry(), list[str]()
     left_out = await load_initial(
         registry,
@@ -248,7 +248,9 @@ async def test_a_model_without_a_name(registry: Registry) -> None:
 
 
 async def test_a_start(new_registry: Callable[..., Registry], store: Path) -> None:
-    """First what a snapshot names, then what the settings name; of both is told what came of them."""
+    """The models of a snapshot are loaded first, then those of the settings; the outcome of both is
+    reported.
+    """
     notices: list[str] = []
     loaded: Any = SimpleNamespace(settings=naming(store, "absent"), sources={"model_snapshot": "a file"})
     source = saved(b={"1.0": entry("b")}, gone={"1.0": entry("gone")})

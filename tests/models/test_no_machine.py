@@ -45,7 +45,7 @@ class FullPlacer(ProcessPlacer):
 
 
 class _Waiting:
-    """A place that was asked for and never comes."""
+    """A place that was requested and never comes."""
 
     def __init__(self) -> None:
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()

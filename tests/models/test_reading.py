@@ -41,7 +41,7 @@ def test_what_an_archive_says(folder: Path, tmp_path: Path) -> None:
 
 
 def test_a_configuration_that_cannot_be_read_is_a_problem(folder: Path, tmp_path: Path) -> None:
-    """It is told with the model; the archive is read all the same."""
+    """The problem is reported with the model; the archive is read nevertheless."""
     (folder / "c.yaml").write_text("[")
     contents = read_archive(str(folder), "m", str(tmp_path / "work" / "x"), temporary=False)
 

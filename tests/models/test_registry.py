@@ -104,7 +104,9 @@ async def test_refused_build(registry: Registry, builder: VersionBuilder) -> Non
 
 
 async def test_failure_is_rolled_back(registry: Registry, builder: VersionBuilder) -> None:
-    """A synchronous registration whose workers fail is taken back before it is told (design, section 9)."""
+    """A synchronous registration whose workers fail is undone before the error is reported (design,
+    section 9).
+    """
     await register(registry, "m-1.0.mar")
     model = await register(registry, "m-2.0.mar", workers=1)
     model.pool.loaded.set_exception(StartFailed("No module named x", 507))

@@ -241,7 +241,9 @@ async def test_changes_of_what_is_being_replaced(registry: Registry, builder: Ve
 
 
 async def test_what_a_replacement_takes_over(registry: Registry, builder: VersionBuilder) -> None:
-    """The numbers of workers and what was asked for stay; the state is told until the new one serves."""
+    """The numbers of workers and the requested options stay; the state is reported until the new
+    version serves.
+    """
     builder.options = {"batch_size": 4, "sources": {"batch_size": "register parameter"}}
     before = await register(registry, "m-1.0.mar", 2, handler="h.py:serve")
     task = await replace_archive(registry, "m", None, Registration(url="http://u:p@h/m-3.0.mar"))

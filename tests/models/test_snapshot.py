@@ -80,7 +80,7 @@ def test_document_has_the_fields_of_torchserve() -> None:
 
 
 def test_the_traffic_is_with_the_default_version() -> None:
-    """And is read back as it was."""
+    """It is restored unchanged."""
     state = {"weights": {"1.0": 90, "2.0": 10}, "shadow": {"2.0": {"percent": 5}}}
     versions = version(), version(version="2.0")
     for each in versions:
@@ -108,7 +108,7 @@ def test_snapshot_of_torchserve_is_read() -> None:
 
 
 def test_what_was_registered_is_written() -> None:
-    """Handler override, policy, numbers of workers and a split that was asked for come back."""
+    """Handler override, policy, numbers of workers and a requested split are restored."""
     registration = Registration(url="noop.mar", handler="mine.py:f", split_instances="true")
     (back,) = restored(
         version(

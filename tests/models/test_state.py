@@ -60,7 +60,7 @@ async def test_each_kind_is_written() -> None:
 
 
 async def test_full_disk_keeps_the_last_snapshot(caplog: pytest.LogCaptureFixture) -> None:
-    """A state that cannot be written is told in the log, and the next one is tried again (F56)."""
+    """A state that cannot be written is logged, and the next one is tried again (F56)."""
     folder = Folder()
     folder.full = True
     state_keeper = keeper(folder)

@@ -24,7 +24,7 @@ async def test_versions_are_found_by_number(registry: Registry) -> None:
 
 
 async def test_error_lists_what_there_is(registry: Registry) -> None:
-    """Where clients are told, the message says which models and versions are registered."""
+    """If clients may know, the message lists the registered models and versions."""
     telling = type(registry)(registry.builder, tells_names=True)
     await register(telling, "m.mar")
 
@@ -44,7 +44,7 @@ async def test_error_lists_what_there_is(registry: Registry) -> None:
 async def test_unknown_names_get_torchserves_words(
     registry: Registry, arguments: Any, error: type[Exception], message: str
 ) -> None:
-    """What is not registered is told in TorchServe's words."""
+    """Errors for unknown names have TorchServe's words."""
     await register(registry, "m.mar")
     with pytest.raises(error) as caught:
         registry.get(*arguments)

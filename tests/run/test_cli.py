@@ -102,7 +102,7 @@ def refusal(*arguments: str) -> str:
 
 
 def test_order_of_checks(temp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is wrong is told in the order of reference 2.1, one thing at a time."""
+    """Errors are reported in the order of reference 2.1, one at a time."""
     flags = ["--log-config", "l", "--ts-config", "c", "--model-store", "s"]
     monkeypatch.setenv("TEMP", str(temp / "nowhere"))
 
@@ -189,7 +189,7 @@ def test_stop_without_server(temp: Path, capsys: pytest.CaptureFixture[str]) -> 
 
 
 class Running:
-    """A server that ends some looks after it was told to."""
+    """A server that ends some polls after it was stopped."""
 
     def __init__(
         self, temp: Path, monkeypatch: pytest.MonkeyPatch, error: type[OSError] | None = None
@@ -220,9 +220,7 @@ def test_stop(
     flags: list[str],
     printed: str,
 ) -> None:
-    """A server is told to stop and waited for; the pid file and an old key file are
-    removed (reference 2.2).
-    """
+    """--stop sends SIGTERM and waits; the pid file and an old key file are removed (reference 2.2)."""
     running = Running(temp, monkeypatch)
     (temp / "key_file.json").touch()
 

@@ -31,9 +31,7 @@ def pipe() -> Any:
 
 
 def test_started(pipe: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command at the other end of the pipe hears of progress and of the start; then
-    the output is let go.
-    """
+    """The command at the other end of the pipe receives progress and the start; then the output is closed."""
     detached: list[bool] = []
     monkeypatch.setattr(daemon, "detach_output", lambda: detached.append(True))
     lines, writing = pipe
@@ -46,7 +44,7 @@ def test_started(pipe: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_failed(pipe: Any) -> None:
-    """A failure is told in one line, and only once."""
+    """A failure is reported in one line, and only once."""
     lines, writing = pipe
     readiness = Readiness(writing)
 

@@ -100,7 +100,7 @@ def test_the_start_tells_where_everything_is(tmp_path: Path) -> None:
 
 
 async def test_run(temp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server binds, serves until it is told to stop, and leaves nothing behind."""
+    """A server binds, serves until it is stopped, and leaves nothing behind."""
     # The collector is that of the tests, too.
     monkeypatch.setattr("modelserver.run.server.freeze_garbage", lambda: None)
     loaded = settings_of(temp, inference_address=f"unix:{temp}/socket")

@@ -44,7 +44,7 @@ def test_all_watchers_get_all_events() -> None:
 
 
 def test_request_that_nobody_wants_has_no_watcher() -> None:
-    """As without a watch."""
+    """The request is handled as without a watch."""
     watch = joined([lambda _: None, lambda _: None])
     assert watch is not None
 

@@ -26,7 +26,7 @@ def test_a_prediction_is_answered_by_the_worker(doubler: testing.Client) -> None
 
 
 def test_requests_of_a_batch_are_one_call(doubler: testing.Client) -> None:
-    """What is asked together is one call, up to the batch size, and the answers come in order."""
+    """Requests that are sent together are one call, up to the batch size, and the results are in order."""
     answers = doubler.predict_batch(range(6))
 
     assert [answer.json() for answer in answers] == [0, 2, 4, 6, 8, 10]
@@ -77,7 +77,7 @@ def test_false_is_a_value_of_a_setting(script: Path) -> None:
 
 
 def test_only_paths_for_inference_can_be_called(doubler: testing.Client) -> None:
-    """Any path for inference can be asked, and no other."""
+    """Any path for inference works, and no other."""
     assert doubler.post("/explanations/Doubler", 1).status == 501
     assert doubler.post("/predictions/other", 1).status == 404
     with pytest.raises(ValueError, match="'/models' is not a path for inference"):
@@ -85,7 +85,7 @@ def test_only_paths_for_inference_can_be_called(doubler: testing.Client) -> None
 
 
 def test_headers_reach_handlers_and_streams_come_in_parts(script: Path) -> None:
-    """Handlers see the headers, and the parts of a stream are told apart; nothing is left at the end."""
+    """Handlers see the headers, and the parts of a stream are separate; nothing is left at the end."""
     before = threading.active_count()
     with testing.client(f"{script}:Teller") as client:
         (process,) = filter(None, [worker.process for worker in client.model.pool.workers])

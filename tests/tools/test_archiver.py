@@ -150,7 +150,7 @@ def test_same_input_makes_the_same_archive(archive_format: str) -> None:
 
 
 def test_time_of_creation_is_the_local_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without SOURCE_DATE_EPOCH the manifest tells the time in TorchServe's format."""
+    """Without SOURCE_DATE_EPOCH the manifest has the time in TorchServe's format."""
     monkeypatch.delenv("SOURCE_DATE_EPOCH")
 
     created = manifest_of(build_archive(config()))["createdOn"]
@@ -260,7 +260,7 @@ def test_a_users_manifest_gives_way(workplace: Path) -> None:
     ids=range(8),
 )
 def test_mistakes_have_the_references_words(workplace: Path, changes: dict[str, str], message: str) -> None:
-    """Each mistake is told in torch-model-archiver's words, and no archive is written."""
+    """Each mistake has torch-model-archiver's message, and no archive is written."""
     with pytest.raises((ArchiverError, FileNotFoundError)) as caught:
         build_archive(config(**changes))
 
@@ -342,7 +342,7 @@ def test_circular_links_end(workplace: Path) -> None:
 def test_probable_mistakes_are_warnings(
     workplace: Path, caplog: pytest.LogCaptureFixture, changes: dict[str, str], warning: str
 ) -> None:
-    """What would only fail when the model loads is said at once, and the archive is written."""
+    """Mistakes that would fail when the model loads are warnings, and the archive is written."""
     for name, text in {
         "empty.pt": "",
         "broken.py": "def",

@@ -130,7 +130,7 @@ def test_frames_of_all_forms_are_read() -> None:
     ],
 )
 def test_broken_exchange_has_its_code(part: bytes, code: Code) -> None:
-    """Is told with its code."""
+    """The error has the code."""
     with saying(part) as address, pytest.raises(Http2Error) as broken:
         ask(address, "/", b"", 10)
 

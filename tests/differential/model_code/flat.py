@@ -1,4 +1,4 @@
-"""Answers each value of an envelope with its type and itself; some are told to fail."""
+"""Returns the type and the text of each value of an envelope; fails on request."""
 
 
 def handle(data, context):

@@ -1,4 +1,4 @@
-"""Extends every method through ``super()``, and tells what BaseHandler has set."""
+"""Extends every method through ``super()``, and returns the attributes that BaseHandler has set."""
 
 from abc import ABC
 

@@ -1,4 +1,4 @@
-"""Times a step with ``timed``, as ``handler: {profile: true}`` asks for."""
+"""Times a step with ``timed``, which ``handler: {profile: true}`` turns on."""
 
 import torch
 from ts.handler_utils.timer import timed

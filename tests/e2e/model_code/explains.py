@@ -1,4 +1,4 @@
-"""Says what it was asked for, and how many it was asked for at once."""
+"""Returns whether an explanation was requested, and the number of rows of the batch."""
 
 
 def handle(data, context):

@@ -1,4 +1,4 @@
-"""Tells what the context says of a row's sequence."""
+"""Returns the sequence of a row, by the context."""
 
 from __future__ import annotations
 

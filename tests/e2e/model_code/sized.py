@@ -1,4 +1,4 @@
-"""Tells the size of a picture, which comes as bytes or as base64 text."""
+"""Returns the size of a picture, which arrives as bytes or as base64 text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def handle(data: Any, context: Any) -> list[dict[str, int]]:
 
 
 def size(row: dict[str, Any]) -> dict[str, int]:
-    """Of one picture."""
+    """The size of one picture."""
     content = row.get("data") or row.get("body")
     picture = Image.open(io.BytesIO(base64.b64decode(content) if isinstance(content, str) else content))
     return {"width": picture.width, "height": picture.height}

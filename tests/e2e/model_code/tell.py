@@ -1,4 +1,4 @@
-"""Tells each request how it arrived."""
+"""Returns for each request how it arrived."""
 
 import os
 

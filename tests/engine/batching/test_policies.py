@@ -48,7 +48,7 @@ def learned(policy: Adaptive, a: float, b: float, gap: float, until: float = 100
 
 @pytest.mark.parametrize(("name", "kind"), [("window", Window), ("adaptive", Adaptive), ("greedy", Greedy)])
 def test_policies_are_made_by_name(name: str, kind: type[Policy]) -> None:
-    """Each policy has one name, by which it is asked for."""
+    """Each policy has one name, by which it is selected."""
     policy = make_policy(name, 0.5)
 
     assert isinstance(policy, kind)

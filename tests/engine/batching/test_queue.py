@@ -44,7 +44,7 @@ def counters(line: BatchQueue) -> tuple[int, int, int]:
 
 
 def test_empty_queue_is_never_due() -> None:
-    """An empty queue asks for no timer and gives no batch."""
+    """An empty queue needs no timer and gives no batch."""
     line = queue()
 
     assert line.due(5.0, 1) == math.inf
@@ -237,7 +237,7 @@ def test_deadline_after_the_window_changes_nothing() -> None:
     ("limits", "reason"), [({"max_requests": 2}, "requests"), ({"max_bytes": 25}, "bytes")]
 )
 def test_full_queue_leaves_no_trace(limits: dict[str, int], reason: str) -> None:
-    """A refused request changes nothing and is told which bound it met (F30, F31)."""
+    """A refused request changes nothing, and the error names the bound (F30, F31)."""
     line = queue(4, Window(1.0), **limits)
     line.put(request("a", size=10))
     line.put(request("b", size=10))
@@ -433,7 +433,9 @@ def test_explanations_do_not_change_the_policy() -> None:
 
 
 def test_what_is_past_its_deadline_is_in_no_batch() -> None:
-    """Its end may be told a moment later; until then nothing computes for it and no counter keeps it."""
+    """Its failure may be reported a moment later; until then nothing computes for it and no counter
+    includes it.
+    """
     line = queue(policy=Greedy())
     late, large, good = request("l", deadline=1.0), request("m", 6, deadline=0.5), request("g", deadline=9.0)
     for each in (late, large, good):

@@ -191,7 +191,7 @@ class Batcher(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([0.0078125, 0.03125, 0.125, 0.5, 2.0]))
     def pass_time(self, seconds: float) -> None:
-        """Moves the clock, stopping wherever the queue or a deadline asks for it."""
+        """Moves the clock, and stops at each time that the queue or a deadline sets."""
         until = self.now + seconds
         while (event := min(self.timer(), self.next_deadline())) <= until:
             self.now = max(self.now, event)
@@ -316,7 +316,7 @@ class Batcher(RuleBasedStateMachine):
 
 
 def effort(examples: int) -> settings:
-    """So many runs of 50 events."""
+    """The number of runs of 50 events."""
     return settings(
         max_examples=examples, stateful_step_count=50, suppress_health_check=[HealthCheck.too_slow]
     )

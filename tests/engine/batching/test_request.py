@@ -177,7 +177,7 @@ def test_a_request_that_failed_is_let_go() -> None:
 
 
 def test_answers_come_in_order() -> None:
-    """Of a request without a failure."""
+    """A request without a failure has its answers in order."""
     request = ended((Answer(1), b"a"), (Answer(1), b"b"))
 
     assert (request.failure(), request.contents()) == (None, [b"a", b"b"])

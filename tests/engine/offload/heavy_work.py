@@ -1,4 +1,4 @@
-"""What helpers are asked to do in tests."""
+"""Functions that helpers run in tests."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ async def test_calls_that_are_refused(helpers: Helpers) -> None:
 
 
 async def test_calls_after_the_end(helpers: Helpers) -> None:
-    """Who comes when the server stops is told so."""
+    """Calls after the server has stopped are refused."""
     helpers.close()
 
     with pytest.raises(InternalError, match="was stopped with the server"):

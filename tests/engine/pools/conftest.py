@@ -72,7 +72,7 @@ class PlayedProcess:
     for_memory: bool | None = False
 
     def allow(self, limit: int) -> None:
-        """Its messages are never frames."""
+        """Does nothing, as no frames arrive from it."""
 
     def recall(self, sequence: int) -> int | None:
         """Gives up all batches but the oldest, which it has begun; from elsewhere, the test does that."""

@@ -64,7 +64,9 @@ async def test_requests_are_refused_when_the_last_worker_is_given_up(make: Any, 
 
 
 async def test_requests_are_refused_after_three_failed_loads(make: Any, stage: Any) -> None:
-    """After three tries nobody waits for the next one: the reason is told at once, until a try succeeds."""
+    """After three failed loads no request waits for the next one: each is refused with the reason,
+    until a load succeeds.
+    """
     made = make()
     waiting = request(b"a")
     made.submit(waiting)

@@ -297,7 +297,7 @@ async def test_memory_promised(make: Any, stage: Any, autoscaler: Autoscaler, ma
 
 
 async def test_memory_is_asked_for_seldom(make: Any, autoscaler: Autoscaler, machine: Machine) -> None:
-    """While nothing waits the system is asked for its memory now and then only."""
+    """While nothing waits, the system's memory is read only now and then."""
     pool = await make()
     looks: list[float] = []
 

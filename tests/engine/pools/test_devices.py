@@ -77,7 +77,7 @@ async def test_gpus_are_found(
 async def test_missing_gpus_are_warned_of(
     number: int | None, is_broken: bool, warning: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """In one line, if some are asked for, or a driver is installed and cannot be used."""
+    """There is one line of warning if a GPU is configured, or if a driver is installed and cannot be used."""
     await find_devices(number, gpus=readings(problem="why", is_broken=is_broken))
 
     assert [record.getMessage() for record in caplog.records] == [warning]

@@ -269,7 +269,7 @@ async def test_parts_go_to_their_requests(pool: Pool, stage: Any) -> None:
 
 
 async def test_request_that_cannot_take_parts_fails(pool: Pool, stage: Any) -> None:
-    """They fail at their first part, and the worker is told that nobody waits."""
+    """It fails at its first part, and the worker learns that nobody waits."""
     sent = request(b"a", b"b")
     pool.submit(sent)
     process = stage.processes[0]
@@ -284,7 +284,9 @@ async def test_request_that_cannot_take_parts_fails(pool: Pool, stage: Any) -> N
 
 
 async def test_worker_is_notified_of_clients_that_leave(pool: Pool, stage: Any) -> None:
-    """It is told of what it runs, not of what still waits; parts that are on their way are dropped."""
+    """It learns about requests that it runs, not about those that still wait; parts on their way are
+    dropped.
+    """
     running, waiting = request(b"a"), request(b"b")
     got: list[bytes] = []
     running.on_part = lambda sent, answer, part: got.append(part)

@@ -109,7 +109,7 @@ def test_need(tmp_path: Path) -> None:
 
 
 async def test_one_leaves_as_its_turn_comes() -> None:
-    """Its place is given back, and whoever made room for it hears nothing of it."""
+    """Its place is free again, and the request that made room for it is not affected."""
     gate = StartGate(limit=1, available=lambda: 100.0)
 
     async def load() -> None:

@@ -35,7 +35,7 @@ async def reader(tail: deque[str], caplog: pytest.LogCaptureFixture) -> LineRead
 
 
 async def test_the_last_lines_are_kept() -> None:
-    """Of what a process printed; fewer can be asked for."""
+    """The last lines of a process's output are kept; a caller can request fewer."""
     capture = Capture()
     capture.read("W")
     os.write(capture.outputs[0], b"".join(b"%d\n" % number for number in range(MAX_LINES + 5)))
@@ -61,7 +61,7 @@ async def test_lines_are_logged(
 
 
 async def test_last_words(reader: LineReader, caplog: pytest.LogCaptureFixture) -> None:
-    """A line without an end counts when the stream ends, and the end is told."""
+    """A line without an end counts when the stream ends, and the end is reported."""
     reader.data_received(b"no newline")
     assert not reader.ended.done()
     reader.finish()
@@ -96,7 +96,7 @@ async def test_flood_of_lines_is_cut(
 
 
 async def test_the_end_of_a_flood(reader: LineReader, caplog: pytest.LogCaptureFixture) -> None:
-    """How many lines were dropped is told in the next second, though nothing more is printed."""
+    """The number of dropped lines is logged in the next second, even if nothing more is printed."""
     reader._loop = clock = _Clock(5.5)  # type: ignore[assignment]
     reader.data_received(b"line\n" * (LINES_A_SECOND + 700))
     reader.data_received(b"line\n" * 300)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Readings:
-    """Counts the processes that read, and plays them if it is told to."""
+    """Counts the processes that read, which fail with ``error`` if it is set."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0

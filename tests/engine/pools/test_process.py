@@ -31,12 +31,12 @@ from modelserver.engine.worker.elsewhere import NEEDED
     ],
 )
 def test_describe_exit(code: int, words: str) -> None:
-    """An exit code is told in words (design 6)."""
+    """An exit code is described in words (design 6)."""
     assert describe_exit(code) == words
 
 
 async def test_process_loads_and_answers(tmp_path: Path) -> None:
-    """A process loads its model, answers batches, and leaves when it is told to; its output is captured."""
+    """A process loads its model, computes batches, and ends on request; its output is captured."""
     (tmp_path / "h.py").write_text(
         "import os\nprint('importing', flush=True)\n"
         "def handle(data, context):\n    return [bytes(row['body']) + b'!' for row in data or []]\n"
@@ -99,7 +99,9 @@ async def test_kill(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="there is no memory that both sides share")
 async def test_what_was_begun_is_known_after_the_end(tmp_path: Path) -> None:
-    """A killed process tells how many batches it had begun: not those that it had not read yet (F39)."""
+    """After a process was killed, the number of batches that it had begun is known; those that it
+    had not read do not count (F39).
+    """
     (tmp_path / "h.py").write_text(
         "import time\ndef handle(data, context):\n    if data and bytes(data[0]['body']) == b's':\n"
         "        print('begun', flush=True)\n        time.sleep(60)\n    return [b''] * len(data or [])\n"

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class Listener:
-    """What the supervisor of the group hears."""
+    """The events that the supervisor of the group receives."""
 
     def __init__(self) -> None:
         self.messages: list[Any] = []
@@ -129,7 +129,7 @@ def test_visible_devices_are_the_servers(server: dict[str, str], display: str) -
 
 
 def test_all_variables_are_texts() -> None:
-    """As an environment wants them."""
+    """Environment variables must be texts."""
     assert all(
         isinstance(value, str)
         for value in rank_environment(Position(1, 2, 0, 1, 1, 2, "10.0.0.1", 29500)).values()
@@ -151,7 +151,7 @@ async def test_loaded_when_all_are(start: Any, stage: Stage, listener: Listener)
 
 
 async def test_one_that_cannot_load(start: Any, stage: Stage, listener: Listener) -> None:
-    """Its reason is told with its rank, and nobody waits for it in vain."""
+    """The reason is reported with the rank, and nobody waits for it in vain."""
     group: RankGroup = await start(3)
     one, two, three = stage.processes
     two.output = "no such file"
@@ -167,7 +167,7 @@ async def test_one_that_cannot_load(start: Any, stage: Stage, listener: Listener
 async def test_one_that_cannot_be_started(
     spec: WorkerSpec, stage: Stage, listener: Listener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those that were started before are ended."""
+    """Ranks that were started before it end."""
 
     async def launch(special: WorkerSpec, *arguments: Any) -> Any:
         if special.load.rank == 1:
@@ -244,7 +244,7 @@ async def test_a_batch_that_fails_at_another_rank(
 async def test_the_end_of_one_is_the_end_of_all(
     start: Any, stage: Stage, listener: Listener, rank: int
 ) -> None:
-    """However a rank ends, the others are killed, and it is told which one it was."""
+    """However a rank ends, the others are killed, and the report names the first."""
     group = await start(3)
     stage.processes[rank].output = "last words"
     stage.processes[rank].exit("was killed by SIGSEGV")

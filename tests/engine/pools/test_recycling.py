@@ -181,8 +181,8 @@ async def test_closing_ends_one_that_is_coming(make: Any, stage: Stage) -> None:
 async def test_sizes_are_reported_from_other_machines(
     make: Any, stage: Stage, counts: Counts, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A process there counts as too large from the start by what is told after its model was loaded, and as
-    grown by what is told later.
+    """A process on another machine counts as too large by the first report after its model was
+    loaded, and as grown by later reports.
     """
     stage.away = 0.001
     pool = await make(options={"max_worker_memory": 150})

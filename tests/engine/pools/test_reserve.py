@@ -81,7 +81,7 @@ class Process:
             self._later(0.0001, self._begin)
 
     def allow(self, limit: int) -> None:
-        """Its messages are never frames."""
+        """Does nothing, as no frames arrive from it."""
 
     def _later(self, seconds: float, call: Callable[..., Any], *arguments: Any) -> None:
         self._loop.call_later(seconds, lambda: None if self._end.done() else call(*arguments))
@@ -464,7 +464,7 @@ def test_nothing_leaves_for_far_away_that_one_here_begins_sooner() -> None:
 
 
 def test_what_follows_a_batch_that_outlives_its_expectation_comes_back_once() -> None:
-    """It is asked for a single time, while it is on its way back too, and begins at another worker."""
+    """It is taken back only once, also while it is on its way back, and begins at another worker."""
 
     async def main(world: World) -> None:
         pool = await world.pool(2)

@@ -184,7 +184,7 @@ def test_quiet_pool_does_not_change() -> None:
 
 
 def test_lone_request_that_takes_long() -> None:
-    """One request at a time, however slow, never asks for a second worker."""
+    """Requests one at a time, however slow, never start a second worker."""
     scaler = Scaler(RULE)
     decisions = [scaler.decide(Sample(n / 2, 0.0, 1.0, 1), 1, 4) for n in range(1000)]
 
@@ -195,7 +195,7 @@ def test_lone_request_that_takes_long() -> None:
 
 
 def test_never_more_than_memory_allows() -> None:
-    """With memory for three, bursts that ask for eight get three; the wish is told."""
+    """With memory for three workers, bursts that need eight get three; the wanted number is reported."""
     tight = Simulation(lambda now: 60.0 if now % 600 < 200 else 2.0, room=lambda count, _: 3 - count)
     tight.run(1800)
 
@@ -297,7 +297,7 @@ def test_changed_bounds() -> None:
 
 
 def test_refused_requests_ask_for_workers() -> None:
-    """Where requests are refused while all are busy, an infinite wait asks for more too."""
+    """If requests are refused while all workers are busy, an infinite wait starts more too."""
     scaler = Scaler(RULE)
     decisions = [scaler.decide(Sample(n / 2, math.inf, 2.0, 2), 1, 8) for n in range(6)]
 

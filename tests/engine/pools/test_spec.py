@@ -90,7 +90,7 @@ OURS = {ALLOCATOR: "expandable_segments:True"}
 
 
 def allocators(machine: dict[str, str], own: dict[str, str], hidden: str = "") -> dict[str, str]:
-    """Those about memory of GPUs."""
+    """The variables of allocators of GPU memory."""
     result = worker_variables(machine, re.compile(hidden), own, 1)
     return {name: value for name, value in result.items() if "ALLOC_CONF" in name}
 

@@ -141,8 +141,8 @@ async def test_load_failure_is_final_or_tried_again(
 
 
 async def test_process_that_asks_for_variables_gets_another_one(make: Any, stage: Any) -> None:
-    """A process that asks for another one with more variables gets it, and the first load has not failed; if
-    they are there already, it has.
+    """If a process needs more environment variables, another process gets them, and the first load
+    has not failed; if it already had them, the load fails.
     """
     worker = make()
     process = await stage.enter()
@@ -305,8 +305,8 @@ async def test_kill_for_memory_is_reported_as_out_of_memory(
     error: type,
     failure: str,
 ) -> None:
-    """A SIGKILL that the worker's control group counted as one for memory is told as 507, one that was not,
-    or of which that is not known, as 500 (F43).
+    """A SIGKILL that the worker's control group counted as one for memory is reported as 507. Any
+    other, or one whose cause is unknown, is 500 (F43).
     """
     worker = make()
     process = await stage.enter()
@@ -387,7 +387,7 @@ async def test_rows_that_fit_into_a_gpu_are_learned_by_each_process(
 async def test_only_what_was_begun_is_lost(
     make: Any, stage: Any, owner: Owner, started: int, lost: int
 ) -> None:
-    """A process that ended tells how many batches it had begun: others may go elsewhere (F39)."""
+    """Only the batches that the ended process had begun are lost; others may go elsewhere (F39)."""
     worker = make()
     process = await stage.enter()
     process.load()
@@ -406,7 +406,7 @@ async def test_only_what_was_begun_is_lost(
 async def test_process_past_its_response_timeout_is_killed_and_replaced(
     make: Any, stage: Any, owner: Owner
 ) -> None:
-    """Past the response timeout the clients hear first, then the process is killed and
+    """After the response timeout, clients get their errors first; then the process is killed and
     replaced without a pause.
     """
     worker = make(response=0.02)
@@ -439,7 +439,7 @@ async def test_late_answer_goes_nowhere(make: Any, stage: Any, owner: Owner) -> 
 
 
 async def test_silent_process_is_replaced(make: Any, stage: Any) -> None:
-    """An idle process is asked for signs of life; one that gives none is replaced."""
+    """An idle process is pinged; a process that does not respond is replaced."""
     make(silence=0.03)
     process = await stage.enter()
     process.load()
@@ -479,7 +479,7 @@ async def test_the_gpu_is_the_one_that_the_model_uses(make: Any, stage: Any, spe
 
 
 async def test_stop_while_loading_fails_the_first_load(make: Any, stage: Any) -> None:
-    """Who waits for a worker that is stopped while loading is told."""
+    """If a worker is stopped while it loads, its waiters get an error."""
     worker = make()
     await worker.stop(0.01)
 
@@ -654,7 +654,7 @@ async def test_concurrent_batches_are_answered_in_any_order(
 async def test_only_the_overdue_of_concurrent_batches_is_given_up(
     concurrent: Any, stage: Any, owner: Owner
 ) -> None:
-    """Of several that run side by side only the late one is given up, as long as the process is heard."""
+    """Of several concurrent batches, only the late one fails, as long as the process sends messages."""
     worker = await concurrent(response=0.06)
     process = stage.processes[0]
     late, lively = batch(), batch()

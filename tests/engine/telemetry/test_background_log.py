@@ -63,7 +63,7 @@ def test_nobody_waits_for_the_disk(slow: Slow) -> None:
 
 
 def test_what_is_too_much_is_dropped_and_counted(slow: Slow) -> None:
-    """A disk that hangs costs lines, not memory; what was lost is told when it goes on."""
+    """A disk that hangs costs lines, not memory; the number of lost lines is logged when it works again."""
     writer = LogWriter(limit=10)
     handler = InBackground(slow, writer)
     for number in range(100):

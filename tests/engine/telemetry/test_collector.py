@@ -57,7 +57,7 @@ async def test_collector_that_hangs(tmp_path: Path, caplog: pytest.LogCaptureFix
 
 
 async def test_missing_python_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """What cannot be started is told, and tried again the next time."""
+    """A collector that cannot be started is reported, and tried again the next time."""
     assert await Collector("collect.py", "/no/such/python").read() == []
     assert "cannot be started" in caplog.text
 

@@ -126,7 +126,7 @@ def test_legends_name_labels_that_are_left() -> None:
 
 
 def test_annotations_name_labels_that_are_left() -> None:
-    """So do the words of an alert."""
+    """The texts of alerts name such labels, too."""
     for rule in rules("alert"):
         used = set(re.findall(r"\$labels\.(\w+)", " ".join(rule["annotations"].values())))
         summed = re.findall(r"by \(([^)]*)\)", rule["expr"])

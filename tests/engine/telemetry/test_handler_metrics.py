@@ -70,7 +70,7 @@ def test_negative_and_infinite_values_are_ignored(registry, metrics, value):
 
 
 def test_names_are_bounded(registry, metrics, caplog):
-    """A model may add 200 metric names; the known ones come on top, and one warning tells (F69)."""
+    """A model may add 200 metric names besides the known ones; one warning reports more (F69)."""
     for number in range(MAX_NAMES_PER_MODEL + 50):
         metrics.record(f"metric_{number}", 1, "count", "counter", DIMENSIONS)
     metrics.record("HandlerTime", 1, "ms", "gauge", DIMENSIONS)
@@ -166,7 +166,7 @@ def test_metrics_beyond_torchserves_list(known_only: bool, auto_detect: bool, wo
 
 @pytest.mark.parametrize("known_only", [False, True])
 def test_metrics_beyond_the_list_in_the_log(known_only: bool, caplog: pytest.LogCaptureFixture) -> None:
-    """The same holds for the lines of the log mode."""
+    """The list also applies to the lines of the log mode."""
     caplog.set_level("INFO", logger="modelserver.model_metrics")
     names_after(ServerMetrics(mode="log", as_torchserve=known_only))
     names = [record.getMessage().partition(".")[0] for record in caplog.records]

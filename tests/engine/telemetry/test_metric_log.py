@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def test_updates_are_lines(caplog: pytest.LogCaptureFixture) -> None:
-    """A counter tells each increment, a gauge each value; both keep their sums."""
+    """A counter has a line for each increment, a gauge for each value; both keep their sums."""
     caplog.set_level("INFO", SERVER_METRICS_LOGGER)
     counter = LoggedCounter("Requests2XX", "help", ["Level", "Hostname"], unit="Count")
     gauge = LoggedGauge("CPUUtilization", "help", ["Level", "Hostname"], unit="Percent")

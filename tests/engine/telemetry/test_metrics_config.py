@@ -193,7 +193,7 @@ def test_log_mode_logs_what_is_listed(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_times_of_each_batch_in_log_mode(caplog: pytest.LogCaptureFixture) -> None:
-    """PredictionTime and HandlerTime are told for each batch (reference 12.5)."""
+    """PredictionTime and HandlerTime have a line for each batch (reference 12.5)."""
     caplog.set_level("INFO")
     model = ServerMetrics(hostname="h", mode="legacy").model("m", "1.0")
     model.batches.finished(1, 1, 1, "idle", 0.5, (0.125, 0.125, 0.0))

@@ -189,7 +189,7 @@ def test_changes_by_autoscaling_are_counted():
 
 
 def test_every_reason_of_a_refusal_is_listed():
-    """Those that the queues and pools give."""
+    """The list has the reasons of queues and pools."""
     code = Path(modelserver.__file__).parent
     reasons = [
         reason

@@ -120,7 +120,7 @@ def test_metrics_may_change_between_pieces():
 
 
 def test_family_without_samples_is_announced():
-    """A metric without samples shows HELP and TYPE, unless names were asked for."""
+    """A metric without samples has HELP and TYPE, unless the request names metrics."""
     registry = MetricRegistry()
     registry.add(Counter("c", "C.", ("x",)))
 

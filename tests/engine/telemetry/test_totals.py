@@ -21,7 +21,7 @@ def test_batches_are_summed_by_size() -> None:
 
 
 def test_failures_are_counted() -> None:
-    """Those that a worker had answered are known apart."""
+    """Failures after a worker had answered are counted separately."""
     totals = Totals()
     totals.fail(1.0, answered=False)
     totals.fail(0.5, answered=True)

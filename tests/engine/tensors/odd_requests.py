@@ -81,7 +81,7 @@ def _good(draw: st.DrawFn) -> tuple[dict[str, Any], bytes]:
 
 
 def _cut(content: bytes, cuts: list[tuple[int, int, bytes]]) -> bytes:
-    """The same with pieces of it replaced."""
+    """The bytes with some pieces replaced."""
     for place, length, piece in cuts:
         at = place % (len(content) + 1)
         content = content[:at] + piece + content[at + length :]
@@ -95,7 +95,7 @@ _CUTS = st.just([]) | st.lists(
 
 @st.composite
 def odd_bodies(draw: st.DrawFn) -> tuple[bytes, str | None]:
-    """A body of REST, and the header that tells the length of its JSON, if there is one."""
+    """A REST body, and the header with the length of its JSON, if there is one."""
     fields, data = draw(_good() | st.tuples(_REQUEST, st.binary(max_size=12)))
     text = json.dumps(fields, ensure_ascii=draw(st.booleans())).encode("utf-8", "surrogatepass")
     right = str(len(text)) if data else None

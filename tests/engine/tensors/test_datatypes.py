@@ -151,6 +151,6 @@ def test_lengths_that_lie(data: bytes) -> None:
     ("datatype", "count", "size"), [("FP32", 2, 7), ("FP32", 2, 12), ("BYTES", 2, 4), ("BOOL", 0, 1)]
 )
 def test_sizes_are_checked(datatype: str, count: int, size: int) -> None:
-    """Too little data and too much are both refused."""
+    """Too little data and too much data are refused."""
     with pytest.raises(TensorError, match="its shape"):
         check_size(datatype, count, memoryview(bytes(size)))

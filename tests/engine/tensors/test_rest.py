@@ -155,7 +155,7 @@ def test_requests_are_written_as_json() -> None:
 
 
 def test_requested_outputs_are_read() -> None:
-    """An output's own wish counts before the request's; an empty list asks for all."""
+    """An output's own parameter overrides the request's; an empty list means all outputs."""
     wishes = [{"name": "p", "parameters": {"binary_data": False, "k": 3}}, {"name": "q"}]
     request = decode_request(body(an_input(), outputs=wishes, parameters={"binary_data_output": True}), None)
 
@@ -210,7 +210,7 @@ def test_requested_outputs_are_read() -> None:
     ],
 )
 def test_bad_requests_are_refused(content: bytes, what: str) -> None:
-    """Each is told what is wrong, by the name of its field (F9)."""
+    """Each error names the invalid field (F9)."""
     with pytest.raises(BadRequest, match=what):
         decode_request(content, None)
 

@@ -35,7 +35,7 @@ WORDS = tensor("w", "BYTES", (2,), [b"a", b"bcd"], text=True)
 
 
 def test_one_input_is_cut_without_copies() -> None:
-    """Its rows are views of the body."""
+    """The rows are views of the body."""
     _, whole, rows = cut(InferRequest([X]))
 
     assert not whole
@@ -44,7 +44,7 @@ def test_one_input_is_cut_without_copies() -> None:
 
 
 def test_several_inputs_lie_side_by_side() -> None:
-    """In each row, in the order of the inputs; the form tells where one ends."""
+    """Each row has the inputs in order; the form has their ends."""
     extra, _, rows = cut(InferRequest([WORDS, X]))
     form = decode_form(extra)
 
@@ -197,7 +197,7 @@ def test_damaged_answers(damaged: bytes) -> None:
 
 
 def test_a_whole_answer() -> None:
-    """Its shape is what the handler gave."""
+    """The tensor has the shape that the handler returned."""
     (output,) = join_answers([answer("p", "INT8", (2, 1), [1, 2])], whole=True)
 
     assert output.shape == (2, 1)

@@ -9,7 +9,7 @@ from modelserver.errors import BadRequest
 
 
 def test_an_output_may_lie_in_pieces() -> None:
-    """Its bytes are the pieces one behind the other."""
+    """The bytes of the output are its pieces joined."""
     output = OutputTensor("y", "UINT8", (3,), [b"ab", b"c"])
 
     assert (output.size, bytes(output.data)) == (3, b"abc")

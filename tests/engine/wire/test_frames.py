@@ -253,7 +253,7 @@ def test_messages_before_a_broken_frame_are_delivered() -> None:
 
 
 def test_small_frames_are_one_piece_and_large_bodies_are_not_copied() -> None:
-    """Small bodies are joined for one write; large ones are handed over as the objects they are."""
+    """Small bodies are joined for one write; large ones are passed on as the same objects."""
     small = encode(Result(1, [Answer(3), Answer(3)], 0.0), [b"abc", b"def"])
     large = [b"a" * 40_000, b"b" * 40_000]
     pieces = encode(Result(1, [Answer(40_000), Answer(40_000)], 0.0), large)
@@ -332,7 +332,7 @@ def test_large_rows_lie_in_the_arena(arenas: Arenas, to_worker: bool) -> None:
 
 
 def test_rows_keep_their_place_while_they_are_read(arenas: Arenas) -> None:
-    """Until the next message is asked for, nothing else is put there."""
+    """Until the next message is read, nothing else is written there."""
     ours, other = arenas
     reader = FrameReader(to_worker_decoder)
     reader.arena = other.incoming

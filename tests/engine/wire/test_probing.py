@@ -31,7 +31,7 @@ _HERE = SourceLine("h.py", 3, "handle")
     ],
 )
 def test_reports_arrive_as_they_were_sent(report: Report) -> None:
-    """Both kinds are told apart."""
+    """The two kinds of reports are distinguished."""
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(report), type=Report) == report
 
 

@@ -44,7 +44,7 @@ def test_requests_bring_descriptors(ends: tuple[socket.socket, socket.socket]) -
 
 
 def test_what_is_to_be_imported(ends: tuple[socket.socket, socket.socket]) -> None:
-    """A spawner may be asked to import what a worker will need, without one."""
+    """A spawner can import modules that a worker will need, without starting one."""
     request = Prepare("/models/m", "", ["torch"])
     send(ends[0], request)
 
@@ -55,7 +55,7 @@ def test_what_is_to_be_imported(ends: tuple[socket.socket, socket.socket]) -> No
 
 @pytest.mark.parametrize("report", [ModulesImported(), Spawned(7), ForkRefused("why"), ChildEnded(7, -9)])
 def test_reports(ends: tuple[socket.socket, socket.socket], report: FromSpawner) -> None:
-    """A report is told apart by its kind; after the last one comes None."""
+    """A report is recognised by its kind; after the last one comes None."""
     send(ends[0], report)
     ends[0].close()
 
@@ -66,7 +66,7 @@ def test_reports(ends: tuple[socket.socket, socket.socket], report: FromSpawner)
 
 
 def test_a_server_that_is_gone(ends: tuple[socket.socket, socket.socket]) -> None:
-    """No request is left of it, also if it had not read what it was told last."""
+    """No request remains, even if the spawner had not read the last ones."""
     send(ends[1], ChildEnded(7, -9))
     ends[0].close()
 

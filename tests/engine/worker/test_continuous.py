@@ -360,7 +360,7 @@ def test_rejected_requests_end_with_their_error(bench: Any) -> None:
 
 
 def test_descriptions_are_answered_between_calls(bench: Any) -> None:
-    """Whoever asks the handler to describe itself is answered between two calls, by a call of its own."""
+    """A request for a description is handled between two steps, with a call of its own."""
 
     def handle(data: list[Any], context: Context) -> Any:
         if context.get_request_header(0, "describe") == "True":

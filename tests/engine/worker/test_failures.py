@@ -14,7 +14,7 @@ def test_long_and_broken_texts_are_cut(tmp_path: Path) -> None:
     """A megabyte of text does not become an answer to a registration; a text that fails is left out (F44)."""
 
     class Strange(Exception):
-        """Cannot be told."""
+        """An exception that cannot be turned into text."""
 
         def __str__(self) -> str:
             raise ValueError

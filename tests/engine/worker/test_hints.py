@@ -1,4 +1,4 @@
-"""What a handler's author is told about the usual mistakes."""
+"""Hints for authors of handlers about common mistakes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def raising(error: Exception) -> Callable[[], object]:
 
 
 class BaseHandler:
-    """As far as the hints know it."""
+    """The part of BaseHandler that hints use."""
 
     initialized = False
     context: Any = None
@@ -48,7 +48,7 @@ class BaseHandler:
 
 
 class Forgetful(BaseHandler):
-    """Its own initialize does not call the one above."""
+    """A handler whose initialize does not call that of its parent."""
 
     def directory(self) -> str:
         """What initialize would have made possible."""
@@ -101,7 +101,7 @@ def test_usual_mistakes_have_a_hint(call: Callable[[], object], words: str) -> N
 
 
 def test_arguments_that_a_handler_does_not_take_are_named() -> None:
-    """Those that the server calls it with are told, if it was the server that called."""
+    """If the server called the handler, the hint has the arguments of the call."""
     ours = {"__name__": "modelserver.engine.worker.loader", "Demanding": Demanding}
     for call, words in (
         ("Demanding()", "what it needs is read in initialize(self, context)"),

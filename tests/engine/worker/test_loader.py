@@ -88,7 +88,7 @@ def test_module_level_function_is_called_once_without_data_at_load(model_dir: Pa
 
 
 def test_function_may_be_named(model_dir: Path, write: Write) -> None:
-    """After a colon another function than handle can be asked for."""
+    """After a colon, the name may be of another function than handle."""
     assert load_handler(f"{write(FUNCTIONS)}:other", model_dir).entry([], None) == ["other"]
 
 
@@ -223,7 +223,7 @@ def test_built_in_handlers_are_found_under_other_names(form: str, model_dir: Pat
 def test_exit_while_loading_is_a_failure_with_a_place(
     source: str, when: str, place: str, model_dir: Path, write: Write
 ) -> None:
-    """sys.exit in each place is told with the step and the line, instead of ending the process (F45)."""
+    """sys.exit in each place is reported with the step and the line, and does not end the process (F45)."""
     name = write(source)
     with pytest.raises(
         HandlerExited, match=rf"The handler called sys\.exit\(3\) while it was {when}"

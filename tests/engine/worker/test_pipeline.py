@@ -283,7 +283,9 @@ def test_batches_that_do_not_fit_are_prepared_in_parts(on_gpu: OnGpu) -> None:
 
 
 def test_parts_of_a_batch_whose_client_leaves(serve: Serve, handler: Halves) -> None:
-    """The second half may stream; it hears of clients that left as soon as the first thread has read it."""
+    """The second half may stream; it learns about clients that left as soon as the first thread has
+    read it.
+    """
     handler.wait_for["a"] = "b"
     complete = handler._ms_complete
 

@@ -25,7 +25,7 @@ def ends() -> Iterator[tuple[ServerChannel, socket.socket]]:
 
 
 def test_answers_are_kept_back(ends: tuple[ServerChannel, socket.socket]) -> None:
-    """That it has loaded, lives and is done is told; what came out, in parts or whole, is not."""
+    """The rank reports that it has loaded, lives and is done; it does not send results, in parts or whole."""
     channel, server = ends
     keep_answers_back(channel)
     channel.send(Loaded(seconds=1.0))
@@ -47,7 +47,7 @@ def test_answers_are_kept_back(ends: tuple[ServerChannel, socket.socket]) -> Non
 
 
 def test_failures_are_told(ends: tuple[ServerChannel, socket.socket]) -> None:
-    """Of a batch with a failure, one is told, without its text."""
+    """A batch with failures is reported as one failure, without its text."""
     channel, server = ends
     keep_answers_back(channel)
     channel.send(Result(3, [Answer(1), Answer(4, failed=True)], 0.25), [b"x", b"text"])

@@ -323,7 +323,7 @@ def test_handlers_say_where_their_model_is(device: Any, name: str) -> None:
 
 
 def test_a_model_must_be_on_the_gpu_if_one_is_required() -> None:
-    """A handler that chose the CPU although it was assigned a GPU fails to load, if its device tells."""
+    """A handler that chose the CPU although it was assigned a GPU fails to load, if its device is known."""
     load = Load("m", "1.0", "/", "h.py", 4, gpu_id=1, gpu_required=True)
     on_cpu, on_gpu = SimpleNamespace(device="cpu"), SimpleNamespace(device="cuda:1")
 

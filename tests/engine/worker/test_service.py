@@ -78,7 +78,7 @@ class Bench:
         return list(zip(message.answers, contents, strict=True))
 
     def statuses(self, bodies: list[bytes], kind: int = BODY) -> list[int]:
-        """Those of the answers."""
+        """The statuses of the results."""
         return [answer.status for answer, _ in self.run(bodies, kind)]
 
 
@@ -840,7 +840,7 @@ def test_a_row_that_does_not_fit_alone_fails_alone(gpus: SimulatedGpus) -> None:
 
 
 def test_numbers_come_from_the_gpu_where_the_error_has_none(gpus: SimulatedGpus) -> None:
-    """As that of cuDNN."""
+    """An error of cuDNN has no numbers, for example."""
     gpus.allocate(50 * GIB)
     handler = raising(RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"))
     ((answer, content),) = Bench(handler, expose=True).run([b"x"])

@@ -252,7 +252,7 @@ def test_cancellations_of_other_batches_are_ignored() -> None:
 
 
 def test_a_call_waits_for_its_clients() -> None:
-    """After each window of bytes the server is asked, and nothing is sent before it says so."""
+    """After each window of bytes the worker waits for the server's permission to send more."""
 
     def handle(data: list[Any], context: Context) -> Any:
         for _ in range(5):
@@ -288,7 +288,7 @@ def test_generators_take_turns() -> None:
 
 
 def test_a_failing_generator_fails_alone() -> None:
-    """Its neighbours go on."""
+    """Other requests of the batch continue."""
 
     def failing() -> Any:
         yield "a"

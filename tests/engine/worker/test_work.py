@@ -14,7 +14,7 @@ from modelserver.engine.worker.work import (
 
 
 class Unspeakable(Exception):
-    """Cannot be told."""
+    """An exception that cannot be turned into text."""
 
     def __str__(self) -> str:
         raise ValueError

@@ -49,7 +49,7 @@ class Line:
         await asyncio.get_running_loop().sock_sendall(self.end, data)
 
     async def received(self, count: int) -> list[tuple[Any, bytes]]:
-        """So many messages."""
+        """Receives so many messages."""
         await until(lambda: len(self.messages) >= count)
         return self.messages
 

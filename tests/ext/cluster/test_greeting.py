@@ -31,7 +31,7 @@ def test_both_sides_prove_that_they_know_the_secret() -> None:
 
 
 def test_every_greeting_differs() -> None:
-    """Nothing that was said once can be used again: neither tickets, nor nonces, nor proofs."""
+    """Nothing of a greeting can be used again: neither tickets, nor nonces, nor proofs."""
     invitation = invite("h", 1)
     assert invite("h", 1).ticket != invitation.ticket
     assert invite("h", 1).secret != invitation.secret

@@ -236,7 +236,7 @@ async def test_old_tls_is_refused(hub: Hub) -> None:
 
 @pytest.mark.parametrize("hub", ["tls"], indirect=True)
 async def test_without_tls_nobody_gets_in(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A node that was told of no certificate cannot fall back to a connection in the clear."""
+    """A node without a certificate cannot fall back to a connection in the clear."""
     monkeypatch.setattr("modelserver.ext.cluster.node.dial.PAUSES", ())
     monkeypatch.setattr("modelserver.ext.cluster.node.dial.DIAL_TIME", 0.3)
     with pytest.raises(OSError, match=r"answer|closed"):
@@ -275,7 +275,7 @@ async def test_closing_ends_strangers_only(hub: Hub, visit: Visit) -> None:
 async def test_the_log_is_not_flooded_and_keeps_secrets(
     hub: Hub, visit: Visit, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Refusals are logged once a second with their number; nothing of what was said is."""
+    """Refusals are logged once a second with their number, and without the contents of messages."""
     caplog.set_level(logging.DEBUG)
     invitation = hub.invite(Echo)
     for _ in range(5):

@@ -148,7 +148,7 @@ async def test_ranks_compute_together(
 
 @pytest.mark.parametrize("cluster", ["plain"], indirect=True)
 async def test_rank_that_cannot_load_ends_all(cluster: Cluster, tmp_path: Path) -> None:
-    """Its reason is told, and the others do not wait for it."""
+    """The reason is reported, and the other ranks do not wait for it."""
     conversation = await ranks_on(cluster, tmp_path, "pack", "fails1")
     message, _ = await conversation.next()
     assert isinstance(message, LoadFailed)

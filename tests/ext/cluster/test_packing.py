@@ -122,7 +122,7 @@ async def test_who_asks_at_the_same_time_shares_the_work(
 
 
 async def test_files_that_change_are_not_sent(model: Path) -> None:
-    """Whoever reads is told which file has changed or is gone, and packing again gives the new content."""
+    """The error names the file that has changed or is gone; packing again has the new content."""
     packer = Packer()
     packed = await packer.pack(model)
     (model / "weights.pt").write_bytes(bytes(2_560_000))

@@ -43,7 +43,7 @@ async def start(hub: Hub, tmp_path: Path) -> AsyncIterator[ProcessStart]:
 
 
 async def arrive(start: ProcessStart, **data: Any) -> PlayedAgent:
-    """Its agent connects."""
+    """Connects the worker's agent."""
     agent = PlayedAgent(start.invitation)
     await agent.dial()
     agent.present(**data)
@@ -80,7 +80,7 @@ async def test_a_process_is_started_as_its_spec_says(start: ProcessStart, tmp_pa
 
 
 def replace_dir(load: Load, folder: str) -> Load:
-    """As the agent says where the files are."""
+    """The load, whose folder must be the one that the agent reports."""
     assert load.model_dir == folder
     return load
 

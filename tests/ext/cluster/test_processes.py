@@ -67,7 +67,7 @@ async def test_agent_that_reads_nothing_is_forgotten(
 
 
 async def test_a_place_is_given_back(placer: ProcessPlacer, agent: Callable[[str], None]) -> None:
-    """Its agent is asked to end; once is enough."""
+    """Its agent is asked once to end."""
     agent("exec sleep 60")
     placement = await placer.place(["x"], Demand(), "W-1")
     placement.withdraw()
@@ -93,7 +93,7 @@ async def test_agent_that_does_not_react_is_killed(
 
 
 async def test_no_process_can_be_started(placer: ProcessPlacer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """That is said in one line."""
+    """The error has one line."""
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     with pytest.raises(NoPlace, match=r"an agent's process cannot be started: .*No such file"):
         await placer.place(["x"], Demand(), "W-1")

@@ -100,7 +100,7 @@ def placer(server: RayPlacer) -> Iterator[RayPlacer]:
 
 
 class Invited:
-    """An agent that is asked for."""
+    """An agent that was requested."""
 
     def __init__(self, folder: Path) -> None:
         self.file = Path(tempfile.mkdtemp(dir=folder)) / "agent"
@@ -130,7 +130,7 @@ def search_for_secret(folder: Path) -> tuple[int, list[Path]]:
 
 
 async def put(placer: RayPlacer, folder: Path, **demand: Any) -> tuple[Invited, RayPlacement]:
-    """Asks for a place."""
+    """Requests a place."""
     invited = Invited(folder)
     return invited, await placer.place([invited.invitation], Demand(**demand), "W-9000-noop_1.0")
 
@@ -171,7 +171,7 @@ async def test_the_invitation_reaches_the_agent_only(
 async def test_a_token_is_demanded(
     cluster: RayCluster, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The cluster refuses who has none or another, which is said in one line."""
+    """The cluster refuses clients with no token or another one; the error has one line."""
     assert await asyncio.to_thread(demands_token, cluster.address)
     for variables in ({"RAY_AUTH_MODE": "disabled"}, {"RAY_AUTH_TOKEN": "another" * 6}):
         with monkeypatch.context() as patch:

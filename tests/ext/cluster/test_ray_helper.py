@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 
 
 class ActorDiedError(Exception):
-    """As Ray's."""
+    """Stands in for Ray's class."""
 
 
 class ActorUnavailableError(Exception):
-    """As Ray's."""
+    """Stands in for Ray's class."""
 
 
 class PlayedActor:
@@ -216,7 +216,7 @@ def test_an_actor_out_of_reach_is_looked_for_again(
 
 
 def test_what_ray_refuses_has_ended(places: ActorPlaces, ray: PlayedRay, reports: list[FromHelper]) -> None:
-    """As with options that it does not take."""
+    """Options that Ray does not support are an example."""
     ray.error = ValueError("bad options")
     places.handle(_PLACE)
     until(lambda: reports)
@@ -279,7 +279,7 @@ def test_actors_of_an_earlier_helper_are_killed_and_watched_by_name(
 def test_the_situation_is_looked_up_while_an_actor_waits(
     places: ActorPlaces, ray: PlayedRay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What no node has is told after a while."""
+    """After a while, the resources that no node has are reported."""
     assert places.situation() == ("", "")
     places.handle(PlaceActors(1, "a", ["{}"], {"num_cpus": 4}))
     assert places.situation() == ("Ray has free 1 of 2 CPU", "")

@@ -194,7 +194,9 @@ def test_versions_are_compared_as_ray_does(
     level: str,
     refused: bool,
 ) -> None:
-    """Ray's exactly, Python's to the patch or as Ray is told; a refusal names both sides."""
+    """Ray's version must be equal, Python's equal to the patch or as Ray's setting says; a refusal
+    has both sides.
+    """
     monkeypatch.setenv("RAY_DEFAULT_PYTHON_VERSION_MATCH_LEVEL", level)
     monkeypatch.setattr(sys, "version_info", (3, 12, 1, "final", 0))
     ray.about = {"ray_version": ray_version, "python_version": python_version}

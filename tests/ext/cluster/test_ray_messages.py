@@ -34,7 +34,7 @@ def test_requests_are_one_line(message: messages.ToHelper) -> None:
     ],
 )
 def test_reports_are_one_line(message: messages.FromHelper) -> None:
-    """As requests are."""
+    """Requests are one line too."""
     line = messages.encode(message)
 
     assert b"\n" not in line

@@ -150,8 +150,8 @@ async def test_a_place_is_asked_for_and_withdrawn(placer: RayPlacer, played: Pla
 
 
 async def test_the_agents_of_a_workers_ranks_are_a_group(placer: RayPlacer, played: Played) -> None:
-    """They are asked for together, packed or spread; the end of one is told at once, and the others are
-    given back with the place.
+    """They are requested together, packed or spread. The end of one is reported at once, and the
+    others are released with the place.
     """
     played.play("""
         join()

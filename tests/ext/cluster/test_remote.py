@@ -159,7 +159,7 @@ async def test_reports_of_an_agent_reach_their_places(stage: Stage, caplog: pyte
 
 @plainly
 async def test_refusal_of_an_agent_fails_the_start(stage: Stage) -> None:
-    """Its words are those of the failed start."""
+    """The start fails with the agent's message."""
     agent = await stage.placed()
     agent.present()
     agent.listen()
@@ -192,7 +192,7 @@ async def test_failed_installation_is_the_models_fault(
 
 @plainly
 async def test_worker_that_never_connects_is_given_up(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is not waited for any longer than a start takes; its agent is told to end it."""
+    """The server waits no longer than a start may take; the agent receives an order to end it."""
     monkeypatch.setattr(starting_module, "CONNECT_TIME", 0.2)
     agent = await stage.placed()
     agent.present()
@@ -283,7 +283,7 @@ async def test_worker_that_announces_too_much_is_disconnected(stage: Stage, size
 
 @plainly
 async def test_a_lost_worker_is_no_invalid_message(stage: Stage) -> None:
-    """A connection that a worker's machine resets is lost without a reason; its agent tells the rest."""
+    """A connection that a worker's machine resets is lost without a reason; the agent reports the rest."""
     worker, agent, end = await stage.started()
     end.close()
     assert await asyncio.wait_for(stage.conversation.lost, 5) is None

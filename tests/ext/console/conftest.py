@@ -43,7 +43,7 @@ def console(hot: Hot) -> Iterator[Console]:
 
 @pytest.fixture
 def client(console: Console) -> httpx.AsyncClient:
-    """Asks the console as a listener would."""
+    """Sends requests to the console as a listener would."""
     settings = Settings()
     check = check_of_pages(settings.management_address, settings)
     transport = httpx.ASGITransport(Edge(console, lambda *_: None, 1000, check=check))

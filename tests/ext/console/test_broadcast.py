@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Counting:
-    """Tells how often it was looked at."""
+    """Counts how often it was read."""
 
     def __init__(self, spent: float = 0.0) -> None:
         self.looks = 0

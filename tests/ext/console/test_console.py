@@ -136,7 +136,7 @@ async def test_a_stream_asks_for_its_token_each_time(console: Console) -> None:
 
 
 async def test_an_estimate_is_given_up_when_its_client_leaves(console: Console) -> None:
-    """Those of others need not wait for it."""
+    """Estimates of other clients need not wait for it."""
     waiting = Waiting()
     console._estimates._helpers.close()
     console._estimates._helpers = waiting  # type: ignore[assignment]

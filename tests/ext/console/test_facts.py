@@ -170,7 +170,7 @@ async def test_events_have_what_changed() -> None:
 
 
 async def test_many_models_do_not_hold_the_loop_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other work gets its turn between versions, and what looking took is told."""
+    """The event loop runs other work between versions, and the time of the reading is reported."""
     monkeypatch.setattr("modelserver.ext.console.facts._STRETCH", 0.0)
     registry: Any = Registry(*(model(worker(), name=f"m{number}") for number in range(5)))
     coroutine = ConsoleState(registry).collect()

@@ -1,4 +1,4 @@
-"""The image's health check: it finds the server of its container and asks it without a token."""
+"""The image's health check finds the server of its container and sends a request without a token."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Answers(BaseHTTPRequestHandler):
 
 
 class UnixServer(HTTPServer):
-    """The same on a unix socket."""
+    """A server on a unix socket."""
 
     address_family = socket.AF_UNIX
 
@@ -135,7 +135,7 @@ def test_a_server_that_does_not_listen_is_unhealthy(file: Path, capsys: pytest.C
 
 
 def test_one_that_says_nothing_is_unhealthy(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """As is one that closes the connection."""
+    """A server that closes the connection is unhealthy too."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         file.write_text(json.dumps(description(Address("http", "127.0.0.1", listener.getsockname()[1]))))
         closing = threading.Thread(target=lambda: (got := listener.accept()[0]).recv(4096) and got.close())

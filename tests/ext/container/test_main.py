@@ -96,7 +96,7 @@ def test_all_commands_are_known() -> None:
     ],
 )
 def test_kserves_arguments_become_a_configuration(temp: Path, models: Path, arguments: list[str]) -> None:
-    """In both spellings; other flags are handed on behind it."""
+    """Both spellings are accepted; other flags are passed on after it."""
     words = [*(word.format(models) for word in arguments), "--disable-token-auth"]
 
     flags, _ = prepare(words, {})
@@ -124,7 +124,7 @@ def test_a_configuration_named_in_the_environment_is_the_base(temp: Path, models
 def test_kserves_own_runtime_needs_no_other_arguments(
     temp: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """``PROTOCOL_VERSION`` in the environment tells that KServe started it."""
+    """``PROTOCOL_VERSION`` in the environment shows that KServe started it."""
     (tmp_path / "model-store").mkdir()
     (tmp_path / "model-store" / "mnist.mar").write_bytes(b"")
     monkeypatch.setattr(container, "MOUNTED", tmp_path)

@@ -104,7 +104,7 @@ async def test_nobody_waits_for_ever_for_the_others(house: House) -> None:
 
 
 async def test_the_board_follows(house: House) -> None:
-    """Those that end are missed."""
+    """Connections that have ended are no longer counted."""
     acceptor = house.acceptors[0]
     acceptor.open()
     house.connect(2)

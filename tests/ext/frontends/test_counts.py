@@ -46,5 +46,5 @@ def test_others_see_it(counts: tuple[int, ConnectionCounts]) -> None:
 
 
 def test_it_is_large_enough() -> None:
-    """A page has seats for all front ends that may be asked for."""
+    """A page has room for the largest number of front ends."""
     assert MAX_SEATS >= 64

@@ -34,7 +34,7 @@ LIMIT = 1000
 
 
 class Hot:
-    """An endpoint that does what the path of the URL says; keeps what it was asked."""
+    """An endpoint that behaves as the path of the URL says, and records its requests."""
 
     def __init__(self) -> None:
         self.exchanges: list[Exchange] = []
@@ -412,7 +412,9 @@ async def test_the_application_waits_for_nobody(pair: Pair, ends: str) -> None:
 
 
 async def test_end_of_a_front_end_is_that_of_its_clients(pair: Pair) -> None:
-    """All its clients have left: the endpoint hears of each, the application is told, others live on."""
+    """All its clients have left: the endpoint and the application learn about each, and other front
+    ends keep running.
+    """
     await pair.front.send(post("wait", b"x"))
     calling = asyncio.create_task(pair.forwarder(*reading_call()))
     await pair.front.settle()
@@ -451,7 +453,7 @@ async def answered(pair: Pair, path: str) -> None:
 
 
 async def partly_sent(pair: Pair, path: str) -> None:
-    """A client that leaves within its body: an application that reads it is told."""
+    """If a client leaves within its body, the application that reads it learns about it."""
     await pair.front.send(head("Content-Length: 5", path=path), b"part")
     assert len(pair.end._calls) == ("ping" in path)
 
@@ -477,7 +479,7 @@ async def beyond_the_intake(pair: Pair, path: str) -> None:
 
 
 async def left_waiting(pair: Pair, path: str) -> None:
-    """A client that leaves before its answer: the endpoint hears of it, and what it answers goes nowhere."""
+    """If a client leaves before its response, the endpoint learns about it, and the response is dropped."""
     await pair.front.send(post("wait", b"x" * 900) + head("Content-Length: 5", path=path) + b"whole")
     await pair.front.leave()
     assert pair.front.hot.left == ["mine"]
@@ -487,7 +489,7 @@ async def left_waiting(pair: Pair, path: str) -> None:
 
 
 async def left_within_its_answer(pair: Pair, path: str) -> None:
-    """A client that leaves between two parts of its answer: the endpoint hears of it."""
+    """If a client leaves between two parts of its response, the endpoint learns about it."""
     await pair.front.send(post("begin", b"x" * 900) + head("Content-Length: 5", path=path) + b"whole")
     await pair.front.leave()
     pair.front.hot.exchanges[0].send(b"two")
@@ -504,7 +506,7 @@ async def broken_off(pair: Pair, path: str) -> None:
 
 
 async def not_read(pair: Pair, path: str) -> None:
-    """A client that is cut off because too much of its answer waits for it: the endpoint hears of it."""
+    """If a client is cut off because too much of its response waits, the endpoint learns about it."""
     await pair.front.send(post("begin", b"x" * 900) + head("Content-Length: 5", path=path) + b"whole")
     pair.front.transport.unsent = MAX_UNSENT + 1
     pair.front.hot.exchanges[0].send(b"two")

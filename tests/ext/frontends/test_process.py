@@ -62,7 +62,7 @@ async def test_records_reach_the_servers_log(caplog: pytest.LogCaptureFixture) -
 
 
 async def test_stall_is_reported_to_the_server() -> None:
-    """The server is told for how long the event loop of a front end was blocked."""
+    """The server learns for how long the event loop of a front end was blocked."""
     stalls: list[float] = []
     end = ServerEnd(None, None, print, stalls.append)  # type: ignore[arg-type]
     frontend = Frontend(None, None, 0, lambda: None)  # type: ignore[arg-type]

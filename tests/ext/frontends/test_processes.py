@@ -63,7 +63,7 @@ async def test_missing_program_fails_the_start(
 async def test_front_end_that_does_not_end_is_killed(
     listener: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that is asked to end and does not is killed."""
+    """A front end that does not end on request is killed."""
     for name in ("CLOSE_PATIENCE", "END_PATIENCE"):
         monkeypatch.setattr(fleet_module, name, 0.1)
     fleet = make_fleet(listener)

@@ -128,7 +128,7 @@ async def listening(
 
 @contextlib.asynccontextmanager
 async def connected(server: Listening) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    """A connection to the server, on which nothing was said."""
+    """A connection to the server, on which nothing was sent."""
     host, _, port = server.address.partition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     try:

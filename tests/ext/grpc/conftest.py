@@ -9,5 +9,5 @@ from modelserver.ext.grpc.http2 import connection
 
 @pytest.fixture(autouse=True)
 def whole_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is said in one piece is read at once, however busy the machine is."""
+    """All messages of one piece are read at once, however busy the machine is."""
     monkeypatch.setattr(connection, "_TURN", 3600.0)

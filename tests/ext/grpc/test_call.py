@@ -307,7 +307,7 @@ async def test_deadline_cancels_the_call(caller: Caller) -> None:
 
 
 async def test_malformed_deadlines_are_refused(caller: Caller) -> None:
-    """Clients are told at once that they would be served without a deadline."""
+    """Clients get an error at once; otherwise they would be served without a deadline."""
     caller.send(caller.call(1, grpc_timeout="1s"), frame(DATA, END, 1, message_framed(b"a")))
     assert await caller.status() == (StatusCode.INTERNAL, "malformed grpc-timeout")
     assert caller.unary.requests == []
@@ -429,7 +429,7 @@ async def test_answer_that_is_not_read_ends(caller: Caller, caplog: pytest.LogCa
 
 
 async def test_answer_without_room_is_refused(caller: Caller) -> None:
-    """A method that asks for room ends with a code on which clients come back."""
+    """A method that needs room ends with a code with which clients retry."""
     caller.send(caller.call(1, "s/talk"))
     call: Any = caller.connection.streams[1]
     call.check_room()

@@ -32,7 +32,7 @@ def served(method: Any, codes: list[int], name: str = "Predictions") -> MethodHa
 
 @pytest.mark.parametrize("cancelled", [True, False])
 async def test_call_cancelled_before_it_began_asks_no_model(cancelled: bool) -> None:
-    """Nothing is asked of a model for it, and it is counted as cancelled."""
+    """No request is sent to a model, and the call is counted as cancelled."""
     requests: list[Any] = []
     codes: list[int] = []
 
@@ -51,7 +51,7 @@ async def test_call_cancelled_before_it_began_asks_no_model(cancelled: bool) -> 
 
 
 async def test_call_cancelled_as_it_comes_asks_no_model() -> None:
-    """What asks and gives up at once asks nothing of a model, and is counted too."""
+    """No request is sent to a model for a call that is cancelled at once, and it is counted too."""
     requests: list[Any] = []
     codes: list[int] = []
 

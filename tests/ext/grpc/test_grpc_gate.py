@@ -28,7 +28,7 @@ def verifier() -> Verifier:
 
 
 def test_the_right_token_opens(verifier: Verifier) -> None:
-    """Each side asks for its own, the model repository for that of management."""
+    """Each side needs its own token; the model repository needs that of management."""
     inference = Gate(verifier, Scope.INFERENCE, ping_token=False)
     inference.check(_PREDICT, call("inference"))
     inference.check(_LOAD, call("management"))
@@ -56,7 +56,7 @@ def test_the_repository_is_not_for_inference(verifier: Verifier, method: str) ->
 
 
 def test_probes_need_none(verifier: Verifier) -> None:
-    """Health is told to everybody; whether Ping is, a setting says."""
+    """Health needs no token; a setting controls whether Ping does."""
     gate = Gate(verifier, Scope.INFERENCE, ping_token=False)
     for path in ("grpc.health.v1.Health/Check", "inference.GRPCInferenceService/ServerReady", _PING):
         gate.check(path, call())
@@ -66,5 +66,5 @@ def test_probes_need_none(verifier: Verifier) -> None:
 
 
 def test_everybody_passes_without_tokens() -> None:
-    """Where none are asked for, everybody passes."""
+    """If no tokens are required, every call passes."""
     Gate(None, Scope.MANAGEMENT, ping_token=True).check(_LOAD, call())

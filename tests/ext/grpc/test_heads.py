@@ -28,7 +28,7 @@ def fields_in(block: bytes) -> list[Any]:
 
 
 def test_usual_head_is_read() -> None:
-    """The path, and nothing else where nothing else is said."""
+    """The head has the path, and defaults for everything else."""
     head = read_head(USUAL)
 
     assert (head.path, head.metadata, head.timeout, head.encoding) == (

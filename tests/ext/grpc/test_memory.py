@@ -69,7 +69,7 @@ def silent(_: Request) -> None:
 
 
 class Pool:
-    """Does with each request what it is told to."""
+    """Handles each request as a test sets."""
 
     ready = True
 

@@ -150,7 +150,7 @@ async def test_parts_come_before_the_returned_answer(model: Any) -> None:
 
 
 async def test_slow_client_ends_the_work(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client that takes nothing ends the work for it; it is told why."""
+    """If a client reads nothing, the work for it ends, and it gets the reason."""
     monkeypatch.setattr(pending, "MAX_UNSENT", 4)
     async with Pending(model, parsed(), CALL, None, UNWATCHED, parts=True) as waiting:
         made = waiting.request

@@ -39,13 +39,13 @@ async def ask(name: str, **query: Any) -> Any:
 
 
 def files(answer: Any) -> list[str]:
-    """The names of the files that were told."""
+    """The names of the files in the responses."""
     response = answer.file_descriptor_response.file_descriptor_proto
     return [FileDescriptorProto.FromString(each).name for each in response]
 
 
 async def test_services_are_listed_by_name(name: str) -> None:
-    """All of the port are told, in the order of their names."""
+    """All services of the port are listed, sorted by name."""
     answer = await ask(name, list_services="")
 
     assert [each.name for each in answer.list_services_response.service] == ["a.B", _OURS]

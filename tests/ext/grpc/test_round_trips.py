@@ -71,12 +71,12 @@ class Sent(NamedTuple):
 
     @property
     def data(self) -> bytes:
-        """Its bytes."""
+        """The bytes of the tensor."""
         return pack(self.datatype, self.elements)
 
     @property
     def elements(self) -> list[Any]:
-        """As typed contents have them."""
+        """The elements as typed contents have them."""
         return [value.encode() for value in self.values] if self.datatype == BYTES else self.values
 
     @property
@@ -180,7 +180,7 @@ def test_answers_come_back_in_every_form(datatype: str, data: st.DataObject) -> 
 
 
 def from_rest(request: InferRequest, outputs: list[OutputTensor], *, binary: bool) -> bytes:
-    """The bytes of the output as REST tells it."""
+    """The bytes of the output in a REST response."""
     requests = InferRequest(request.inputs, binary=binary)
     content, length = encode_response("m", "1", requests, "id", outputs)
     (output,) = json.loads(content if length is None else content[:length])["outputs"]
@@ -194,7 +194,9 @@ def from_rest(request: InferRequest, outputs: list[OutputTensor], *, binary: boo
 
 
 def from_grpc(request: InferRequest, outputs: list[OutputTensor]) -> bytes:
-    """The bytes of the output as gRPC tells it: raw to those who were, and where there is nothing else."""
+    """The bytes of the output in a gRPC response: raw if the request was, and where there is no
+    other form.
+    """
     answer = message("inference.ModelInferResponse").FromString(
         response(ResponseParts("m", "1", request, TENSORS, False, [], "id"), outputs).SerializeToString()
     )

@@ -32,7 +32,7 @@ _Health = message("org.pytorch.serve.grpc.inference.TorchServeHealthResponse")
 
 
 def servers(settings: Settings) -> GrpcServers:
-    """Those of a server without models."""
+    """The gRPC servers of a server without models."""
     intake = Intake.of(settings)
     services: Any = SimpleNamespace(
         intake=intake,
@@ -105,7 +105,9 @@ async def test_each_side_has_its_port(caplog: pytest.LogCaptureFixture, address:
 async def test_refusal_is_unavailable_or_torchserves_internal(
     defaults: Any, code: grpc.StatusCode, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Clients are told to retry what no queue takes, unless TorchServe's defaults apply (reference 20)."""
+    """If no queue accepts a request, its status makes clients retry, unless TorchServe's defaults
+    apply (reference 20).
+    """
     body = _Request(model_name="m").SerializeToString()
     async with serving(caplog, compat_defaults=defaults) as (made, (inference, _)):
         registry: Any = made._services.registry

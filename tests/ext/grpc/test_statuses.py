@@ -199,7 +199,7 @@ def test_long_message_fits_into_a_header(letter: str) -> None:
 
 
 def test_long_refusal_is_cut() -> None:
-    """The same for what no queue accepted."""
+    """Messages of requests that no queue accepted are cut, too."""
     _, text = torchserve_status(RefusedRequest(ServiceUnavailable("x" * 5000)))
 
     assert text == "x" * 4096 + "\nInternalServerException.()"

@@ -171,7 +171,7 @@ SEQUENCES = InputRules("m", Signature(), SequenceHeaders("seq-id", "seq-start", 
 
 
 def make_request(rows: int = 2, **parameters: Any) -> Any:
-    """So many rows of one number."""
+    """A request with so many rows of one number."""
     request = message("inference.ModelInferRequest")(model_name="m", id="own")
     tensor = request.inputs.add(name="x", datatype="UINT8", shape=[rows, 1])
     tensor.contents.uint_contents.extend(number % 256 for number in range(rows))
@@ -195,7 +195,7 @@ def test_rows_are_taken_apart() -> None:
 
 
 def test_another_model_gets_the_whole_as_json() -> None:
-    """As the same request has it over REST."""
+    """The JSON is that of the same request over REST."""
     read = read_message(make_request(), WHOLE)
 
     assert read.kind == BODY
@@ -216,7 +216,7 @@ def test_sequence_parameters_become_headers() -> None:
 
 
 def test_wrong_sequence_parameter_is_refused() -> None:
-    """As over REST."""
+    """The error is the same as over REST."""
     with pytest.raises(BadRequest, match="parameter sequence_start is 1, true or false is needed"):
         read_message(make_request(sequence_id=7, sequence_start=1), SEQUENCES)
 

@@ -151,7 +151,7 @@ def test_whole_call_is_watched_once() -> None:
 
 
 def test_call_that_is_not_watched_costs_nothing() -> None:
-    """Its requests are not reported."""
+    """The requests of such a call are not reported."""
     call = FakeCall()
 
     assert WholeCall.of(lambda _: None, "/s/m", call) is None

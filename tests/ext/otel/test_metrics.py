@@ -72,7 +72,7 @@ def test_what_is_set_when_metrics_are_read() -> None:
 def test_interval_is_read_in_milliseconds(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, text: str | None, seconds: float
 ) -> None:
-    """In milliseconds, not too short; what is no number is told and ignored."""
+    """The interval is in milliseconds, with a minimum; an invalid value is reported and ignored."""
     monkeypatch.delenv("OTEL_METRIC_EXPORT_INTERVAL", raising=False)
     if text is not None:
         monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", text)

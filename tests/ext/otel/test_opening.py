@@ -70,7 +70,7 @@ def test_what_the_environment_turns_off(
 
 
 async def test_nothing_to_send() -> None:
-    """Each signal only if it is asked for."""
+    """Each signal is off unless it is turned on."""
     traces, metrics = OpenTelemetry(Settings(otel="traces")), OpenTelemetry(Settings(otel="metrics"))
     await traces.send_metrics(ServerMetrics())
 

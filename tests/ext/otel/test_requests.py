@@ -24,7 +24,7 @@ REST = "POST /predictions/{name}"
 
 
 class TracedExchange:
-    """As much of an exchange as is watched."""
+    """The part of an exchange that a watcher uses."""
 
     def __init__(self, headers: Any = (PARENT,)) -> None:
         self.target = Target("/predictions/m", b"", "/predictions/m", Route("m", None))
@@ -113,7 +113,7 @@ def test_a_request_that_is_not_traced(headers, looks):
 
 
 def test_what_is_not_sampled_is_not_watched() -> None:
-    """Nor is anything changed."""
+    """The request is unchanged, too."""
     header = (PARENT[0], PARENT[1][:-1] + b"0")
     exchange, store = traced([header])
 
@@ -123,7 +123,7 @@ def test_what_is_not_sampled_is_not_watched() -> None:
 
 
 def test_an_answer_ends_the_span() -> None:
-    """The spans are exported when it is answered; the access log is told the trace."""
+    """The spans are exported with the response; the access log gets the trace."""
     exchange, store = traced()
     request = queued(exchange)
     answered(sent(request))

@@ -124,7 +124,7 @@ def test_callers_that_do_not_sample(sampler, follows):
 
 
 def test_own_sampler_decides():
-    """It is asked, with the request's name."""
+    """The sampler gets the request's name."""
     made, _ = tracing(OnlyNamed())
 
     assert made.sample([], "expected") is not None
@@ -132,7 +132,7 @@ def test_own_sampler_decides():
 
 
 def test_own_id_generator_is_used():
-    """They are asked for."""
+    """Ids come from that generator."""
     store = SpanStore()
     made = Tracing(
         TracerProvider(ALWAYS_ON, id_generator=OneByOne(), shutdown_on_exit=False), store, store.note
@@ -155,7 +155,7 @@ def test_own_id_generator_is_used():
     ],
 )
 def test_samplers_that_decide_by_the_id(sampler, bound):
-    """The usual ones need not be asked where there is no parent."""
+    """Without a parent, the usual samplers need not be called."""
     assert bound_of(sampler) == bound
 
 

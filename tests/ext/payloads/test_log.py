@@ -107,7 +107,7 @@ async def test_events_above_the_limits_are_dropped(
 async def test_failing_sink_is_logged_once_a_minute(
     sink: SinkServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An answer other than 2xx loses the event and no other; it is said at most once a minute."""
+    """A response other than 2xx loses its event and no other; it is logged at most once a minute."""
     clock = Clock()
     sink.status = 500
     log = log_to(sink.url, clock=clock)

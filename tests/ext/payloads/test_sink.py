@@ -16,7 +16,7 @@ _OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 
 
 class Script:
-    """A server that answers what it is told, one text after the other; each may end its connection."""
+    """A server that sends prepared texts, one after the other; each may end its connection."""
 
     def __init__(self, *answers: bytes, closes: bool = False) -> None:
         self.received: list[bytes] = []

@@ -52,7 +52,9 @@ def test_other_commands_read_requests(tmp_path, make_call) -> None:
 
 
 def test_a_file_cut_anywhere_is_read_to_its_last_whole_frame(tmp_path, make_call) -> None:
-    """At any length, all calls before the cut are there, and the cut is told unless it is between frames."""
+    """At any length, all calls before the cut are read, and the cut is reported unless it is between
+    frames.
+    """
     parts = [written(tmp_path / f"{n}.msr", *([make_call(number=i)] for i in range(n))) for n in range(4)]
     ends = [path.stat().st_size for path in parts]
     whole = parts[-1].read_bytes()
@@ -85,8 +87,8 @@ def test_other_files_and_versions_are_refused(tmp_path, content, message) -> Non
 
 
 def test_damage_ends_the_recording_before_it(tmp_path, make_call) -> None:
-    """A changed byte ends the recording at the frame before it; a frame that would fill the memory is not
-    unpacked, and one that is no list of entries is told.
+    """A changed byte ends the recording at the frame before it. A frame that would fill the memory
+    is not unpacked, and one that is not a list of entries is reported.
     """
     path = written(tmp_path / "c.msr", [make_call()], [make_call()])
     data = bytearray(path.read_bytes())

@@ -105,7 +105,9 @@ async def test_request_without_a_model_in_its_path_is_recorded() -> None:
 
 
 async def test_streams_failures_and_clients_that_leave_are_recorded() -> None:
-    """Parts are joined; one that broke off, and a client that left, are told as such; each counts once."""
+    """Parts are joined; a stream that broke off, and a client that left, are recorded as such; each
+    counts once.
+    """
     recorder = Recorder()
     recording = recorder.start(RecordingOptions(requests=5))
     exchanges: list[Any] = []

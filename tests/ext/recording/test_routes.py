@@ -18,7 +18,7 @@ from modelserver.surface.api.application import Application
 
 @pytest.fixture
 def recorder() -> Recorder:
-    """Of the application."""
+    """The recorder of the application."""
     return Recorder()
 
 

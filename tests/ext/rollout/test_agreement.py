@@ -35,7 +35,7 @@ def test_values_are_paired_by_place(one: Any, other: Any, expected: list[Any]) -
 
 
 def test_the_order_of_keys_may_count() -> None:
-    """As where both are printed."""
+    """Objects with other orders of keys differ when they are printed."""
     one, other = {"a": 1, "b": 2}, {"b": 2, "a": 1}
 
     assert list(pairs(one, other, ordered=True)) == [(None, one, other)]

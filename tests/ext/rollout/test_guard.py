@@ -58,7 +58,7 @@ def evidence(draw: Any) -> Evidence:
 
 @given(GOALS, evidence())
 def test_nothing_goes_up_that_breaks_a_bound(goal: Promotion, seen: Evidence) -> None:
-    """Nor before there are enough answers."""
+    """A weight does not rise before there are enough answers, either."""
     if judge(goal, seen).action == "on":
         assert seen.answers >= goal.after
         assert goal.errors is None or seen.failed <= goal.errors * seen.answers

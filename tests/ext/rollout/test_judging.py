@@ -59,7 +59,7 @@ async def test_each_case_gets_its_reason(judge: Judge) -> None:
 
 
 async def test_a_helper_that_fails_has_compared_nothing(judge: Judge) -> None:
-    """And later cases are compared again."""
+    """Later cases are compared again."""
     await reasons_of(judge, [])
     judge._helpers.failure = InternalError("no memory")  # type: ignore[union-attr]
     assert await reasons_of(judge, [Pair(b"1", b"2")], [Pair(b"1", b"1.0")]) == [None, None]
@@ -89,7 +89,7 @@ async def test_only_so_many_wait(judge: Judge) -> None:
 
 
 async def test_each_way_of_comparing_has_calls_of_its_own(judge: Judge) -> None:
-    """As have more cases than fit into one."""
+    """So do cases that do not fit into one call."""
     results: list[str | None] = []
     for _ in range(judging.TOGETHER + 1):
         judge.compare([Pair(b"1", b"1.1")], HOW, results.append)

@@ -50,7 +50,7 @@ def test_parts_that_are_not_given_stay() -> None:
 
 
 def test_a_document_says_the_same_again() -> None:
-    """As a snapshot stores it and reads it back."""
+    """A snapshot stores the document and reads it back."""
     whole = plan(weights=HALVES, sticky="x-user", shadow={"2.0": {"percent": 25}}, promote=BOUND)
 
     assert patched(Plan(), whole.document()) == whole

@@ -75,7 +75,7 @@ def test_slow_answers_are_those_slower_than_the_other_version() -> None:
 
 
 def test_a_report_has_the_time_of_its_last_change() -> None:
-    """And why it was made."""
+    """The report also has the reason of the change."""
     report = Report("2.0", "1.0", since=0)
     report.note("why", "rolled back")
 

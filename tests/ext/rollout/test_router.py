@@ -49,7 +49,7 @@ def traffic_in(registry: Registry) -> ModelTraffic[Any]:
 
 
 def plan_of(registry: Registry) -> Plan | None:
-    """The same for all versions."""
+    """A plan with the same values for all versions."""
     (traffic,) = {id(model.traffic): model.traffic for model in registry.versions("m")}.values()
     return None if traffic is None else traffic_in(registry).plan
 
@@ -109,7 +109,7 @@ async def test_weights_set_by_hand_end_a_promotion(registry: Registry, router: T
 
 
 async def test_a_promotion_that_moves_weights_is_saved(registry: Registry, router: TrafficRouter) -> None:
-    """As if an operator had moved them."""
+    """It is saved like a change by an operator."""
     saved = asyncio.Event()
 
     async def save() -> None:

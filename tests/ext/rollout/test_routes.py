@@ -108,7 +108,7 @@ async def test_shadows_are_told_with_their_last_differences(model: Any) -> None:
 
 
 async def test_routes_change_what_they_say(model: Any) -> None:
-    """Each changes what it says and tells the result; a body that is not JSON is refused."""
+    """Each changes its document and returns the result; a body that is not JSON is refused."""
     calls: list[object] = []
 
     async def change(name: str, document: object) -> None:

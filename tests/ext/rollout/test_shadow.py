@@ -39,7 +39,7 @@ async def primary() -> Version:
 
 @pytest.fixture
 async def pool() -> Pool:
-    """Of the shadow."""
+    """The pool of the shadow."""
     return Pool()
 
 
@@ -221,7 +221,7 @@ async def test_streamed_copy_is_not_compared(primary: Version, pool: Pool) -> No
 async def test_bodies_are_kept_only_if_asked_for(
     primary: Version, pool: Pool, keep: int, bodies: object
 ) -> None:
-    """And only so many bytes of each."""
+    """A setting limits the bytes of each body."""
     shadow = shadow_of(pool, keep=keep)
     shadow.take(answered(b"first", body=b"question"), primary, streamed=False)
     await turn()

@@ -64,7 +64,7 @@ def chosen(traffic: ModelTraffic[Version], count: int = 400, requests: Any = Hea
 
 
 async def test_without_weights_the_default_gets_everything(direct: Direct) -> None:
-    """Whatever else is asked for."""
+    """The default gets all requests, with any headers."""
     assert chosen(direct(shadow=SHADOW, sticky="x-user")) == {"1.0": 400}
     assert direct.traffic.effective == {"1.0": 100}
 
@@ -133,7 +133,7 @@ async def test_copies_are_made_of_what_others_answer(
 
 
 async def test_answers_in_parts_reach_the_client(direct: Direct, versions: dict[str, Version]) -> None:
-    """And are not copied."""
+    """Responses in parts are not copied."""
     traffic = direct(shadow=SHADOW)
     parts: list[bytes] = []
     made = request()
@@ -207,7 +207,7 @@ async def test_failed_promotion_is_rolled_back(
 
 
 async def test_a_dry_run_only_says_it(direct: Direct, versions: dict[str, Version]) -> None:
-    """The same again with what comes later."""
+    """It only reports the change, also for later steps."""
     traffic = direct(weights=HALVES, promote={"after": 10, "errors": 0.1, "dry_run": True})
     for _ in range(2):
         serve(traffic, versions["2.0"], 10)

@@ -169,7 +169,7 @@ def test_worker_gets_its_share_of_sequences() -> None:
 
 
 def test_sequence_is_lost_with_its_worker() -> None:
-    """With its worker a sequence ends: what waits is handed back, and what comes later is refused (F39)."""
+    """With its worker a sequence ends: waiting requests are given back, and later ones are refused (F39)."""
     sut = queue()
     run_first_steps(sut, "a", "b")
     put(sut, running := step("a"))
@@ -275,7 +275,7 @@ def test_idle_counts_from_the_answer() -> None:
 
 
 def test_sequence_ends_after_its_lifetime() -> None:
-    """Older than ``max_age`` it ends: the step that runs may end, what waits is handed back."""
+    """A sequence older than ``max_age`` ends: its running step may end, waiting requests are given back."""
     sut = queue()
     put(sut, step("a"))
     sut.place(["w"], 1)
@@ -336,7 +336,9 @@ def test_client_ends() -> None:
 
 
 def test_what_is_past_its_deadline_is_in_no_batch() -> None:
-    """Its end may be told a moment later; the next of its sequence has its turn, no counter keeps it."""
+    """Its failure may be reported a moment later; the next request of its sequence has its turn, and
+    no counter includes it.
+    """
     sut = queue()
     run_first_steps(sut, "a")
     put(sut, late := step("a", rows=2, deadline=1.0), step("a"), lone := step("b", deadline=0.5), step("c"))

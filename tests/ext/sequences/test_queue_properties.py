@@ -254,7 +254,7 @@ class Sequences(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([0.0078125, 0.125, 0.5, 1.0, 4.0]))
     def pass_time(self, seconds: float) -> None:
-        """Moves the clock, stopping wherever the queue or a deadline asks for it."""
+        """Moves the clock, and stops at each time that the queue or a deadline sets."""
         until = self.now + seconds
         while (event := min(self.timer(), self.next_deadline())) <= until:
             self.now = max(self.now, event)

@@ -90,6 +90,6 @@ def test_addresses_of_s3_are_recognised(url: str, place: tuple[str, str, str]) -
     ],
 )
 def test_nothing_is_signed_for_others(url: str) -> None:
-    """Nor for a URL that is signed already."""
+    """A URL that is signed already is not signed, either."""
     with pytest.raises(BadRequest):
         signed_address(url, {"AWS_ENDPOINT_URL": "http://127.0.0.1:9000"})

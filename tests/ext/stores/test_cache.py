@@ -24,9 +24,7 @@ if TYPE_CHECKING:
 
 
 class Folder(Store):
-    """A folder as a store. ``reads`` are the ranges that were asked for; so many of them as ``fails`` says
-    come to nothing.
-    """
+    """A folder as a store. ``reads`` are the requested ranges; the first ``fails`` reads fail."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(StoreAddress("file", str(path)))

@@ -107,7 +107,7 @@ async def test_silent_store_is_given_up(tmp_path: Path) -> None:
 
 
 async def test_names_in_a_folder_are_listed_once(bucket: Bucket) -> None:
-    """Folders end in a slash; a listing is asked for once, however many want it."""
+    """Names of folders end in a slash; a listing is requested once, for any number of callers."""
     listing = Listing("s3://models/store")
     result = await asyncio.gather(*(listing.names() for _ in range(5)))
 
@@ -120,7 +120,7 @@ locate = partial(sources.locate, stores=Stores())
 
 
 async def test_signed_download_uses_the_servers_credentials(bucket: Bucket, tmp_path: Path) -> None:
-    """``s3_sse_kms`` asks S3 with the server's credentials for an http(s) URL; the file is a download."""
+    """With ``s3_sse_kms`` the server's credentials sign the download of an http(s) URL of S3."""
     (tmp_path / "store").mkdir()
     url, signed = f"{bucket.url}/store/x.mar", Transfer(signed=True)
     with pytest.raises(DownloadFailed):

@@ -87,7 +87,7 @@ def test_changed_object_of_s3_is_not_read(amazon: Bucket) -> None:
 
 
 def test_encrypted_object_of_s3_has_no_checksum(amazon: Bucket) -> None:
-    """Its ETag is not compared with its MD5."""
+    """The ETag of such an object is not compared with its MD5."""
     amazon.put("kms", b"secret", **{"x-amz-server-side-encryption": "aws:kms"})
     store = opened("s3://models/kms")
 

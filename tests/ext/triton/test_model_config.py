@@ -14,8 +14,8 @@ ROWS = Signature((TensorSpec("x", "FP32", (-1, 3)),), (TensorSpec("y", "BYTES", 
 
 
 def test_rows_are_batches() -> None:
-    """Where the first dimension is the rows, `dims` leaves it out and the batch size is told; times are in
-    microseconds.
+    """If the first dimension is the rows, `dims` leaves it out and the batch size is set; times are
+    in microseconds.
     """
     config = describe_config(version(ROWS, batch_size=8, max_batch_delay=5, job_queue_size=50))
 
@@ -36,7 +36,7 @@ def test_rows_are_batches() -> None:
 
 
 def test_batch_size_of_one_has_no_scheduler() -> None:
-    """A batch size of one has no scheduler; a timeout of the server's is told with one."""
+    """A batch size of one has no scheduler; the server's timeout appears with one."""
     assert "dynamic_batching" not in describe_config(version(ROWS))
     policy = describe_config(version(ROWS, batch_size=2, request_timeout=1.5))["dynamic_batching"]
 
@@ -78,7 +78,7 @@ def test_workers_are_one_group_of_instances(gpus: tuple[int | None, ...], kind: 
 
 
 def test_unknown_tensors_are_left_out() -> None:
-    """A built-in handler takes and returns bytes; of others nothing is said."""
+    """A built-in handler takes and returns bytes; others have no tensors in the configuration."""
     inputs, outputs = tensors_of(version(splits=True))
 
     assert [(spec.name, spec.datatype) for spec in (*inputs, *outputs)] == [

@@ -97,7 +97,7 @@ async def test_versions_are_listed_by_name_and_version() -> None:
     ],
 )
 async def test_versions_are_numbers(versions: list[str], numbers: list[str]) -> None:
-    """Triton's tools look for whole numbers, so that 1.0 is told as 1; the last one here is the default."""
+    """Triton's tools expect whole numbers, so 1.0 is reported as 1; the last one here is the default."""
     made = []
     for name in versions:
         made.append(version())

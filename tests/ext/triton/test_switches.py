@@ -32,7 +32,7 @@ def _level() -> Iterator[None]:
     [{}, {"trace_level": ["OFF"]}, {"trace_level": "OFF"}, {"trace_level": None, "trace_rate": []}],
 )
 def test_traces_stay_off(changes: dict[str, Any]) -> None:
-    """That nothing is traced may be said, and settings be cleared."""
+    """Requests may turn tracing off and clear its settings."""
     assert change_trace_settings(changes) == trace_settings() == {"trace_level": ["OFF"]}
 
 
@@ -55,7 +55,7 @@ def test_traces_are_refused(changes: dict[str, Any]) -> None:
     ],
 )
 def test_log_level_is_set(changes: dict[str, Any], level: str) -> None:
-    """Each combination that means a level sets it, and is told afterwards."""
+    """Each combination that means a level sets it, and is reported afterwards."""
     settings = change_log_settings(changes)
 
     assert log_level() == level

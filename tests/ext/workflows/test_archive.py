@@ -34,7 +34,7 @@ def pack(path: Path, manifest: Any = None, **files: str) -> Path:
 
 
 async def _find_file(url: str, store: Path | None, workdir: Path) -> tuple[Path, Path | None] | None:
-    """As the builder of versions."""
+    """Finds a file as the builder of versions does."""
     located = await locate(url, store, UrlPolicy(), workdir)
     is_file = located.path.is_file() and located.single is None
     return (located.path, located.downloaded) if is_file else None

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Workflows:
-    """Two of them; notes what it is asked to do."""
+    """Two workflows; records the calls."""
 
     def __init__(self) -> None:
         self.sent: list[Any] = []

@@ -103,7 +103,7 @@ class Flow:
         self.run.start()
 
     def version_for(self, name: str, _version: None, request: Any) -> Any:
-        """As the registry."""
+        """The version that the registry would return."""
         model = self.models.get(name.removeprefix("w__"))
         if model is None:
             raise ModelNotFound.named(name)
@@ -303,7 +303,7 @@ async def test_answers_too_large_together_are_refused() -> None:
 
 
 async def test_the_loop_has_its_turn_between_branches() -> None:
-    """Each turn asks one, so that many large answers do not hold up other requests."""
+    """Each turn of the loop sends one request, so that many large answers do not hold up other requests."""
     names = [f"n{number}" for number in range(8)]
     flow = Flow({"a": names})
     flow.models["a"].sent[-1].deliver(0, [(Answer(1), b"x")])

@@ -13,7 +13,7 @@ from modelserver.models.version import SavedWorkflow
 
 
 def workflow(text: str) -> Workflow:
-    """Of this specification."""
+    """A workflow with this specification."""
     contents = ArchiveContents("w", "functions.py", parse_specification(text, "flow.yaml", "def f(): ..."))
     return Workflow("w", WorkflowArchive("w.war", Path("folder"), contents))
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 def test_outside_of_workers_values_are_logged(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As the line that TorchServe's workers print."""
+    """The line is that of TorchServe's workers."""
     monkeypatch.setattr(emissions, "_sink", emissions.log_emission)
     caplog.set_level(logging.INFO)
     MetricsCache("m").add_time("t", 1.5, dimensions=[Dimension("a", "b")])

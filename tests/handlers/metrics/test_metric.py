@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def test_a_metric_is_text_and_mapping(seen: list[Emission]) -> None:
-    """A metric tells its value as text and as a mapping, and reports updates."""
+    """A metric has its value as text and as a mapping, and reports updates."""
     metric = Metric("n", 3, "count", [Dimension("a", "b")], "id", "counter")
     assert str(metric).startswith("n.Count:3|#a:b|#hostname:")
     assert str(metric).endswith(",id")

@@ -33,12 +33,12 @@ class Driver:
     """NVML: GPU 0 is lost, GPU 1 does not measure its utilisation."""
 
     class NVMLError(Exception):
-        """As NVML's."""
+        """Stands in for NVML's class."""
 
     ended = 0
 
     def nvmlInit(self) -> None:  # noqa: N802
-        """As NVML's."""
+        """Stands in for NVML's function."""
 
     def nvmlShutdown(self) -> None:  # noqa: N802
         self.ended += 1

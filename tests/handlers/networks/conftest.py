@@ -91,6 +91,6 @@ def refused(model: Any, caplog: pytest.LogCaptureFixture, shape: tuple[int, ...]
 
 
 def outputs(model: nn.Module, inputs: torch.Tensor) -> Any:
-    """As a handler gets them."""
+    """The outputs as a handler gets them."""
     with torch.inference_mode():
         return model(inputs)

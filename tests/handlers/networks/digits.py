@@ -38,7 +38,7 @@ def all_digits() -> Digits:
 
 
 def held_out() -> Digits:
-    """Those that no network has learnt."""
+    """The digits that no network was trained with."""
     return all_digits().part(LEARNT)
 
 

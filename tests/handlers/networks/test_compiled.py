@@ -130,7 +130,7 @@ def test_ready_networks_use_the_code_for_batches(made: Made, monkeypatch: pytest
 
 
 def test_compiled_package_computes_the_same(made: Made) -> None:
-    """A package that AOTInductor compiled is told from an exported program and computes the same."""
+    """A package that AOTInductor compiled is distinguished from an exported program and computes the same."""
     assert_computes_the_same(load_exported(made.package, CPU), 3)
 
 

@@ -94,7 +94,7 @@ def test_the_embedding_is_found() -> None:
 
 
 def test_without_captum_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who asks for Captum where it is not installed is told how to get it."""
+    """If Captum is needed but not installed, the error says how to install it."""
     monkeypatch.setitem(sys.modules, "captum.attr", None)
 
     with pytest.raises(PredictionException, match=r"pip install 'modelserver\[explain\]'") as refusal:

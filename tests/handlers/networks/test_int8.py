@@ -75,7 +75,7 @@ def plain_convolution(activation: Activation, groups: int = 1, *, adds: bool = F
 
 
 def quantised(plain: FusedConvolution, out: Scale | None, other: Scale | None = None) -> QuantisedConvolution:
-    """The same in 8 bits."""
+    """The network in 8 bits."""
     layer = QuantisedConvolution(plain, INTO, out, other)
     weight = Weight.of(plain.weight)
     layer.put(pack_convolution(weight, plain.geometry, INTO, [2, 8, 5, 5]), weight.steps, plain.bias)
@@ -262,7 +262,7 @@ def test_rows_do_not_depend_on_their_batch(reader: nn.Module, size: int) -> None
 
 @needs_int8
 def test_one_line_of_the_log_has_the_agreement(reader: nn.Module, caplog: pytest.LogCaptureFixture) -> None:
-    """One line of the log tells agreement, the largest difference, and 7 bits where there are no more."""
+    """One line of the log has the agreement, the largest difference, and 7 bits if there are no more."""
     caplog.set_level("INFO")
     words = quantise(copy.deepcopy(reader), calibration_set(), 8)
     (line,) = (message for message in caplog.messages if "int8" in message)
@@ -434,7 +434,7 @@ def test_gradients_and_other_inputs_get_the_own_forward(reader: nn.Module) -> No
 
 @needs_int8
 def test_inputs_of_a_wrong_shape_get_the_own_error(reader: nn.Module) -> None:
-    """Clients are told what the network says, not what its layers in 8 bits do."""
+    """Clients get the error of the network, not that of its layers in 8 bits."""
     fast = in_int8(reader)
     with pytest.raises(RuntimeError) as own:
         outputs(reader, torch.zeros(2, 3, 8, 8))

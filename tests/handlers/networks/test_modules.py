@@ -62,7 +62,7 @@ def test_a_failing_file_is_not_kept(tmp_path: Path) -> None:
 
 
 def test_only_own_classes_are_listed(tmp_path: Path) -> None:
-    """Classes are the module's own, alphabetically, and of one parent if that is asked for."""
+    """Classes are the module's own, sorted by name; a caller can restrict them to one parent."""
     path = tmp_path / "classes_file.py"
     path.write_text("from pathlib import Path\nclass B(dict): pass\nclass A: pass")
     module = import_file(path)

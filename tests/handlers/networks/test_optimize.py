@@ -17,7 +17,7 @@ from modelserver_handlers.zoo import calibration_batch
 
 
 class Reused(Block):
-    """Its second convolution runs twice."""
+    """A network whose second convolution runs twice."""
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         signal = self.second(torch.relu(self.second(self.norm(self.first(rows)))))

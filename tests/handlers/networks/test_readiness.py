@@ -318,7 +318,9 @@ def in_int8(model: Any, report: Report, config: dict[str, Any] | None = None, sh
 def test_int8_is_used_and_reported(
     reader: nn.Module, config: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The network stays the object that it is, computes in 8 bits, is not compiled, and that is told."""
+    """The network stays the same object, computes in 8 bits, is not compiled, and the description
+    has the precision.
+    """
     model, report = copy.deepcopy(reader), Report(calibration_set())
 
     assert in_int8(model, report, config) is model
@@ -332,7 +334,9 @@ def test_int8_is_used_and_reported(
 def test_int8_that_disagrees_is_a_warning(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One warning tells what is used instead, and the layer that costs most; the network is optimised."""
+    """One warning names the alternative that is used, and the layer that costs most accuracy; the
+    network is optimised.
+    """
     monkeypatch.setattr(int8, "AGREEMENT", 1.1)
     monkeypatch.setattr(readiness, "has", lambda _feature: False)
     torch.manual_seed(0)
@@ -378,7 +382,7 @@ def test_a_program_stays_without_int8(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @needs_int8
 def test_shapes_of_another_calibration_set_are_named(reader: nn.Module) -> None:
-    """Both shapes are told."""
+    """The error has both shapes."""
     report = Report(torch.zeros(20, 1, 9, 9))
     in_int8(copy.deepcopy(reader), report)
 
@@ -422,7 +426,7 @@ def test_int8_needs_the_instructions(reader: nn.Module, monkeypatch: pytest.Monk
 
 
 def context_of(folder: Path, make_context: Any, config: dict[str, Any] | None = None) -> Any:
-    """Of the small network's folder."""
+    """The context of the small network's folder."""
     return make_context(folder, config, modelFile="small_network.py", serializedFile="weights.pth")
 
 
@@ -453,7 +457,7 @@ def test_the_classifier_is_optimised(small_folder: Path, make_context: Any, begi
 
 
 def test_an_initialize_of_ones_own_is_left_alone(small_folder: Path, make_context: Any) -> None:
-    """A class that may change the network after loading is left alone unless the archive asks for it."""
+    """A class that may change the network after loading is not optimised unless the archive sets it."""
     careful, requested = Careful(), Careful()
     careful.initialize(context_of(small_folder, make_context))
     requested.initialize(context_of(small_folder, make_context, {"optimize": "auto"}))
@@ -464,7 +468,7 @@ def test_an_initialize_of_ones_own_is_left_alone(small_folder: Path, make_contex
 
 
 def test_a_shape_comes_from_the_configuration(small_folder: Path, make_context: Any) -> None:
-    """A handler that knows nothing of its inputs is told by ``warmup: shape``."""
+    """If a handler does not know the shape of its inputs, ``warmup: shape`` sets it."""
     plain, report = BaseHandler(), BaseHandler()
     plain.initialize(context_of(small_folder, make_context))
     report.initialize(context_of(small_folder, make_context, {"warmup": {"shape": [3, 64, 64]}}))
@@ -480,7 +484,9 @@ def test_a_shape_comes_from_the_configuration(small_folder: Path, make_context: 
 def test_a_classifier_runs_in_int8(
     small_folder: Path, make_context: Any, begin: Any, pictures: list[bytes], tmp_path: Path
 ) -> None:
-    """Pictures of a folder in the archive are prepared as those of clients; what is used is told."""
+    """Pictures of a folder in the archive are prepared like those of clients; the description has
+    the precision.
+    """
     folder = tmp_path / "archive"
     shutil.copytree(small_folder, folder)
     (folder / "calibration").mkdir()

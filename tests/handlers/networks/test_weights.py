@@ -43,7 +43,7 @@ class Net(nn.Module):
 
 
 class Net(nn.Module):
-    """As the file above."""
+    """The network that the file above defines."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -138,7 +138,7 @@ def test_networks_may_load_themselves(override: str, net: Net, rows: torch.Tenso
 
 
 def test_misfits_of_own_loading_are_named(tmp_path: Path) -> None:
-    """What an override hands on to torch and does not fit is told as ever (F40)."""
+    """If an override passes weights to torch that do not fit, the error is the usual one (F40)."""
     (tmp_path / "model.py").write_text(f"import torch\n{MODEL}{OVERRIDES['takes one argument']}")
     torch.save({"old.weight": torch.zeros(2, 3)}, tmp_path / "net.pth")
 

@@ -60,7 +60,7 @@ def test_crops_come_out_normalised(buffer: HostCropBuffer | DeviceCropBuffer, pl
 
 
 def test_a_batch_is_there_when_it_is_given() -> None:
-    """The stream has done its work before the batch is handed over."""
+    """The stream has finished before the batch is returned."""
     stream = Played()
     DeviceCropBuffer(PROCESSING, 3, stream).finish([0, 1, 2])
 

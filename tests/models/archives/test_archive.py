@@ -109,7 +109,9 @@ def test_only_folder_is_not_followed_as_a_link(tmp_path: Path) -> None:
 
 
 def test_archive_without_manifest_needs_a_name(tmp_path: Path) -> None:
-    """F59: without a manifest an archive says nothing; the refusal to guess its name tells which and why."""
+    """F59: the model's name is not guessed from an archive without a manifest; the error names the
+    archive and the reason.
+    """
     archive = open_archive(make_zip(tmp_path / "x.mar", {"handler.py": b""}), "x.mar", tmp_path / "work")
 
     assert archive.manifest == Manifest(missing=True)
@@ -142,7 +144,7 @@ def test_manifest_without_name_is_told(tmp_path: Path) -> None:
 def test_refusals_begin_in_torchserves_words_and_name_the_archive(
     tmp_path: Path, content: dict[str, bytes], message: str
 ) -> None:
-    """F59: what is wrong with a manifest is told with the archive that holds it."""
+    """F59: errors of a manifest name its archive."""
     with pytest.raises(InvalidModel) as caught:
         open_archive(make_zip(tmp_path / "x.mar", content), "x.mar", tmp_path / "work")
 

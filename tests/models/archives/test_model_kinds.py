@@ -187,7 +187,9 @@ def test_the_lines_for_weights_serve_them(file: str, tmp_path: Path, monkeypatch
 
 
 def test_what_else_helps() -> None:
-    """A pickle needs trust, and why is said; llama.cpp's weights its library; other formats are served."""
+    """For a pickle the hint is trust, with the reason; for llama.cpp's weights it is the library;
+    for other formats, it names those that are served.
+    """
     pickled = advice(Path("iris.joblib"), Seen(ModelKind.PICKLE, LINEAR))
     llama = advice(Path("m.gguf"), Seen(ModelKind.GGUF))
 

@@ -96,8 +96,8 @@ async def test_a_script_is_an_archive(folder: Path, tmp_path: Path) -> None:
 async def test_imported_sources_beside_a_script_come_along(
     folder: Path, tmp_path: Path, script: str, brought: set[str]
 ) -> None:
-    """Those that its imports lead to come along, and all where that cannot be told; the others might have
-    torch imported for nothing.
+    """The files that its imports need are packed, or all if this is unknown; the others might import
+    torch for nothing.
     """
     (folder / "helper.py").write_text("import deeper\n")
     (folder / "deeper.py").write_text("x = 1\n")
@@ -166,7 +166,9 @@ def laid_out(path: Path, **options: bool) -> tuple[str, str]:
 
 
 def test_the_content_decides(tmp_path: Path) -> None:
-    """It wins over the name where it tells the format; a table's models have the handler of tables."""
+    """If the content shows the format, it overrides the name; models of tables have the handler for
+    tables.
+    """
     with zipfile.ZipFile(tmp_path / "program.pt", "w") as archive:
         archive.writestr("program/archive_format", "pt2")
     (tmp_path / "trees.json").write_text('{"learner": {}}')
@@ -179,7 +181,7 @@ def test_the_content_decides(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["a.joblib", "a.pkl", "a.skops", "a.pt", "a.json"])
 def test_pickles_need_trust(name: str, tmp_path: Path) -> None:
-    """Whatever they are called; what to do is told."""
+    """Pickles of any name need it; the error has the remedy."""
     (tmp_path / name).write_bytes(pickle.dumps({"a": 1}))
 
     with pytest.raises(InvalidModel, match=rf"{name} --trust"):
@@ -197,7 +199,7 @@ def test_what_only_its_name_says_is_a_pickle(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_served(tmp_path: Path) -> None:
-    """Weights without code are told what they need, a wrong name that it is wrong."""
+    """For weights without code the error names the missing file; for a wrong name, the name."""
     (tmp_path / "m.gguf").write_bytes(b"GGUF\3\0\0\0")
     (tmp_path / "m.safetensors").write_bytes(b"?")
 

@@ -52,7 +52,7 @@ def test_the_longest_unused_give_way(tmp_path: Path) -> None:
 
 
 def test_full_disk_removes_environments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """More than the limit asks for gives way if the disk has to have a number of bytes free."""
+    """If the disk must have a number of free bytes, more is removed than the limit requires."""
     for number in (1, 2, 3):
         made(tmp_path, f"archive-{number}", used=number)
 
@@ -88,7 +88,7 @@ def test_what_is_used_stays(tmp_path: Path) -> None:
 
 
 def test_using_counts_as_a_use(tmp_path: Path) -> None:
-    """What is asked for again and again is not the longest unused."""
+    """An environment that was used is not the least recently used one."""
     used = made(tmp_path, "venv-used", used=1)
     made(tmp_path, "venv-not", used=2)
     result = store.use(used)

@@ -123,8 +123,8 @@ def read(path: Path) -> str:
 async def test_packages_are_installed_into_their_own_folder(
     tmp_path: Path, folder: Path, model_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Two servers that ask at once install once; pip's output is in the model's log, progress is told, and
-    who comes later finds it there.
+    """Two servers at once install once. pip's output is in the model's log, progress is reported,
+    and a later server uses the folder.
     """
     messages: list[str] = []
     with caplog.at_level(logging.INFO):
@@ -220,7 +220,7 @@ async def test_pip_gets_the_variables(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """PIP_INDEX_URL and the like reach it, hidden ones do not; it asks nothing (F68)."""
+    """PIP_INDEX_URL and the like reach pip, hidden variables do not; pip does not wait for input (F68)."""
     monkeypatch.setenv("PIP_INDEX_URL", "https://packages.example/simple")
     monkeypatch.setenv("SECRET_TOKEN", "x")
     python = played(tmp_path, "pwd; env")

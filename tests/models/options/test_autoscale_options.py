@@ -85,7 +85,7 @@ def test_change() -> None:
 
 
 async def test_pool_is_scaled_by_the_rule(tmp_path: Path) -> None:
-    """A version that asks for it has a pool that is scaled by its rule; live changes reach it."""
+    """The pool of a version with autoscale is scaled by its rule; live changes reach it."""
     folder = tmp_path / "m" / "MAR-INF"
     folder.mkdir(parents=True)
     manifest = {"model": {"modelName": "m", "modelVersion": "1.0", "handler": "own.py"}}

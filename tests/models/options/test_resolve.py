@@ -528,8 +528,8 @@ def test_sequences_end_by_idleness(yaml: str, expected: tuple[int, str], warned:
 def test_devices_of_other_machines_are_resolved(
     yaml: str, settings: dict[str, Any], expected: tuple[Any, ...]
 ) -> None:
-    """A model for GPUs asks for one if nothing says how many; those of the server, and its cores, count for
-    nothing there: by default one worker is started.
+    """A model for GPUs needs one if nothing sets the number. The server's own GPUs and cores do not
+    count there: by default one worker is started.
     """
     options = resolve(None, yaml, at_startup=True, worker_launcher="agents", **settings)
     assert (options.resources, options.device_type, options.min_workers) == expected

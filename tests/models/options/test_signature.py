@@ -14,7 +14,7 @@ Y = TensorSpec("y", "INT64", (-1,))
 
 
 def refusal(text: str) -> str:
-    """What is said of a signature that cannot be meant."""
+    """The error for an invalid signature."""
     with pytest.raises(InvalidModel) as caught:
         parse_model_config(f"signature: {text}")
     return caught.value.message

@@ -1,4 +1,4 @@
-"""Settings as they are read at the start, and as they are told."""
+"""Settings as they are read at the start, and as they are printed."""
 
 from __future__ import annotations
 

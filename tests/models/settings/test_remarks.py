@@ -1,4 +1,4 @@
-"""What the author of a setting is told."""
+"""Remarks for the author of a setting."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ def test_https_addresses_are_read(tmp_path: Path) -> None:
     ],
 )
 def test_management_may_be_open(tmp_path: Path, text: str) -> None:
-    """Off loopback tokens are asked for, unless a key says otherwise: nothing is refused (F63)."""
+    """Off loopback tokens are required unless a key turns them off; the start is not refused (F63)."""
     assert not load(tmp_path, text).settings.management_address.is_loopback
 
 

@@ -209,7 +209,7 @@ def test_other_words_are_refused(tmp_path: Path) -> None:
 
 
 def test_the_printed_settings_say_whose_default_it_is(tmp_path: Path) -> None:
-    """--print-settings tells a default of TorchServe from one that both sets share."""
+    """--print-settings distinguishes a default of TorchServe from one that both sets share."""
     lines = explain(_load(tmp_path, "compat_defaults=torchserve")).splitlines()
 
     assert "metrics_mode = log (default of TorchServe)" in lines

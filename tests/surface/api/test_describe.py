@@ -228,7 +228,7 @@ def test_stateful_model_shows_its_sequences() -> None:
 
 
 def test_description_shows_the_replacement() -> None:
-    """What is to take the version's place is told, or why it could not."""
+    """The description has the archive that replaces the version, or the reason why it could not."""
     described = model(ModelOptions())
     assert describe(described)["replacement"] is None
     described.replacement = Replacement("new.mar", version="2.0")
@@ -281,7 +281,9 @@ def test_infinite_wait_is_absent() -> None:
 
 
 def test_description_shows_the_precision() -> None:
-    """What the first worker that has loaded computes in is told, and nothing where there is no choice."""
+    """The description has the precision of the first worker that has loaded, and none if there is no
+    choice.
+    """
     precision = {"asked": "int8", "used": "int8", "why": "all agree"}
 
     assert (

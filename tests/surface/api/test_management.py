@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Registry:
-    """Says what it was asked; a model has as many workers as were asked for."""
+    """Records the calls; a model has as many workers as were requested."""
 
     def __init__(self, **models: str) -> None:
         self.calls: list[tuple[Any, ...]] = []
@@ -83,7 +83,7 @@ class Registry:
 
 @pytest.fixture(autouse=True)
 def replaced_by_the_double(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What replaces versions is asked of the registry of this file."""
+    """The registry of this file replaces versions, too."""
     monkeypatch.setattr(management, "replace_archive", Registry.replace_archive)
 
 
@@ -350,7 +350,7 @@ async def test_scaling_with_a_url_replaces_the_archive(path: str) -> None:
 
 
 async def test_replacing_that_fails() -> None:
-    """Whoever waits is told why; one that does not is told at once that it began."""
+    """A client that waits gets the reason; one that does not wait gets the response at once."""
     registry = Registry(m="a.mar")
     registry.error = StartFailed("why", 507)
 

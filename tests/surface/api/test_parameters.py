@@ -47,7 +47,7 @@ def test_whole_numbers_are_read_from_query_and_json(value: Any, number: int) -> 
 def test_what_is_no_number_takes_the_default_with_a_warning(
     value: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Lenient as TorchServe, but the log tells, in one short line (design, section 9)."""
+    """The server is as lenient as TorchServe, but logs one short line (design, section 9)."""
     assert Parameters({"n": value}).integer("n", 9) == 9
 
     (record,) = caplog.records

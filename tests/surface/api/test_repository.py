@@ -60,7 +60,7 @@ async def test_who_may_change_models(
 
 @pytest.mark.parametrize(("tells", "end"), [(False, "."), (True, ". There is none")])
 async def test_what_the_store_does_not_have(tells: bool, end: str) -> None:
-    """It is not found, in KServe's words, with what the store has where clients are told."""
+    """The error is KServe's, and lists the models of the store if clients may know."""
     settings: Any = SimpleNamespace(model_store=None, default_workers_per_model=0, tells_names=tells)
     registry: Any = SimpleNamespace(names=list, builder=SimpleNamespace(store=ModelStore(None)))
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def client(*models: tuple[int, bool]) -> httpx.AsyncClient:
-    """Asks a server whose models have so many workers to have, and a loaded one or not."""
+    """A client of a server whose models should have so many workers, and have a loaded one or not."""
     pools = [
         SimpleNamespace(pool=SimpleNamespace(min_workers=fewest, ready=ready)) for fewest, ready in models
     ]
@@ -47,7 +47,7 @@ async def test_readiness_is_200_when_all_models_are_loaded(models: tuple[tuple[i
 
 
 async def test_readiness_is_503_and_counts_the_models() -> None:
-    """The reason counts the models; no name is told to those without a token."""
+    """The reason has the number of models; clients without a token get no names."""
     async with client((1, False), (1, True), (0, False)) as response:
         with pytest.raises(ServiceUnavailable, match=r"^Not ready: 1 of 2 models have no loaded worker\.$"):
             await response.get("/readyz")

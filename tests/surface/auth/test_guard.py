@@ -58,7 +58,7 @@ def test_the_first_header_counts() -> None:
 
 
 def test_scopes_are_kept_apart_by_method() -> None:
-    """What is open to OPTIONS is not to others, also when it was asked for before."""
+    """A route that is open to OPTIONS is not open to other methods, also after OPTIONS was requested."""
     guarded = guard("management")
     assert guarded.check(b"OPTIONS", b"/", []) is None
     assert guarded.check(b"GET", b"/", []) is not None

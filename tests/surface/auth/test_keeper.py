@@ -43,7 +43,7 @@ def test_three_tokens_are_made(path: Path, clock: Clock) -> None:
 
 
 def test_tokens_expire_except_that_of_the_api(path: Path, clock: Clock) -> None:
-    """Tokens end after their time, which the file tells; that of the API does not (reference 16.1)."""
+    """Tokens end after their time, which is in the file; that of the API does not (reference 16.1)."""
     keeper = TokenKeeper({}, 15.0, KeyFile(path), clock)
     result = content(path)
 

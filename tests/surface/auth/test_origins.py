@@ -1,4 +1,4 @@
-"""Requests of web pages where nobody asks for tokens."""
+"""Requests of web pages to a server without tokens."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OWN = "http://localhost:8081"
 
 
 def headers(origin: str | None, host: str = "localhost:8081") -> list[tuple[bytes, bytes]]:
-    """As a browser sends them."""
+    """The headers of a browser's request."""
     sent = [(b"host", host.encode())]
     return sent if origin is None else [*sent, (b"origin", origin.encode())]
 
@@ -73,7 +73,7 @@ def test_names_that_nobody_can_forge(host: str) -> None:
     "host", ["evil.example:8081", "localhost.evil.example", "", "[::1", "127.0.0.1.evil.example"]
 )
 def test_a_name_that_was_made_to_lead_here_reads_nothing(host: str) -> None:
-    """A page could otherwise read under its own name what this machine's loopback tells."""
+    """A page could otherwise read the responses of this machine's loopback under its own name."""
     with pytest.raises(ForeignName, match="use localhost"):
         check_host(headers(None, host))
 

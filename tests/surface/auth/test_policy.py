@@ -18,7 +18,7 @@ def notices(environ: dict[str, str] | None = None, **settings: Any) -> list[str]
 
 
 def test_loopback_needs_none() -> None:
-    """With every listener on loopback or a unix socket there are none, and nothing is said (design 7)."""
+    """With every listener on loopback or a unix socket there are no tokens, and no message (design 7)."""
     assert not wants_tokens(Settings(), {})
     assert not wants_tokens(Settings(inference_address=Address("unix", path="/run/x.sock")), {})
     assert notices() == []
@@ -56,7 +56,7 @@ def test_they_can_be_asked_for(settings: dict[str, Any], environ: dict[str, str]
 
 
 def test_the_start_says_where_tokens_are() -> None:
-    """Why they are asked for, where they lie, and that they are sent in the clear."""
+    """The message says why they are required, in which file they are, and that they are sent in the clear."""
     assert notices(management_address=OPEN) == [
         (
             "Token authorization is on, since http://0.0.0.0:8081 is open to other machines; "

@@ -51,7 +51,7 @@ async def test_answers_are_read() -> None:
 
 
 async def test_answers_to_head_have_no_body() -> None:
-    """Whatever their length is said to be."""
+    """A Content-Length does not change this."""
     head = REQUEST.replace(b"POST", b"HEAD")
     empty = OK.replace(b"content-length: 2", b"content-length: 0")
     async with listening(answering(OK[:-2])) as port, listening(answering(empty[:-2])) as other:
@@ -61,7 +61,7 @@ async def test_answers_to_head_have_no_body() -> None:
 
 
 async def test_request_is_timed_from_when_it_was_due() -> None:
-    """Also if it waits for a connection."""
+    """Time that a request waits for a connection counts too."""
     answers: list[TimedResponse] = []
     async with listening(answering(OK)) as port:
         requester = Requester("127.0.0.1", port, 1, lambda _, answer: answers.append(answer))

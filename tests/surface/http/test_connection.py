@@ -109,7 +109,7 @@ async def test_endpoint_learns_that_its_client_has_left(busy: Wire) -> None:
 @pytest.mark.parametrize("path", ["/hot", "/cold", "/none"])
 @pytest.mark.parametrize("line", ["Connection: Close", "CONNECTION: x , CLOSE, y", "X: y"])
 async def test_response_says_once_whether_the_connection_stays(wire: Wire, path: str, line: str) -> None:
-    """And that is so."""
+    """The connection then behaves so."""
     wire.send(head("Content-Length: 0", line, path=path))
     await settle()
 
@@ -334,7 +334,7 @@ async def test_body_that_nobody_waits_for_is_bounded(wire: Wire) -> None:
     ids=["whole", "part", "refused", "garbage"],
 )
 async def test_requests_behind_a_failed_one_are_dropped(busy: Wire, rest: bytes) -> None:
-    """And do not cost the client its response."""
+    """The client still gets its response."""
     busy.send(post() + rest)
     busy.hot.exchanges[0].fail(BadRequest("no"))
 

@@ -82,7 +82,7 @@ async def test_response_is_reported_for_the_log() -> None:
 
 
 async def test_slashes_at_the_end_of_a_path_do_not_count() -> None:
-    """Of paths of slashes only `/` is the root."""
+    """`/` is the root, and paths of several slashes are not."""
     seen: list[str] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:

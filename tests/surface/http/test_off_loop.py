@@ -34,7 +34,9 @@ async def test_bytes_that_wait_are_bounded() -> None:
 
 
 async def test_failures_become_answers() -> None:
-    """An error of ours is told as it is, another one as ours; what is ended is told to nobody."""
+    """The server's own error is sent as it is, and any other as an internal one; if the exchange has
+    ended, no error is sent.
+    """
     off_loop = OffLoop(1)
     failed: list[ModelServerError] = []
     for error in (BadRequest("no"), ValueError("secret")):

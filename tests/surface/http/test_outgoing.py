@@ -53,7 +53,9 @@ def test_size_of_a_holder_is_the_last_one() -> None:
 
 
 def test_holder_that_has_waited_longest_is_cut_first(caplog: pytest.LogCaptureFixture) -> None:
-    """Above the limit, until an eighth of it is free; the log tells how many each time."""
+    """Above the limit, responses are cut until an eighth of it is free; each time the log has their
+    number.
+    """
     sut, clients = Outgoing(1000), [Client(3), Client(9), Client(1), Client(6)]
     for client in clients:
         sut.count(client, 250)
@@ -111,7 +113,7 @@ def test_holder_that_has_taken_all_meanwhile_is_not_cut() -> None:
 
 
 def test_memory_is_given_back_after_much_was_held() -> None:
-    """And not for little."""
+    """Memory is returned only after large responses."""
     calls: list[int] = []
     sut, client = Outgoing(1 << 30), Client(0)
     sut.give_back = lambda: calls.append(sut.held)
@@ -122,7 +124,7 @@ def test_memory_is_given_back_after_much_was_held() -> None:
 
 
 def test_refusal_names_the_setting() -> None:
-    """And when to come back."""
+    """The response also says when to retry."""
     error = OutgoingFull(7)
 
     assert (error.status, error.headers) == (503, ((b"retry-after", b"1"),))

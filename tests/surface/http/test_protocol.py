@@ -78,7 +78,7 @@ async def test_chunk_announced_above_the_limit_gets_413(
 
 
 async def test_body_may_look_like_the_size_of_a_large_chunk(wire: Wire) -> None:
-    """So may an extension of a chunk."""
+    """An extension of a chunk may look like it, too."""
     body = b"\r\nffffffff\r\n"
     extension = b";" + b"0" * 100 + b"ffffffff\r\n"
     sent = head(CHUNKED) + b"%x" % len(body) + extension + body

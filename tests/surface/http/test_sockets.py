@@ -1,4 +1,4 @@
-"""What the system tells of real connections."""
+"""States of real connections, by the system."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ class Wire:
 
     @property
     def statuses(self) -> list[int]:
-        """Those of all responses that were written."""
+        """The statuses of all responses that were written."""
         return [int(line) for line in re.findall(rb"HTTP/1\.1 (\d+) ", self.transport.written)]
 
     @property

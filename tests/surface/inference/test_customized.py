@@ -29,7 +29,7 @@ NO_WORKER = 'Model "m" has no worker to serve describe request. Please use scale
 
 
 class Pool:
-    """Answers what it is told to, or refuses, or says nothing."""
+    """Responds as a test sets, refuses, or never responds."""
 
     def __init__(self, outcome: Any) -> None:
         self.outcome = outcome
@@ -130,7 +130,7 @@ async def test_description_without_a_reply_gets_500() -> None:
     ],
 )
 async def test_failure_keeps_its_status(outcome: Any, status: int, message: str) -> None:
-    """What became of the worker or the handler is told with its status."""
+    """The failure of a worker or a handler is sent with its status."""
     with pytest.raises(InternalError) as refusal:
         await ask(outcome)
     assert (refusal.value.status, refusal.value.message) == (status, message)
@@ -141,7 +141,7 @@ async def test_failure_keeps_its_status(outcome: Any, status: int, message: str)
     "outcome", [answers(b"bad", status=503, failed=True), lambda request: request.fail(WorkerDied())]
 )
 async def test_failures_are_freed(outcome: Any) -> None:
-    """The error is gone when it was told, and not by the collector of circles."""
+    """The error is freed when it was sent, without the garbage collector."""
     gc.disable()
     try:
         try:

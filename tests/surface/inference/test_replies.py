@@ -55,13 +55,13 @@ class RecordedExchange(Exchange):
 
 @pytest.fixture
 def exchange() -> RecordedExchange:
-    """That of the request."""
+    """The exchange of the request."""
     return RecordedExchange()
 
 
 @pytest.fixture
 def metrics() -> ServerMetrics:
-    """Those of the server."""
+    """The metrics of the server."""
     return ServerMetrics()
 
 

@@ -87,7 +87,7 @@ def test_what_a_row_says() -> None:
 
 
 def test_a_request_may_say_its_sequence_itself() -> None:
-    """As if its headers did."""
+    """This has the effect of the headers."""
     parsed = Parsed([b""], sequence=[(b"ts_request_sequence_id", b"s")])
     request = make_request(parsed, model(sequences=SequenceHeaders()), "id", NO_HEADERS, 0.0, None, False)
 

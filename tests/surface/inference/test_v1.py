@@ -71,7 +71,7 @@ def test_inputs_beside_instances_are_another_field() -> None:
 
 
 def test_last_of_repeated_keys_wins() -> None:
-    """As in KServe's batcher."""
+    """KServe's batcher does the same."""
     assert split(b'{"instances":[1],"instances":[2]}').bodies == [b"2"]
 
 

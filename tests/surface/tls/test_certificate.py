@@ -82,7 +82,9 @@ def test_wrong_files_are_named(authority: Authority, tmp_path: Path) -> None:
 
 
 def test_wrong_keystores_are_named(authority: Authority, tmp_path: Path) -> None:
-    """A wrong password, and a Java keystore with the command that converts it; no password is told."""
+    """The errors are for a wrong password, and for a Java keystore, with the command that converts
+    it; they do not have the password.
+    """
     store = authority.keystore("locked-store", "another-password")
     java = tmp_path / "store.jks"
     java.write_bytes(b"\xfe\xed\xfe\xed\x00\x00\x00\x02")

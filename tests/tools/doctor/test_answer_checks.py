@@ -42,7 +42,7 @@ def number(body: bytes) -> int:
 
 
 def test_answers_of_batches(rows: list[InputRow]) -> None:
-    """One that depends on the batch is told with row, answer and tolerance."""
+    """An answer that depends on the batch is reported with row, answer and tolerance."""
 
     def handle(bodies: list[bytes]) -> list[Any]:
         return [number(body) * len(bodies) for body in bodies]
@@ -54,7 +54,7 @@ def test_answers_of_batches(rows: list[InputRow]) -> None:
 
 
 def test_reordered_answers_are_a_finding(rows: list[InputRow]) -> None:
-    """Answers of other rows are told as such."""
+    """Answers that belong to other rows are reported as such."""
     seen = result(lambda bodies: [number(body) for body in bodies[::-1]], rows)
 
     assert seen["order-changed"] == "In a batch of 2, row 0 (0.json) got the answer of 1.json."
@@ -110,7 +110,9 @@ def test_bad_rows_differ_in_type(rows: list[InputRow]) -> None:
 
 
 def test_inputs_that_are_refused(rows: list[InputRow]) -> None:
-    """The message is told, and its line; nothing is compared. Those that were made are no finding."""
+    """The message is reported with its line, and nothing is compared. Generated inputs that are
+    refused are no finding.
+    """
     report = CheckReport()
 
     def handle(bodies: list[bytes]) -> list[Any]:
@@ -126,7 +128,7 @@ def test_inputs_that_are_refused(rows: list[InputRow]) -> None:
 
 
 def test_a_worker_that_ends(rows: list[InputRow]) -> None:
-    """It is told what ended it."""
+    """The report has the reason of its end."""
     report, model = CheckReport(), Model(lambda bodies: [1 for _ in bodies])
     model.ends = lambda bodies: len(bodies) == 2
     alone = check_alone(report, cast("Any", model), rows, 0)

@@ -78,7 +78,7 @@ def test_a_cost_below_nothing_is_not_told(rows: list[InputRow]) -> None:
 
 
 def test_what_cannot_be_measured(rows: list[InputRow]) -> None:
-    """Times that the server does not tell, and failures, are said to be left out."""
+    """Times that the server does not report, and failures, are listed as left out."""
     report = CheckReport()
     check_cost(report, cast("Any", Model(lambda bodies: [1])), rows, 2, 1)
 

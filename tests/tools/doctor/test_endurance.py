@@ -103,7 +103,7 @@ def test_work_of_some_calls() -> None:
 
 
 def test_calls_of_asynchronous_handlers_are_not_checked() -> None:
-    """Their calls are not seen, and that is said."""
+    """The doctor cannot see their calls, and reports this."""
     report = CheckReport()
     check_calls(report, [], Path("/models/m"))
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def test_slow_unused_import_is_a_finding(tmp_path: Path) -> None:
-    """The longest are told; one that takes long and is not used is a finding."""
+    """The longest imports are reported; an import that takes long and is not used is a finding."""
     (tmp_path / "h.py").write_text("import httpx\nimport json\nimport httpx as used\nused\n")
     imported = [
         Imported("httpx", 0.9, 1.2, SourceLine("h.py", 1, "<module>")),

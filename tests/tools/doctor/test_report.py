@@ -76,7 +76,7 @@ def test_json_report_has_the_findings() -> None:
 
 
 def test_files_are_shown_by_their_paths(tmp_path: Path) -> None:
-    """A script's neighbours are told by their paths; the copy of a name with dots by the script's."""
+    """Files beside a script have their paths, and a copy of a name with dots has the script's."""
     (tmp_path / "helper.py").touch()
 
     assert display_path(SourceLine("helper.py", 1), tmp_path / "h.1.py") == str(tmp_path / "helper.py")

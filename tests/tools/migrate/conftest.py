@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Played(ComparedServer):
-    """Answers from memory, and keeps what it was asked."""
+    """Responds from memory, and records its requests."""
 
     answers: dict[str, Response] = field(default_factory=dict)
     calls: list[Probe] = field(default_factory=list)

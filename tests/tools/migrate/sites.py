@@ -56,13 +56,13 @@ def build_site(folder: Path) -> Path:
 
 
 def key_of(port: str, method: str, path: str, body: bytes) -> str:
-    """Of a request in the recording."""
+    """The key of a request in the recording."""
     request = readable(body) if len(body) < 200 else hashlib.sha256(body).hexdigest()
     return f"{port} {method} {path} {json.dumps(request)}"
 
 
 def record(environment: Path) -> None:
-    """Asks the real TorchServe everything that the command asks."""
+    """Sends all of the command's requests to the real TorchServe."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         config = build_site(folder / "site")
@@ -86,7 +86,7 @@ def _stored(answer: Response) -> Response:
 
 
 def _lists(server: ComparedServer) -> list[Probe]:
-    """What is asked to know the models."""
+    """Requests that list the models."""
     paths = ["/models?limit=100", *(f"/models/{version.name}/all" for version in server.versions())]
     return [Probe("", "management", "GET", path) for path in paths]
 

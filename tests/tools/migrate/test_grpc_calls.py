@@ -1,4 +1,4 @@
-"""What is asked over gRPC, and how answers are told."""
+"""Calls over gRPC, and the form in which responses are reported."""
 
 from __future__ import annotations
 
@@ -95,7 +95,9 @@ def test_a_message_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_recorded_messages() -> None:
-    """Fields and the input ``data`` are told where they are all; other messages are sent as they are."""
+    """If a message has only fields and the input ``data``, these are reported; other messages are
+    sent as they are.
+    """
     plain = message("org.pytorch.serve.grpc.inference.PredictionsRequest")(
         model_name="m", model_version="1.0", input={"data": b"x"}
     )
@@ -119,7 +121,7 @@ def test_recorded_messages() -> None:
 
 
 def test_whole_messages_are_sent_as_they_are() -> None:
-    """An answer of the Open Inference Protocol is told as JSON."""
+    """A response of the Open Inference Protocol is reported as JSON."""
     answer = message("inference.ModelInferResponse")(model_name="m", id="7").SerializeToString()
     sent: list[bytes] = []
 

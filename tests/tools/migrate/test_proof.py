@@ -1,4 +1,4 @@
-"""What a proof asks, compares and concludes."""
+"""The requests, comparisons and conclusions of a proof."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def changed(plan: ProofPlan, change: Callable[[Response], Response], key: str = 
 
 
 def test_servers_that_answer_alike_are_the_same(plan: ProofPlan) -> None:
-    """All models are asked, over REST and gRPC, everything is compared."""
+    """Requests go to all models, over REST and gRPC, and everything is compared."""
     listener = ListedLines()
     proof = prove(plan, listener)
 
@@ -83,7 +83,7 @@ def test_other_differences_are_unknown(plan: ProofPlan) -> None:
 
 
 def test_an_answer_that_varies_is_not_held_against_modelserver(plan: ProofPlan) -> None:
-    """TorchServe is asked again where nothing explains a difference."""
+    """If nothing explains a difference, TorchServe gets the request a second time."""
 
     class Varying(Played):
         def ask(self, call):  # type: ignore[no-untyped-def]
@@ -147,7 +147,7 @@ def test_a_model_that_only_torchserve_has_is_not_explained(plan: ProofPlan) -> N
 
 
 def test_workers_are_scaled_as_in_the_running_torchserve(plan: ProofPlan) -> None:
-    """So that both compute alike."""
+    """Both servers then compute with the same workers."""
     key = 'management GET /models/plain/all ""'
     changed(
         plan,
@@ -204,7 +204,7 @@ def test_clients_fill_the_batches_of_all_workers(batch: int, workers: int, clien
 
 
 def test_requests_carry_the_token_of_their_server() -> None:
-    """And their own headers and length."""
+    """Requests also have their own headers and length."""
     server = ComparedServer("TorchServe", {"inference": ("h", 80)}, {"inference": "secret"})
     call = Probe("", "inference", "POST", "/predictions/m", (("X", "y"), ("Host", "other")), b"body")
 

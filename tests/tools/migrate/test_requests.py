@@ -26,7 +26,7 @@ def built_in(handler: str = "", envelope: str | None = None, **places: str) -> l
 
 
 def test_built_in_requests_change_nothing() -> None:
-    """Whatever is asked, a running TorchServe stays as it is; names are unique and paths are escaped."""
+    """No request changes a running TorchServe; names are unique and paths are escaped."""
     calls = built_in(envelope="kservev2", instances="here")
 
     assert [call for call in calls if changes_state(call)] == []
@@ -37,7 +37,7 @@ def test_built_in_requests_change_nothing() -> None:
 
 
 def test_versions_share_the_requests_without_a_version() -> None:
-    """These are asked once, in the order in which they were written."""
+    """These are sent once, in the order in which they were written."""
     other = Subject(ServedVersion("m 1", "2.0", "m.mar"), Archive("m.mar", ""))
     calls = requests_of("builtin", [Subject(VERSION, Archive("m.mar", "")), other], None)
     paths = [call.path for call in calls if call.method == "GET"]
@@ -158,7 +158,7 @@ def test_what_is_wrong_with_an_index_is_told(tmp_path: Path, index: str, message
 
 @pytest.mark.parametrize("source", ["nowhere", __file__])
 def test_other_sources_are_refused(source: str) -> None:
-    """Neither the word nor a folder nor a recording."""
+    """A wrong word, a folder and a file that is no recording are refused."""
     with pytest.raises(MigrationError, match="builtin, a folder or a recording"):
         requests_of(source, [], None)
 
@@ -184,7 +184,9 @@ def test_recorded_requests_are_sent_as_they_came(tmp_path: Path) -> None:
 
 
 def test_a_recording_that_was_cut_off(tmp_path: Path) -> None:
-    """What came before is asked, and that is told; without a request there is nothing to compare."""
+    """The requests before the cut are sent, and the cut is reported; without a request there is
+    nothing to compare.
+    """
     path = tmp_path / "traffic.msr"
     call = Recorded(1, 0, 1, b"GET", "/ping", "", None, [], b"", 200, "", b"", b"", 0, True)
     with path.open("wb", buffering=0) as file:

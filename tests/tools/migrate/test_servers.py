@@ -97,7 +97,7 @@ def test_a_server_of_another_kind_is_told(body: bytes) -> None:
 
 
 def test_another_port_than_that_of_inference_is_told() -> None:
-    """Before everything is asked there in vain."""
+    """The error comes before requests are sent there in vain."""
     answers = {'management GET /models?limit=100 ""': Response(200, "OK", {}, b'{"models": []}')}
     with playing(answers) as urls, pytest.raises(MigrationError, match=r"inference address: .*/ping: 404"):
         running_server("TorchServe", addresses(urls), {})
@@ -129,7 +129,7 @@ def launch(folder: Path, script: str, **more: Any) -> Launch:
 
 
 def test_a_program_that_ends_is_told_with_its_last_output(tmp_path: Path) -> None:
-    """And one that cannot be run at all."""
+    """A program that cannot be run is reported too."""
     with (
         pytest.raises(MigrationError, match=r"It does not start:\n.*no such thing"),
         started(launch(tmp_path, "echo no such thing; exit 1")),
@@ -146,7 +146,7 @@ def test_a_program_that_ends_is_told_with_its_last_output(tmp_path: Path) -> Non
 def test_nothing_is_left_of_what_was_started(
     tmp_path: Path, whole: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Children end as well, whether they are told to or not."""
+    """Child processes end as well, by themselves or not."""
     monkeypatch.setattr(ComparedServer, "ask", lambda *_: Response(200, "OK", {}, b'{"models": []}'))
     with started(
         launch(tmp_path, "sleep 60 & echo ready; sleep 60", started_line="ready", whole=whole)

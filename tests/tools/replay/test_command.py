@@ -96,7 +96,7 @@ def test_what_is_compared(make_call) -> None:
 
 
 def test_incomplete_recording_is_reported() -> None:
-    """What is missing is told before anything is sent."""
+    """Missing parts are reported before anything is sent."""
     cut = notices(Recording(None, [], Lost(3), "", "it was cut off in the middle"))
     killed = notices(Recording(None, [], Lost(), "", ""))
 

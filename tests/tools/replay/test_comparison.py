@@ -76,7 +76,7 @@ def test_deep_json_is_compared(make_call, depth) -> None:
     ],
 )
 def test_datatypes_are_compared_exactly(make_call, datatype, then, now, text) -> None:
-    """Exactly, where no tolerance is asked for: also integers that are the same as floats."""
+    """Without a tolerance values are compared exactly, also integers with equal floats."""
     parameters = {"binary_data_size": len(then)}
     output = {"name": "y", "datatype": datatype, "shape": [1], "parameters": parameters}
     head = json.dumps({"outputs": [output]}).encode()

@@ -109,8 +109,8 @@ async def test_archive_is_taken_from_settings_or_store(settings_of) -> None:
 
 
 def test_batches_are_sent_as_they_were(settings_of, queued_call) -> None:
-    """Rows keep their order and batch, whatever the order of the file and however long a body is read; each
-    model is asked by itself.
+    """Rows keep their order and batch, with any order of the file and any duration of a body;
+    requests of each model are separate.
     """
     large = "x" * (1 << 20)
     calls = [
@@ -158,7 +158,7 @@ def test_a_batch_that_ends_its_worker(tmp_path, queued_call) -> None:
 
 
 def test_a_batch_that_cannot_be_made_again(settings_of, queued_call) -> None:
-    """Instances that were not recorded are told."""
+    """Instances that were not recorded are reported."""
     replayed = replay_exactly([queued_call(1, b"1", "a", 4)], settings_of())
 
     assert not replayed.exact
@@ -168,7 +168,7 @@ def test_a_batch_that_cannot_be_made_again(settings_of, queued_call) -> None:
 
 
 def test_a_model_that_does_not_load(tmp_path, queued_call) -> None:
-    """Its message is told."""
+    """The report has the error of loading."""
     broken = tmp_path / "broken.py"
     broken.write_text("def handle(data, context)\n    return data\n")
     build_archive(ArchiveConfig("broken", str(broken), "1.0", export_path=tmp_path))

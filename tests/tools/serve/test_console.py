@@ -44,7 +44,7 @@ def test_model_lines_name_the_worker(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_server_lines_have_a_level(capsys: pytest.CaptureFixture[str]) -> None:
-    """Warnings and errors are shown; what is told as an outcome, and requests, are not told twice."""
+    """Warnings and errors are printed; outcomes and requests are not printed twice."""
     lines = Lines()
     logging.getLogger("modelserver.server").info("detail")
     logging.getLogger("modelserver.server").warning("odd")

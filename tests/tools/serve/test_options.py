@@ -109,6 +109,6 @@ def test_trust_is_a_setting(here: Path) -> None:
 )
 @pytest.mark.usefixtures("here")
 def test_mistake_is_reported_with_hint(arguments: list[str], message: str) -> None:
-    """They are told in one line before anything is started."""
+    """Mistakes are reported in one line before anything is started."""
     with pytest.raises(ConfigError, match=message):
         read_options(arguments)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def result() -> TuningResult:
-    """Of a handler of 20 + 2n ms under a limit of 70 ms."""
+    """The result for a handler of 20 + 2n ms under a limit of 70 ms."""
     return Tuner(FakeBench(), parse_goal("p99<=70ms"), SearchBounds(), 300.0, Notes()).run()
 
 

@@ -61,7 +61,7 @@ def test_a_model_that_is_not_there_is_refused(work: Path, capsys: pytest.Capture
 
 
 def test_a_configuration_of_someone_else_is_not_overwritten(tmp_path: Path) -> None:
-    """Unless that is asked for; the tuner's own is."""
+    """A flag allows it; the tuner's own configuration is overwritten."""
     config = tmp_path / CONFIG
     config.write_text("batchSize: 4\n")
     with pytest.raises(TuningError, match="--force"):
@@ -121,8 +121,8 @@ def test_a_known_cost_leads_to_a_provable_choice(work: Path, capsys: pytest.Capt
 
 @pytest.mark.slow
 def test_a_goal_out_of_reach_writes_nothing(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Status 1, the best that was reached is told, and the report is written; with --force the configuration
-    too, which says so.
+    """The status is 1, the best point is printed, and the report is written. With --force the
+    configuration is written too, with a remark.
     """
     flags = ["--goal", f"p50<={A_MS // 2}ms", "--max-batch-size", "2", "--max-workers", "1"]
     flags += ["--time-budget", "1"]

@@ -42,14 +42,14 @@ class OneBench:
         return {"precision": self.precision}
 
     def serve(self, setting: ModelSetting) -> int:
-        """As told."""
+        """Serves a model as the test sets."""
         self.served.append(setting)
         if not self.rate:
             raise SettingRefused("no memory")
         return 100
 
     def closed(self, clients: int, *_times: float) -> Figure:
-        """As told."""
+        """Responds as the test sets."""
         return figure(self.rate, clients=clients) if self.rate > 0 else void("status 500", clients)
 
     def close(self) -> None:
@@ -86,7 +86,9 @@ def benches(source: ModelSource, own: OneBench, other: OneBench) -> Callable[[Mo
 def test_int8_is_used_if_it_is_faster_and_good_enough(
     work: Path, own: OneBench, other: OneBench, used: bool, message: str
 ) -> None:
-    """Both are measured with the same setting, and why one is taken is told; servers do not stay."""
+    """Both are measured with the same setting, and the reason of the choice is printed; no server
+    keeps running.
+    """
     source = open_source("sleeper.mar", None, work / "unpacked")
     trial = try_int8(source, INPUTS, work / "int8", benches(source, own, other), threads=2)
 
@@ -97,7 +99,7 @@ def test_int8_is_used_if_it_is_faster_and_good_enough(
 
 
 def test_a_model_that_cannot_be_served_is_told(work: Path) -> None:
-    """As without int8."""
+    """The error is the same as without int8."""
     source = open_source("sleeper.mar", None, work / "unpacked")
 
     with pytest.raises(SettingRefused, match="no memory"):

@@ -40,7 +40,7 @@ def test_a_run_in_numbers() -> None:
 
 
 def test_one_failure_voids_a_run() -> None:
-    """Its reason is kept."""
+    """The reason is in the figure."""
     figure = summed_up(LoadRun(answers(0.01), 1.0, {"status 503": 2}))
 
     assert figure.void
@@ -48,7 +48,7 @@ def test_one_failure_voids_a_run() -> None:
 
 
 def test_nothing_answered_is_void() -> None:
-    """And says so."""
+    """The figure has this reason."""
     figure = summed_up(LoadRun([], 0.0))
 
     assert figure.void

@@ -105,7 +105,7 @@ def test_of_those_as_good_the_simplest_wins() -> None:
 
 
 def test_without_a_point_that_keeps_to_the_limit_there_is_no_best() -> None:
-    """But there is one that came closest."""
+    """The closest point is known."""
     points = [
         Point(ModelSetting(1), figure(p99=60)),
         Point(ModelSetting(2), figure(p99=80)),

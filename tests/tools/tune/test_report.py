@@ -93,7 +93,7 @@ def test_a_busy_machine_is_said_first(result: TuningResult) -> None:
 
 
 def test_a_line_through_two_points_is_not_drawn(result: TuningResult) -> None:
-    """Neither in the chart nor in the results."""
+    """It is missing in the chart and in the results."""
     result.costs.handler_ms = {1: 22.0, 2: 24.0}
     document = json.loads(results_json("model", result, {}))
 

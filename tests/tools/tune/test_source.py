@@ -27,7 +27,7 @@ def test_a_model_is_found_by_path_and_in_the_store(work: Path) -> None:
 
 
 def test_a_folder_is_used_in_place_and_a_network_of_torchvision_is_written(work: Path) -> None:
-    """As the server does."""
+    """The server does the same."""
     build_archive(ArchiveConfig("plain", "sleeper.py", "1.0", export_path=work, archive_format="no-archive"))
     folder = open_source("plain", None, work / "one")
     network = open_source("torchvision://resnet18?weights=random", None, work / "two")

@@ -69,7 +69,7 @@ def test_no_size_above_the_largest_allowed_is_tried() -> None:
 
 
 def test_the_line_suggests_nothing_far_from_what_was_measured() -> None:
-    """Nor a size hardly larger than a measured one."""
+    """A size hardly larger than a measured one is not suggested, either."""
     assert sweep.in_between(1000.0, costs(20, 2, 1, 2, 4)) is None
     assert sweep.in_between(60.0, costs(20, 2, 1, 2, 4, 8, 16)) is None
     assert sweep.in_between(70.0, costs(20, 2, 4)) is None

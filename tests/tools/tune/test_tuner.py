@@ -78,7 +78,7 @@ def test_batches_that_fail_bound_the_sizes() -> None:
 
 
 def test_a_model_that_answers_with_errors_cannot_be_tuned() -> None:
-    """The reason is told."""
+    """The error has the reason."""
     with pytest.raises(TuningError, match="1 x status 507"):
         tuned("max-throughput", FakeBench(broken=1))
 
@@ -159,7 +159,7 @@ def test_a_machine_that_is_not_steady_is_told() -> None:
 
 
 def test_listener_receives_every_stage() -> None:
-    """And its share of the time only grows."""
+    """The reported share of the time only grows."""
     notes = Notes()
     Tuner(FakeBench(), parse_goal("p99<=70ms"), SearchBounds(), 300.0, notes).run()
 

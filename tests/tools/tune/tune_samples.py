@@ -68,7 +68,7 @@ class FakeBench:
 
 @dataclass
 class Notes:
-    """A listener that keeps what it is told."""
+    """A listener that records its events."""
 
     lines: list[str] = field(default_factory=list)
     shares: list[float] = field(default_factory=list)

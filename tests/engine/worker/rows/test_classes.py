@@ -88,7 +88,7 @@ def test_outputs_without_classes_are_refused(datatype: str, values: list[Any]) -
 def test_labels_of_a_model_are_read_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str | None, result: Any, warns: bool
 ) -> None:
-    """They are read once; a file of another form is told once, and classes have none."""
+    """Labels are read once; for a file of another form there is one warning, and classes have no labels."""
     if text is not None:
         (tmp_path / "index_to_name.json").write_text(text)
     labels = Labels(str(tmp_path))

@@ -62,7 +62,7 @@ def got(*inputs: Tensor) -> list[Any]:
 
 @pytest.fixture
 def without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a worker whose handler does not import torch."""
+    """Rows in a worker whose handler does not import torch."""
     monkeypatch.delitem(sys.modules, "torch")
 
 
@@ -210,7 +210,7 @@ def test_bytes_beside_others_are_lists() -> None:
 
 
 def test_parameters_of_a_request_reach_the_handler() -> None:
-    """Is what ``context.get_request_parameters`` tells; without anything it is empty."""
+    """``context.get_request_parameters`` returns them; it is empty if there are none."""
     rows, _ = sent(
         tensor("x", "INT8", (1,), [1], parameters={"a": 1}),
         parameters={"k": 3},
@@ -322,7 +322,7 @@ def test_values_without_a_form_are_refused() -> None:
 
 
 def test_only_what_was_asked_for() -> None:
-    """In the order asked for; an output that is not there is told by its name."""
+    """Outputs have the requested order; the error for a missing output names it."""
     requested = [RequestedOutput(name, binary=False, parameters={}) for name in ("b", "a")]
     answer = {"a": torch.tensor([1]), "b": torch.tensor([2]), "c": torch.tensor([3])}
 
@@ -350,7 +350,7 @@ FOUR = tensor("x", "FP32", (4,), [1, 2, 3, 4])
 
 
 def test_a_batch_with_a_type_unknown_to_torch_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of its requests is told so, the handler is not called, and the worker lives on."""
+    """Each of its requests gets this error, the handler is not called, and the worker keeps running."""
     monkeypatch.delattr(torch, "uint16")
     answers = run(lambda _data, _context: pytest.fail("called"), tensor("x", "UINT16", (2,), [1, 2]))
 

@@ -100,7 +100,7 @@ class Stage:
         return path
 
     async def run(self, script: str, lease: float = _LEASE) -> asyncio.Task[None]:
-        """An agent in this process that has been told to start such a worker."""
+        """An agent in this process that has received such a start."""
         self._monkeypatch.setattr(sys, "executable", str(self.program(script)))
         task = asyncio.create_task(Agent(self.invitation, "n1").run())
         await self.server.next(Present)
@@ -108,7 +108,7 @@ class Stage:
         return task
 
     async def start(self, lease: float = _LEASE) -> Start:
-        """A start with a model of one file, which the agent gets when it asks for it."""
+        """A start with a model of one file, which the agent gets on request."""
         model = self._folder / "model"
         model.mkdir(exist_ok=True)
         (model / "h.py").write_text("")
@@ -164,7 +164,9 @@ async def test_worker_is_reported_from_start_to_end(stage: Stage) -> None:
 async def test_killed_worker_is_reported_with_its_signal(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A signal from elsewhere is told, with whether memory was the cause; one from here is no such thing."""
+    """A signal from another process is reported, with whether memory was the cause; a signal of the
+    agent itself is not.
+    """
     monkeypatch.setattr(agent_module.kills, "claim", lambda: True)
     task = await stage.run("kill -9 $$")
     assert (await stage.server.next(WorkerEnded)) == WorkerEnded(-9, 0, True)
@@ -208,7 +210,7 @@ async def test_descendants_end_with_the_worker(stage: Stage) -> None:
 
 @plainly
 async def test_worker_that_cannot_be_started_is_refused(stage: Stage) -> None:
-    """The reason is told as a refusal."""
+    """The refusal has the reason."""
     stage._monkeypatch.setattr(sys, "executable", "/nowhere/python")
     task = asyncio.create_task(Agent(stage.invitation, "n1").run())
     await stage.server.next(Present)
@@ -297,7 +299,7 @@ async def test_lease_ends_after_silence_of_server(
 
 @plainly
 async def test_a_cancelled_agent_ends_its_worker(stage: Stage) -> None:
-    """That is how it is told to go when its place is given back."""
+    """An agent is cancelled when its place is released."""
     task = await stage.run("sleep 60")
     started = await stage.server.next(WorkerStarted)
     task.cancel()
@@ -374,7 +376,7 @@ def process(stage: Stage) -> Iterator[Callable[[str], subprocess.Popen[bytes]]]:
 async def test_sigterm_ends_everything_in_order(
     stage: Stage, process: Callable[[str], subprocess.Popen[bytes]]
 ) -> None:
-    """An agent that is asked to go ends its worker and that one's descendants, and says so."""
+    """An agent that gets SIGTERM ends its worker and the worker's descendants, and reports this."""
     child = process("setsid sleep 60 & echo $!; sleep 60")
     await stage.server.next(Present)
     stage.server.send(await stage.start())

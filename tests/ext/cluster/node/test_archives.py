@@ -222,7 +222,7 @@ async def test_torn_transfer_goes_on(root: Path) -> None:
 async def test_silent_server_is_asked_on_another_connection(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a while without a byte another connection is asked for the rest."""
+    """After a while without a byte the rest is requested on another connection."""
     monkeypatch.setattr(archives, "_PATIENCE", 0.05)
     data, offsets = model(), []
 
@@ -239,7 +239,9 @@ async def test_silent_server_is_asked_on_another_connection(
 
 
 async def test_unreachable_server_is_given_up_after_several_tries(root: Path) -> None:
-    """After several failures the last one is told; what has arrived is there for the next attempt."""
+    """After several failures the last one is reported; the bytes that have arrived are used by the
+    next attempt.
+    """
     data, cache = model(large=8 * MIB), ArchiveCache(root)
     server = torn(data, *[raising(ConnectionResetError("Connection reset by peer"))] * 5)
     words = f"could not be fetched, 5 times: Connection reset by peer, after {5 * MIB} of {len(data)} bytes"

@@ -47,7 +47,7 @@ async def _briefly(invitation: Invitation) -> None:
 
 
 def receive(connection: socket.socket, size: int) -> bytes:
-    """So many bytes."""
+    """Receives so many bytes."""
     received = b""
     while len(received) < size:
         piece = connection.recv(size - len(received))
@@ -109,7 +109,7 @@ def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def greet(connection: socket.socket, invitation: Invitation) -> None:
-    """As a true server does."""
+    """Sends the greeting of a true server."""
     first, nonce = challenge()
     connection.sendall(first)
     connection.sendall(confirm(invitation, nonce, receive(connection, RESPONSE.size)))
@@ -159,7 +159,7 @@ def test_server_without_the_secret_is_refused(
 def test_other_service_is_recognised(
     serve: Callable[..., FalseServer], way: Callable[[Invitation], object]
 ) -> None:
-    """A server of something else is told from one of this product."""
+    """The error distinguishes another service from one of this product."""
     server = serve(lambda connection: connection.sendall(b"SSH-2.0-OpenSSH_9.6p1 Debian and so on ...\r\n"))
     with pytest.raises(GreetingError, match="no modelserver answers there"):
         way(server.invitation)
@@ -169,7 +169,7 @@ def test_other_service_is_recognised(
 def test_a_closed_connection_is_tried_again(
     serve: Callable[..., FalseServer], way: Callable[[Invitation], object]
 ) -> None:
-    """A server that has to turn a node away for the moment is asked again, a few times."""
+    """If a server refuses a node for the moment, the node tries a few times more."""
     refusals = [True, True]
 
     def answer(connection: socket.socket) -> None:
@@ -256,7 +256,7 @@ def test_old_tls_is_not_spoken(
 def test_nothing_is_sent_in_the_clear_where_tls_was_promised(
     serve: Callable[..., FalseServer], way: Callable[[Invitation], object]
 ) -> None:
-    """Nothing is said in the clear if the invitation has a certificate."""
+    """If the invitation has a certificate, nothing is sent in the clear."""
     heard: list[bytes] = []
 
     def answer(connection: socket.socket) -> None:

@@ -170,7 +170,7 @@ async def test_node_without_a_cache_installs_into_the_fallback(
 async def test_failed_installation_is_reported_with_pips_last_lines(
     tmp_path: Path, model_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The error has pip's last lines, which were told as well."""
+    """The error has pip's last lines, which were also reported."""
     script = "echo 'No matching distribution found for no-such-package==1.0'\nexit 1"
     monkeypatch.setattr(sys, "executable", played(tmp_path, script))
     lines: list[str] = []

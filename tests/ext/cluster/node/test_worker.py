@@ -53,7 +53,9 @@ def test_the_ticket_and_the_memory_are_handed_over(memory: Arena) -> None:
 async def test_workers_connection_carries_frames(
     kind: str, bound: socket.socket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, memory: Arena
 ) -> None:
-    """It carries frames; the memory tells which batches have begun, and is for rows on one machine only."""
+    """The connection carries frames. Shared memory has the number of begun batches; it has rows only
+    on the same machine.
+    """
     monkeypatch.setenv(LOCAL_SOCKET, "1" if kind == "local" else "0")
     certificate = make_certificate([]) if kind == "tls" else None
     hub = Hub(bound, "127.0.0.1", certificate=certificate, folder=tmp_path)

@@ -54,7 +54,7 @@ def frames_of(written: bytes) -> Iterator[Frame]:
 
 
 class Noted(Http2Stream):
-    """Notes what it is told, and acknowledges what it receives unless told not to."""
+    """Records its events, and acknowledges the received bytes unless this is turned off."""
 
     __slots__ = ("body", "calls", "takes")
 

@@ -352,7 +352,7 @@ def talk(client: Client, steps: Steps) -> None:
 
 @pytest.mark.parametrize("name", ENDS_CONNECTION)
 async def test_connection_ends(client: Client, name: str) -> None:
-    """Clients that break a rule on which all streams stand are told which, and nothing more is read."""
+    """If a client breaks a rule of the connection, the error names the rule, and nothing more is read."""
     steps, code = ENDS_CONNECTION[name]
     talk(client, steps)
 

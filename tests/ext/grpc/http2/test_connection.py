@@ -239,8 +239,8 @@ ATTACKS: dict[str, Any] = {
 
 @pytest.mark.parametrize("kind", ATTACKS)
 async def test_flood_ends_the_connection(client: Client, kind: str) -> None:
-    """Who sends only frames that make work, or gives up all that it asks for, is cut off (CVE-2023-44487,
-    CVE-2019-9512 to 9518).
+    """A client that sends only frames that make work, or cancels all its requests, is cut off
+    (CVE-2023-44487, CVE-2019-9512 to 9518).
     """
     client.send(client.head(1))
     for each in range(MOST_WASTE + 1):
@@ -395,7 +395,7 @@ async def test_frames_wait_while_nothing_is_taken(client: Client, monkeypatch: p
     [b"GET / HTTP/1.1\r\nHost: x\r\nAccept: */*\r\n\r\n", b"POST /predictions/m HTTP/1.1\r\nHost: x\r\n\r\n"],
 )
 async def test_http_1_gets_400(data: bytes) -> None:
-    """Who speaks HTTP/1.1 to this port is told in that."""
+    """A client that speaks HTTP/1.1 to this port gets a response in HTTP/1.1."""
     client = Client()
     client.send(data)
 
@@ -525,7 +525,7 @@ async def test_draining_connection_ends_with_its_last_stream(client: Client) -> 
 
 @pytest.mark.usefixtures("at_once")
 async def test_new_connection_to_a_stopping_server_ends() -> None:
-    """They are told so at once, and end."""
+    """A new connection gets GOAWAY at once, and ends."""
     client = Client()
     client.listener.refuse()
     late = Client()
@@ -538,7 +538,7 @@ async def test_new_connection_to_a_stopping_server_ends() -> None:
 
 @pytest.mark.usefixtures("at_once")
 async def test_connection_ends_after_the_clients_farewell(client: Client) -> None:
-    """Its connection ends once its streams have."""
+    """The connection ends after its last stream."""
     client.send(client.head(1, WHOLE | END), frame(GOAWAY, 0, 0, number(0) + number(0)))
     await turns()
     assert not client.transport.closed
@@ -563,7 +563,7 @@ async def test_old_connection_drains_and_ends_after_grace(monkeypatch: pytest.Mo
 
 
 async def test_lost_connection_ends_its_streams(client: Client) -> None:
-    """All streams are told, who waits for room goes on, and nothing is kept."""
+    """All streams learn about it, senders that wait for room continue, and nothing is kept."""
     client.send(client.head(1), client.head(3, WHOLE | END))
     client.streams[3].send(b"", bytes(100_000))
     waiting = asyncio.ensure_future(client.streams[3].room())

@@ -58,7 +58,7 @@ def test_equal_blocks_are_read_once() -> None:
 
 
 def test_little_is_remembered() -> None:
-    """Neither many blocks nor large ones stay."""
+    """Neither many blocks nor large ones are cached."""
     decoder = FieldDecoder(1 << 16, tuple)
     for each in range(10 * _MOST_KNOWN):
         decoder.decode(field(b"a", b"%d" % each))

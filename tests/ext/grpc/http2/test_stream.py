@@ -23,7 +23,7 @@ from modelserver.ext.grpc.http2.frames import Code
 
 @pytest.fixture
 async def client() -> Client:
-    """It takes ten bytes of each stream, and asks on the first."""
+    """A client that accepts ten bytes of each stream, and sends requests on the first."""
     made = Client(send_timeout=10).greet(s4=10)
     made.send(made.head(1, WHOLE | END))
     return made
@@ -171,7 +171,7 @@ async def test_what_a_stream_holds(client: Client, stream: Noted) -> None:
 
 
 async def test_a_stream_is_cut(client: Client, stream: Noted) -> None:
-    """Its client hears of it, the stream that it waited, and nothing is held."""
+    """The client gets a reset, waiting senders continue, and nothing is held."""
     held: dict[object, int] = {}
     client.connection.count = held.__setitem__
     stream.send(b"\x88", bytes(100), b"\x88")

@@ -36,7 +36,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_costs(folder: Path) -> None:
-    """Each package has its own time, and what the model's own code asks for its whole time and its line."""
+    """Each package has its own time; an import of the model's own code has its whole time and its line."""
     clock = ImportClock(str(folder))
     with clock:
         importlib.import_module("probed_handler")

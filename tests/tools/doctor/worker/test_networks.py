@@ -112,7 +112,7 @@ def test_unused_gradients_are_seen(torch: Torch, tmp_path: Path) -> None:
 
 
 def test_networks_that_are_built(torch: Torch) -> None:
-    """The line that asks for one is noted, not that of its class; nothing is watched afterwards."""
+    """The line that creates it is recorded, not that of its class; nothing is watched afterwards."""
 
     class Own:
         def __init__(self) -> None:

@@ -24,7 +24,9 @@ def line() -> int:
 
 
 def test_files_that_are_read_are_noted() -> None:
-    """Those that are read are told with their line; what is written, and what is no file, is not."""
+    """Files that are read are recorded with their line; written ones, and other things than files,
+    are not.
+    """
     watch = CallWatch(_HERE)
     watch.on_event("open", ("/a", "r", 0))
     watch.begin()
@@ -62,7 +64,7 @@ def test_a_call_without_end() -> None:
 
 
 def test_what_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Threads and processes are told, and start as ever."""
+    """Threads and processes are recorded, and start as usual."""
     hooks: list[Any] = []
     monkeypatch.setattr(sys, "addaudithook", hooks.append)
     monkeypatch.setattr(threading.Thread, "start", threading.Thread.start)
