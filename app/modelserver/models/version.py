@@ -64,6 +64,16 @@ class ModelVersion:
         )
 
     @property
+    def is_concurrent(self) -> bool:
+        """Whether requests join and leave one by one, instead of in batches."""
+        options = self.options
+        return bool(
+            options.continuous_batching
+            or options.async_communication
+            or any(worker.model.concurrency for worker in self.pool.workers)
+        )
+
+    @property
     def endpoints(self) -> dict[str, bool]:
         """Those of OpenAI's API that it serves, and whether each input is a row; empty while it loads."""
         return next((worker.model.endpoints for worker in self.pool.workers if worker.model.endpoints), {})

@@ -7,13 +7,17 @@ import inspect
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeAlias
+
+import msgspec
 
 from modelserver_handlers.current_device import enter_thread
 from modelserver_handlers.errors import BadInput, PredictionException
 from modelserver_handlers.language.events import EventStream
 from modelserver_handlers.language.requests import ChatRequest, CompletionRequest, Generation, read_request
 from modelserver_handlers.language.responses import DONE, ReplyWriter, StopFilter, TokenUsage
+from modelserver_handlers.typed.handler import HandlerSignature
+from modelserver_handlers.typed.signature import described
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,12 +33,25 @@ COMPLETIONS: Final = "v1/completions"
 _MANY: Final = 256
 
 
+class _PlainMessage(msgspec.Struct):
+    role: Literal["user", "assistant", "system"]
+    content: str
+
+
+class _PlainChat(msgspec.Struct):
+    """What every chat has."""
+
+    messages: list[_PlainMessage]
+
+
 class ChatModel:
     """Override ``chat``, and ``load`` for what it needs; ``complete``, if the model completes texts, too.
 
     Each returns the answer, or yields its pieces; it may be a generator, a function, or ``async``. Ordinary
     functions run in a thread, for one request at a time unless ``concurrency`` is set; others wait in the
     server's queue. Stop texts, ``n`` and the limit of tokens (pieces) are applied to what they yield.
+
+    ``/predictions`` with messages is answered with the text alone.
 
     Raise :class:`~modelserver_handlers.errors.PredictionException` with a status for requests that cannot be
     answered.
@@ -74,6 +91,9 @@ class ChatModel:
     def _ms_concurrency(self) -> int:
         return self.concurrency or (_MANY if _is_asynchronous(self.chat) else 1)
 
+    def _ms_signature(self) -> HandlerSignature:
+        return HandlerSignature(described(_PlainChat, "input_0"), described(str, "output_0"))
+
     async def initialize(self, context: Any) -> None:
         """Calls ``load``. Raises TypeError if no method answers anything."""
         if not self._ms_endpoints:
@@ -86,17 +106,19 @@ class ChatModel:
 
     async def handle(self, data: Any, context: Context) -> list[Any]:
         """Answers one request."""
-        endpoint = context.get_request_header(0, "url_path") or CHAT
-        if endpoint not in self._ms_endpoints:
+        endpoint = context.get_request_header(0, "url_path")
+        is_chat = endpoint in (CHAT, None, "")
+        if (endpoint or CHAT) not in self._ms_endpoints:
             raise PredictionException(f"Unknown API endpoint: {endpoint}", 404)
-        is_chat = endpoint == CHAT
         body = data[0].get("body", data[0].get("data"))
         try:
             request: Any = read_request(ChatRequest if is_chat else CompletionRequest, body)
         except BadInput as error:
             raise PredictionException(str(error), 400) from None
         answers = _Answers(self, request, context, is_chat=is_chat)
-        return [await answers.stream() if request.stream else await answers.whole()]
+        if request.stream:
+            return [await answers.stream()]
+        return [await answers.whole() if endpoint else await answers.text()]
 
 
 def _is_asynchronous(method: Any) -> bool:
@@ -119,6 +141,11 @@ class _Answers:
         else:
             calls = [partial(model.chat, request)]  # type: ignore[arg-type]
         self._calls = [call for call in calls for _ in range(request.choices)]
+
+    async def text(self) -> str:
+        """The text alone of the first choice, for clients of other APIs."""
+        pieces = _Choice(self._request).pieces(self._iterate(self._calls[0]))
+        return "".join([piece async for piece in pieces if isinstance(piece, str)])
 
     async def whole(self) -> bytes:
         choices, texts = [], []

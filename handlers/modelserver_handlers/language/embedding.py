@@ -6,7 +6,9 @@ import base64
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from modelserver_handlers.errors import BadInput, PredictionException
-from modelserver_handlers.typed.reading import content_of
+from modelserver_handlers.typed.handler import HandlerSignature
+from modelserver_handlers.typed.reading import reader_of
+from modelserver_handlers.typed.signature import described
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,8 +22,10 @@ class _RowModel:
     """A model with one result for each input of a batch."""
 
     context: Any
-    # The endpoints of the inputs, each of which is a row.
+    # The endpoints of the inputs, each of which is a row; the types of a row and of its result.
     _ms_endpoints: ClassVar[dict[str, bool]] = {}
+    _ms_row: ClassVar[Any] = None
+    _ms_result: ClassVar[Any] = None
 
     def load(self, context: Any) -> None:
         """Called once, before the first batch."""
@@ -37,10 +41,10 @@ class _RowModel:
     def handle(self, data: Any, context: Any) -> list[Any]:
         """Answers a batch; rows that cannot be read are rejected, and the others go on."""
         self.context = context
-        rows: dict[int, Any] = {}
+        read, rows = reader_of(self._ms_row), dict[int, Any]()
         for idx, row in enumerate(data):
             try:
-                rows[idx] = self._ms_read(content_of(row))
+                rows[idx] = read(row)
             except BadInput as error:  # noqa: PERF203 - each row fails alone
                 context.reject(idx, str(error), 400)
         results = self._ms_compute(list(rows.values())) if rows else ()
@@ -54,25 +58,17 @@ class _RowModel:
                 context.reject(idx, str(error), 400)
         return answers
 
-    def _ms_read(self, content: Any) -> Any:
-        raise NotImplementedError
-
     def _ms_compute(self, rows: list[Any]) -> Sequence[Any]:
         raise NotImplementedError
 
     def _ms_answer(self, idx: int, row: Any, result: Any) -> Any:
         raise NotImplementedError
 
+    def _ms_signature(self) -> HandlerSignature:
+        return HandlerSignature(described(self._ms_row, "input_0"), described(self._ms_result, "output_0"))
+
     def _ms_is_of_openai(self, idx: int) -> bool:
         return (self.context.get_request_header(idx, "url_path") or "") in self._ms_endpoints
-
-
-def _text(content: Any) -> str:
-    if isinstance(content, (bytes, bytearray)):
-        content = content.decode("utf-8", "replace")
-    if not isinstance(content, str):
-        raise BadInput(f"a text is needed, got {type(content).__name__}")
-    return content
 
 
 class EmbeddingModel(_RowModel):
@@ -83,13 +79,12 @@ class EmbeddingModel(_RowModel):
     """
 
     _ms_endpoints: ClassVar[dict[str, bool]] = {EMBEDDINGS: True}
+    _ms_row: ClassVar[Any] = str
+    _ms_result: ClassVar[Any] = list[float]
 
     def embed(self, texts: list[str]) -> Any:
         """An array of numbers for each text: numpy's or torch's, or lists."""
         raise NotImplementedError
-
-    def _ms_read(self, content: Any) -> str:
-        return _text(content)
 
     def _ms_compute(self, rows: list[Any]) -> Sequence[Any]:
         vectors: Sequence[Any] = _as_array(self.embed(rows))
@@ -135,15 +130,12 @@ class Reranker(_RowModel):
     """
 
     _ms_endpoints: ClassVar[dict[str, bool]] = {RERANK: True, SCORE: True}
+    _ms_row: ClassVar[Any] = tuple[str, str]
+    _ms_result: ClassVar[Any] = float
 
     def rerank(self, pairs: list[tuple[str, str]]) -> Any:
         """A number for each pair of a query and a document: how well they fit."""
         raise NotImplementedError
-
-    def _ms_read(self, content: Any) -> tuple[str, str]:
-        if not isinstance(content, (list, tuple)) or len(content) != 2:
-            raise BadInput("a pair of two texts is needed")
-        return _text(content[0]), _text(content[1])
 
     def _ms_compute(self, rows: list[Any]) -> Sequence[Any]:
         return [float(score) for score in self.rerank(rows)]

@@ -43,11 +43,11 @@ class Bench:
         await self.model.initialize(self.context)
         state = BatchState(["r"], properties=[{"url_path": endpoint}])
         state.stream = self.stream
-        if endpoint == CHAT:
+        if endpoint in (CHAT, ""):
             fields.setdefault("messages", [{"role": "user", "content": "one two three"}])
         body = json.dumps({"model": "m", **fields}).encode()
         (answer,) = await self.model.handle([{"body": body}], self.context._ms_of_request(state))
-        return bytes(answer)
+        return answer.encode() if isinstance(answer, str) else bytes(answer)
 
     async def whole(self, endpoint: str = CHAT, **fields: Any) -> Any:
         return json.loads(await self.send(endpoint, **fields))
@@ -171,6 +171,11 @@ async def test_generator_in_a_thread_is_closed_when_nobody_takes_its_pieces() ->
 
     assert answer["choices"][0]["message"]["content"] == ""
     assert await asyncio.to_thread(closed.wait, 60)
+
+
+async def test_other_clients_get_the_text_alone() -> None:
+    """``/predictions`` has no choices and no usage."""
+    assert await Bench(Words).send("", messages=[{"role": "user", "content": "a b"}]) == b"a b "
 
 
 async def test_error_of_the_model_is_raised() -> None:

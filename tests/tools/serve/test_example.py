@@ -29,6 +29,7 @@ def model(handler: str = "h.py", inputs: Side | None = None, *specs: TensorSpec,
     """A version as far as an example depends on it."""
     return SimpleNamespace(
         name=name,
+        endpoints={},
         registration=SimpleNamespace(handler=None),
         archive=SimpleNamespace(manifest=SimpleNamespace(handler=handler)),
         annotations=None if inputs is None else Annotations(inputs),
@@ -85,6 +86,16 @@ def test_large_tensor_is_written_by_python() -> None:
     assert len(text) < 300
     assert text.endswith(f" --data-binary @- {_URL}")
     assert (len(values), len(values[0]), len(values[0][0])) == (3, 1, 32)
+
+
+def test_models_of_openai_are_tried_at_their_endpoint() -> None:
+    """With a body that names the model."""
+    served = model()
+    served.endpoints = {"v1/embeddings": True, "v1/other": False}
+
+    assert command(served, _URL, "").endswith(
+        """-d '{"model": "m", "input": ["a tensor", "a matrix"]}' http://127.0.0.1:8080/v1/embeddings"""
+    )
 
 
 def test_picture_is_piped_to_curl() -> None:

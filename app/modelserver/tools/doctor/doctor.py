@@ -122,8 +122,7 @@ def _check_batches(  # noqa: PLR0917 - what is checked, and with what
             check_bad_row(report, patient, samples, alone, wish.tolerance)
     else:
         report.left_out["answers in batches"] = "the batch size is 1"
-    options = patient.client.model.options
-    if options.continuous_batching or options.async_communication:
+    if patient.client.model.is_concurrent:
         report.left_out["cost of batches"] = "requests join and leave one by one"
         return False
     return bool(sizes) and not report.has(*_NO_BATCHES)

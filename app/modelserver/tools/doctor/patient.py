@@ -103,7 +103,7 @@ class Patient:
     def grow(self, batch_size: int) -> int:
         """Has batches of this size sent, if the model allows that; returns the largest size there is."""
         options = self.client.model.options
-        if options.continuous_batching or options.async_communication:
+        if self.client.model.is_concurrent:
             return batch_size
         with contextlib.suppress(ModelServerError):
             if options.batch_size < batch_size:

@@ -36,6 +36,13 @@ _BY_FORMAT: Final = {
     "email": "name@example.com",
     "uri": "https://example.com",
 }
+# Endpoints of OpenAI's API, and what a body has beside the model.
+_OF_OPENAI: Final[Mapping[str, dict[str, Any]]] = {
+    "v1/chat/completions": {"messages": [{"role": "user", "content": "What is a tensor?"}]},
+    "v1/completions": {"prompt": "A tensor is"},
+    "v1/embeddings": {"input": ["a tensor", "a matrix"]},
+    "v1/rerank": {"query": "tensor", "documents": ["a tensor", "a matrix"]},
+}
 _DEEPEST: Final = 8
 # The most numbers that are written out in the command.
 _SHORT: Final = 64
@@ -55,6 +62,10 @@ def command(model: ModelVersion, url: str, token: str, body: tuple[Path, str] | 
     if body is not None:
         path, kind = body
         return f"curl{authorization}{_typed(kind)} --data-binary @{shlex.quote(str(path))} {url}"
+    if endpoint := next((each for each in _OF_OPENAI if each in model.endpoints), ""):
+        url = f"{url.rpartition('/predictions/')[0]}/{endpoint}"
+        text = json.dumps({"model": model.name, **_OF_OPENAI[endpoint]})
+        return f"curl{authorization}{_typed(_JSON)} -d {shlex.quote(text)} {url}"
     handler = (model.registration.handler or model.archive.manifest.handler or "").rpartition(".")[2]
     if model.annotations is None and handler in _PICTURES:
         return f"echo {_PIXEL} | base64 -d | curl{authorization}{_typed('image/png')} --data-binary @- {url}"
