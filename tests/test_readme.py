@@ -148,7 +148,7 @@ def test_commands_install_and_run_all_tests() -> None:
     more, tested_slowly = commands(f"    {slow}\n")
 
     assert "\n" not in fast + slow
-    assert (made.name, made.arguments) == ("python3", ["-m", "venv", ".venv"])
+    assert (made.name, made.arguments) == ("python3", ["-m", "venv", "--upgrade-deps", ".venv"])
     assert (installed.name, installed.arguments) == ("pip", ["install", "-e", ".[test,lint]"])
     assert (more.name, more.arguments) == ("pip", ["install", "-e", ".[test-slow]"])
     assert (tested.name, tested.arguments) == ("python", ["-m", "pytest", "-n", "4"])
