@@ -131,7 +131,7 @@ class Hub:
 
     @property
     def commit(self) -> str:
-        """As if each state of the files were one."""
+        """Adds a commit, as if each state of the files were one."""
         state = sorted((name, hashlib.sha1(data).hexdigest()) for name, data in self.files.items())
         return hashlib.sha1(json.dumps(state).encode()).hexdigest()
 

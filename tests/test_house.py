@@ -150,7 +150,7 @@ def test_extensions_do_not_import_each_other() -> None:
 
 
 def test_the_server_does_not_import_torch() -> None:
-    """Only the handlers do."""
+    """Only the handlers import it."""
     server = [module for module in _MODULES if module.room != "modelserver_handlers"]
 
     assert [m.name for m in server if {name.partition(".")[0] for name in m.imports()} & _TORCH] == []

@@ -190,7 +190,7 @@ def test_classes_are_small() -> None:
 
 
 def test_constructors_have_few_arguments() -> None:
-    """At most 10."""
+    """They have at most 10."""
     classes = [
         (path, node)
         for path, tree in product().items()
@@ -256,7 +256,7 @@ def test_a_class_name_stands_for_one_thing() -> None:
 
 @pytest.mark.parametrize("folder", ["app", "handlers", "benchmarks", "docs", "examples", "tests"])
 def test_names_are_nouns_and_verbs(folder: str) -> None:
-    """None has a participle that says nothing of what the thing is."""
+    """No name has a participle that says nothing about the thing."""
     wrong = {
         f"{path.as_posix()} {name}"
         for path, tree in parsed(folder).items()

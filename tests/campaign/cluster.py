@@ -131,7 +131,7 @@ class Nodes:
         return (*often, *often, *head, *head, self.cluster_replaced)
 
     def node_killed(self, chance: random.Random) -> int:
-        """With all that runs there; a new one joins."""
+        """Kills a node with all that runs there; a new one joins."""
         raylet = psutil.Process(self._raylets.pop(chance.randrange(len(self._raylets))))
         for process in (raylet, *raylet.children(recursive=True)):
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -177,7 +177,7 @@ class Nodes:
 
 
 def scale(server: Elsewhere, chance: random.Random) -> int:
-    """To another number of workers and back; what they were given is served to its end."""
+    """Scales to another number of workers and back; workers finish the requests that they have."""
     for count in (chance.randint(1, WORKERS + 1), WORKERS):
         server.management.put(f"/models/{MODEL}?min_worker={count}&synchronous=true")
     return 0

@@ -53,7 +53,7 @@ class Report:
 
 
 def machine() -> str:
-    """Where the figures come from."""
+    """The machine on which the figures were measured."""
     python = ".".join(map(str, sys.version_info[:3]))
     memory = psutil.virtual_memory().total >> 30
     return (

@@ -111,7 +111,7 @@ class Disturber:
             self.server.wait_ready(model, 2)
 
     def kill(self) -> None:
-        """Of either model; the steady one is killed as often as its workers come back."""
+        """Kills workers of either model; the steady one is killed as often as its workers come back."""
         model = self._chance.choice(MODELS)
         answer = self.server.management.get(f"/models/{model}")
         if answer.status_code != 200:

@@ -69,7 +69,7 @@ class Holdings:
 
     @classmethod
     def of(cls, server: Server) -> Holdings:
-        """At this moment."""
+        """The state at this moment."""
         processes = server.processes()
         return cls(
             server.memory(),
@@ -125,7 +125,7 @@ def quiet(server: Server) -> bool:
 
 
 def tracebacks(server: Server) -> list[str]:
-    """Where the log shows that the server was surprised: the line before each traceback."""
+    """The line before each traceback in the log."""
     lines = (server.home.log() + server.home.output()).splitlines()
     return [
         lines[max(0, number - 1)][:300] for number, line in enumerate(lines) if line.startswith("Traceback")

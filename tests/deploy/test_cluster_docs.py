@@ -38,7 +38,7 @@ def test_every_setting_is_explained() -> None:
     "key", ["worker_launcher", "worker_address", "placement_timeout", "worker_lost_timeout"]
 )
 def test_defaults_are_those_of_the_settings(key: str) -> None:
-    """In seconds where they are times."""
+    """Defaults of times are in seconds."""
     default = getattr(Settings(), key)
 
     assert rows()[key] == (f"{default:g}" if isinstance(default, float) else default)
@@ -55,7 +55,7 @@ def test_the_options_of_a_model_can_be_used_as_shown() -> None:
 
 
 def test_variables_of_nodes_are_explained() -> None:
-    """With the bytes of the cache."""
+    """The bytes of the cache are explained too."""
     named = dict(re.findall(r"(?m)^\| `(MODELSERVER_\w+)` \| ([^|]*) \|", _PAGE))
 
     assert {archives.ROOT, archives.LIMIT, LOCAL_SOCKET} < set(named)

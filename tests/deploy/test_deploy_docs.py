@@ -56,5 +56,5 @@ def test_every_manifest_is_told_about() -> None:
 
 @pytest.mark.parametrize("text", [_DOCKER, _KSERVE], ids=["docker", "kserve"])
 def test_what_was_not_tried_is_said(text: str) -> None:
-    """Under a heading of its own."""
+    """The page has a heading for it."""
     assert "\n## Not tested\n" in text

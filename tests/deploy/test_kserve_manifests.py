@@ -222,7 +222,7 @@ def test_probes_of_runtimes_need_no_token(name: str) -> None:
 
 @pytest.mark.parametrize("name", _RUNTIMES)
 def test_kserve_reads_metrics_where_they_are(name: str) -> None:
-    """By the annotations of the runtime."""
+    """The annotations of the runtime have the port and the path."""
     annotations = _RUNTIMES[name]["annotations"]
 
     assert annotations["prometheus.kserve.io/port"] == str(METRICS_PORT)
@@ -283,7 +283,7 @@ def test_a_services_arguments_batch_for_all_its_models(
 
 
 def test_events_name_the_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As those of KServe's agent do; none are sent before somebody says where to."""
+    """Events have the attributes of KServe's agent; none are sent before a sink is set."""
     settings = loaded("modelserver", mounted(tmp_path), monkeypatch).settings
 
     assert settings.payload_log_url is None

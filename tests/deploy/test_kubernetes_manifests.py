@@ -142,7 +142,7 @@ def overlay(folder: str) -> dict[str, Any]:
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="needs kubectl")
 @pytest.mark.parametrize("folder", ["kubernetes", "gpu", "openshift", "queue-metric"])
 def test_kustomize_makes_resources_that_keep_to_the_schema(folder: str) -> None:
-    """Of each variant; all have the same kinds of resources."""
+    """Kustomize renders each variant; all have the same kinds of resources."""
     made = overlay(folder)
 
     assert [problem for result in made.values() for problem in problems(result)] == []
@@ -375,7 +375,7 @@ def test_autoscalers_look_at_gauges_that_there_are() -> None:
 
 
 def test_queries_ask_for_the_deployments_pods() -> None:
-    """By the names that Kubernetes gives them."""
+    """The queries select pods by the names that Kubernetes gives them."""
     pods = [
         re.findall(r'pod=~"([^"]+)"', trigger["metadata"]["query"])
         for trigger in one("scaledobject.yaml")["spec"]["triggers"]

@@ -171,7 +171,7 @@ def test_a_worker_fits_on_a_node(tmp_path: Path) -> None:
 
 
 def test_the_cache_of_a_node_fits_into_its_volume() -> None:
-    """With an archive as large as the rest while it is unpacked."""
+    """The volume has room for an archive as large as the rest while it is unpacked."""
     spec = groups()[1]["template"]["spec"]
     output = {entry["name"]: entry["value"] for entry in container(spec)["env"]}
     (volume,) = spec["volumes"]
@@ -195,7 +195,7 @@ def test_the_servers_pod_is_a_node_by_a_second_container() -> None:
 
 
 def test_there_is_one_server() -> None:
-    """Also while it is replaced: a second one would ask for as many nodes again."""
+    """There is one also while it is replaced: a second one would request as many nodes again."""
     spec = one("deployment.yaml")["spec"]
 
     assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
@@ -244,7 +244,7 @@ def test_ports_are_those_of_the_settings(tmp_path: Path) -> None:
 
 
 def test_only_pods_of_the_cluster_reach_ray_and_the_workers_address() -> None:
-    """Whoever reaches Ray may run code; clients reach neither."""
+    """Any client of Ray may run code; other clients reach neither."""
     name = one("raycluster.yaml")["metadata"]["name"]
     nodes = {"podSelector": {"matchLabels": {"ray.io/cluster": name}}}
     server = {"podSelector": {"matchLabels": labels()}}

@@ -108,7 +108,7 @@ def named(alert: str, *, of_model: bool) -> str:
 
 
 def test_every_alert_has_a_cause_here() -> None:
-    """None is left out."""
+    """The list has a cause for each alert."""
     assert sorted(CAUSES) == sorted(ALERTS)
 
 
@@ -119,7 +119,7 @@ def test_probes_raise_no_alert(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("alert", CAUSES)
 def test_an_alert_fires_for_its_cause(alert: str, tmp_path: Path) -> None:
-    """And no other; it names the pod with its namespace, and the model where it is one's."""
+    """No other alert fires; the alert names the pod with its namespace, and the model if it has one."""
     series = SCRAPED | PROBES | WORKING | CAUSES[alert]
 
     firing(tmp_path, series, named(alert, of_model=alert not in OF_HOSTS))

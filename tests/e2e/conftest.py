@@ -77,6 +77,6 @@ def pool():
 
 @pytest.fixture(scope="module")
 def sink() -> Iterator[SinkServer]:
-    """Where events of payloads go."""
+    """A sink for events of payloads."""
     with sink_server() as made:
         yield made

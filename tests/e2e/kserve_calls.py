@@ -132,7 +132,7 @@ async def v2_grpc(address: str) -> dict[str, Any]:
 
 
 async def everything(url: str, address: str) -> dict[str, Any]:
-    """By protocol."""
+    """All calls, by protocol."""
     return {"v1": await v1(url), "v2": await v2(url), "grpc": await v2_grpc(address)}
 
 

@@ -121,7 +121,7 @@ class Preloaded:
         return Forked(int(ours.recv(16)), ours)
 
     def end(self) -> None:
-        """When its servers have ended."""
+        """Waits until its servers have ended."""
         self._control.close()
         self._process.wait()
 

@@ -382,14 +382,14 @@ class Server:
         return total
 
     def wait_ready(self, name: str, workers: int = 1) -> None:
-        """Until the model has this many loaded workers."""
+        """Waits until the model has this many loaded workers."""
         wait_until(
             lambda: [w["status"] for w in self.describe(name)["workers"]].count("READY") == workers,
             f"{name} has {workers} workers",
         )
 
     def wait_pending(self, name: str, requests: int) -> None:
-        """Until this many requests wait in the model's queue."""
+        """Waits until this many requests are in the model's queue."""
         wait_until(
             lambda: self.describe(name)["jobQueueStatus"]["pendingRequests"] == requests,
             f"{requests} requests wait for {name}",

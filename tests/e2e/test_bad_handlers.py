@@ -19,7 +19,7 @@ def model_store(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def server(shared_server):
-    """With a good model that must not notice the others."""
+    """A server with a good model, which the others must not affect."""
     return shared_server.registered("good.mar").registered("deeds.mar", batch_size=4, max_batch_delay=50)
 
 

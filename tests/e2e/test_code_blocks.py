@@ -310,7 +310,7 @@ def model_of(name: str) -> str:
 
 @pytest.mark.parametrize("name", HANDLERS)
 def test_handlers_answer(shared_server: Server, model_store: Path, name: str) -> None:
-    """In a worker of a real server."""
+    """The handlers run in a worker of a real server."""
     ask(shared_server, model_store, name, HANDLERS[name], model_of(name))
 
 
@@ -407,7 +407,7 @@ class Sentiment(modelserver.Handler):
 
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clone]:
-    """With the server that the README's first command starts."""
+    """A clone, with the server that the README's first command starts."""
     path = tmp_path_factory.mktemp("clone")
     programs = path / ".venv" / "bin"
     programs.mkdir(parents=True)
@@ -454,7 +454,7 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clone]:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SHELL)
 def test_commands_succeed(clone: Clone, name: str) -> None:
-    """In the order in which they are listed; curl fails where an answer is none."""
+    """Commands run in the listed order; curl fails on an error response."""
     message = clone.run(f"{SHELL[name]}\n{BLOCKS[name].text}")
 
     assert message.startswith("2") or not name.startswith("README.md: ")

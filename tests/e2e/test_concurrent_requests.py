@@ -162,7 +162,7 @@ def test_a_client_that_leaves_cancels_its_call(calls, tmp_path):
 
 
 def test_nothing_is_left_behind(calls):
-    """When all is answered the server holds no batch in flight (fix of a leak of TorchServe)."""
+    """After all responses the server has no batch in flight (TorchServe leaks some)."""
     wait_until(
         lambda: calls.metric("modelserver_batches_in_flight", model_name="calls") == 0, "all is answered"
     )

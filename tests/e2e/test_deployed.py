@@ -128,7 +128,7 @@ def test_probes_and_metrics_need_no_token(pod: Container) -> None:
 
 
 def test_predictions_need_one_of_the_secret(pod: Container) -> None:
-    """Without one the answer is TorchServe's."""
+    """Without a token the response is TorchServe's."""
     assert pod.post("/predictions/rows").status_code == 400
     assert pod.post("/predictions/rows", content=b"a", headers=_PREDICT).text == "{'body': bytearray(b'a')}"
 

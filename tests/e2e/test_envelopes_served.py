@@ -74,7 +74,7 @@ def test_explanations_have_a_key_of_their_own(server):
 
 
 def test_envelope_json_decodes_base64(server):
-    """On V1 routes too; ``kserve`` does not."""
+    """The envelope does so on V1 routes too; ``kserve`` does not."""
     instances = [{"b64": "aGk="}]
 
     assert server.predict("saw_json", {"instances": instances}).json() == {"predictions": [saw(b"hi")]}

@@ -65,7 +65,7 @@ def cpu(process: psutil.Process) -> float:
 
 
 def wait_quiet(server: Server, name: str) -> None:
-    """Until nothing of a model waits or runs."""
+    """Waits until no request of a model waits or runs."""
     for metric in ("modelserver_queue_requests", "modelserver_batches_in_flight"):
         wait_until(lambda metric=metric: server.metric(metric, model_name=name) == 0, f"no {metric}")
 

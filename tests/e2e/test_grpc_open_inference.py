@@ -108,7 +108,7 @@ def test_health_and_metadata_describe_server_and_models(client):
 
 
 def test_raw_tensors_come_back_raw(client):
-    """With their type and shape; an element of BYTES is what the body of a prediction would be."""
+    """They keep their type and shape; an element of BYTES is like the body of a prediction."""
     tensors = [numpy.array([[0, 1, 1], [1, 0, 1]], dtype) for dtype in DTYPES]
     for sent in (*tensors, numpy.array([b"one", b"\xff\x00"], object)):
         result = client.infer("mirror", [tensor("x", sent)], request_id="seven")

@@ -169,7 +169,7 @@ def make_base(engine: Engine, folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    """With the base and the image; all of it is removed at the end."""
+    """The engine, with the base and the image; all of it is removed at the end."""
     folder = tmp_path_factory.mktemp("image")
     made = Engine(folder)
     try:
@@ -355,7 +355,7 @@ def test_it_drains(engine: Engine, container: Container) -> None:
 
 
 def test_it_can_be_stopped_while_it_starts(engine: Engine, store: list[str]) -> None:
-    """From the first moment on: nobody waits for the end of a grace period."""
+    """This works from the first moment on: no grace period passes."""
     started = Container(engine, *store, IMAGE)
     began = time.monotonic()
     engine.run("stop", started.id)
@@ -373,7 +373,7 @@ def test_any_user_of_group_0_can_write(engine: Engine, store: list[str]) -> None
 
 
 def test_read_only(engine: Engine, store: list[str]) -> None:
-    """As docs/docker.md starts it; what lies in the temporary folder can be run."""
+    """The container is started as in docs/docker.md; files in the temporary folder can be executed."""
     options = ["--read-only", "--read-only-tmpfs=false", "--tmpfs", "/tmp:exec"]
     options += ["--env=XDG_CACHE_HOME=/tmp/cache"]
     started = Container(engine, *options, *store, IMAGE, "--ncs").ready()

@@ -124,7 +124,7 @@ def ports(shared_server):
 
 @pytest.fixture
 def log(shared_server):
-    """After the test: nothing surprised the server."""
+    """The server's log, which after the test must have no traceback."""
     before = len(shared_server.home.log())
     yield
     news = shared_server.home.log()[before:]

@@ -230,7 +230,7 @@ def test_bytes_elements_become_rows(client: Any, server: Server) -> None:
 
 
 def test_parameters_reach_the_handler(server: Server) -> None:
-    """As those of a V1 body do; those of the protocol itself do not."""
+    """They reach it like those of a V1 body; parameters of the protocol itself do not."""
     answer = infer(
         server,
         "tell",
@@ -532,7 +532,7 @@ def test_sequence_parameters_work_as_headers_do(server: Server, client: Any, tmp
 
 
 def test_front_ends(start_server: Callable[..., Server]) -> None:
-    """With processes of their own for the connections everything is as without."""
+    """With front-end processes, all results are the same as without."""
     server = start_server(frontend_processes=2).registered("mirror.mar")
     client = triton.InferenceServerClient(f"127.0.0.1:{server.port}")
     x = triton.InferInput("x", [3, 50_000], "FP64")

@@ -62,7 +62,7 @@ def pair(sink, identity):
 
 
 def settled(server):
-    """Until all events were sent."""
+    """Waits until all events were sent."""
     wait_until(lambda: server.metric("modelserver_payload_events_waiting") == 0, "nothing waits")
 
 

@@ -130,7 +130,7 @@ def places(server: Server) -> dict[str, int]:
 
 
 def test_workers_are_spread_over_the_nodes(server: Server) -> None:
-    """As many as fit on each; the description says where, and with how much memory."""
+    """Each node has as many as fit; the description has their nodes and their memory."""
     assert sorted(places(server).values()) == [2, 2]
     wait_until(lambda: all(worker["memoryUsage"] > 1 << 20 for worker in workers(server)), "sizes are told")
     assert server.predict("echo", b"x" * 1_000_000).content == b"x" * 1_000_000

@@ -210,7 +210,7 @@ def test_description_has_torchserves_fields(shared_server):
 
 
 def test_first_version_stays_the_default(shared_server):
-    """Until set-default names another; the default cannot be removed before others."""
+    """It stays the default until set-default names another; the default cannot be removed before others."""
     management = shared_server.management
     shared_server.registered("echo.mar").registered("echo-v2.mar")
     removed = management.delete("/models/echo")

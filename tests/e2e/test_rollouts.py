@@ -156,7 +156,7 @@ def test_weights_hold_in_every_protocol(server: Server, way: str) -> None:
 
 
 def test_a_request_that_names_a_version_goes_there(server: Server) -> None:
-    """In each protocol that can; V1 has no versions."""
+    """This holds in each protocol with versions; V1 has none."""
     put(server, {"1.0": 0, "2.0": 100})
     named = [ask(server, "1.0") for ask in (by_v2, by_v2_grpc, by_v2_grpc_stream, by_grpc)]
 
@@ -220,7 +220,7 @@ def test_a_version_without_a_ready_worker_gets_nothing(server: Server) -> None:
 
 
 def test_the_default_gets_everything_when_it_is_set(server: Server) -> None:
-    """As it always did; the weights are gone, and the traffic says so."""
+    """The weights are then removed, and the traffic shows this."""
     put(server, {"1.0": 50, "2.0": 50})
     server.management.put("/models/m/2.0/set-default")
     plan = show(server)
@@ -330,7 +330,7 @@ def test_a_file_sets_the_traffic(server: Server) -> None:
 
 
 def test_a_sequence_stays_on_its_version(server: Server) -> None:
-    """Whatever the weights become; each version has state of its own."""
+    """It stays there when the weights change; each version has its own state."""
     for number in (1, 2):
         server.registered(f"s{number}.mar")
     put(server, {"1.0": 50, "2.0": 50}, "s")

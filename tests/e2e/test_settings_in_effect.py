@@ -179,7 +179,7 @@ def test_split_instances_false_passes_bodies_whole(tuned):
 
 
 def test_environment_needs_permission(tuned):
-    """Without ``enable_envvars_config`` the variables ``TS_*`` mean nothing."""
+    """Without ``enable_envvars_config`` the variables ``TS_*`` are ignored."""
     assert tuned.describe("tell")["jobQueueStatus"]["remainingCapacity"] == 7
 
 
@@ -250,7 +250,7 @@ def test_models_are_not_registered_without_the_api(other):
 
 
 def test_environment_wins(other):
-    """With ``enable_envvars_config`` the variables ``TS_*`` beat the file."""
+    """With ``enable_envvars_config`` the variables ``TS_*`` override the file."""
     described = other.describe("rows")
 
     assert described["jobQueueStatus"]["remainingCapacity"] == 11

@@ -88,12 +88,12 @@ def step(server, name, sequence, order=None, **headers):
 
 
 def wait_sequences(server, name, **counts):
-    """Until so many live or wait."""
+    """Waits until so many sequences live or wait."""
     wait_until(lambda: counts.items() <= server.describe(name)["sequences"].items(), f"{name} has {counts}")
 
 
 def wait_running(server, name):
-    """Until a batch runs."""
+    """Waits until a batch runs."""
     wait_until(lambda: server.metric("modelserver_batches_in_flight", model_name=name), "it runs")
 
 

@@ -366,7 +366,7 @@ def test_tensors_in_shared_memory(
 
 
 def test_texts_in_shared_memory(client: Any, kind: Any, memory: Callable[[str, int], Any]) -> None:
-    """So many elements that a helper reads them; beside an input that is sent."""
+    """There are so many elements that a helper reads them, beside an input that is sent."""
     texts = numpy.array([[f"text {number}".encode() for number in range(6000)]], object)
     packed = import_module("tritonclient.utils").serialize_byte_tensor(texts)
     memories.set_shared_memory_region(memory("texts", len(packed.item())), [packed])

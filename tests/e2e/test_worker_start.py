@@ -116,7 +116,7 @@ def is_alive(process: psutil.Process) -> bool:
 
 @pytest.mark.slow  # imports torch
 def test_workers_may_be_started_one_by_one(start_server: StartServer, store: Path) -> None:
-    """With worker_start=spawn each worker is a Python of its own."""
+    """With worker_start=spawn each worker is a Python process of its own."""
     server = start_server(model_store=store, worker_start="spawn").registered("heavy.mar", synchronous=True)
 
     assert facts(server, "heavy")["parent"] == server.pid

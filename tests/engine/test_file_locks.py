@@ -61,7 +61,7 @@ def test_folders_that_cannot_be_synced(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_a_lock_is_taken_once(tmp_path: Path) -> None:
-    """Until its descriptor is closed; a missing file has none."""
+    """The lock lasts until its descriptor is closed; a missing file has none."""
     path = tmp_path / "lock"
     assert open_locked(path, os.O_RDWR, fcntl.LOCK_EX) is None
     first = open_locked(path, os.O_RDWR | os.O_CREAT, fcntl.LOCK_EX)

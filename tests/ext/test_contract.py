@@ -84,7 +84,7 @@ async def make_host(tmp_path: Path) -> AsyncIterator[Callable[..., Host]]:
 
 
 class _Registry:
-    """Without models."""
+    """A registry without models."""
 
     def __init__(self) -> None:
         self.workflows: dict[str, Any] = {}

@@ -23,7 +23,7 @@ def batch(**columns: Any) -> TensorRows:
 
 
 class Linear(BaseHandler):
-    """Has its network and needs no files."""
+    """A handler that has its network and needs no files."""
 
     def __init__(self, model: Any = None) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ def test_arrays_need_no_count_of_changes() -> None:
 
 
 def test_rows_are_stacked_again() -> None:
-    """Where somebody has made a list of them; other rows are none of tensors."""
+    """A list of them is stacked again; other lists are not tensor rows."""
     tensors = stacked(list(batch(a=[1, 2], b=[3, 4])))
 
     assert tensors is not None

@@ -48,7 +48,7 @@ def test_profiled_methods_report_their_time() -> None:
     "config", [{}, {"handler": {}}, {"handler": {"profile": False}}, {"handler": [1]}, None]
 )
 def test_other_methods_report_nothing(config: Any) -> None:
-    """Without the setting the method is as it was."""
+    """Without the setting the method is unchanged."""
     context, seen = context_with(config)
 
     assert Timed(context).preprocess([1]) == [2]

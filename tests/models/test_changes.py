@@ -57,7 +57,7 @@ def test_values_out_of_range_are_refused(source: dict[str, Any]) -> None:
     ],
 )
 def test_batches_that_stay(options: dict[str, Any]) -> None:
-    """Where requests are not batched like others only the timeout can be changed."""
+    """If requests are not batched like others, only the timeout can be changed."""
     with pytest.raises(BadRequest, match="batch_size cannot be changed while the model runs"):
         Change.of(batch_size=2).applied_to(ModelOptions(**options))
 

@@ -335,7 +335,7 @@ async def test_all_does_not_add_to_a_given_state(new_registry: Callable[..., Reg
 async def test_a_first_start_with_all_loads_all(
     new_registry: Callable[..., Registry], store: Path, tmp_path: Path
 ) -> None:
-    """Where there is no snapshot yet."""
+    """It does so if there is no snapshot yet."""
     registry = new_registry()
 
     assert await start_with(registry, naming(store, "all"), SnapshotFolder(tmp_path / "none", {})) == []

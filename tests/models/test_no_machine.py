@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class FullPlacer(ProcessPlacer):
-    """Has so many places; whoever comes then waits for one that never comes."""
+    """A placer with so many places; a further request waits for one that never comes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ async def placer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
 
 @pytest.fixture
 async def registry(tmp_path: Path, placer: FullPlacer) -> AsyncIterator[Registry]:
-    """With the model ``m``; a machine is waited for only a moment."""
+    """A registry with the model ``m``, which waits only a moment for a machine."""
     write(tmp_path / "store" / "m")
     bound = socket.socket()
     bound.bind(("127.0.0.1", 0))

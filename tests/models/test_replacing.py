@@ -157,7 +157,7 @@ def test_other_machines_have_memory_of_their_own(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize(("bounds", "count"), [((1, 8), 3), ((4, 8), 4), ((1, 2), 2), ((0, 0), 0)])
 def test_as_many_workers_as_there_are(bounds: tuple[int, int], count: int) -> None:
-    """Between its bounds a version begins with as many as the one whose place it takes had."""
+    """Between its bounds a version begins with as many workers as the version that it replaces had."""
     after = running(min_workers=bounds[0], max_workers=bounds[1])
 
     assert worker_count(running(workers=(3, 8)), after) == count

@@ -84,7 +84,7 @@ def test_stale_socket_file_is_replaced(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="there is no IPv6")
 def test_all_ipv6_addresses_include_ipv4() -> None:
-    """Whatever the system's default is."""
+    """They do so whatever the system's default is."""
     with bind_tcp("::", 0) as bound:
         bound.listen()
         with socket.create_connection(("127.0.0.1", bound.getsockname()[1])):

@@ -122,7 +122,7 @@ def test_order_of_checks(temp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_missing_folder_for_temporary_files_stops_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a read-only container without a volume: the line names the folders that were tried."""
+    """This happens in a read-only container without a volume: the line names the folders that were tried."""
 
     def refuse() -> str:
         raise FileNotFoundError(2, "No usable temporary directory found in ['/tmp', '/var/tmp']")

@@ -121,7 +121,7 @@ async def test_each_address_has_an_application(shared: bool) -> None:
 
 
 def test_calls_and_their_requests_are_watched_apart() -> None:
-    """Over gRPC; over REST they are the same."""
+    """Over gRPC there are two watches; over REST calls and requests are the same."""
     server: Any = SimpleNamespace(watches=[])
     seen: list[tuple[str, Any]] = []
 

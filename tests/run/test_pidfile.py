@@ -86,7 +86,7 @@ def test_a_killed_server(tmp_path: Path) -> None:
 
 
 def test_what_another_wrote_stays(tmp_path: Path) -> None:
-    """Only the own file is removed at the end."""
+    """The server removes only its own file at the end."""
     path = tmp_path / "pid"
     with own_pid_file(path):
         path.unlink()

@@ -205,7 +205,7 @@ def test_a_night_counts_as_one_pause() -> None:
 
 
 def test_without_a_cost_no_gap_is_learned() -> None:
-    """Before a batch came back nobody knows what a pause is."""
+    """Before a batch came back the policy does not know what a pause is."""
     arrivals = ArrivalEstimate()
     for i in range(10):
         arrivals.add(1, i * 0.01, pause=0.0)
@@ -302,7 +302,7 @@ def test_adaptive_holds_where_it_pays_and_for_as_long(count: int, gap: float, si
 
 
 def test_adaptive_stops_holding_when_all_came_back() -> None:
-    """As many arrivals as the last batch answered: nobody else is expected."""
+    """After as many arrivals as the last batch had, no more are expected."""
     policy = learned(Adaptive(10.0), 0.050, 0.001, 0.001)
     for i in range(32):
         assert policy.due(one_idle(1, 100.0, 100.0), now=100.0) > 100.0

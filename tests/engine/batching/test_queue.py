@@ -370,7 +370,7 @@ def test_put_back_leaves_ended_requests_out() -> None:
 
 
 def test_flushing_sends_what_waits_at_once() -> None:
-    """At shutdown nothing waits for its window."""
+    """At shutdown no request waits for its window."""
     line = queue()
     line.put(request("a"))
     line.flushing = True

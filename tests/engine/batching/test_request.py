@@ -136,7 +136,7 @@ def ended(*answers: tuple[Answer, bytes], kind: int = BODY) -> Request:
 
 
 def test_the_first_row_that_failed_is_named() -> None:
-    """With the status and the type that the worker gives; one row alone needs no name."""
+    """The error has the status and the type of the worker's; a single row needs no name."""
     failed = Answer(3, 400, failed=True, error_type="Own"), b"bad"
     failure = ended((Answer(1), b"a"), failed, failed, kind=TENSORS).failure("row %d: ")
     alone = ended(failed).failure("row %d: ")

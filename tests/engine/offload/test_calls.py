@@ -47,7 +47,7 @@ def test_what_is_sent_arrives() -> None:
 
 
 def test_the_other_side_may_end() -> None:
-    """Before a frame as in the middle of one."""
+    """It may end before a frame or within one."""
     for started in (b"", b"\x05\0\0\0\0\0\0\0ab"):
         here, there = socket.socketpair()
         with there:
@@ -80,7 +80,7 @@ def fresh(number: int) -> Callable[[], Any]:
         )
 
     def function() -> Any:
-        """Has the result by its annotation."""
+        """A function that has the result by its annotation."""
 
     function.__annotations__["return"] = kind
     return function

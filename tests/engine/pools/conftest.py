@@ -239,7 +239,7 @@ async def simulated_time(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 @pytest.fixture
 def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
-    """Where processes are started; pauses between tries pass at once and are noted."""
+    """The place where processes are started; pauses between tries pass at once and are recorded."""
     made = Stage()
     monkeypatch.setattr(worker_module, "launch", made.launch)
 

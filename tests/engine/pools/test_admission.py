@@ -39,7 +39,7 @@ async def test_full_queue_refuses_and_counts_why(make: Any, stage: Any, counts: 
 
 
 async def test_pool_without_workers_refuses(make: Any, counts: Counts) -> None:
-    """Without workers nothing is taken in."""
+    """Without workers no request is accepted."""
     with pytest.raises(ServiceUnavailable):
         make(workers=0).submit(request(b"a"))
 

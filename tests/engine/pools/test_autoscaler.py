@@ -314,7 +314,7 @@ async def test_memory_is_asked_for_seldom(make: Any, autoscaler: Autoscaler, mac
 async def test_shortage_of_memory_removes_workers(
     make: Any, stage: Any, autoscaler: Autoscaler, machine: Machine
 ) -> None:
-    """Where there is hardly any memory left workers are taken away."""
+    """If hardly any memory is left, workers are removed."""
     pool = await make(fewest=3)
     pool.scale(1, 4)
     machine.available = SHORTAGE - 1

@@ -59,7 +59,7 @@ def test_groups_are_assigned_in_turn() -> None:
 async def test_gpus_are_found(
     number: int | None, count: int, expected: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """At most so many as there shall be; a machine without any is nothing to warn of."""
+    """There are at most as many as configured; a machine without GPUs causes no warning."""
     gpus = readings(count)
 
     assert (await find_devices(number, gpus=gpus)).count == expected

@@ -57,7 +57,7 @@ async def test_large_request_is_spread_over_batches_and_joined(pool: Pool, stage
 
 
 async def test_batch_grows_while_the_worker_is_busy(pool: Pool, stage: Any) -> None:
-    """While the worker is busy a batch can still grow; a full one waits at the worker."""
+    """While the worker is busy a batch can grow; a full one waits at the worker."""
     submit(pool, request(b"a", b"b"))
     process = stage.processes[0]
     third = request(b"c")

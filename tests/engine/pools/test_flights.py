@@ -134,7 +134,7 @@ async def test_batches_that_cannot_be_recalled_stay(process: PlayedProcess, monk
 
 
 async def test_process_is_notified_of_rows_that_nobody_waits_for(process: PlayedProcess) -> None:
-    """In each batch that it has of the request; without a process, nothing happens."""
+    """The notice is for each of its batches with the request; without a process, nothing happens."""
     flights = fly(process)
     both = Request("id", [Row("id", 1)] * 3, [b"x"] * 3, 0.0)
     other = Request("id", [Row("id", 1)], [b"x"], 0.0)

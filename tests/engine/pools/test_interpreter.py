@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def own_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only what is installed can be imported."""
+    """Removes PYTHONPATH, so that only installed packages can be imported."""
     monkeypatch.delenv("PYTHONPATH", raising=False)
 
 

@@ -669,7 +669,7 @@ def test_slow_batches_do_not_wait_beside_an_idle_worker(
 
 
 async def _watch(pool: Pool, longest: dict[Any, float], step: float = 0.0005) -> None:
-    """For each batch that waits at a worker: how long another worker was idle beside it."""
+    """Measures for each batch that waits at a worker how long another worker was idle."""
     since: dict[Any, float] = {}
     while True:
         waiting = [batch for worker in pool.workers for batch in list(worker.flights.in_flight)[1:]]

@@ -179,7 +179,7 @@ def test_short_bursts_keep_their_workers() -> None:
 
 
 def test_quiet_pool_does_not_change() -> None:
-    """Without want nothing happens."""
+    """Without load nothing changes."""
     assert Simulation(lambda _: 2.0).run(1800).steps == []
 
 
@@ -287,7 +287,7 @@ def test_bounds() -> None:
 
 
 def test_changed_bounds() -> None:
-    """When somebody scales by hand the pauses begin anew."""
+    """After a manual change the pauses begin again."""
     scaler = Scaler(RULE)
     for n in range(4):
         scaler.decide(Sample(n / 2, 1.0, 1.0, 1), 1, 4)

@@ -225,7 +225,7 @@ async def test_failed_loads_are_tried_again_after_pauses(make: Any, stage: Any) 
 async def test_the_time_of_the_next_try_is_known(
     make: Any, stage: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While a worker waits for it."""
+    """The time is known while a worker waits for it."""
     monkeypatch.setattr(worker_module, "backoff", lambda: iter([0.0, 60.0]))
     monkeypatch.setattr(worker_module, "time", SimpleNamespace(time=lambda: 1000.0))
     worker = make()
@@ -450,7 +450,7 @@ async def test_silent_process_is_replaced(make: Any, stage: Any) -> None:
 
 
 async def test_process_that_gives_signs_of_life_is_left_alone(make: Any, stage: Any) -> None:
-    """However long it has nothing to do; one that has stopped to give them is not."""
+    """It stays, however long it is idle; a process that stops responding does not."""
     make(silence=30.0)
     process = await stage.enter()
     process.load()

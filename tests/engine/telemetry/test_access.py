@@ -269,7 +269,7 @@ def test_only_what_may_be_a_check_is_counted_with_its_target(logger) -> None:
     ],
 )
 def test_health_checks_have_a_path_without_names(target: str, path: str) -> None:
-    """So that clients cannot make series by asking for names."""
+    """Otherwise clients could create series by requesting names."""
     assert probe_path(target) == path
 
 

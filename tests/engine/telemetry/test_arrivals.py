@@ -85,7 +85,7 @@ def test_a_day_is_kept_in_little_memory() -> None:
 
 
 def test_bursts_are_not_smeared_over_the_quiet_after_them() -> None:
-    """However long it lasts; after a day the burst is forgotten, too."""
+    """This holds for any length of the quiet; after a day the burst is forgotten, too."""
     counted, history = metrics(), Arrivals(0.0)
     serve(counted, 100)
     history.look(1.0, counted, 1)

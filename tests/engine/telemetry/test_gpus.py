@@ -23,7 +23,7 @@ NOT_SUPPORTED, NO_PERMISSION, NO_SUCH_GPU, NO_LIBRARY, LOST = 3, 4, 6, 12, 15
 
 
 class NvmlError(Exception):
-    """As NVML's: ``value`` is its number."""
+    """Stands in for NVML's class: ``value`` is its number."""
 
     def __init__(self, value: int, text: str = "") -> None:
         super().__init__(text)
@@ -117,7 +117,7 @@ def nvml(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeNvml]:
 
 @pytest.fixture
 def gpus(nvml: FakeNvml) -> Gpus:
-    """Not read yet. Nobody waits in vain for a reading, however slow the machine is."""
+    """GPUs that were not read yet. No test waits in vain for a reading, however slow the machine is."""
     return Gpus(patience=3600)
 
 

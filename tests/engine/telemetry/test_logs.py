@@ -190,7 +190,7 @@ def test_log_directories():
 
 
 def test_unwritable_directory_leaves_the_console(tmp_path, capsys):
-    """Where no file can be written the server still starts and logs to the console (F56)."""
+    """If no file can be written, the server still starts and logs to the console (F56)."""
     (tmp_path / "file").write_text("")
     logs = setup_logging(tmp_path / "file", console=False)
     logging.getLogger("modelserver").info("alive")

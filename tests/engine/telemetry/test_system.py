@@ -45,7 +45,7 @@ def test_worker_memory_is_read():
 
 
 def test_worker_memory_is_0_without_descriptors(monkeypatch):
-    """Where nothing can be opened any more it is 0."""
+    """If no descriptor is left, the value is 0."""
 
     def process(pid):
         raise OSError(24, "Too many open files")

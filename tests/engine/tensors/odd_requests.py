@@ -38,7 +38,7 @@ _PARAMETERS = st.dictionaries(
 
 
 def _object(needed: dict[str, Any], other: dict[str, Any]) -> st.SearchStrategy[dict[str, Any]]:
-    """With what is needed more often than not; any of it may be something else."""
+    """An object that mostly has the required fields; any of them may be something else."""
     fields = {name: st.one_of(value, value, value, _ANYTHING) for name, value in {**needed, **other}.items()}
     gone = st.sets(st.sampled_from(sorted(needed)), max_size=1)
     full = st.fixed_dictionaries(

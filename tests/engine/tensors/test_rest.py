@@ -111,7 +111,7 @@ def test_empty_tensor_of_kserve_is_read() -> None:
     ],
 )
 def test_raw_requests_are_read(spec: TensorSpec, content: bytes, shape: tuple[int, ...]) -> None:
-    """With a header of 0 the body is the one input; all outputs are wanted in binary."""
+    """With a header of 0 the body is the one input, and all outputs are binary."""
     request = decode_request(content, "0", [spec])
     (x,) = request.inputs
 
@@ -135,7 +135,7 @@ def test_raw_requests_that_cannot_be_meant(specs: list[TensorSpec], what: str) -
 
 
 def test_requests_are_written_as_json() -> None:
-    """For those who read no binary data; everything else stays as it came."""
+    """Handlers that do not read binary data get these; everything else stays unchanged."""
     sized = an_input(data=None, parameters={"binary_data_size": 8, "own": 1})
     words = an_input(name="w", datatype="BYTES", shape=[1], data=None, parameters={"binary_data_size": 5})
     content, length = binary(

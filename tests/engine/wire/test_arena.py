@@ -81,7 +81,7 @@ def test_bytes_arrive(half: Half) -> None:
 
 @BOTH_WAYS
 def test_full_arena_says_so_at_once(half: Half) -> None:
-    """Where there is no room nothing is written and nobody waits; what was freed is used again."""
+    """If there is no room, nothing is written and nobody waits; freed room is used again."""
     places = [half.out.put([bytes([n]) * PAGE], PAGE) for n in range(9)]
     assert places == [*range(0, SMALL, 2 * PAGE), None]
 

@@ -351,7 +351,7 @@ def test_only_large_rows_lie_in_the_arena(arenas: Arenas) -> None:
 
 
 def test_memory_of_large_frames_is_used_again() -> None:
-    """Until it is given back; what a message refers to stays as it was."""
+    """It is used after it was released; memory that a message refers to stays unchanged."""
     reader: FrameReader[ToWorker] = FrameReader(to_worker_decoder)
     headers = msgspec.Raw(msgspec.msgpack.encode([(b"name", b"value")]))
     memory = []

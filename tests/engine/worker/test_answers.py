@@ -195,7 +195,7 @@ def test_prediction_without_a_json_form_is_unserializable(value: Any) -> None:
 
 @given(VALUES)
 def test_predictions_are_always_valid_json(value: Any) -> None:
-    """Whatever can be sent is JSON that a strict reader takes."""
+    """Every value that can be sent is JSON that a strict reader accepts."""
     try:
         content = encode_instance(value)
     except Unserializable:

@@ -205,7 +205,7 @@ async def test_failures_are_of_their_own_request(bench: Any, handle: Any, conten
 async def test_a_broken_gpu_ends_the_process(
     bench: Any, gpus: SimulatedGpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After the answer of the call that broke it; the server is informed before (F75)."""
+    """The process ends after the response to the call that broke it; the server is informed before (F75)."""
     ends: list[int] = []
     monkeypatch.setattr(os, "_exit", ends.append)
 

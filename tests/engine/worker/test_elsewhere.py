@@ -23,7 +23,7 @@ print(modelserver.__file__, modelserver_handlers.__file__, sys.path)
 
 @pytest.fixture(autouse=True)
 def own_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only what is installed can be imported."""
+    """Removes PYTHONPATH, so that only installed packages can be imported."""
     monkeypatch.delenv("PYTHONPATH", raising=False)
 
 

@@ -49,7 +49,7 @@ def test_a_gpu_is_tried_after_its_errors(gpus: SimulatedGpus, error: Exception) 
 
 @pytest.mark.parametrize("error", [*OF_ITS_MEMORY, ValueError("no number"), MemoryError()], ids=repr)
 def test_a_gpu_is_not_tried_after_other_errors(gpus: SimulatedGpus, error: Exception) -> None:
-    """Neither after those of its memory: nothing waits for its work."""
+    """It is not tried after errors of its memory, either: no request waits for its work."""
     gpus.fail()
 
     assert not is_broken_by(error)
@@ -57,7 +57,7 @@ def test_a_gpu_is_not_tried_after_other_errors(gpus: SimulatedGpus, error: Excep
 
 
 def test_a_full_gpu_is_not_broken(gpus: SimulatedGpus, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Though the tiny kernel has no memory."""
+    """The tiny kernel has no memory there."""
 
     def full(_device: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 MiB.")
@@ -120,7 +120,7 @@ def test_a_failed_call_holds_nothing_after_its_release(gpus: SimulatedGpus) -> N
 
 
 def test_caches_are_kept_after_other_errors(gpus: SimulatedGpus) -> None:
-    """Only where memory was exhausted they are needed."""
+    """They are emptied only if memory was exhausted."""
     release(ValueError("no number"))
 
     assert "empty_cache" not in gpus.calls

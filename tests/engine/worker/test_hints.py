@@ -55,7 +55,7 @@ class Forgetful(BaseHandler):
         return str(self.context.system_properties["model_dir"])
 
     def compute(self) -> object:
-        """Without a network."""
+        """A computation without a network."""
         return self.model(1)
 
 

@@ -114,7 +114,7 @@ def serve(handler: Halves) -> Serve:
 
 
 def test_a_batch_that_was_taken_back_is_not_computed(serve: Serve, handler: Halves) -> None:
-    """Neither if it was taken back before it was prepared nor after; what follows is."""
+    """It is not, whether it was taken back before it was prepared or after; the next batches are."""
     sent = serve([(1, ["a"]), (2, ["b"]), (3, ["c"])], taken_back=[1, 2])
 
     assert [m.sequence for m, _ in sent if isinstance(m, Result)] == [3]

@@ -328,7 +328,7 @@ def test_result_that_is_no_list_is_refused(returned: Any) -> None:
 
 @pytest.mark.parametrize(("surplus", "count"), [(-1, 3), (1, 5), (-4, 0)])
 def test_wrong_number_of_answers_is_refused(surplus: int, count: int) -> None:
-    """Too few and too many answers are never handed out by position (F19)."""
+    """Results are not assigned to rows by position if there are too few or too many (F19)."""
     bench = Bench(lambda data, context: [b"x"] * max(0, len(data) + surplus), isolate=False)
     instances = f"instances: expected 4, the handler returned {count}"
 
@@ -850,7 +850,7 @@ def test_numbers_come_from_the_gpu_where_the_error_has_none(gpus: SimulatedGpus)
 
 
 def test_whole_batches_are_tried_again(gpus: SimulatedGpus, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After many that were split: another process may have left the GPU."""
+    """This is done after many that were split, as another process may have left the GPU."""
     monkeypatch.setattr(row_limit, "SPLITS", 3)
     gpus.memory = 9 * GIB
     bench, channel = connected(greedy(gpus))

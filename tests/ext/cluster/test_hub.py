@@ -156,7 +156,7 @@ async def test_greeting_may_come_byte_by_byte(hub: Hub, visit: Visit) -> None:
     ids=["http", "random", "megabyte", "more"],
 )
 async def test_garbage_is_answered_with_the_end(hub: Hub, visit: Visit, data: bytes) -> None:
-    """Whoever says something else than a greeting learns nothing."""
+    """A client that sends anything but a greeting gets no information."""
     peer = await visit()
     await peer.challenged()
     peer.writer.write(data)

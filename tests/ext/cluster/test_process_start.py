@@ -87,7 +87,7 @@ def replace_dir(load: Load, folder: str) -> Load:
 
 @pytest.mark.parametrize("data", [{"version": "0.0.1"}, {"python": "3.1"}])
 async def test_another_version_is_refused(start: ProcessStart, data: dict[str, str]) -> None:
-    """With both versions."""
+    """The error has both versions."""
     await arrive(start, **data)
     with pytest.raises(NoPlace, match=rf"^node n1 \(host1\) has modelserver .*{next(iter(data.values()))}"):
         await start.arrived(5.0)

@@ -100,7 +100,7 @@ async def test_no_process_can_be_started(placer: ProcessPlacer, monkeypatch: pyt
 
 
 async def test_closing_ends_all_agents(placer: ProcessPlacer, agent: Callable[[str], None]) -> None:
-    """None is left behind."""
+    """No agent is left."""
     agent("exec sleep 60")
     placements = [await placer.place(["x"], Demand(), "W-1") for _ in range(3)]
     await placer.close()

@@ -157,7 +157,7 @@ _PLACE = PlaceActors(1, "a", ["the-invitation"], {"num_cpus": 1})
 
 
 def test_an_actor_is_created_detached(places: ActorPlaces, ray: PlayedRay, reports: list[FromHelper]) -> None:
-    """With its name and options; the invitation comes by a call. It is placed once it answers."""
+    """It has its name and options; a call sends the invitation. It is placed when it responds."""
     places.handle(_PLACE)
     until(lambda: ray.actor.invitations)
     assert reports == []
@@ -345,7 +345,7 @@ def test_a_group_is_given_back(places: ActorPlaces, ray: PlayedRay, reports: lis
 
 
 def test_an_address_that_does_not_answer_is_said() -> None:
-    """With the system's reason."""
+    """The error has the system's reason."""
     assert unreachable("127.0.0.1:1") == "nothing answers at 127.0.0.1:1: Connection refused"
 
 

@@ -75,7 +75,7 @@ def ray(monkeypatch: pytest.MonkeyPatch) -> PlayedRay:
     ],
 )
 def test_loopback_is_recognised(host: str, loopback: bool) -> None:
-    """By what the name stands for."""
+    """The check resolves the name."""
     assert is_loopback(host) is loopback
 
 
@@ -164,7 +164,7 @@ def test_a_cluster_without_nodes_is_refused(ray: PlayedRay) -> None:
 def test_what_ray_raises_is_one_line(
     ray: PlayedRay, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
-    """Even its way of ending the process."""
+    """This includes the exception with which it ends the process."""
 
     def fail(**_options: object) -> None:
         raise error
@@ -211,7 +211,7 @@ def test_versions_are_compared_as_ray_does(
 
 
 def test_another_token_is_explained() -> None:
-    """Where the server takes it from."""
+    """The error names the source of the server's token."""
     words = explained(AuthenticationError("RPC error.\nEnsure that"), "10.0.0.1:6379")
 
     assert "demands another token: the server needs RAY_AUTH_MODE=token and the cluster's token in" in words

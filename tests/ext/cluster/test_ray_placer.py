@@ -117,7 +117,7 @@ _WAITING = Demand(num_gpus=1)
 
 
 def test_a_demand_becomes_an_actors_options() -> None:
-    """In Ray's words; what is not asked for is left out."""
+    """The options have Ray's names; resources that are not requested are left out."""
     everything = Demand(0.5, 2, 1 << 30, {"disk": 1}, {"zone": "in(a, b)"}, "pack")
 
     assert options_of(Demand()) == {"num_cpus": 1.0, "num_gpus": 0.0}
@@ -177,7 +177,7 @@ async def test_the_agents_of_a_workers_ranks_are_a_group(placer: RayPlacer, play
 
 
 async def test_a_place_ends_with_its_actor(placer: RayPlacer, played: Played) -> None:
-    """In the helper's words; withdrawing it then does nothing."""
+    """The reason is the helper's; withdrawing the place then does nothing."""
     played.play("""
         join()
         for request in requests():

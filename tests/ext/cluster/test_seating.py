@@ -74,7 +74,7 @@ def test_ranks_on_several_machines_have_torchruns_variables() -> None:
 
 
 def test_ranks_on_one_machine_meet_there() -> None:
-    """Whatever its firewall lets in from others."""
+    """They meet there whatever its firewall accepts from other machines."""
     assert variables(specs("a", "a"), "MASTER_ADDR") == ["127.0.0.1"] * 2
 
 

@@ -147,7 +147,7 @@ def test_what_was_measured_stands_beside_it() -> None:
 
 
 def test_percentiles_are_interpolated_within_a_bucket() -> None:
-    """As Prometheus does; what lies above the last bound counts as that bound."""
+    """Prometheus does the same; values above the last bound count as that bound."""
     bounds = (0.01, 0.02)
     results = [
         quantile(share, bounds, counts)

@@ -80,7 +80,7 @@ def on(server: HTTPServer, host: str = "0.0.0.0", scheme: str = "http") -> dict[
 
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where it says so."""
+    """The file with the server's addresses."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     return address_file()
 
@@ -104,7 +104,7 @@ def test_server_is_asked_at_its_address(host: str) -> None:
 
 
 def test_a_unix_socket_is_asked(tmp_path: Path) -> None:
-    """Where the inference address is one."""
+    """The inference address may be one."""
     path = tmp_path / "socket"
     for _ in running(UnixServer(str(path), Answers)):  # type: ignore[arg-type]
         assert ask(description(Address("unix", path=str(path)))) == "ready"

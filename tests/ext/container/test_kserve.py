@@ -162,6 +162,6 @@ def test_no_configuration_is_one_too(tmp_path: Path) -> None:
 
 
 def test_a_configuration_that_cannot_be_read_is_said(tmp_path: Path) -> None:
-    """With its name and the reason."""
+    """The error has its name and the reason."""
     with pytest.raises(ConfigError, match=r"missing\.properties"):
         configuration(Layout(tmp_path, "a.mar", tmp_path / "missing.properties"), PodPorts())

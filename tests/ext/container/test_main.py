@@ -138,7 +138,7 @@ def test_kserves_own_runtime_needs_no_other_arguments(
 
 
 def test_a_folder_without_models_ends_the_container(tmp_path: Path, temp: Path) -> None:
-    """With a line that says so; nothing is written."""
+    """A message says so; nothing is written."""
     with pytest.raises(ConfigError, match="No model"):
         prepare([f"--model-dir={tmp_path}"], {})
 

@@ -78,7 +78,7 @@ def test_metadata_are_decoded_in_order() -> None:
     ],
 )
 def test_timeout_is_read_with_its_unit(data: bytes, seconds: float) -> None:
-    """At most eight digits and a unit."""
+    """A timeout has at most eight digits and a unit."""
     assert read_head([*USUAL, (b"grpc-timeout", data)]).timeout == pytest.approx(seconds)
 
 

@@ -20,7 +20,7 @@ _SERVING, _NOT_SERVING, _UNKNOWN = 1, 2, 3
 
 
 class Registry:
-    """Has one model."""
+    """A registry with one model."""
 
     def __init__(self) -> None:
         self.healthy = True

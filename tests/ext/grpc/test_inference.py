@@ -40,7 +40,7 @@ class Pool:
 
 
 class Registry:
-    """Has one model."""
+    """A registry with one model."""
 
     def __init__(self) -> None:
         self.healthy = True

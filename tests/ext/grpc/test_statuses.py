@@ -173,7 +173,7 @@ def test_management_error_has_its_code(error: ModelServerError, code: StatusCode
     ],
 )
 def test_open_inference_error_has_its_code(error: ModelServerError, code: StatusCode, text: str) -> None:
-    """By the status and the text that V2 has over REST."""
+    """The code follows the status and the text that V2 has over REST."""
     assert open_inference_status(error) == (code, text)
 
 

@@ -36,7 +36,7 @@ def asking(**fields: Any) -> Any:
 
 
 def read(request: Any) -> InferRequest:
-    """For a model that takes anything."""
+    """Reads a request for a model that accepts anything."""
     return read_request(request, InputRules("m", Signature()))
 
 
@@ -182,7 +182,7 @@ def make_request(rows: int = 2, **parameters: Any) -> Any:
 
 
 def test_rows_are_taken_apart() -> None:
-    """Of a model that takes rows; on the loop and by a helper alike."""
+    """This is for a model that takes rows; the loop and a helper have the same result."""
     here, off_loop = (
         read_message(make_request(), TAKES),
         read_bytes(make_request().SerializeToString(), TAKES),
@@ -205,7 +205,7 @@ def test_another_model_gets_the_whole_as_json() -> None:
 
 
 def test_sequence_parameters_become_headers() -> None:
-    """Only where the model has sequences; the parameters are taken out then."""
+    """They do only if the model has sequences; the parameters are then removed."""
     data = {"sequence_id": 7, "sequence_start": True, "sequence_end": False}
 
     for splits in (True, False):
@@ -222,7 +222,7 @@ def test_wrong_sequence_parameter_is_refused() -> None:
 
 
 def test_heavy_request_is_left_to_a_helper() -> None:
-    """Where it must be light."""
+    """With ``light=True`` such a request raises TooHeavy, and the caller uses a helper."""
     request = make_request(0)
     request.inputs[0].shape[:] = [LIGHT_BYTES + 1, 1]
     request.inputs[0].ClearField("contents")

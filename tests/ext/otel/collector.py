@@ -69,7 +69,7 @@ class Collector:
         return [span for span in list(self.spans) if span.trace_id == trace_id]
 
     def wait(self, happened: Callable[[], object], what: str) -> None:
-        """Until ``happened`` is true; fails the test if that takes too long."""
+        """Waits until ``happened`` is true; fails the test if that takes too long."""
         deadline = time.monotonic() + PATIENCE
         while not happened():
             assert time.monotonic() < deadline, f"waited in vain: {what}; {self.spans[-20:]}"

@@ -19,7 +19,7 @@ from modelserver.ext.otel.metrics import MetricsSender, interval, points, read
 
 
 def server_metrics() -> ServerMetrics:
-    """With a metric of each kind besides the server's own."""
+    """The server's metrics, and one metric of each kind."""
     metrics = ServerMetrics(hostname="h")
     metrics.add(Counter("own_total", "Counts.", ("kind",))).labels("a").add(3)
     metrics.add(Gauge("own_level", "A level.")).labels().set(-2.5)

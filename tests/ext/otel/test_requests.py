@@ -144,7 +144,7 @@ def test_an_answer_ends_the_span() -> None:
 
 @pytest.mark.parametrize(("status", "fails"), [(200, False), (404, False), (500, True), (503, True)])
 def test_statuses_are_on_the_span(status: int, fails: bool) -> None:
-    """Only what is the server's fault has failed."""
+    """Only spans of server errors have failed."""
     exchange, store = traced()
     exchange.watcher.replied(status, b"", "", b"")
 

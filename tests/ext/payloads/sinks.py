@@ -53,7 +53,7 @@ class SinkServer:
 
 
 def wait_for(happened: Callable[[], object], what: str) -> None:
-    """Until ``happened`` is true; fails the test if that takes too long."""
+    """Waits until ``happened`` is true; fails the test if that takes too long."""
     deadline = time.monotonic() + PATIENCE
     while not happened():
         assert time.monotonic() < deadline, f"waited in vain: {what}"

@@ -51,7 +51,7 @@ def test_frames_are_split_from_any_pieces() -> None:
 
 
 def test_losses_are_written_in_words() -> None:
-    """Only what was lost is mentioned."""
+    """Only actual losses are mentioned."""
     assert str(Lost()) == ""
     assert str(Lost(large=2)) == "2 were too large"
 

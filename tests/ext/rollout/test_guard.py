@@ -72,7 +72,7 @@ def test_nothing_goes_up_that_breaks_a_bound(goal: Promotion, seen: Evidence) ->
 
 @given(GOALS, st.lists(st.booleans(), max_size=300))
 def test_it_goes_back_early_only_if_the_bound_cannot_be_kept(goal: Promotion, failures: list[bool]) -> None:
-    """Whatever the answers to come are: good ones alone would not have been enough."""
+    """It does so whatever the next answers are: good ones alone would not have been enough."""
     failed = 0
     for number, failure in enumerate(failures, 1):
         failed += failure

@@ -20,7 +20,7 @@ def test_percentile_is_within_one_interval(values: list[float], share: float) ->
 
 @given(st.lists(st.floats(1e-5, 1000)), st.floats(1e-5, 1000))
 def test_only_longer_latencies_are_above(values: list[float], bound: float) -> None:
-    """Only what was longer for certain counts."""
+    """A latency counts only if it certainly was longer."""
     latencies = Latencies()
     for value in values:
         latencies.add(value)
@@ -42,5 +42,5 @@ def test_extreme_latencies_are_counted() -> None:
 
 
 def test_milliseconds_have_three_digits() -> None:
-    """With three digits after the point."""
+    """They have three digits after the point."""
     assert (milliseconds(0.0123456), milliseconds(None)) == (12.346, None)

@@ -70,7 +70,7 @@ def test_a_document_says_the_same_again() -> None:
     ],
 )
 def test_what_is_no_plan_is_refused(document: Any) -> None:
-    """With status 400."""
+    """The status is 400."""
     with pytest.raises(BadRequest):
         check(patched(Plan(), document), ["1.0", "2.0"], "1.0")
 
@@ -116,7 +116,7 @@ def test_plans_that_cannot_be_carried_out_are_refused(parts: Any, message: str) 
     ],
 )
 def test_document_for_no_versions_is_refused(document: Any, message: str) -> None:
-    """Are refused whichever there are; others may wait for theirs."""
+    """It is refused whichever versions there are; versions that a valid one names may come later."""
     with pytest.raises(BadRequest) as refused:
         check_form(document)
 

@@ -55,7 +55,7 @@ def plan_of(registry: Registry) -> Plan | None:
 
 
 async def test_all_versions_have_the_same_traffic(registry: Registry, router: TrafficRouter) -> None:
-    """Also one that comes later; each change is saved."""
+    """A version that comes later has it too; each change is saved."""
     saved: list[Plan | None] = []
 
     async def save() -> None:
@@ -74,7 +74,7 @@ async def test_all_versions_have_the_same_traffic(registry: Registry, router: Tr
 async def test_a_plan_that_is_refused_changes_nothing(
     registry: Registry, router: TrafficRouter, document: Any
 ) -> None:
-    """With or without one before."""
+    """This holds with and without a plan before."""
     with pytest.raises(BadRequest):
         await router.change("m", document)
     assert plan_of(registry) is None
@@ -138,7 +138,7 @@ async def test_a_default_gets_everything(registry: Registry, router: TrafficRout
 async def test_a_version_that_is_unregistered_leaves_its_weight(
     registry: Registry, router: TrafficRouter
 ) -> None:
-    """To the others; with the last one the traffic is gone."""
+    """The others get it; with the last version the traffic is removed."""
     await router.change("m", HALVES)
     await registry.unregister("m", "2.0")
     assert plan_of(registry) == Plan({"1.0": 100})
@@ -196,7 +196,7 @@ async def test_sequences_are_not_divided(
 async def test_a_file_may_set_it(
     registry: Registry, builder: VersionBuilder, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Once all versions that it names are there; before that there is a warning."""
+    """It applies when all versions that it names are there; before that there is a warning."""
     builder.options = {"traffic": {"2.0": 50, "4.0": 50}}
     await register(registry, "m-3.0.mar")
     assert plan_of(registry) is None

@@ -58,7 +58,7 @@ def named(schema: Any) -> Any:
 
 
 async def test_what_was_asked_for_is_told_again(model: Any) -> None:
-    """With what holds now; the document has every field."""
+    """The document also has the current state, and every field."""
     description = json.loads(pretty(describe_traffic(model)))
 
     assert {part: description[part] for part in WHOLE} == WHOLE
@@ -69,7 +69,7 @@ async def test_what_was_asked_for_is_told_again(model: Any) -> None:
 
 
 async def test_without_traffic_the_default_gets_everything(model: Any) -> None:
-    """If it is ready."""
+    """It does so if it is ready."""
     model.traffic.close()
     model.traffic = None
     assert describe_traffic(model) == {"modelName": "m", "default": "1.0", "effective": {"1.0": 100}}

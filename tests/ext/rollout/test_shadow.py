@@ -15,7 +15,7 @@ from modelserver.ext.rollout.shadow import Shadow
 
 
 class Spare:
-    """Has time unless the test says otherwise."""
+    """A model that has time unless the test changes this."""
 
     def __init__(self) -> None:
         self.has = True
@@ -121,7 +121,7 @@ async def test_copies_wait_for_what_matters_more(primary: Version, pool: Pool, w
 async def test_only_so_many_copies_wait(
     primary: Version, pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By number and by bytes; the rest is dropped and counted."""
+    """Copies are limited by number and by bytes; the rest is dropped and counted."""
     monkeypatch.setattr(shadows, "MOST_WAITING", 3)
     shadow = shadow_of(pool)
     for _ in range(5):

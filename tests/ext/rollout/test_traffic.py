@@ -80,7 +80,7 @@ async def test_weights_share_the_requests(direct: Direct) -> None:
 
 
 async def test_a_header_decides(direct: Direct) -> None:
-    """In any case; without it chance does."""
+    """Its name may be in any case; without it the choice is random."""
     traffic = direct(weights=HALVES, sticky="X-User")
     users = [Counter(chosen(traffic, 5, HeadersOnly(x_USER=f"u{number}"))) for number in range(40)]
 
@@ -221,7 +221,7 @@ async def test_a_dry_run_only_says_it(direct: Direct, versions: dict[str, Versio
 async def test_copies_count_for_a_promotion(
     direct: Direct, versions: dict[str, Version], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before the first step there is nothing else."""
+    """Before the first step nothing else counts."""
     monkeypatch.setattr("modelserver.ext.rollout.shadow.SOON", 0)
     traffic = direct(shadow=SHADOW, promote={"after": 8, "agreement": 1, "steps": [10]})
     serve(traffic, versions["1.0"], 8)
@@ -250,7 +250,7 @@ async def test_versions_come_and_go(direct: Direct, versions: dict[str, Version]
 
 
 async def test_a_replaced_version_keeps_its_part(direct: Direct, versions: dict[str, Version]) -> None:
-    """Under its name or another; what the promotion has counted is forgotten."""
+    """It keeps its part under its name or another; the counts of the promotion are reset."""
     traffic = direct(weights=HALVES, shadow=SHADOW, promote={"after": 10, "errors": 0.1})
     serve(traffic, versions["2.0"], 9)
     again, other = Version("2.0"), Version("2.1")
@@ -266,7 +266,7 @@ async def test_a_replaced_version_keeps_its_part(direct: Direct, versions: dict[
 
 
 async def test_shadows_that_stay_keep_their_counts(direct: Direct) -> None:
-    """Whatever else is changed; one with other settings begins anew."""
+    """Other changes do not matter; a shadow with other settings begins anew."""
     remaining = direct(shadow=SHADOW).shadows["2.0"]
 
     assert direct(weights=HALVES).shadows["2.0"] is remaining

@@ -201,7 +201,7 @@ def test_what_had_not_begun_is_not_lost() -> None:
 
 
 def test_lost_ids_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So many are kept and no more: clients cannot fill the memory."""
+    """Their number is limited, so clients cannot fill the memory."""
     monkeypatch.setattr(sequences, "MAX_LOST", 1)
     sut = queue(limits=SequenceLimits(10.0, max_sequences=2))
     for first, second in ("ab", "cd"):
@@ -292,7 +292,7 @@ def test_sequence_ends_after_its_lifetime() -> None:
 
 
 def test_sequence_without_a_lifetime_goes_on() -> None:
-    """Without a ``max_age`` a busy sequence lives as long as it likes."""
+    """Without a ``max_age`` the life of a busy sequence is unlimited."""
     sut = queue(limits=SequenceLimits(10.0))
     put(sut, step("a"))
 
@@ -316,7 +316,7 @@ def test_handler_ends_a_running_one() -> None:
 
 
 def test_client_ends() -> None:
-    """After a request that says it is the last no other is taken; its sequence ends with it."""
+    """After its last request a sequence accepts no other, and ends."""
     sut = queue()
     run_first_steps(sut, "a")
     put(sut, step("a", ends=True))
@@ -376,7 +376,7 @@ def test_drained_queue_is_empty() -> None:
 
 
 def test_only_what_has_no_worker_is_drained() -> None:
-    """Only what would need a worker to begin with comes out."""
+    """Only requests that would need a worker to begin with are drained."""
     sut = queue()
     run_first_steps(sut, "a")
     put(sut, step("a"), step("b"))

@@ -59,7 +59,7 @@ def test_unreachable_store_is_reported(tmp_path: Path) -> None:
 
 
 def test_it_ends_with_the_server(tmp_path: Path) -> None:
-    """When nobody holds its input any more."""
+    """It ends when no process holds its input any more."""
     process = start(tmp_path)
     assert process.stdin is not None
     assert process.stdout is not None

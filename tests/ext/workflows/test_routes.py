@@ -99,7 +99,7 @@ async def test_workflow_is_registered() -> None:
     ],
 )
 async def test_workflows_are_listed_in_pages(query: str, names: list[str], token: str | None) -> None:
-    """By name; as in TorchServe, a full last page has a token too."""
+    """They are sorted by name; as in TorchServe, a full last page has a token too."""
     data = (await ask("GET", f"/workflows{query}", Workflows())).json()
 
     assert [each["workflowName"] for each in data["workflows"]] == names

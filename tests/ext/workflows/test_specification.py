@@ -18,7 +18,7 @@ MODELS = "models:\n  m:\n    url: m.mar\n"
 
 
 def parse(text: str, functions: str | None = FUNCTIONS) -> Specification:
-    """With the functions above."""
+    """Parses a specification with the functions above."""
     return parse_specification(text, "flow.yaml", functions)
 
 
@@ -49,7 +49,7 @@ def test_what_may_be_left_out() -> None:
 
 
 def test_unknown_keys_are_warned_of() -> None:
-    """With a guess; models that no node needs are nobody's concern."""
+    """The warning has a guess; there is none for models that no node needs."""
     data = parse(f"{MODELS}    batch_size: 3\n  spare: {{url: absent.mar}}\ndag: {{m: []}}\nmodel: 1\n")
 
     assert list(data.nodes) == ["m"]

@@ -78,7 +78,7 @@ class Known:
 
 @pytest.fixture
 async def known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Known:
-    """Without workflows so far."""
+    """The known names, without workflows so far."""
     # Of a double, which is no dataclass.
     monkeypatch.setattr("modelserver.ext.workflows.workflows.replace", lambda archive, **_: archive)
     return Known(tmp_path)

@@ -115,7 +115,7 @@ GAUGE = MetricTypes.GAUGE
 
 
 def test_get_metric_finds_what_was_declared_or_added(cache: MetricsCache) -> None:
-    """By name and type; a second declaration takes the place of the first."""
+    """It searches by name and type; a second declaration replaces the first."""
     first = cache.add_metric_to_cache("n", "count")
     assert cache.get_metric("n") is first
     second = cache.add_metric_to_cache("n", "count", ["a"])

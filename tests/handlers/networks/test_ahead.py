@@ -30,7 +30,7 @@ class Peculiar(Net):
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the code is kept."""
+    """The folder of compiled code."""
     monkeypatch.setenv("MODELSERVER_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache" / "ahead"
 

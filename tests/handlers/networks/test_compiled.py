@@ -75,7 +75,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
 
 
 def assert_computes_the_same(run: Any, *counts: int) -> None:
-    """For batches of so many rows."""
+    """The results are equal for batches of so many rows."""
     net = Net()
     for count in counts:
         with torch.inference_mode():

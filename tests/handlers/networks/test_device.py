@@ -32,7 +32,7 @@ def no_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_model_without_a_gpu_is_on_the_cpu(gpus: SimulatedGpus) -> None:
-    """Whatever GPUs there are: none is touched."""
+    """No GPU of the machine is used."""
     assert choose_device(None) == ("cpu", torch.device("cpu"))
     assert gpus.calls == []
 
@@ -58,7 +58,7 @@ def test_the_gpu_is_the_current_device_of_all_threads(gpus: SimulatedGpus) -> No
 
 @pytest.mark.usefixtures("no_cuda")
 def test_apples_gpus_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If torch has no CUDA device."""
+    """They are used if torch has no CUDA device."""
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
 
     assert choose_device(0) == ("mps", torch.device("mps"))
@@ -66,7 +66,7 @@ def test_apples_gpus_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("no_cuda")
 def test_a_torch_for_cpus_runs_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a warning that says why."""
+    """There is a warning with the reason."""
     monkeypatch.setattr(torch.version, "cuda", None)
     warnings: list[str] = []
 

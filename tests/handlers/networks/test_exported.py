@@ -113,7 +113,7 @@ def test_any_number_of_rows_is_computed_by_an_onnx_model() -> None:
 
 
 def test_named_inputs_and_others_are_passed_on() -> None:
-    """Only tensors are cut; numbers come to each part."""
+    """Only tensors are split; each part gets the same numbers."""
 
     def run(x: torch.Tensor, *, y: torch.Tensor, factor: int) -> dict[str, torch.Tensor]:
         assert len(x) == len(y) == 2
@@ -285,7 +285,7 @@ def runtime(model: Path, gpus: SimulatedGpus, monkeypatch: pytest.MonkeyPatch) -
 def test_the_session_is_on_the_workers_gpu(
     runtime: GpuRuntime, model: Path, make_context: Any, begin: Any
 ) -> None:
-    """And cuDNN does not try all of its algorithms while requests wait."""
+    """cuDNN does not try all of its algorithms while requests wait."""
     context = make_context(model, serializedFile="relu.onnx")
     context.system_properties["gpu_id"] = 1
     handler = BaseHandler()
@@ -461,7 +461,7 @@ def signature(kind: type[BaseHandler], network: Any) -> Any:
 
 
 def test_a_program_declares_its_tensors(exported: Any) -> None:
-    """By the names of ``forward``'s arguments; outputs are named as in answers."""
+    """The inputs have the names of ``forward``'s arguments; outputs have those in responses."""
     result = signature(BaseHandler, exported)
 
     assert result.inputs.tensors == (("x", "FP32", (-1, 3)), ("y", "INT64", (-1,)))

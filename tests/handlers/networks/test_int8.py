@@ -643,7 +643,7 @@ def test_rows_beyond_the_limit_are_left_out(archive: Path) -> None:
     ],
 )
 def test_sets_that_there_are_not_are_named(archive: Path, name: str, reason: str) -> None:
-    """So are names that lead out of the archive: nothing else of the machine is read."""
+    """Names that lead out of the archive are errors too: no other file of the machine is read."""
     (archive / "empty").mkdir()
     numpy.save(archive.parent / "secret.npy", numpy.zeros((2, 3)))
 

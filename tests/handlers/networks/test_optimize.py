@@ -187,7 +187,7 @@ def test_later_hooks_are_called(runs: list[int]) -> None:
 
 
 def test_a_copy_is_plain() -> None:
-    """Whoever copies the network to change it gets what the changed layers compute."""
+    """A copy, which may be changed, computes what the changed layers compute."""
     model = settled(Block())
     optimize(model, SHAPE)
     changed = copy.deepcopy(model)

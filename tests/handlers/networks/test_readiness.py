@@ -87,7 +87,7 @@ def test_every_size_is_computed_to_its_end(gpus: SimulatedGpus) -> None:
 
 @pytest.mark.parametrize("message", ["no such rows", "\"slow_conv\" not implemented for 'CUDA'"])
 def test_a_mistake_in_the_network_is_a_warning(message: str, caplog: pytest.LogCaptureFixture) -> None:
-    """On a GPU as on a processor: the rows may be others than those of clients."""
+    """It is one on a GPU and on a processor: clients may send other rows."""
 
     def run(_rows: torch.Tensor) -> None:
         raise ValueError(message)

@@ -59,7 +59,7 @@ def test_pictures_of_many_sizes_are_resized_at_once(filter_: Image.Resampling) -
 
 
 def test_weights_of_a_new_size_take_few_steps_of_python() -> None:
-    """Whatever the size: other threads get the interpreter's lock soon."""
+    """This holds for any size: other threads get the interpreter's lock soon."""
 
     def build() -> None:
         for axis in (frame.across, frame.down):
@@ -87,7 +87,7 @@ class Counting(TorchDispatchMode):
 
 
 def test_pictures_of_many_sizes_take_one_launch_more_each() -> None:
-    """Not a group of launches for each size."""
+    """There is no group of launches for each size."""
 
     def launches(sizes: list[tuple[int, int]]) -> int:
         frames = [frame for size in sizes if (frame := Frame.of(size, 64, 56))]

@@ -313,7 +313,7 @@ def test_rows_may_be_read_at_different_speeds() -> None:
 
 
 def test_an_error_reaches_all_rows() -> None:
-    """After the parts that came before it; no row ends as if it were complete."""
+    """It comes after the parts before it; no row ends as if it were complete."""
 
     def steps() -> Generator[list[int], None, None]:
         yield [1, 2]

@@ -74,7 +74,7 @@ def test_schemas_have_names_of_their_own() -> None:
 
 @pytest.mark.parametrize("annotation", [None, Any, type(None)])
 def test_nothing_is_known(annotation: Any) -> None:
-    """Without an annotation nothing is claimed."""
+    """Without an annotation the signature is empty."""
     assert described(annotation, "x").tensors == ()
 
 

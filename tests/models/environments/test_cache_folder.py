@@ -26,7 +26,7 @@ def test_xdg_folder_is_used(tmp_path: Path) -> None:
 
 
 def test_home_folder_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without either it is in the home directory."""
+    """Without either variable it is in the home directory."""
     monkeypatch.setenv("HOME", str(tmp_path))
 
     assert cache_folder("x", {}) == tmp_path / ".cache" / "modelserver" / "x"

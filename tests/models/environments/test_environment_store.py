@@ -37,7 +37,7 @@ def names(folder: Path) -> list[str]:
 
 
 def never() -> None:
-    """For locks that are free."""
+    """Stands in for locks that are free."""
     raise AssertionError("the lock is held")
 
 

@@ -65,7 +65,7 @@ def model_dir(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Where environments are kept."""
+    """The folder of environments."""
     made = tmp_path / "environments"
     made.mkdir()
     return made

@@ -98,7 +98,7 @@ def test_changes_read_all_options_that_may_change(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in REQUESTABLE if name not in {"min_workers", "max_workers"}])
 def test_replacements_take_over_what_was_asked_for(name: str) -> None:
-    """Where the replacement does not say otherwise itself."""
+    """They apply unless the replacement sets them itself."""
     value = value_of(name)
     before: Any = SimpleNamespace(
         name="m",
@@ -112,7 +112,7 @@ def test_replacements_take_over_what_was_asked_for(name: str) -> None:
 
 @pytest.mark.parametrize("name", _OWN)
 def test_snapshots_give_back_own_options(name: str) -> None:
-    """Under the name that model-config.yaml has for them, and of the right type."""
+    """They have the names that model-config.yaml has for them, and the right types."""
     for value, is_read in ((value_of(name), True), ([], False)):
         text = json.dumps({"models": {"m": {"1.0": {"marName": "m.mar", _OWN[name].key: value}}}})
         if is_read:
@@ -134,7 +134,7 @@ def test_what_is_shown() -> None:
 @pytest.mark.parametrize("name", ["max_worker_memory", "max_worker_requests"])
 @pytest.mark.parametrize("value", [-1, 1 << 60])
 def test_values_out_of_range_are_refused_by_name(name: str, value: int) -> None:
-    """In a registration as in a change."""
+    """This holds for registrations and changes."""
     for refused in (Registration, Change.of):
         with pytest.raises(BadRequest, match=name):
             refused(**{name: value})

@@ -55,7 +55,7 @@ def test_signature_is_read() -> None:
     ],
 )
 def test_what_cannot_be_meant_is_refused(text: str, what: str) -> None:
-    """With the place and what is allowed."""
+    """The error has the place and the allowed values."""
     message = refusal(text)
 
     assert message.startswith("model-config.yaml: signature=")

@@ -42,7 +42,7 @@ def test_one_port_has_one_scheme(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("line", ["keystore_type=JKS", "private_key_file=config.properties"])
 def test_tls_is_checked_where_it_is_used(tmp_path: Path, line: str) -> None:
-    """Without an https address a keystore of Java and half a pair hurt nobody."""
+    """Without an https address a Java keystore and half a pair are ignored."""
     assert load(tmp_path, line).config_file is not None
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def is_without_effect(key: Key) -> bool:
-    """With nothing else set."""
+    """Whether a setting has no effect if nothing else is set."""
     switches = ("enable_batcher",)
     return (
         key.category == "N"

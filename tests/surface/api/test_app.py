@@ -15,7 +15,7 @@ from modelserver.surface.api.services import Services
 
 
 async def test_examples_go_to_the_listener_that_was_asked() -> None:
-    """Whatever its port is; names of parameters are not broken inside words."""
+    """This holds for any port; names of parameters are not broken inside words."""
     for role, port in (("inference", 8080), ("management", 8081), ("metrics", 8082)):
         app = build_app(
             {cast("Any", role)}, Services(*(cast("Any", None),) * 2, Settings(), *(cast("Any", None),) * 5)

@@ -189,7 +189,7 @@ async def test_register(query: str, complete: bool, status: int, text: str) -> N
 
 
 async def test_failure_to_load_is_the_response_to_a_registration() -> None:
-    """With its status and its cause."""
+    """The response has its status and its cause."""
     registry = Registry()
     registry.error = StartFailed("Failed to start workers: no module", 507)
 
@@ -197,7 +197,7 @@ async def test_failure_to_load_is_the_response_to_a_registration() -> None:
 
 
 async def test_first_of_repeated_parameters() -> None:
-    """Of a parameter given twice the first counts (reference 4.1)."""
+    """If a parameter is repeated, the first counts (reference 4.1)."""
     registry = Registry()
     await ask(registry, "POST", "/models?url=first.mar&url=second.mar")
 

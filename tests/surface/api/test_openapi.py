@@ -82,7 +82,7 @@ _SEGMENTS = (
 
 
 def test_each_form_of_inference_is_described() -> None:
-    """Whatever path predicts or explains stands in the document."""
+    """The document has every path that predicts or explains."""
     paths = describe_listener("inference")["paths"]
     forms = [
         re.compile(

@@ -21,7 +21,7 @@ def request(query: list[tuple[str, str]] | None = None, body: bytes = b"", conte
 
 
 def test_first_of_repeated_query_parameters_wins() -> None:
-    """As TorchServe reads them (reference 4.1)."""
+    """TorchServe does the same (reference 4.1)."""
     parameters = Parameters.of_query(request([("a", "1"), ("a", "2"), ("b", "")]))
 
     assert parameters.text("a") == "1"
@@ -68,7 +68,7 @@ def test_absent_number_takes_the_default_in_silence(caplog: pytest.LogCaptureFix
     [("true", True), ("TRUE", True), (True, True), ("false", False), ("1", False), ("", False)],
 )
 def test_booleans_are_true_only_for_true(value: Any, truth: bool) -> None:
-    """In any case; everything else given is false (reference 4.1)."""
+    """``true`` may be in any case; every other value is false (reference 4.1)."""
     assert Parameters({"b": value}).boolean("b") is truth
     assert Parameters({}).boolean("b") is None
 
@@ -141,7 +141,7 @@ def test_what_is_no_switch_is_refused() -> None:
 
 
 def test_unknown_names_are_told_with_a_guess(caplog: pytest.LogCaptureFixture) -> None:
-    """To the sender and the log; of very many the first few."""
+    """The sender and the log get the warning; of very many names it has the first few."""
     parameters = Parameters({"batchsize": 8, "zzz": 1, "url": "u"})
     parameters.warn_of_unknown(("url", "batch_size"))
 

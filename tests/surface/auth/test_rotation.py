@@ -25,7 +25,7 @@ def give(path: Path, *tokens: str) -> None:
 
 
 def test_nothing_is_kept_without_tokens(tmp_path: Path) -> None:
-    """On loopback there is no file; variables are taken out of the environment all the same."""
+    """On loopback there is no file; variables are removed from the environment nevertheless."""
     environ = {"MODELSERVER_INFERENCE_TOKEN": "given-token"}
     with server_tokens(Settings(disable_token_authorization=True), environ, tmp_path) as rotation:
         assert rotation is None

@@ -72,7 +72,7 @@ async def test_request_of_http_1_0_needs_no_host(wire: Wire) -> None:
 
 
 async def test_client_gets_permission_to_send_at_once(wire: Wire) -> None:
-    """If it waits for it."""
+    """It gets it if it waits for it."""
     assert wire.send(head("Content-Length: 2", "Expect: 100-continue")) == b"HTTP/1.1 100 Continue\r\n\r\n"
     assert wire.send(b"hi").endswith(b"hi")
 
@@ -137,7 +137,7 @@ async def test_connection_ends_at_shutdown_once_it_is_idle(wire: Wire, busy: Wir
 
 
 async def test_body_is_put_together_from_many_pieces(busy: Wire) -> None:
-    """However it is cut; many small pieces take no object each."""
+    """It may be cut anywhere; many small pieces take no object each."""
     bodies = [b"x" * size for size in (1, 2, 3, 5000, 1, 4096, 4095, 2)]
     busy.listener.max_body = 1 << 20
     busy.send(head(CHUNKED), *map(chunk, bodies), chunk(b"yy") * 1000)
@@ -397,7 +397,7 @@ async def cut_off_while_it_reads(wire: Wire, path: str) -> None:
 
 
 async def reset_before_its_response(wire: Wire, path: str) -> None:
-    """With another request behind."""
+    """The client resets the connection, with a second request behind the first."""
     wire.hot.at_once = False
     wire.send(post(b"whole", path) * 2)
     wire.transport.closed = True

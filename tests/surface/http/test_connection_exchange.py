@@ -30,7 +30,7 @@ def written(wire: Wire) -> tuple[bytes, bytes]:
 
 @pytest.mark.parametrize("name", [None, "traceparent", "Traceparent", "TraceParent"])
 async def test_traceparent_is_noticed(busy: Wire, name: str | None) -> None:
-    """Whatever its case; without one, tracing looks no further."""
+    """Its name may be in any case; without one, tracing looks no further."""
     busy.send(head(*([f"{name}: 00"] if name else []), method="GET"))
     assert busy.hot.exchanges[-1].has_traceparent == (name is not None)
 
@@ -169,7 +169,7 @@ async def test_exchange_has_one_response(busy: Wire) -> None:
 
 
 async def test_endpoint_learns_that_the_client_of_a_stream_has_left(busy: Wire) -> None:
-    """Within a response in parts; what is sent later is dropped."""
+    """The client may leave within a response in parts; later parts are dropped."""
     left: list[str] = []
     exchange = new(busy)
     exchange.on_disconnect = lambda: left.append("within")

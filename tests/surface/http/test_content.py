@@ -124,7 +124,7 @@ def test_field_of_a_multipart_form_is_the_workers(parts: list[tuple[str, bytes, 
     ),
 )
 def test_body_that_is_no_form_has_no_field(body: bytes, content_type: str) -> None:
-    """Nor has a damaged one; nothing is raised (F7, F70)."""
+    """A damaged form has none, either; nothing is raised (F7, F70)."""
     assert form_field(body, content_type, "absent") is None
 
 

@@ -33,7 +33,7 @@ def test_each_setting_has_its_header(
 
 
 def test_header_of_a_handler_stays() -> None:
-    """Whatever its spelling: browsers refuse two (reference 4.4)."""
+    """This holds for any spelling, as browsers refuse two headers (reference 4.4)."""
     cors = Cors(((ORIGIN, b"*"), (METHODS, b"GET")))
 
     assert cors.lines(b"x: y\r\nAccess-Control-Allow-Origin: https://b\r\n") == METHODS + b": GET\r\n"

@@ -81,7 +81,7 @@ async def test_responses_that_are_not_taken_are_bounded(busy: Wire) -> None:
 async def test_time_starts_with_a_response_that_is_not_taken(
     busy: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not with the first look at it."""
+    """It does not start when it is first checked."""
     now = time.monotonic()
     monkeypatch.setattr(delivery, "monotonic", lambda: now)
     busy.send(post())
@@ -93,7 +93,7 @@ async def test_time_starts_with_a_response_that_is_not_taken(
 
 
 async def test_parts_count_by_the_most_that_waited(busy: Wire) -> None:
-    """Until the client has taken all."""
+    """They count until the client has read all."""
     busy.send(post())
     exchange = busy.hot.exchanges[0]
     exchange.begin(200)

@@ -64,7 +64,7 @@ async def test_every_response_has_the_headers_of_all() -> None:
 
 @pytest.mark.parametrize(("request_id", "is_usable"), [("mine", True), ("two\twords", False)])
 async def test_request_id_of_the_client_is_used(request_id: str, is_usable: bool) -> None:
-    """If it is usable; another is replaced (F13)."""
+    """It is used if it is valid, and replaced if not (F13)."""
     result = await call(application, f"X-Request-ID: {request_id}")
 
     assert (result.headers["x-request-id"] == request_id) == is_usable

@@ -68,7 +68,7 @@ async def test_target_that_is_no_path_needs_a_token() -> None:
 
 
 async def test_preflight_request_passes_where_cors_is_on() -> None:
-    """And nowhere else (reference 4.4); refusals have CORS's headers then."""
+    """It passes nowhere else (reference 4.4); refusals then have CORS's headers."""
     preflight = head("Origin: https://a", "Access-Control-Request-Method: POST", method="OPTIONS")
     assert b" 400 " in guarded().send(preflight)
     wire = guarded(Cors(((b"access-control-allow-origin", b"*"),)))

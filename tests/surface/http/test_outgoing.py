@@ -13,7 +13,7 @@ from modelserver.surface.http.outgoing import Outgoing, OutgoingFull
 
 
 class Client:
-    """Has waited for so many seconds."""
+    """A client that has waited for so many seconds."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds

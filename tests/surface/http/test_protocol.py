@@ -15,7 +15,7 @@ BOTH_WAYS = pytest.mark.parametrize("path", ["/hot", "/cold"])
 
 
 async def test_body_announced_above_the_limit_gets_413(wire: Wire) -> None:
-    """Before it comes; the client may read why while it still sends (F5)."""
+    """It does so before the body comes; the client may read why while it still sends (F5)."""
     written = wire.send(head(f"Content-Length: {LIMIT + 1}"))
 
     assert written.startswith(b"HTTP/1.1 413 ")
@@ -26,7 +26,7 @@ async def test_body_announced_above_the_limit_gets_413(wire: Wire) -> None:
 
 @BOTH_WAYS
 async def test_body_of_exactly_the_limit_is_served(wire: Wire, path: str) -> None:
-    """On both ways."""
+    """Both ways of requests are tested."""
     wire.send(head(f"Content-Length: {LIMIT}", path=path), b"x" * LIMIT)
     await settle()
 
@@ -139,7 +139,7 @@ async def test_trailers_and_extensions_above_the_limit_get_431(
 
 @pytest.mark.parametrize("before", [[], [200]], ids=["first", "after a response"])
 async def test_empty_lines_above_the_limit_get_431(wire: Wire, before: list[int]) -> None:
-    """Where a request should begin they are held to the limit of heads (F14)."""
+    """Before a request they count towards the limit of heads (F14)."""
     wire.listener.max_body = 1 << 20
     if before:
         wire.send(post())
@@ -150,7 +150,7 @@ async def test_empty_lines_above_the_limit_get_431(wire: Wire, before: list[int]
 
 
 async def test_request_gets_503_without_room_for_responses(wire: Wire) -> None:
-    """On a hot route; the application still responds."""
+    """This is on a hot route; the application still responds."""
     wire.listener.outgoing.add(wire.listener.outgoing.limit)
     refused = wire.send(post(b"a"))
     other = Wire(listener=wire.listener)
@@ -166,7 +166,7 @@ async def test_request_gets_503_without_room_for_responses(wire: Wire) -> None:
 
 @BOTH_WAYS
 async def test_request_gets_503_where_too_much_comes_in(wire: Wire, path: str) -> None:
-    """Over all connections; others go on, and room comes back (F31)."""
+    """The limit is over all connections; other requests continue, and room becomes free (F31)."""
     wire.listener.intake.limit = 1500
     other, third = Wire(listener=wire.listener), Wire(listener=wire.listener)
     begin = head("Content-Length: 1000", path=path)
@@ -233,14 +233,14 @@ async def test_doubtful_head_is_refused(
 @pytest.mark.parametrize("path", ["/hot/v1", "/v1/models/m:predict"])
 @pytest.mark.parametrize("line", [f"Content-Length: {LIMIT + 1}", "Content-Length: x"])
 async def test_refusal_speaks_the_protocol_of_its_route(wire: Wire, path: str, line: str) -> None:
-    """Where V1 is spoken a refusal has V1's ``error`` beside the other fields."""
+    """On V1 routes a refusal has V1's ``error`` beside the other fields."""
     refusal = wire.send(head(line, path=path))
 
     assert (b'"error": ' in refusal) == path.startswith("/v1/")
 
 
 async def test_garbage_takes_no_response_from_requests_before_it(busy: Wire) -> None:
-    """After the last of them the connection ends."""
+    """The connection ends after the last of them."""
     assert busy.send(post(b"a") + post(b"b") + b"garbage\r\n\r\n") == b""
     busy.hot.exchanges[0].reply(200, b"first")
     assert not busy.transport.closed

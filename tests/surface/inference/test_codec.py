@@ -38,7 +38,7 @@ def test_body_is_one_row(route: Route, query: list[tuple[str, str]] | None) -> N
 def test_error_names_the_batch_where_the_protocol_does(
     codec: type[Codec], batches: bool, batch: str | None
 ) -> None:
-    """If the model batches."""
+    """It does if the model batches."""
     failures: list[tuple[Any, ...]] = []
     exchange: Any = SimpleNamespace(
         target=SimpleNamespace(route=Route("m", protocol="v1")),

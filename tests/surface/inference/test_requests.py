@@ -58,7 +58,7 @@ def test_a_request_goes_where_its_sequence_is(headers: Any, parameter: Any, expe
 
 
 def test_predictions_share_batches_with_bare_instances() -> None:
-    """Over gRPC too; parameters, or that they are explanations, keep them apart."""
+    """They do so over gRPC too; parameters, and explanations, keep them apart."""
     bodies = Parsed([b"a"]), Parsed([b"a"], FIELDS), split(b'{"instances":[1]}')
     keys = {make_request(each, model(), "id", NO_HEADERS, 0.0, None, False).key for each in bodies}
     other = make_request(

@@ -28,7 +28,7 @@ def body(rows: int = 2, **more: Any) -> bytes:
 
 
 def test_each_row_travels_alone() -> None:
-    """With the request's id and headers; plain rows share batches with other protocols."""
+    """It has the request's id and headers; plain rows share batches with other protocols."""
     taken = read_tensors(body(), None, TAKES)
     model: Any = SimpleNamespace(sequence_headers=None, options=SimpleNamespace(request_timeout=None))
     rows = make_request(taken, model, "r", NO_HEADERS, 0.0, None, explain=True).rows
@@ -74,7 +74,7 @@ def test_a_sequence_is_said_by_headers() -> None:
     "parameters", [{"sequence_id": 1.5}, {"sequence_id": "x" * 300}, {"sequence_start": 1}]
 )
 def test_what_names_no_sequence_is_refused(parameters: dict[str, Any]) -> None:
-    """Where the model has sequences."""
+    """This is for models with sequences."""
     with pytest.raises(BadRequest, match="parameter sequence_"):
         read_tensors(body(parameters=parameters), None, SEQUENCES)
 

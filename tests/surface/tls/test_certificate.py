@@ -22,7 +22,7 @@ pytest.importorskip("cryptography")
 
 
 def test_only_https_needs_one() -> None:
-    """Without an https address no certificate is looked for."""
+    """Without an https address no certificate is searched."""
     assert not Settings().uses_tls
     assert settings().uses_tls
 

@@ -26,7 +26,7 @@ pytest.importorskip("cryptography")
 
 @pytest.fixture
 def files(tmp_path: Path, authority: Authority) -> tuple[Path, Path]:
-    """Where the server finds key and certificate; those named ``first`` to begin with."""
+    """The files with the server's key and certificate; at first those named ``first``."""
     key, chain = tmp_path / "server.key", tmp_path / "server.pem"
     put(authority.issue("first"), (key, chain))
     return key, chain

@@ -56,7 +56,7 @@ class Model:
         return BatchOutcome(answers, self.calls[known:])
 
     def _call(self, bodies: list[bytes]) -> list[Any]:
-        """As a worker does: halves are tried where the whole fails."""
+        """Calls the handler as a worker does: halves are tried if the whole fails."""
         number = len(self.calls) + 1
         blocks = None if number % 25 else self.blocks(number)
         try:

@@ -163,7 +163,7 @@ def test_examples_pass_the_check(name: str, reports: Mapping[str, CheckReport]) 
 
 @pytest.mark.parametrize("name", sorted(BUILT_IN))
 def test_built_in_handlers_pass_the_check(name: str, reports: Mapping[str, CheckReport]) -> None:
-    """Nor with a built-in handler; two are what an example uses."""
+    """They have no findings, either; two of them are used by an example."""
     example = {"object_detector": "detector", "text_classifier": "text"}.get(name, name)
     check(example, reports)
 

@@ -92,7 +92,7 @@ def _lists(server: ComparedServer) -> list[Probe]:
 
 
 def recorded() -> dict[str, Response]:
-    """By what :func:`key_of` makes of the requests."""
+    """The recorded responses by their :func:`key_of`."""
     document = json.loads(RECORDED.read_text("utf-8"))
     return {key: answer_of(answer) for key, answer in document.items()}
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def test_an_archive_tells_what_it_imports_and_reads(site: Path, tmp_path: Path) -> None:
-    """With the places."""
+    """Each has its place."""
     archive = read_archive("reads.mar", site.parent / "store", tmp_path)
 
     assert archive.handler == "reads.py"
@@ -42,7 +42,7 @@ def test_an_archive_that_is_not_there_is_told(site: Path, tmp_path: Path) -> Non
     ],
 )
 def test_imports_of_ts_are_listed(code: str, names: list[str]) -> None:
-    """In all forms and places; not those of other packages."""
+    """They are listed in all forms and places; imports of other packages are not."""
     assert [name for name, _ in ts_imports(ast.parse(code))] == names
 
 
@@ -57,5 +57,5 @@ def test_imports_of_ts_are_listed(code: str, names: list[str]) -> None:
     ],
 )
 def test_keys_of_bodies_are_listed(code: str, keys: list[str]) -> None:
-    """Where they are read."""
+    """The list has the places where they are read."""
     assert [key for key, _ in body_keys(ast.parse(code))] == keys

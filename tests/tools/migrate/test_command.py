@@ -58,7 +58,7 @@ def test_what_cannot_be_compared_is_told(
 
 
 def test_a_configuration_that_is_not_there_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    """With status 2."""
+    """The status is 2."""
     assert main(["migrate", "--prove", "absent.properties", "--torchserve", "http://127.0.0.1:1"]) == 2
     assert capsys.readouterr().err == "--ts-config file not found: absent.properties\n"
 
@@ -81,7 +81,7 @@ def test_tokens_are_read_from_torchserves_file(site: Path, tmp_path: Path) -> No
 
 
 def test_both_reports_are_written(proof: Proof, tmp_path: Path) -> None:
-    """Over those of an earlier run."""
+    """They replace those of an earlier run."""
     for _ in range(2):
         paths = command.write(tmp_path / "out", proof, {}, "config.properties")
 

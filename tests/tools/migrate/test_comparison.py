@@ -50,7 +50,7 @@ def test_mismatches_are_told_in_lines(reference: Response, ours: Response, messa
 
 
 def test_fields_that_only_modelserver_has_are_left_out() -> None:
-    """Of descriptions; other bodies stay as they are."""
+    """They are left out of descriptions; other bodies stay as they are."""
     body = b'[\n  {\n    "modelName": "m",\n    "batching": {}\n  }\n]\n'
 
     assert without_additions(body) == b'[\n  {\n    "modelName": "m"\n  }\n]\n'

@@ -34,7 +34,7 @@ FAILED = Response(503, "UNAVAILABLE", {}, b"Prediction failed\norg.pytorch.serve
     ("archive", "method"), [(None, "Predictions"), (ARCHIVE, "Predictions"), (STREAMING, "StreamPredictions")]
 )
 def test_only_a_handler_that_sends_parts_is_asked_for_a_stream(archive: Archive | None, method: str) -> None:
-    """And it only for that: each breaks the worker of the other."""
+    """It gets no other calls: each kind breaks the worker of the other."""
     calls = [call for call in about("m", "1.0", archive, [b"x"]) if call.body]
 
     assert {call.path.partition("?")[0].rpartition("/")[2] for call in calls} == {method}

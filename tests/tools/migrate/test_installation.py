@@ -57,7 +57,7 @@ def test_flags_of_the_command_count(tmp_path: Path) -> None:
 def test_what_cannot_be_read_is_told(
     tmp_path: Path, text: str, command: str | None, error: type[Exception], message: str
 ) -> None:
-    """Before anything is started."""
+    """The error comes before anything is started."""
     config = tmp_path / "config.properties"
     config.write_text(text)
     with pytest.raises(error, match=message):
@@ -125,7 +125,7 @@ def test_what_torchserve_was_told_can_be_told_here(site: Path, tmp_path: Path) -
 
 
 def test_an_absent_program_is_told(site: Path, tmp_path: Path) -> None:
-    """By its name."""
+    """The error has its name."""
     installation = read_installation(site, "/nowhere/torchserve", {}, {})
     with pytest.raises(MigrationError, match="there is no program /nowhere/torchserve"):
         launch_torchserve(installation, tmp_path / "theirs")

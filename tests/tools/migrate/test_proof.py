@@ -63,7 +63,7 @@ def test_equal_failures_prove_nothing(plan: ProofPlan) -> None:
 
 
 def test_known_differences_are_explained(plan: ProofPlan) -> None:
-    """By the names of their rules."""
+    """The explanations are the names of their rules."""
     proof = prove(changed(plan, lambda answer: answer.but(reason="OK")), ListedLines())
     (result,) = [each for each in proof.compared if each.verdict != SAME]
 
@@ -187,7 +187,7 @@ def test_a_running_torchserve_is_not_changed(plan: ProofPlan, read_only: bool, l
     ],
 )
 def test_a_model_is_measured_with_its_own_requests(path: str, expected: bool) -> None:
-    """Not with those of one whose name begins alike."""
+    """Requests of a model whose name begins alike are not used."""
     assert _predicts(Probe("", "inference", "POST", path), "m") is expected
 
 

@@ -150,7 +150,7 @@ def test_files_are_posted_to_the_model_of_their_folder(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_wrong_with_an_index_is_told(tmp_path: Path, index: str, message: str) -> None:
-    """With the number of the request."""
+    """The error has the number of the request."""
     (tmp_path / "requests.json").write_text(index)
     with pytest.raises(MigrationError, match=message):
         in_folder(tmp_path)

@@ -32,7 +32,7 @@ def addresses(urls: dict[str, str]) -> dict[Port, tuple[str, int]]:
 
 
 def test_versions_are_read_from_descriptions() -> None:
-    """With what counts for the comparison; it is this process that listens."""
+    """They have the fields that the comparison needs; this process is the one that listens."""
     with playing(recorded()) as urls:
         server = running_server("TorchServe", addresses(urls), {})
         result = server.versions()
@@ -64,7 +64,7 @@ def test_version_is_settled_when_workers_are_ready_or_failed(
 
 
 def test_a_server_that_wants_tokens_is_told_as_such() -> None:
-    """With its answer and the flag that helps."""
+    """The error has its response and the flag that helps."""
     refused = Response(400, "Bad Request", {}, b'{"message": "Token Authentication failed."}')
     answers = {'management GET /models?limit=100 ""': refused, 'management GET /models ""': refused}
     with (
@@ -75,7 +75,7 @@ def test_a_server_that_wants_tokens_is_told_as_such() -> None:
 
 
 def test_a_server_that_is_not_there_is_told() -> None:
-    """With its address."""
+    """The error has its address."""
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         port = closed.getsockname()[1]
@@ -87,7 +87,7 @@ def test_a_server_that_is_not_there_is_told() -> None:
 
 @pytest.mark.parametrize("body", [b"<html>not TorchServe</html>" + b" " * 999, b"{}", b"[1]"])
 def test_a_server_of_another_kind_is_told(body: bytes) -> None:
-    """With the beginning of its answer."""
+    """The error has the beginning of its response."""
     page = Response(200, "OK", {}, body)
     answers = {'management GET /models?limit=100 ""': page, 'management GET /models ""': page}
     with playing(answers) as urls, pytest.raises(MigrationError) as refused:

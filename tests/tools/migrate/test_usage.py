@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
-    """With settings of every state."""
+    """A configuration with settings of every state."""
     file = tmp_path / "config.properties"
     file.write_text(
         "model_store=.\nnumber_of_netty_threads=4\nipex_enable=true\nbatch_policy=window\nnonsense=1\n"
@@ -45,7 +45,7 @@ def test_keys_have_the_states_of_the_guide(config: Path) -> None:
 
 
 def test_settings_without_effect_are_removed_by_a_command(config: Path) -> None:
-    """And by nothing else; the last advice is the start."""
+    """Nothing else is removed; the last advice is the start."""
     installation = read(config)
     remove, start = advice_on(installation, usage_of(installation, [], []), [])
 
@@ -56,7 +56,7 @@ def test_settings_without_effect_are_removed_by_a_command(config: Path) -> None:
 
 
 def test_endpoints_are_counted(config: Path) -> None:
-    """By TorchServe's paths; what is none of its endpoints is left out."""
+    """They are counted by TorchServe's paths; other paths are left out."""
     calls = [
         Probe("", "inference", "POST", "/predictions/m"),
         Probe("", "inference", "PUT", "/predictions/m?x=1"),
@@ -123,7 +123,7 @@ def test_flags_handlers_and_names_have_their_states(config: Path) -> None:
 def test_handlers_that_read_instances_get_whole_bodies(
     config: Path, setting: str, yaml: str | None, advised: bool
 ) -> None:
-    """Unless they get them already."""
+    """There is no advice if they get them already."""
     config.write_text(f"model_store=.\n{setting}")
     installation = read(config)
     archives = [Archive("a.mar", "h.py", places={"instances": "h.py, line 9"}, config_text=yaml)]

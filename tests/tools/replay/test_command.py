@@ -49,7 +49,7 @@ def test_speed_is_positive_number_or_max() -> None:
     ],
 )
 def test_bad_command_line_exits_with_2(traffic, flags, message, capsys) -> None:
-    """Has status 2 and one line that names the flag."""
+    """The status is 2, and one line names the flag."""
     assert main([traffic, *flags]) == 2
     assert message in capsys.readouterr().err
 
@@ -88,7 +88,7 @@ def test_gaps_are_scaled_by_speed(tmp_path, make_call, monkeypatch, speed, times
 
 
 def test_what_is_compared(make_call) -> None:
-    """Not the answers that were cut off or that nobody waited for."""
+    """Answers that were cut off, or that nobody waited for, are not compared."""
     calls = [make_call(), make_call(status=0), make_call(complete=False)]
     result = differences_of(calls, [TimedResponse(0, 0, 200, b"", b"other")] * 3, Tolerance())
 

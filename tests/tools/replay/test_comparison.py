@@ -190,7 +190,7 @@ def test_the_clients_own_id_counts(make_call) -> None:
 
 
 def test_what_cannot_be_read(make_call) -> None:
-    """Is compared as it is."""
+    """Such a body is compared as bytes."""
     call = make_call(method=b"gRPC", target=INFER)
 
     assert body_of(call, b"\0\0\0\0\x09x") == b"\0\0\0\0\x09x"

@@ -97,7 +97,7 @@ def content(folder: Path) -> dict[str, bytes]:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """Where archives are kept."""
+    """The folder of archives."""
     return tmp_path / "archives"
 
 
@@ -501,7 +501,9 @@ async def test_the_least_recently_used_give_way(root: Path) -> None:
 
 
 async def test_what_is_held_stays(root: Path) -> None:
-    """In this or another process; if nothing else can give way, the error has all figures."""
+    """They stay while this or another process holds them; if nothing else can be removed, the error
+    has all figures.
+    """
     one, two, three = model(1), model(2), model(3)
     cache = ArchiveCache(root, 2 * len(one))
     mine = await hold(cache, one)

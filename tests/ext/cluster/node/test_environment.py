@@ -117,7 +117,7 @@ def test_no_share_of_cores_is_one_thread() -> None:
 
 
 def test_gpus_are_numbered_as_the_server_does() -> None:
-    """By their places in the machine; CUDA's own order is by speed. The user's choice wins."""
+    """Their numbers are their places in the machine; CUDA's own order is by speed. The user's choice wins."""
     default = environment().variables({}, WorkerEnvironment())
     chosen = environment().variables({"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}, WorkerEnvironment())
     own = environment(own={"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}).variables({}, WorkerEnvironment())

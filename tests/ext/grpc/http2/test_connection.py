@@ -276,7 +276,7 @@ async def test_late_uploads_are_no_attack(client: Client) -> None:
 
 
 async def test_few_ended_streams_are_remembered() -> None:
-    """As many as a client may have open: frames of no others can be on the way."""
+    """As many as a client may have open are remembered: frames of no others can be on the way."""
     client = Client(streams=3).greet()
     for each in range(1, 11, 2):
         client.send(client.head(each))
@@ -301,7 +301,7 @@ async def test_clients_of_large_answers_are_no_attack(client: Client) -> None:
 
 
 async def test_rare_frames_are_no_attack(client: Client) -> None:
-    """Only what comes between two checks is counted."""
+    """Only frames between two checks are counted."""
     for _ in range(3):
         client.send(frame(PING, 0, 0, bytes(8)) * (MOST_WASTE - 100))
         client.listener.check()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Module:
-    """As torch's: ``parts`` are within it."""
+    """Stands in for torch's class: ``parts`` are within it."""
 
     def __init__(self, *parts: Module, weights: int = 0, training: bool = True) -> None:
         self.parts, self.weights, self.training = parts, weights, training
