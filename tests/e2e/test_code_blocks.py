@@ -55,6 +55,8 @@ NOT_RUN = {
     "docs/serve.md: Tables: sh 1": "tests/handlers/test_tabular.py",
     "docs/extending.md: The extension: python 1": "tests/e2e/test_extending.py",
     "docs/extending.md: The row: python 1": "tests/e2e/test_extending.py",
+    "docs/language-models.md: A chat in a few lines: python 1": "tests/e2e/test_openai.py",
+    "docs/language-models.md: A chat in a few lines: python 2": "tests/e2e/test_openai.py",
     "docs/handlers.md: Answers in parts: python 1": "tests/e2e/test_streaming.py",
     "docs/handlers.md: Answers in parts: python 2": "tests/e2e/test_streaming.py",
     "docs/handlers.md: Continuous batching: python 1": "tests/e2e/test_concurrent_requests.py",
@@ -130,6 +132,9 @@ HANDLERS = {
     ),
     "docs/handlers.md: Custom metrics: python 1": Exchange(b"1", b"done", _FUNCTION),
     "docs/metrics.md: Metrics of handlers: python 1": Exchange(b"1", b"done", _FUNCTION),
+    "docs/language-models.md: Embeddings and rankings: python 1": Exchange(
+        b'"abba"', b"[2.0,0.0,0.0,0.0,0.0]"
+    ),
     "docs/tracing.md: What is passed on: python 1": Exchange(b'{"a": 1}', b'{"rows":1}'),
 }
 DOUBLER = "docs/handlers.md: A class: python 1"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import openai
 import pytest
+from tests.e2e.blocks import BLOCKS
 from tests.e2e.serving import wait_until
 
 if TYPE_CHECKING:
@@ -66,6 +67,20 @@ def test_chat_is_answered_whole_and_in_parts(chatting: Server, path: str) -> Non
     assert whole.choices[0].message.content == text == "0 1 2 "
     assert whole.choices[0].finish_reason == chunks[-2].choices[0].finish_reason == "stop"
     assert whole.usage == chunks[-1].usage
+
+
+def test_chat_of_the_page_answers(
+    chatting: Server, model_store: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Server and client of docs/language-models.md."""
+    page = "docs/language-models.md: A chat in a few lines: python"
+    (model_store / "chat.py").write_text(BLOCKS[f"{page} 1"].text, "utf-8")
+    chatting.registered("chat.py", model_name="parrot")
+    client = client_of(chatting)
+    monkeypatch.setattr(openai, "OpenAI", lambda **_: client)
+    exec(compile(BLOCKS[f"{page} 2"].text, page, "exec"), {})
+
+    assert capsys.readouterr().out == "one two three \none two three "
 
 
 def test_stream_is_one_of_events(chatting: Server) -> None:
