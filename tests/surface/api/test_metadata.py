@@ -7,23 +7,32 @@ from typing import Any
 
 from modelserver.engine.tensors.tensor import TensorSpec
 from modelserver.models.options.signature import Signature
-from modelserver.surface.api.metadata import describe_tensors, extensions
+from modelserver.surface.api.metadata import ProtocolMetadata
+
+ANY: Any = None
 
 
 def test_tensors_of_a_signature_are_described() -> None:
     """Of an output that is not declared nothing is known, unless the handler is a built-in one."""
     signature = Signature((TensorSpec("x", "FP32", (-1, 2)),))
     pool = SimpleNamespace(splits=False)
-    model: Any = SimpleNamespace(signature=signature, pool=pool, envelope="")
+    model = SimpleNamespace(name="m", version="1.0", signature=signature, pool=pool, envelope="")
+    registry: Any = SimpleNamespace(get=lambda *_: model, versions=lambda _: [model])
+    settings: Any = SimpleNamespace(shared_memory_prefix=None)
+    metadata = ProtocolMetadata(registry, settings)
+    about = {"name": "m", "versions": ["1.0"], "platform": "pytorch"}
     inputs = [{"name": "x", "datatype": "FP32", "shape": [-1, 2]}]
 
-    assert describe_tensors(model) == {"inputs": inputs, "outputs": []}
+    assert metadata.model("m", None) == {**about, "inputs": inputs, "outputs": []}
     pool.splits = True
-    assert describe_tensors(model)["outputs"] == [{"name": "output_0", "datatype": "BYTES", "shape": [-1]}]
+    assert metadata.model("m", None)["outputs"] == [{"name": "output_0", "datatype": "BYTES", "shape": [-1]}]
 
 
 def test_shared_memory_is_an_extension_where_it_is_allowed() -> None:
     """Others are always there."""
-    without, with_it = (extensions(SimpleNamespace(shared_memory_prefix=each)) for each in (None, "/"))
+    without, with_it = (
+        ProtocolMetadata(ANY, SimpleNamespace(shared_memory_prefix=each)).server()["extensions"]
+        for each in (None, "/")
+    )
 
     assert [*without, "system_shared_memory"] == with_it

@@ -104,6 +104,7 @@ class Family(Generic[Child]):
 
     kind: ClassVar[str]
     max_series = MAX_SERIES
+    bounds: tuple[float, ...] = ()
 
     def __init__(self, name: str, help_text: str, label_names: Sequence[str] = ()) -> None:
         check_names(name, label_names)
@@ -136,6 +137,10 @@ class Family(Generic[Child]):
         """The values of the labels, and what they have, of each series that is shown."""
         return list(self._children.items())
 
+    def readings(self) -> list[tuple[tuple[str, ...], float | tuple[list[int], float]]]:
+        """The values of the labels and the reading of each series that is shown."""
+        return [(values, self.reading(child)) for values, child in self.series]
+
     @property
     def series_count(self) -> int:
         return len(self._children)
@@ -144,6 +149,10 @@ class Family(Generic[Child]):
         """(sample name, labels as text without braces, value) of each child that there is now."""
         for values, child in self.series:
             yield self._samples_of(child, _labels_text(self.label_names, values))
+
+    def reading(self, child: Child) -> float | tuple[list[int], float]:
+        """A number, or a histogram's counts by bucket and the sum of all."""
+        raise NotImplementedError
 
     def _new_child(self, values: tuple[str, ...]) -> Child:
         raise NotImplementedError
@@ -154,6 +163,9 @@ class Family(Generic[Child]):
 
 class ValueFamily(Family[Value]):
     """A metric whose series are numbers."""
+
+    def reading(self, child: Value) -> float:
+        return float(child.value)
 
     def _new_child(self, values: tuple[str, ...]) -> Value:
         return Value()
@@ -197,6 +209,9 @@ class Histogram(Family[Distribution]):
     @property
     def sample_names(self) -> tuple[str, ...]:
         return self.name, f"{self.name}_bucket", f"{self.name}_count", f"{self.name}_sum"
+
+    def reading(self, child: Distribution) -> tuple[list[int], float]:
+        return list(child.counts), child.total
 
     def _new_child(self, values: tuple[str, ...]) -> Distribution:
         return Distribution(self.bounds)

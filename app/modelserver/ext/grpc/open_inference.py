@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, TypeVar
 from google.protobuf.json_format import ParseDict
 from starlette.datastructures import Address
 
-from modelserver import __version__
 from modelserver.errors import BadRequest, MethodNotAllowed, ModelServerError
 from modelserver.ext.grpc.encoded import EncodedMessage
 from modelserver.ext.grpc.management import Uninterrupted
@@ -23,7 +22,7 @@ from modelserver.ext.grpc.pending import BATCH_ID, Pending, request_id_of
 from modelserver.ext.grpc.statuses import API_DISABLED, open_inference_status
 from modelserver.ext.grpc.tensors import ModelInfer
 from modelserver.ext.grpc.watching import WatchedRequest
-from modelserver.surface.api.metadata import PLATFORM, describe_tensors, extensions, is_ready
+from modelserver.surface.api.metadata import ProtocolMetadata
 from modelserver.surface.api.repository import ModelRepository, is_near
 
 if TYPE_CHECKING:
@@ -74,6 +73,7 @@ class OpenInferenceService:
     ) -> None:
         self._registry = services.registry
         self._repository = ModelRepository(services.registry, services.settings)
+        self._metadata = ProtocolMetadata(services.registry, services.settings)
         self._stopping = stopping
         self._watch = watch
         self._settings = services.settings
@@ -109,7 +109,7 @@ class OpenInferenceService:
 
     async def server_ready(self, _: AnyMessage, __: GrpcCall) -> AnyMessage:
         """Whether every model that should have workers has a loaded one (TorchServe always says yes)."""
-        return _Ready(ready=is_ready(self._registry) and not self._stopping.is_set())
+        return _Ready(ready=self._metadata.is_ready and not self._stopping.is_set())
 
     async def model_ready(self, request: AnyMessage, _: GrpcCall) -> AnyMessage:
         """Whether the model has a loaded worker. Raises ModelNotFound, ModelVersionNotFound."""
@@ -117,20 +117,17 @@ class OpenInferenceService:
 
     async def server_metadata(self, _: AnyMessage, __: GrpcCall) -> AnyMessage:
         """The same metadata as over REST; TorchServe only declares this method."""
-        return _Server(name="modelserver", version=__version__, extensions=extensions(self._settings))
+        return _Server(**self._metadata.server())
 
     async def model_metadata(self, request: AnyMessage, _: GrpcCall) -> AnyMessage:
         """The same metadata as over REST, with the limits of the model's batches."""
         model = self._registry.get(request.name, request.version or None)
         return _Model(
-            name=model.name,
-            versions=[each.version for each in self._registry.versions(model.name)],
-            platform=PLATFORM,
             properties={
                 "maxBatchSize": str(model.options.batch_size),
                 "maxBatchDelay": str(model.options.max_batch_delay),
             },
-            **describe_tensors(model),
+            **self._metadata.model(request.name, request.version or None),
         )
 
     async def infer(self, request: AnyMessage, call: GrpcCall) -> AnyMessage:

@@ -28,7 +28,6 @@ from opentelemetry.sdk.metrics.export import (
 from opentelemetry.sdk.metrics.export import Histogram as HistogramData
 
 from modelserver.engine.otlp import resource
-from modelserver.engine.telemetry.prometheus import Histogram
 from modelserver.ext.otel.spans import SCOPE
 
 if TYPE_CHECKING:
@@ -57,17 +56,10 @@ def read(metrics: ServerMetrics) -> list[FamilyReading]:
     """All metrics now. Belongs to the event loop's thread, as the metrics do."""
     readings = []
     for family in metrics.families():
-        bounds: tuple[float, ...] = ()
-        values: list[tuple[tuple[str, ...], Any]]
-        if isinstance(family, Histogram):
-            bounds = family.bounds
-            values = [(labels, (list(each.counts), each.total)) for labels, each in family.series]
-        else:
-            values = [(labels, float(each.value)) for labels, each in family.series]
         series: list[tuple[Mapping[str, str], Any]] = [
-            (dict(zip(family.label_names, labels, strict=True)), value) for labels, value in values
+            (dict(zip(family.label_names, labels, strict=True)), value) for labels, value in family.readings()
         ]
-        readings.append(FamilyReading(family.name, family.help_text, family.kind, bounds, series))
+        readings.append(FamilyReading(family.name, family.help_text, family.kind, family.bounds, series))
     return readings
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from modelserver import __version__
 from modelserver.engine.tensors.datatypes import BYTES
 from modelserver.engine.tensors.tensor import VARIABLE, TensorSpec
 
@@ -34,15 +35,34 @@ _ANY_INPUT = (TensorSpec("input_0", BYTES, (VARIABLE,)),)
 _ANY_OUTPUT = (TensorSpec("output_0", BYTES, (VARIABLE,)),)
 
 
-def extensions(settings: Settings) -> list[str]:
-    """The extensions of the protocol that the server has."""
-    shared = [] if settings.shared_memory_prefix is None else ["system_shared_memory"]
-    return [*_EXTENSIONS, *shared]
+class ProtocolMetadata:
+    """What the protocol says of a server and its models, over REST and gRPC."""
 
+    def __init__(self, registry: Registry, settings: Settings) -> None:
+        self._registry = registry
+        self._shares_memory = settings.shared_memory_prefix is not None
 
-def is_ready(registry: Registry) -> bool:
-    """Whether every model that should have workers has a loaded one."""
-    return all(readiness(registry))
+    def server(self) -> dict[str, Any]:
+        """Name, version and extensions of the protocol."""
+        shared = ["system_shared_memory"] if self._shares_memory else []
+        return {"name": "modelserver", "version": __version__, "extensions": [*_EXTENSIONS, *shared]}
+
+    def model(self, name: str, version: str | None) -> dict[str, Any]:
+        """Versions, inputs and outputs, as far as these are known. Raises as :meth:`ModelTable.get`."""
+        model = self._registry.get(name, version)
+        inputs, outputs = tensors_of(model)
+        return {
+            "name": model.name,
+            "versions": [each.version for each in self._registry.versions(name)],
+            "platform": PLATFORM,
+            "inputs": _described(inputs),
+            "outputs": _described(outputs),
+        }
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether every model that should have workers has a loaded one."""
+        return all(readiness(self._registry))
 
 
 def readiness(registry: Registry) -> list[bool]:
@@ -61,12 +81,6 @@ def tensors_of(model: ModelVersion) -> tuple[Sequence[TensorSpec], Sequence[Tens
         signature.inputs or (_ANY_INPUT if built_in else ()),
         signature.outputs or (_ANY_OUTPUT if built_in else ()),
     )
-
-
-def describe_tensors(model: ModelVersion) -> dict[str, list[dict[str, Any]]]:
-    """The inputs and outputs of a model, as far as they are known."""
-    inputs, outputs = tensors_of(model)
-    return {"inputs": _described(inputs), "outputs": _described(outputs)}
 
 
 def _described(specs: Sequence[TensorSpec]) -> list[dict[str, Any]]:

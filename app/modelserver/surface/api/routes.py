@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 from starlette.requests import Request  # noqa: TC002 - FastAPI reads annotations at run time
 from starlette.responses import JSONResponse, Response
 
-from modelserver import __version__
 from modelserver.engine.telemetry.logs import LEVELS, log_level, set_log_level
 from modelserver.engine.telemetry.prometheus import CONTENT_TYPE
 from modelserver.errors import BadRequest, ConfigError, InternalError, ResourceNotFound, ServiceUnavailable
 from modelserver.surface.api import models
 from modelserver.surface.api.application import ANY_METHOD, TEXT, JsonBody, Operation
 from modelserver.surface.api.management import ManagementApi
-from modelserver.surface.api.metadata import PLATFORM, describe_tensors, extensions, is_ready, readiness
+from modelserver.surface.api.metadata import ProtocolMetadata, readiness
 from modelserver.surface.api.parameters import Parameters
 from modelserver.surface.api.repository import RepositoryApi
 from modelserver.surface.auth.scopes import TOKEN_PATH, Scope
@@ -84,16 +83,16 @@ def add_liveness(app: Application) -> None:
 def add_v2(app: Application, registry: Registry, settings: Settings) -> None:
     """The Open Inference Protocol except inference: health, readiness, metadata (kserve reference 5)."""
 
+    metadata = ProtocolMetadata(registry, settings)
+
     async def server() -> JSONResponse:
-        return JSONResponse(
-            {"name": "modelserver", "version": __version__, "extensions": extensions(settings)}
-        )
+        return JSONResponse(metadata.server())
 
     async def live() -> JSONResponse:
         return JSONResponse({"live": True})
 
     async def ready() -> JSONResponse:
-        if not is_ready(registry):
+        if not metadata.is_ready:
             raise ServiceUnavailable("Server is not ready.")
         return JSONResponse({"ready": True})
 
@@ -101,11 +100,7 @@ def add_v2(app: Application, registry: Registry, settings: Settings) -> None:
         return JSONResponse({"models": registry.names()})
 
     async def model(name: str, version: str | None = None) -> JSONResponse:
-        served = registry.get(name, version)
-        versions = [each.version for each in registry.versions(name)]
-        return JSONResponse(
-            {"name": name, "versions": versions, "platform": PLATFORM, **describe_tensors(served)}
-        )
+        return JSONResponse(metadata.model(name, version))
 
     async def model_ready(name: str, version: str | None = None) -> JSONResponse:
         if not registry.is_ready(name, version):
