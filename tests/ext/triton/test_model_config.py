@@ -8,7 +8,6 @@ from tests.ext.triton.doubles import version
 from modelserver.engine.tensors.tensor import TensorSpec
 from modelserver.ext.triton.model_config import describe_config
 from modelserver.models.options.signature import Signature
-from modelserver.surface.api.metadata import tensors_of
 
 ROWS = Signature((TensorSpec("x", "FP32", (-1, 3)),), (TensorSpec("y", "BYTES", (-1,)),))
 
@@ -79,10 +78,10 @@ def test_workers_are_one_group_of_instances(gpus: tuple[int | None, ...], kind: 
 
 def test_unknown_tensors_are_left_out() -> None:
     """A built-in handler takes and returns bytes; others have no tensors in the configuration."""
-    inputs, outputs = tensors_of(version(splits=True))
+    built_in, other = describe_config(version(splits=True)), describe_config(version())
 
-    assert [(spec.name, spec.datatype) for spec in (*inputs, *outputs)] == [
-        ("input_0", "BYTES"),
-        ("output_0", "BYTES"),
+    assert [(each["name"], each["data_type"]) for each in (*built_in["input"], *built_in["output"])] == [
+        ("input_0", "TYPE_STRING"),
+        ("output_0", "TYPE_STRING"),
     ]
-    assert tensors_of(version()) == ((), ())
+    assert (other["input"], other["output"]) == ([], [])

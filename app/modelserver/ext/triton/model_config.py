@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from modelserver.engine.tensors.datatypes import BYTES
-from modelserver.engine.tensors.tensor import VARIABLE
-from modelserver.surface.api.metadata import PLATFORM, tensors_of
+from modelserver.surface.api.metadata import ProtocolMetadata
 
 if TYPE_CHECKING:
-    from modelserver.engine.tensors.tensor import TensorSpec
     from modelserver.models.version import ModelVersion
+
+_ANY_SIZE = -1
 
 
 def describe_config(model: ModelVersion) -> dict[str, Any]:
@@ -20,16 +20,17 @@ def describe_config(model: ModelVersion) -> dict[str, Any]:
     `dims` leaves it out; otherwise 0.
     """
     options = model.options
-    inputs, outputs = tensors_of(model)
-    by_rows = model.splits_tensors and all(spec.shape[:1] == (VARIABLE,) for spec in (*inputs, *outputs))
+    described = ProtocolMetadata.describe(model)
+    inputs, outputs = described["inputs"], described["outputs"]
+    by_rows = model.splits_tensors and all(each["shape"][:1] == [_ANY_SIZE] for each in (*inputs, *outputs))
     timeout = options.request_timeout
     config: dict[str, Any] = {
         "name": model.name,
-        "platform": PLATFORM,
+        "platform": described["platform"],
         "backend": "modelserver",
         "max_batch_size": options.batch_size if by_rows else 0,
-        "input": [_tensor(spec, by_rows=by_rows) for spec in inputs],
-        "output": [_tensor(spec, by_rows=by_rows) for spec in outputs],
+        "input": [_tensor(each, by_rows=by_rows) for each in inputs],
+        "output": [_tensor(each, by_rows=by_rows) for each in outputs],
         "instance_group": [_instances(model)],
         "model_transaction_policy": {"decoupled": False},
         "parameters": {"batch_policy": {"string_value": options.batch_policy.value}},
@@ -56,12 +57,12 @@ def describe_config(model: ModelVersion) -> dict[str, Any]:
     return config
 
 
-def _tensor(spec: TensorSpec, *, by_rows: bool) -> dict[str, Any]:
-    kind = "STRING" if spec.datatype == BYTES else spec.datatype
+def _tensor(described: dict[str, Any], *, by_rows: bool) -> dict[str, Any]:
+    datatype, shape = described["datatype"], described["shape"]
     return {
-        "name": spec.name,
-        "data_type": f"TYPE_{kind}",
-        "dims": list(spec.shape[1:] if by_rows else spec.shape),
+        "name": described["name"],
+        "data_type": "TYPE_STRING" if datatype == BYTES else f"TYPE_{datatype}",
+        "dims": shape[1:] if by_rows else shape,
     }
 
 

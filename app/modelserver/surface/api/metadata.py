@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from modelserver.models.settings.settings import Settings
     from modelserver.models.version import ModelVersion
 
-PLATFORM = "pytorch"
-
 # Triton's names and KServe's one.
 _EXTENSIONS = (
     "binary_tensor_data",
@@ -40,23 +38,32 @@ class ProtocolMetadata:
 
     def __init__(self, registry: Registry, settings: Settings) -> None:
         self._registry = registry
-        self._shares_memory = settings.shared_memory_prefix is not None
+        self._settings = settings
 
     def server(self) -> dict[str, Any]:
         """Name, version and extensions of the protocol."""
-        shared = ["system_shared_memory"] if self._shares_memory else []
+        shared = [] if self._settings.shared_memory_prefix is None else ["system_shared_memory"]
         return {"name": "modelserver", "version": __version__, "extensions": [*_EXTENSIONS, *shared]}
 
     def model(self, name: str, version: str | None) -> dict[str, Any]:
         """Versions, inputs and outputs, as far as these are known. Raises as :meth:`ModelTable.get`."""
         model = self._registry.get(name, version)
-        inputs, outputs = tensors_of(model)
+        versions = [each.version for each in self._registry.versions(name)]
+        return {"name": model.name, "versions": versions, **self.describe(model)}
+
+    @staticmethod
+    def describe(model: ModelVersion) -> dict[str, Any]:
+        """Platform, inputs and outputs, of its signature or else of its handler's annotations (-1: any size).
+
+        Without both, a built-in handler takes an image or a text and returns JSON; for others nothing is
+        known.
+        """
+        signature = model.signature
+        built_in = model.pool.splits and not model.envelope
         return {
-            "name": model.name,
-            "versions": [each.version for each in self._registry.versions(name)],
-            "platform": PLATFORM,
-            "inputs": _described(inputs),
-            "outputs": _described(outputs),
+            "platform": "pytorch",
+            "inputs": _described(signature.inputs or (_ANY_INPUT if built_in else ())),
+            "outputs": _described(signature.outputs or (_ANY_OUTPUT if built_in else ())),
         }
 
     @property
@@ -68,19 +75,6 @@ class ProtocolMetadata:
 def readiness(registry: Registry) -> list[bool]:
     """For each model that should have workers, whether it has a loaded one."""
     return [model.pool.ready for model in registry.defaults() if model.pool.min_workers]
-
-
-def tensors_of(model: ModelVersion) -> tuple[Sequence[TensorSpec], Sequence[TensorSpec]]:
-    """The inputs and outputs of a model, from its signature, else from its handler's annotations.
-
-    Without both, a built-in handler takes an image or a text and returns JSON; for others nothing is known.
-    """
-    signature = model.signature
-    built_in = model.pool.splits and not model.envelope
-    return (
-        signature.inputs or (_ANY_INPUT if built_in else ()),
-        signature.outputs or (_ANY_OUTPUT if built_in else ()),
-    )
 
 
 def _described(specs: Sequence[TensorSpec]) -> list[dict[str, Any]]:
