@@ -56,8 +56,7 @@ NAMES: Final[Mapping[str, str]] = {
     "errors": (
         "BadRequest ConfigError Conflict DeadlineExceeded DownloadFailed HandlerError "
         "InternalError MethodNotAllowed ModelFileExists ModelNotFound ModelServerError "
-        "ModelVersionNotFound PayloadTooLarge ResourceNotFound ServiceUnavailable StartFailed "
-        "WorkerDied"
+        "PayloadTooLarge ResourceNotFound ServiceUnavailable StartFailed WorkerDied"
     ),
     "extension": "Endpoints ExtensionRow Host Rpc",
     "models.archives.incoming": "Transfer",

@@ -12,7 +12,6 @@ from modelserver.errors import (
     ModelFileExists,
     ModelNotFound,
     ModelServerError,
-    ModelVersionNotFound,
     ServiceUnavailable,
 )
 
@@ -123,7 +122,7 @@ def torchserve_status(error: ModelServerError) -> CallStatus:
     if not isinstance(error, RefusedRequest):
         return code_of_http(error.status), torchserve_text(error)
     reason = error.reason
-    if isinstance(reason, ModelNotFound | ModelVersionNotFound):
+    if reason.status == ModelNotFound.status:
         return StatusCode.INTERNAL, torchserve_text(reason)
     own = "BadRequestException" if isinstance(reason, BadRequest) else "InternalServerException"
     return StatusCode.INTERNAL, f"{_shortened(reason.message, reason)}\n{own}.()"

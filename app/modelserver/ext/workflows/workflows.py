@@ -13,7 +13,6 @@ from modelserver.errors import (
     Conflict,
     ModelNotFound,
     ModelServerError,
-    ModelVersionNotFound,
     ServiceUnavailable,
 )
 from modelserver.ext.workflows.errors import InvalidWorkflow, WorkflowFailed, WorkflowNotFound
@@ -208,10 +207,9 @@ class Workflows:
         for name, version in self._versions(workflow, node):
             try:
                 await self._registry.unregister(name, version)
-            except (ModelNotFound, ModelVersionNotFound):  # noqa: PERF203 - each one fails alone
-                pass
-            except ModelServerError as error:
-                _log.error("Workflow %s: %s %s stays: %s", workflow.name, name, version, error.message)
+            except ModelServerError as error:  # noqa: PERF203 - each one fails alone
+                if error.status != ModelNotFound.status:
+                    _log.error("Workflow %s: %s %s stays: %s", workflow.name, name, version, error.message)
 
     def _versions(self, workflow: Workflow, node: str) -> list[tuple[str, str]]:
         """The versions of a node's model, the default one last; empty if somebody unregistered it."""
