@@ -66,7 +66,7 @@ NAMES: Final[Mapping[str, str]] = {
     "models.environments": "environment_store",
     "models.environments.cache_folder": "cache_folder",
     "models.environments.environment_store": "Use",
-    "models.environments.environments": "Environments PackageRequest WorkerEnvironment",
+    "models.environments.environments": "Environments PackageRequest",
     "models.options.resolve": "ModelOptions Registration",
     "models.options.table": "OPTIONS",
     "models.options.values": "excerpt",

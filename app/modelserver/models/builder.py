@@ -328,7 +328,7 @@ class VersionBuilder:
             name, manifest.model_version, archive.model_dir, requirements, options.use_venv
         )
         try:
-            environment = await self._environments.provide(request, on_progress) or WorkerEnvironment()
+            environment = await self._environments.provide(request, on_progress)
         except InvalidModel as error:
             raise InvalidModel(f"{archive.url}: {error.message}") from None
         archive.held.append(environment.release)

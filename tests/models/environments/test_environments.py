@@ -151,7 +151,10 @@ async def test_packages_are_installed_into_their_own_folder(
 
 async def test_nothing_is_wanted(tmp_path: Path, folder: Path, model_dir: Path) -> None:
     """A model without requirements, or whose are not to be installed, needs no environment."""
-    assert await environments(tmp_path, folder).provide(needs(model_dir, requirements=None)) is None
+    assert (
+        await environments(tmp_path, folder).provide(needs(model_dir, requirements=None))
+        == WorkerEnvironment()
+    )
     assert names(folder) == []
 
 

@@ -113,8 +113,8 @@ class Environments:
 
     async def provide(
         self, request: PackageRequest, tell: Callable[[str], None] | None = None
-    ) -> WorkerEnvironment | None:
-        """The environment of a model, in use until it is released; None if it needs none.
+    ) -> WorkerEnvironment:
+        """The environment of a model, in use until it is released; the default one if it needs no packages.
 
         ``tell`` is called with the progress.
 
@@ -123,7 +123,7 @@ class Environments:
             EnvironmentFailed: pip failed or timed out; its last lines are in the message.
         """
         if request.requirements is None and not request.venv:
-            return None
+            return WorkerEnvironment()
         folder = self.folder or await asyncio.to_thread(cache_folder, "environments")
         if folder is None:
             folder = self.fallback

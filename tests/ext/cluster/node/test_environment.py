@@ -45,6 +45,13 @@ def packages_of(model_dir: Path, requirements: str | None = "requirements.txt") 
     return PackageRequest("m", "1.0", model_dir, requirements, False)
 
 
+async def provide(
+    node: NodeEnvironment, request: PackageRequest, fallback: Path, tell: Callable[[str, str], None]
+) -> WorkerEnvironment:
+    """As an agent has a model's packages installed."""
+    return await node.environments(fallback, tell).provide(request, lambda step: tell(step, ""))
+
+
 def environment(hidden: str = "", own: dict[str, str] | None = None, threads: int = 2) -> NodeEnvironment:
     return NodeEnvironment(hidden, own or {}, threads)
 
@@ -71,7 +78,7 @@ def test_what_is_rays_or_the_agents_is_hidden() -> None:
         "SPT_NOENV": "1",
         "ARRAY_SIZE": "3",
     }
-    variables = environment().variables(node, WorkerEnvironment())
+    variables = environment().variables(node, {})
 
     assert variables.keys() & node.keys() == {
         "PATH",
@@ -85,7 +92,7 @@ def test_what_is_rays_or_the_agents_is_hidden() -> None:
 def test_the_operators_pattern_hides_more() -> None:
     """``blacklist_env_vars`` counts on nodes as on the server, and only for whole names."""
     node = {"AWS_SECRET": "x", "KEY": "x", "KEYBOARD": "us", "RAY_X": "x"}
-    variables = environment("AWS_.*|KEY").variables(node, WorkerEnvironment())
+    variables = environment("AWS_.*|KEY").variables(node, {})
 
     assert variables.keys() & node.keys() == {"KEYBOARD"}
 
@@ -104,23 +111,23 @@ def test_threads_are_the_models_then_the_nodes_then_the_share(
     own: dict[str, str], node: dict[str, str], threads: set[str]
 ) -> None:
     """The model's number counts before that of the node, and this before the worker's share of cores."""
-    variables = environment(own=own).variables(node, WorkerEnvironment())
+    variables = environment(own=own).variables(node, {})
 
     assert {variables[name] for name in THREAD_VARIABLES} == threads
 
 
 def test_no_share_of_cores_is_one_thread() -> None:
     """Libraries would take 0 for all cores."""
-    variables = environment(threads=0).variables({}, WorkerEnvironment())
+    variables = environment(threads=0).variables({}, {})
 
     assert {variables[name] for name in THREAD_VARIABLES} == {"1"}
 
 
 def test_gpus_are_numbered_as_the_server_does() -> None:
     """Their numbers are their places in the machine; CUDA's own order is by speed. The user's choice wins."""
-    default = environment().variables({}, WorkerEnvironment())
-    chosen = environment().variables({"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}, WorkerEnvironment())
-    own = environment(own={"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}).variables({}, WorkerEnvironment())
+    default = environment().variables({}, {})
+    chosen = environment().variables({"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}, {})
+    own = environment(own={"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}).variables({}, {})
 
     assert default["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
     assert chosen["CUDA_DEVICE_ORDER"] == own["CUDA_DEVICE_ORDER"] == "FASTEST_FIRST"
@@ -129,7 +136,7 @@ def test_gpus_are_numbered_as_the_server_does() -> None:
 def test_variables_of_packages_win() -> None:
     """The packages' variables come before the model's, these before the node's."""
     node = {"A": "node", "B": "node", "C": "node"}
-    packages = WorkerEnvironment(variables={"A": "packages"})
+    packages = {"A": "packages"}
     variables = environment(own={"A": "own", "B": "own"}).variables(node, packages)
 
     assert [variables[name] for name in "ABC"] == ["packages", "own", "node"]
@@ -139,9 +146,7 @@ def test_the_server_and_nodes_make_them_alike() -> None:
     """A worker starts with the same variables on either."""
     machine, hidden, own = {"A": "1", "B": "2"}, re.compile("B"), {"TS_DECODE_INPUT_REQUEST": "true"}
 
-    assert environment("B", own).variables(machine, WorkerEnvironment()) == worker_variables(
-        machine, hidden, own, 2
-    )
+    assert environment("B", own).variables(machine, {}) == worker_variables(machine, hidden, own, 2)
 
 
 # Packages
@@ -150,9 +155,9 @@ def test_the_server_and_nodes_make_them_alike() -> None:
 async def test_model_without_packages_runs_on_the_nodes_python(tmp_path: Path, model_dir: Path) -> None:
     """Its worker is run by the node's Python, and nothing is installed."""
     lines: list[str] = []
-    packages = await environment().packages(packages_of(model_dir, None), tmp_path / "own", note_in(lines))
+    packages = await provide(environment(), packages_of(model_dir, None), tmp_path / "own", note_in(lines))
 
-    assert packages == WorkerEnvironment(sys.executable)
+    assert packages == WorkerEnvironment()
     assert lines == []
 
 
@@ -162,7 +167,7 @@ async def test_node_without_a_cache_installs_into_the_fallback(
     """A node without a cache installs into the fallback folder."""
     monkeypatch.setenv("MODELSERVER_CACHE", "off")
     monkeypatch.setattr(sys, "executable", played(tmp_path, "exit 0"))
-    packages = await environment().packages(packages_of(model_dir), tmp_path / "own", lambda *_: None)
+    packages = await provide(environment(), packages_of(model_dir), tmp_path / "own", lambda *_: None)
 
     assert packages.variables["PYTHONPATH"].startswith(str(tmp_path / "own"))
 
@@ -176,14 +181,14 @@ async def test_failed_installation_is_reported_with_pips_last_lines(
     lines: list[str] = []
 
     with pytest.raises(EnvironmentFailed, match=r"(?s)pip ended with status 1\..*no-such-package==1\.0"):
-        await environment().packages(packages_of(model_dir), tmp_path / "own", note_in(lines))
+        await provide(environment(), packages_of(model_dir), tmp_path / "own", note_in(lines))
     assert "m_1.0-pip: No matching distribution found for no-such-package==1.0" in lines
 
 
 async def test_missing_requirements_file_is_refused(tmp_path: Path, model_dir: Path) -> None:
     """It is refused as on the server."""
     with pytest.raises(InvalidModel, match=r"The requirementsFile 'other\.txt' of m is missing"):
-        await environment().packages(packages_of(model_dir, "other.txt"), tmp_path / "own", lambda *_: None)
+        await provide(environment(), packages_of(model_dir, "other.txt"), tmp_path / "own", lambda *_: None)
 
 
 async def test_pip_sees_none_of_the_secrets(
@@ -196,7 +201,7 @@ async def test_pip_sees_none_of_the_secrets(
     monkeypatch.setattr(sys, "executable", played(tmp_path, "env\nexit 1"))
     lines: list[str] = []
     with pytest.raises(EnvironmentFailed):
-        await environment("AWS_.*").packages(packages_of(model_dir), tmp_path / "own", note_in(lines))
+        await provide(environment("AWS_.*"), packages_of(model_dir), tmp_path / "own", note_in(lines))
 
     assert "m_1.0-pip: KEPT=1" in lines
     assert [line for line in lines if "not to be seen" in line] == []

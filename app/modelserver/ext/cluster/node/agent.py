@@ -233,9 +233,10 @@ class Agent:
         requirements = PackageRequest(
             load.model_name, load.model_version, model_dir, start.requirements or None, start.use_venv
         )
-        packages = await node.packages(requirements, folder, self._report_progress)
+        environments = node.environments(folder, self._report_progress)
+        packages = await environments.provide(requirements, self._report_progress)
         held.push_async_callback(asyncio.to_thread, packages.release)
-        return packages.python or sys.executable, node.variables(os.environ, packages)
+        return packages.python or sys.executable, node.variables(os.environ, packages.variables)
 
     def _report_progress(self, step: str, source: str = "") -> None:
         self._send(messages.StartProgress(step, source))

@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Final
 
 from modelserver.engine.pools.variables import worker_variables
 from modelserver.ext.cluster.node.dial import LOCAL_SOCKET
-from modelserver.models.environments.environments import Environments, WorkerEnvironment
+from modelserver.models.environments.environments import Environments
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from modelserver.models.environments.environments import PackageRequest
 
 # Of Ray and the agent, which no model needs and some of which are secret; and what would open a debugger. How
 # the worker connects is for itself (see modelserver.ext.cluster.node.dial).
@@ -42,27 +41,17 @@ class NodeEnvironment:
     own: Mapping[str, str]
     threads: int
 
-    async def packages(
-        self, packages: PackageRequest, fallback: Path, tell: Callable[[str, str], None]
-    ) -> WorkerEnvironment:
-        """Has the model's packages installed; in use until it is released.
+    def environments(self, fallback: Path, tell: Callable[[str, str], None]) -> Environments:
+        """What installs packages here.
 
-        ``fallback`` is a folder to use if the node has no cache. ``tell`` gets the progress, and pip's output
-        line by line with its source.
-
-        Raises:
-            InvalidModel: the requirements file is missing or cannot be read.
-            EnvironmentFailed: pip failed or timed out; its last lines are in the message.
+        ``fallback`` is a folder to use if the node has no cache. ``tell`` gets pip's output line by line with
+        its source.
         """
+        return Environments(sys.executable, fallback, self._hidden, printed=tell)
 
-        environments = Environments(sys.executable, fallback, self._hidden, printed=tell)
-        provided = await environments.provide(packages, lambda step: tell(step, ""))
-        return provided or WorkerEnvironment(sys.executable)
-
-    def variables(self, node: Mapping[str, str], packages: WorkerEnvironment) -> dict[str, str]:
-        """The variables that the worker's process starts with."""
-        own = {**self.own, **packages.variables}
-        return worker_variables(node, self._hidden, own, max(1, self.threads))
+    def variables(self, node: Mapping[str, str], packages: Mapping[str, str]) -> dict[str, str]:
+        """The variables that the worker's process starts with; ``packages`` are those of its packages."""
+        return worker_variables(node, self._hidden, {**self.own, **packages}, max(1, self.threads))
 
     @property
     def _hidden(self) -> re.Pattern[str]:
