@@ -19,6 +19,7 @@ PROGRAMS = {
     "protocols": ("benchmarks.protocols", "what each protocol costs"),
     "grpc": ("benchmarks.grpc_cost", "what a gRPC call costs beside HTTP, earlier versions and TorchServe"),
     "cluster": ("benchmarks.cluster", "what workers behind the network cost, beside Ray Serve"),
+    "language": ("benchmarks.language", "what OpenAI's API costs, beside LitServe"),
     "rollouts": ("benchmarks.rollouts", "what recordings, weights and shadows cost"),
     "decoding": ("benchmarks.decoding", "ways to prepare a picture"),
     "gpu": ("benchmarks.gpu", "the server on a GPU, beside the chip's limit"),

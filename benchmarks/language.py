@@ -1,0 +1,181 @@
+"""What OpenAI's API costs: streams of a pretended engine, and embeddings in shared batches.
+
+Beside LitServe with the same engine and the same network, in turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from benchmarks.language_work import BATCH, PIECES
+from benchmarks.options import run
+from benchmarks.servers import (
+    HOST,
+    ROOT,
+    CpuMeter,
+    Running,
+    model_server,
+    process,
+    wait_until_it_answers,
+)
+from modelserver.tools.tune.own_server import free_ports
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+_CHAT = """
+import modelserver
+from benchmarks.language_work import pieces
+class Chat(modelserver.ChatModel):
+    async def chat(self, request):
+        for piece in pieces():
+            yield piece
+"""
+_VECTORS = """
+import modelserver
+from benchmarks.language_work import Embedder
+class Vectors(modelserver.EmbeddingModel):
+    def load(self, context):
+        self.embedder = Embedder()
+    def embed(self, texts):
+        return self.embedder.vectors(texts)
+"""
+_CHAT_BODY = {"model": "chat", "stream": True, "messages": [{"role": "user", "content": "hello"}]}
+_TEXT = "What is a tensor, and how does it differ?"
+
+
+class Turn(NamedTuple):
+    """One measurement: answers, their pieces, seconds, processor seconds of the main process and of all."""
+
+    answers: int
+    pieces: int
+    seconds: float
+    front: float
+    all: float
+    first: float
+
+
+async def _stream(port: int, request: bytes) -> tuple[int, float]:
+    """How many pieces an answer had, and the seconds until the first."""
+    reader, writer = await asyncio.open_connection(HOST, port, limit=1 << 20)
+    began, first, count, last = time.perf_counter(), 0.0, 0, b""
+    writer.write(request)
+    while data := await reader.read(1 << 18):
+        count += data.count(b'" token"') + data.count(b'"index":0,"embedding":')
+        if count and not first:
+            first = time.perf_counter() - began
+        last = (last + data)[-64:]
+    writer.close()
+    return count, first
+
+
+def _request(path: str, body: Mapping[str, object]) -> bytes:
+    content = json.dumps(body).encode()
+    head = f"POST {path} HTTP/1.1\r\nHost: {HOST}\r\nContent-Type: application/json\r\n"
+    return f"{head}Connection: close\r\nContent-Length: {len(content)}\r\n\r\n".encode() + content
+
+
+async def _turn(server: Running, request: bytes, connections: int, seconds: float) -> Turn:
+    """Closed loops on so many connections at a time."""
+    front, everything = CpuMeter(server.pid, alone=True), CpuMeter(server.pid)
+    began = time.perf_counter()
+    results: list[tuple[int, float]] = []
+
+    async def loop() -> None:
+        while time.perf_counter() - began < seconds:
+            results.append(await _stream(server.port, request))
+
+    await asyncio.gather(*(loop() for _ in range(connections)))
+    took = time.perf_counter() - began
+    counts = sum(count for count, _ in results)
+    first = statistics.median(first for _, first in results)
+    return Turn(len(results), counts, took, front.used(), everything.used(), first)
+
+
+@contextlib.contextmanager
+def _ours(folder: Path) -> Iterator[Running]:
+    store = folder / "store"
+    store.mkdir(parents=True)
+    (store / "chat.py").write_text(_CHAT, "utf-8")
+    (store / "vectors.py").write_text(_VECTORS, "utf-8")
+    variables = {"PYTHONPATH": str(ROOT)}
+    with model_server(store, folder / "server", threads=1, variables=variables) as server:
+        server.register("chat.py", "chat")
+        server.register("vectors.py", "vectors", batch_size=BATCH, max_batch_delay=5)
+        yield server
+
+
+@contextlib.contextmanager
+def _litserve(folder: Path, python: Path, kind: str) -> Iterator[Running]:
+    (port,) = free_ports(1)
+    command = (str(python), "-m", "benchmarks.peers.apps.litserve_language", kind, str(port))
+    folder.mkdir(parents=True)
+    with process(command, folder, {"PYTHONPATH": str(ROOT)}) as child:
+        wait_until_it_answers(child, port, "/health", folder)
+        yield Running(child.pid, port, folder)
+
+
+def _report(title: str, unit: str, turns: Sequence[Turn]) -> float:
+    """Prints the medians; returns pieces a second."""
+    rate = statistics.median(turn.pieces / turn.seconds for turn in turns)
+    front = statistics.median(1e6 * turn.front / max(turn.pieces, 1) for turn in turns)
+    whole = statistics.median(1e6 * turn.all / max(turn.pieces, 1) for turn in turns)
+    first = statistics.median(1e3 * turn.first for turn in turns)
+    cost = f"{front:>8.1f} µs of the main process, {whole:>8.1f} of all, for each"
+    print(f"  {title:<12} {rate:>10,.0f} {unit}/s   {cost}   first after {first:.1f} ms")
+    return rate
+
+
+def measure(options: argparse.Namespace, folder: Path) -> None:
+    """All works in turns."""
+    chat = _request("/v1/chat/completions", _CHAT_BODY)
+    vectors = _request("/v1/embeddings", {"model": "vectors", "input": _TEXT, "encoding_format": "float"})
+    peer = None if options.peers is None else options.peers / "litserve" / "bin" / "python"
+    with contextlib.ExitStack() as stack:
+        ours = stack.enter_context(_ours(folder / "ours"))
+        works = [
+            ("streams", "pieces", chat, (1, 16, 64)),
+            ("embeddings", "texts", vectors, (1, BATCH, 2 * BATCH)),
+        ]
+        for work, unit, request, connections in works:
+            with contextlib.ExitStack() as peers:
+                servers = {"modelserver": ours}
+                if peer is not None:
+                    kind = "chat" if work == "streams" else "vectors"
+                    servers["LitServe"] = peers.enter_context(_litserve(folder / kind, peer, kind))
+                for count in connections:
+                    turns: dict[str, list[Turn]] = {name: [] for name in servers}
+                    for number in range(options.reps + 1):
+                        for name, server in servers.items():
+                            turn = asyncio.run(_turn(server, request, count, options.duration))
+                            if number:
+                                turns[name].append(turn)
+                    print(f"{work}, {count} connections")
+                    rates = [_report(name, unit, each) for name, each in turns.items()]
+                    if len(rates) > 1:
+                        print(f"  ratio {rates[0] / rates[1]:.1f}")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure and print."""
+    parser = argparse.ArgumentParser("python -m benchmarks language", description=__doc__)
+    parser.add_argument("--duration", type=float, default=3.0, help="seconds of one measurement (default: 3)")
+    parser.add_argument("--reps", type=int, default=3, help="repetitions in turns, after one more")
+    parser.add_argument("--peers", type=Path, help="the folder of python -m benchmarks peers, for LitServe")
+    options = parser.parse_args(arguments)
+    print(f"answers of {PIECES} pieces, batches of {BATCH}")
+    with tempfile.TemporaryDirectory() as folder:
+        measure(options, Path(folder))
+    return 0
+
+
+if __name__ == "__main__":
+    run(main)
