@@ -238,7 +238,7 @@ def test_what_is_copied_exists() -> None:
     assert [source for source in from_clone() if not list(_ROOT.glob(source))] == []
 
 
-def test_torch_is_the_build_without_cuda_unless_told_otherwise() -> None:
+def test_torch_is_the_build_without_cuda_by_default() -> None:
     """The argument reaches the command that installs, in place of the package index."""
     (installs,) = [item.text for item in of("RUN", 1) if "TORCH_INDEX" in item.text]
 

@@ -34,7 +34,7 @@ def test_answers_are_taken_one_by_one(whole: bytes) -> None:
     [b"hi\r\n\r\n", b"HTTP/1.1 200 OK\r\n\r\n", PLAIN[:-1], CHUNKED.replace(b"2\r\n", b"x\r\n")],
     ids=["no status", "no length", "cut short", "no size"],
 )
-def test_what_is_no_answer_is_told(received: bytes) -> None:
+def test_what_is_no_answer_is_reported(received: bytes) -> None:
     """Nothing that is not a whole answer passes for one at the end of a connection."""
     with pytest.raises(Malformed):
         take_answer(bytearray(received), ended=True)

@@ -43,7 +43,7 @@ def test_arguments_of_the_build_exist() -> None:
     assert dict(re.findall(r"(?m)^\| `([A-Z_]+)` \| `([^`]+)` \|", _DOCKER)) == value
 
 
-def test_every_manifest_is_told_about() -> None:
+def test_every_manifest_is_described() -> None:
     """By its name, or as the folder that is applied whole."""
     kustomization = (KUBERNETES / "kustomization.yaml").read_text(encoding="utf-8")
     output = {*re.findall(r"- (\S+\.yaml)", kustomization), "kustomization.yaml"}
@@ -55,6 +55,6 @@ def test_every_manifest_is_told_about() -> None:
 
 
 @pytest.mark.parametrize("text", [_DOCKER, _KSERVE], ids=["docker", "kserve"])
-def test_what_was_not_tried_is_said(text: str) -> None:
+def test_untested_parts_are_listed(text: str) -> None:
     """The page has a heading for it."""
     assert "\n## Not tested\n" in text

@@ -43,8 +43,8 @@ def test_every_answer_says_it(start_server: Any) -> None:
     assert "paths" in described.json()
 
 
-def test_nothing_is_said_by_default(shared_server: Any) -> None:
-    """Without the keys answers say nothing, and OPTIONS means what it means without browsers (F65)."""
+def test_responses_have_no_cors_headers_by_default(shared_server: Any) -> None:
+    """Without the keys responses have none, and OPTIONS has its usual meaning (F65)."""
     query = {"Origin": PAGE, "Access-Control-Request-Method": "POST"}
     answers = [
         shared_server.inference.get("/ping", headers={"Origin": PAGE}),

@@ -217,7 +217,7 @@ def test_calls_are_sent_again(server, calls, speed):
     assert re.search(r"requests +13 +13\nerrors +3 +3\n", done.stdout)
 
 
-def test_what_is_not_sent_is_told(server, calls, tmp_path):
+def test_what_is_not_sent_is_reported(server, calls, tmp_path):
     """Without an address for calls over gRPC, or only with that."""
     out = tmp_path / "both.msr"
     with recording(server, out), channel(server, "inference") as to:

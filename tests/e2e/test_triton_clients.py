@@ -236,8 +236,8 @@ def test_streams(server: Server) -> None:
 # What they tell
 
 
-def test_what_is_told(client: Any) -> None:
-    """Both kinds say the same of the server, a model, the log and traces."""
+def test_both_clients_read_the_same_facts(client: Any) -> None:
+    """Both kinds of clients read the same about the server, a model, the log and traces."""
     extensions = as_dict(client.get_server_metadata())["extensions"]
     config = as_dict(client.get_model_config("double"))
     config = config.get("config", config)

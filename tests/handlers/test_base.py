@@ -97,7 +97,7 @@ def test_eager_models_are_loaded(folder: Path, make_context: Any, begin: Any) ->
         (TextClassifier, True),
     ],
 )
-def test_missing_labels_are_told_where_answers_have_some(
+def test_missing_labels_are_reported_where_answers_have_some(
     kind: type[BaseHandler], warns: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Classifiers and detectors warn; other networks have no classes, and read the file where it is."""
@@ -108,7 +108,7 @@ def test_missing_labels_are_told_where_answers_have_some(
     assert kind()._ms_load_labels(str(tmp_path)) == {"0": "cat"}
 
 
-def test_random_weights_are_told(folder: Path, make_context: Any) -> None:
+def test_random_weights_are_reported(folder: Path, make_context: Any) -> None:
     """A network with parameters and no file of weights has a warning, unless its handler may load some."""
 
     class Loading(BaseHandler):

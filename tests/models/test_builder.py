@@ -81,8 +81,8 @@ async def prepare(store: Path, tmp_path: Path) -> Any:
     return compose
 
 
-async def test_worker_is_told(prepare: Any, store: Path) -> None:
-    """What a worker is started with comes from archive, parameters and settings."""
+async def test_worker_starts_with_its_options(prepare: Any, store: Path) -> None:
+    """The options with which a worker starts come from archive, parameters and settings."""
     model = await prepare(
         parameters={"batch_size": 4, "initial_workers": 2},
         decode_input_request=False,
@@ -224,7 +224,7 @@ async def test_config_that_cannot_be_meant(prepare: Any, store: Path) -> None:
 
 
 @pytest.mark.parametrize("required", [False, True])
-async def test_workers_are_told_whether_they_need_their_gpu(prepare: Any, required: bool) -> None:
+async def test_workers_learn_whether_they_need_their_gpu(prepare: Any, required: bool) -> None:
     """`require_gpu` sets this."""
     assert (await prepare("m", gpus=1, require_gpu=required)).pool.crew.spec.load.gpu_required is required
 

@@ -130,7 +130,7 @@ async def test_settings_load_beside_the_snapshot(
     await registry.close(0)
 
 
-async def test_changes_are_told(new_registry: Callable[..., Registry]) -> None:
+async def test_changes_are_reported(new_registry: Callable[..., Registry]) -> None:
     """Each accepted change is reported before its caller gets the result; refused changes are not."""
     registry = new_registry()
     seen: list[Any] = []

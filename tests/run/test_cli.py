@@ -145,7 +145,7 @@ def test_refused_start(capsys: pytest.CaptureFixture[str]) -> None:
     ("arguments", "detached"),
     [(["--model-store", "."], True), (["--model-store", ".", "--foreground"], False)],
 )
-def test_detached_unless_told_otherwise(
+def test_server_is_detached_by_default(
     arguments: list[str], detached: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The command starts another process, which gets its arguments; with --foreground it serves itself."""

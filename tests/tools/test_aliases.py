@@ -46,7 +46,7 @@ def test_aliases_are_written_and_run(tmp_path: Path, capsys: pytest.CaptureFixtu
     )
 
 
-def test_the_server_is_told_its_name(tmp_path: Path) -> None:
+def test_server_gets_the_name_of_the_command(tmp_path: Path) -> None:
     """MODELSERVER_STARTED_AS holds the name that was called."""
     lines = tmp_path / "told.py"
     lines.write_text("#!/bin/sh\necho $MODELSERVER_STARTED_AS $@\n")
@@ -172,7 +172,7 @@ def test_directories_are_never_replaced(tmp_path: Path, capsys: pytest.CaptureFi
     ]
 
 
-def test_other_commands_on_the_path_are_told(
+def test_other_commands_on_the_path_are_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Where the PATH leads to another torchserve first, the command says so."""

@@ -158,7 +158,7 @@ def test_a_whole_body_that_failed_is_500_for_kserve() -> None:
 @pytest.mark.parametrize(
     ("error", "kind"), [(DeadlineExceeded("d"), DeadlineExceeded), (OSError("o"), InternalError)]
 )
-def test_errors_of_a_request_are_told(error: Exception, kind: type[ModelServerError]) -> None:
+def test_errors_of_a_request_are_reported(error: Exception, kind: type[ModelServerError]) -> None:
     """Those of the server as they are, strange ones as the server's fault."""
     request = Request("id", [Row("id", 0)], [b""], 0.0)
     request.fail(error)

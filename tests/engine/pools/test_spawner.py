@@ -187,7 +187,7 @@ async def test_forks_share_one_spawner(spawner: Spawner, tmp_path: Path) -> None
         ("raise BaseException('raw')", "exited with status 1"),
     ],
 )
-async def test_ends_are_told(spawner: Spawner, tmp_path: Path, code: str, how: str) -> None:
+async def test_ends_are_reported(spawner: Spawner, tmp_path: Path, code: str, how: str) -> None:
     """How a forked worker ended is known as for any other (F39, F45)."""
     source = f"import {_HEAVY}\ndef handle(data, context):\n    if data:\n        {code}\n"
     (tmp_path / "h.py").write_text(source)

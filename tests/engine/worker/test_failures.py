@@ -80,7 +80,7 @@ def test_printed_failure_shows_the_authors_frames_only(
     assert ours.__file__ not in printed
 
 
-def test_failure_that_cannot_be_told_is_printed_anyway(capsys: pytest.CaptureFixture[str]) -> None:
+def test_failure_that_cannot_be_reported_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     """An exception whose own text fails does not stop the report."""
 
     class Mute(Exception):

@@ -46,7 +46,7 @@ def test_answers_are_kept_back(ends: tuple[ServerChannel, socket.socket]) -> Non
     ]
 
 
-def test_failures_are_told(ends: tuple[ServerChannel, socket.socket]) -> None:
+def test_failures_are_reported(ends: tuple[ServerChannel, socket.socket]) -> None:
     """A batch with failures is reported as one failure, without its text."""
     channel, server = ends
     keep_answers_back(channel)

@@ -344,7 +344,7 @@ def test_a_group_is_given_back(places: ActorPlaces, ray: PlayedRay, reports: lis
     until(lambda: ActorEnded(4, "Ray refused it: bad options") in reports and "h" not in ray.groups)
 
 
-def test_an_address_that_does_not_answer_is_said() -> None:
+def test_an_address_that_does_not_answer_is_reported() -> None:
     """The error has the system's reason."""
     assert unreachable("127.0.0.1:1") == "nothing answers at 127.0.0.1:1: Connection refused"
 

@@ -221,7 +221,7 @@ async def test_an_address_has_host_and_port(address: str) -> None:
     await placer.close()
 
 
-async def test_an_address_that_leads_nowhere_is_said_until_ray_is_there(
+async def test_an_address_that_leads_nowhere_is_reported_until_ray_is_there(
     played: Played, address: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Every place is refused at once, in one line that is logged once; nothing is started. When something
@@ -279,7 +279,7 @@ async def test_a_refusal_is_passed_on(
     assert caplog.text.count("another version: 1 and 2") == 1
 
 
-async def test_a_python_that_is_none_is_said(address: str, tmp_path: Path) -> None:
+async def test_a_python_that_is_none_is_reported(address: str, tmp_path: Path) -> None:
     """A ``ray_python`` that cannot be started is named."""
     placer = RayPlacer(address, str(tmp_path / "none"))
     with pytest.raises(NoPlace, match=r"ray_python \(.*none\) cannot be started"):
@@ -287,7 +287,7 @@ async def test_a_python_that_is_none_is_said(address: str, tmp_path: Path) -> No
     await placer.close()
 
 
-async def test_a_python_without_modelserver_is_said(address: str, tmp_path: Path) -> None:
+async def test_a_python_without_modelserver_is_reported(address: str, tmp_path: Path) -> None:
     """The last line that it printed is in the refusal, without the native stack after it."""
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
@@ -445,7 +445,7 @@ async def test_while_ray_is_away_places_are_refused(
     assert caplog.text.count("nothing answers") == 1
 
 
-async def test_the_situation_is_said_while_a_place_waits(
+async def test_the_situation_is_reported_while_a_place_waits(
     placer: RayPlacer, played: Played, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What is free and what no node has, as the helper says; nothing before and after. What cannot be had is

@@ -161,7 +161,7 @@ def test_no_configuration_is_one_too(tmp_path: Path) -> None:
     assert settings["load_models"] == "übung=ü.mar"
 
 
-def test_a_configuration_that_cannot_be_read_is_said(tmp_path: Path) -> None:
+def test_a_configuration_that_cannot_be_read_is_reported(tmp_path: Path) -> None:
     """The error has its name and the reason."""
     with pytest.raises(ConfigError, match=r"missing\.properties"):
         configuration(Layout(tmp_path, "a.mar", tmp_path / "missing.properties"), PodPorts())

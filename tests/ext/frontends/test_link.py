@@ -62,8 +62,8 @@ async def test_large_bodies_travel_by_the_socket_where_no_memory_is_shared(ends:
     assert await there.come() == (1, bytes(1 << 20))
 
 
-async def test_the_end_is_told_to_both(ends: tuple[Side, Side]) -> None:
-    """What was sent before it arrives; what is sent later is dropped."""
+async def test_both_sides_learn_about_the_end(ends: tuple[Side, Side]) -> None:
+    """Messages sent before the end arrive; later ones are dropped."""
     here, there = ends
     here.link.send(End(1, True))
     here.link.close()

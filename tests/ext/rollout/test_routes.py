@@ -57,7 +57,7 @@ def named(schema: Any) -> Any:
     )
 
 
-async def test_what_was_asked_for_is_told_again(model: Any) -> None:
+async def test_requested_traffic_is_returned(model: Any) -> None:
     """The document also has the current state, and every field."""
     description = json.loads(pretty(describe_traffic(model)))
 
@@ -79,7 +79,7 @@ async def test_without_traffic_the_default_gets_everything(model: Any) -> None:
     assert describe_shadows(model) == {"modelName": "m", "shadows": {}}
 
 
-async def test_shadows_are_told_with_their_last_differences(model: Any) -> None:
+async def test_shadows_are_reported_with_their_last_differences(model: Any) -> None:
     """The newest first; the document has every field."""
     shadow = model.traffic.shadows["2.0"]
     shadow.count("agreed", 3)

@@ -104,7 +104,7 @@ def test_missing_object_of_s3_is_known_to_be_missing(amazon: Bucket, url: str) -
     assert is_missing(caught.value)
 
 
-def test_missing_permission_is_said_without_a_key(amazon: Bucket) -> None:
+def test_missing_permission_is_reported_without_a_key(amazon: Bucket) -> None:
     """The reason says so, and names no key."""
     with denying(amazon), pytest.raises(OSError) as caught:  # noqa: PT011
         opened("s3://models/store/x.mar").items()

@@ -124,7 +124,7 @@ async def test_workflow_is_described_and_unregistered() -> None:
     assert (answer.json(), workflows.sent) == ({"status": 'Workflow "w" unregistered'}, ["w"])
 
 
-async def test_all_that_is_told_is_documented() -> None:
+async def test_all_fields_are_documented() -> None:
     """Each field stands in the OpenAPI document, and no others do; functions have no URL."""
     described = (await ask("GET", "/workflows/w", Workflows())).json()
     listed = (await ask("GET", "/workflows?limit=1", Workflows())).json()

@@ -170,8 +170,8 @@ async def test_a_second_attempt_answers() -> None:
     assert flow.exchange.answer == (200, b"two")
 
 
-async def test_why_is_told_where_errors_are_shown() -> None:
-    """As for requests of the model itself, with the request's id."""
+async def test_reason_is_sent_where_errors_are_shown() -> None:
+    """The error is that of requests of the model itself, with the request's id."""
     flow = Flow({"a": []}, retry_attempts=0)
     flow.models["a"].exposes_errors = True
     await flow.models["a"].fail()

@@ -114,7 +114,7 @@ def taking(gpus: SimulatedGpus, row: int, held: list[weakref.ref[Activations]]) 
 
 
 @pytest.mark.usefixtures("collects_nothing")
-def test_too_large_batches_are_told(gpus: SimulatedGpus) -> None:
+def test_too_large_batches_are_reported(gpus: SimulatedGpus) -> None:
     """The largest size that fits is named, and nothing of a failed batch is left when the next is tried."""
     gpus.memory = 10 * GIB
     notes: list[str] = []

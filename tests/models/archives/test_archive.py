@@ -121,7 +121,7 @@ def test_archive_without_manifest_needs_a_name(tmp_path: Path) -> None:
     )
 
 
-def test_manifest_without_name_is_told(tmp_path: Path) -> None:
+def test_manifest_without_name_is_reported(tmp_path: Path) -> None:
     """F59: a manifest without modelName is named as the cause, with the archive."""
     content = {"MAR-INF/MANIFEST.json": b"{}"}
 

@@ -206,8 +206,8 @@ async def test_a_virtual_environment_that_cannot_be_made(
     assert error.value.message.endswith("no room")
 
 
-async def test_what_pip_is_told(tmp_path: Path, folder: Path, model_dir: Path) -> None:
-    """Plain arguments, never through a shell (F67)."""
+async def test_pip_gets_plain_arguments(tmp_path: Path, folder: Path, model_dir: Path) -> None:
+    """pip is never run through a shell (F67)."""
     python = played(tmp_path, f'echo "$@" > {tmp_path}/arguments')
     await environments(tmp_path, folder, python).provide(needs(model_dir))
     arguments = (tmp_path / "arguments").read_text().split()

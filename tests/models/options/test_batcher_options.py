@@ -62,7 +62,7 @@ def test_it_is_a_block_for_every_model() -> None:
     }
 
 
-def test_its_source_is_told() -> None:
+def test_its_source_is_reported() -> None:
     """Descriptions name where the numbers came from."""
     sources = {**dict.fromkeys(KEYS, "default"), "enable_batcher": "flag --enable-batcher"}
     sources["batcher_max_latency"] = "flag --max-latency"

@@ -295,8 +295,8 @@ def test_workers_are_capped_by_groups_of_gpus(yaml: str, workers: tuple[int, int
     assert bool(options.warnings) == warned
 
 
-def test_torchrun_alone_is_told_to_have_no_effect() -> None:
-    """TorchServe starts one process then, and does not say why."""
+def test_torchrun_alone_has_no_effect() -> None:
+    """There is a warning; TorchServe starts one process then, without the reason."""
     assert resolve(None, "torchrun: {nproc-per-node: 4}").warnings == (
         "model-config.yaml: torchrun has no effect without a parallelType (tp, pp, pptp, custom)",
     )

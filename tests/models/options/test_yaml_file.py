@@ -199,7 +199,7 @@ def test_a_torchrun_block_that_cannot_be_meant_is_refused(value: str, message: s
     assert _refusal(f"torchrun: {value}") == f"model-config.yaml: {message}"
 
 
-def test_unknown_keys_of_torchrun_are_told() -> None:
+def test_unknown_keys_of_torchrun_are_reported() -> None:
     """With the nearest known one, if there is one."""
     _, warnings = parse_model_config("torchrun: {nproc_per_node: 2, colour: red}")
     assert warnings == [
@@ -213,8 +213,8 @@ def test_unknown_keys_of_torchrun_are_told() -> None:
 
 @pytest.mark.parametrize("key", [key for key in CONFIG_KEYS if key != "batcher"])
 @pytest.mark.parametrize("value", ["{a: 1}", "[[]]", "word", "-1.5", "2001-01-01", "~"])
-def test_every_value_is_used_told_or_refused(key: str, value: str) -> None:
-    """Nothing strange goes into a field, and what is left out is named with what is allowed."""
+def test_every_value_is_used_or_refused(key: str, value: str) -> None:
+    """No field has an invalid value, and the warning for an ignored value has the allowed ones."""
     option = CONFIG_KEYS[key]
     if option.is_strict and value not in ("~", "{a: 1}" if key in {"torchrun", "traffic"} else ""):
         assert re.fullmatch(rf"model-config\.yaml: {key}=.* is needed", _refusal(f"{key}: {value}"))

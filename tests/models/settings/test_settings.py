@@ -149,8 +149,10 @@ def test_any_text_is_a_value_or_a_refusal(tmp_path: Path, name: str, text: str) 
         ({"compat_defaults": "torchserve"}, False),
     ],
 )
-def test_who_is_told_of_errors(lines: dict[str, str], visible: bool, tmp_path: Path) -> None:
-    """By default clients of this machine alone, and nobody under TorchServe's defaults."""
+def test_errors_are_shown_to_clients_of_this_machine(
+    lines: dict[str, str], visible: bool, tmp_path: Path
+) -> None:
+    """By default only clients of this machine see them, and nobody does with TorchServe's defaults."""
     (tmp_path / "config.properties").write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
     flags = {"ts_config": str(tmp_path / "config.properties")}
 

@@ -139,7 +139,7 @@ def test_a_worker_shows_what_its_gpu_did() -> None:
     assert describe_worker(worker())["lastEnd"] is describe_worker(worker())["largestBatch"] is None
 
 
-def test_errors_of_requests_are_told() -> None:
+def test_errors_of_requests_are_reported() -> None:
     """By type, with the last one; a version without any, or with those of clients, says nothing of them."""
     described = model(ModelOptions(), worker())
     described.metrics.requests.failed(HandlerError("no", 404), "client")
@@ -312,7 +312,7 @@ def promoting() -> ModelTraffic[Any]:
     return traffic
 
 
-async def test_all_that_is_told_is_documented() -> None:
+async def test_all_fields_are_documented() -> None:
     """The OpenAPI document names every field that a description can have, at every depth, and no others."""
     full = ModelOptions(
         autoscale=True,

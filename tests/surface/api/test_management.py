@@ -390,7 +390,7 @@ async def test_replacing_needs_the_model_api() -> None:
         ("POST", "/models?url=m.mar&batch_size=-1&max_batch_delay=-1&response_timeout=-1", []),
     ],
 )
-async def test_parameters_without_use_are_told(method: str, path: str, warnings: list[str]) -> None:
+async def test_parameters_without_use_are_reported(method: str, path: str, warnings: list[str]) -> None:
     """The status stays; the answer says what was not used, and what may have been meant."""
     async with client(Registry(m="m.mar")) as asking:
         answer = await asking.request(method, path)

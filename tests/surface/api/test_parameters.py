@@ -140,7 +140,7 @@ def test_what_is_no_switch_is_refused() -> None:
         Parameters({"s": "perhaps"}).switch("s")
 
 
-def test_unknown_names_are_told_with_a_guess(caplog: pytest.LogCaptureFixture) -> None:
+def test_unknown_names_are_reported_with_a_guess(caplog: pytest.LogCaptureFixture) -> None:
     """The sender and the log get the warning; of very many names it has the first few."""
     parameters = Parameters({"batchsize": 8, "zzz": 1, "url": "u"})
     parameters.warn_of_unknown(("url", "batch_size"))
@@ -156,7 +156,7 @@ def test_unknown_names_are_told_with_a_guess(caplog: pytest.LogCaptureFixture) -
     assert max(map(len, many.warnings)) < 200
 
 
-def test_unusable_values_are_told() -> None:
+def test_unusable_values_are_reported() -> None:
     """What is no number, and what is neither true nor false."""
     parameters = Parameters({"batch_size": "abc", "synchronous": "yes", "s3_sse_kms": "False"})
     assert parameters.integer("batch_size") is None

@@ -125,8 +125,8 @@ def test_error_has_the_words_of_torchserve() -> None:
     )
 
 
-def test_nothing_is_told_of_tokens() -> None:
-    """What a fingerprint prints of itself has no hash."""
+def test_fingerprint_prints_no_hash() -> None:
+    """The text of a fingerprint has no hash."""
     assert (
         repr(Fingerprint.of(Scope.API, "secret-token"))
         == "Fingerprint(scope=<Scope.API: 'API'>, expires=None)"

@@ -49,7 +49,7 @@ async def test_bytes_in_the_system_are_counted(ends: tuple[asyncio.Transport, so
     assert 0 < bytes_in_system(transport) + transport.get_write_buffer_size() < waiting
 
 
-async def test_where_nothing_is_told() -> None:
+async def test_transport_without_an_open_socket_has_no_bytes() -> None:
     """A transport without a socket, or with one that listens or is closed, has no bytes in the system."""
     assert bytes_in_system(asyncio.Transport()) == 0
     with socket.create_server(("127.0.0.1", 0)) as other:

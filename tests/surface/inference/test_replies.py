@@ -120,7 +120,7 @@ def test_the_first_failure_is_everybodys(reply: Reply, exchange: RecordedExchang
     assert (status, json.loads(body)["error"]) == (500, "instances[1]: bad")
 
 
-def test_an_error_of_the_server_is_told(reply: Reply, exchange: RecordedExchange) -> None:
+def test_an_error_of_the_server_is_reported(reply: Reply, exchange: RecordedExchange) -> None:
     """With the batch, where there was one."""
     request = Request("id", [Row("id", 0)], [b""], 0.0)
     request.fail(DeadlineExceeded("too late"))

@@ -57,7 +57,7 @@ def test_what_is_no_timeout_is_refused(timeout: Any) -> None:
         read_tensors(body(parameters={"timeout": timeout}), None, TAKES)
 
 
-def test_a_sequence_is_said_by_headers() -> None:
+def test_sequence_parameters_become_headers() -> None:
     """They come behind the client's own; a model without sequences has none."""
     named = {"sequence_id": 7, "sequence_start": True, "sequence_end": False}
     taken = read_tensors(body(parameters=named), None, SEQUENCES)

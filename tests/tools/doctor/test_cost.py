@@ -70,7 +70,7 @@ def test_advice_needs_more_than_noise(
     assert ("cost of batches" in report.left_out) is (not ids)
 
 
-def test_a_cost_below_nothing_is_not_told(rows: list[InputRow]) -> None:
+def test_negative_cost_is_not_reported(rows: list[InputRow]) -> None:
     """A line that crosses it says nothing about the fixed cost."""
     (finding,) = measured(rows, lambda size: 4.0 * size - 3.0, 1).findings
 

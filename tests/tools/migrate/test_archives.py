@@ -23,7 +23,7 @@ def test_an_archive_tells_what_it_imports_and_reads(site: Path, tmp_path: Path) 
     assert archive.places == {"instances": "reads.py, line 9"}
 
 
-def test_an_archive_that_is_not_there_is_told(site: Path, tmp_path: Path) -> None:
+def test_an_archive_that_is_not_there_is_reported(site: Path, tmp_path: Path) -> None:
     """By its name, in the server's words."""
     with pytest.raises(MigrationError, match=r"^nowhere\.mar: Model not found"):
         read_archive("nowhere.mar", site.parent / "store", tmp_path)

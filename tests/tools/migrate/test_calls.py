@@ -18,8 +18,10 @@ def test_answers_survive_json(body: bytes | None) -> None:
     assert answer_of(answer.to_json()) == answer
 
 
-def test_what_is_said_is_sent() -> None:
-    """Method, path, headers and body; names of headers come back in lower case."""
+def test_response_has_what_the_server_sent() -> None:
+    """The request's method, path, headers and body are sent; names of headers in the response are in lower
+    case.
+    """
     call = Probe("", "inference", "POST", "/predictions/m", (("Content-Type", "text/plain"),), b"body")
     answer = Response(201, "Made", {"x-mine": "yes"}, b"answer")
     with playing({key_of("inference", "POST", call.path, b"body"): answer}) as urls:

@@ -47,7 +47,7 @@ def nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
         (["--torchserve", "http://127.0.0.1:1", "--key-file", __file__], "no key_file.json of TorchServe"),
     ],
 )
-def test_what_cannot_be_compared_is_told(
+def test_what_cannot_be_compared_is_reported(
     site: Path, flags: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """With status 2, in a line."""
@@ -57,7 +57,7 @@ def test_what_cannot_be_compared_is_told(
     assert error.count("\n") == 1
 
 
-def test_a_configuration_that_is_not_there_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_configuration_that_is_not_there_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     """The status is 2."""
     assert main(["migrate", "--prove", "absent.properties", "--torchserve", "http://127.0.0.1:1"]) == 2
     assert capsys.readouterr().err == "--ts-config file not found: absent.properties\n"

@@ -44,7 +44,7 @@ def test_masks_inside_texts_are_texts() -> None:
         (answer(x="1"), answer(), ["header x: TorchServe '1', modelserver None"]),
     ],
 )
-def test_mismatches_are_told_in_lines(reference: Response, ours: Response, message: list[str]) -> None:
+def test_mismatches_are_reported_in_lines(reference: Response, ours: Response, message: list[str]) -> None:
     """Headers that only modelserver has are none."""
     assert mismatches(reference, ours) == message
 

@@ -77,8 +77,8 @@ def test_tokens_are_sent() -> None:
     assert [answer.reason for answer in without] == ["UNAUTHENTICATED", "OK"]
 
 
-def test_no_answer_is_told() -> None:
-    """By its reason: nobody listens, or what is there does not speak gRPC."""
+def test_missing_response_has_its_reason() -> None:
+    """Nobody listens, or the server does not speak gRPC."""
     (ping, *_) = general(NOBODY)
 
     assert send(ping, ("127.0.0.1", 1)) == Response(0, "ConnectionRefusedError", {}, b"")

@@ -54,7 +54,7 @@ def test_flags_of_the_command_count(tmp_path: Path) -> None:
         ("job_queue_size=x\n", None, ConfigError, "job_queue_size=x"),
     ],
 )
-def test_what_cannot_be_read_is_told(
+def test_what_cannot_be_read_is_reported(
     tmp_path: Path, text: str, command: str | None, error: type[Exception], message: str
 ) -> None:
     """The error comes before anything is started."""
@@ -113,8 +113,8 @@ def test_what_the_environment_says_is_written_down(tmp_path: Path) -> None:
     assert settings.inference_address.port == launch.addresses["inference"][1]
 
 
-def test_what_torchserve_was_told_can_be_told_here(site: Path, tmp_path: Path) -> None:
-    """Beside a running one the model API is on, whatever the configuration says."""
+def test_model_api_is_on_beside_a_running_torchserve(site: Path, tmp_path: Path) -> None:
+    """Beside a running TorchServe the model API is on, whatever the configuration says."""
     installation = read_installation(site, None, {"compat_defaults": "torchserve"}, {})
     for follows in (False, True):
         launch = launch_modelserver(installation, tmp_path / str(follows), follows=follows)
@@ -124,7 +124,7 @@ def test_what_torchserve_was_told_can_be_told_here(site: Path, tmp_path: Path) -
         )
 
 
-def test_an_absent_program_is_told(site: Path, tmp_path: Path) -> None:
+def test_an_absent_program_is_reported(site: Path, tmp_path: Path) -> None:
     """The error has its name."""
     installation = read_installation(site, "/nowhere/torchserve", {}, {})
     with pytest.raises(MigrationError, match="there is no program /nowhere/torchserve"):

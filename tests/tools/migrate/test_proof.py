@@ -98,7 +98,7 @@ def test_an_answer_that_varies_is_not_held_against_modelserver(plan: ProofPlan) 
     assert [rule.name for rules in result.reasons for rule in rules] == ["varies"]
 
 
-def test_nothing_can_be_said_without_an_answer_of_torchserve(plan: ProofPlan) -> None:
+def test_nothing_is_concluded_without_a_response_of_torchserve(plan: ProofPlan) -> None:
     """Even if modelserver does not answer either; an address for metrics that is silent is left out."""
     silent = Response(0, "ConnectionRefusedError", {}, b"")
     for server in (plan.reference, plan.ours):

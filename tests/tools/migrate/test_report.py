@@ -45,7 +45,7 @@ def test_the_page_needs_nothing_and_trusts_nobody(proof: Proof) -> None:
     assert "There are differences without a known reason." in html
 
 
-def test_secrets_are_not_told(proof: Proof) -> None:
+def test_secrets_are_not_reported(proof: Proof) -> None:
     """Headers that hold them have no values, in neither file."""
     result = next(each for each in proof.compared if each.what)
     headers = (("Authorization", "Bearer abc123"), ("X-Kind", "mine"))

@@ -149,7 +149,7 @@ def test_files_are_posted_to_the_model_of_their_folder(tmp_path: Path) -> None:
         ("[]", "there are neither MODEL/NAME.EXT nor requests.json"),
     ],
 )
-def test_what_is_wrong_with_an_index_is_told(tmp_path: Path, index: str, message: str) -> None:
+def test_what_is_wrong_with_an_index_is_reported(tmp_path: Path, index: str, message: str) -> None:
     """The error has the number of the request."""
     (tmp_path / "requests.json").write_text(index)
     with pytest.raises(MigrationError, match=message):

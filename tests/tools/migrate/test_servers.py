@@ -63,7 +63,7 @@ def test_version_is_settled_when_workers_are_ready_or_failed(
     assert ServedVersion.of({"modelName": "m", "modelVersion": "1", **described}).settled is settled
 
 
-def test_a_server_that_wants_tokens_is_told_as_such() -> None:
+def test_server_that_requires_tokens_is_reported() -> None:
     """The error has its response and the flag that helps."""
     refused = Response(400, "Bad Request", {}, b'{"message": "Token Authentication failed."}')
     answers = {'management GET /models?limit=100 ""': refused, 'management GET /models ""': refused}
@@ -74,7 +74,7 @@ def test_a_server_that_wants_tokens_is_told_as_such() -> None:
         running_server("TorchServe", addresses(urls), {})
 
 
-def test_a_server_that_is_not_there_is_told() -> None:
+def test_a_server_that_is_not_there_is_reported() -> None:
     """The error has its address."""
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
@@ -86,7 +86,7 @@ def test_a_server_that_is_not_there_is_told() -> None:
 
 
 @pytest.mark.parametrize("body", [b"<html>not TorchServe</html>" + b" " * 999, b"{}", b"[1]"])
-def test_a_server_of_another_kind_is_told(body: bytes) -> None:
+def test_a_server_of_another_kind_is_reported(body: bytes) -> None:
     """The error has the beginning of its response."""
     page = Response(200, "OK", {}, body)
     answers = {'management GET /models?limit=100 ""': page, 'management GET /models ""': page}
@@ -96,7 +96,7 @@ def test_a_server_of_another_kind_is_told(body: bytes) -> None:
     assert f"/models was answered 200 {body.decode().strip()}" in str(refused.value)
 
 
-def test_another_port_than_that_of_inference_is_told() -> None:
+def test_another_port_than_that_of_inference_is_reported() -> None:
     """The error comes before requests are sent there in vain."""
     answers = {'management GET /models?limit=100 ""': Response(200, "OK", {}, b'{"models": []}')}
     with playing(answers) as urls, pytest.raises(MigrationError, match=r"inference address: .*/ping: 404"):
@@ -128,7 +128,7 @@ def launch(folder: Path, script: str, **more: Any) -> Launch:
     )
 
 
-def test_a_program_that_ends_is_told_with_its_last_output(tmp_path: Path) -> None:
+def test_a_program_that_ends_is_reported_with_its_last_output(tmp_path: Path) -> None:
     """A program that cannot be run is reported too."""
     with (
         pytest.raises(MigrationError, match=r"It does not start:\n.*no such thing"),

@@ -44,7 +44,7 @@ def tune(*arguments: str) -> int:
         (["--goal", "max-throughput", "--content-type", "a\nb"], "--content-type="),
     ],
 )
-def test_wrong_arguments_are_told_in_one_line(
+def test_wrong_arguments_are_reported_in_one_line(
     flags: list[str], message: str, work: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """With status 2, before anything is started."""

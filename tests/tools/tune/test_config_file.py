@@ -106,7 +106,7 @@ def test_a_tuned_file_can_be_tuned_again(result: TuningResult) -> None:
     assert config_text(once, result, FACTS) == once
 
 
-def test_a_missed_goal_is_said(result: TuningResult) -> None:
+def test_a_missed_goal_is_reported(result: TuningResult) -> None:
     """At the top."""
     result.met = False
 

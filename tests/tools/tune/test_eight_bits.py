@@ -98,7 +98,7 @@ def test_int8_is_used_if_it_is_faster_and_good_enough(
     assert all(bench.is_closed for bench in (own, other) if bench.served)
 
 
-def test_a_model_that_cannot_be_served_is_told(work: Path) -> None:
+def test_a_model_that_cannot_be_served_is_reported(work: Path) -> None:
     """The error is the same as without int8."""
     source = open_source("sleeper.mar", None, work / "unpacked")
 

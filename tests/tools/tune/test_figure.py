@@ -120,8 +120,8 @@ def test_the_largest_batch_within_a_limit() -> None:
         ({1: 5.0, 2: 5.0, 4: 5.0}, False),
     ],
 )
-def test_what_is_told_to_people(costs: dict[int, float], text: bool) -> None:
-    """A line through at least three sizes that explains them; through two points there always is one."""
+def test_line_is_reported_if_it_explains_enough_sizes(costs: dict[int, float], text: bool) -> None:
+    """A line is reported if it explains at least three sizes; through two points there always is one."""
     line = fit_line(costs)
 
     assert line is not None

@@ -19,8 +19,8 @@ def test_the_processor_names_itself(tmp_path: Path) -> None:
     assert cpu_model(tmp_path / "none")
 
 
-def test_others_are_told_of_where_they_disturb() -> None:
-    """Below that the fact is left out, as all are that have no value."""
+def test_other_work_is_reported_if_it_disturbs() -> None:
+    """Below the limit the fact is left out, as are all facts without a value."""
     quiet, busy = machine_facts({}, BUSY - 1), machine_facts({}, BUSY)
 
     assert (USED_BY_OTHERS in quiet, busy[USED_BY_OTHERS]) == (False, f"{BUSY:.0f} %")

@@ -84,7 +84,7 @@ def test_the_curve_is_a_picture_where_matplotlib_is(result: TuningResult) -> Non
     assert (curve_png(result) or b"").startswith(b"\x89PNG")
 
 
-def test_a_busy_machine_is_said_first(result: TuningResult) -> None:
+def test_busy_machine_is_reported_first(result: TuningResult) -> None:
     """The warning stands directly below the title, and only where there is something to warn of."""
     busy = html_report("model", result, {USED_BY_OTHERS: "40 %"}, "", "")
 

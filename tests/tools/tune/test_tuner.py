@@ -140,7 +140,7 @@ def test_the_budget_is_kept_to_in_the_main(budget: float) -> None:
     assert result.seconds < 2 * budget
 
 
-def test_a_machine_that_is_not_steady_is_told() -> None:
+def test_unsteady_machine_is_reported() -> None:
     """A setting answers far fewer requests at no lower a load, or a lone client waits longer than many."""
 
     def unsteady(*measured: tuple[ModelSetting, int, float]) -> str:

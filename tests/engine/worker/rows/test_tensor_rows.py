@@ -393,8 +393,8 @@ def test_rows_that_were_written_to_are_not_tried_again() -> None:
     assert [answer.status for answer, _ in answers] == [500] * 4
 
 
-def test_failures_are_told_as_kserve_does() -> None:
-    """A broken contract, an answer without a form and an output that is not there."""
+def test_failures_have_kserves_messages() -> None:
+    """The failures are a broken contract, a value without a form and a missing output."""
     requested = {"outputs": [RequestedOutput("q", binary=False, parameters={})]}
 
     (few, text), *_ = run(lambda data, _: [], FOUR)

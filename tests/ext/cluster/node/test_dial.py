@@ -380,7 +380,7 @@ def test_one_read_takes_all_that_has_come(ends: tuple[ssl.SSLSocket, SecureConne
     assert worker.recv_into(buffer) == 20_000
 
 
-def test_the_end_is_told_after_what_came_before(ends: tuple[ssl.SSLSocket, SecureConnection]) -> None:
+def test_the_end_is_reported_after_what_came_before(ends: tuple[ssl.SSLSocket, SecureConnection]) -> None:
     """A read that meets the end returns what it has; the following ones return nothing."""
     server, worker = ends
     server.sendall(b"last")
