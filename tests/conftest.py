@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 # Threads of torch that wait would keep a core from the tests and servers beside them.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-# How long an example takes tells how busy the machine is.
+# The duration of an example depends on other work on the machine, so there is no deadline.
 settings.register_profile("modelserver", deadline=None)
 settings.load_profile("modelserver")
 

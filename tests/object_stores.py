@@ -38,7 +38,7 @@ class Bucket:
 
     def put(self, key: str, content: bytes, **headers: str) -> None:
         """Writes an object."""
-        # Without it, moto takes the request for somebody else's, who may not replace objects.
+        # Without it, moto sees another account, which may not replace objects.
         signed = {
             "Authorization": f"AWS4-HMAC-SHA256 Credential={SECRETS[0]}/20260101/us-east-1/s3/aws4_request"
         }
@@ -71,7 +71,7 @@ def s3(name: str = "models") -> Iterator[Bucket]:
             },
         )
     finally:
-        # What moto stores is the process's.
+        # moto's objects live as long as the process.
         httpx.post(f"{url}/moto-api/reset")
         server.stop()
 

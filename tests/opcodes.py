@@ -22,7 +22,7 @@ def opcodes_of(work: Callable[[], Any]) -> int:
         return trace
 
     before, collects = sys.gettrace(), gc.isenabled()
-    # What is called when garbage is collected would count, too.
+    # Calls of the garbage collector would count, too.
     gc.disable()
     sys.settrace(trace)
     try:

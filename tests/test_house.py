@@ -27,7 +27,7 @@ _GRPC = {"grpc", "grpc_reflection"}
 
 # From the bottom up: a room imports from those before it, and from itself.
 _ROOMS = ("errors", "engine", "models", "surface", "extension", "run", "ext", "tools")
-# What users import, on top of everything.
+# The names that users import, on top of everything.
 _PUBLIC = {"testing", "model_archiver", "modelserver", "__main__"}
 
 
@@ -319,7 +319,7 @@ def test_what_we_reach_into_is_bounded() -> None:
     assert f"'httpx{most}'" in (_ROOT / "docs" / "gpu.md").read_text(encoding="utf-8")
 
 
-# What uvicorn's and httptools' documents list.
+# The names in the documents of uvicorn and httptools.
 _PUBLIC_NAMES = {
     "uvicorn": {"Config"},
     "httptools": {

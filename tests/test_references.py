@@ -25,7 +25,7 @@ _SECTION = re.compile(
     re.IGNORECASE,
 )
 _PAGE = {"reference": "torchserve", "kserve reference": "kserve", "design": "decisions"}
-# Not of any page; within a page its own.
+# A section without its page; within a page, it is one of that page.
 _LOOSE = re.compile(rf"\b(?:sections?|kserve) (?P<numbers>{_NUMBERS})", re.IGNORECASE)
 _FAULTS = re.compile(r"\bF(\d{1,2})\b|\bfaults? (\d{1,2}\b(?:(?:, | to )\d{1,2}\b)*)")
 

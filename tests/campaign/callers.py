@@ -164,7 +164,7 @@ class Caller(asyncio.Protocol):
             )
 
 
-# Requests to the model ``witness``, which answers "model|row|call"; and the rows that an answer tells of.
+# Requests to the model ``witness``, which returns "model|row|call", and the rows of a response.
 
 
 def by_prediction(model: str, rows: list[str]) -> bytes:

@@ -41,7 +41,7 @@ PAUSE = 0.002
 CAUSES = {(MODEL, 500): "its worker was lost", (MODEL, 503): "there was no worker"}
 # Seconds for all workers to be back; with Ray, a node's first has to start Ray's own processes.
 _BACK = {"agents": 60.0, "Ray": 180.0}
-# Batches that a worker may have begun or been handed when it is lost.
+# The most batches that a worker has when it is lost.
 _HELD = 3
 GROWTH = 16 * MIB
 

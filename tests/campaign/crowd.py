@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from tests.e2e.serving import Server
 
 ANSWER_SECONDS = 60.0
-# Of 100 requests that many are broken off: sent in part or whole by a client that does not wait.
+# So many of 100 requests are broken off: a client sends them in part or whole and does not wait.
 BROKEN_OFF = 2
-# Seconds that a client waits after it was told to come back later.
+# Seconds that a client waits after a response with Retry-After.
 BACK_OFF = 0.02
 CODES = {
     "INTERNAL": 500, "NOT_FOUND": 404, "UNAVAILABLE": 503, "RESOURCE_EXHAUSTED": 503
 }  # fmt: skip
-# TorchServe's service has one code for most failures: this one is told by its text.
+# TorchServe's service has one code for most failures: this one is recognised by its text.
 NO_WORKER = "has no worker to serve"
 
 

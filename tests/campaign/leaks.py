@@ -70,7 +70,7 @@ def run(report: Report, seconds: float) -> None:
         }
         if front_ends == 1:
             kinds = of_one if short else kinds | of_one
-        crowds = {kind: each for kind, each in CROWDS.items() if not short or each[0] is ASKING[front_ends]}
+        crowds = {kind: each for kind, each in CROWDS.items() if not short or each[0] is SHORT[front_ends]}
         share = seconds / 16
         attempts = [
             functools.partial(leak, report, what=f"{what}, {kind}", once=once, seconds=share)
@@ -225,7 +225,7 @@ def hold_unread(
     most, statuses, end = before.memory, [], time.monotonic() + seconds
     with contextlib.ExitStack() as stack:
         clients = [stack.enter_context(client) for client in crowd(server)]
-        # Refused clients try again, as they are told to.
+        # Refused clients try again.
         while (
             (now := time.monotonic()) < end or not quiet(server) or (200 not in statuses and now < end + 30)
         ):
@@ -268,8 +268,8 @@ def allow_a_byte(clients: list[socket.socket]) -> None:
         client.recv(1 << 20)
 
 
-# Who asks in a short run, by the number of front ends.
-ASKING = {1: calls, 2: connections}
+# The kind of clients in a short run, by the number of front ends.
+SHORT = {1: calls, 2: connections}
 CROWDS = {
     "unread answers": (connections, lambda _: None),
     "answers read in drops": (connections, read_a_drop),

@@ -31,7 +31,7 @@ GRPC_CLIENTS = 2
 BATCH = 8
 # The model ``steady`` is there all the time, with workers that are killed; ``changing`` comes and goes.
 MODELS = ("steady", "changing")
-# What may be answered otherwise than with the rows, and why.
+# Responses that may have no rows, with the reasons.
 CAUSES = {
     ("steady", 500): "its worker was killed",
     ("changing", 500): "its worker was killed",

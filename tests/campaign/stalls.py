@@ -424,7 +424,7 @@ def management_bodies() -> Iterator[Heavy]:
     ):  # fmt: skip
         yield by_http(f"{listener} {path}: keys", listener, path, b"{%b}" % many_keys(), text)
         if not path.endswith("load"):
-            # What would be loaded is no matter of the body.
+            # The body does not matter for what is loaded.
             most = b"{%b}" % many_keys(MOST_PARAMETERS)
             yield by_http(f"{listener} {path}: all keys that are allowed", listener, path, most, text)
         yield by_http(f"{listener} {path}: a list", listener, path, b'{"x":[%b]}' % repeated(b"1"), text)

@@ -40,7 +40,7 @@ ORPHAN_SECONDS = 5.0
 # Noticing that the spawner is gone, and importing torch in a new Python, on a busy machine.
 STARTED_ANYHOW = 25.0
 IN_FLIGHT = 3000
-# What a request that is refused for want of something may be told.
+# The statuses of requests that are refused for lack of a resource.
 REFUSED = (500, 503, 507)
 
 

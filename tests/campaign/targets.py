@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-# As pytest does it for the tests beside them.
+# pytest adds this folder for the tests in it.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "e2e"))
 
 from tests.e2e.grpc_client import grpc_server
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 MODEL_CODE = Path(__file__).resolve().parents[1] / "e2e" / "model_code"
 MIB = 1 << 20
-# What two readings of the same process may differ by: log files, a connection that is about to close.
+# Two readings of the same process may differ by log files and a connection that is about to close.
 SLACK = 6
 
 

@@ -38,14 +38,14 @@ PLAIN = b"GET /api-description HTTP/1.1\r\nHost: localhost\r\n\r\n"
 # More than the buffers of both sides take, and less than a body may be.
 LARGE = b"n" * 6_400_000
 PATIENCE = 10.0
-# What comes behind the last answer comes so soon.
+# Bytes after the last response arrive within this time.
 AFTERWARDS = 0.1
 # Clients that ask and read nothing.
 STUBBORN = 8
 # Connections that flood gRPC's port at a time.
 FLOODING = 8
 PIECE_SECONDS = 0.05
-# What a busy machine may take beyond the server's clocks, in seconds.
+# A busy machine may take so many seconds longer than the server's clocks.
 BUSY = 2.0
 # Each clock runs out between two looks at it. That of an answer starts with such a look. Where the system's
 # buffers take all answers of one that does not read, it has an idle connection.

@@ -191,7 +191,7 @@ def test_the_network_policy_opens_the_ports_of_the_service() -> None:
     assert policy["egress"] == []
 
 
-# What the server is told
+# Settings of the server
 
 
 def test_the_settings_are_the_servers(tmp_path: Path) -> None:

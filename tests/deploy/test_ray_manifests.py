@@ -201,7 +201,7 @@ def test_there_is_one_server() -> None:
     assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
 
 
-# What the server is told
+# Settings of the server
 
 
 def test_the_settings_are_the_servers(tmp_path: Path) -> None:

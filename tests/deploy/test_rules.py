@@ -33,14 +33,14 @@ MANY, FEW, NONE = f"0+100x{STEPS}", f"0+5x{STEPS}", FALSE
 POD = 'namespace="ml", pod="modelserver-a", instance="10.0.0.7:8082"'
 MODEL = f'{POD}, model_name="mnist", model_version="1.0"'
 SCRAPED = {f'up{{job="modelserver", {POD}}}': TRUE}
-# What kubelet's probes leave while a model loads: nothing of it may raise an alert.
+# Series of kubelet's probes while a model loads, which may not raise an alert.
 PROBES = {
     f'Requests5XX{{Level="Host", Hostname="h", {POD}}}': MANY,
     f'Requests4XX{{Level="Host", Hostname="h", {POD}}}': NONE,
     f'Requests2XX{{Level="Host", Hostname="h", {POD}}}': FEW,
     f'modelserver_health_checks_total{{path="/v2/health/ready", code="5xx", {POD}}}': MANY,
 }
-# Of a model that works, beside one that serves seldom.
+# Series of a model that works, beside one that serves seldom.
 WORKING = {
     f'modelserver_requests_total{{code="2xx", {MODEL}}}': MANY,
     f'modelserver_requests_total{{code="4xx", {MODEL}}}': MANY,

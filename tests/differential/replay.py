@@ -34,7 +34,7 @@ _TYPED = next(rule for rule in RULES if rule.name == "content-type")
 @contextlib.contextmanager
 def modelserver(store: Path, folder: Path, name: str) -> Iterator[dict[str, tuple[str, int]]]:
     """A running modelserver with the settings of that server; gives the addresses of its ports."""
-    # The words are compared; what is told beside them has tests of its own.
+    # TorchServe's messages are compared; the details that modelserver adds have their own tests.
     settings = {**SETTINGS, **SERVERS[name], "expose_errors": "false"}
     server = Server(Home(folder), store, settings=settings)
     with serving(server):

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-# With what a server imports only while it starts or, as gRPC, if it is asked for.
+# This includes modules that a server imports only while it starts or, like gRPC, if they are on.
 _IMPORTED = (
     *(
         "uvloop",
@@ -69,7 +69,7 @@ class Forked:
     def wait(self, timeout: float | None = None) -> int:
         """The exit status; TimeoutExpired if it still lives after this many seconds."""
         if self.returncode is None:
-            # Not select, as tests have thousands of descriptors.
+            # select would not do, as tests have thousands of descriptors.
             looking = select.poll()
             looking.register(self._end, select.POLLIN)
             if not looking.poll(None if timeout is None else timeout * 1000):
@@ -97,7 +97,7 @@ class Preloaded:
         self._lock = threading.Lock()
         self._control, peer = socket.socketpair()
         with peer:
-            # Its name has a part "modelserver", by which the command knows a server.
+            # The command recognises a server by the part "modelserver" of its name.
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tests.e2e.preloaded", "modelserver", str(peer.fileno())],
                 pass_fds=[peer.fileno()],

@@ -124,7 +124,7 @@ class Home:
             for k, v in os.environ.items()
             if not k.startswith(("TS_", "MODELSERVER_", "LOG_LOCATION", "METRICS_LOCATION"))
         }
-        # What an interpreter or a library reads from it at its start would come too late.
+        # Variables that an interpreter or a library reads at its start would come too late.
         self._forks = (environment is None or for_children) and hasattr(os, "pidfd_open")
         self.environment = {**saved, "TMPDIR": str(self.temp), "PYTHONPATH": roots, **(environment or {})}
 

@@ -172,7 +172,7 @@ def v2_grpc_reply(to: Speaker, model: str, **fields: Any) -> Reply:
 TEXTS = (
     by_prediction, by_v1, by_v2_json, by_v2_binary, by_v2_grpc, by_v2_grpc_raw, by_torchserve_grpc
 )  # fmt: skip
-# Those take one row.
+# These protocols take one row.
 SINGLE = (by_prediction, by_torchserve_grpc)
 
 
@@ -252,7 +252,7 @@ def test_random_traffic_gets_its_own_answers(speaker: Speaker, seed: int) -> Non
 
 
 ANY = settings(max_examples=50)
-# The last is of a timeout that was asked for.
+# The last is for a timeout that the request has.
 REFUSALS = ("INVALID_ARGUMENT", "NOT_FOUND", "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED")
 
 

@@ -165,7 +165,7 @@ def test_texts_are_classified_and_explained(shared_server, register, tmp_path):
     responses = together(shared_server, "texts", [b"the cat", b"Sat!", b"\xff", b"dog"])
 
     assert [response.status_code for response in responses] == [200, 200, 400, 200]
-    # Of "the", "cat" and "the cat"; of "sat"; of no word that is known.
+    # The classes of "the", "cat" and "the cat"; of "sat"; and of unknown words.
     logits = torch.tensor([[4.0, 3.0], [0, 2], [0, 0]])
     known = (responses[0], responses[1], responses[3])
     for response, scores in zip(known, logits.softmax(1).tolist(), strict=True):

@@ -40,7 +40,7 @@ if {{"modelserver", "modelserver.ext.frontends"}} & set(sys.orig_argv):
 """
 SIZE = 6_000_000  # bytes; more than the system holds for a connection
 MIB = 1 << 20
-# What a busy machine may take longer.
+# A busy machine may take so much longer.
 PATIENCE = 15.0
 
 

@@ -70,7 +70,7 @@ NOT_RUN = {
     "docs/tracing.md: Tracing: sh 1": "needs a collector",
 }
 
-# The same for every block with a command that begins so.
+# Every block with a command that begins with one of these is not run, for this reason.
 NOT_HERE = {
     "docker ": "there is no Docker here",
     "git worktree ": "compares with an old commit",
@@ -179,12 +179,12 @@ SHELL = {
     "docs/open-inference.md: Try it: sh 2": "",
     "docs/kserve.md: Serve a model: sh 2": "rm -f scale.mar",
 }
-# What the models of the examples answer.
+# The responses of the models of the examples.
 PRINTED = {
     "docs/rollouts.md: Try it: sh 2": '"happy": 0.88',
     "docs/workflows.md: An example: sh 1": BLOCKS["docs/workflows.md: An example: json 1"].text.strip(),
 }
-# Without a server.
+# These commands need no server.
 CHECKS = "docs/check.md: Checking a handler: sh 1", "docs/check.md: In CI: sh 1"
 # Last, with servers that they start.
 BATCHER = "docs/batching.md: Settings: sh 3"

@@ -12,7 +12,7 @@ import pytest
 from tests.e2e.raw import connect, post, statuses
 from tests.e2e.serving import Home, Server, free_port, serving
 
-# As in the certificates' module.
+# The module of certificates is imported from its folder.
 sys.path.append(str(Path(__file__).parents[1] / "tls"))
 
 from tests.surface.tls.certificates import Authority

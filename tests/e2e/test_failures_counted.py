@@ -19,7 +19,7 @@ from tests.e2e.serving import Server, archived, serving
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# As a network does that does not fit on its device: such failures are 507 (reference 6.5).
+# A network that does not fit on its device fails so, with 507 (reference 6.5).
 RAISES = """
 def handle(data, context):
     if data is None:

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from tests.e2e.conftest import StartServer
     from tests.e2e.serving import Server
 
-# What two readings of the same process may differ by: log files, a connection that is about to close.
+# Two readings of the same process may differ by log files and a connection that is about to close.
 SLACK = 4
 LONG = os.environ.get("MODELSERVER_LONG_TESTS")
 JSON = "Content-Type: application/json"
@@ -276,7 +276,7 @@ def test_one_of_many_that_hangs_keeps_none_from_starting(
         alive = len(server.workers())
         waiting = [name for name in names if name not in ready]
         ready |= {name for name in waiting if server.describe(name)["workers"][0]["status"] == "READY"}
-        # Those that were ready before are among them.
+        # Workers that were ready before are among those alive.
         most = max(most, alive - len(ready))
     failed = wait_until(
         lambda: [w for w in server.describe("missing_module")["workers"] if w["status"] == "FAILED"], "failed"
@@ -331,7 +331,7 @@ def test_last_change_counts(server: Server, pool: ThreadPoolExecutor) -> None:
                 accepted.append(Change(sent, time.monotonic(), workers))
 
     list(pool.map(change, range(20)))
-    # Those that were sent before the last of them was sent and answered may be the last.
+    # Any change that was sent before the last of them was answered may be the last one.
     latest = max(each.sent for each in accepted)
     possible = {each.workers for each in accepted if each.answered >= latest}
     described = server.management.get("/models/contested")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow  # thousands of calls, and hundreds of megabytes
 
 CALLS, CHANNELS = 3000, 4
-FAILING = 10  # one of so many asks for an error
+FAILING = 10  # one of so many calls fails
 METHOD = "InferenceAPIsService/Predictions HTTP/2.0"
 
 

@@ -51,7 +51,7 @@ def handle(data, context):
     time.sleep(max(float(row["body"]) for row in data))
     return ["awake" for _ in data]
 """
-# Asks the server of a container, from inside, as nothing outside reaches it.
+# Sends a request from inside the container, as nothing outside reaches its server.
 ASK = """
 import sys, urllib.request
 request = urllib.request.Request("http://127.0.0.1:8080/predictions/sleeper", sys.argv[1].encode())
@@ -92,7 +92,7 @@ class Engine:
 class Container:
     """A container of the image in the background."""
 
-    # Podman asks systemd to run health checks; the limits are those that this machine allows.
+    # Podman needs systemd for health checks; the limits are those that this machine allows.
     OPTIONS = (
         *("--network", "none", "--no-healthcheck", "--stop-timeout", "45"),
         *("--ulimit", "nofile=1024:4096", "--ulimit", "nproc=4096:4096"),

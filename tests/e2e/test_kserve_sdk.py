@@ -29,7 +29,7 @@ pytestmark = [
     ),
 ]
 
-# What the SDK's clients send and get back in all forms but FP16 in JSON, which they do not send.
+# Values that the SDK's clients send and receive in all forms except FP16 in JSON, which they do not send.
 VALUES = {
     "FP32": [1.0, 2.0, 3.0, 4.0],
     "INT64": [1 << 53, -(1 << 62)],

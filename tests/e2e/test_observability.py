@@ -60,7 +60,7 @@ def scraped(server: Server) -> dict[str, list[Any]]:
     text = server.metrics.get("/metrics").text
     for family in parser.text_string_to_metric_families(text):
         for sample in family.samples:
-            # What the parser appends to the names of counters, as the newer format has them.
+            # The parser appends this to the names of counters, as in the newer format.
             exact = family.type != "counter" or f"# TYPE {sample.name} " in text
             result.setdefault(sample.name if exact else sample.name.removesuffix("_total"), []).append(sample)
     return result

@@ -43,7 +43,7 @@ class Small(DenseNet):
     def __init__(self):
         super().__init__(8, (2, 2), 16, num_classes=7)
 """
-# What the archives hold and what they have to answer, made by the old torch without modelserver.
+# The contents of the archives and the expected results, made by the old torch without modelserver.
 MAKE = """
 import json, sys
 from pathlib import Path

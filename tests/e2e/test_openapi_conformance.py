@@ -102,7 +102,7 @@ def conforms(server: Server, listener: str, folder: Path, *options: str) -> None
     path.write_text(json.dumps(few_workers(closed(client.get("/openapi.json").json()))))
     command = [sys.executable, "-m", "schemathesis.cli", "run", str(path), "--url", str(client.base_url)]
     command += ["--checks", ",".join(CHECKS), "--max-examples", str(EXAMPLES), "--seed", "1"]
-    # The same by other methods is described, and not asked again.
+    # Other methods of the route are described, but not tested again.
     command += ["--exclude-by", f"/{UNLISTED} == true"]
     command += ["--generation-database", "none", "--request-timeout", "30", "--no-color", *options]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=100, check=False)

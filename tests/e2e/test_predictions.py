@@ -24,7 +24,7 @@ def error(answer):
     """
     body = answer.json()
     assert body.pop("request_id", answer.headers["x-request-id"]) == answer.headers["x-request-id"]
-    # What has no route may have been meant for V1 or V2, whose clients read this.
+    # A request without a route may be one of V1 or V2, whose clients read this field.
     assert body.pop("error", body["message"]) == body["message"]
     assert list(body) == ["code", "type", "message"]
     assert body["code"] == answer.status_code

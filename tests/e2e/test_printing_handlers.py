@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tests.e2e.conftest import StartServer
     from tests.e2e.serving import Server
 
-# What it does without end is said in the request; "say" says one line and ends.
+# The request names what it does without end; "say" prints one line and ends.
 CHATTER = """
 import itertools, os
 

@@ -32,7 +32,7 @@ pytestmark = [
     ),
 ]
 
-# As Hugging Face's models are handed over: a folder of files, read by their Auto classes.
+# Models of Hugging Face are a folder of files, which their Auto classes read.
 TEXTS = """
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
@@ -78,7 +78,7 @@ for text in sys.argv[2:]:
         print(json.dumps(model(**read([text], return_tensors="pt")).logits[0].tolist()))
 """
 
-# As the examples that stream: the texts of a batch are sent while all of them are made.
+# This streams like TorchServe's examples: the texts of a batch are sent while all are generated.
 STREAMED = """
 from threading import Thread
 
@@ -140,7 +140,7 @@ made = model.generate(**tokens, max_new_tokens=12, do_sample=False)[:, tokens["i
 print(json.dumps([read.decode(each, skip_special_tokens=True) for each in made]))
 """
 
-# As the YOLOv8 example: another network and another answer in TorchServe's own detector.
+# This is like TorchServe's YOLOv8 example: another network and result in its own detector.
 PICTURES = """
 from collections import Counter
 from pathlib import Path

@@ -37,7 +37,7 @@ def outcome(response):
     if "status" in body:
         assert list(body) == ["status"]
         return response.status_code, body["status"]
-    # What has no route may have been meant for V1 or V2, whose clients read this.
+    # A request without a route may be one of V1 or V2, whose clients read this field.
     assert body.pop("error", body["message"]) == body["message"]
     assert list(body) == ["code", "type", "message"]
     assert body["code"] == response.status_code

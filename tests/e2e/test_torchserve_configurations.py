@@ -142,7 +142,7 @@ class Unchanged(Server):
         super().__init__(home, model_store)
         addresses = (f"{key}={self.settings[key]}" for key in self.settings if key.endswith("_address"))
         missing = [line for line in addresses if f"{line.partition('=')[0]}=" not in text]
-        # Its default ports are not free.
+        # The default ports of gRPC are not free.
         grpc = "true" if "grpc_inference_port=" in text else "false"
         own = ("frontend_processes=1", f"enable_grpc_api={grpc}", *missing)
         self._text = "\n".join([*own, moved(text, home.path)])

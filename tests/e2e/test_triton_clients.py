@@ -43,7 +43,7 @@ def doubled(numbers):
         raise ValueError("below zero")
     return numbers * 2
 """
-# Of the client itself.
+# Methods that send no request.
 LOCAL = {
     "close",
     "plugin",

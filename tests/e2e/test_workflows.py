@@ -90,7 +90,7 @@ SPECIFICATIONS = {
     "pairs": "models:\n  retry-attempts: 0\n  timeout-ms: 30000\n  batch-size: 2\n  max-batch-delay: 10000\n"
     "  rows: {url: rows.mar}\ndag:\n  rows: []\n",
 }
-# Of the archives that nodes run, by the name of the archive; all have the code of ``rows``.
+# The archives that nodes run, by name; all have the code of ``rows``.
 MODELS = {"rows": "batchPolicy: window\n"}
 JSON = {"content-type": "application/json"}
 

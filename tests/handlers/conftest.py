@@ -92,7 +92,7 @@ class Body(bytearray):
 @pytest.fixture
 def gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedGpus]:
     """One GPU, as this process sees it."""
-    # What a worker does once in its life, a test forgets.
+    # A worker does these things only once, so each test resets them.
     monkeypatch.setattr(current_device, "_enter", None)
     matrices, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
     yield SimulatedGpus().install(monkeypatch.setattr)

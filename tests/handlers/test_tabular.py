@@ -20,7 +20,7 @@ from modelserver_handlers.tabular import Tabular
 if TYPE_CHECKING:
     from pathlib import Path
 
-# Of three kinds of iris.
+# One row for each of three kinds of iris.
 SOME = [[5.1, 3.5, 1.4, 0.2], [5.0, 2.0, 3.5, 1.0], [5.9, 3.0, 5.1, 1.8]]
 
 

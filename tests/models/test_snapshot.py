@@ -21,7 +21,7 @@ from modelserver.models.options.resolve import (
 from modelserver.models.snapshot import parse_snapshot, registry_document
 from modelserver.models.version import mar_name
 
-# As TorchServe's documentation shows it.
+# The example in TorchServe's documentation.
 TORCHSERVE = """{
   "name": "20240329072056839-snapshot.cfg", "modelCount": 1, "created": 1585466456840,
   "models": {"noop": {"1.11": {"defaultVersion": true, "marName": "noop.mar", "minWorkers": 1,

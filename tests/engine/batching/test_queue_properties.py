@@ -123,7 +123,7 @@ class Batcher(RuleBasedStateMachine):
         if only_full:
             assert len(line) >= size
         if len(line) >= size:
-            # Not to the brim only where the next one would not have fitted.
+            # A batch is not full only if the next request would not have fitted.
             rest = line[len(taken) :]
             following = [i for i in rest if i[0] == rest[0][0]] if rest else []
             assert batch.size == size or batch.size + min(len(following), size) > size

@@ -40,7 +40,7 @@ class PlayedProcess:
         self.batches_started: int | None = None
         self.node: Node | None = None
         self.round_trip = 0.0
-        # What it was asked to give back from elsewhere: sequences.
+        # The sequences of batches that it should give back, on another machine.
         self.recalled: list[int] = []
         self.output = ""
         self._on_message = on_message

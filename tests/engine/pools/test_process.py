@@ -132,7 +132,7 @@ async def test_a_dead_process_has_begun_nothing_that_comes_later(tmp_path: Path)
     assert talk.process.batches_started == (0 if sys.platform == "linux" else None)
 
 
-# What a handler may leave behind, in ways that lead further and further away from it.
+# Processes that a handler may leave behind, each less closely related to it than the one before.
 LEAVINGS = {
     "group": "child = subprocess.Popen(PROGRAM).pid",
     "session": "child = subprocess.Popen(PROGRAM, start_new_session=True).pid",

@@ -612,7 +612,7 @@ def test_each_request_is_answered_once_and_none_waits_beside_an_idle_worker(
 
     async def main(world: World) -> None:
         pool = await world.pool(workers, batch_size, policy=policy, max_delay=0.02)
-        # Until the costs of the handler are known.
+        # After these requests, the costs of the handler are known.
         await answered([world.ask(pool, 0.00001) for _ in range(300)])
         idle_beside: dict[Any, float] = {}
         watching = asyncio.create_task(_watch(pool, idle_beside))

@@ -224,7 +224,7 @@ async def test_the_spawner_may_die(spawner: Spawner, tmp_path: Path, monkeypatch
     old = psutil.Process(first.parent())
     old.kill()
     await until(lambda: spawner._deaths)
-    # Whoever started it has seen its end, so that what it forked has another parent.
+    # Its parent has reaped it, so processes that it forked have another parent.
     await until(lambda: not old.is_running())
 
     assert (await first.described())["threads"] == 1

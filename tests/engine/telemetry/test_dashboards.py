@@ -20,7 +20,7 @@ DASHBOARD = json.loads((DEPLOY / "grafana" / "modelserver.json").read_text(encod
 RULES = yaml.safe_load((DEPLOY / "prometheus" / "rules.yml").read_text(encoding="utf-8"))
 SCRAPE = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text(encoding="utf-8"))
 
-# What Prometheus adds to each series, and its own metric.
+# Labels that Prometheus adds to each series, and its own metric.
 ADDED_LABELS = {"instance", "job", "namespace", "pod"}
 OWN = {"up": {"instance", "job", "app_kubernetes_io_name"}}
 

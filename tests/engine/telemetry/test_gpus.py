@@ -154,7 +154,7 @@ def test_visible_devices_are_read_as_cuda_does(
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
 
-    # By their memory.
+    # The memory identifies each GPU.
     assert [each and each.memory_used_mb / 1024 for each in gpus.read()] == seen
     assert gpus.count() == len(seen)
 

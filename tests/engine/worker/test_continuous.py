@@ -59,7 +59,7 @@ class Bench:
         channel = ServerChannel(self.end)
         service = Service(entry, self.context, Load("m", "1", "/", "h", 4, mode=CONTINUOUS), metrics)
         service.connect(channel, channel.look)
-        # As the runtime does, which reads its model first.
+        # The runtime does this too, and reads its model first.
         self.send(Ping())
         next(channel.messages())
         self.thread = threading.Thread(target=ContinuousBatch(service, channel).serve)

@@ -117,7 +117,7 @@ def test_only_some_workers_may_be_forked(monkeypatch: pytest.MonkeyPatch) -> Non
     assert "one and the same" in why_not(spec())
 
 
-# A driver that has no GPU, and writes down that it is asked.
+# A driver that has no GPU, and records its calls.
 _DRIVER = """
 #include <stdio.h>
 #include <stdlib.h>

@@ -39,14 +39,14 @@ class RayCluster:
             "PYTHONPATH": str(folder),
             "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_raylet_start_wait_time_s": "120",
-            # Workers are started when they are asked for.
+            # Workers are started on request.
             "RAY_enable_worker_prestart": "0",
             "RAY_prestart_worker_first_driver": "0",
             # A killed node is found dead after 2 s instead of 15.
             "RAY_health_check_initial_delay_ms": "1000",
             "RAY_health_check_period_ms": "500",
             "RAY_health_check_failure_threshold": "4",
-            # Of clusters that keep their state in one Redis, each has its own.
+            # Clusters that keep their state in one Redis have different ones.
             "RAY_external_storage_namespace": uuid.uuid4().hex,
             **variables,
         }

@@ -62,7 +62,7 @@ async def test_agent_that_reads_nothing_is_forgotten(
         assert "ended with 1" in await asyncio.wait_for(placement.ended, 10)
     agent("sleep 60")
     await placer.place(["x"], Demand(), "W-1")
-    # Those that are gone are forgotten.
+    # Placements that have ended are forgotten.
     assert len(placer.placements) == 1
 
 

@@ -40,7 +40,7 @@ pytestmark = [
 _SECRET = "what-nobody-but-the-agent-may-see"
 # Seconds for what takes a few, on a machine with other work.
 _PATIENCE = 90.0
-# In the place of the agent: writes where it runs, until it is told to end or its folder is gone.
+# Stands in for the agent: writes where it runs, until a signal ends it or its folder is gone.
 _AGENT = """
 import json, os, sys, time, types
 def run(invitation, node):

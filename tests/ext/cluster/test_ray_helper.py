@@ -68,7 +68,7 @@ class PlayedRay:
 
     def __init__(self) -> None:
         self.actor = PlayedActor()
-        # Of a group; those that are named later are made for it.
+        # Actors of a group; an actor that is named later is created for it.
         self.actors: dict[str, PlayedActor] = {}
         self.groups: dict[str, Any] = {}
         self.util = SimpleNamespace(

@@ -137,7 +137,7 @@ async def connected(server: Listening) -> AsyncIterator[tuple[asyncio.StreamRead
         writer.close()
 
 
-# What a client says first.
+# The first bytes of a client.
 GREETING = frames.PREFACE + frames.settings(())
 
 

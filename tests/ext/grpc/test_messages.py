@@ -17,7 +17,7 @@ _OF_KSERVE = {
     "RepositoryModelUnloadResponse.isUnloaded",
     *("ModelMetadataResponse.PropertiesEntry.key", "ModelMetadataResponse.PropertiesEntry.value"),
 }
-# Of these, what has no meaning here is left out.
+# Fields of these that have no meaning here are left out.
 _IN_PART = {
     *("ModelConfig", "ModelInput", "ModelOutput", "ModelInstanceGroup", "ModelDynamicBatching"),
     *("ModelSequenceBatching",),

@@ -84,7 +84,7 @@ def sink_server(tls: ssl.SSLContext | None = None) -> Iterator[SinkServer]:
                 self.send_header("content-length", "2")
                 self.end_headers()
                 self.wfile.write(b"ok")
-            # Without a word of it, as servers do with idle connections.
+            # Servers close idle connections without notice, too.
             self.close_connection = sink.closes
 
         def log_message(self, *_: object) -> None:

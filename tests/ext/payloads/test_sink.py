@@ -45,7 +45,7 @@ class Script:
 
     def close(self) -> None:
         with contextlib.suppress(OSError):
-            # Whoever waits for a connection is woken.
+            # This wakes a thread that waits for a connection.
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
         self._thread.join(5)

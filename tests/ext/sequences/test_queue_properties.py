@@ -48,7 +48,7 @@ class Sequences(RuleBasedStateMachine):
         super().__init__()
         self.now = 0.0
         self.clients: dict[str, Client] = {}
-        # Of each sequence that has begun: its number, its worker, and the last request that it ran.
+        # Number, worker and last request of each sequence that has begun.
         self.homes: dict[str, tuple[int, int]] = {}
         self.births = dict.fromkeys(NAMES, 0)
         self.last = dict.fromkeys(NAMES, -1)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from tests.object_stores import Bucket, Hub
 
-# Of the libraries themselves: connections that are closed with the process.
+# Warnings of the libraries themselves, about connections that are closed with the process.
 pytestmark = [
     pytest.mark.slow,  # needs the libraries of object stores, and servers of them
     pytest.mark.filterwarnings("ignore::ResourceWarning"),

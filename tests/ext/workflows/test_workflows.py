@@ -79,7 +79,7 @@ class Known:
 @pytest.fixture
 async def known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Known:
     """The known names, without workflows so far."""
-    # Of a double, which is no dataclass.
+    # A double of an archive is no dataclass.
     monkeypatch.setattr("modelserver.ext.workflows.workflows.replace", lambda archive, **_: archive)
     return Known(tmp_path)
 

@@ -32,7 +32,7 @@ def test_texts_are_streamed_until_the_last_has_ended(monkeypatch: pytest.MonkeyP
             return self
 
         def __next__(self) -> str:
-            text = self.texts.pop(0)  # fails if it is asked after its end
+            text = self.texts.pop(0)  # fails if it is read after its end
             if text is None:
                 raise StopIteration
             return text

@@ -16,7 +16,7 @@ RECORDED = Path(__file__).parents[2] / "differential" / "recorded" / "ts_names.j
 # TorchServe's own tests, but for what they offer to tests of handlers, and a piece of what needs nvidia-dali.
 _NOT_FOR_HANDLERS = ("ts.torch_handler.unit_tests.", "ts.handler_utils.preprocess.")
 _FOR_TESTS = "ts.torch_handler.unit_tests.test_utils."
-# What a handler never calls: it prints the line that a worker of TorchServe reports a value in.
+# Handlers never call this: it prints the line with which a worker of TorchServe reports a value.
 _MEMBERS_LEFT_OUT = {"CachingMetric.emit_metrics"}
 
 

@@ -17,7 +17,7 @@ from modelserver.models.snapshot import parse_snapshot
 if TYPE_CHECKING:
     from pathlib import Path
 
-# Of TorchServe's own files, the keys that no version of it reads, or that only older ones read.
+# Keys in TorchServe's own files that no version of it reads, or that only older ones read.
 UNKNOWN = {
     "NUM_WORKERS",
     "metrics_format",

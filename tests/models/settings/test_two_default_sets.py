@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-# As reference 3.3 lists them; empty where nothing is set, or where the value depends on the machine.
+# The list of reference 3.3; empty if nothing is set, or if the value depends on the machine.
 OF_TORCHSERVE = {
     "inference_address": "http://127.0.0.1:8080",
     "management_address": "http://127.0.0.1:8081",
@@ -97,7 +97,7 @@ OF_TORCHSERVE = {
     "python": "",
     "version": "",
 }
-# What TorchServe does without a key for it (reference 6.2, 6.5, 8.2, 16; design 9).
+# Behaviour of TorchServe that no key controls (reference 6.2, 6.5, 8.2, 16; design 9).
 ITS_WAYS = {
     "batch_policy": "window",
     "split_instances": "false",

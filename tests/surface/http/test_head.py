@@ -24,7 +24,7 @@ HOST = (b"Host", b"x")
         ([HOST, (b"transfer-encoding", b"chunked, gzip")], "1.1", 400),
         ([HOST, (b"transfer-encoding", b"bogus")], "1.1", 400),
         ([(b"transfer-encoding", b"chunked")], "1.0", 400),
-        # As long as the names that are looked at.
+        # These names have the lengths of names that are read.
         ([HOST, (b"Date", b"x"), (b"accept-charset", b"x"), (b"x-some-header-abc", b"x")], "1.1", None),
     ],
 )

@@ -16,7 +16,7 @@ from modelserver.tools.migrate.comparison import mismatches
 from modelserver.tools.migrate.requests import png
 from modelserver.tools.migrate.rules import explain
 
-# Their answers differ because an earlier registration succeeded on one server only.
+# The responses differ because an earlier registration succeeded on one server only.
 _FOLLOWING = re.compile(
     r"(styles|manifests)/predict |configurations/describe (nothing|remark|silent)|table/describe c_nothing|"
     r"registration/describe values: negative|\w+/unregister|"

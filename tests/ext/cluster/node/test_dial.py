@@ -361,7 +361,7 @@ def test_nothing_decrypted_stays_behind(ends: tuple[ssl.SSLSocket, SecureConnect
         server.sendall(bytes(size))
     got = 0
     while got < sum(sizes):
-        # What a loop's reader does: only if the descriptor is readable.
+        # A loop's reader reads only if the descriptor is readable.
         worker._wait(1)
         got += len(received_by(worker, 1 << 18, socket.MSG_DONTWAIT))
         assert worker._connection.pending() == 0

@@ -71,7 +71,7 @@ def test_a_full_queue_refuses() -> None:
     server = SimulatedServer(Cost("x", 1.0, 0.0), batch_size=1, queue_size=2)
     trace = Simulation(server, Greedy(), iter([0.0, 0.1, 0.2, 0.3, 0.4, 0.5]), 1).run(10.0)
 
-    # One runs, one is handed over in advance, two wait.
+    # One runs, one is sent in advance, two wait.
     assert len(trace.answers) == 4
     assert trace.refused == 2
 

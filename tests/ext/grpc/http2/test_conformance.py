@@ -32,7 +32,7 @@ from modelserver.ext.grpc.http2.frames import Code, field
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-# What a client sends, and None where the server answers stream 1.
+# The frames of a client, and None where the server responds on stream 1.
 Steps: TypeAlias = "Sequence[bytes | None]"
 
 PING_ME, PONG = frame(PING, 0, 0, b"12345678"), (PING, 1, 0, b"12345678")

@@ -189,7 +189,7 @@ async def test_a_connection_has_a_window_too() -> None:
     client.receive()
     client.send(frame(DATA, 0, 1, bytes(40_000)))
     assert client.receive() == [(WINDOW, 0, 0, number(40_000))]
-    # As much as is allowed at once, then a byte more.
+    # The largest allowed amount, then a byte more.
     client = Client(window=1 << 20, connection_window=100_000, frame=1 << 20).greet()
     client.send(client.head(1))
     client.send(frame(DATA, 0, 1, bytes(100_001)))

@@ -16,7 +16,7 @@ from modelserver.ext.grpc.http2.frames import Code, Http2Error, field
 NAMES = st.sampled_from(["a", "b", ":path", "content-type", "x-long-name"])
 VALUES = st.sampled_from(["", "1", "2", "application/grpc", "v" * 90])
 LISTS = st.lists(st.tuples(NAMES, VALUES), max_size=6)
-# What a client sends: fields, of which some are never indexed, after a new size of its table.
+# The fields of a client, some of them never indexed, after a new size of its table.
 FIELDS = st.tuples(LISTS, st.booleans(), st.sampled_from([None, None, None, 0, 300, 4096]))
 
 

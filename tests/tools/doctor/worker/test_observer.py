@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-# What takes less than a millisecond to import is not told.
+# Imports of less than a millisecond are not reported.
 _SOURCE = """import time; time.sleep(0.002)
 class Observed:
     def initialize(self, context):
