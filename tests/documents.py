@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import json
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -44,10 +46,17 @@ def listener(kind: str, *, tokens: Any = None, recorder: Any = None, **changed: 
 
 
 def describe_listener(kind: str, version: str = "1", **changed: Any) -> dict[str, Any]:
-    """What that listener says of itself."""
+    """What that listener says of itself; it is made once."""
+    document: dict[str, Any] = json.loads(_written(kind, version, **changed))
+    return document
+
+
+@functools.cache
+def _written(kind: str, version: str, **changed: Any) -> str:
+    """The document as JSON."""
     app = listener(kind, **changed)
     app.version = version
-    return app.openapi()
+    return json.dumps(app.openapi())
 
 
 def schema_of(kind: str, name: str) -> Any:
