@@ -201,6 +201,23 @@ def test_dying_worker_loses_no_request_that_nobody_has_seen(start_server: Callab
     assert again.choices[0].message.content == "0 "
 
 
+def test_streams_have_until_the_end_of_the_drain(start_server: Callable[..., Server], tmp_path: Path) -> None:
+    """Then they end with an error; those with a deadline at the deadline."""
+    settings = {"default_workers_per_model": 1, "drain_timeout": 0}
+    server = start_server(load_models="chatty=chatty.mar", **settings)
+    body = {"model": "chatty", "messages": say(f"wait {tmp_path / 'ended'}"), "stream": True}
+    late = server.inference.post("/v1/chat/completions", json=body, headers={"x-request-timeout-ms": "300"})
+    with server.inference.stream("POST", "/v1/chat/completions", json=body) as answer:
+        parts = answer.iter_text()
+        text = next(parts)
+        server.terminate()
+        text += "".join(parts)
+
+    assert "deadline" in events_of(late)[-1]["error"]["message"]
+    assert text.endswith('"type":"server_error","param":null,"code":null}}\n\n')
+    assert "[DONE]" not in text
+
+
 def test_full_queue_is_a_429_that_clients_try_again(
     start_server: Callable[..., Server],
 ) -> None:

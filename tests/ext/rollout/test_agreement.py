@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from modelserver.ext.rollout.agreement import LONGEST, Tolerance, agree, excerpt, pairs, place
+from modelserver.ext.rollout.agreement import LONGEST, Tolerance, agree, excerpt, pairs, place, without_ids
 
 
 def nested(depth: int, value: Any) -> Any:
@@ -81,3 +81,12 @@ def test_whole_numbers_differ_without_a_relative_tolerance() -> None:
     """They are compared as such, not as floats."""
     assert not agree(2**60, 2**60 + 1, Tolerance(0.0, 0.5))
     assert agree(2**60, 2**60 + 1, Tolerance(0.0, 1))
+
+
+def test_ids_and_times_of_openai_are_left_out() -> None:
+    """They are new in each answer, in whole ones as in events; other documents stay as they are."""
+    events = b'data: {"id":"chatcmpl-%b","created":%d,"text":"a"}\n\n'
+
+    assert without_ids(events % (b"1-2", 5)) == without_ids(events % (b"3", 60))
+    assert without_ids(events % (b"1", 5)) != without_ids((events % (b"1", 5)).replace(b'"a"', b'"b"'))
+    assert without_ids(b'{"id":"cmpl-1"}') == b'{"id":"cmpl-1"}'

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from modelserver.engine.telemetry.metrics import ServerMetrics
-from modelserver.errors import ServiceUnavailable
+from modelserver.errors import BadRequest, ServiceUnavailable
 from modelserver.models.registry import Registry
 from modelserver.surface.http.connection_exchange import ConnectionExchange
-from modelserver.surface.inference.inference import InferenceApi, _fail
+from modelserver.surface.inference.codec import Codec
+from modelserver.surface.inference.inference import InferenceApi, InferenceProtocol, _fail
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from modelserver.surface.http.exchange import Exchange
 
 FLOOD = 2_500
 
@@ -27,11 +31,12 @@ class Connection:
 
     def __init__(self, metrics: ServerMetrics) -> None:
         self._metrics = metrics
+        self.statuses: list[int] = []
 
     def finish(
         self, exchange: ConnectionExchange, status: int, data: bytes, body: bytes = b"", *, keep: bool
     ) -> None:
-        assert status == 404
+        self.statuses.append(status)
         self._metrics.response(status)
 
 
@@ -58,6 +63,7 @@ def test_unknown_names_make_no_series(route: str) -> None:
         exchange.body = b"{}"
         api.serve(exchange)
 
+    assert set(connection.statuses) == {404}
     assert series(metrics) == before
     assert f'Requests4XX{{Level="Host",Hostname="h"}} {FLOOD + 1}.0' in metrics.render().decode()
     assert inspect.getclosurevars(api.find).nonlocals["cached"].cache_info().currsize <= 1024 < FLOOD
@@ -77,3 +83,35 @@ def test_refusals_of_named_versions_say_nothing_of_a_promotion(path: str, counte
     _fail(exchange, codec, model, ServiceUnavailable("The queue is full."))
 
     assert statuses == counted
+
+
+class NamedInBody(Codec):
+    """The body is the model's name."""
+
+    def address(self, exchange: Exchange) -> None:
+        if not exchange.body:
+            raise BadRequest("no name")
+        route = replace(exchange.target.route, model=exchange.body.decode())
+        exchange.target = replace(exchange.target, route=route)
+
+
+@pytest.mark.parametrize(("body", "model", "status"), [(b"m", "m", 404), (b"", "", 400)])
+def test_watchers_see_the_model_that_a_body_names(body: bytes, model: str, status: int) -> None:
+    """Recordings and logs are of models; a body that names none is refused, and watched as well."""
+    watched: list[str] = []
+    protocol = InferenceProtocol("own", "/own", NamedInBody)
+    api = InferenceApi(
+        Registry(cast("Any", None)),
+        1 << 20,
+        watch=lambda exchange: watched.append(exchange.target.route.model),
+        protocols=[protocol],
+    )
+    connection = Connection(ServerMetrics(hostname="h"))
+    target = api.find(b"/own")
+    assert target is not None
+    exchange = ConnectionExchange(cast("Any", connection), target, b"POST", "1.1", [], True)
+    exchange.body = body
+    api.serve(exchange)
+
+    assert watched == [model]
+    assert connection.statuses == [status]

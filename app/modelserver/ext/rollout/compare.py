@@ -8,7 +8,7 @@ import msgspec
 
 from modelserver.engine.tensors.datatypes import BYTES, TensorError, unpack
 from modelserver.engine.tensors.rows import join_answers
-from modelserver.ext.rollout.agreement import Tolerance, agree, excerpt, is_number, pairs, place
+from modelserver.ext.rollout.agreement import Tolerance, agree, excerpt, is_number, pairs, place, without_ids
 from modelserver.ext.rollout.plan import Mode  # noqa: TC001 - helpers read annotations at run time
 
 if TYPE_CHECKING:
@@ -36,6 +36,10 @@ def difference(pair: Pair, mode: Mode, tolerance: float) -> str:
     """Why the answers differ; an empty string if they agree."""
     if pair.primary == pair.shadow:
         return ""
+    if not pair.tensors:
+        pair = Pair(without_ids(pair.primary), without_ids(pair.shadow))
+        if pair.primary == pair.shadow:
+            return ""
     if mode == "exact":
         return f"bodies of {len(pair.primary)} and {len(pair.shadow)} bytes differ"
     if pair.tensors:

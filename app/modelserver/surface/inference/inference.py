@@ -7,6 +7,7 @@ Bodies stay bytes: the worker decodes them and encodes the answers.
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple
@@ -91,10 +92,12 @@ class InferenceApi:
     def serve(self, exchange: Exchange) -> None:
         """Answers one request: now if it is refused, otherwise when its batch is done."""
         served.request = exchange
-        if self._watch is not None:
-            exchange.watcher = self._watch(exchange)
         route: Route = exchange.target.route
         codec = self._codecs.get(route.protocol)
+        if not route.model and codec is not None:
+            route = _addressed(exchange, codec)
+        if self._watch is not None:
+            exchange.watcher = self._watch(exchange)
         if codec is None:
             self._serve_other(exchange, route)
             return
@@ -180,6 +183,15 @@ class InferenceApi:
         model.pool.submit(request, route.version)
         if not request.done:
             exchange.on_disconnect = partial(model.pool.cancel, request)
+
+
+def _addressed(exchange: Exchange, codec: Codec) -> Route:
+    """The route, with the model that a readable body names, for watchers; others are refused later."""
+    if not exchange.encoding:
+        with suppress(ModelServerError):
+            codec.address(exchange)
+    route: Route = exchange.target.route
+    return route
 
 
 def _fail(exchange: Exchange, codec: Codec, model: ModelVersion | None, error: ModelServerError) -> None:

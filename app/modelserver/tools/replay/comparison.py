@@ -12,7 +12,7 @@ from modelserver.engine.tensors.datatypes import DATATYPES
 from modelserver.ext.grpc.messages import DecodeError, message
 from modelserver.ext.grpc.statuses import StatusCode
 from modelserver.ext.recording.entries import code_of
-from modelserver.ext.rollout.agreement import agree, excerpt, pairs, place, short
+from modelserver.ext.rollout.agreement import agree, excerpt, pairs, place, short, without_ids
 from modelserver.surface.watching import GRPC
 from modelserver.tools.grpc_client import messages_of
 
@@ -36,7 +36,7 @@ def difference(call: Call, answered: TimedResponse, tolerance: Tolerance) -> str
     was, is_now = (_status(each.status, each.lines) for each in (call, answered))
     if was != is_now:
         return f"status {was} became {is_now}: {_text(answered.body)}"
-    bodies = [body_of(call, each) for each in (call.answer, answered.body)]
+    bodies = [without_ids(body_of(call, each)) for each in (call.answer, answered.body)]
     if bodies[0] == bodies[1] or call.method == b"HEAD":
         return ""
     then, now = (document_of(call, body) for body in bodies)
