@@ -1,4 +1,4 @@
-"""OpenAI's API with OpenAI's client, against a server of its own (language models reference 2)."""
+"""OpenAI's API with OpenAI's client, against a server of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bodies of OpenAI's API that handlers receive (language models reference 2.5)."""
+"""The bodies of OpenAI's API that handlers receive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The documents and events that answer requests of OpenAI's API (language models reference 2.2).
+"""The documents and events that answer requests of OpenAI's API.
 
 An event is made of bytes that are the same for the whole stream and the text in between: encoding all of it
 for each token would be most of a token's cost.

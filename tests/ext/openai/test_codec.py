@@ -44,7 +44,7 @@ def model(endpoints: dict[str, bool], *, ready: bool = True, failure: str = "") 
     ],
 )
 def test_paths_are_those_of_three_servers(path: str, route: Route) -> None:
-    """OpenAI's, KServe's and TorchServe's; others are served as before (language models reference 1.3)."""
+    """OpenAI's, KServe's and TorchServe's; others are served as before."""
     target = find(path.encode())
 
     assert target is not None
@@ -180,7 +180,7 @@ def test_scores_are_in_the_order_of_the_pairs(left: Any) -> None:
 
 
 def test_stream_that_fails_ends_with_an_event() -> None:
-    """As clients of the API read it (language models reference 2.2)."""
+    """As clients of the API read it."""
     event = CODEC.ending(WorkerDied())
 
     assert event is not None

@@ -144,7 +144,7 @@ _OPENAI_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rat
 
 
 def _openai_error(error: ModelServerError, status: int, message: str) -> bytes:
-    """The body that clients of OpenAI's API read (language models reference 2.3)."""
+    """The body that clients of OpenAI's API read."""
     kind = "server_error" if status >= 500 else _OPENAI_TYPES.get(status, "invalid_request_error")
     fields = {"message": message, "type": kind, "param": None, "code": error.openai_code}
     return msgspec.json.encode({"error": fields})
