@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import openai
 import pytest
 from tests.e2e.blocks import BLOCKS
-from tests.e2e.serving import wait_until
+from tests.e2e.serving import ROOT, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -81,6 +82,15 @@ def test_chat_of_the_page_answers(
     exec(compile(BLOCKS[f"{page} 2"].text, page, "exec"), {})
 
     assert capsys.readouterr().out == "one two three \none two three "
+
+
+def test_chat_of_the_example_answers(chatting: Server, model_store: Path) -> None:
+    """examples/chat turns a statement into a question."""
+    shutil.copy(ROOT / "examples/chat/chat.py", model_store / "eliza.py")
+    chatting.registered("eliza.py")
+    answer = client_of(chatting).chat.completions.create(model="eliza", messages=say("I need my GPU."))
+
+    assert answer.choices[0].message.content == "Why do you need your gpu?"
 
 
 def test_stream_is_one_of_events(chatting: Server) -> None:
