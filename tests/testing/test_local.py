@@ -43,6 +43,25 @@ def test_v1_and_v2_take_rows_or_bodies(doubler: testing.Client) -> None:
     assert doubler.v2({"id": "mine", "inputs": [tensor]}).json()["id"] == "mine"
 
 
+def test_chat_is_answered_at_its_endpoint(tmp_path: Path) -> None:
+    """Whole and as events, as OpenAI's clients get it; ``predict`` gets the text alone."""
+    (tmp_path / "chat.py").write_text(
+        "import modelserver\n"
+        "class Chat(modelserver.ChatModel):\n"
+        "    def chat(self, request):\n"
+        "        yield from ('one', ' two')\n"
+    )
+    with testing.client(tmp_path / "chat.py") as client:
+        path = "/v1/chat/completions"
+        body = {"model": client.name, "messages": [{"role": "user", "content": "go"}]}
+        whole, events = client.post(path, body), client.post(path, {**body, "stream": True})
+        text = client.predict(body)
+
+    assert whole.json()["choices"][0]["message"]["content"] == text.body.decode() == "one two"
+    assert events.body.endswith(b"data: [DONE]\n\n")
+    assert events.content_type.startswith("text/event-stream")
+
+
 def test_an_annotated_function_is_served_by_every_protocol(script: Path) -> None:
     """It is served over every protocol, with batches and its signature, as predict of a class is."""
     with testing.client(f"{script}:longest", batch_size=2) as client:

@@ -138,3 +138,9 @@ def test_unreadable_path_needs_the_strictest_token() -> None:
     assert strictest_scope(SHARED) is Scope.MANAGEMENT
     assert strictest_scope(INFERENCE) is Scope.INFERENCE
     assert strictest_scope(METRICS) is None
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/openai/v1/embeddings", "/predictions/m/v1/score"])
+def test_clients_of_openai_need_the_inference_token(path: str) -> None:
+    """Also where inference and management share an address."""
+    assert needed(SHARED, path, "POST") is Scope.INFERENCE

@@ -23,7 +23,9 @@ CONSOLE_PATH = "/console"
 # Probes of orchestrators, which have no token, and descriptions, which reveal nothing about the models.
 _PROBES = frozenset({"/livez", "/readyz", "/v2/health/live", "/v2/health/ready"})
 _OPEN = _PROBES | {"/api-description", "/openapi.json", "/docs"}
-_INFERENCE_FIRST = frozenset({"predictions", "explanations", "invocations", "metrics", "ping", "v1", "v2"})
+_INFERENCE_FIRST = frozenset(
+    {"predictions", "explanations", "invocations", "metrics", "openai", "ping", "v1", "v2"}
+)
 _MANAGEMENT_FIRST = frozenset({"models", "workflows"})
 
 
