@@ -155,7 +155,7 @@ def test_commands_install_and_run_all_tests() -> None:
     # More processes, as slow tests wait for much. Without the expression they are skipped.
     assert (tested_slowly.name, tested_slowly.arguments) == (
         "python",
-        ["-m", "pytest", "-n", "6", "-m", "slow"],
+        ["-m", "pytest", "-n", "5", "-m", "slow"],
     )
     assert '"-m", "not slow"]' in (_ROOT / "pyproject.toml").read_text(encoding="utf-8")
 

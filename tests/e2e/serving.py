@@ -85,15 +85,25 @@ def command_of(process: psutil.Process) -> str:
         return ""
 
 
+def words_of(pid: int) -> list[str]:
+    """The command line of a process. Where all are looked through, psutil would take three times as long."""
+    if sys.platform != "linux":
+        return psutil.Process(pid).cmdline()
+    words = Path(f"/proc/{pid}/cmdline").read_text("utf-8", "replace").rstrip("\0").split("\0")
+    # Who changes its own puts spaces between the words.
+    return words if len(words) > 1 else words[0].split(" ")
+
+
 def worker_processes(server: int) -> list[psutil.Process]:
     """The living worker processes of the server with this process id."""
     result = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            line = process.cmdline()
-            alive = process.status() != psutil.STATUS_ZOMBIE
-            if alive and "modelserver.engine.worker" in line and line[-1] == str(server):
-                result.append(process)
+    for pid in psutil.pids():
+        with contextlib.suppress(psutil.Error, OSError):
+            words = words_of(pid)
+            if "modelserver.engine.worker" in words and words[-1] == str(server):
+                process = psutil.Process(pid)
+                if process.status() != psutil.STATUS_ZOMBIE:
+                    result.append(process)
     return result
 
 
