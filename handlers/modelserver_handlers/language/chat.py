@@ -6,6 +6,7 @@ import asyncio
 import inspect
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeAlias
 
@@ -24,7 +25,19 @@ if TYPE_CHECKING:
 
     from modelserver_handlers.context import Context
 
-Piece: TypeAlias = "str | dict[str, Any]"
+
+@dataclass(frozen=True, slots=True)
+class PromptSize:
+    """How many tokens a prompt has, and how many may follow.
+
+    A method that knows yields it first, and then a piece for each token.
+    """
+
+    tokens: int
+    room: int
+
+
+Piece: TypeAlias = "str | dict[str, Any] | PromptSize"
 Pieces: TypeAlias = "str | Iterator[Piece] | AsyncIterator[Piece]"
 
 CHAT: Final = "v1/chat/completions"
@@ -120,6 +133,25 @@ class ChatModel:
             return [await answers.stream()]
         return [await answers.whole() if endpoint else await answers.text()]
 
+    async def _ms_iterate(self, call: Callable[[], Any]) -> AsyncIterator[Piece]:
+        """What the model's method returns or yields, wherever it runs."""
+        method = call.func  # type: ignore[attr-defined]
+        if not _is_asynchronous(method):
+            async for piece in _in_thread(self._executor, call):
+                yield piece
+            return
+        pieces = call()
+        if inspect.isawaitable(pieces):
+            pieces = await pieces
+        if isinstance(pieces, str):
+            yield pieces
+        elif isinstance(pieces, AsyncIterator):
+            async for piece in pieces:
+                yield piece
+        else:
+            for piece in pieces:
+                yield piece
+
 
 def _is_asynchronous(method: Any) -> bool:
     return inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method)
@@ -144,98 +176,100 @@ class _Answers:
 
     async def text(self) -> str:
         """The text alone of the first choice, for clients of other APIs."""
-        pieces = _Choice(self._request).pieces(self._iterate(self._calls[0]))
+        pieces = _Choice(self._request).pieces(self._model._ms_iterate(self._calls[0]))
         return "".join([piece async for piece in pieces if isinstance(piece, str)])
 
     async def whole(self) -> bytes:
-        choices, texts = [], []
+        choices, texts, counted = [], [], []
         for index, call in enumerate(self._calls):
             choice = _Choice(self._request)
             more: dict[str, Any] = {}
             text = ""
-            async for piece in choice.pieces(self._iterate(call)):
+            async for piece in choice.pieces(self._model._ms_iterate(call)):
                 if isinstance(piece, str):
                     text += piece
-                else:
+                elif isinstance(piece, dict):
                     _merge(more, piece)
             choices.append(self._reply.choice(index, text, choice.finish, **more))
             texts.append(text)
+            counted.append(choice)
         self._context.set_response_content_type(0, "application/json")
-        return self._reply.whole(choices, self._usage(texts))
+        return self._reply.whole(choices, self._usage(texts, counted))
 
     async def stream(self) -> bytes:
         events, reply = EventStream(self._context), self._reply
-        texts = []
+        texts, counted = [], []
         for index, call in enumerate(self._calls):
             choice, text = _Choice(self._request), []
-            if self._is_chat:
-                events.write(reply.role(index))
-            async for piece in choice.pieces(self._iterate(call)):
+            # With the first piece: a request that fails before is answered with its status.
+            role = reply.role(index) if self._is_chat else b""
+            async for piece in choice.pieces(self._model._ms_iterate(call)):
                 if isinstance(piece, str):
                     text.append(piece)
-                    events.write(reply.text(piece, index))
+                    events.write(role + reply.text(piece, index))
                 else:
-                    events.write(reply.event(index, piece))
+                    events.write(role + reply.event(index, piece))
+                role = b""
                 await events.breathe()
-            events.write(reply.event(index, {} if self._is_chat else "", choice.finish))
+            events.write(role + reply.event(index, {} if self._is_chat else "", choice.finish))
             texts.append("".join(text))
-        usage = self._usage(texts)
+            counted.append(choice)
+        usage = self._usage(texts, counted)
         last = reply.usage(usage) if self._request.reports_usage else b""
         return events.close() + last + DONE
 
-    def _usage(self, texts: list[str]) -> TokenUsage:
+    def _usage(self, texts: list[str], choices: list[_Choice]) -> TokenUsage:
+        usage = self._counted(choices) or self._estimated(texts)
+        self._context.set_response_parameter(0, "prompt_tokens", usage.prompt_tokens)
+        self._context.set_response_parameter(0, "completion_tokens", usage.completion_tokens)
+        return usage
+
+    def _counted(self, choices: list[_Choice]) -> TokenUsage | None:
+        """By what the model has said."""
+        sizes = [choice.prompt.tokens for choice in choices if choice.prompt is not None]
+        if len(sizes) < len(choices):
+            return None
+        return TokenUsage.of(sum(sizes[:: self._request.choices]), sum(choice.count for choice in choices))
+
+    def _estimated(self, texts: list[str]) -> TokenUsage:
+        """By the texts."""
         count, request = self._model.count_tokens, self._request
         if isinstance(request, CompletionRequest):
             prompts = [count(each) if isinstance(each, str) else len(each) for each in request.prompts]
         else:
             prompts = [count(message.text) for message in request.messages]  # type: ignore[attr-defined]
-        usage = TokenUsage.of(sum(prompts), sum(map(count, texts)))
-        self._context.set_response_parameter(0, "prompt_tokens", usage.prompt_tokens)
-        self._context.set_response_parameter(0, "completion_tokens", usage.completion_tokens)
-        return usage
-
-    async def _iterate(self, call: Callable[[], Any]) -> AsyncIterator[Piece]:
-        """What the model's method returns or yields, wherever it runs."""
-        method = call.func  # type: ignore[attr-defined]
-        if not _is_asynchronous(method):
-            async for piece in _in_thread(self._model._executor, call):
-                yield piece
-            return
-        pieces = call()
-        if inspect.isawaitable(pieces):
-            pieces = await pieces
-        if isinstance(pieces, str):
-            yield pieces
-        elif isinstance(pieces, AsyncIterator):
-            async for piece in pieces:
-                yield piece
-        else:
-            for piece in pieces:
-                yield piece
+        return TokenUsage.of(sum(prompts), sum(map(count, texts)))
 
 
 class _Choice:
-    """Applies the request's limits to one answer; ``finish`` says why it has ended."""
+    """Applies the request's limits to one answer.
+
+    ``finish`` says why it has ended, ``count`` how many pieces of text it had.
+    """
 
     def __init__(self, request: Generation) -> None:
         self._limit = request.limit
         self._filter = StopFilter(request.stops)
         self.finish = "stop"
+        self.count = 0
+        self.prompt: PromptSize | None = None
 
-    async def pieces(self, source: AsyncIterator[Piece]) -> AsyncIterator[Piece]:
-        count = 0
+    async def pieces(self, source: AsyncIterator[Piece]) -> AsyncIterator[str | dict[str, Any]]:
         try:
             async for piece in source:
+                if isinstance(piece, PromptSize):
+                    self.prompt, self._limit = piece, piece.room
+                    continue
                 if not isinstance(piece, str):
                     self.finish = "tool_calls" if "tool_calls" in piece else self.finish
                     yield piece
                     continue
                 if text := self._filter.add(piece):
                     yield text
-                count += 1
+                self.count += 1
                 if self._filter.is_cut:
                     return
-                if count == self._limit:
+                if self.count == self._limit:
                     self.finish = "length"
                     break
             if text := self._filter.rest():

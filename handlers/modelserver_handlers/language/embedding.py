@@ -13,12 +13,14 @@ from modelserver_handlers.typed.signature import described
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from modelserver_handlers.typed.reading import Read
+
 EMBEDDINGS: Final = "v1/embeddings"
 RERANK: Final = "v1/rerank"
 SCORE: Final = "v1/score"
 
 
-class _RowModel:
+class RowModel:
     """A model with one result for each input of a batch."""
 
     context: Any
@@ -41,7 +43,7 @@ class _RowModel:
     def handle(self, data: Any, context: Any) -> list[Any]:
         """Answers a batch; rows that cannot be read are rejected, and the others go on."""
         self.context = context
-        read, rows = reader_of(self._ms_row), dict[int, Any]()
+        read, rows = self._ms_reader(), dict[int, Any]()
         for idx, row in enumerate(data):
             try:
                 rows[idx] = read(row)
@@ -58,6 +60,9 @@ class _RowModel:
                 context.reject(idx, str(error), 400)
         return answers
 
+    def _ms_reader(self) -> Read:
+        return reader_of(self._ms_row)
+
     def _ms_compute(self, rows: list[Any]) -> Sequence[Any]:
         raise NotImplementedError
 
@@ -71,7 +76,7 @@ class _RowModel:
         return (self.context.get_request_header(idx, "url_path") or "") in self._ms_endpoints
 
 
-class EmbeddingModel(_RowModel):
+class EmbeddingModel(RowModel):
     """Override ``embed``, and ``load`` for what it needs.
 
     It serves ``/v1/embeddings``, and ``/predictions`` with a text each. Texts of several clients share a
@@ -122,7 +127,7 @@ def _shortened(vector: Any, size: Any) -> Any:
     return vector / length if length else vector
 
 
-class Reranker(_RowModel):
+class Reranker(RowModel):
     """Override ``rerank``, and ``load`` for what it needs.
 
     It serves ``/v1/rerank`` and ``/v1/score``. Pairs of several clients share a batch of at most

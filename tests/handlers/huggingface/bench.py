@@ -1,0 +1,65 @@
+"""Calls handlers as a worker does."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from modelserver_handlers.context import BatchState, Context
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class Stream:
+    """Keeps the parts of one answer."""
+
+    def __init__(self) -> None:
+        self.parts: list[bytes] = []
+
+    def send(self, parts: Any) -> None:
+        self.parts.append(parts[0])
+
+    def is_cancelled(self, idx: int) -> bool:
+        return False
+
+    def close(self) -> None:
+        """There is nothing to do."""
+
+
+class Bench:
+    """A handler whose model is in ``folder``; ``warnings`` are what registrations show."""
+
+    def __init__(self, kind: type[Any], folder: Path, **settings: Any) -> None:
+        self.handler = kind()
+        config = {"handler": {"model_path": str(folder), **settings}}
+        self.context = Context("m", str(folder), None, 8, None, "0", model_yaml_config=config)
+        self.context._ms_begin(BatchState())
+        self.warnings = self.context._ms_warnings
+
+    def load(self) -> Bench:
+        self.handler.initialize(self.context)
+        return self
+
+    def send(self, *rows: Any, endpoint: str = "") -> list[Any]:
+        """The answers to a batch, and for rejected rows what is wrong."""
+        properties = [{"url_path": endpoint} if endpoint else {} for _ in rows]
+        self.context._ms_begin(BatchState([str(idx) for idx in range(len(rows))], properties=properties))
+        answers = self.handler.handle([{"body": row} for row in rows], self.context)
+        rejected = self.context._ms_rejections
+        return [rejected[idx][1] if idx in rejected else answer for idx, answer in enumerate(answers)]
+
+    async def request(self, endpoint: str = "", body: Any = None, **fields: Any) -> Any:
+        """The answer of a handler that gets one request at a time: its document, or its events."""
+        await self.handler.initialize(self.context)
+        state = BatchState(["r"], properties=[{"url_path": endpoint} if endpoint else {}])
+        stream = state.stream = Stream()
+        body = json.dumps({"model": "m", **fields}).encode() if body is None else body
+        (answer,) = await self.handler.handle([{"body": body}], self.context._ms_of_request(state))
+        if not isinstance(answer, bytes):
+            return answer
+        if not fields.get("stream"):
+            return json.loads(answer)
+        lines = b"".join([*stream.parts, answer]).split(b"\n\n")
+        assert lines[-2:] == [b"data: [DONE]", b""]
+        return [json.loads(line.removeprefix(b"data: ")) for line in lines[:-2]]

@@ -1,0 +1,162 @@
+"""Pipelines of transformers, with batches: the answers are those of the pipelines alone."""
+
+from __future__ import annotations
+
+import base64
+import io
+import wave
+from typing import TYPE_CHECKING, Any
+
+import numpy
+import pytest
+from PIL import Image
+from tests import tiny_models
+from tests.handlers.huggingface.bench import Bench
+
+from modelserver_handlers.errors import ModelLoadError, PredictionException
+from modelserver_handlers.huggingface import TaskPipeline
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.slow
+
+LONG = " ".join(tiny_models.TEXTS * 10)
+
+
+def pipeline(task: str, folder: Path) -> Any:
+    """The pipeline alone."""
+    return pytest.importorskip("transformers").pipeline(task, model=str(folder))
+
+
+def nearly(value: Any) -> Any:
+    """With numbers that may differ by 1e-5."""
+    if isinstance(value, dict):
+        return {name: nearly(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [nearly(each) for each in value]
+    return pytest.approx(float(value), abs=1e-5) if hasattr(value, "dtype") or type(value) is float else value
+
+
+@pytest.fixture(autouse=True)
+def library() -> None:
+    """Each of these tests needs transformers."""
+    pytest.importorskip("transformers")
+
+
+@pytest.mark.parametrize(
+    ("head", "task", "parameters"),
+    [
+        ("ForSequenceClassification", "text-classification", {"top_k": 2}),
+        ("ForTokenClassification", "token-classification", {"aggregation_strategy": "simple"}),
+        ("ForMaskedLM", "fill-mask", {"top_k": 3}),
+    ],
+)
+def test_texts_are_answered_as_by_the_pipeline(
+    tmp_path: Path, head: str, task: str, parameters: dict[str, Any]
+) -> None:
+    """Whatever their lengths are, with parameters or without; a long text is cut."""
+    tiny_models.bert(tmp_path, head)
+    bench = Bench(TaskPipeline, tmp_path, task=task).load()
+    texts = [f"[MASK] {text}" for text in (tiny_models.TEXTS[0], "fox", f"the {LONG}")]
+    alone = pipeline(task, tmp_path)
+    usual = {"top_k": 1} if task == "text-classification" else {}
+    cut = {"tokenizer_kwargs": {"truncation": True}} if task == "fill-mask" else {"truncation": True}
+    cut = {} if task == "token-classification" else cut
+
+    answers = bench.send(
+        texts[0], texts[1].encode(), {"inputs": texts[2]}, {"inputs": texts[0], "parameters": parameters}
+    )
+
+    assert answers[:3] == nearly([alone(text, **usual, **cut) for text in texts])
+    assert answers[3] == nearly(alone(texts[0], **parameters))
+    assert type(answers[0][0]["score"]) is float
+
+
+def test_wrong_rows_are_rejected_alone(tmp_path: Path) -> None:
+    """The others of their batch are answered."""
+    tiny_models.bert(tmp_path, "ForSequenceClassification")
+    bench = Bench(TaskPipeline, tmp_path, task="text-classification").load()
+
+    answers = bench.send(
+        "fox",
+        b"\xff",
+        {"inputs": ["fox"]},
+        {"inputs": "fox", "parameters": {"top_k": 0}},
+        {"inputs": "fox", "parameters": {"padding": "x"}},
+        {"inputs": {"text": "fox", "text_pair": "dog"}},
+    )
+
+    assert [type(answer) for answer in answers] == [list, str, str, str, str, list]
+    assert answers[3] == "parameters: top_k must be a number from 1 to 1000"
+    assert answers[4] == "parameters: padding is not one of top_k"
+
+
+def test_text_without_a_mask_is_refused(tmp_path: Path) -> None:
+    """With the pipeline's reason; the server tries the others of its batch alone."""
+    tiny_models.bert(tmp_path, "ForMaskedLM")
+    bench = Bench(TaskPipeline, tmp_path, task="fill-mask").load()
+
+    with pytest.raises(PredictionException, match="No mask_token") as caught:
+        bench.send("no mask")
+
+    assert caught.value.error_code == 400
+
+
+def png(size: int, value: int) -> bytes:
+    """A picture."""
+    file = io.BytesIO()
+    Image.effect_noise((size, size), value).convert("RGB").save(file, "PNG")
+    return file.getvalue()
+
+
+def test_pictures_are_answered_as_by_the_pipeline(tmp_path: Path) -> None:
+    """In bytes, or in base64 in JSON; a name is no picture, which would be opened or fetched."""
+    tiny_models.vit(tmp_path)
+    bench = Bench(TaskPipeline, tmp_path, task="image-classification").load()
+    pictures = [png(8, 90), png(20, 50)]
+    alone = pipeline("image-classification", tmp_path)
+
+    answers = bench.send(
+        pictures[0],
+        {"inputs": base64.b64encode(pictures[1]).decode(), "parameters": {"top_k": 2}},
+        {"inputs": "http://127.0.0.1:1/x.png"},
+        b"none",
+    )
+
+    assert answers[0] == nearly(alone(Image.open(io.BytesIO(pictures[0])).convert("RGB")))
+    assert answers[1] == nearly(alone(Image.open(io.BytesIO(pictures[1])).convert("RGB"), top_k=2))
+    assert {each["label"] for each in answers[0]} == {"cat", "dog", "fox"}
+    assert answers[2] == "the text is not a picture in base64"
+    assert "not a picture in a format" in answers[3]
+
+
+def wav(samples: Any, rate: int = 1000) -> bytes:
+    """A file of sound."""
+    made = io.BytesIO()
+    with wave.open(made, "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(rate)
+        file.writeframes((samples * 32768).astype("<i2").tobytes())
+    return made.getvalue()
+
+
+def test_sound_is_answered_as_by_the_pipeline(tmp_path: Path) -> None:
+    """Lengths may differ; what is no sound is rejected."""
+    tiny_models.wav2vec2(tmp_path)
+    bench = Bench(TaskPipeline, tmp_path, task="audio-classification").load()
+    noise = numpy.random.default_rng(0).integers(-9000, 9000, (3, 900)) / 32768
+    sounds = [noise[0], noise[1], noise[2][:500]]
+    alone = pipeline("audio-classification", tmp_path)
+
+    answers = bench.send(*[wav(each) for each in sounds], b"none")
+
+    assert answers[:3] == nearly([alone(each.astype("float32"), top_k=5) for each in sounds])
+    assert answers[3].startswith("the sound cannot be read")
+
+
+def test_unknown_task_is_named(tmp_path: Path) -> None:
+    """With those that there are."""
+    with pytest.raises(ModelLoadError, match=r"task must be one of text-classification, .*, got juggling"):
+        Bench(TaskPipeline, tmp_path, task="juggling").load()

@@ -1,0 +1,107 @@
+"""Models of the Hugging Face hub in miniature, with random weights, made on the spot."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TEXTS = [
+    "the quick brown fox jumps over the lazy dog",
+    "pack my box with five dozen liquor jugs",
+    "a server answers requests in batches",
+]
+_SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+TEMPLATE = (
+    "{% for message in messages %}{% if message.role == 'tool' %}{{ raise_exception('no tools here') }}"
+    "{% endif %}{{ message.role }}: {{ message.content }}\n{% endfor %}"
+)
+_BERT = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+
+
+def tokenizer(folder: Path, *, length: int = 64, **more: Any) -> Any:
+    """A tokenizer of pieces of words."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    inner = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    inner.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    trainer = trainers.WordPieceTrainer(vocab_size=300, special_tokens=_SPECIAL, show_progress=False)
+    inner.train_from_iterator(TEXTS * 3, trainer)
+    inner.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
+    )
+    names = zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), _SPECIAL, strict=True)
+    made = PreTrainedTokenizerFast(tokenizer_object=inner, model_max_length=length, **{**dict(names), **more})
+    made.save_pretrained(folder)
+    return made
+
+
+def bert(folder: Path, head: str, **config: Any) -> Any:
+    """A BERT with a head such as ``ForMaskedLM``."""
+    import torch
+    import transformers
+
+    torch.manual_seed(0)
+    made = tokenizer(folder)
+    settings = transformers.BertConfig(
+        vocab_size=len(made), max_position_embeddings=64, **{**_BERT, **config}
+    )
+    network = getattr(transformers, f"Bert{head}")(settings).eval()
+    # Larger than usual, so that answers differ.
+    for parameter in network.parameters():
+        parameter.data *= 5
+    network.save_pretrained(folder)
+    return network
+
+
+def llama(folder: Path, *, template: str | None = TEMPLATE) -> Any:
+    """A Llama that answers chats, if there is a template."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    made = tokenizer(folder, eos_token="[SEP]", chat_template=template)
+    settings = LlamaConfig(
+        vocab_size=len(made), max_position_embeddings=64, eos_token_id=3, bos_token_id=2, **_BERT
+    )
+    network = LlamaForCausalLM(settings).eval()
+    network.save_pretrained(folder)
+    return network
+
+
+def vit(folder: Path) -> Any:
+    """A ViT for pictures of 8 x 8 pixels in three classes."""
+    import torch
+    from transformers import ViTConfig, ViTForImageClassification
+
+    torch.manual_seed(0)
+    labels = {0: "cat", 1: "dog", 2: "fox"}
+    settings = ViTConfig(image_size=8, patch_size=4, id2label=labels, **_BERT)
+    network = ViTForImageClassification(settings).eval()
+    network.save_pretrained(folder)
+    size = {"height": 8, "width": 8}
+    processor = {"image_processor_type": "ViTImageProcessor", "size": size, "do_resize": True}
+    (folder / "preprocessor_config.json").write_text(json.dumps(processor))
+    return network
+
+
+def wav2vec2(folder: Path) -> Any:
+    """A Wav2Vec2 that classifies sound of 1,000 samples a second."""
+    import torch
+    from transformers import Wav2Vec2Config, Wav2Vec2FeatureExtractor, Wav2Vec2ForSequenceClassification
+
+    torch.manual_seed(0)
+    settings = Wav2Vec2Config(
+        conv_dim=(8, 8), conv_stride=(5, 2), conv_kernel=(10, 3), num_conv_pos_embeddings=4,
+        num_conv_pos_embedding_groups=2, num_feat_extract_layers=2, classifier_proj_size=8, num_labels=3,
+        **_BERT,
+    )  # fmt: skip
+    network = Wav2Vec2ForSequenceClassification(settings).eval()
+    network.save_pretrained(folder)
+    Wav2Vec2FeatureExtractor(sampling_rate=1000).save_pretrained(folder)
+    return network
