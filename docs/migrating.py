@@ -81,8 +81,10 @@ This writes executables with these names. It overwrites only its own aliases, un
 `MODELSERVER_STARTED_AS`, so the server has [TorchServe's defaults](#two-sets-of-defaults) unless
 `compat_defaults` is set.
 
-The command also writes `modelserver_aliases/model_archiver.py`, for scripts that `import model_archiver`.
-With `PYTHONPATH=~/.local/bin/modelserver_aliases` they import this module, and without it the real one.
+The command also writes modules into `modelserver_aliases`, for scripts that `import model_archiver` and for
+`python -m ts.llm_launcher`, which [serves a language model](language-models.md#vllm). With
+`PYTHONPATH=~/.local/bin/modelserver_aliases` they are found, and without it the real ones. TorchServe's
+`vllm_handler` is here with the same `model-config.yaml`; `trt_llm_handler`, and `--engine trt_llm`, are not.
 """
 
 _PROVE = """

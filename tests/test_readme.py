@@ -19,7 +19,7 @@ from tests.documents import describe_listener
 
 from modelserver.run.cli import build_parser
 from modelserver.surface.inference.routes import parse_route
-from modelserver.tools import archiver
+from modelserver.tools import archiver, llm
 from modelserver.tools.doctor.command import build_parser as checking_parser
 from modelserver.tools.migrate.command import build_parser as migrating_parser
 from modelserver.tools.migrate.installation import read_installation
@@ -215,6 +215,7 @@ def test_flags_exist(command: Command) -> None:
     parsers = {
         "serve": serving_parser,
         "check": checking_parser,
+        "llm": llm.make_parser,
         "record": recording_parser,
         "replay": replaying_parser,
         archiver.WORKFLOW: archiver.make_workflow_parser,

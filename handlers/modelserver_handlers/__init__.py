@@ -14,5 +14,6 @@ BUILT_IN: dict[str, str] = {
     "object_detector": "object_detector",
     "tabular": "tabular",
     "text_classifier": "text_classifier",
+    "vllm_handler": "language.vllm_handler",
 }
 """The built-in handlers' names, which archives may use without a module, and their modules."""

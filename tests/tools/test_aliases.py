@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 NAMES = ["torchserve", "torch-model-archiver", "torch-workflow-archiver"]
-MODULE = "modelserver_aliases/model_archiver.py"
+FILES = ["modelserver_aliases/model_archiver.py", "modelserver_aliases/ts.py"]
 
 
 def test_aliases_are_written_and_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -25,7 +25,7 @@ def test_aliases_are_written_and_run(tmp_path: Path, capsys: pytest.CaptureFixtu
 
     folder = tmp_path / "new" / "bin"
     captured = capsys.readouterr()
-    assert captured.out.splitlines() == [str(folder / name) for name in (*NAMES, MODULE)]
+    assert captured.out.splitlines() == [str(folder / name) for name in (*NAMES, *FILES)]
     assert captured.err == f"{folder} is not on the PATH.\n" or "On this PATH" in captured.err
     version, archiver, workflows = (
         subprocess.run([folder / name, *arguments], capture_output=True, text=True, check=False)
@@ -64,7 +64,7 @@ def test_install_may_be_repeated_and_undone(tmp_path: Path) -> None:
     (tmp_path / "other").write_text("mine")
 
     assert install(tmp_path) == install(tmp_path)
-    assert [path.relative_to(tmp_path).as_posix() for path in remove(tmp_path)] == [*NAMES, MODULE]
+    assert [path.relative_to(tmp_path).as_posix() for path in remove(tmp_path)] == [*NAMES, *FILES]
     assert [path.name for path in tmp_path.iterdir()] == ["other"]
     assert remove(tmp_path) == []
 
@@ -205,3 +205,18 @@ def test_wrong_command_lines_of_aliases_exit_with_2(arguments: list[str]) -> Non
         main(arguments)
 
     assert caught.value.code == 2
+
+
+def test_the_launcher_of_language_models_runs_by_its_name(tmp_path: Path) -> None:
+    """``python -m ts.llm_launcher`` is ``modelserver llm``; other modules of ``ts`` are no programs."""
+    path = os.pathsep.join(["app", "handlers", str(install(tmp_path)[-1].parent)])
+
+    def run(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", module, *arguments]
+        environment = {**os.environ, "PYTHONPATH": path}
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+    launched = run("ts.llm_launcher", "--model_id", "m", "--engine", "trt_llm")
+
+    assert (launched.returncode, launched.stderr) == (1, "--engine=trt_llm is not offered: vllm is\n")
+    assert "No code object available for ts.context" in run("ts.context").stderr

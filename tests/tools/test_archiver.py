@@ -178,10 +178,10 @@ def test_handler_file_is_packed(handler: str, stored: str) -> None:
 
 def test_torchserve_handler_is_packed_with_warning(caplog: pytest.LogCaptureFixture) -> None:
     """They are packed, for TorchServe, with a warning; the help offers what the server has."""
-    build_archive(config(handler="vllm_handler", serialized_file="src/model.pt"))
+    build_archive(config(handler="trt_llm_handler", serialized_file="src/model.pt"))
 
-    assert "vllm_handler is a TorchServe handler that modelserver does not have" in caplog.text
-    assert "vllm_handler" not in make_parser().format_help()
+    assert "trt_llm_handler is a TorchServe handler that modelserver does not have" in caplog.text
+    assert "trt_llm_handler" not in make_parser().format_help()
     assert "densenet_handler" in make_parser().format_help()
 
 

@@ -70,6 +70,7 @@ def build_parser() -> argparse.ArgumentParser:
         "modelserver",
         description="Serves PyTorch models over HTTP.",
         epilog="modelserver serve --help: serve one script or model file, in the foreground. "
+        "modelserver llm --help: serve a language model with vLLM. "
         "modelserver check --help: find what would hurt in a handler. "
         "modelserver tune --help: find batch size, workers and threads for a model on this machine. "
         "modelserver migrate --help: compare with a TorchServe before switching. "

@@ -4,6 +4,7 @@ from typing import Final
 
 COMMANDS: Final = {
     "check": "modelserver.tools.doctor.command",
+    "llm": "modelserver.tools.llm",
     "migrate": "modelserver.tools.migrate.command",
     "record": "modelserver.tools.replay.record",
     "replay": "modelserver.tools.replay.command",

@@ -4,9 +4,10 @@
 ``torch-workflow-archiver``. The first starts the server with ``MODELSERVER_STARTED_AS=torchserve`` in its
 environment, so that it uses TorchServe's defaults unless ``compat_defaults`` says otherwise.
 
-It also writes ``DIR/modelserver_aliases/model_archiver.py``: with that folder in ``PYTHONPATH`` scripts can
-``import model_archiver`` and get :mod:`modelserver.model_archiver`. It is a separate folder so that it never
-hides the real package just because it is beside a program.
+It also writes ``DIR/modelserver_aliases/model_archiver.py`` and ``ts.py``: with that folder in ``PYTHONPATH``
+scripts can ``import model_archiver`` and get :mod:`modelserver.model_archiver`, and ``python -m
+ts.llm_launcher`` works. It is a separate folder so that it never hides the real packages just because it is
+beside a program.
 """
 
 from __future__ import annotations
@@ -36,7 +37,13 @@ MODULES: Final = {
 FOLDER: Final = "modelserver_aliases"
 """The folder of the modules in the directory; for ``PYTHONPATH``."""
 
-PACKAGE: Final = f"{FOLDER}/model_archiver.py"
+PACKAGES: Final = {
+    "model_archiver": "from modelserver.model_archiver.names import offer\n\noffer(__name__)\n",
+    "ts": "from modelserver_handlers.compat import PATH\n"
+    "from modelserver_handlers.compat.finder import install_finder\n\n"
+    '__path__ = [f"{PATH}/ts"]\ninstall_finder()\n',
+}
+"""The modules in that folder, and their texts."""
 
 _MARK: Final = "# Written by modelserver-aliases."
 _MOST_READ: Final = 4096  # bytes; an alias is far smaller
@@ -85,7 +92,8 @@ def remove(folder: Path) -> list[Path]:
 
 
 def _paths(folder: Path) -> list[Path]:
-    return [*(folder / name for name in MODULES), folder / PACKAGE]
+    modules = [folder / FOLDER / f"{name}.py" for name in PACKAGES]
+    return [*(folder / name for name in MODULES), *modules]
 
 
 def is_alias(path: Path) -> bool:
@@ -107,7 +115,7 @@ def script(name: str, python: str) -> str:
 
 def module(name: str) -> str:
     """The text of a module that provides ours."""
-    return f"{_MARK}\nfrom modelserver.{name}.names import offer\n\noffer(__name__)\n"
+    return f"{_MARK}\n{PACKAGES[name]}"
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -115,7 +123,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="modelserver-aliases",
         description=f"Lets scripts call modelserver by TorchServe's names: {', '.join(MODULES)}, and, with "
-        f"DIR/{FOLDER} in PYTHONPATH, import model_archiver.",
+        f"DIR/{FOLDER} in PYTHONPATH, import model_archiver and ts.",
     )
     commands = parser.add_subparsers(dest="command", required=True)
     adding = commands.add_parser("install", help="write the executables")

@@ -55,8 +55,9 @@ BUILT_IN_HANDLERS: Final = (
     "image_segmenter",
     "densenet_handler",
     "tabular",
+    "vllm_handler",
 )
-TORCHSERVE_HANDLERS: Final = ("dali_image_classifier", "vllm_handler", "trt_llm_handler")
+TORCHSERVE_HANDLERS: Final = ("dali_image_classifier", "trt_llm_handler")
 """Built-in handlers of TorchServe that this server does not have; archives for TorchServe may name them."""
 SUFFIXES: Final = {"default": ".mar", "zip-store": ".mar", "tgz": ".tar.gz", "no-archive": ""}
 FORMATS: Final = tuple(SUFFIXES)

@@ -19,7 +19,7 @@ from modelserver_handlers.compat.offered import ABSENT, LAZY, OFFERED, REEXPORTE
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from importlib.machinery import ModuleSpec
-    from types import ModuleType
+    from types import CodeType, ModuleType
 
 _FOLDER = Path(PATH, "ts")
 _HOMES = {name: place for names in OFFERED.values() for name, place in names.items()} | {
@@ -84,6 +84,12 @@ class _NamesLoader(Loader):
             vars(module)["__all__"] = sorted(offered)
         if lazy:
             vars(module)["__getattr__"] = _getter(name, lazy)
+
+    def get_code(self, name: str) -> CodeType | None:
+        """What ``python -m`` runs: its ``main``."""
+        if "main" not in OFFERED.get(name, {}):
+            return None
+        return compile(f"from {name} import main\nmain()", __file__, "exec")
 
 
 def _resolve(place: str) -> Any:

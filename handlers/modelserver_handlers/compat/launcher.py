@@ -28,6 +28,12 @@ def run_command() -> NoReturn:
     os.execv(sys.executable, [*_COMMAND, *sys.argv[1:]])  # noqa: S606 - a program of ours
 
 
+def run_llm_command() -> NoReturn:
+    """Replace this process by ``modelserver llm``, with the same arguments."""
+    sys.stdout.flush()
+    os.execv(sys.executable, [*_COMMAND, "llm", *sys.argv[1:]])  # noqa: S606 - a program of ours
+
+
 def start(  # noqa: PLR0917 - TorchServe's signature
     model_store: str | None = None,
     snapshot_file: str | None = None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 _OTHER_PROCESS = "it is an internal part of TorchServe's process"
-_LLM = "write a handler for language models (docs/handlers.md: streaming, asyncCommunication)"
+_TRT_LLM = "vllm_handler serves language models (docs/language-models.md)"
 _DALI = "image_classifier decodes on the GPU with `handler: {decode: nvjpeg}` in model-config.yaml"
 
 ABSENT: dict[str, str] = {
@@ -11,7 +11,6 @@ ABSENT: dict[str, str] = {
     "ts.async_service": _OTHER_PROCESS,
     "ts.handler_utils.distributed.deepspeed": "DeepSpeed's engine is made in a handler's initialize",
     "ts.handler_utils.distributed.pt_pippy": "PiPPy is no longer developed; torch.distributed.pipelining is",
-    "ts.llm_launcher": _LLM,
     "ts.metrics.metric_collector": "the server collects system metrics itself (GET /metrics)",
     "ts.model_loader": _OTHER_PROCESS,
     "ts.model_service_worker": _OTHER_PROCESS,
@@ -23,8 +22,7 @@ ABSENT: dict[str, str] = {
     "ts.torch_handler.distributed.base_pippy_handler": (
         "PiPPy is no longer developed; torch.distributed.pipelining is"
     ),
-    "ts.torch_handler.trt_llm_handler": _LLM,
-    "ts.torch_handler.vllm_handler": _LLM,
+    "ts.torch_handler.trt_llm_handler": _TRT_LLM,
     "ts.utils.hf_utils": "huggingface_hub.snapshot_download does the same",
     "ts.utils.setup_model_venv": _OTHER_PROCESS,
 }
@@ -39,6 +37,7 @@ _TABLE = {
     "ts.handler_utils.text_utils": "texts: get_tokenizer ngrams_iterator",
     "ts.handler_utils.timer": "timer: timed",
     "ts.handler_utils.utils": "compat.utilities: import_class; streaming: send_intermediate_predict_response",
+    "ts.llm_launcher": "compat.launcher: main=run_llm_command",
     "ts.launcher": "compat.launcher: register_model register_model_with_params start stop",
     "ts.metrics.caching_metric": "metrics.cache: CachingMetric",
     "ts.metrics.dimension": "metrics.cache: Dimension",
@@ -85,6 +84,7 @@ _TABLE = {
     "ts.torch_handler.unit_tests.test_utils.mock_context": "compat.mock_context: MockContext",
     "ts.torch_handler.unit_tests.test_utils.model_dir": "compat.mock_context: copy_files download_model",
     "ts.torch_handler.vision_handler": "vision: VisionHandler",
+    "ts.torch_handler.vllm_handler": "language.vllm_handler: VLLMHandler",
     "ts.utils.timeit_decorator": "timer: timeit",
     "ts.utils.util": (
         "compat.utilities: CLEANUP_REGEX deprecated get_yaml_config; networks.compilation: PT2Backend "

@@ -34,14 +34,14 @@ SECTION_13 = re.findall(
     ts.torch_handler.dali_image_classifier ts.torch_handler.distributed.base_pippy_handler
     ts.torch_handler.distributed.base_deepspeed_handler ts.handler_utils.distributed.pt_pippy
     ts.handler_utils.distributed.deepspeed ts.handler_utils.hf_batch_streamer.TextIteratorStreamerBatch
-    ts.torch_handler.unit_tests.test_utils.mock_context.MockContext ts.torch_handler.vllm_handler
+    ts.torch_handler.unit_tests.test_utils.mock_context.MockContext ts.torch_handler.vllm_handler.VLLMHandler
     ts.torch_handler.trt_llm_handler ts.torch_handler.densenet_handler.DenseNetHandler
     ts.torch_handler.contractions.CONTRACTION_MAP ts.service.Service ts.service.emit_metrics ts.arg_parser
     ts.model_server.start ts.metrics.system_metrics.collect_all ts.metrics.metric_collector
     ts.metrics.metric_encoder.MetricEncoder ts.model_loader ts.model_service.model_service.ModelService
     ts.model_service.model_service.SingleNodeService ts.launcher.start ts.launcher.stop
     ts.launcher.register_model ts.launcher.register_model_with_params ts.version.__version__
-    ts.__version__ ts.utils.timeit_decorator.timeit ts.utils.hf_utils ts.llm_launcher
+    ts.__version__ ts.utils.timeit_decorator.timeit ts.utils.hf_utils ts.llm_launcher.main
     ts.utils.util.PT2Backend ts.utils.util.get_yaml_config ts.utils.util.deprecated
     ts.handler_utils.text_utils.get_tokenizer ts.handler_utils.text_utils.ngrams_iterator
     ts.torch_handler.base_handler.setup_ort_session ts.torch_handler.base_handler.PROFILER_AVAILABLE

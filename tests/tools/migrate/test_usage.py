@@ -82,12 +82,12 @@ def test_flags_handlers_and_names_have_their_states(config: Path) -> None:
         "ts.context.Context": "h.py, line 1",
         "ts.service.Context": "h.py, line 2",
         "ts.torch_handler": "h.py, line 3",
-        "ts.torch_handler.vllm_handler.VLLMHandler": "h.py, line 4",
+        "ts.torch_handler.trt_llm_handler.TRTLLMHandler": "h.py, line 4",
         "ts.made_up": "h.py, line 5",
     }
     archives = [
         Archive("a.mar", "h.py", names),
-        Archive("b.mar", "vllm_handler"),
+        Archive("b.mar", "trt_llm_handler"),
         Archive("c.mar", "base_handler"),
     ]
     installation = read(config, "torchserve --start --ppath plugins")
@@ -102,7 +102,7 @@ def test_flags_handlers_and_names_have_their_states(config: Path) -> None:
         "ts.context.Context": "better",
         "ts.service.Context": "same",
         "ts.torch_handler": "same",
-        "ts.torch_handler.vllm_handler.VLLMHandler": "not offered",
+        "ts.torch_handler.trt_llm_handler.TRTLLMHandler": "not offered",
         "ts.made_up": "not offered",
     }
     texts = " ".join(advice.text for advice in advice_on(installation, usage, archives))

@@ -54,11 +54,15 @@ _BETTER_REMARKS = {
     "ts.torch_handler.request_envelope.kservev2.KServev2Envelope": "each request of a batch is answered",
     "ts.torch_handler.text_classifier.TextClassifier": _BATCH,
     "ts.torch_handler.vision_handler.VisionHandler": _BATCH + "; Captum is not needed",
+    "ts.torch_handler.vllm_handler.VLLMHandler": (
+        "also embeddings and scores; a client that leaves ends its generation; its inner methods are others"
+    ),
     "ts.utils.util.check_valid_pt2_backend": "knows the installed torch's backends too",
 }
 _OTHER_REMARKS = {
     "ts.launcher.register_model": "returns status and answer",
     "ts.launcher.register_model_with_params": "returns status and answer",
+    "ts.llm_launcher.main": "becomes the command `modelserver llm`; `--engine trt_llm` is refused",
     "ts.model_server.start": "becomes the command `modelserver`",
     "ts.metrics.system_metrics.gpu_utilization": "uses NVIDIA's library, needs no nvgpu",
     "ts.torch_handler.base_handler.setup_ort_session": (

@@ -1,0 +1,133 @@
+"""The command ``modelserver llm``: a language model with vLLM, with the flags of TorchServe's launcher.
+
+The model becomes a folder in the model store, which is removed when the server has stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import yaml
+
+from modelserver.errors import ConfigError
+from modelserver.ext import EXTENSIONS
+from modelserver.run import cli
+from modelserver.tools.archiver import ArchiveConfig, ArchiverError, build_archive, check_name
+from modelserver.tools.commands import exit_status, termination_is_interruption
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+HANDLER: Final = "vllm_handler"
+_ENGINE: Final = "vllm_engine."
+# Those that TorchServe has.
+_KNOWN: Final = {"max_num_seqs": int, "max_model_len": int, "download_dir": str}
+_OURS: Final = {"MAR-INF", "model-config.yaml"}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Serves the model until it is stopped; returns the exit status."""
+    return exit_status(lambda: serve(arguments), {ConfigError: 1, ArchiverError: 1, OSError: 1})
+
+
+def serve(arguments: Sequence[str]) -> int:
+    """Serves until it is stopped. Raises ConfigError or ArchiverError for what cannot be served."""
+    options, others = make_parser().parse_known_args(arguments)
+    engine = {
+        name.removeprefix(_ENGINE): value for name, value in vars(options).items() if name.startswith(_ENGINE)
+    }
+    engine = {name: value for name, value in engine.items() if value is not None} | read_engine_flags(others)
+    if options.engine != "vllm":
+        raise ConfigError(f"--engine={options.engine} is not offered: vllm is")
+    check_name(options.model_name)
+    store = Path(options.model_store)
+    store.mkdir(parents=True, exist_ok=True)
+    folder = store / options.model_name
+    if folder.exists() and not {each.name for each in folder.iterdir()} <= _OURS:
+        raise ConfigError(f"{folder} is another model: choose another --model_name")
+    with termination_is_interruption():
+        write_model(options, engine)
+        try:
+            flags = ["--foreground", "--ncs", "--model-store", str(store), "--models", options.model_name]
+            tokens = ["--disable-token-auth"] if options.disable_token_auth else []
+            return cli.main([*flags, *tokens], EXTENSIONS)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def write_model(options: argparse.Namespace, engine: dict[str, Any]) -> Path:
+    """Writes the model's folder, over one from before."""
+    with tempfile.TemporaryDirectory() as place:
+        config = Path(place) / "model-config.yaml"
+        config.write_text(yaml.safe_dump(model_config(options, engine), sort_keys=False), "utf-8")
+        return build_archive(
+            ArchiveConfig(
+                model_name=options.model_name,
+                handler=HANDLER,
+                version="1.0",
+                config_file=config,
+                export_path=options.model_store,
+                archive_format="no-archive",
+                force=True,
+            )
+        )
+
+
+def model_config(options: argparse.Namespace, engine: dict[str, Any]) -> dict[str, Any]:
+    """The model-config.yaml."""
+    config = {"model": options.model_id, "dtype": options.dtype, "served_model_name": [options.model_name]}
+    config |= engine
+    count = config.get("tensor_parallel_size", 1)
+    several = {"parallelType": "custom", "parallelLevel": count} if count > 1 else {}
+    return {
+        "minWorkers": 1,
+        "maxWorkers": 1,
+        "batchSize": 1,
+        "startupTimeout": options.startup_timeout,
+        "responseTimeout": 1200,
+        **several,
+        "handler": {"vllm_engine_config": config},
+    }
+
+
+def read_engine_flags(arguments: Sequence[str]) -> dict[str, Any]:
+    """What ``--vllm_engine.NAME VALUE`` and ``…=VALUE`` set, as YAML has it. Raises ConfigError."""
+    rest = list(arguments)
+    values: dict[str, Any] = {}
+    while rest:
+        flag, has_value, value = rest.pop(0).partition("=")
+        if not flag.startswith(f"--{_ENGINE}"):
+            raise ConfigError(f"{flag} is unknown: modelserver llm --help lists the flags")
+        if not has_value and not rest:
+            raise ConfigError(f"{flag} has no value")
+        values[flag.removeprefix(f"--{_ENGINE}")] = yaml.safe_load(value if has_value else rest.pop(0))
+    return values
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """TorchServe's flags; those of the engine are read apart."""
+    parser = argparse.ArgumentParser(
+        "modelserver llm",
+        description="Serves a language model with vLLM, behind OpenAI's API.",
+        epilog="--vllm_engine.NAME VALUE sets any other of vLLM's engine arguments, such as "
+        "--vllm_engine.tensor_parallel_size 2.",
+        allow_abbrev=False,
+    )
+
+    def add(name: str, about: str, **more: Any) -> None:
+        parser.add_argument(f"--{name}", f"--{name.replace('_', '-')}", help=about, **more)
+
+    add("model_id", "the model's name at the Hugging Face hub, or its folder", required=True)
+    add("model_name", "the name that clients use (default: model)", default="model")
+    add("model_store", "the folder of models (default: model_store)", default="model_store")
+    parser.add_argument("--engine", default="vllm", help="vllm; TorchServe's trt_llm is not offered")
+    parser.add_argument("--dtype", default="auto", help="the type of the weights (default: the model's)")
+    add("startup_timeout", "seconds for loading (default: 1200)", type=int, default=1200)
+    add("disable_token_auth", "require no tokens", action="store_true")
+    for name, kind in _KNOWN.items():
+        parser.add_argument(f"--{_ENGINE}{name}", type=kind, help="an engine argument of vLLM")
+    return parser

@@ -1,0 +1,139 @@
+"""From what vLLM's engine generates to the documents and events of OpenAI's API."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from modelserver_handlers.errors import PredictionException
+from modelserver_handlers.language.events import EventStream
+from modelserver_handlers.language.logprobs import chat_logprobs, completion_logprobs
+from modelserver_handlers.language.responses import DONE, ReplyWriter, TokenUsage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from modelserver_handlers.context import Context
+    from modelserver_handlers.language.requests import Generation
+
+Call: TypeAlias = "tuple[Any, Any, str]"
+
+
+class Answers:
+    """The choices that answer one request, from a call of the engine for each of its prompts.
+
+    A call is what ``generate`` takes: prompt, parameters and id. ``sizes`` are the tokens of the prompts.
+    """
+
+    def __init__(
+        self,
+        engine: Any,
+        request: Generation,
+        context: Context,
+        adapter: Any,
+        decode: Callable[[int], str],
+        *,
+        is_chat: bool,
+    ) -> None:
+        self._engine = engine
+        self._request = request
+        self._context = context
+        self._adapter = adapter
+        self._decode = decode
+        self._is_chat = is_chat
+        name = request.model or str(context.model_name)
+        self._reply = ReplyWriter(str(context.get_request_id(0)), name, chat=is_chat)
+        self._wants_logprobs = bool(request.logprobs) if is_chat else request.logprobs is not None  # type: ignore[attr-defined]
+        self._count = 0
+        # Of completions: where the text of each choice's next token begins.
+        self._offsets: dict[int, int] = {}
+
+    async def whole(self, calls: list[Call], sizes: list[int]) -> bytes:
+        """All choices in one document."""
+        choices: list[Any] = [None] * (len(calls) * self._request.choices)
+
+        async def generate(number: int, call: Call) -> None:
+            async with aclosing(self._engine.generate(*call, lora_request=self._adapter)) as outputs:
+                async for result in outputs:
+                    for output in result.outputs:
+                        index = number * self._request.choices + output.index
+                        choices[index] = self._choice(index, output)
+
+        await _all([generate(number, call) for number, call in enumerate(calls)])
+        if None in choices:
+            raise PredictionException("The engine has ended the request.", 500)
+        self._context.set_response_content_type(0, "application/json")
+        return self._reply.whole(choices, self._usage(sizes))
+
+    async def stream(self, calls: list[Call], sizes: list[int]) -> bytes:
+        """The events of all choices, as they come."""
+        events = EventStream(self._context)
+
+        async def generate(number: int, call: Call) -> None:
+            first = number * self._request.choices
+            is_new = self._is_chat
+            async with aclosing(self._engine.generate(*call, lora_request=self._adapter)) as outputs:
+                async for result in outputs:
+                    if is_new:
+                        is_new = False
+                        for index in range(self._request.choices):
+                            events.write(self._reply.role(first + index))
+                    for output in result.outputs:
+                        events.write(self._event(first + output.index, output))
+                    await events.breathe()
+
+        await _all([generate(number, call) for number, call in enumerate(calls)])
+        usage = self._usage(sizes)
+        last = self._reply.usage(usage) if self._request.reports_usage else b""
+        return events.close() + last + DONE
+
+    def _event(self, index: int, output: Any) -> bytes:
+        self._count += len(output.token_ids)
+        text, finish = output.text, output.finish_reason
+        if finish is None and not self._wants_logprobs:
+            return self._reply.text(text, index)
+        more = self._more(index, output)
+        return self._reply.event(index, {"content": text} if self._is_chat else text, finish, **more)
+
+    def _choice(self, index: int, output: Any) -> dict[str, Any]:
+        self._count += len(output.token_ids)
+        more = self._more(index, output)
+        # A field of the choice, not of its message.
+        stopped = {"stop_reason": more.pop("stop_reason")} if "stop_reason" in more else {}
+        return {**self._reply.choice(index, output.text, output.finish_reason, **more), **stopped}
+
+    def _more(self, index: int, output: Any) -> dict[str, Any]:
+        """The fields of a choice beside its text. Raises PredictionException if the engine has failed."""
+        if output.finish_reason == "error":
+            raise PredictionException("The engine could not generate the answer.", 500)
+        more = {} if output.stop_reason is None else {"stop_reason": output.stop_reason}
+        if not self._wants_logprobs:
+            return more
+        if self._is_chat:
+            most = self._request.top_logprobs or 0  # type: ignore[attr-defined]
+            return {**more, "logprobs": chat_logprobs(output, most, self._decode)}
+        offset = self._offsets.get(index, 0)
+        most = self._request.logprobs  # type: ignore[attr-defined]
+        logprobs = completion_logprobs(output, most, offset, self._decode)
+        self._offsets[index] = offset + sum(map(len, logprobs["tokens"]))
+        return {**more, "logprobs": logprobs}
+
+    def _usage(self, sizes: list[int]) -> TokenUsage:
+        usage = TokenUsage.of(sum(sizes), self._count)
+        self._context.set_response_parameter(0, "prompt_tokens", usage.prompt_tokens)
+        self._context.set_response_parameter(0, "completion_tokens", usage.completion_tokens)
+        return usage
+
+
+async def _all(calls: list[Coroutine[Any, Any, None]]) -> None:
+    """Waits for these; ends the others if one fails."""
+    if len(calls) == 1:
+        await calls[0]
+        return
+    tasks = [asyncio.ensure_future(call) for call in calls]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()

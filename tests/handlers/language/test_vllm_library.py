@@ -1,0 +1,83 @@
+"""What is made of model-config.yaml, with and without vLLM."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.handlers.language.pretended_vllm import pretend
+from tests.handlers.language.vllm_bench import Bench
+
+from modelserver_handlers.errors import ModelLoadError
+from modelserver_handlers.language import vllm_library
+from modelserver_handlers.language.chat import CHAT, COMPLETIONS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.usefixtures("pretended_vllm")
+
+
+async def test_settings_are_torchserves(tmp_path: Path) -> None:
+    """Paths below the model's folder come first; unknown settings are named."""
+    (tmp_path / "weights").mkdir()
+    (tmp_path / "adapter").mkdir()
+    bench = await Bench(
+        str(tmp_path),
+        {"parallelType": "custom", "parallelLevel": 2},
+        model_path="weights",
+        adapters={"a": "adapter", "b": "org/other"},
+        vllm_engine_config={"max_num_seqs": 6, "swap_space": 4},
+    ).start()
+    arguments = bench.engine.arguments
+
+    assert (arguments.model, arguments.max_num_seqs) == (str(tmp_path / "weights"), 6)
+    assert (arguments.enable_lora, arguments.tensor_parallel_size) == (True, 2)
+    assert [each.lora_path for each in bench.handler.adapters.values()] == [
+        str(tmp_path / "adapter"),
+        "org/other",
+    ]
+    assert bench.context._ms_warnings == [
+        "vllm_engine_config: vLLM 0.32.0 does not know swap_space, it is ignored"
+    ]
+    assert bench.handler._ms_concurrency == 14
+    assert bench.handler._ms_endpoints == {CHAT: False, COMPLETIONS: False}
+
+
+async def test_version_that_is_not_tested_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend(monkeypatch, "0.99.1")
+    bench = await Bench().start()
+
+    assert bench.context._ms_warnings == ["vLLM 0.99.1 is not a tested version (tested is 0.32)"]
+
+
+async def test_missing_model_has_torchserves_message() -> None:
+    with pytest.raises(
+        ModelLoadError, match="please define model in vllm_engine_config or model_path in handler"
+    ):
+        await Bench(vllm_engine_config={"model": None}).start()
+    with pytest.raises(ModelLoadError, match="adapters must be a mapping"):
+        await Bench(adapters=["a"]).start()
+
+
+async def test_missing_library_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As is a version without one of the names."""
+    monkeypatch.delattr(sys.modules["vllm.inputs"], "tokens_input")
+    with pytest.raises(ModelLoadError, match=r"cannot import name 'tokens_input'.*tested is 0\.32"):
+        await Bench().start()
+    monkeypatch.delitem(sys.modules, "vllm.inputs")
+    with pytest.raises(ModelLoadError, match=r"lacks vllm\.inputs"):
+        await Bench().start()
+    monkeypatch.setitem(sys.modules, "vllm", None)
+    with pytest.raises(ModelLoadError, match="pip install vllm"):
+        await Bench().start()
+
+
+def test_leaving_says_why(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    codes: list[int] = []
+    monkeypatch.setattr(vllm_library.os, "_exit", codes.append)
+    vllm_library.leave(RuntimeError("out of memory\nmore"))
+
+    assert codes == [1]
+    assert capfd.readouterr().err == "vLLM's engine has ended, and this worker with it: out of memory\n"

@@ -1,0 +1,73 @@
+"""A handler over the pretended engine, and requests to it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from modelserver_handlers.context import BatchState, Context
+from modelserver_handlers.language.chat import CHAT
+from modelserver_handlers.language.vllm_handler import VLLMHandler
+
+USER = [{"role": "user", "content": "one two three"}]
+
+
+class Stream:
+    """Keeps the parts of one answer."""
+
+    def __init__(self) -> None:
+        self.parts: list[bytes] = []
+
+    def send(self, parts: Any) -> None:
+        self.parts.append(parts[0])
+
+
+class Bench:
+    """A handler whose engine has started; each call has a context of its own, as in a worker."""
+
+    def __init__(self, folder: str = "/", config: Any = None, **settings: Any) -> None:
+        engine = {"model": "some/model", **settings.pop("vllm_engine_config", {})}
+        document = {**(config or {}), "handler": {"vllm_engine_config": engine, **settings}}
+        self.context = Context("m", folder, None, 1, None, "0", model_yaml_config=document)
+        self.handler = VLLMHandler()
+        self.state = BatchState()
+
+    async def start(self) -> Bench:
+        await self.handler.initialize(self.context)
+        return self
+
+    @property
+    def engine(self) -> Any:
+        return self.handler.engine
+
+    def parameters(self) -> Any:
+        """Of the engine's last call."""
+        return self.engine.calls[-1][1]
+
+    async def send(self, endpoint: str = CHAT, **fields: Any) -> str:
+        """The answer to a request, with what was streamed before."""
+        if endpoint == CHAT:
+            fields.setdefault("messages", USER)
+        stream = Stream()
+        self.state = BatchState(["r"], properties=[{"url_path": endpoint}])
+        self.state.stream = stream  # type: ignore[assignment]
+        data = [{"body": json.dumps({"model": "m", **fields}).encode()}]
+        (answer,) = await self.handler.handle(data, self.context._ms_of_request(self.state))
+        return b"".join([*stream.parts, answer]).decode()
+
+    async def whole(self, endpoint: str = CHAT, **fields: Any) -> Any:
+        return json.loads(await self.send(endpoint, **fields))
+
+    async def events(self, endpoint: str = CHAT, **fields: Any) -> list[Any]:
+        """The documents of the events, without the last."""
+        *events, done, nothing = (await self.send(endpoint, stream=True, **fields)).split("\n\n")
+        assert (done, nothing) == ("data: [DONE]", "")
+        return [json.loads(event.removeprefix("data: ")) for event in events]
+
+    async def rows(self, endpoint: str, *rows: Any, **options: Any) -> list[Any]:
+        """The answers to rows of one request."""
+        state = BatchState(
+            ["r"], properties=[{"url_path": endpoint}] * len(rows), parameters=[options] * len(rows)
+        )
+        data = [{"data": row} for row in rows]
+        return await self.handler.handle(data, self.context._ms_of_request(state))
