@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from modelserver.engine.wire.probing import Called
 from modelserver.testing.answer import Answer
 from modelserver.tools.doctor.patient import BatchOutcome, Readings
+from modelserver.tools.doctor.probing import Called
 from modelserver.tools.doctor.samples import JSON, InputRow
 
 Handler = Callable[[list[bytes]], list[Any]]

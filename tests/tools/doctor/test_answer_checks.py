@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from tests.tools.doctor.conftest import Handler, Model, answer
 
-from modelserver.engine.wire.probing import SourceLine
 from modelserver.testing.answer import Answer
 from modelserver.tools.doctor.answer_checks import (
     check_alone,
@@ -19,6 +18,7 @@ from modelserver.tools.doctor.answer_checks import (
     short,
 )
 from modelserver.tools.doctor.findings import CheckReport
+from modelserver.tools.doctor.probing import SourceLine
 
 if TYPE_CHECKING:
     from modelserver.tools.doctor.samples import InputRow

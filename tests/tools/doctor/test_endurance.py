@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from tests.tools.doctor.conftest import Model
 
-from modelserver.engine.wire.probing import Called, Opened, SourceLine, Training
 from modelserver.tools.doctor.endurance import check_calls, check_endurance
 from modelserver.tools.doctor.findings import CheckReport
 from modelserver.tools.doctor.patient import Readings
+from modelserver.tools.doctor.probing import Called, Opened, SourceLine, Training
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from modelserver.engine.wire.probing import Imported, Reported, SourceLine, Training
 from modelserver.tools.doctor.findings import CheckReport
 from modelserver.tools.doctor.load_checks import (
     Import,
@@ -17,6 +16,7 @@ from modelserver.tools.doctor.load_checks import (
     imports_of,
     missing,
 )
+from modelserver.tools.doctor.probing import Imported, Reported, SourceLine, Training
 
 if TYPE_CHECKING:
     from pathlib import Path

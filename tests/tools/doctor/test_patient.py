@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from modelserver.engine.wire.probing import PROBE, Called, Reported, SourceLine
 from modelserver.testing.answer import Answer
 from modelserver.tools.doctor.patient import ObservedWorkers, Patient, message_of, place_in
+from modelserver.tools.doctor.probing import PROBE, Called, Reported, SourceLine
 from modelserver.tools.doctor.samples import JSON, InputRow
 
 if TYPE_CHECKING:

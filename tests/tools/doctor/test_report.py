@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from modelserver.engine.wire.probing import SourceLine
 from modelserver.tools.doctor.findings import CheckReport
+from modelserver.tools.doctor.probing import SourceLine
 from modelserver.tools.doctor.report import as_json, as_text, display_path, verdict
 from modelserver.tools.serve.console import Style
 

@@ -22,7 +22,7 @@ from modelserver.tools.replay.sender import Destination, send, send_grpc
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from modelserver.surface.http.client import TimedResponse
+    from modelserver.tools.http_client import TimedResponse
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nX-Batch-Id: b\r\nx-batch-size: 3\r\nother: 1\r\n\r\nok"
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, Literal
 
-from modelserver.engine.wire.probing import LOOKS_EVERY, Called, SourceLine
 from modelserver.tools.doctor.load_checks import check_training
+from modelserver.tools.doctor.probing import LOOKS_EVERY, Called, SourceLine
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 if TYPE_CHECKING:
-    from modelserver.engine.wire.probing import SourceLine
+    from modelserver.tools.doctor.probing import SourceLine
 
 Level = Literal["error", "warning", "advice"]
 

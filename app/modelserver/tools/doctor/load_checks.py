@@ -10,14 +10,14 @@ from functools import cache
 from importlib.metadata import packages_distributions
 from typing import TYPE_CHECKING, Final
 
-from modelserver.engine.wire.probing import SourceLine
+from modelserver.tools.doctor.probing import SourceLine
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from modelserver.engine.wire.probing import Reported, Training
     from modelserver.tools.doctor.findings import CheckReport
+    from modelserver.tools.doctor.probing import Reported, Training
 
 # Seconds from which an import is worth a finding, and a part of the whole that is worth telling.
 _COSTLY: Final = 0.1

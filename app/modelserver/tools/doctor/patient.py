@@ -17,9 +17,9 @@ import psutil
 
 from modelserver.engine.pools.interpreter import worker_command
 from modelserver.engine.pools.output import without_quote
-from modelserver.engine.wire.probing import PROBE, Called, Report, Reported, SourceLine
 from modelserver.errors import ModelServerError
 from modelserver.testing.local import Client
+from modelserver.tools.doctor.probing import PROBE, Called, Report, Reported, SourceLine
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from modelserver.engine.pools.spec import WorkerSpec
-    from modelserver.engine.wire.probing import Called
     from modelserver.testing.answer import Answer
+    from modelserver.tools.doctor.probing import Called
     from modelserver.tools.doctor.samples import InputRow
 
 # Seconds for a worker that has ended to be seen as such, and for another to take its place.

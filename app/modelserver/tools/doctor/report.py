@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from modelserver.engine.wire.probing import SourceLine
     from modelserver.tools.doctor.findings import CheckReport, Finding
+    from modelserver.tools.doctor.probing import SourceLine
 
 _COLOURS: Final = {"error": RED, "warning": YELLOW, "advice": GREEN}
 _WIDTH: Final = 100

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from modelserver.ext.recording.entries import Call
-    from modelserver.surface.http.client import TimedResponse
+    from modelserver.tools.http_client import TimedResponse
 
 _MAX = "max"
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")

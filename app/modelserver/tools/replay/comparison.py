@@ -19,7 +19,7 @@ from modelserver.tools.grpc_client import messages_of
 if TYPE_CHECKING:
     from modelserver.ext.recording.entries import Call
     from modelserver.ext.rollout.agreement import Tolerance
-    from modelserver.surface.http.client import TimedResponse
+    from modelserver.tools.http_client import TimedResponse
 
 # Fields that differ between any two answers.
 _ANEW: Final = frozenset({"batchId", "request_id"})

@@ -23,11 +23,11 @@ from modelserver.ext.stores.extension import Stores
 from modelserver.models.archives.store import ModelStore
 from modelserver.models.loading import default_name, initial
 from modelserver.models.options.resolve import Registration
-from modelserver.surface.http.client import CUT_OFF, LINES, TimedResponse
 from modelserver.surface.watching import GRPC, Watcher, message_framed
 from modelserver.testing.engine import Engine, engine
 from modelserver.testing.loopback import Loopback
 from modelserver.tools.commands import termination_is_interruption
+from modelserver.tools.http_client import CUT_OFF, LINES, TimedResponse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from modelserver.ext.recording.entries import Call
-    from modelserver.surface.http.client import TimedResponse
+    from modelserver.tools.http_client import TimedResponse
 
 _PERCENTS: Final = (50, 90, 99)
 _CURVE: Final = (*range(0, 100, 2), 99, 99.5, 99.9, 100)

@@ -22,9 +22,9 @@ from modelserver.errors import ConfigError
 from modelserver.ext.grpc.http2.frames import Http2Error
 from modelserver.ext.grpc.statuses import StatusCode, http_status
 from modelserver.ext.recording.entries import lines_of_call
-from modelserver.surface.http.client import CUT_OFF, Requester, TimedResponse
 from modelserver.surface.watching import message_framed
 from modelserver.tools.grpc_client import send_call
+from modelserver.tools.http_client import CUT_OFF, Requester, TimedResponse
 from modelserver.tools.replay.running_server import trusting
 
 if TYPE_CHECKING:

@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from modelserver.ext.recording.entries import batch_of, timing_of
-from modelserver.surface.http.client import Requester
+from modelserver.tools.http_client import Requester
 from modelserver.tools.tune.figure import LoadRun, TimedAnswer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from modelserver.surface.http.client import TimedResponse
+    from modelserver.tools.http_client import TimedResponse
 
 HOST = "127.0.0.1"
 ANSWER_TIMEOUT = 120.0  # seconds without any answer after which those that are missing count as lost

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from modelserver.engine.wire.probing import SourceLine
+from modelserver.tools.doctor.probing import SourceLine
 from modelserver.tools.doctor.worker.imports import ImportClock
 
 if TYPE_CHECKING:

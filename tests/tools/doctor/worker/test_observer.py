@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from modelserver.engine.wire.probing import Called, Report, Reported, SourceLine
+from modelserver.tools.doctor.probing import Called, Report, Reported, SourceLine
 from modelserver.tools.doctor.worker.observer import Observer, base_of
 from modelserver_handlers.text_handler import TextHandler
 

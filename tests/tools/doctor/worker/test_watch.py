@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from modelserver.engine.wire.probing import Opened, SourceLine, StartedTask
+from modelserver.tools.doctor.probing import Opened, SourceLine, StartedTask
 from modelserver.tools.doctor.worker.watch import CallWatch, place_of_caller, place_of_code
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import time
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-from modelserver.engine.wire.probing import Imported, SourceLine
+from modelserver.tools.doctor.probing import Imported, SourceLine
 from modelserver.tools.doctor.worker.watch import place_of_caller
 
 if TYPE_CHECKING:

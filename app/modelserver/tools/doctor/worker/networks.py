@@ -9,7 +9,7 @@ import io
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
-from modelserver.engine.wire.probing import Training
+from modelserver.tools.doctor.probing import Training
 from modelserver.tools.doctor.worker.watch import place_of_caller, place_of_code
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from modelserver.engine.wire.probing import SourceLine
+    from modelserver.tools.doctor.probing import SourceLine
 
 # Modules of torch with layers that compute something else while training.
 _DEPEND: Final = ("torch.nn.modules.dropout", "torch.nn.modules.batchnorm", "torch.nn.modules.instancenorm")

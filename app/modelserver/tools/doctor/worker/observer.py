@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from modelserver.engine.wire.probing import LOOKS_EVERY, PROBE, Called, Reported, SourceLine
 from modelserver.engine.worker import runtime
 from modelserver.engine.worker.failures import in_short, text_of
 from modelserver.engine.worker.loader import load_handler
+from modelserver.tools.doctor.probing import LOOKS_EVERY, PROBE, Called, Reported, SourceLine
 from modelserver.tools.doctor.worker.imports import ImportClock
 from modelserver.tools.doctor.worker.networks import Building, Gradients, networks_in_training
 from modelserver.tools.doctor.worker.watch import CallWatch, place_of_code

@@ -7,7 +7,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
-from modelserver.engine.wire.probing import Opened, SourceLine, StartedTask
+from modelserver.tools.doctor.probing import Opened, SourceLine, StartedTask
 
 if TYPE_CHECKING:
     from types import CodeType, FrameType

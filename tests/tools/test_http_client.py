@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.odd_servers import answering, listening
 
-from modelserver.surface.http.client import Requester, TimedResponse
+from modelserver.tools.http_client import Requester, TimedResponse
 
 if TYPE_CHECKING:
     import asyncio

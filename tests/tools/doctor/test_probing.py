@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from modelserver.engine.wire.probing import (
+from modelserver.tools.doctor.probing import (
     Called,
     Imported,
     Opened,
