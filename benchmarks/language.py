@@ -9,11 +9,14 @@ import argparse
 import asyncio
 import contextlib
 import json
+import resource
 import statistics
 import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
+
+import psutil
 
 from benchmarks.language_work import BATCH, PIECES
 from benchmarks.options import run
@@ -47,6 +50,21 @@ class Vectors(modelserver.EmbeddingModel):
         self.embedder = Embedder()
     def embed(self, texts):
         return self.embedder.vectors(texts)
+"""
+# Streams that are open at the same time: a piece at the beginning, and one when all are.
+_HOLD = """
+import asyncio, modelserver
+class Hold(modelserver.ChatModel):
+    concurrency = 1 << 20
+    def load(self, context):
+        self.waiting, self.all = 0, asyncio.Event()
+    async def chat(self, request):
+        yield " token"
+        self.waiting += 1
+        if self.waiting == request.max_tokens:
+            self.all.set()
+        await self.all.wait()
+        yield " token"
 """
 _CHAT_BODY = {"model": "chat", "stream": True, "messages": [{"role": "user", "content": "hello"}]}
 _TEXT = "What is a tensor, and how does it differ?"
@@ -106,11 +124,30 @@ def _ours(folder: Path) -> Iterator[Running]:
     store.mkdir(parents=True)
     (store / "chat.py").write_text(_CHAT, "utf-8")
     (store / "vectors.py").write_text(_VECTORS, "utf-8")
+    (store / "hold.py").write_text(_HOLD, "utf-8")
     variables = {"PYTHONPATH": str(ROOT)}
     with model_server(store, folder / "server", threads=1, variables=variables) as server:
         server.register("chat.py", "chat")
+        server.register("hold.py", "hold")
         server.register("vectors.py", "vectors", batch_size=BATCH, max_batch_delay=5)
         yield server
+
+
+async def _hold(server: Running, count: int) -> None:
+    """Opens so many streams, of which each ends when all are open, and prints what they take."""
+    request = _request("/v1/chat/completions", {**_CHAT_BODY, "model": "hold", "max_tokens": count})
+    process = psutil.Process(server.pid)
+    before, most, streams = process.memory_info().rss, 0, []
+    for number in range(count):
+        streams.append(asyncio.create_task(_stream(server.port, request)))
+        if number % 100 == 0:
+            await asyncio.sleep(0.01)
+    while not all(stream.done() for stream in streams):
+        most = max(most, process.memory_info().rss)
+        await asyncio.sleep(0.1)
+    whole = sum(stream.result()[0] == 2 for stream in streams)
+    each = (most - before) / count / 1e3
+    print(f"{count} streams at once: {whole} whole, {each:.1f} kB of the main process for each")
 
 
 @contextlib.contextmanager
@@ -141,6 +178,9 @@ def measure(options: argparse.Namespace, folder: Path) -> None:
     peer = None if options.peers is None else options.peers / "litserve" / "bin" / "python"
     with contextlib.ExitStack() as stack:
         ours = stack.enter_context(_ours(folder / "ours"))
+        if options.streams:
+            asyncio.run(_hold(ours, options.streams))
+            return
         works = [
             ("streams", "pieces", chat, (1, 16, 64)),
             ("embeddings", "texts", vectors, (1, BATCH, 2 * BATCH)),
@@ -169,9 +209,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser("python -m benchmarks language", description=__doc__)
     parser.add_argument("--duration", type=float, default=3.0, help="seconds of one measurement (default: 3)")
     parser.add_argument("--reps", type=int, default=3, help="repetitions in turns, after one more")
+    parser.add_argument("--streams", type=int, help="only this: so many streams that are open at once")
     parser.add_argument("--peers", type=Path, help="the folder of python -m benchmarks peers, for LitServe")
     options = parser.parse_args(arguments)
     print(f"answers of {PIECES} pieces, batches of {BATCH}")
+    if options.streams:
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     with tempfile.TemporaryDirectory() as folder:
         measure(options, Path(folder))
     return 0
