@@ -315,7 +315,7 @@ async def test_wrong_number_of_answers_ends_the_worker(make: Any, stage: Any) ->
 
 async def test_one_of_several_is_given_up(make: Any, stage: Any) -> None:
     """A request that is overdue while its process lives does not cost the sequences their state (F34)."""
-    pool = await make(batch_size=1, concurrency=4, response=0.05)
+    pool = await make(batch_size=1, concurrency=4, response=0.3)
     process = stage.processes[0]
     submit(pool, first := step("a", b"a1"))
     await stage.settle()
