@@ -21,7 +21,7 @@ _CORE: Final = ("engine", "models", "surface", "run", "extension", "errors")
 
 # Lines of code: without blank lines, comments and docstrings. The core's goal is 20,000; that of all was
 # 46,000 before there were language models.
-_MOST_CORE: Final = 25_000
+_MOST_CORE: Final = 24_800
 _MOST_OF_AN_EXTENSION: Final = 3_000
 _MOST_IN_ALL: Final = 60_000
 # 5,000 and what measures language models.
