@@ -40,6 +40,12 @@ class EventStream:
         if len(self._buffer) > _MOST:
             await asyncio.sleep(0)
 
+    async def drain(self) -> None:
+        """Waits while the client has not taken most of what was sent."""
+        await self.breathe()
+        if (gate := getattr(self._stream, "gate", None)) is not None:
+            await gate.wait()
+
     def close(self) -> bytes:
         """The end of the stream: the events that are not sent, for the last part."""
         if self._flushing is not None:

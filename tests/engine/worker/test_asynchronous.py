@@ -20,6 +20,7 @@ from modelserver.engine.wire.messages import (
     Ping,
     Pong,
     Predict,
+    Proceed,
     Result,
     Row,
     Stop,
@@ -333,3 +334,30 @@ async def test_threads_of_a_handler_use_its_gpu(monkeypatch: pytest.MonkeyPatch)
     name = await asyncio.to_thread(lambda: threading.current_thread().name)
 
     assert entered == [name]
+
+
+async def test_call_may_wait_until_its_client_has_read(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its gate closes with the parts of a window, and opens when the server allows more; others go on."""
+    monkeypatch.setattr("modelserver.engine.worker.streaming.WINDOW", 10)
+    steps: list[str] = []
+
+    async def handle(data: list[Any], context: Context) -> list[Any]:
+        stream: Any = context._ms_state.stream
+        if data[0]["body"] == 2:
+            return ["other"]
+        for _ in range(2):
+            stream.send({0: b"123456"})
+            steps.append("open" if stream.gate.is_set() else "closed")
+        await stream.gate.wait()
+        return ["last"]
+
+    made = bench(handle)
+    made.ask(1, b"1")
+    waits = [(await made.receive())[0].wait for _ in range(2)]
+    made.ask(2, b"2")
+    assert await made.result() == (2, False, b"other")
+    made.send(Proceed(1))
+    made.send(Proceed(77))
+
+    assert await made.result() == (1, False, b"last")
+    assert (waits, steps) == ([False, True], ["open", "closed"])

@@ -362,3 +362,32 @@ def test_tf32_is_allowed_on_gpus_as_in_torchserve(
 
     assert loaded.entry([None], context) == [precision]
     assert not torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+
+
+APPLICATION = "async def app(scope, receive, send): ...\n"
+ROUTE = "def item(key: int): ...\n"
+HANDLER = "class Mine:\n    def handle(self, data, context): return data\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "name", "expected"),
+    [
+        (APPLICATION + ROUTE, "", "ApplicationModel"),
+        (APPLICATION.replace("app", "api"), ":api", "ApplicationModel"),
+        (
+            "class App:\n    async def __call__(self, scope, receive, send): ...\napp = App()\n",
+            "",
+            "ApplicationModel",
+        ),
+        (APPLICATION + HANDLER, "", "Mine"),
+        (APPLICATION + HANDLER, ":app", "ApplicationModel"),
+        ("app = print\n" + HANDLER, "", "Mine"),
+    ],
+)
+def test_an_application_is_served(
+    source: str, name: str, expected: str, model_dir: Path, write: Write
+) -> None:
+    """One called ``app``, unless there is a handler, or one that is named."""
+    loaded = load_handler(write(source) + name, model_dir)
+
+    assert type(loaded.instance).__name__ == expected

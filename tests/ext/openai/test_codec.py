@@ -28,7 +28,9 @@ def exchange(path: str, body: Any, method: bytes = b"POST") -> Any:
 
 
 def model(endpoints: dict[str, bool], *, ready: bool = True, failure: str = "") -> Any:
-    return SimpleNamespace(name="m", endpoints=endpoints, pool=SimpleNamespace(ready=ready, failure=failure))
+    dispatch = SimpleNamespace(takes_scopes="*" in endpoints)
+    pool = SimpleNamespace(ready=ready, failure=failure, dispatch=dispatch)
+    return SimpleNamespace(name="m", endpoints=endpoints, pool=pool)
 
 
 @pytest.mark.parametrize(
@@ -102,6 +104,17 @@ def test_handlers_that_read_the_path_get_what_they_got() -> None:
     parsed = CODEC.read(request, model({}))
 
     assert (parsed.url_path, parsed.content_type, parsed.bodies) == (CHAT, "application/json", [b"{}"])
+
+
+def test_endpoints_of_an_application_are_its_own() -> None:
+    """What the handler does not answer itself reaches its ASGI application, with the path and the headers."""
+    request = exchange("/openai/v1/rerank", {"model": "m"})
+    request.headers, request.http_version = [(b"Accept", b"*/*")], "1.1"
+    parsed = CODEC.read(request, model({CHAT: False, "*": False}))
+    scope = json.loads(parsed.extra)
+
+    assert (scope["path"], scope["root_path"]) == ("/openai/v1/rerank", "/openai")
+    assert CODEC.read(exchange("/v1/chat/completions", {}), model({CHAT: False, "*": False})).extra == b""
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,9 @@ def test_body_is_one_row(route: Route, query: list[tuple[str, str]] | None) -> N
     """With the rest of the path, and the query where the handler gets it."""
     target = SimpleNamespace(route=route, query=b"a=1")
     exchange: Any = SimpleNamespace(body=b"body", content_type="text/plain", target=target)
-    parsed = Codec(RequestLimits(), ANY).read(exchange, ANY)
+    dispatch = SimpleNamespace(takes_scopes=False)
+    model: Any = SimpleNamespace(pool=SimpleNamespace(dispatch=dispatch))
+    parsed = Codec(RequestLimits(), ANY).read(exchange, model)
 
     assert (parsed.bodies, parsed.kind, parsed.content_type) == ([b"body"], BODY, "text/plain")
     assert (parsed.query, parsed.url_path) == (query, "more")

@@ -22,7 +22,11 @@ from modelserver.surface.inference.v1 import split
 
 def model(timeout: float | None = None, sequences: SequenceHeaders | None = None) -> Any:
     """A model with a deadline of its own."""
-    return SimpleNamespace(sequence_headers=sequences, options=SimpleNamespace(request_timeout=timeout))
+    return SimpleNamespace(
+        sequence_headers=sequences,
+        options=SimpleNamespace(request_timeout=timeout),
+        pool=SimpleNamespace(dispatch=SimpleNamespace(takes_scopes=False)),
+    )
 
 
 @pytest.mark.parametrize(

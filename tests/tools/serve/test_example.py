@@ -34,6 +34,7 @@ def model(handler: str = "h.py", inputs: Side | None = None, *specs: TensorSpec,
         archive=SimpleNamespace(manifest=SimpleNamespace(handler=handler)),
         annotations=None if inputs is None else Annotations(inputs),
         signature=Signature(specs),
+        pool=SimpleNamespace(dispatch=SimpleNamespace(takes_scopes=False)),
     )
 
 
@@ -163,3 +164,11 @@ def test_token_is_read_by_the_shell(tmp_path: Path) -> None:
     arguments = {"MODELSERVER_INFERENCE_TOKEN": "other-key"}
     assert shell_token(Settings(), arguments, tmp_path) == "$MODELSERVER_INFERENCE_TOKEN"
     assert '-H "Authorization: Bearer $X"' in command(model(), _URL, "$X")
+
+
+def test_application_gets_a_request_to_its_root() -> None:
+    """What it takes is not known."""
+    served = model()
+    served.pool.dispatch.takes_scopes = True
+
+    assert command(served, _URL, "$TOKEN") == f'curl -H "Authorization: Bearer $TOKEN" {_URL}/'

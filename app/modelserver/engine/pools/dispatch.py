@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from modelserver.engine.pools.reserve import Reserve, has_idle, idled
 from modelserver.engine.pools.spec import WorkerState
 from modelserver.engine.wire.frames import ProtocolError
+from modelserver.engine.wire.messages import ANY_PATH
 from modelserver.errors import HandlerError, InternalError, ModelServerError, ResponseTimeout
 
 if TYPE_CHECKING:
@@ -37,7 +38,8 @@ class Dispatch:
     """Sends batches of ``queue`` to the crew's workers, whose events it receives.
 
     ``affinity`` decides which worker gets which request; without one, all are alike. ``failed_in_row`` counts
-    batches in a row without a good row; the times are of the last batch.
+    batches in a row without a good row; the times are of the last batch. ``takes_scopes``: the handler
+    answers any request, see :data:`ANY_PATH`.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class Dispatch:
         self.last_handler_time = self.last_overhead = 0.0
         self.last_phases = (0.0, 0.0, 0.0)
         self.failed_in_row = 0
+        self.takes_scopes = False
         self._crew = crew
         self._admission = admission
         self._metrics = metrics
@@ -178,6 +181,7 @@ class Dispatch:
         if worker.flights.concurrency and not self._concurrent:
             self._concurrent = True
             self.size_queue()
+        self.takes_scopes = ANY_PATH in worker.model.endpoints
         # The only worker so far may hold a batch in reserve.
         self._reserve.watch(self)
         self._crew.loaded(worker, seconds)
@@ -263,7 +267,8 @@ class Dispatch:
                 continue
             self._admission.abort(request, HandlerError(_STREAM_REFUSED, 500))
         if message.wait:
-            patience = min(PATIENCE, self._crew.times.response / 2)
+            # A call that waits alone holds no others up, and has the response timeout.
+            patience = math.inf if self._concurrent else min(PATIENCE, self._crew.times.response / 2)
             self._let_proceed(worker, batch, self.clock() + patience)
 
     def _let_proceed(self, worker: Worker, batch: Batch, until: float) -> None:

@@ -11,7 +11,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from modelserver.engine.batching.policies import Expectation
-from modelserver.engine.wire.messages import Cancelled, Loaded, Predict, Proceed, TracedPredict
+from modelserver.engine.wire.messages import ANY_PATH, Cancelled, Loaded, Predict, Proceed, TracedPredict
 
 if TYPE_CHECKING:
     from modelserver.engine.batching.request import Batch, Request
@@ -87,7 +87,7 @@ class Flights:
         batches = list(self.in_flight)
         self.in_flight.clear()
         self._numbered.clear()
-        if self.concurrency and self._model.endpoints:
+        if self.concurrency and self._model.endpoints.keys() - {ANY_PATH}:
             # Nobody has seen anything of the answers that have not begun.
             fresh = [batch for batch in batches if batch.parcels[0].request.began is None]
             return [batch for batch in batches if batch.parcels[0].request.began is not None], fresh

@@ -27,6 +27,9 @@ DESCRIBE = 2  # no bytes: the handler describes itself (reference 5.4); the answ
 TENSORS = 3  # a row of V2 tensors, as modelserver.engine.tensors.rows splits and joins them
 FIELDS = 4  # msgpack of {name: bytes}, which the handler gets unchanged; the answer is as for a body
 
+# An endpoint of handlers that answer requests to any path: those of ASGI applications.
+ANY_PATH = "*"
+
 # How a worker processes batches: one after the other, or (reference 8.10, 8.11) many at a time.
 CONTINUOUS = "continuous"
 ASYNC = "async"
@@ -203,7 +206,8 @@ class Loaded(msgspec.Struct, frozen=True, array_like=True, tag="loaded"):
     ``annotations``: what those of the handler say, None if it has none. ``device``: where the model is, such
     as ``cpu`` or ``cuda:1``; empty if the handler does not say. ``concurrency``: how many requests the
     handler processes at a time, each with a call of its own; 0: one batch. ``endpoints``: the endpoints of
-    OpenAI's API that it serves, and whether each of their inputs is a row of its own.
+    OpenAI's API that it serves, and whether each of their inputs is a row of its own; with :data:`ANY_PATH`
+    it answers any request, and its rows come with what ASGI calls a scope.
     """
 
     splits: bool = False

@@ -15,11 +15,11 @@ import traceback
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from modelserver.engine.wire.messages import Cancelled, Ping, Pong, Predict, Stop
+from modelserver.engine.wire.messages import Cancelled, Ping, Pong, Predict, Proceed, Stop
 from modelserver.engine.worker import tracing
 from modelserver.engine.worker.metrics import HandlerMetrics
 from modelserver.engine.worker.service import leave_if_broken
-from modelserver.engine.worker.streaming import CLIENT_GONE, unique_id
+from modelserver.engine.worker.streaming import CLIENT_GONE, CallStream, unique_id
 from modelserver.engine.worker.work import check_contract
 from modelserver_handlers.current_device import enter_thread
 from modelserver_handlers.streaming import ClientsGone
@@ -40,6 +40,7 @@ class AsyncCalls:
         self._service = service
         self._channel = channel
         self._calls: dict[int, asyncio.Task[None]] = {}
+        self._gates: dict[int, asyncio.Event] = {}
         self._ids: set[str] = set()
         self._stopped = asyncio.Event()
 
@@ -78,6 +79,9 @@ class AsyncCalls:
             if call is not None:
                 # After it has begun: a call that is cancelled before never runs, and would never answer.
                 asyncio.get_running_loop().call_soon(call.cancel)
+        elif isinstance(message, Proceed):
+            if (gate := self._gates.get(message.sequence)) is not None:
+                gate.set()
         elif isinstance(message, Ping):
             self._channel.send(Pong())
         elif isinstance(message, Stop):
@@ -100,6 +104,9 @@ class AsyncCalls:
         name = unique_id(work.rows[indices[0]].request_id, work.sequence, self._ids)
         self._ids.add(name)
         state.request_ids = {0: name}
+        if isinstance(state.stream, CallStream):
+            gate = self._gates[work.sequence] = state.stream.gate = asyncio.Event()
+            gate.set()
         context = service.context._ms_of_request(state)
         metrics = HandlerMetrics(service.context.model_name, service.metrics)
         metrics.request_ids = state.request_ids or {}
@@ -127,6 +134,7 @@ class AsyncCalls:
             work.add_phases(state.phases)
         finally:
             self._ids.discard(name)
+            self._gates.pop(work.sequence, None)
             if state.stream is not None:
                 state.stream.close()
             work.metrics += [*(metrics.collect() or ()), *(service.metrics.collect() or ())]

@@ -1,7 +1,8 @@
 """Loads the handler that a string names (reference 12.2).
 
 Supported are ``handler.py``, ``handler``, ``handler:function``, ``handler.py:Class`` and the names of
-built-in handlers, with or without the prefix ``ts.torch_handler.``. A function is ``handle(data, context)``,
+built-in handlers, with or without the prefix ``ts.torch_handler.``. An ASGI application, by default ``app``,
+is served as it is. A function is ``handle(data, context)``,
 or one of a single annotated argument, which is served as ``predict`` of a ``modelserver.Handler``. A module
 of the archive wins over a built-in handler of the same name. An absolute path (``default_service_handler``)
 names a file outside the archive.
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 BUILT_IN_PACKAGE = "modelserver_handlers"
 _TORCHSERVE_PACKAGE = "ts.torch_handler."
 DEFAULT_FUNCTION = "handle"
+DEFAULT_APPLICATION = "app"
 # Methods of a handler without a base class.
 _CALLED = ("initialize", DEFAULT_FUNCTION)
 
@@ -81,6 +83,11 @@ def load_handler(handler: str, model_dir: Path) -> LoadedHandler:
     function: Any = getattr(module, attribute or DEFAULT_FUNCTION, None)
     if inspect.isclass(function):
         return _from_class(function)
+    application = getattr(module, attribute or DEFAULT_APPLICATION, None)
+    if _is_application(application) and (attribute or not _has_handler(module)):
+        from modelserver_handlers.asgi import ApplicationModel  # noqa: PLC0415 - few need it
+
+        return _from_instance(ApplicationModel(application), built_in=False)
     if function is None and not attribute:
         function = _only_function(module)
     if _is_annotated(function):
@@ -137,6 +144,19 @@ def _only_function(module: ModuleType) -> Any:
             f"serve, as in {module.__name__}.py:{next(iter(functions))}"
         )
     return functions.get("predict") or next(iter(functions.values()), None)
+
+
+def _is_application(value: Any) -> bool:
+    """Whether it is an ASGI application: these name their parameters as the specification does."""
+    call = value if inspect.isfunction(value) else getattr(type(value), "__call__", None)  # noqa: B004
+    code = getattr(call, "__code__", None)
+    return code is not None and code.co_varnames[: code.co_argcount][-3:] == ("scope", "receive", "send")
+
+
+def _has_handler(module: ModuleType) -> bool:
+    """Whether it has a function ``handle``, or a class with one."""
+    is_handler = any(hasattr(cls, DEFAULT_FUNCTION) for cls in _own(module, inspect.isclass))
+    return is_handler or hasattr(module, DEFAULT_FUNCTION)
 
 
 def _is_annotated(function: Any) -> bool:

@@ -210,6 +210,8 @@ async def _run_calls(
     channel.send(_loaded(handler, load, service.context, started))
     service.connect(channel)
     await AsyncCalls(service, channel).serve()
+    if (close := getattr(handler.instance, "_ms_close", None)) is not None:
+        await close()
 
 
 @contextlib.contextmanager

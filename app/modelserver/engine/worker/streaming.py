@@ -11,6 +11,7 @@ from modelserver.engine.wire.messages import Answer, Parts
 from modelserver_handlers.streaming import ClientsGone
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from modelserver.engine.worker.channel import ServerChannel
@@ -40,6 +41,7 @@ class CallStream:
         outlet: sends the parts.
         look: checks whether clients have disconnected.
         pause: waits until the server allows more; None if that would block others, too.
+        gate: without ``pause``, open while the server allows more.
     """
 
     places: Sequence[tuple[Work, int]]
@@ -48,6 +50,7 @@ class CallStream:
     outlet: ServerChannel
     look: Callable[[], None]
     pause: Callable[[], None] | None
+    gate: asyncio.Event | None = None
     _sent: int = 0
     _open: bool = True
     _threads: int = field(default_factory=threading.active_count)
@@ -75,13 +78,17 @@ class CallStream:
 
     def _write(self, sequence: int, rows: list[int], encoded: Sequence[Encoded]) -> None:
         self._sent += sum(answer.size for answer, _ in encoded)
-        wait = self.pause is not None and self._sent >= WINDOW
+        wait = self._sent >= WINDOW and (self.pause is not None or self.gate is not None)
         message = Parts(sequence, rows, [answer for answer, _ in encoded], wait)
         self.outlet.send(message, [content for _, content in encoded])
-        if wait and self.pause is not None:
-            self._sent = 0
+        if not wait:
+            return
+        self._sent = 0
+        if self.pause is not None:
             self.pause()
             self.look()
+        elif self.gate is not None:
+            self.gate.clear()
 
     def is_cancelled(self, idx: int) -> bool:
         """Whether the client at this position has disconnected; IndexError outside the batch."""

@@ -175,6 +175,9 @@ class OpenAI(Codec):
             if not model.pool.ready:
                 raise ServiceUnavailable(model.pool.failure or f"Model {model.name} is still loading.")
         if endpoint not in endpoints:
+            if model.pool.dispatch.takes_scopes:
+                # Of the ASGI application in the worker.
+                return super().read(exchange, model)
             raise BadRequest(_not_offered(model.name, endpoint, endpoints))
         if not endpoints[endpoint]:
             return Parsed([exchange.body], content_type=_OCTETS, url_path=endpoint)

@@ -14,6 +14,7 @@ import msgspec
 
 from modelserver.engine.wire.messages import BODY
 from modelserver.surface.http.exchange import read_query
+from modelserver.surface.inference.scopes import OCTETS, scope_of
 
 if TYPE_CHECKING:
     from modelserver.engine.batching.request import Request
@@ -103,6 +104,8 @@ class Codec:
             TooHeavy: use :meth:`read_off_loop`.
         """
         route: Route = exchange.target.route
+        if model.pool.dispatch.takes_scopes:
+            return Parsed([exchange.body], BODY, OCTETS, url_path=route.url_path, extra=scope_of(exchange))
         query = read_query(exchange.target.query) if route.query else None
         return Parsed([exchange.body], BODY, exchange.content_type, query, route.url_path)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from modelserver.engine.telemetry.stalls import served
 from modelserver.engine.tensors import weight
 from modelserver.engine.tensors.limits import RequestLimits
-from modelserver.errors import BadRequest, MethodNotAllowed, ModelServerError
+from modelserver.errors import BadRequest, MethodNotAllowed, ModelServerError, ModelVersionNotFound
 from modelserver.surface.http.content import form_field, inflate
 from modelserver.surface.http.exchange import read_query
 from modelserver.surface.http.off_loop import OffLoop
@@ -23,6 +23,7 @@ from modelserver.surface.inference.codec import Codec
 from modelserver.surface.inference.replies import Reply, SequenceReply
 from modelserver.surface.inference.requests import home_of_sequence, make_request
 from modelserver.surface.inference.routes import Route, target_finder
+from modelserver.surface.inference.scopes import without_version
 from modelserver.surface.inference.v1 import V1
 from modelserver.surface.inference.v2 import V2
 
@@ -118,7 +119,23 @@ class InferenceApi:
         except weight.TooHeavy:
             self._serve_off_loop(exchange, route, model)
         except ModelServerError as error:
-            _fail(exchange, codec, model, error)
+            self._refuse(exchange, codec, model, error)
+
+    def _refuse(
+        self, exchange: Exchange, codec: Codec, model: ModelVersion | None, error: ModelServerError
+    ) -> None:
+        """Answers a request with an error, unless its path goes on below that of an ASGI application."""
+        try:
+            if not isinstance(error, ModelVersionNotFound) or not self._takes_scopes(exchange.target.route):
+                raise error
+            exchange.target = without_version(exchange.target)
+            model = self._registry.version_for(exchange.target.route.model, None, exchange)
+            self._submit(exchange, codec, model, codec.read(exchange, model), monotonic())
+        except ModelServerError as last:
+            _fail(exchange, codec, model, last)
+
+    def _takes_scopes(self, route: Route) -> bool:
+        return not route.kserve and self._registry.get(route.model).pool.dispatch.takes_scopes
 
     def _serve_other(self, exchange: Exchange, route: Route) -> None:
         try:
@@ -149,7 +166,7 @@ class InferenceApi:
             self._submit(exchange, codec, model, parsed, now)
 
         exchange.on_disconnect = self._off_loop.start(
-            len(exchange.body), read(), lambda error: _fail(exchange, codec, model, error)
+            len(exchange.body), read(), lambda error: self._refuse(exchange, codec, model, error)
         )
 
     def _only_one(self) -> str:

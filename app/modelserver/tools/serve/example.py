@@ -66,6 +66,8 @@ def command(model: ModelVersion, url: str, token: str, body: tuple[Path, str] | 
         url = f"{url.rpartition('/predictions/')[0]}/{endpoint}"
         text = json.dumps({"model": model.name, **_OF_OPENAI[endpoint]})
         return f"curl{authorization}{_typed(_JSON)} -d {shlex.quote(text)} {url}"
+    if model.pool.dispatch.takes_scopes:
+        return f"curl{authorization} {url}/"
     handler = (model.registration.handler or model.archive.manifest.handler or "").rpartition(".")[2]
     if model.annotations is None and handler in _PICTURES:
         return f"echo {_PIXEL} | base64 -d | curl{authorization}{_typed('image/png')} --data-binary @- {url}"

@@ -1,0 +1,54 @@
+"""Requests to ASGI applications in workers: their rows come with what ASGI calls a scope."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from modelserver.errors import BadRequest
+
+if TYPE_CHECKING:
+    from modelserver.surface.http.exchange import Exchange, Target
+    from modelserver.surface.inference.routes import Route
+
+# The application gets the body in bytes, whatever its type.
+OCTETS: Final = "application/octet-stream"
+_WEBSOCKET: Final = b"sec-websocket-key"
+
+
+def scope_of(exchange: Exchange) -> bytes:
+    """The scope as JSON, with texts instead of bytes. Raises BadRequest for an offer of a WebSocket."""
+    target, headers = exchange.target, [(name.lower(), value) for name, value in exchange.headers]
+    if any(name == _WEBSOCKET for name, _ in headers):
+        raise BadRequest("WebSockets are not supported: use HTTP, and for streams server-sent events.")
+    root = _root_path(target.path, target.route)
+    return msgspec.json.encode(
+        {
+            "method": exchange.method.decode("latin-1"),
+            "http_version": exchange.http_version,
+            "path": f"{root}/" if target.path == root else target.path,
+            "root_path": root,
+            "raw_path": target.text.partition("?")[0],
+            "query_string": target.query.decode("latin-1"),
+            "headers": [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers],
+        }
+    )
+
+
+def _root_path(path: str, route: Route) -> str:
+    """The part of the path before that of the application."""
+    if route.query:
+        return path
+    if path.startswith(("/v1/", "/openai/v1/")):
+        return path.partition("/v1/")[0]
+    depth = 3 if route.version is None else 4
+    return "/".join(path.split("/", depth)[:depth])
+
+
+def without_version(target: Target) -> Target:
+    """The target if what looks like a version is the first part of an application's path."""
+    route: Route = target.route
+    rest = f"{route.version}/{route.url_path}" if route.url_path else str(route.version)
+    return replace(target, route=replace(route, version=None, url_path=rest))

@@ -1,0 +1,131 @@
+"""An application of FastAPI's as a model, behind one process and behind two front ends."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+from tests.e2e.chunks import BrokenOff, ChunkReader
+from tests.e2e.serving import Home, Server, serving, wait_until
+
+SHOP = "/predictions/shop"
+
+
+@pytest.fixture(scope="module", params=[1, 2], ids=["alone", "two front ends"])
+def server(request, tmp_path_factory, model_store):
+    """A server with the application."""
+    home = Home(tmp_path_factory.mktemp("shop"))
+    with serving(Server(home, model_store, settings={"frontend_processes": request.param})) as server:
+        yield server.registered("shop.mar")
+
+
+@pytest.fixture
+def client(server):
+    """A client of the application."""
+    with httpx.Client(base_url=f"http://127.0.0.1:{server.port}{SHOP}", timeout=20) as client:
+        yield client
+
+
+def test_request_and_response_are_those_of_the_application(client):
+    """Method, path, query, body, status and headers; the path may name the version."""
+    item = client.get("/items/5", params={"q": "a b"})
+    put = client.put("/1.0/items/5", json={"name": "x"})
+    wrong = client.put("/items/x", json={})
+
+    assert item.json() == {"key": 5, "q": "a b", "state": "shop", "path": f"{SHOP}/items/3"}
+    assert (put.status_code, put.json()) == (201, {"key": 5, "price": 1.0})
+    assert [value.split(";")[0] for value in put.headers.get_list("set-cookie")] == ["a=1", "b=2"]
+    assert (wrong.status_code, len(wrong.json()["detail"])) == (422, 2)
+    assert client.get("/nowhere").json() == {"detail": "Not Found"}
+    assert client.post("/events").headers["allow"] == "GET"
+    assert client.get("/docs").headers["content-type"] == "text/html; charset=utf-8"
+
+
+def test_form_is_read_and_work_goes_on_in_the_background(client):
+    """The response does not wait for it."""
+    size = client.post("/upload", files={"file": ("a.txt", b"12345")}).json()
+
+    assert size == 5
+    wait_until(lambda: "stored a.txt" in client.get("/events").json(), "the background task")
+
+
+def test_events_come_as_they_are_sent(server, tmp_path):
+    """The client has the first before the application may send the second."""
+    door = tmp_path / "door"
+    with ChunkReader(server.port, f"{SHOP}/ticks?count=3&door={door}", None, method="GET") as reader:
+        status, headers = reader.head()
+        first = reader.chunk()
+        door.touch()
+        rest = b"".join(reader.chunks())
+
+    assert (status, headers["content-type"]) == (200, "text/event-stream; charset=utf-8")
+    assert (first, rest) == (b"data: 0\n\n", b"data: 1\n\ndata: 2\n\n")
+
+
+def test_client_that_leaves_ends_its_stream(server, client):
+    """The application's generator is closed, once the next part finds nobody."""
+    before = client.get("/events").json().count("ticks have ended")
+    with ChunkReader(server.port, f"{SHOP}/ticks?count=9999", None, method="GET") as reader:
+        reader.head()
+        reader.chunk()
+    wait_until(
+        lambda: client.get("/events").json().count("ticks have ended") == before + 1, "the end of the stream"
+    )
+
+
+def test_large_response_waits_for_its_client(client):
+    """More than may wait for a client arrives whole, however slowly it is read."""
+    size = 0
+    with client.stream("GET", "/large", params={"size": 30_000_000}) as response:
+        parts = response.iter_raw(65536)
+        size += len(next(parts))
+        # Others are served meanwhile.
+        assert httpx.get(f"{client.base_url}items/1", timeout=20).json()["key"] == 1
+        size += sum(map(len, parts))
+
+    assert size == 30_000_000
+
+
+def test_failure_is_of_one_request(server, client):
+    """An exception is a 500; in a stream it breaks the response off."""
+    failed = client.delete("/items/5")
+    with ChunkReader(server.port, f"{SHOP}/broken", None, method="GET") as reader:
+        reader.head()
+        with pytest.raises(BrokenOff):
+            reader.chunks()
+
+    assert (failed.status_code, failed.text) == (500, "Internal Server Error")
+    assert client.get("/items/5").status_code == 200
+
+
+def test_web_sockets_are_refused(client):
+    offer = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Key": "a"}
+    refused = client.get("/ws", headers=offer)
+
+    assert refused.status_code == 400
+    assert "WebSockets are not supported" in refused.json()["message"]
+
+
+def test_compressed_body_is_inflated(client):
+    """A large one too, which is read beside the event loop."""
+    import gzip
+
+    for name in ("x", "x" * 2_000_000):
+        body = gzip.compress(f'{{"name": "{name}"}}'.encode())
+        head = {"Content-Encoding": "gzip", "Content-Type": "application/json"}
+        assert client.put("/items/5", content=body, headers=head).status_code == 201
+
+
+def test_other_protocols_and_versions_are_refused(server, client):
+    """V1 has no paths below a model; versions of other models are still named."""
+    instances = server.v1("shop", [1])
+    unknown = httpx.get(f"http://127.0.0.1:{server.port}/predictions/nothing/1.0/items")
+
+    assert (instances.status_code, unknown.status_code) == (503, 404)
+    assert "below /predictions/NAME" in instances.json()["error"]
+    assert client.get("/items/1").status_code == 200
+
+
+def test_application_is_shut_down_with_its_model(server, client):
+    """The end of its lifespan runs."""
+    server.unregister("shop")
+    server.home.wait_for_log("the shop has closed", "model_log.log")

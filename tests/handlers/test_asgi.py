@@ -1,0 +1,255 @@
+"""``modelserver.AsgiModel``: what an application receives and sends is that of ASGI."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+import modelserver
+from modelserver_handlers.asgi import ApplicationModel, AsgiCall
+from modelserver_handlers.context import BatchState, Context
+from modelserver_handlers.errors import PredictionException
+
+SCOPE = {"path": "/predictions/m/a", "root_path": "/predictions/m", "headers": [["accept", "*/*"]]}
+
+
+class Stream:
+    """Keeps the parts of one answer; ``gate`` is open while more may be sent."""
+
+    def __init__(self) -> None:
+        self.parts: list[bytes] = []
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    def send(self, parts: Any) -> None:
+        self.parts.append(parts[0])
+
+
+class Bench:
+    """The context of one call, and the call."""
+
+    def __init__(self, app: Any, body: bytes = b"", **scope: Any) -> None:
+        self.stream = Stream()
+        self.state = BatchState(["r"], parameters=[{**SCOPE, **scope}])
+        self.state.stream = self.stream  # type: ignore[assignment]
+        self.context = Context("m", "/", None, 1, None, "0")._ms_of_request(self.state)
+        self.call = AsgiCall(app, {**SCOPE, **scope}, body, self.context)
+
+    @property
+    def head(self) -> tuple[int, list[tuple[str, str]]]:
+        processor = self.state.processor(0)
+        return processor.get_response_status_code(), list(processor.get_response_headers().items())
+
+
+async def respond(send: Any, *parts: bytes, status: int = 200, headers: Any = ()) -> None:
+    """Sends a response in these parts."""
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    for part in parts[:-1]:
+        await send({"type": "http.response.body", "body": part, "more_body": True})
+    await send({"type": "http.response.body", "body": parts[-1]})
+
+
+async def test_response_has_status_headers_and_body() -> None:
+    """Headers of one name stay several; one that is not sent is not invented."""
+    cookies = [(b"set-cookie", b"a"), (b"set-cookie", b"b")]
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await respond(send, (await receive())["body"], status=201, headers=cookies)
+
+    bench = Bench(app, b"body")
+
+    assert await bench.call.answer() == b"body"
+    assert bench.head == (201, [("set-cookie", "a"), ("set-cookie", "b"), ("content-type", "")])
+    assert bench.stream.parts == []
+
+
+async def test_scope_is_that_of_the_specification() -> None:
+    """Texts are bytes where it has bytes; a body that the server has inflated has no encoding."""
+    scopes: list[Any] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        scopes.append(scope)
+        await respond(send, b"")
+
+    headers = [["content-encoding", "gzip"], ["content-length", "3"], ["x", "é"]]
+    await Bench(
+        app, b"12345", method="PUT", query_string="a=%20", headers=headers, state={"a": 1}
+    ).call.answer()
+    scope = scopes[0]
+
+    assert (scope["type"], scope["method"], scope["query_string"]) == ("http", "PUT", b"a=%20")
+    assert (scope["path"], scope["root_path"]) == ("/predictions/m/a", "/predictions/m")
+    assert scope["headers"] == [(b"x", b"\xe9"), (b"content-length", b"5")]
+    assert (scope["raw_path"], scope["state"]) == (b"/predictions/m/a", {"a": 1})
+
+
+async def test_parts_are_sent_while_the_client_takes_them() -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await respond(send, b"a", b"b" * 9000, b"c", b"d", headers=[(b"content-type", b"text/x")])
+
+    bench = Bench(app)
+    bench.stream.gate.clear()
+    answer = asyncio.create_task(bench.call.answer())
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+    assert bench.stream.parts == [b"a"]
+    assert not answer.done()
+    bench.stream.gate.set()
+    assert await answer == b"cd"
+    assert b"".join(bench.stream.parts) == b"a" + b"b" * 9000
+    assert bench.head == (200, [("content-type", "text/x")])
+
+
+async def test_application_goes_on_after_its_response() -> None:
+    """A task in the background ends later; the connection is over for the application."""
+    door, ended = asyncio.Event(), asyncio.Event()
+    messages: list[str] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await respond(send, b"done")
+        messages.append((await receive())["type"])
+        await door.wait()
+        ended.set()
+
+    assert await Bench(app).call.answer() == b"done"
+    assert not ended.is_set()
+    door.set()
+    await asyncio.wait_for(ended.wait(), 5)
+    assert messages == ["http.disconnect"]
+
+
+@pytest.mark.parametrize("listens", [True, False])
+async def test_client_that_leaves_ends_the_application(listens: bool) -> None:
+    """It receives ``http.disconnect``, and is cancelled if it does not end by that."""
+    seen: list[str] = []
+    started, ended = asyncio.Event(), asyncio.Event()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        started.set()
+        try:
+            if listens:
+                seen.append((await receive())["type"])
+                await respond(send, b"ignored")
+            else:
+                await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            seen.append("cancelled")
+        finally:
+            ended.set()
+
+    answer = asyncio.create_task(Bench(app).call.answer())
+    await started.wait()
+    answer.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await answer
+    await asyncio.wait_for(ended.wait(), 5)
+
+    assert seen == ["http.disconnect" if listens else "cancelled"]
+
+
+async def fails(scope: Any, receive: Any, send: Any) -> None:
+    raise ValueError("oh")
+
+
+async def says_nothing(scope: Any, receive: Any, send: Any) -> None:
+    """Ends without a response."""
+
+
+async def begins_with_the_body(scope: Any, receive: Any, send: Any) -> None:
+    await send({"type": "http.response.body", "body": b""})
+
+
+async def breaks_off(scope: Any, receive: Any, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 200})
+    await send({"type": "http.response.body", "body": b"a", "more_body": True})
+
+
+async def is_cancelled(scope: Any, receive: Any, send: Any) -> None:
+    raise asyncio.CancelledError
+
+
+@pytest.mark.parametrize("app", [fails, says_nothing, begins_with_the_body, breaks_off, is_cancelled])
+async def test_failures_are_an_error_of_the_request(app: Any) -> None:
+    with pytest.raises(PredictionException) as failure:
+        await Bench(app).call.answer()
+
+    assert failure.value.error_code == 500
+
+
+async def test_failure_after_the_response_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await respond(send, b"sent", status=500)
+        raise ValueError("oh")
+
+    bench = Bench(app)
+
+    assert await bench.call.answer() == b"sent"
+    await asyncio.sleep(0)
+    assert "The application failed after its response" in caplog.text
+
+
+class Counter(modelserver.AsgiModel):
+    """An application whose lifespan counts."""
+
+    async def load(self, context: Any) -> None:
+        self.events: list[str] = []
+
+        async def app(scope: Any, receive: Any, send: Any) -> None:
+            if scope["type"] == "http":
+                await respond(send, str(scope["state"]["number"]).encode())
+                return
+            for event in ("startup", "shutdown"):
+                self.events.append((await receive())["type"])
+                scope["state"]["number"] = 7
+                await send({"type": f"lifespan.{event}.complete"})
+
+        self.app = app
+
+
+async def test_application_is_started_and_shut_down() -> None:
+    """Its requests have the state that the startup left."""
+    model = Counter()
+    bench = Bench(None)
+    await model.initialize(bench.context)
+    answers = await model.handle([{"body": b""}], bench.context)
+    await model._ms_close()
+
+    assert answers == [b"7"]
+    assert model.events == ["lifespan.startup", "lifespan.shutdown"]
+
+
+async def test_application_without_a_lifespan_is_served() -> None:
+    """It may raise anything when it is started."""
+    model = ApplicationModel(fails)
+    await model.initialize(Bench(None).context)
+    await model._ms_close()
+
+    assert model._ms_endpoints == {"*": False}
+    assert model._ms_concurrency > 1
+
+
+async def test_failed_startup_fails_the_load() -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await send({"type": "lifespan.startup.failed", "message": "no database"})
+
+    with pytest.raises(RuntimeError, match="startup has failed: no database"):
+        await ApplicationModel(app).initialize(Bench(None).context)
+
+
+async def test_model_without_an_application_is_refused() -> None:
+    with pytest.raises(TypeError, match="app is missing"):
+        await modelserver.AsgiModel().initialize(Bench(None).context)
+
+
+async def test_request_of_another_protocol_is_refused() -> None:
+    """One of V1, V2 or gRPC says nothing of method and path."""
+    model = ApplicationModel(says_nothing)
+    context = Context("m", "/", None, 1, None, "0")._ms_of_request(BatchState(["r"]))
+    with pytest.raises(PredictionException, match="below /predictions/NAME"):
+        await model.handle([{"body": b""}], context)
