@@ -111,5 +111,5 @@ NAMES: Final[Mapping[str, str]] = {
     "surface.inference.v2": "header_length Inference InputRules ResponseParts",
     "surface.tls.context": "Certificate tls_arguments",
     "surface.tls.throwaway": "make_certificate",
-    "surface.watching": "GRPC message_framed Watch Watched Watcher",
+    "surface.watching": "GRPC message_framed Watch Watched Watcher Watchers",
 }

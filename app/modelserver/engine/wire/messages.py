@@ -256,7 +256,7 @@ class Answer(msgspec.Struct, frozen=True, array_like=True):
 
     With ``failed`` the bytes are an error message in UTF-8, ``error_type`` its type, and ``cause`` begins
     with the class of the handler's exception, if there was one. ``parameters`` is a JSON object, or empty:
-    what the handler adds to the outputs of TENSORS.
+    what the handler adds to the outputs of TENSORS, or reports of a language model's answer.
     """
 
     size: Size

@@ -368,7 +368,7 @@ class Service:
         rest = [(k, v) for k, v in headers if k.lower() != "content-type"] or None
         status = http_status(touched.get_response_status_code())
         phrase = sendable(touched.get_response_status_phrase() or "")
-        parameters = getattr(touched, "_ms_parameters", None) if row.kind == TENSORS else None
+        parameters = getattr(touched, "_ms_parameters", None)
         packed = json.dumps(parameters).encode() if parameters else b""
         return Answer(len(content), status, content_type, phrase, rest, parameters=packed), content
 

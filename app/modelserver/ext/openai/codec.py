@@ -21,6 +21,7 @@ from modelserver.surface.inference.codec import SECONDS, Codec, Parsed
 if TYPE_CHECKING:
     from modelserver.engine.batching.request import Request
     from modelserver.errors import ModelServerError
+    from modelserver.ext.openai.meters import LanguageMeters
     from modelserver.models.version import ModelVersion
     from modelserver.surface.http.exchange import Exchange
     from modelserver.surface.inference.routes import Route
@@ -95,8 +96,13 @@ class Rows(Parsed):
     joins: ClassVar[bool] = True
     where: ClassVar[str] = "input[%d]: "
 
+    # A TokenMeter, where requests are measured.
+    meter: Any = None
+
     def encode(self, model: ModelVersion, request: Request) -> tuple[bytes, str, bytes]:
         rows = [_decode_row(content) for content in request.contents()]
+        if self.meter is not None:
+            self.meter.tokens = sum(row.tokens for row in rows)
         return self.document(rows, model.name, request.id), JSON, b""
 
     def document(self, rows: list[_Row], model: str, request_id: str) -> bytes:
@@ -144,7 +150,11 @@ def _usage(rows: list[_Row]) -> dict[str, int]:
 
 
 class OpenAI(Codec):
-    """The protocol of OpenAI's clients."""
+    """The protocol of OpenAI's clients. ``meters`` measures the requests."""
+
+    def __init__(self, *arguments: Any, meters: LanguageMeters | None = None) -> None:
+        super().__init__(*arguments)
+        self._meters = meters
 
     def address(self, exchange: Exchange) -> None:
         if exchange.method != b"POST":
@@ -163,6 +173,16 @@ class OpenAI(Codec):
         return b"data: %b\n\n" % _encode({"error": fields})
 
     def read(self, exchange: Exchange, model: ModelVersion) -> Parsed:
+        return self._measured(exchange, self._read(exchange, model))
+
+    def _measured(self, exchange: Exchange, parsed: Parsed) -> Parsed:
+        if self._meters is not None:
+            meter = self._meters.watch(exchange)
+            if isinstance(parsed, Rows):
+                parsed.meter = meter
+        return parsed
+
+    def _read(self, exchange: Exchange, model: ModelVersion) -> Parsed:
         route: Route = exchange.target.route
         endpoint, endpoints = route.url_path, model.endpoints
         if not endpoints:
@@ -189,7 +209,8 @@ class OpenAI(Codec):
         endpoint = exchange.target.route.url_path
         if not model.endpoints.get(endpoint):
             return self.read(exchange, model)
-        return await self._helpers.call(SECONDS, split, endpoint, exchange.body)
+        parsed: Parsed = await self._helpers.call(SECONDS, split, endpoint, exchange.body)
+        return self._measured(exchange, parsed)
 
 
 def _not_offered(model: str, endpoint: str, endpoints: dict[str, bool]) -> str:

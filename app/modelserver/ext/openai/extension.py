@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from modelserver.ext.openai.codec import NAME, PATHS, OpenAI
+from modelserver.ext.openai.meters import LanguageMeters
 from modelserver.surface.inference.inference import InferenceProtocol
 
 if TYPE_CHECKING:
@@ -23,7 +25,8 @@ class Extension:
             add_models(app, services.registry)
             describe_endpoints(app)
 
-        host.answer(InferenceProtocol(NAME, PATHS, OpenAI))
+        meters = LanguageMeters(host.services.metrics, host.registry)
+        host.answer(InferenceProtocol(NAME, PATHS, partial(OpenAI, meters=meters)))
         host.routes("inference", add)
 
     async def close(self, grace: float) -> None:

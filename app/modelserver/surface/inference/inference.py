@@ -52,7 +52,7 @@ class InferenceProtocol(NamedTuple):
 
     name: str
     paths: str
-    codec: type[Codec] = Codec
+    codec: Callable[..., Codec] = Codec
     serve: Callable[[Exchange], None] | None = None
 
 
@@ -85,7 +85,7 @@ class InferenceApi:
         self._max_body = max_body
         self._limits = limits
         self._off_loop = off_loop or OffLoop(max_body)
-        kinds: dict[str, type[Codec]] = {"": Codec, "v1": V1, "v2": V2}
+        kinds: dict[str, Callable[..., Codec]] = {"": Codec, "v1": V1, "v2": V2}
         kinds |= {each.name: each.codec for each in protocols if each.serve is None}
         self._others = {each.name: each.serve for each in protocols if each.serve is not None}
         self._codecs = {name: kind(limits, self._off_loop.helpers, shared) for name, kind in kinds.items()}
