@@ -114,7 +114,10 @@ def google(name: str = "models") -> Iterator[GoogleBucket]:
 
 
 class Hub:
-    """A hub with one repository: what huggingface_hub asks of it. ``tokens`` are those that clients sent."""
+    """A hub with one repository: what huggingface_hub asks of it. ``tokens`` are those that clients sent.
+
+    ``gated``: nobody may have its files.
+    """
 
     repository = "owner/tiny"
 
@@ -122,6 +125,7 @@ class Hub:
         self.files: dict[str, bytes] = {}
         self.digests: dict[str, str] = {}
         self.tokens: set[str] = set()
+        self.gated = False
         self.url = ""
 
     @property
@@ -135,31 +139,39 @@ class Hub:
         state = sorted((name, hashlib.sha1(data).hexdigest()) for name, data in self.files.items())
         return hashlib.sha1(json.dumps(state).encode()).hexdigest()
 
-    def answer(self, path: str) -> Answer:
+    def answer(self, path: str, query: Mapping[str, str]) -> Answer:
         """Status, body and headers of a GET."""
         api, root = f"/api/models/{self.repository}", f"/{self.repository}/resolve/"
         if path == api or path.startswith(f"{api}/revision/"):
             if path != api and path.rpartition("/")[2] not in ("main", self.commit):
                 return 404, b"{}", {"X-Error-Code": "RevisionNotFound"}
-            return 200, json.dumps({"id": self.repository, "sha": self.commit}).encode(), {}
+            siblings = [{"rfilename": name, "size": len(data)} for name, data in self.files.items()]
+            info = {"id": self.repository, "sha": self.commit, "siblings": siblings}
+            return 200, json.dumps(info).encode(), {}
         if path.startswith(f"{api}/tree/{self.commit}"):
             folder = path.removeprefix(f"{api}/tree/{self.commit}").strip("/")
-            return 200, json.dumps(self._tree(folder)).encode(), {}
+            is_flat = query.get("recursive", "").lower() == "true"
+            return 200, json.dumps(self._tree(folder, is_flat=is_flat)).encode(), {}
         if path.startswith(root):
             commit, _, name = path.removeprefix(root).partition("/")
+            if self.gated:
+                return 403, b"{}", {"X-Error-Code": "GatedRepo"}
             if commit == self.commit and name in self.files:
-                return 200, self.files[name], {}
+                etag = hashlib.sha1(self.files[name]).hexdigest()
+                return 200, self.files[name], {"ETag": f'"{etag}"', "X-Repo-Commit": self.commit}
             return 404, b"{}", {"X-Error-Code": "EntryNotFound"}
         return 404, b"{}", {"X-Error-Code": "RepoNotFound"}
 
-    def _tree(self, folder: str) -> list[dict[str, object]]:
+    def _tree(self, folder: str, *, is_flat: bool = False) -> list[dict[str, object]]:
         entries: dict[str, dict[str, object]] = {}
         start = f"{folder}/" if folder else ""
         for name, data in self.files.items():
             if not name.startswith(start):
                 continue
             first, deeper, _ = name.removeprefix(start).partition("/")
-            if deeper:
+            if is_flat:
+                first = name
+            elif deeper:
                 entries[first] = {"type": "directory", "path": start + first, "size": 0, "oid": "0" * 40}
                 continue
             blob = hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
@@ -233,7 +245,7 @@ class Container:
 def hub() -> Iterator[Hub]:
     """A hub of models."""
     made = Hub()
-    with _listening(made, lambda path, _, __: made.answer(path)):
+    with _listening(made, lambda path, query, _: made.answer(path, query)):
         yield made
 
 

@@ -31,9 +31,9 @@ from modelserver.errors import BadRequest, InternalError, InvalidModel
 from modelserver.models.archives.archive import ModelArchive
 from modelserver.models.archives.incoming import Transfer
 from modelserver.models.archives.manifest import MANIFEST_PATH, Manifest
-from modelserver.models.archives.sources import locate
+from modelserver.models.archives.sources import locate, with_manifest
 from modelserver.models.archives.store import ModelStore
-from modelserver.models.archives.urls import UrlPolicy
+from modelserver.models.archives.urls import UrlPolicy, scheme
 from modelserver.models.environments.environments import Environments, PackageRequest, WorkerEnvironment
 from modelserver.models.options.resolve import ModelOptions, Registration, resolve_options
 from modelserver.models.reading import Reader
@@ -126,7 +126,8 @@ class VersionBuilder:
 
         ``beside``: the downloaded file that the archive will replace; it is kept until then.
         """
-        url, store = registration.url or "", self._settings.model_store
+        url, store, stores = registration.url or "", self._settings.model_store, self.store.remote
+        place = url if scheme(url) or stores is None else stores.without_options(url)
         transfer = Transfer(
             progress=Steps(url, on_progress),
             beside=beside,
@@ -136,9 +137,11 @@ class VersionBuilder:
         )
         trusted = registration.trusted
         located = await locate(
-            url, store, self._policy, self._workdir, transfer, trusted=trusted, stores=self.store.remote
+            place, store, self._policy, self._workdir, transfer, trusted=trusted, stores=stores
         )
         try:
+            if stores is not None and not registration.handler:
+                located = await asyncio.to_thread(with_manifest, located, url, self._workdir, stores)
             return await self._reader.open(located, self._workdir, trusted=trusted)
         finally:
             located.release()

@@ -185,7 +185,8 @@ def check_archives(saved: Iterable[SavedModel], store: Path | None) -> None:
         url = model.registration.url or ""
         if scheme(url) or store is None:
             continue
-        if not (store / url.rstrip("/").rpartition("/")[2]).exists():
+        name = url.rstrip("/").rpartition("/")[2]
+        if not any((store / each).exists() for each in (name, name.partition("?")[0])):
             raise ConfigError(
                 f"Model archive file for model :{model.name}, version :{model.version} "
                 f"not found in model store: {url}"

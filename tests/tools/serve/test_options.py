@@ -21,6 +21,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "many").mkdir()
     for name in ("a.py", "b.py", "c.py", "d.py", "x.csv", "y.csv"):
         (tmp_path / "many" / name).write_text("")
+    (tmp_path / "hub").mkdir()
+    (tmp_path / "hub" / "config.json").write_text('{"model_type": "bert"}')
     for name in ("weights.pt", "net.pt2", "model.mar", "input.json"):
         (tmp_path / name).write_text("")
     monkeypatch.chdir(tmp_path)
@@ -41,6 +43,14 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["./sub/"], "{here}/sub", "sub"),
         (["sub/../model.mar"], "{here}/model.mar", "model.mar"),
         (["torchvision://resnet18"], "torchvision://resnet18", None),
+        (["org/name"], "hf://org/name", None),
+        (["org/name-1.5@main", "--trust"], "hf://org/name-1.5@main?trust_remote_code=true", None),
+        (
+            ["hf://org/name?engine=vllm", "--task", "rerank"],
+            "hf://org/name?engine=vllm&task=rerank",
+            None,
+        ),
+        (["hub", "--engine", "transformers"], "{here}/hub?engine=transformers", "hub"),
     ],
 )
 def test_source_becomes_registration_url(
@@ -105,6 +115,11 @@ def test_trust_is_a_setting(here: Path) -> None:
         (["sub/handler.py", "--port", "65535"], "--port=65535"),
         (["sub/handler.py", "--batch-size", "0"], "--batch-size=0: a number of at least 1"),
         (["sub/handler.py", "--workers", "-1"], "--workers=-1"),
+        (
+            ["net.pt2", "--task", "rerank"],
+            "--task and --engine are for models of the hub, and net.pt2 is none",
+        ),
+        (["sub/absent.mar"], "SOURCE: sub/absent.mar does not exist"),
     ],
 )
 @pytest.mark.usefixtures("here")

@@ -35,9 +35,10 @@ _decode: Final = msgspec.json.Decoder(Message).decode
 
 async def fetch(
     url: str, address: StoreAddress, workdir: Path, transfer: Transfer = _AS_USUAL
-) -> tuple[Path, environment_store.Use]:
+) -> tuple[Path, environment_store.Use | None]:
     """The archive that ``place`` is, in the cache of the machine; it stays there until its use ends.
 
+    It may be the folder of a model in the cache of the Hugging Face hub instead, which is not held.
     ``workdir`` has the cache where the user has none. If the caller is cancelled, the process is killed.
     Raises ``ModelNotFound``, ``DownloadFailed``, ``InternalError``.
     """
@@ -50,9 +51,11 @@ async def fetch(
         raise DownloadFailed.of(url, f"it took longer than {transfer.total_timeout:g} seconds") from error
 
 
-async def _fetch(task: Task, transfer: Transfer, silence: float) -> tuple[Path, environment_store.Use]:
+async def _fetch(task: Task, transfer: Transfer, silence: float) -> tuple[Path, environment_store.Use | None]:
     async with _messages(task, silence) as messages:
         async for message in messages:
+            if message.snapshot:
+                return Path(message.snapshot), None
             if message.path:
                 path = Path(message.path)
                 # The process holds its use until this server has one.

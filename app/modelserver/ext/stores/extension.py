@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from modelserver.ext.stores.hub_model import HubOptions, archive_of
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -30,19 +32,27 @@ class Stores:
     def __init__(self) -> None:
         self._listings: dict[str, Listing] = {}
 
-    async def fetch(self, url: str, source: str, workdir: Path, transfer: Transfer) -> tuple[Path, Use]:
+    async def fetch(
+        self, url: str, source: str, workdir: Path, transfer: Transfer
+    ) -> tuple[Path, Use | None]:
         from modelserver.ext.stores.address import parse_address  # noqa: PLC0415
         from modelserver.ext.stores.client import fetch  # noqa: PLC0415 - see above
 
-        return await fetch(url, parse_address(source), workdir, transfer)
+        return await fetch(url, parse_address(self.without_options(source)), workdir, transfer)
 
-    async def fetch_signed(self, url: str, workdir: Path, transfer: Transfer) -> tuple[Path, Use, str]:
+    async def fetch_signed(self, url: str, workdir: Path, transfer: Transfer) -> tuple[Path, Use | None, str]:
         from modelserver.ext.stores.address import signed_address  # noqa: PLC0415
         from modelserver.ext.stores.client import fetch  # noqa: PLC0415 - see above
 
         address = signed_address(url, os.environ)
         path, use = await fetch(url, address, workdir, transfer)
         return path, use, address.name
+
+    def without_options(self, url: str) -> str:
+        return HubOptions.split(url)[0]
+
+    def lay_out(self, folder: Path, url: str, workdir: Path) -> Path | None:
+        return archive_of(folder, url, workdir)
 
     async def names(self, url: str) -> list[str]:
         from modelserver.ext.stores.client import Listing  # noqa: PLC0415 - see above

@@ -19,7 +19,7 @@ from typing import IO, TYPE_CHECKING, Final
 
 import msgspec
 
-from modelserver.errors import DownloadFailed, InternalError, ModelNotFound, ModelServerError
+from modelserver.errors import DownloadFailed, InternalError, InvalidModel, ModelNotFound, ModelServerError
 from modelserver.ext.stores.address import StoreAddress  # noqa: TC001 - msgspec reads annotations at run time
 from modelserver.ext.stores.cache import Cache
 from modelserver.ext.stores.stores import Item, is_missing, missing_error, open_store, reason_of
@@ -45,18 +45,25 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     cache_size: int
     max_bytes: int
 
+    @property
+    def is_repository(self) -> bool:
+        """Whether it is all of a repository on the Hugging Face hub."""
+        return self.address.scheme == "hf" and not self.address.key and not self.lists
+
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Progress (``received`` of ``total`` bytes), or the end: ``path``, ``names`` or ``error``.
+    """Progress (``received`` of ``total`` bytes), or the end: ``path``, ``snapshot``, ``names`` or ``error``.
 
-    ``waits``: for another process that fetches the same. ``names`` are of files and, ending in a slash, of
-    folders; ``error`` is the class, ``text`` its message.
+    ``snapshot`` is the folder of a model in the cache of the Hugging Face hub. ``waits``: for another process
+    that fetches the same. ``names`` are of files and, ending in a slash, of folders; ``error`` is the class,
+    ``text`` its message.
     """
 
     received: int = 0
     total: int = 0
     waits: bool = False
     path: str = ""
+    snapshot: str = ""
     names: list[str] | None = None
     error: str = ""
     text: str = ""
@@ -84,6 +91,8 @@ class _MessageWriter:
 async def perform(task: Task, writer: _MessageWriter) -> tuple[Message, Use | None]:
     """The last message, and what is held as long as the server needs it."""
     try:
+        if task.is_repository and (folder := _snapshot(task, writer)) is not None:
+            return Message(snapshot=str(folder)), None
         opened = open_store(task.address)
         if task.lists:
             names = [f"{name}/" if is_folder else name for name, is_folder in opened.names()]
@@ -100,6 +109,12 @@ async def perform(task: Task, writer: _MessageWriter) -> tuple[Message, Use | No
     return Message(error=type(final).__name__, text=_named(task.url, final)), None
 
 
+def _snapshot(task: Task, writer: _MessageWriter) -> Path | None:
+    from modelserver.ext.stores.hub import snapshot  # noqa: PLC0415 - for the hub only
+
+    return snapshot(task.address, task.url, task.max_bytes, writer.progress)
+
+
 def _check(items: list[Item], task: Task) -> None:
     """Raises ``ModelNotFound`` and ``DownloadFailed``."""
     if not items:
@@ -109,7 +124,7 @@ def _check(items: list[Item], task: Task) -> None:
 
 
 def _named(url: str, error: ModelServerError) -> str:
-    if isinstance(error, ModelNotFound):
+    if isinstance(error, (ModelNotFound, InvalidModel)):
         return error.message
     start = "Failed to save model" if isinstance(error, InternalError) else "Failed to download archive from"
     return f"{start}: {url}: {error.message}"
@@ -124,7 +139,6 @@ def _end_with(server: IO[bytes]) -> None:
 def main() -> None:
     """The process."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
     # Standard output is for messages only: what libraries print goes to standard error.
     writer = _MessageWriter(os.fdopen(os.dup(1), "wb"))
     os.dup2(2, 1)
@@ -132,6 +146,9 @@ def main() -> None:
     warnings.simplefilter("ignore")
     server = sys.stdin.buffer
     task = msgspec.json.decode(server.readline(), type=Task)
+    if not task.is_repository:
+        # The hub's library maps what it fetches.
+        resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
     os.chdir(task.folder)
     threading.Thread(target=_end_with, args=(server,), daemon=True).start()
     message, held = asyncio.run(perform(task, writer))

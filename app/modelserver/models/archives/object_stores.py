@@ -18,15 +18,29 @@ class ObjectStores(Protocol):
     not of the plain form.
     """
 
-    async def fetch(self, url: str, source: str, workdir: Path, transfer: Transfer) -> tuple[Path, Use]:
+    async def fetch(
+        self, url: str, source: str, workdir: Path, transfer: Transfer
+    ) -> tuple[Path, Use | None]:
         """The archive at ``source``, the URL of an object or folder; errors name it by ``url``.
 
-        ``workdir`` has the cache where the user has none.
+        It may be the folder of a model in the cache of the Hugging Face hub, which is not held. ``workdir``
+        has the cache where the user has none.
         """
         ...
 
-    async def fetch_signed(self, url: str, workdir: Path, transfer: Transfer) -> tuple[Path, Use, str]:
+    async def fetch_signed(self, url: str, workdir: Path, transfer: Transfer) -> tuple[Path, Use | None, str]:
         """The archive at an http(s) URL of S3, with a signed request; also its name there."""
+        ...
+
+    def without_options(self, url: str) -> str:
+        """The URL without the options of :meth:`lay_out`."""
+        ...
+
+    def lay_out(self, folder: Path, url: str, workdir: Path) -> Path | None:
+        """The archive's folder, made for a model of the Hugging Face hub; None for what is none.
+
+        Raises ``InvalidModel``, ``OSError``.
+        """
         ...
 
     async def names(self, url: str) -> list[str]:

@@ -95,6 +95,18 @@ async def locate(
             raise _missing(url)
 
 
+def with_manifest(located: Located, url: str, workdir: Path, stores: ObjectStores) -> Located:
+    """The archive's folder of a model of the Hugging Face hub; what is an archive already is left as it is.
+
+    Raises ``InvalidModel``, and ``InternalError`` if it cannot be stored.
+    """
+    try:
+        folder = stores.lay_out(located.path, url, workdir)
+    except OSError as error:
+        raise InternalError(f"Failed to save model: {url}: {error.strerror or error}") from error
+    return located if folder is None else Located(url, folder, temporary=True)
+
+
 async def _from_object_store(
     url: str,
     store: Path | str | None,
@@ -140,7 +152,8 @@ async def _signed_download(
     try:
         return await copy_file(url, path, folder, replace(transfer, progress=None), name=name)
     finally:
-        held.end()
+        if held is not None:
+            held.end()
 
 
 async def _from_file_url(

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shlex
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+from urllib.parse import urlencode
 
 from modelserver.errors import BadRequest, ConfigError
+from modelserver.ext.stores.hub_model import ENGINES, TASKS, is_hub_model
 from modelserver.models.archives.single_file import SingleFile
+from modelserver.models.archives.store import SUFFIXES
+from modelserver.models.archives.urls import scheme
 from modelserver.models.options.resolve import Registration
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+# Of a model on the hub, as it is written there.
+_HUB_NAME: Final = re.compile(r"\w[\w.-]*/\w[\w.-]*(@[\w.-]+)?")
 HOST: Final = "127.0.0.1"
 _LAST_PORT: Final = 65535 - 2
 # The most names of other files in a message.
@@ -81,6 +88,16 @@ def read_options(arguments: Sequence[str]) -> ServeOptions:
     if options.port is not None and not 1 <= options.port <= _LAST_PORT:
         raise ConfigError(f"--port={options.port}: a number from 1 to {_LAST_PORT} is needed")
     url, file, model_file = locate_source(options.source, options.model_file)
+    if is_of_hub(url, file):
+        chosen = {
+            "task": options.task,
+            "engine": options.engine,
+            "trust_remote_code": options.trust and "true",
+        }
+        named = {name: value for name, value in chosen.items() if value}
+        url += ("&" if "?" in url else "?") + urlencode(named) if named else ""
+    elif options.task or options.engine:
+        raise ConfigError(f"--task and --engine are for models of the hub, and {options.source} is none")
     try:
         registration = Registration(
             url=url,
@@ -117,7 +134,8 @@ def build_parser() -> argparse.ArgumentParser:
         description="Serves one model in the foreground, on this machine only. Ctrl-C stops it.",
         epilog="SOURCE is handler.py, or handler.py:NAME for one of several classes or functions in it; a "
         "model file (.pt2, .pt with TorchScript, .onnx, .joblib, .skops, XGBoost's .json and .ubj); "
-        "torchvision://NETWORK; an archive, or the folder of an unpacked one; or a URL.",
+        "torchvision://NETWORK; ORG/NAME or hf://ORG/NAME[@REVISION] on the Hugging Face hub, or the folder "
+        "of such a model; an archive, or the folder of an unpacked one; or a URL.",
     )
     add = parser.add_argument
     add("source", metavar="SOURCE", help="what to serve")
@@ -135,13 +153,21 @@ def build_parser() -> argparse.ArgumentParser:
     add("--input", metavar="FILE", help="send this once the model is loaded, and print answer and time")
     add("--content-type", metavar="TYPE", help="of --input (default: guessed from its name)")
     add("--ts-config", metavar="FILE", help="a config.properties with further settings")
-    add("--trust", action="store_true", help="load a pickle (.joblib, .pkl), which can run any code then")
+    add("--task", choices=TASKS, help="of a model of the hub (default: by its configuration)")
+    add(
+        "--engine",
+        choices=ENGINES,
+        help="that computes a model of the hub (default: vllm if installed)",
+    )
+    add("--trust", action="store_true", help="run code of the model: pickles, modules that come with it")
     add("--parent", type=int, help=argparse.SUPPRESS)
     return parser
 
 
 def locate_source(source: str, model_file: str | None = None) -> tuple[str, Path | None, Path | None]:
     """The URL of the registration, the local file and the model file. Raises ConfigError."""
+    if _HUB_NAME.fullmatch(source) and SingleFile.parse(source) is None and _is_absent(Path(source)):
+        source = f"hf://{source}"
     if "://" in source:
         if model_file is not None:
             raise ConfigError("--model-file is for a script: what a URL names has its own weights")
@@ -157,6 +183,16 @@ def locate_source(source: str, model_file: str | None = None) -> tuple[str, Path
         return str(file), file, None
     name = f":{single.name}" if single.name else ""
     return f"{file}{name}" + (f"?model_file={weights}" if weights else ""), file, weights
+
+
+def is_of_hub(url: str, file: Path | None) -> bool:
+    """Whether a URL names a model of the hub, or a file is the folder of one."""
+    return scheme(url) == "hf" if file is None else is_hub_model(file)
+
+
+def _is_absent(path: Path) -> bool:
+    """Whether neither it nor its folder exist, and its name is not that of an archive."""
+    return not path.parent.exists() and not path.name.endswith(SUFFIXES)
 
 
 def _existing(path: str | None, option: str) -> Path | None:

@@ -1,0 +1,112 @@
+"""Models of the Hugging Face hub, from folders and from a small hub, against a server of its own."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from PIL import Image
+from tests import tiny_models
+from tests.e2e.serving import Home, Server, serving
+from tests.object_stores import hub
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model store with tiny models."""
+    pytest.importorskip("transformers")
+    store = tmp_path_factory.mktemp("store")
+    makers = {
+        "llama": tiny_models.llama,
+        "vit": tiny_models.vit,
+        "embed": lambda folder: tiny_models.bert(folder, "Model"),
+        "ranks": lambda folder: tiny_models.bert(folder, "ForSequenceClassification", num_labels=1),
+        "masks": lambda folder: tiny_models.bert(folder, "ForMaskedLM"),
+    }
+    for name, make in makers.items():
+        (store / name).mkdir()
+        make(store / name)
+    return store
+
+
+@pytest.fixture(scope="module")
+def server(folders: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server with that store, whose hub has the model for embeddings."""
+    cache = str(tmp_path_factory.mktemp("hub"))
+    with hub() as made:
+        made.files = {path.name: path.read_bytes() for path in (folders / "embed").iterdir()}
+        variables = {**made.variables, "HF_HOME": cache}
+        home = Home(tmp_path_factory.mktemp("home"), variables, for_children=True)
+        settings = {"allowed_urls": "hf://owner/tiny.*"}
+        with serving(Server(home, folders, (), settings)) as started:
+            yield started
+
+
+def post(server: Server, path: str, **body: Any) -> Any:
+    """The document that answers."""
+    response = server.inference.post(path, json=body)
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+def test_folder_is_served(server: Server) -> None:
+    """Each behind the endpoints of its task."""
+    for name in ("llama", "vit", "ranks"):
+        server.registered(name)
+    server.registered("masks?task=embeddings", model_name="meant")
+    file = io.BytesIO()
+    Image.new("RGB", (12, 12), "red").save(file, "PNG")
+    messages = [{"role": "user", "content": "fox"}]
+
+    chat = post(server, "/v1/chat/completions", model="llama", messages=messages, max_tokens=3)
+    ranking = post(server, "/v1/rerank", model="ranks", query="fox", documents=["dog", "the quick fox"])
+    labels = server.inference.post("/predictions/vit", content=file.getvalue()).json()
+    too_long = {"model": "llama", "messages": [{"role": "user", "content": "fox " * 90}], "stream": True}
+
+    assert chat["usage"]["completion_tokens"] == 3
+    assert {each["index"] for each in ranking["results"]} == {0, 1}
+    assert {each["label"] for each in labels} == {"cat", "dog", "fox"}
+    assert len(server.inference.post("/predictions/meant", content=b"fox").json()) == 16
+    refused = server.inference.post("/v1/chat/completions", json=too_long)
+    assert (refused.status_code, "the model's length is 64" in refused.text) == (400, True)
+
+
+def test_model_of_the_hub_is_served(server: Server) -> None:
+    """Its vectors are those of the same folder, whatever shares their batch."""
+    url = "hf://owner/tiny?task=embeddings"
+    server.registered(url)
+    server.registered("embed")
+    texts = [*tiny_models.TEXTS, "fox"]
+
+    first, second = (
+        [each["embedding"] for each in post(server, "/v1/embeddings", model=name, input=texts)["data"]]
+        for name in ("tiny", "embed")
+    )
+
+    assert first == [pytest.approx(vector, abs=1e-5) for vector in second]
+    assert server.describe("tiny")["modelUrl"] == url
+    assert server.describe("tiny")["batchSize"] == 32
+    server.home.wait_for_log("Downloading tiny: 100 %")
+
+
+@pytest.mark.parametrize(
+    ("url", "status", "message"),
+    [
+        ("hf://other/model", 404, "does not match any allowed URL(s)"),
+        ("hf://owner/tiny@gone", 404, "it has no revision gone"),
+        ("hf://owner/tiny?task=juggling", 400, "task must be one of auto, text-generation"),
+        ("masks?engine=none", 400, "engine must be one of auto, vllm, transformers"),
+    ],
+)
+def test_refusal_says_what_is_wrong(server: Server, url: str, status: int, message: str) -> None:
+    """Nothing is loaded."""
+    refused = server.register(url)
+
+    assert (refused.status_code, message in refused.json()["message"]) == (status, True)
