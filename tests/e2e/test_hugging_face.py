@@ -59,8 +59,8 @@ def post(server: Server, path: str, **body: Any) -> Any:
 def test_folder_is_served(server: Server) -> None:
     """Each behind the endpoints of its task."""
     for name in ("llama", "vit", "ranks"):
-        server.registered(name)
-    server.registered("masks?task=embeddings", model_name="meant")
+        server.registered(name, initial_workers=1)
+    server.registered("masks?task=embeddings", model_name="meant", initial_workers=1)
     file = io.BytesIO()
     Image.new("RGB", (12, 12), "red").save(file, "PNG")
     messages = [{"role": "user", "content": "fox"}]
@@ -81,8 +81,8 @@ def test_folder_is_served(server: Server) -> None:
 def test_model_of_the_hub_is_served(server: Server) -> None:
     """Its vectors are those of the same folder, whatever shares their batch."""
     url = "hf://owner/tiny?task=embeddings"
-    server.registered(url)
-    server.registered("embed")
+    server.registered(url, initial_workers=1)
+    server.registered("embed", initial_workers=1)
     texts = [*tiny_models.TEXTS, "fox"]
 
     first, second = (

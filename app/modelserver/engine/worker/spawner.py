@@ -95,7 +95,8 @@ class ForkServer:
             raise Unfit(self._broken)
         if own := shadowed(Path(request.model_dir)):
             raise Unfit(f"the model has modules of its own named {', '.join(own)}")
-        built_in = BUILT_IN.get(request.handler)
+        short = request.handler.removeprefix("modelserver_handlers.")
+        built_in = BUILT_IN.get(short) if short == request.handler else short
         modules = [*request.modules, *([f"modelserver_handlers.{built_in}"] if built_in else [])]
         missing = [name for name in modules if name not in sys.modules]
         if not missing:
