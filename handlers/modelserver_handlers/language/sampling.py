@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from modelserver_handlers.errors import BadInput
-from modelserver_handlers.language.requests import ChatRequest, CompletionRequest, Generation
+from modelserver_handlers.language.requests import ChatMessage, ChatRequest, CompletionRequest, Generation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -78,22 +78,21 @@ def read_fields(request: Generation) -> VLLMFields:
         raise BadInput(str(error)) from None
 
 
-def needs_application(request: Generation, fields: VLLMFields) -> str:
-    """What of the request only vLLM's own application serves; empty: there is nothing."""
-    for name in _ONLY_APPLICATION:
-        if getattr(fields, name):
-            return name
+def needs_application(request: Generation, fields: VLLMFields) -> bool:
+    """Whether only vLLM's own application serves the request."""
+    if any(getattr(fields, name) for name in _ONLY_APPLICATION):
+        return True
     if not isinstance(request, ChatRequest):
-        return ""
-    if (request.response_format or {}).get("type", "text") not in ("text", "json_object", "json_schema"):
-        return "this response_format"
-    for message in request.messages:
-        if message.tool_calls or message.role == "tool":
-            return "a call of a tool"
-        parts = message.content if isinstance(message.content, list) else ()
-        if any(part.get("type") != "text" for part in parts):
-            return "content that is not text"
-    return ""
+        return False
+    form = (request.response_format or {}).get("type", "text")
+    return form not in ("text", "json_object", "json_schema") or any(map(_is_special, request.messages))
+
+
+def _is_special(message: ChatMessage) -> bool:
+    """Whether a message has more than text."""
+    parts = message.content if isinstance(message.content, list) else ()
+    is_text = all(part.get("type") == "text" for part in parts)
+    return not is_text or bool(message.tool_calls) or message.role == "tool"
 
 
 def sampling_parameters(

@@ -1,7 +1,7 @@
 """``vllm_handler``: language models with vLLM's engine, behind OpenAI's API.
 
 Requests join the engine's running batch as they come, so the server sends as many as it takes, and one call
-answers one of them. What only vLLM's own application serves is refused.
+answers one of them. vLLM's own application answers what this package does not.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from modelserver_handlers.language.embedding import EMBEDDINGS, RERANK, SCORE
 from modelserver_handlers.language.requests import ChatRequest, CompletionRequest, read_request
 from modelserver_handlers.language.sampling import needs_application, read_fields, sampling_parameters
 from modelserver_handlers.language.vllm_answers import Answers
+from modelserver_handlers.language.vllm_application import VLLMApplication, is_route
 from modelserver_handlers.language.vllm_library import (
     Library,
     leave,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from modelserver_handlers.context import Context
 
 MODELS: Final = "v1/models"
+_ANY_PATH: Final = "*"
 # Requests that wait in the engine for the end of others.
 _WAITING: Final = 8
 # Bodies from this size are turned into tokens in a thread.
@@ -59,6 +61,7 @@ class VLLMHandler:
         self._tokenizer: Any = None
         self._template: str | None = None
         self._names: list[str] = []
+        self._application: Any = None
         self._defaults: dict[str, Any] = {}
         self._length = 0
 
@@ -75,6 +78,8 @@ class VLLMHandler:
         self._template = self._find_template(context)
         names = config.get("served_model_name") or []
         self._names = [config["model"], *([names] if isinstance(names, str) else names)]
+        all_names = [context.model_name, *self._names]
+        self._application = VLLMApplication(self.engine, config, all_names, adapters, self._template)
         described = self.engine.model_config
         self._defaults, self._length = described.get_diff_sampling_param(), described.max_model_len
         self._ms_concurrency = self.engine.vllm_config.scheduler_config.max_num_seqs + _WAITING
@@ -98,14 +103,18 @@ class VLLMHandler:
             names = [context.model_name, *self.adapters]
             listed = [{"id": name, "object": "model", "created": 0, "owned_by": "vllm"} for name in names]
             return [{"object": "list", "data": listed}]
-        if endpoint not in self._ms_endpoints:
+        is_other = endpoint not in self._ms_endpoints
+        if is_other and not is_route(endpoint):
             raise PredictionException(f"Unknown API endpoint: {endpoint}", 404)
         try:
+            if is_other:
+                return [await self._application.answer(endpoint, bytes(data[0]["body"]), context)]
             if self._ms_endpoints[endpoint]:
                 return await asyncio.gather(
                     *(self._pool(endpoint, idx, content_of(row), context) for idx, row in enumerate(data))
                 )
-            return [await self._generate(data[0], context, is_chat=endpoint == CHAT)]
+            body = data[0].get("body", data[0].get("data"))
+            return [await self._generate(body, endpoint, context)]
         except BadInput as error:
             raise PredictionException(str(error), 400) from error
         except self._library.dead as error:
@@ -118,13 +127,13 @@ class VLLMHandler:
 
     # -- chats and completions
 
-    async def _generate(self, row: Any, context: Context, *, is_chat: bool) -> bytes:
-        body = row.get("body", row.get("data"))
+    async def _generate(self, body: Any, endpoint: str, context: Context) -> bytes:
+        is_chat = endpoint == CHAT
         request: Any = read_request(ChatRequest if is_chat else CompletionRequest, body)
         adapter = self._adapter(request.model, context.model_name)
         fields = read_fields(request)
-        if what := needs_application(request, fields):
-            raise BadInput(f"{what} is not served by this model: only vLLM's own application does that")
+        if needs_application(request, fields):
+            return await self._application.answer(endpoint, request.body, context)  # type: ignore[no-any-return]
         if len(request.body) < _LONG:
             prompts = self._prompts(request, fields)
         else:
@@ -234,10 +243,10 @@ class VLLMHandler:
 def _endpoints(tasks: Any) -> dict[str, bool]:
     """What a model of these tasks serves, and whether each input is a row."""
     if "generate" in tasks:
-        return {CHAT: False, COMPLETIONS: False}
+        return {CHAT: False, COMPLETIONS: False, _ANY_PATH: False}
     if "embed" in tasks:
-        return {EMBEDDINGS: True, RERANK: True, SCORE: True}
-    return {SCORE: True, RERANK: True}
+        return {EMBEDDINGS: True, RERANK: True, SCORE: True, _ANY_PATH: False}
+    return {SCORE: True, RERANK: True, _ANY_PATH: False}
 
 
 def _plain(message: Any) -> dict[str, Any]:

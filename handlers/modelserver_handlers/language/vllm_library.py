@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from modelserver_handlers.errors import ModelLoadError, first_line
 from modelserver_handlers.handler_options import handler_settings
+from modelserver_handlers.language.vllm_application import SETTINGS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -117,7 +118,7 @@ def make_engine(library: Library, config: Mapping[str, Any], context: Context) -
     if not is_tested(library.version):
         context._ms_warn(f"vLLM {library.version} is not a tested version ({tested()})")
     known = {field.name for field in dataclasses.fields(library.engine_arguments)}
-    for name in sorted(config.keys() - known):
+    for name in sorted(config.keys() - known - SETTINGS):
         context._ms_warn(f"vllm_engine_config: vLLM {library.version} does not know {name}, it is ignored")
     arguments = {name: value for name, value in config.items() if name in known}
     # Its log would be written, and its counters kept, for each token.

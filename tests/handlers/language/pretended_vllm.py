@@ -5,7 +5,9 @@ Its engine repeats the words of the prompt, a token at a time.
 
 from __future__ import annotations
 
+import argparse
 import asyncio
+import json
 import sys
 from dataclasses import dataclass, field
 from enum import Enum
@@ -185,6 +187,7 @@ class AsyncLLM:
         self.vllm_config = SimpleNamespace(scheduler_config=scheduler)
         self.calls: list[tuple[Any, Any, str, Any]] = []
         self.aborted: list[str] = []
+        self.applications = 0
         self._tokenizer = Tokenizer(None if arguments.model == "plain" else TEMPLATE)
 
     @classmethod
@@ -272,13 +275,59 @@ TEMPLATE = (
     "\n{% if message.role == 'judge' %}{{ raise_exception('no judges') }}{% endif %}"
     "{{ message.role }} {{ message.content }} {% endfor %}{{ ending }}"
 )
+
+
+class FlexibleArgumentParser(argparse.ArgumentParser):
+    """The parser of vLLM's command."""
+
+
+def make_arg_parser(parser: FlexibleArgumentParser) -> FlexibleArgumentParser:
+    parser.add_argument("--model")
+    parser.add_argument("--served-model-name", nargs="+")
+    parser.add_argument("--lora-modules", nargs="+")
+    parser.add_argument("--chat-template")
+    parser.add_argument("--tool-call-parser")
+    return parser
+
+
+def build_app(arguments: Any, tasks: tuple[str, ...], described: Any) -> Any:
+    """An application that answers with its arguments, and what it was asked for."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        request = await receive()
+        document = {**vars(arguments), "path": scope["path"], "body": request["body"].decode()}
+        await send(
+            {
+                "type": "http.response.start",
+                "status": 207,
+                "headers": [(b"content-type", b"application/json")],
+            }
+        )
+        await send({"type": "http.response.body", "body": json.dumps(document).encode()})
+
+    app.state = None  # type: ignore[attr-defined]
+    return app
+
+
+async def init_app_state(engine: Any, state: Any, arguments: Any, tasks: tuple[str, ...]) -> None:
+    engine.applications += 1
+
+
 _MODULES = {
     "vllm": (AsyncEngineArgs, SamplingParams, PoolingParams),
+    "vllm.entrypoints": (),
+    "vllm.entrypoints.launchers": (),
+    "vllm.entrypoints.launchers.api_server": (),
+    "vllm.entrypoints.launchers.api_server.app_state": (init_app_state,),
+    "vllm.entrypoints.launchers.app": (build_app,),
+    "vllm.entrypoints.launchers.cli_args": (make_arg_parser,),
     "vllm.exceptions": (VLLMClientError, GracefulHTTPError),
     "vllm.inputs": (tokens_input,),
     "vllm.lora": (),
     "vllm.lora.request": (LoRARequest,),
     "vllm.sampling_params": (RequestOutputKind, StructuredOutputsParams),
+    "vllm.utils": (),
+    "vllm.utils.argparse_utils": (FlexibleArgumentParser,),
     "vllm.v1": (),
     "vllm.v1.engine": (),
     "vllm.v1.engine.async_llm": (AsyncLLM,),

@@ -28,7 +28,7 @@ async def test_settings_are_torchserves(tmp_path: Path) -> None:
         {"parallelType": "custom", "parallelLevel": 2},
         model_path="weights",
         adapters={"a": "adapter", "b": "org/other"},
-        vllm_engine_config={"max_num_seqs": 6, "swap_space": 4},
+        vllm_engine_config={"max_num_seqs": 6, "swap_space": 4, "tool_call_parser": "p"},
     ).start()
     arguments = bench.engine.arguments
 
@@ -42,7 +42,7 @@ async def test_settings_are_torchserves(tmp_path: Path) -> None:
         "vllm_engine_config: vLLM 0.32.0 does not know swap_space, it is ignored"
     ]
     assert bench.handler._ms_concurrency == 14
-    assert bench.handler._ms_endpoints == {CHAT: False, COMPLETIONS: False}
+    assert bench.handler._ms_endpoints == {CHAT: False, COMPLETIONS: False, "*": False}
 
 
 async def test_version_that_is_not_tested_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,224 @@
+"""``vllm_handler`` beside vLLM's own application, over one engine: the same requests, the same answers.
+
+In an environment of its own, see .ci/run; the engine needs half a minute to start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import warnings
+from contextlib import asynccontextmanager
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+from tests.differential.tiny_models import make_bert, make_llama
+from tests.handlers.language.vllm_bench import Bench
+
+from modelserver_handlers.errors import PredictionException
+from modelserver_handlers.language.chat import CHAT, COMPLETIONS
+from modelserver_handlers.language.embedding import EMBEDDINGS, SCORE
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed; .ci/run has a lane for it"),
+    pytest.mark.timeout(600),
+]
+
+USER = {"role": "user", "content": "What is a tensor?"}
+MESSAGES = [USER]
+SETTINGS = {
+    "max_model_len": 128,
+    "max_num_seqs": 8,
+    "dtype": "float32",
+    "enforce_eager": True,
+    "gpu_memory_utilization": 0.1,
+}
+SCHEMA = {
+    "type": "object",
+    "properties": {"a": {"enum": [1, 2]}},
+    "required": ["a"],
+    "additionalProperties": False,
+}
+BAD_SCHEMA = {"name": "s", "schema": {"type": "strange"}}
+CHATS: list[dict[str, Any]] = [
+    {"max_tokens": 8},
+    {"max_completion_tokens": 4, "seed": 7, "temperature": 0.9, "top_p": 0.8, "top_k": 20, "min_p": 0.01},
+    {},
+    {"max_tokens": 6, "n": 2, "seed": 3, "temperature": 1.0},
+    {"max_tokens": 6, "logprobs": True, "top_logprobs": 2},
+    {"max_tokens": 6, "logprobs": True},
+    {"max_tokens": 20, "stop": ["e", "zz"]},
+    {"max_tokens": 8, "frequency_penalty": 1.5, "presence_penalty": 0.5, "logit_bias": {"7": -100, "9": 5}},
+    {"max_tokens": 8, "repetition_penalty": 1.3, "min_tokens": 8, "bad_words": ["the"], "ignore_eos": True},
+    {
+        "max_tokens": 12,
+        "response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": SCHEMA}},
+    },
+    {"max_tokens": 8, "stop_token_ids": [40, 41, 42], "allowed_token_ids": [39, 40, 50]},
+    {
+        "max_tokens": 4,
+        "messages": [
+            {"role": "system", "content": "Be short."},
+            USER,
+            {"role": "assistant", "content": "No."},
+            USER,
+        ],
+    },
+    {
+        "max_tokens": 4,
+        "messages": [
+            {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}
+        ],
+    },
+]
+COMPLETED: list[dict[str, Any]] = [
+    {"prompt": "A tensor is", "max_tokens": 8},
+    {"prompt": "A tensor is"},
+    {"prompt": ["A tensor", "A matrix is"], "max_tokens": 4, "n": 2, "seed": 5, "temperature": 0.7},
+    {"prompt": [4, 8, 15, 16], "max_tokens": 5, "logprobs": 2},
+    {"prompt": [[4, 8], [15]], "max_tokens": 5, "logprobs": 0},
+    {"prompt": "A tensor is", "max_tokens": 4, "echo": True},
+]
+REFUSED: list[tuple[str, dict[str, Any]]] = [
+    (CHAT, {"messages": [{"role": "judge", "content": "a"}]}),
+    (CHAT, {"messages": [{"role": "user", "content": "word " * 300}]}),
+    (CHAT, {"messages": MESSAGES, "max_tokens": 500}),
+    (CHAT, {"messages": MESSAGES, "temperature": -1}),
+    (CHAT, {"messages": MESSAGES, "min_p": 3}),
+    (CHAT, {"messages": MESSAGES, "model": "nobody"}),
+    (CHAT, {"messages": MESSAGES, "response_format": {"type": "json_schema", "json_schema": BAD_SCHEMA}}),
+    (COMPLETIONS, {"prompt": [100_000]}),
+]  # fmt: skip
+
+
+class Both:
+    """The handler, and vLLM's application over its engine."""
+
+    def __init__(self, bench: Bench, client: httpx.AsyncClient) -> None:
+        self.bench = bench
+        self._client = client
+
+    async def reference(self, endpoint: str, fields: dict[str, Any]) -> httpx.Response:
+        return await self._client.post(f"/{endpoint}", json={"model": "m", **fields})
+
+
+@asynccontextmanager
+async def started(folder: Path) -> AsyncIterator[Both]:
+    bench = Bench(str(folder), model_path=".", vllm_engine_config={**SETTINGS, "served_model_name": ["m"]})
+    await bench.start()
+    try:
+        async with httpx.AsyncClient(
+            transport=await application(bench, folder), base_url="http://v"
+        ) as client:
+            yield Both(bench, client)
+    finally:
+        bench.engine.shutdown()
+
+
+async def application(bench: Bench, folder: Path) -> httpx.ASGITransport:
+    """vLLM's own, over the engine of the handler."""
+    from vllm.entrypoints.launchers.api_server.app_state import init_app_state
+    from vllm.entrypoints.launchers.app import build_app
+    from vllm.entrypoints.launchers.cli_args import make_arg_parser
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+    flags = ["--model", str(folder), "--served-model-name", "m"]
+    arguments = make_arg_parser(FlexibleArgumentParser()).parse_args(flags)
+    tasks = await bench.engine.get_supported_tasks()
+    with warnings.catch_warnings(action="ignore"):
+        app = build_app(arguments, tasks, bench.engine.model_config)
+        await init_app_state(bench.engine, app.state, arguments, tasks)
+    return httpx.ASGITransport(app=app)
+
+
+def bare(document: Any) -> Any:
+    """Without ids, times, and what only vLLM's application says of itself; null is as good as nothing."""
+    if isinstance(document, list):
+        return [bare(each) for each in document]
+    if not isinstance(document, dict):
+        return document
+    left_out = ("id", "created", "system_fingerprint")
+    items = {name: bare(value) for name, value in document.items() if name not in left_out}
+    return {name: value for name, value in items.items() if value is not None}
+
+
+def events_of(text: str) -> list[Any]:
+    """The documents of a stream, by choice; a busy engine joins tokens, so texts are joined here, too."""
+    *lines, done, nothing = text.split("\n\n")
+    assert (done, nothing) == ("data: [DONE]", "")
+    events = [bare(json.loads(line.removeprefix("data: "))) for line in lines]
+    merged: list[Any] = []
+    for event in sorted(events, key=lambda each: each["choices"][0]["index"] if each["choices"] else 1 << 20):
+        last = merged[-1] if merged else None
+        if last is not None and _joins(last, event):
+            _join(last, event)
+        else:
+            merged.append(event)
+    return merged
+
+
+def _joins(last: Any, event: Any) -> bool:
+    choices = [*last["choices"], *event["choices"]]
+    is_of_one = len(choices) == 2 and choices[0]["index"] == choices[1]["index"]
+    return is_of_one and "role" not in choices[0].get("delta", ())
+
+
+def _join(last: Any, event: Any) -> None:
+    (mine,), (other,) = last["choices"], event["choices"]
+    if "text" in mine:
+        mine["text"] += other.pop("text")
+    else:
+        mine["delta"]["content"] += other.pop("delta")["content"]
+    for name, values in other.pop("logprobs", {}).items():
+        mine["logprobs"][name] += values
+    mine.update(other)
+
+
+@pytest.mark.asyncio
+async def test_answers_are_those_of_vllms_application(tmp_path: Path) -> None:
+    """Documents, events and statuses of refusals, but for ids and times; who leaves is aborted."""
+    async with started(make_llama(tmp_path)) as both:
+        bench = both.bench
+        chats = [(CHAT, {"temperature": 0, "messages": MESSAGES, **fields}) for fields in CHATS]
+        for endpoint, fields in chats + [(COMPLETIONS, {"temperature": 0, **each}) for each in COMPLETED]:
+            reference = await both.reference(endpoint, fields)
+            assert bare(await bench.whole(endpoint, **fields)) == bare(reference.json()), fields
+            streamed = {**fields, "stream": True, "stream_options": {"include_usage": True}}
+            reference = await both.reference(endpoint, streamed)
+            assert events_of(await bench.send(endpoint, **streamed)) == events_of(reference.text), fields
+        for endpoint, fields in REFUSED:
+            status = (await both.reference(endpoint, fields)).status_code
+            with pytest.raises(PredictionException) as refusal:
+                await bench.send(endpoint, **fields)
+            assert (refusal.value.error_code, status) in [(400, 400), (404, 404)], fields
+        call = asyncio.create_task(bench.send(CHAT, stream=True, messages=MESSAGES, ignore_eos=True))
+        await asyncio.sleep(0.2)
+        call.cancel()
+        await asyncio.wait([call])
+        assert (call.cancelled(), bench.engine.get_num_unfinished_requests()) == (True, 0)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("scores", [False, True])
+async def test_pooling_models_are_those_of_vllms_application(scores: bool, tmp_path: Path) -> None:
+    """Vectors, and scores of models that read both texts or make vectors of them."""
+    texts = ["a tensor", "the gradient of a tensor"]
+    async with started(make_bert(tmp_path, scores=scores)) as both:
+        reference = (await both.reference(SCORE, {"text_1": [texts[0]] * 2, "text_2": texts})).json()
+        rows = await both.bench.rows(SCORE, *([texts[0], each] for each in texts))
+        assert [row["score"] for row in rows] == pytest.approx(
+            [each["score"] for each in reference["data"]], abs=1e-5
+        )
+        assert sum(row["tokens"] for row in rows) == reference["usage"]["prompt_tokens"]
+        if not scores:
+            reference = (await both.reference(EMBEDDINGS, {"input": texts})).json()
+            rows = await both.bench.rows(EMBEDDINGS, *texts)
+            for row, each in zip(rows, reference["data"], strict=True):
+                assert row["embedding"] == pytest.approx(each["embedding"], abs=1e-5)
