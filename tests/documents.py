@@ -7,6 +7,7 @@ import json
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from modelserver.ext.openai.routes import add_models, describe_endpoints
 from modelserver.ext.recording.routes import add_recording
 from modelserver.ext.rollout.routes import add_traffic
 from modelserver.ext.triton.routes import add_triton
@@ -40,6 +41,8 @@ def listener(kind: str, *, tokens: Any = None, recorder: Any = None, **changed: 
             added.append(lambda app, _: add_recording(app, nothing, recorder))
     if "inference" in roles:
         added.append(lambda app, _: add_workflow_inference(app, nothing))
+        added.append(lambda app, _: add_models(app, nothing))
+        added.append(lambda app, _: describe_endpoints(app))
         if values["ts_open_inference_protocol"]:
             added.append(lambda app, _: add_triton(app, services))
     return build_app(roles, services, added)

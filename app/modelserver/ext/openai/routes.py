@@ -44,6 +44,37 @@ class ListedModels(TypedDict):
     models: list[str]
 
 
+class OpenAIErrorFields(TypedDict):
+    """What went wrong."""
+
+    message: str
+    type: str
+    param: None
+    code: str | None
+
+
+class OpenAIError(TypedDict):
+    """An error for clients of OpenAI's API."""
+
+    error: OpenAIErrorFields
+
+
+_MISSING = {
+    404: (OpenAIError, "No such model or version."),
+    503: (OpenAIError, "No worker serves the model, or the server is stopping."),
+}
+_ERRORS = {
+    **_MISSING,
+    400: (OpenAIError, "The request is invalid, or the model does not serve this endpoint."),
+    401: (OpenAIError, "The token is wrong."),
+    413: (OpenAIError, "The body is larger than max_request_size."),
+    429: (OpenAIError, "The queue is full."),
+    500: (OpenAIError, "The model or its worker failed."),
+    504: (OpenAIError, "The deadline passed."),
+    507: (OpenAIError, "A worker ran out of memory."),
+}
+
+
 def add_models(app: Application, registry: Registry) -> None:
     """Adds the list of models and the document of one, also below ``/openai``."""
 
@@ -66,7 +97,8 @@ def add_models(app: Application, registry: Registry) -> None:
         add(list_models, listing, f"{word}_listModels", about, ListedModels)
         path = f"get {prefix}/v1/models/{{name}}"
         about = "One model, for KServe's V1 protocol and OpenAI's API."
-        add(show_model, path, f"{word}_model", about, OneModel, (404, 503))
+        errors: Any = {"responses": _MISSING} if prefix else {"errors": (404, 503)}
+        add(show_model, path, f"{word}_model", about, OneModel, **errors)
 
 
 _MESSAGES = [{"role": "user", "content": "What is a tensor?"}]
@@ -78,7 +110,6 @@ _ENDPOINTS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("rerank", "Sort documents by how well they fit a query.", {"query": "tensor", "documents": ["a", "b"]}),
     ("score", "Say how well pairs of texts fit.", {"text_1": "tensor", "text_2": ["a", "b"]}),
 )
-_ERRORS = (400, 404, 413, 500, 503, 504, 507)
 
 
 def describe_endpoints(app: Application) -> None:
@@ -87,8 +118,7 @@ def describe_endpoints(app: Application) -> None:
         for path, about, example in _ENDPOINTS:
             body = JsonBody(Body, "As OpenAI's API has it.", {"model": "my-model", **example})
             line, name = f"post {prefix}/v1/{path}", f"{word}_{path.replace('/', '_')}"
-            unlisted = bool(prefix)
-            app.describe("OpenAI", line, name, about, Body, _ERRORS, body=body, unlisted=unlisted)
+            app.describe("OpenAI", line, name, about, Body, responses=_ERRORS, body=body)
 
 
 def _described(model: ModelVersion) -> OpenAIModel:
