@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import shutil
 import signal
 import threading
 from typing import TYPE_CHECKING
@@ -442,6 +443,30 @@ def test_requests_can_be_tried(page: Page, kind: str, size: str) -> None:
     assert int(cells[3]) >= 1
     assert all(cell.endswith("s") for cell in (cells[1], cells[4], cells[5]))
     assert {"predictions": "got", "v1": "predictions", "v2": "outputs"}[kind] in answer
+
+
+def test_chat_shows_the_answer_and_its_speed(
+    page: Page, server: Server, store: Path, model_store: Path
+) -> None:
+    """Models without a chat do not have the box; an error of the model is shown in it."""
+    box = page.get_by_role("region", name="Chat")
+    select(page, "steady")
+    assert box.count() == 0
+    shutil.copy(model_store / "chatty.mar", store)
+    server.registered("chatty.mar")
+    select(page, "chatty")
+    box.get_by_label("Message").fill("count 20")
+    box.get_by_label("Message").press("Enter")
+    box.get_by_text("20 tokens").wait_for()
+    texts = box.get_by_role("log").locator("p").all_inner_texts()
+    box.get_by_label("Message").fill("fail")
+    box.get_by_role("button", name="Send").click()
+    box.get_by_text("no more words").or_(box.get_by_text("Prediction failed")).wait_for()
+    server.unregister("chatty")
+    select(page, "steady")
+
+    assert texts[0] == "count 20"
+    assert texts[1].split() == [str(number) for number in range(20)]
 
 
 def test_what_would_happen_if(page: Page, server: Server, load: None) -> None:

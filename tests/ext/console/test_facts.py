@@ -44,7 +44,7 @@ def model(*workers: Any, name: str = "m", options: ModelOptions | None = None, e
     )  # fmt: skip
     return SimpleNamespace(
         name=name, version="1.0", url=f"{name}.mar", runtime="python", options=options or ModelOptions(),
-        pool=pool, loaded_at_startup=True, replacement=None, traffic=None,
+        pool=pool, endpoints={}, loaded_at_startup=True, replacement=None, traffic=None,
         metrics=ServerMetrics().model(name, "1.0"),
     )  # fmt: skip
 
@@ -202,3 +202,11 @@ async def test_facts_of_many_models_are_looked_at_in_turn(monkeypatch: pytest.Mo
 
     assert "".join(looked) == "abcabca"
     assert [list(each["figures"]) for each in events] == [["a/1.0", "b/1.0", "c/1.0"]] * 5
+
+
+def test_endpoints_of_a_language_model_are_known() -> None:
+    """The page has a chat for those that have one."""
+    item = model(worker())
+    item.endpoints = {"v1/completions": False, "v1/chat/completions": False}
+
+    assert facts_of(item, is_default=True)["endpoints"] == ["v1/chat/completions", "v1/completions"]

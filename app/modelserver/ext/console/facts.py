@@ -164,6 +164,7 @@ def facts_of(model: ModelVersion, *, is_default: bool) -> dict[str, Any]:
     return {
         **{key: value for key, value in described.items() if value is not None},
         "default": is_default,
+        "endpoints": sorted(model.endpoints),
         "state": _state(model),
         "failure": failure[-_MOST_FAILURE:],
         "queueSize": model.pool.limits.max_requests,

@@ -1,6 +1,7 @@
 // The view of one version.
 
 import { Change } from "./change.js";
+import { Chat } from "./chat.js";
 import { h, section, setText, table } from "./dom.js";
 import { Estimate } from "./estimate.js";
 import { Plots, errorText } from "./plots.js";
@@ -23,6 +24,7 @@ export class ModelView {
     this.plots = new Plots();
     this.workers = new Workers();
     this.change = new Change(guarded);
+    this.chat = new Chat(guarded);
     this.try = new Try(guarded);
     this.estimate = new Estimate(guarded, (values) => this.change.propose(values));
     this.options = h("tbody");
@@ -35,7 +37,7 @@ export class ModelView {
       h("div", { class: "title-row" }, this.name, this.state, this.errors, this.about),
       this.banner, this.errorBanner, this.plots.element,
       h("div", { class: "pair" }, this.workers.element, this.change.element),
-      this.try.element, this.estimate.element, section("Options", options),
+      this.chat.element, this.try.element, this.estimate.element, section("Options", options),
     ];
   }
 
@@ -50,6 +52,7 @@ export class ModelView {
     this.tellErrors(facts.errors);
     this.workers.update(facts);
     this.change.update(facts);
+    this.chat.update(facts);
     this.try.update(facts);
     this.estimate.update(facts);
     this.tellOptions(facts, summaries);
@@ -93,6 +96,7 @@ export class ModelView {
 
   close() {
     this.plots.close();
+    this.chat.close();
     this.try.take(null);
   }
 }
