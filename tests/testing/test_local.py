@@ -62,6 +62,24 @@ def test_chat_is_answered_at_its_endpoint(tmp_path: Path) -> None:
     assert events.content_type.startswith("text/event-stream")
 
 
+def test_application_gets_any_method_and_path(tmp_path: Path) -> None:
+    """As it is, in a worker."""
+    (tmp_path / "shop.py").write_text(
+        "from starlette.applications import Starlette\n"
+        "from starlette.responses import PlainTextResponse\n"
+        "from starlette.routing import Route\n"
+        "def show(request):\n"
+        "    return PlainTextResponse(f'{request.method} {request.query_params}', 202)\n"
+        "app = Starlette(routes=[Route('/items/{key}', show, methods=['DELETE'])])\n"
+    )
+    with testing.client(tmp_path / "shop.py") as client:
+        answer = client.request("DELETE", "/predictions/shop/items/5?a=b")
+        unknown = client.request("GET", "/predictions/shop/items/5")
+
+    assert (answer.status, answer.body) == (202, b"DELETE a=b")
+    assert unknown.status == 405
+
+
 def test_an_annotated_function_is_served_by_every_protocol(script: Path) -> None:
     """It is served over every protocol, with batches and its signature, as predict of a class is."""
     with testing.client(f"{script}:longest", batch_size=2) as client:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 _GRACE = 2.0  # seconds for workers to end by themselves
 
-EngineRequest = tuple[str, bytes, "Mapping[str, str]"]  # path, body and headers of a request
+EngineRequest = tuple[str, str, bytes, "Mapping[str, str]"]  # method, path, body and headers of a request
 
 
 class Engine:
@@ -50,7 +50,7 @@ class Engine:
         """The answers to requests that arrive at the same moment."""
         loop = asyncio.get_running_loop()
         answers: list[asyncio.Future[Answer]] = []
-        for path, body, headers in requests:
+        for method, path, body, headers in requests:
             target = self.api.find(path.encode())
             if target is None:
                 raise ValueError(f"{path!r} is not a path for inference")
@@ -58,7 +58,7 @@ class Engine:
             answers.append(ended)
             pairs = ((name.lower(), value) for name, value in headers.items())
             lines = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in pairs]
-            self.api.serve(Loopback(ended).exchange(target, body, lines))
+            self.api.serve(Loopback(ended).exchange(target, body, lines, method.encode()))
         return list(await asyncio.gather(*answers))
 
 

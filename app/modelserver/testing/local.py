@@ -161,12 +161,21 @@ class Client:
 
         Raises ValueError for another path.
         """
-        (answer,) = self.post_all([(path, body, headers)])
+        return self.request("POST", path, body, headers)
+
+    def request(
+        self, method: str, path: str, body: Any = b"", headers: Mapping[str, str] | None = None
+    ) -> Answer:
+        """The answer to a request of this method, as ASGI applications take them.
+
+        Raises ValueError for a path that is not for inference.
+        """
+        (answer,) = self.run(self._opened.send([_engine_request(method, path, body, headers)]))
         return answer
 
     def post_all(self, requests: Sequence[tuple[str, Any, Mapping[str, str] | None]]) -> list[Answer]:
         """The answers to requests that arrive together, each a path, a body and headers."""
-        return self.run(self._opened.send([_engine_request(*request) for request in requests]))
+        return self.run(self._opened.send([_engine_request("POST", *request) for request in requests]))
 
     # -- the model
 
@@ -203,10 +212,10 @@ class Client:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
 
-def _engine_request(path: str, body: Any, headers: Mapping[str, str] | None) -> EngineRequest:
+def _engine_request(method: str, path: str, body: Any, headers: Mapping[str, str] | None) -> EngineRequest:
     content, kind = as_body(body)
     own = {name.lower(): value for name, value in (headers or {}).items()}
-    return path, content, {**({"content-type": kind} if kind else {}), **own}
+    return method, path, content, {**({"content-type": kind} if kind else {}), **own}
 
 
 def _configured(
