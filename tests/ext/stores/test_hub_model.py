@@ -139,9 +139,9 @@ def test_engine_and_task_can_be_chosen(tmp_path: Path, monkeypatch: pytest.Monke
     config, _ = parse_model_config((automatic / "model-config.yaml").read_text())
 
     assert (handler, settings["task"]) == ("vllm_handler", "embeddings")
-    assert settings["vllm_engine_config"] == {"trust_remote_code": True}
+    assert settings["vllm_engine_config"] == {"runner": "pooling", "trust_remote_code": True}
     assert read(automatic)[1] == "vllm_handler"
-    assert (config.async_communication, config.min_workers, config.max_workers) == (True, 1, 1)
+    assert (config.min_workers, config.max_workers, config.startup_timeout) == (1, 1, 1200)
     assert read(lay_out(folder, URL, HubOptions(engine="transformers"), tmp_path))[1].endswith(
         "TextGeneration"
     )

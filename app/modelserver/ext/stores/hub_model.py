@@ -162,8 +162,8 @@ def _describe(made: Path, name: str, task: str, engine: str, options: HubOptions
         alone = {"minWorkers": 1, "maxWorkers": 1, "batchSize": 1}
         config = {**alone, "startupTimeout": _PATIENCE, "responseTimeout": _PATIENCE}
     if engine == "vllm":
-        config["asyncCommunication"] = True
-        handler = {"model_path": _MODEL, "task": task, "vllm_engine_config": trust}
+        runner = {"runner": "pooling"} if task in (EMBEDDINGS, RERANK) else {}
+        handler = {"model_path": _MODEL, "task": task, "vllm_engine_config": {**runner, **trust}}
     (made / MANIFEST_PATH).parent.mkdir(mode=0o700)
     model = {
         "modelName": name,
