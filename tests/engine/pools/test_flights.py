@@ -68,6 +68,23 @@ async def test_only_what_has_started_is_lost(
     assert not flights.in_flight
 
 
+@pytest.mark.parametrize(
+    ("endpoints", "count"), [({"v1/chat/completions": False}, 1), ({"*": False}, 2), ({}, 2)]
+)
+async def test_answers_that_have_not_begun_may_be_generated_again(
+    process: PlayedProcess, endpoints: dict[str, bool], count: int
+) -> None:
+    """Those of language models; any other application may have done what must not be done twice."""
+    flights = fly(process)
+    flights.loaded(Loaded(concurrency=8, endpoints=endpoints))
+    sent = [batch() for _ in range(2)]
+    for each in sent:
+        flights.send(each)
+    sent[0].parcels[0].request.began = 1.0
+
+    assert flights.lost(None, idempotent=False, failed=True) == (sent[:count], sent[count:])
+
+
 async def test_reserve_follows_the_cost(process: PlayedProcess) -> None:
     """Quick handlers hold several batches in reserve, and lose that with the first slow one."""
     flights = fly(process)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from modelserver.ext.stores.hub_model import HubOptions, archive_of
-
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -49,9 +47,13 @@ class Stores:
         return path, use, address.name
 
     def without_options(self, url: str) -> str:
+        from modelserver.ext.stores.hub_model import HubOptions  # noqa: PLC0415 - see above
+
         return HubOptions.split(url)[0]
 
     def lay_out(self, folder: Path, url: str, workdir: Path) -> Path | None:
+        from modelserver.ext.stores.hub_model import archive_of  # noqa: PLC0415 - see above
+
         return archive_of(folder, url, workdir)
 
     async def names(self, url: str) -> list[str]:
