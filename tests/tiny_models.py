@@ -90,18 +90,45 @@ def vit(folder: Path) -> Any:
     return network
 
 
-def wav2vec2(folder: Path) -> Any:
-    """A Wav2Vec2 that classifies sound of 1,000 samples a second."""
+def yolos(folder: Path) -> Any:
+    """A YOLOS that finds three things in pictures, all over the place."""
     import torch
-    from transformers import Wav2Vec2Config, Wav2Vec2FeatureExtractor, Wav2Vec2ForSequenceClassification
+    from transformers import YolosConfig, YolosForObjectDetection
 
     torch.manual_seed(0)
+    settings = YolosConfig(
+        image_size=[16, 16], patch_size=4, num_detection_tokens=3, num_labels=4,
+        use_mid_position_embeddings=False, **_BERT,
+    )  # fmt: skip
+    network = YolosForObjectDetection(settings).eval()
+    network.save_pretrained(folder)
+    size = {"shortest_edge": 16, "longest_edge": 32}
+    processor = {"image_processor_type": "YolosImageProcessor", "size": size}
+    (folder / "preprocessor_config.json").write_text(json.dumps(processor))
+    return network
+
+
+def wav2vec2(folder: Path, head: str = "ForSequenceClassification") -> Any:
+    """A Wav2Vec2 for sound of 1,000 samples a second; ``ForCTC``: it hears letters."""
+    import torch
+    import transformers
+    from transformers import Wav2Vec2Config, Wav2Vec2CTCTokenizer, Wav2Vec2FeatureExtractor
+
+    torch.manual_seed(0)
+    labels = 3
+    if head == "ForCTC":
+        vocabulary = {letter: place for place, letter in enumerate(["<pad>", "<unk>", "|", *"abcdefgh"])}
+        (folder / "letters.json").write_text(json.dumps(vocabulary))
+        special: dict[str, Any] = {"bos_token": None, "eos_token": None}
+        Wav2Vec2CTCTokenizer(str(folder / "letters.json"), **special).save_pretrained(folder)
+        labels = len(vocabulary)
     settings = Wav2Vec2Config(
         conv_dim=(8, 8), conv_stride=(5, 2), conv_kernel=(10, 3), num_conv_pos_embeddings=4,
-        num_conv_pos_embedding_groups=2, num_feat_extract_layers=2, classifier_proj_size=8, num_labels=3,
+        num_conv_pos_embedding_groups=2, num_feat_extract_layers=2, classifier_proj_size=8,
+        num_labels=labels, vocab_size=labels, pad_token_id=0,
         **_BERT,
     )  # fmt: skip
-    network = Wav2Vec2ForSequenceClassification(settings).eval()
+    network = getattr(transformers, f"Wav2Vec2{head}")(settings).eval()
     network.save_pretrained(folder)
     Wav2Vec2FeatureExtractor(sampling_rate=1000).save_pretrained(folder)
     return network

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import io
+import runpy
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from PIL import Image
 from tests import tiny_models
-from tests.e2e.serving import Home, Server, serving
+from tests.e2e.serving import ROOT, Home, Server, serving
 from tests.object_stores import hub
 
 if TYPE_CHECKING:
@@ -94,6 +95,24 @@ def test_model_of_the_hub_is_served(server: Server) -> None:
     assert server.describe("tiny")["modelUrl"] == url
     assert server.describe("tiny")["batchSize"] == 32
     server.home.wait_for_log("Downloading tiny: 100 %")
+
+
+def test_example_finds_sentences_with_the_same_words(
+    server: Server, folders: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The model is built, served and searched, as its README has it."""
+    example = ROOT / "examples" / "embeddings"
+    runpy.run_path(str(example / "build.py"))["build"](folders / "search")
+    server.registered("search", initial_workers=1)
+    monkeypatch.setattr("sys.argv", ["search.py", "dogs in the garden"])
+    address = str(server.inference.base_url)
+    source = (example / "search.py").read_text().replace("http://localhost:8080", address)
+    capsys.readouterr()
+    exec(compile(source, str(example / "search.py"), "exec"), {"__file__": str(example / "search.py")})
+
+    lines = capsys.readouterr().out.splitlines()
+    assert "A small dog sleeps in the garden." in lines[0]
+    assert len(lines) == 3
 
 
 @pytest.mark.parametrize(

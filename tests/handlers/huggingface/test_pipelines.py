@@ -156,6 +156,35 @@ def test_sound_is_answered_as_by_the_pipeline(tmp_path: Path) -> None:
     assert answers[3].startswith("the sound cannot be read")
 
 
+def test_detection_is_that_of_the_pipeline(tmp_path: Path) -> None:
+    """Pictures of one shape share a call; the threshold may be the client's."""
+    tiny_models.yolos(tmp_path)
+    bench = Bench(TaskPipeline, tmp_path, task="object-detection").load()
+    pictures = [png(20, 90), png(20, 50), png(30, 70)]
+    alone = pipeline("object-detection", tmp_path)
+    answers = bench.send(
+        *({"inputs": base64.b64encode(each).decode(), "parameters": {"threshold": 0.1}} for each in pictures)
+    )
+    expected = [alone(Image.open(io.BytesIO(each)).convert("RGB"), threshold=0.1) for each in pictures]
+
+    assert all(answers)
+    assert answers == nearly(expected)
+
+
+def test_speech_is_heard_as_by_the_pipeline(tmp_path: Path) -> None:
+    """Whatever shares the batch."""
+    tiny_models.wav2vec2(tmp_path, "ForCTC")
+    bench = Bench(TaskPipeline, tmp_path, task="automatic-speech-recognition").load()
+    noise = numpy.random.default_rng(0).integers(-9000, 9000, (3, 900)) / 32768
+    sounds = [noise[0], noise[1], noise[2][:400]]
+    alone = pipeline("automatic-speech-recognition", tmp_path)
+
+    answers = bench.send(*[wav(each) for each in sounds])
+
+    assert answers == [alone(each.astype("float32")) for each in sounds]
+    assert all(answer["text"] for answer in answers)
+
+
 def test_unknown_task_is_named(tmp_path: Path) -> None:
     """With those that there are."""
     with pytest.raises(ModelLoadError, match=r"task must be one of text-classification, .*, got juggling"):

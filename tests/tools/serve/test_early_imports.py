@@ -40,6 +40,7 @@ def test_what_other_sources_need(tmp_path: Path) -> None:
     assert needs_of(read_options(["torchvision://resnet18"])) == ("image_classifier", [])
     assert needs_of(read_options([str(model)])) == ("base_handler", [])
     assert needs_of(read_options([str(tmp_path)])) == ("", [])
+    assert needs_of(read_options(["hf://org/name"])) == ("modelserver_handlers.huggingface", [])
 
 
 @pytest.mark.parametrize("settings", [Settings(worker_start="spawn"), Settings(blacklist_env_vars="A")])

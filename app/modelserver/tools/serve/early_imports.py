@@ -11,6 +11,7 @@ from modelserver.engine.pools.preloading import heavy_imports
 from modelserver.engine.pools.spawner import Spawner, can_fork
 from modelserver.models.archives.urls import scheme
 from modelserver.surface.auth.operator_tokens import VARIABLES
+from modelserver.tools.serve.options import is_of_hub
 
 if TYPE_CHECKING:
     from modelserver.models.settings.settings import Settings
@@ -48,6 +49,8 @@ def needs_of(options: ServeOptions) -> tuple[str, list[str]]:
     """The built-in handler, and the modules, that workers will certainly import."""
     if scheme(options.registration.url or "") == "torchvision":
         return "image_classifier", []
+    if is_of_hub(options.registration.url or "", options.file):
+        return "modelserver_handlers.huggingface", []
     file = options.file
     if file is None or not file.is_file():
         return "", []
