@@ -27,7 +27,7 @@ _MOST_IN_ALL: Final = 60_000
 # 5,000 and what measures language models.
 _MOST_OF_BENCHMARKS: Final = 5_220
 # All lines of tests; the goal was 80,000 before there were language models.
-_MOST_OF_TESTS: Final = 116_000
+_MOST_OF_TESTS: Final = 117_000
 
 _MOST_METHODS: Final = 15
 _MOST_ATTRIBUTES: Final = 20
