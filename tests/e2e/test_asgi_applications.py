@@ -115,16 +115,6 @@ def test_compressed_body_is_inflated(client):
         assert client.put("/items/5", content=body, headers=head).status_code == 201
 
 
-def test_other_protocols_and_versions_are_refused(server, client):
-    """V1 has no paths below a model; versions of other models are still named."""
-    instances = server.v1("shop", [1])
-    unknown = httpx.get(f"http://127.0.0.1:{server.port}/predictions/nothing/1.0/items")
-
-    assert (instances.status_code, unknown.status_code) == (503, 404)
-    assert "below /predictions/NAME" in instances.json()["error"]
-    assert client.get("/items/1").status_code == 200
-
-
 def test_application_is_shut_down_with_its_model(server, client):
     """The end of its lifespan runs."""
     server.unregister("shop")

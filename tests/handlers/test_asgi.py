@@ -156,25 +156,17 @@ async def fails(scope: Any, receive: Any, send: Any) -> None:
     raise ValueError("oh")
 
 
-async def says_nothing(scope: Any, receive: Any, send: Any) -> None:
-    """Ends without a response."""
+@pytest.mark.parametrize("messages", [[], ["start"], ["body"], ["start", "body"], ["start", "unknown"]])
+@pytest.mark.parametrize("error", [None, ValueError, asyncio.CancelledError])
+async def test_failures_are_an_error_of_the_request(messages: list[str], error: Any) -> None:
+    """So is an end without the whole response, or a message that does not belong there."""
 
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        for kind in messages:
+            await send({"type": f"http.response.{kind}", "status": 200, "body": b"a", "more_body": True})
+        if error is not None:
+            raise error
 
-async def begins_with_the_body(scope: Any, receive: Any, send: Any) -> None:
-    await send({"type": "http.response.body", "body": b""})
-
-
-async def breaks_off(scope: Any, receive: Any, send: Any) -> None:
-    await send({"type": "http.response.start", "status": 200})
-    await send({"type": "http.response.body", "body": b"a", "more_body": True})
-
-
-async def is_cancelled(scope: Any, receive: Any, send: Any) -> None:
-    raise asyncio.CancelledError
-
-
-@pytest.mark.parametrize("app", [fails, says_nothing, begins_with_the_body, breaks_off, is_cancelled])
-async def test_failures_are_an_error_of_the_request(app: Any) -> None:
     with pytest.raises(PredictionException) as failure:
         await Bench(app).call.answer()
 
@@ -249,7 +241,7 @@ async def test_model_without_an_application_is_refused() -> None:
 
 async def test_request_of_another_protocol_is_refused() -> None:
     """One of V1, V2 or gRPC says nothing of method and path."""
-    model = ApplicationModel(says_nothing)
+    model = ApplicationModel(fails)
     context = Context("m", "/", None, 1, None, "0")._ms_of_request(BatchState(["r"]))
     with pytest.raises(PredictionException, match="below /predictions/NAME"):
         await model.handle([{"body": b""}], context)

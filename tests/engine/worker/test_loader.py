@@ -366,6 +366,7 @@ def test_tf32_is_allowed_on_gpus_as_in_torchserve(
 
 APPLICATION = "async def app(scope, receive, send): ...\n"
 ROUTE = "def item(key: int): ...\n"
+INSTANCE = "class App:\n    async def __call__(self, scope, receive, send): ...\napp = App()\n"
 HANDLER = "class Mine:\n    def handle(self, data, context): return data\n"
 
 
@@ -374,11 +375,7 @@ HANDLER = "class Mine:\n    def handle(self, data, context): return data\n"
     [
         (APPLICATION + ROUTE, "", "ApplicationModel"),
         (APPLICATION.replace("app", "api"), ":api", "ApplicationModel"),
-        (
-            "class App:\n    async def __call__(self, scope, receive, send): ...\napp = App()\n",
-            "",
-            "ApplicationModel",
-        ),
+        (INSTANCE, "", "ApplicationModel"),
         (APPLICATION + HANDLER, "", "Mine"),
         (APPLICATION + HANDLER, ":app", "ApplicationModel"),
         ("app = print\n" + HANDLER, "", "Mine"),

@@ -26,12 +26,12 @@ MODEL: Any = SimpleNamespace(name="m", version="1.0")
 class Bench:
     """The metrics of a server whose registry has some versions, and one request with its watcher."""
 
-    def __init__(self, seconds: float = 0.0, watcher: Watcher | None = None) -> None:
+    def __init__(self, seconds: float = 0.0) -> None:
         self.versions = {("m", "1.0")}
         self.metrics = ServerMetrics(hostname="h")
         registry: Any = SimpleNamespace(has=lambda *version: version in self.versions)
         self.meters = LanguageMeters(self.metrics, registry)
-        self.exchange: Any = SimpleNamespace(watcher=watcher)
+        self.exchange: Any = SimpleNamespace(watcher=None)
         self.meter = self.meters.watch(self.exchange)
         self.request = Request("r", [Row("r", 0)], [b""], time.monotonic() - seconds)
         self.watcher: Watcher = self.exchange.watcher
@@ -96,27 +96,8 @@ def test_handler_that_reports_nothing_has_no_tokens(parameters: bytes) -> None:
     bench = Bench()
     bench.request.deliver(0, [(Answer(0, parameters=parameters), b"")])
     bench.watcher.replied(200, b"", "application/json", b"")
-    refused = Bench()
-    refused.watcher.replied(503, b"", "application/json", b"")
-    refused.watcher.left()
 
-    assert bench.read("prompt_tokens_total") == refused.read("prompt_tokens_total") == 0
-    assert refused.read("streams") == 0
-
-
-def test_others_go_on_watching() -> None:
-    """Such as a recording."""
-    calls: list[str] = []
-
-    class Other(Watcher):
-        def replied(self, *_: Any) -> None:
-            calls.append("replied")
-
-    bench = Bench(watcher=Other())
-    bench.answer(prompt_tokens=1)
-    bench.watcher.replied(200, b"", "", b"")
-
-    assert (calls, bench.read("prompt_tokens_total")) == (["replied"], 1)
+    assert bench.read("prompt_tokens_total") == 0
 
 
 def test_versions_that_are_gone_have_no_series() -> None:
@@ -129,6 +110,7 @@ def test_versions_that_are_gone_have_no_series() -> None:
 
 def test_request_that_was_not_queued_is_not_measured() -> None:
     bench = Bench()
+    bench.watcher.replied(503, b"", "application/json", b"")
     watcher = bench.meters.watch(SimpleNamespace(watcher=None))  # type: ignore[arg-type]
     watcher.started(200, EVENTS, b"")
     watcher.ended(True)
@@ -139,11 +121,13 @@ def test_request_that_was_not_queued_is_not_measured() -> None:
 
 
 def test_tokens_of_embeddings_are_those_of_their_rows() -> None:
-    """The codec reports them when it joins the rows."""
+    """The codec reports them when it joins the rows; whoever watched before goes on."""
     bench = Bench()
     codec = OpenAI(RequestLimits(), None, meters=bench.meters)
     target = target_finder([(NAME, PATHS)])(b"/v1/embeddings")
-    exchange: Any = SimpleNamespace(target=target, body=b'{"model": "m", "input": ["a", "b"]}', watcher=None)
+    exchange: Any = SimpleNamespace(
+        target=target, body=b'{"model": "m", "input": ["a", "b"]}', watcher=Watcher()
+    )
     version: Any = SimpleNamespace(name="m", version="1.0", endpoints={"v1/embeddings": True})
     parsed = codec.read(exchange, version)
     request = Request("r", [Row("r", 0)] * 2, [b""] * 2, time.monotonic())

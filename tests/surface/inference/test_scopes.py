@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from modelserver.errors import BadRequest
 from modelserver.surface.http.connection_exchange import ConnectionExchange
 from modelserver.surface.inference.routes import target_finder
 from modelserver.surface.inference.scopes import scope_of, without_version
@@ -62,11 +61,6 @@ def test_scope_has_what_the_client_sent() -> None:
         "query_string": "q=a%20b&q=",
         "headers": [["cookie", "a=1"], ["accept", "é"], ["cookie", "b=2"]],
     }
-
-
-def test_web_sockets_are_refused() -> None:
-    with pytest.raises(BadRequest, match="WebSockets are not supported"):
-        scope(b"/predictions/m/1.0/ws", (b"Sec-WebSocket-Key", b"a"))
 
 
 @pytest.mark.parametrize(
