@@ -31,6 +31,13 @@ class LoadAgain(RuntimeError):
         self.variables = variables
 
 
+class WorkerUnusable(RuntimeError):
+    """This process cannot answer any more, for the reason in the message. Another one takes its place.
+
+    For handlers whose worker runs an event loop: requests of which nothing was sent are answered by others.
+    """
+
+
 class BadInput(ValueError):
     """An input that cannot be used; the message says why, in words for the client."""
 

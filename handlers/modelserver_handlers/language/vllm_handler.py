@@ -12,7 +12,7 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from modelserver_handlers.errors import BadInput, PredictionException
+from modelserver_handlers.errors import BadInput, PredictionException, WorkerUnusable, first_line
 from modelserver_handlers.handler_options import handler_settings
 from modelserver_handlers.language.chat import CHAT, COMPLETIONS
 from modelserver_handlers.language.embedding import EMBEDDINGS, RERANK, SCORE
@@ -22,7 +22,6 @@ from modelserver_handlers.language.vllm_answers import Answers
 from modelserver_handlers.language.vllm_application import VLLMApplication, is_route
 from modelserver_handlers.language.vllm_library import (
     Library,
-    leave,
     make_engine,
     read_settings,
     read_template,
@@ -118,12 +117,14 @@ class VLLMHandler:
         except BadInput as error:
             raise PredictionException(str(error), 400) from error
         except self._library.dead as error:
-            leave(error)
-            raise
+            raise WorkerUnusable(f"vLLM's engine has ended: {first_line(error)}") from error
         except self._library.full as error:
             raise PredictionException(str(error), 503) from error
         except self._library.refused as error:
             raise PredictionException(str(error), 400) from error
+
+    async def _ms_close(self) -> None:
+        self.engine.shutdown()
 
     # -- chats and completions
 

@@ -5,8 +5,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -124,13 +122,3 @@ def make_engine(library: Library, config: Mapping[str, Any], context: Context) -
     # Its log would be written, and its counters kept, for each token.
     arguments.setdefault("disable_log_stats", True)
     return library.engine.from_engine_args(library.engine_arguments(**arguments))
-
-
-def leave(error: Exception) -> None:
-    """Ends this process, whose engine has ended: the server starts another, which gets the requests that have
-    not been answered.
-    """
-    why = f"vLLM's engine has ended, and this worker with it: {first_line(error)}"
-    print(why, file=sys.stderr, flush=True)
-    sys.stdout.flush()
-    os._exit(1)

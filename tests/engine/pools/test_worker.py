@@ -346,6 +346,31 @@ async def test_process_with_a_broken_gpu_is_replaced_without_a_pause(
     assert worker.failures.last_end[1] == "Its GPU could not be used any more: AcceleratorError: CUDA error"
 
 
+@pytest.mark.parametrize(
+    ("output", "more", "lost"),
+    [
+        ("Traceback", "", WorkerDied),
+        ("torch.OutOfMemoryError: CUDA out of memory.", " The GPU's memory was exhausted.", OutOfMemory),
+    ],
+)
+async def test_worker_without_its_engine_says_why(
+    output: str, more: str, lost: type, make: Any, stage: Any, owner: Owner
+) -> None:
+    """It ends at once; what its engine printed tells of the GPU's memory."""
+    worker = make()
+    process = await stage.enter()
+    process.load()
+    worker.flights.send(batch())
+    process.output = output
+    process.say(Broken("the engine has ended", of_gpu=False))
+    process.exit("exited with status 1")
+    (await stage.enter(2)).load()
+
+    assert worker.failures.last_end is not None
+    assert worker.failures.last_end[1] == f"the engine has ended{more}"
+    assert [type(error) for *_, error in owner.lost] == [lost]
+
+
 async def test_gpu_that_breaks_again_and_again_starts_after_a_pause(make: Any, stage: Any) -> None:
     """Before anything is answered: as with other failures, the next process starts after a pause."""
     worker = make()

@@ -31,6 +31,7 @@ from modelserver.engine.worker.metrics import HandlerMetrics
 from modelserver.engine.worker.service import Service
 from modelserver_handlers import current_device
 from modelserver_handlers.context import Context
+from modelserver_handlers.errors import WorkerUnusable
 from modelserver_handlers.streaming import send_intermediate_predict_response
 
 if TYPE_CHECKING:
@@ -361,3 +362,22 @@ async def test_call_may_wait_until_its_client_has_read(bench: Any, monkeypatch: 
 
     assert await made.result() == (1, False, b"last")
     assert (waits, steps) == ([False, True], ["open", "closed"])
+
+
+async def test_worker_that_is_unusable_leaves_its_requests_to_others(
+    bench: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It says why, answers nothing, and ends."""
+    codes: list[int] = []
+    monkeypatch.setattr(os, "_exit", codes.append)
+
+    async def handle(data: Any, context: Any) -> Any:
+        raise WorkerUnusable("the engine has ended")
+
+    made = bench(handle)
+    made.ask(0)
+    broken, _ = await made.receive()
+    await made.task
+
+    assert broken == Broken("the engine has ended", of_gpu=False)
+    assert (codes, capsys.readouterr().err) == ([1], "the engine has ended\n")

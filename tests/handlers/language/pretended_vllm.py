@@ -188,11 +188,15 @@ class AsyncLLM:
         self.calls: list[tuple[Any, Any, str, Any]] = []
         self.aborted: list[str] = []
         self.applications = 0
+        self.is_shut_down = False
         self._tokenizer = Tokenizer(None if arguments.model == "plain" else TEMPLATE)
 
     @classmethod
     def from_engine_args(cls, arguments: AsyncEngineArgs) -> AsyncLLM:
         return cls(arguments)
+
+    def shutdown(self) -> None:
+        self.is_shut_down = True
 
     def get_tokenizer(self) -> Tokenizer:
         return self._tokenizer

@@ -10,7 +10,6 @@ from tests.handlers.language.pretended_vllm import pretend
 from tests.handlers.language.vllm_bench import Bench
 
 from modelserver_handlers.errors import ModelLoadError
-from modelserver_handlers.language import vllm_library
 from modelserver_handlers.language.chat import CHAT, COMPLETIONS
 
 if TYPE_CHECKING:
@@ -72,12 +71,3 @@ async def test_missing_library_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "vllm", None)
     with pytest.raises(ModelLoadError, match="pip install vllm"):
         await Bench().start()
-
-
-def test_leaving_says_why(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    codes: list[int] = []
-    monkeypatch.setattr(vllm_library.os, "_exit", codes.append)
-    vllm_library.leave(RuntimeError("out of memory\nmore"))
-
-    assert codes == [1]
-    assert capfd.readouterr().err == "vLLM's engine has ended, and this worker with it: out of memory\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 import subprocess
 import time
 from collections import deque
@@ -32,6 +33,7 @@ _BACKLOG = 1 << 20
 _OTHERS = 19
 
 _QUOTED = " Its last output was:\n"
+_OF_GPU_MEMORY = re.compile(r"(CUDA|HIP) out of memory|OutOfMemoryError")
 _NOTHING = " It printed nothing."
 
 _log = logging.getLogger("modelserver.model")
@@ -272,6 +274,11 @@ class Capture:
 def quote(output: str) -> str:
     """A worker's last output, for the end of an error message."""
     return f"{_QUOTED}{output}" if output.strip() else _NOTHING
+
+
+def was_out_of_gpu_memory(output: str) -> bool:
+    """Whether a worker's last output says so, as that of an engine in a process of its own."""
+    return _OF_GPU_MEMORY.search(output) is not None
 
 
 def without_quote(message: str) -> str:

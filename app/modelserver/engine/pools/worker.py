@@ -18,7 +18,7 @@ import msgspec
 
 from modelserver.engine.pools.flights import Flights
 from modelserver.engine.pools.memory_kills import kills
-from modelserver.engine.pools.output import quote, without_quote
+from modelserver.engine.pools.output import MAX_LINES, quote, was_out_of_gpu_memory, without_quote
 from modelserver.engine.pools.process import launch, started
 from modelserver.engine.pools.ranks import launch_ranks
 from modelserver.engine.pools.spec import WorkerState, WorkerTimes, backoff
@@ -297,6 +297,9 @@ class Worker:
         for_memory = process.for_memory if was_killed else False
         if for_memory is None:
             how += " (perhaps out of memory)"
+        if run.killed_because and was_out_of_gpu_memory(process.last_output(MAX_LINES)):
+            run.killed_because += " The GPU's memory was exhausted."
+            run.verdict = run.verdict or OutOfMemory()
         if run.outcome.done() and isinstance(run.outcome.result(), Loaded):
             self.failures.reason = run.killed_because or f"The worker {how}.{quote(process.last_output())}"
             _log.warning("Worker %s %s. Worker disconnected.", self.label, how)
@@ -401,7 +404,10 @@ class Worker:
             if self.flights.process is not None and isinstance(message, Loaded):
                 self._on_loaded(message)
         elif isinstance(message, Broken):
-            self._on_broken(message.reason)
+            if message.of_gpu:
+                self._on_broken(message.reason)
+            else:
+                self._run.killed_because = message.reason
         elif isinstance(message, Fitting):
             self._on_fitting(message.rows)
 

@@ -236,10 +236,11 @@ class LoadFailed(msgspec.Struct, frozen=True, array_like=True, tag="load_failed"
 class Broken(msgspec.Struct, frozen=True, array_like=True, tag="broken"):
     """Worker to server: its GPU cannot be used any more, for this ``reason``.
 
-    It begins no more batches: it answers the running one, and exits.
+    It begins no more batches: it answers the running one, and exits. Unless ``of_gpu``, it exits at once.
     """
 
     reason: str
+    of_gpu: bool = True
 
 
 class Fitting(msgspec.Struct, frozen=True, array_like=True, tag="fitting"):

@@ -10,18 +10,20 @@ import asyncio
 import inspect
 import logging
 import os
+import sys
 import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from modelserver.engine.wire.messages import Cancelled, Ping, Pong, Predict, Proceed, Stop
+from modelserver.engine.wire.messages import Broken, Cancelled, Ping, Pong, Predict, Proceed, Stop
 from modelserver.engine.worker import tracing
 from modelserver.engine.worker.metrics import HandlerMetrics
 from modelserver.engine.worker.service import leave_if_broken
 from modelserver.engine.worker.streaming import CLIENT_GONE, CallStream, unique_id
 from modelserver.engine.worker.work import check_contract
 from modelserver_handlers.current_device import enter_thread
+from modelserver_handlers.errors import WorkerUnusable
 from modelserver_handlers.streaming import ClientsGone
 
 if TYPE_CHECKING:
@@ -99,6 +101,13 @@ class AsyncCalls:
             self._channel.send(*self._service.finish(work, time.perf_counter() - started))
             leave_if_broken(self._service)
 
+    def _leave(self, error: WorkerUnusable) -> None:
+        """Ends the process without answering, so that others answer."""
+        self._channel.send(Broken(str(error), of_gpu=False))
+        self._channel.close()
+        print(error, file=sys.stderr, flush=True)
+        os._exit(1)
+
     async def _call(self, work: Work, indices: list[int]) -> None:
         service, state = self._service, self._service.state(work, indices)
         name = unique_id(work.rows[indices[0]].request_id, work.sequence, self._ids)
@@ -126,6 +135,8 @@ class AsyncCalls:
             if not work.cancelled:
                 broken_off = RuntimeError(f"the handler's call was cancelled: {error}")
                 service.fail(work, indices, broken_off, state)
+        except WorkerUnusable as error:
+            self._leave(error)
         except Exception as error:  # noqa: BLE001 - user code may raise anything
             service.fail(work, indices, error, state)
         else:
