@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import httpx
 import pytest
+from tests.e2e.blocks import BLOCKS
 from tests.e2e.chunks import BrokenOff, ChunkReader
 from tests.e2e.serving import Home, Server, serving, wait_until
+
+from modelserver import testing
 
 SHOP = "/predictions/shop"
 
@@ -113,6 +116,17 @@ def test_compressed_body_is_inflated(client):
         body = gzip.compress(f'{{"name": "{name}"}}'.encode())
         head = {"Content-Encoding": "gzip", "Content-Type": "application/json"}
         assert client.put("/items/5", content=body, headers=head).status_code == 201
+
+
+@pytest.mark.parametrize(
+    ("number", "path", "body"), [(1, "items/5?q=new", b'{"key":5,"q":"new"}'), (2, "name", b'"shop"')]
+)
+def test_applications_of_the_page_answer(number, path, body, tmp_path):
+    """Those of docs/handlers.md."""
+    text = BLOCKS[f"docs/handlers.md: An ASGI application: python {number}"].text
+    (tmp_path / "shop.py").write_text(text)
+    with testing.client(tmp_path / "shop.py") as client:
+        assert client.request("GET", f"{SHOP}/{path}").body == body
 
 
 def test_application_is_shut_down_with_its_model(server, client):
