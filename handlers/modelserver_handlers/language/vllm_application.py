@@ -38,7 +38,7 @@ class VLLMApplication:
     Args:
         engine: of the handler.
         settings: ``vllm_engine_config``; what is not the application's is the engine's.
-        names: that requests use for the model.
+        names: that requests use for the model, first its own.
         adapters: their paths by name.
     """
 
@@ -70,7 +70,10 @@ class VLLMApplication:
 
     async def _make(self) -> Any:
         build_app, init_app_state, parser = await asyncio.to_thread(_import)
-        adapters = [f"{name}={path}" for name, path in self._adapters.items()]
+        model = self._names[0]
+        adapters = [
+            f"{prefix}{name}={path}" for name, path in self._adapters.items() for prefix in ("", f"{model}/")
+        ]
         flags = ["--model", self._settings["model"], "--served-model-name", *self._names]
         arguments = parser.parse_args([*flags, "--lora-modules", *adapters] if adapters else flags)
         for name, value in self._settings.items():

@@ -150,7 +150,10 @@ class VLLMHandler:
         return await (answers.stream(calls, sizes) if request.stream else answers.whole(calls, sizes))
 
     def _adapter(self, name: str, model: str) -> Any:
-        """The adapter that a request's ``model`` names, None for the model itself."""
+        """The adapter that a request names, alone or after the model; None for the model itself."""
+        own, _, adapter = name.partition("/")
+        if own.partition(":")[0] == model and adapter:
+            name = adapter
         if name in self.adapters:
             return self.adapters[name]
         if name and name.partition(":")[0] != model and name not in self._names:

@@ -54,7 +54,14 @@ def test_paths_are_those_of_three_servers(path: str, route: Route) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "model_name", "version"), [("m", "m", None), ("m:2.0", "m", "2.0"), ("m:", "m", None)]
+    ("name", "model_name", "version"),
+    [
+        ("m", "m", None),
+        ("m:2.0", "m", "2.0"),
+        ("m:", "m", None),
+        ("m:2/poet", "m", "2"),
+        ("m/poet", "m", None),
+    ],
 )
 def test_body_names_model_and_version(name: str, model_name: str, version: str | None) -> None:
     request = exchange("/v1/chat/completions", {"messages": [], "model": name})

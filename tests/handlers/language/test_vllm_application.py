@@ -66,5 +66,5 @@ async def test_it_has_the_settings_of_the_model() -> None:
     arguments = await bench.whole(tools=[{}])
 
     assert arguments["served_model_name"] == ["m", "some/model", "known"]
-    assert (arguments["lora_modules"], arguments["tool_call_parser"]) == (["poet=/p"], "hermes")
+    assert (arguments["lora_modules"], arguments["tool_call_parser"]) == (["poet=/p", "m/poet=/p"], "hermes")
     assert (arguments["model"], arguments["chat_template"]) == ("some/model", "{{ 1 }}")

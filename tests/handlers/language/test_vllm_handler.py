@@ -45,17 +45,18 @@ def test_importing_the_handler_does_not_import_vllm() -> None:
 async def test_model_names_the_adapter() -> None:
     """Or the model itself by any of its names; others do not exist."""
     bench = await Bench(adapters={"poet": "/p"}, vllm_engine_config={"served_model_name": "known"}).start()
-    for name in ("poet", "m", "m:1.0", "", "known", "some/model"):
+    for name in ("poet", "m/poet", "m:1.0/poet", "m", "m:1.0", "", "known", "some/model"):
         await bench.whole(model=name)
     listed = await bench.handler.handle(
         [{}], bench.context._ms_of_request(BatchState(["r"], properties=[{"url_path": "v1/models"}]))
     )
 
-    assert [call[3] is not None for call in bench.engine.calls] == [True, *[False] * 5]
+    assert [call[3] is not None for call in bench.engine.calls] == [*[True] * 3, *[False] * 5]
     assert [model["id"] for model in listed[0]["data"]] == ["m", "poet"]
-    with pytest.raises(PredictionException, match="`nobody` does not exist") as refusal:
-        await bench.whole(model="nobody")
-    assert refusal.value.error_code == 404
+    for name in ("nobody", "m/nobody", "other/poet"):
+        with pytest.raises(PredictionException, match="does not exist") as refusal:
+            await bench.whole(model=name)
+        assert refusal.value.error_code == 404
 
 
 # Refusals and failures

@@ -43,6 +43,8 @@ _WHOLE: Final = ("v1/chat/completions", "v1/completions")
 _OCTETS: Final = "application/octet-stream"
 # Separates a model's name from its version in the body's ``model``.
 _VERSION: Final = ":"
+# Separates it from that of one of its adapters.
+_ADAPTER: Final = "/"
 
 
 class _Named(msgspec.Struct):
@@ -163,7 +165,8 @@ class OpenAI(Codec):
         name = _decode(_decode_named, exchange.body).model
         if not name:
             raise BadRequest("model is missing: it names the model that is to answer")
-        model, _, version = name.partition(_VERSION)
+        # What follows the name is the handler's: an adapter.
+        model, _, version = name.partition(_ADAPTER)[0].partition(_VERSION)
         route = replace(route, model=model, version=version or None)
         exchange.target = replace(exchange.target, route=route)
 
