@@ -163,7 +163,7 @@ class VLLMHandler:
     def _prompts(self, request: Any, fields: Any) -> list[list[int]]:
         """The tokens of each prompt."""
         if isinstance(request, CompletionRequest):
-            return [self._tokens(each) if isinstance(each, str) else each for each in request.prompts]
+            return [self._tokens(each) for each in request.prompts or [[]]]
         if self._template is None:
             raise BadInput(_NO_TEMPLATE)
         messages = [_plain(message) for message in request.messages]
@@ -180,8 +180,14 @@ class VLLMHandler:
             raise BadInput(_of_template(error)) from error
         return [tokens]
 
-    def _tokens(self, text: str) -> list[int]:
-        tokens: list[int] = self._tokenizer(text)["input_ids"]
+    def _tokens(self, content: Any) -> list[int]:
+        """The tokens of a text, or the given ones."""
+        is_text = isinstance(content, str)
+        if not is_text and not (isinstance(content, list) and all(type(each) is int for each in content)):
+            raise BadInput("a text or token ids are needed")
+        tokens: list[int] = self._tokenizer(content)["input_ids"] if is_text else content
+        if not tokens:
+            raise BadInput("there is no token in the input")
         return tokens
 
     def _room(self, tokens: list[int], least: int) -> int:
@@ -210,9 +216,7 @@ class VLLMHandler:
 
     async def _embed(self, content: Any, name: str, options: dict[str, Any]) -> tuple[Any, int]:
         """The vector of a text or of token ids, and how many tokens it has."""
-        if not isinstance(content, (str, list)):
-            raise BadInput("an input must be a text or token ids")
-        tokens = self._tokens(content) if isinstance(content, str) else content
+        tokens = self._tokens(content)
         self._room(tokens, 0)
         data = await self._encode(tokens, self._library.pooling(task="embed", **options), name)
         return data.float().numpy(), len(tokens)

@@ -73,6 +73,10 @@ async def test_model_names_the_adapter() -> None:
             "The prompt has 21 tokens, the model's length is 20",
         ),
         (CHAT, {"max_tokens": 17}, "The prompt has 4 tokens, 17 are to follow, the model's length is 20"),
+        (COMPLETIONS, {"prompt": [{"a": 1}]}, "a text or token ids are needed"),
+        (COMPLETIONS, {"prompt": [[1, "a"]]}, "a text or token ids are needed"),
+        (COMPLETIONS, {"prompt": []}, "there is no token in the input"),
+        (COMPLETIONS, {"prompt": ""}, "there is no token in the input"),
         (CHAT, {"min_p": 3}, r"min_p must be in \[0, 1\]"),
         (CHAT, {"top_k": "many"}, r"top_k"),
         (CHAT, {"structured_outputs": {"strange": 1}}, "strange"),
@@ -130,7 +134,7 @@ async def test_embeddings_are_rows() -> None:
         {"embedding": [2.0, 0, 0, 0], "tokens": 1},
     ]
     assert numpy.frombuffer(base64.b64decode(packed[0]["embedding"]), "<f4").tolist() == [1.0, 2.0, 0.0]
-    for row, message in ((5, "a text or token ids"), ("w " * 21, "The prompt has 21 tokens")):
+    for row, message in ((5, "a text or token ids are needed"), ("w " * 21, "The prompt has 21 tokens")):
         with pytest.raises(PredictionException, match=message):
             await bench.rows(EMBEDDINGS, row)
 
