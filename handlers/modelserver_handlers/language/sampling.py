@@ -121,7 +121,7 @@ def sampling_parameters(
             output_kind=kind,
             **values,
         )
-    except library.refused as error:
+    except (library.refused, ValueError, TypeError) as error:
         raise BadInput(str(error)) from error
 
 

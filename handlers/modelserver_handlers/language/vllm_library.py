@@ -52,7 +52,7 @@ class Library:
         self.tokens = tokens_input
         self.adapter = LoRARequest
         self.dead: type[Exception] = EngineDeadError
-        self.refused: tuple[type[Exception], ...] = (VLLMClientError, ValueError, TypeError)
+        self.refused: type[Exception] = VLLMClientError
         self.full: type[Exception] = GracefulHTTPError
 
 
