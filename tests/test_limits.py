@@ -23,11 +23,11 @@ _CORE: Final = ("engine", "models", "surface", "run", "extension", "errors")
 # 46,000 before there were language models.
 _MOST_CORE: Final = 24_800
 _MOST_OF_AN_EXTENSION: Final = 3_000
-_MOST_IN_ALL: Final = 60_000
+_MOST_IN_ALL: Final = 57_900
 # 5,000 and what measures language models.
 _MOST_OF_BENCHMARKS: Final = 5_220
 # All lines of tests; the goal was 80,000 before there were language models.
-_MOST_OF_TESTS: Final = 117_000
+_MOST_OF_TESTS: Final = 116_500
 
 _MOST_METHODS: Final = 15
 _MOST_ATTRIBUTES: Final = 20

@@ -33,7 +33,7 @@ NAMES: Final[Mapping[str, str]] = {
     "engine.telemetry.gpus": "Gpus VISIBLE",
     "engine.telemetry.logs": "log_level MULTILINE set_log_level",
     "engine.telemetry.metrics": "ServerMetrics",
-    "engine.telemetry.prometheus": "Value",
+    "engine.telemetry.prometheus": "Distribution Histogram Value",
     "engine.telemetry.repeated": "limit_tracebacks",
     "engine.telemetry.stalls": "LoopWatch served",
     "engine.telemetry.system": "worker_memory",
@@ -55,11 +55,12 @@ NAMES: Final[Mapping[str, str]] = {
     "engine.worker.runtime": "serve_parent",
     "errors": (
         "BadRequest ConfigError Conflict DeadlineExceeded DownloadFailed HandlerError "
-        "InternalError MethodNotAllowed ModelFileExists ModelNotFound ModelServerError "
+        "InternalError InvalidModel MethodNotAllowed ModelFileExists ModelNotFound ModelServerError "
         "PayloadTooLarge ResourceNotFound ServiceUnavailable StartFailed WorkerDied"
     ),
     "extension": "Endpoints ExtensionRow Host Rpc",
     "models.archives.incoming": "Transfer",
+    "models.archives.manifest": "MANIFEST_PATH",
     "models.archives.store": "SUFFIXES",
     "models.archives.unpack": "safe_parts unpack",
     "models.archives.urls": "leaves_its_place OBJECT_STORES scheme",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
-from modelserver.engine.telemetry.prometheus import Counter, Gauge, Histogram
+from modelserver.engine.telemetry.prometheus import Histogram
 from modelserver.surface.watching import Watcher, Watchers
 
 if TYPE_CHECKING:
@@ -73,16 +73,14 @@ class LanguageMeters:
         first = "From a request's arrival to the first token of its stream."
         interval = "Mean time between the tokens of a stream."
         self._registry = registry
-        self._families: tuple[Any, ...] = tuple(
-            metrics.add(family)
-            for family in (
-                Histogram("modelserver_first_token_seconds", first, _LABELS, bounds=_FIRST_BOUNDS),
-                Histogram("modelserver_token_interval_seconds", interval, _LABELS, bounds=_INTERVAL_BOUNDS),
-                Counter("modelserver_prompt_tokens_total", "Tokens of prompts and inputs.", _LABELS),
-                Counter("modelserver_completion_tokens_total", "Tokens that models generated.", _LABELS),
-                Gauge("modelserver_streams", "Streams that are being sent.", _LABELS),
-                Counter("modelserver_streams_aborted_total", "Streams without their end.", _LABELS),
-            )
+        add, counter, gauge = metrics.add, metrics.counter, metrics.gauge
+        self._families: tuple[Any, ...] = (
+            add(Histogram("modelserver_first_token_seconds", first, _LABELS, bounds=_FIRST_BOUNDS)),
+            add(Histogram("modelserver_token_interval_seconds", interval, _LABELS, bounds=_INTERVAL_BOUNDS)),
+            counter("modelserver_prompt_tokens_total", "Tokens of prompts and inputs.", _LABELS),
+            counter("modelserver_completion_tokens_total", "Tokens that models generated.", _LABELS),
+            gauge("modelserver_streams", "Streams that are being sent.", _LABELS),
+            counter("modelserver_streams_aborted_total", "Streams without their end.", _LABELS),
         )
         metrics.on_render(self._forget)
 
