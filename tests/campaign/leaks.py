@@ -221,14 +221,29 @@ def hold_unread(
     for _ in range(WARM_UP):
         server.predict("obey", unread.ORDER, headers={"content-type": "application/json"})
     # What the first crowd needs is kept for the next.
-    with contextlib.ExitStack() as stack:
-        for client in crowd(server):
-            stack.enter_context(client)
-        time.sleep(PAUSE)
+    hold(server, crowd, drip, 0.0)
     wait_until(lambda: quiet(server), "it is quiet")
     time.sleep(RELEASE_SECONDS)
     before = Holdings.of(server)
-    most, statuses, end = before.memory, [], time.monotonic() + seconds
+    most, statuses = hold(server, crowd, drip, seconds)
+    report.figure(f"{what}: most memory", f"{before.memory / MIB:.0f} -> {most / MIB:.0f} MiB")
+    served = f"{statuses.count(200)} of {len(statuses)}"
+    report.figure(f"{what}: others served", served)
+    beside = BESIDE * (2 * len(server.processes()) - 1)
+    report.hold(most - before.memory < OUTGOING + beside, f"{what}: {most / MIB:.0f} MiB were held")
+    report.hold({200} <= set(statuses) <= {200, 503}, f"{what}: others were served {served} times")
+    hold_level(report, what, before, settled(server, before, SHARE), SHARE)
+    report.hold(not tracebacks(server), f"{what}: tracebacks in the log: {tracebacks(server)[:3]}")
+
+
+def hold(
+    server: Server,
+    crowd: Callable[[Server], list[socket.socket]],
+    drip: Callable[[list[socket.socket]], None],
+    seconds: float,
+) -> tuple[int, list[int]]:
+    """A crowd for so long, and until all of it is answered: the most memory, and how others were served."""
+    most, statuses, end = server.memory(), list[int](), time.monotonic() + seconds
     with contextlib.ExitStack() as stack:
         clients = [stack.enter_context(client) for client in crowd(server)]
         # Refused clients try again.
@@ -239,14 +254,7 @@ def hold_unread(
             most = max(most, server.memory())
             statuses.append(server.predict("echo", b"x").status_code)
             time.sleep(PAUSE)
-    report.figure(f"{what}: most memory", f"{before.memory / MIB:.0f} -> {most / MIB:.0f} MiB")
-    served = f"{statuses.count(200)} of {len(statuses)}"
-    report.figure(f"{what}: others served", served)
-    beside = BESIDE * (2 * len(server.processes()) - 1)
-    report.hold(most - before.memory < OUTGOING + beside, f"{what}: {most / MIB:.0f} MiB were held")
-    report.hold({200} <= set(statuses) <= {200, 503}, f"{what}: others were served {served} times")
-    hold_level(report, what, before, settled(server, before, SHARE), SHARE)
-    report.hold(not tracebacks(server), f"{what}: tracebacks in the log: {tracebacks(server)[:3]}")
+    return most, statuses
 
 
 def connections(server: Server) -> list[socket.socket]:

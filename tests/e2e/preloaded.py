@@ -36,11 +36,12 @@ _IMPORTED = (
         "modelserver.surface.api.app",
     ),
     "modelserver.engine.telemetry.repeated",
-    *(f"modelserver.ext.{name}.extension" for name in ("console", "grpc", "workflows")),
+    *(f"modelserver.ext.{name}.extension" for name in ("console", "grpc", "openai", "workflows")),
     *(
         "modelserver.ext.grpc.server",
         "modelserver.ext.workflows.workflows",
         "modelserver.ext.workflows.archive",
+        "modelserver.ext.openai.routes",
         "modelserver.ext.recording.routes",
         "modelserver.ext.rollout.routes",
         "modelserver.ext.triton.routes",

@@ -77,9 +77,9 @@ def test_an_answer_that_is_not_read(server: Server, listener: str, query: bytes)
     """The connection ends before its answer does; others are served meanwhile, and nothing of it stays."""
     before = server.memory()
     with connect(server.port_of(listener), 30, small=True) as client:
+        held = server.sockets_to([client])
         client.sendall(query)
         assert client.recv(100).startswith(b"HTTP/1.1 200 ")
-        held = server.sockets_to([client])
         assert len(held) == 1
         began = time.monotonic()
         wait_until(lambda: is_cut_off(server, held), "it is cut off", PATIENCE)
@@ -99,9 +99,9 @@ def test_a_stream_that_is_not_read(server: Server, tmp_path: Path, who: str) -> 
     notes = tmp_path / "notes"
     before = most = server.memory()
     with connect(server.port, 30, small=True) as client:
+        held = server.sockets_to([client])
         client.sendall(ask(f"/predictions/{who}", {"endless": 1 << 18, "notes": str(notes)}))
         assert client.recv(100).startswith(b"HTTP/1.1 200 ")
-        held = server.sockets_to([client])
         deadline = time.monotonic() + PATIENCE
         while not (is_cut_off(server, held) and notes.exists()):
             assert time.monotonic() < deadline, "it is not cut off"
@@ -118,8 +118,8 @@ def test_a_stream_that_is_not_read(server: Server, tmp_path: Path, who: str) -> 
 def test_answers_that_are_read_in_drops(server: Server) -> None:
     """A client that takes less than a tenth of its answer in the time to send is cut off."""
     with connect(server.port, 30, small=True) as client:
-        client.sendall(unread.REQUEST)
         held = server.sockets_to([client])
+        client.sendall(unread.REQUEST)
 
         def is_over() -> bool:
             with contextlib.suppress(ConnectionError):
