@@ -98,15 +98,6 @@ class ReplyWriter:
         return _encode({**head, "choices": choices, "usage": usage})
 
 
-def error_event(message: str, kind: str = "server_error", code: str | None = None) -> bytes:
-    """The last event of a stream that fails."""
-    return (
-        b"data: "
-        + _encode({"error": {"message": message, "type": kind, "param": None, "code": code}})
-        + b"\n\n"
-    )
-
-
 class StopFilter:
     """Cuts a text that comes in pieces before the first of some texts; these may begin in any piece."""
 

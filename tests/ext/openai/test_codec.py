@@ -13,6 +13,7 @@ from modelserver.engine.tensors.limits import RequestLimits
 from modelserver.engine.wire.messages import BODY, INSTANCE, Answer, Row
 from modelserver.errors import BadRequest, MethodNotAllowed, ServiceUnavailable, WorkerDied
 from modelserver.ext.openai.codec import NAME, PATHS, OpenAI, Rows, split
+from modelserver.surface.http.answers import error_body
 from modelserver.surface.inference.routes import Route, target_finder
 
 find = target_finder([(NAME, PATHS)])
@@ -201,7 +202,7 @@ def test_scores_are_in_the_order_of_the_pairs(left: Any) -> None:
 
 def test_stream_that_fails_ends_with_an_event() -> None:
     """As clients of the API read it."""
-    event = CODEC.ending(WorkerDied())
+    event = CODEC.ending(error_body(WorkerDied(), form=NAME)[1])
 
     assert event is not None
     assert event.endswith(b"\n\n")

@@ -5,26 +5,12 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from tests.handlers.parts import Stream
+
 from modelserver_handlers.context import BatchState, Context
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-
-class Stream:
-    """Keeps the parts of one answer."""
-
-    def __init__(self) -> None:
-        self.parts: list[bytes] = []
-
-    def send(self, parts: Any) -> None:
-        self.parts.append(parts[0])
-
-    def is_cancelled(self, idx: int) -> bool:
-        return False
-
-    def close(self) -> None:
-        """There is nothing to do."""
 
 
 class Bench:

@@ -8,27 +8,12 @@ import threading
 from typing import Any
 
 import pytest
+from tests.handlers.parts import Stream
 
 import modelserver
 from modelserver_handlers.context import BatchState, Context
 from modelserver_handlers.errors import PredictionException
 from modelserver_handlers.language.chat import CHAT, COMPLETIONS
-
-
-class Stream:
-    """Keeps the parts of one answer."""
-
-    def __init__(self) -> None:
-        self.parts: list[bytes] = []
-
-    def send(self, parts: Any) -> None:
-        self.parts.append(parts[0])
-
-    def is_cancelled(self, idx: int) -> bool:
-        return False
-
-    def close(self) -> None:
-        """There is nothing to do."""
 
 
 class Bench:

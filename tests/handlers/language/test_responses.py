@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelserver_handlers.language.responses import ReplyWriter, StopFilter, TokenUsage, error_event
+from modelserver_handlers.language.responses import ReplyWriter, StopFilter, TokenUsage
 
 
 def content(event: bytes) -> Any:
@@ -57,15 +57,6 @@ def test_whole_answer_has_its_choices(chat: bool, field: Any) -> None:
 
     assert whole["choices"] == [{"index": 0, "logprobs": None, "finish_reason": "length", **field}]
     assert whole["usage"] == {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
-
-
-def test_error_event_has_the_form_of_errors() -> None:
-    assert content(error_event("out of memory"))["error"] == {
-        "message": "out of memory",
-        "type": "server_error",
-        "param": None,
-        "code": None,
-    }
 
 
 @given(pieces=st.lists(st.text("abc", max_size=4)), stops=st.lists(st.text("abc", min_size=1, max_size=3)))

@@ -193,3 +193,23 @@ def test_statuses_that_handlers_choose_are_errors_too(reply: Reply, metrics: Ser
 
     assert counted(metrics, "modelserver_errors_total") == {"Status": 1}
     assert reply.model.metrics.requests.errors.last.message == "The handler answered with status 599."
+
+
+class Eventful(V1):
+    """A protocol whose streams of events end with one."""
+
+    def ending(self, error: bytes) -> bytes | None:
+        return b"data: " + error
+
+
+@pytest.mark.parametrize(("content_type", "is_whole"), [("text/event-stream", True), ("text/plain", False)])
+def test_only_events_end_with_an_event(
+    reply: Reply, exchange: RecordedExchange, content_type: str, is_whole: bool
+) -> None:
+    """Another stream of the same protocol is broken off: its client would take the error for content."""
+    reply.codec = Eventful(RequestLimits(), reply.off_loop)  # type: ignore[arg-type]
+    reply.part(ended(), Answer(1, content_type=content_type), b"a")
+    reply.whole(ended((Answer(3, 500, failed=True), b"bad")))
+
+    assert exchange.parts[-1] is is_whole
+    assert (b'"error": "bad"' in exchange.parts[-2]) is is_whole

@@ -20,7 +20,6 @@ from modelserver.surface.inference.codec import SECONDS, Codec, Parsed
 
 if TYPE_CHECKING:
     from modelserver.engine.batching.request import Request
-    from modelserver.errors import ModelServerError
     from modelserver.ext.openai.meters import LanguageMeters
     from modelserver.models.version import ModelVersion
     from modelserver.surface.http.exchange import Exchange
@@ -170,10 +169,8 @@ class OpenAI(Codec):
         route = replace(route, model=model, version=version or None)
         exchange.target = replace(exchange.target, route=route)
 
-    def ending(self, error: ModelServerError) -> bytes | None:
-        code = error.openai_code
-        fields = {"message": error.message, "type": "server_error", "param": None, "code": code}
-        return b"data: %b\n\n" % _encode({"error": fields})
+    def ending(self, error: bytes) -> bytes | None:
+        return b"data: %b\n\n" % error
 
     def read(self, exchange: Exchange, model: ModelVersion) -> Parsed:
         return self._measured(exchange, self._read(exchange, model))

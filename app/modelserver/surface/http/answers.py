@@ -104,7 +104,7 @@ KSERVE = "kserve"
 OPENAI = "openai"
 _OF_OPENAI = re.compile(
     r"(/openai|/predictions/[^/]+(/[^/]+)?)?/v1/"
-    r"(chat/|completions|embeddings|rerank|score|responses|audio/|tokenize|detokenize)|/openai/|/rerank$"
+    r"(chat/|completions|embeddings|rerank|score|responses|audio/|tokenize|detokenize)|/openai/"
 )
 
 

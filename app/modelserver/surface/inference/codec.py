@@ -91,8 +91,11 @@ class Codec:
         Raises BadRequest, or TooHeavy.
         """
 
-    def ending(self, error: ModelServerError) -> bytes | None:
-        """The last part of an answer in parts that fails; None: its connection is closed instead."""
+    def ending(self, error: bytes) -> bytes | None:
+        """The last event of a stream of events that fails, with the document of the error.
+
+        None: its connection is closed instead.
+        """
         return None
 
     def read(self, exchange: Exchange, model: ModelVersion) -> Parsed:

@@ -12,7 +12,7 @@ import msgspec
 from modelserver.engine.telemetry.stalls import served
 from modelserver.engine.tensors.weight import TooHeavy
 from modelserver.errors import HandlerError, ModelServerError
-from modelserver.surface.http.answers import header_block
+from modelserver.surface.http.answers import error_body, header_block
 from modelserver.surface.inference.sequences import sequence_headers
 
 if TYPE_CHECKING:
@@ -27,7 +27,9 @@ _log = logging.getLogger("modelserver.api")
 
 
 class Reply(msgspec.Struct, eq=False):
-    """Answers an exchange when its request has ended. ``sent_status`` is the status of an answer in parts."""
+    """Answers an exchange when its request has ended. ``sent_status`` is the status of an answer in parts,
+    ``sends_events`` whether these are events.
+    """
 
     exchange: Exchange
     model: ModelVersion
@@ -35,6 +37,7 @@ class Reply(msgspec.Struct, eq=False):
     parsed: Parsed
     off_loop: OffLoop
     sent_status: int = 0
+    sends_events: bool = False
 
     def part(self, request: Request, answer: Answer, content: bytes) -> None:
         """A part of the body, before :meth:`whole` sends the last one (reference 6.6).
@@ -43,6 +46,7 @@ class Reply(msgspec.Struct, eq=False):
         """
         if not self.sent_status:
             self.sent_status = answer.status
+            self.sends_events = answer.content_type.startswith("text/event-stream")
             queue = 0.0 if request.began is None else request.began - request.arrived
             heads = f"{self._heads(request)}server-timing: queue;dur={queue * 1e3:.3f}\r\n"
             extra = heads.encode("latin-1") + header_block(answer.headers or ())
@@ -58,7 +62,10 @@ class Reply(msgspec.Struct, eq=False):
             self.model.metrics.requests.broken_off()
             self.model.metrics.requests.totals.fail(monotonic() - request.arrived, answered=False)
             self.model.metrics.requests.failed(failure, request.id)
-            ending = self.codec.ending(failure)
+            ending = None
+            if self.sends_events:
+                _, document = error_body(failure, form=self.exchange.target.route.form)
+                ending = self.codec.ending(document)
             self.exchange.send(ending or b"")
             self.exchange.end(complete=ending is not None)
             return

@@ -1,0 +1,21 @@
+"""The parts of an answer, as a handler sends them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class Stream:
+    """Keeps the parts of one answer."""
+
+    def __init__(self) -> None:
+        self.parts: list[bytes] = []
+
+    def send(self, parts: Any) -> None:
+        self.parts.append(parts[0])
+
+    def is_cancelled(self, idx: int) -> bool:
+        return False
+
+    def close(self) -> None:
+        """There is nothing to do."""
