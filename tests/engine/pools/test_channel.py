@@ -73,6 +73,18 @@ async def test_large_bodies_arrive_as_sent(ends: Ends) -> None:
     assert (await ends.receive(1))[0][1] == body
 
 
+async def test_answers_sent_before_the_end_arrive_when_a_write_fails(ends: Ends) -> None:
+    """A worker that dies as it gets another batch has answered the last one."""
+    answer = Result(1, [Answer(1_000)], 0.5)
+    for piece in encode(answer, [bytes(1_000)]):
+        ends.remote.sendall(piece)
+    ends.remote.close()
+    ends.channel.send(Predict(2, [Row("a", 3)]), [b"one"])
+
+    await until(lambda: ends.lost)
+    assert ends.messages == [(answer, bytes(1_000))]
+
+
 @pytest.mark.parametrize("nonsense", [b"\x00" * 8, b"\xff" * 8, b"hello, this is no frame"])
 async def test_nonsense_ends_the_connection(ends: Ends, nonsense: bytes) -> None:
     """What is no frame ends the connection, with the reason."""
