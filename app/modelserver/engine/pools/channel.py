@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from modelserver.engine.wire.arena import Arena
     from modelserver.engine.wire.messages import ToServer, ToWorker
 
-_CHUNK = 1 << 18
-
 
 class FrameChannel(asyncio.BaseProtocol):
     """Sends and receives frames; how bytes are received is up to subclasses.
@@ -115,19 +113,15 @@ class FrameChannel(asyncio.BaseProtocol):
 class Channel(FrameChannel, asyncio.Protocol):
     """A channel on a socket pair."""
 
-    _rest: socket.socket | None = None
-
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         # A transport whose write fails, as the worker has died, drops what has not been read before.
         self._rest = socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno()))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        rest, self._rest = self._rest, None
-        if rest is not None:
-            with rest, contextlib.suppress(OSError):
-                while exc is not None and (data := rest.recv(_CHUNK)):
-                    self.data_received(data)
+        with self._rest as rest, contextlib.suppress(OSError):
+            while exc is not None and (data := rest.recv(1 << 18)):
+                self.data_received(data)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
