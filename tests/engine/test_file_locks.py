@@ -33,8 +33,6 @@ def test_a_file_is_replaced(tmp_path: Path, synced: bool) -> None:
 
 
 def test_nothing_is_left_of_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file is as before, and no part lies beside it."""
-
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")
 
@@ -49,8 +47,6 @@ def test_nothing_is_left_of_a_failure(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_folders_that_cannot_be_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file is written all the same."""
-
     def refuse(_: object) -> None:
         raise OSError(22, "Invalid argument")
 
@@ -61,7 +57,6 @@ def test_folders_that_cannot_be_synced(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_a_lock_is_taken_once(tmp_path: Path) -> None:
-    """The lock lasts until its descriptor is closed; a missing file has none."""
     path = tmp_path / "lock"
     assert open_locked(path, os.O_RDWR, fcntl.LOCK_EX) is None
     first = open_locked(path, os.O_RDWR | os.O_CREAT, fcntl.LOCK_EX)

@@ -10,7 +10,6 @@ from modelserver.engine.ids import accept_request_id, make_uuid
 
 
 def test_made_ids_are_distinct_version_4_uuids() -> None:
-    """Our own ids are UUID4 in canonical form, each one different."""
     ids = [make_uuid() for _ in range(5000)]
 
     assert len(set(ids)) == 5000
@@ -22,7 +21,6 @@ def test_made_ids_are_distinct_version_4_uuids() -> None:
 
 @pytest.mark.parametrize("client_id", [b"a", b"req-1/2:3", b"~" * 128])
 def test_usable_id_of_a_client_is_kept(client_id: bytes) -> None:
-    """Printable ASCII of at most 128 characters is echoed as it came."""
     assert accept_request_id(client_id) == client_id.decode()
 
 

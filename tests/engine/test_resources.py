@@ -31,7 +31,6 @@ def _version_2(folder: Path, limit: str, used: int, inactive: int = 0) -> None:
 
 
 def test_own_cgroups_are_read() -> None:
-    """Controllers and path of every line, colons in the path included."""
     text = "12:cpu,cpuacct:/docker/a:b\n0::/user.slice\nnonsense\n"
 
     assert parse_own_cgroups(text) == [("cpu,cpuacct", "/docker/a:b"), ("", "/user.slice")]
@@ -91,7 +90,6 @@ def test_no_limit(tmp_path: Path, own: str) -> None:
 
 
 def test_available_memory_is_the_lesser(tmp_path: Path) -> None:
-    """That of the machine or of the container; of neither, without end; never less than nothing."""
     _write(tmp_path / "own", "0::/pod\n")
     _write(tmp_path / "meminfo", "MemTotal: 9 kB\nMemAvailable:       8 kB\n")
     places = (tmp_path / "meminfo", tmp_path / "fs", tmp_path / "own")
@@ -107,7 +105,6 @@ def test_available_memory_is_the_lesser(tmp_path: Path) -> None:
 
 
 def test_seconds_of_processors_are_read(tmp_path: Path) -> None:
-    """Version 2 counts microseconds, version 1 nanoseconds; without either nobody counts."""
     _write(tmp_path / "own", "0::/pod\n")
     assert cpu_seconds(tmp_path / "fs", tmp_path / "own") is None
     _write(tmp_path / "fs/pod/cpu.stat", "usage_usec 2500000\nuser_usec 1\n")

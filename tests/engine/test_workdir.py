@@ -55,7 +55,6 @@ def test_left_overs_are_removed(temp: Path) -> None:
 
 
 def test_a_killed_process_leaves_its_directory_to_others(temp: Path) -> None:
-    """Nobody takes it before."""
     script = (
         "import time; from modelserver.engine.workdir import work_directory\n"
         "with work_directory() as made: print(made, flush=True); time.sleep(60)"

@@ -52,7 +52,6 @@ async def respond(send: Any, *parts: bytes, status: int = 200, headers: Any = ()
 
 
 async def test_response_has_status_headers_and_body() -> None:
-    """Headers of one name stay several; one that is not sent is not invented."""
     cookies = [(b"set-cookie", b"a"), (b"set-cookie", b"b")]
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -66,7 +65,6 @@ async def test_response_has_status_headers_and_body() -> None:
 
 
 async def test_scope_is_that_of_the_specification() -> None:
-    """Texts are bytes where it has bytes; a body that the server has inflated has no encoding."""
     scopes: list[Any] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -104,7 +102,6 @@ async def test_parts_are_sent_while_the_client_takes_them() -> None:
 
 
 async def test_application_goes_on_after_its_response() -> None:
-    """A task in the background ends later; the connection is over for the application."""
     door, ended = asyncio.Event(), asyncio.Event()
     messages: list[str] = []
 
@@ -124,7 +121,6 @@ async def test_application_goes_on_after_its_response() -> None:
 
 @pytest.mark.parametrize("listens", [True, False])
 async def test_client_that_leaves_ends_the_application(listens: bool) -> None:
-    """It receives ``http.disconnect``, and is cancelled if it does not end by that."""
     seen: list[str] = []
     started, ended = asyncio.Event(), asyncio.Event()
 
@@ -159,8 +155,6 @@ async def fails(scope: Any, receive: Any, send: Any) -> None:
 @pytest.mark.parametrize("messages", [[], ["start"], ["body"], ["start", "body"], ["start", "unknown"]])
 @pytest.mark.parametrize("error", [None, ValueError, asyncio.CancelledError])
 async def test_failures_are_an_error_of_the_request(messages: list[str], error: Any) -> None:
-    """So is an end without the whole response, or a message that does not belong there."""
-
     async def app(scope: Any, receive: Any, send: Any) -> None:
         for kind in messages:
             await send({"type": f"http.response.{kind}", "status": 200, "body": b"a", "more_body": True})
@@ -204,7 +198,6 @@ class Counter(modelserver.AsgiModel):
 
 
 async def test_application_is_started_and_shut_down() -> None:
-    """Its requests have the state that the startup left."""
     model = Counter()
     bench = Bench(None)
     await model.initialize(bench.context)
@@ -216,7 +209,6 @@ async def test_application_is_started_and_shut_down() -> None:
 
 
 async def test_application_without_a_lifespan_is_served() -> None:
-    """It may raise anything when it is started."""
     model = ApplicationModel(fails)
     await model.initialize(Bench(None).context)
     await model._ms_close()
@@ -240,7 +232,6 @@ async def test_model_without_an_application_is_refused() -> None:
 
 
 async def test_request_of_another_protocol_is_refused() -> None:
-    """One of V1, V2 or gRPC says nothing of method and path."""
     model = ApplicationModel(fails)
     context = Context("m", "/", None, 1, None, "0")._ms_of_request(BatchState(["r"]))
     with pytest.raises(PredictionException, match="below /predictions/NAME"):

@@ -72,7 +72,6 @@ def context(make_context: Any, tmp_path: Path) -> Context:
 
 
 def test_eager_models_are_loaded(folder: Path, make_context: Any, begin: Any) -> None:
-    """Model file and weights are loaded, on the CPU in evaluation mode, and a batch goes through."""
     context = make_context(folder, modelFile="double_model_file.py", serializedFile="triple.pth")
     handler = BaseHandler()
     handler.initialize(context)
@@ -100,7 +99,6 @@ def test_eager_models_are_loaded(folder: Path, make_context: Any, begin: Any) ->
 def test_missing_labels_are_reported_where_answers_have_some(
     kind: type[BaseHandler], warns: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Classifiers and detectors warn; other networks have no classes, and read the file where it is."""
     assert kind()._ms_load_labels(str(tmp_path)) is None
     assert ("index_to_name.json is missing" in caplog.text) == warns
 
@@ -109,8 +107,6 @@ def test_missing_labels_are_reported_where_answers_have_some(
 
 
 def test_random_weights_are_reported(folder: Path, make_context: Any) -> None:
-    """A network with parameters and no file of weights has a warning, unless its handler may load some."""
-
     class Loading(BaseHandler):
         def initialize(self, context: Any) -> None:
             super().initialize(context)
@@ -135,7 +131,6 @@ def test_random_weights_are_reported(folder: Path, make_context: Any) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit:FutureWarning")
 def test_torchscript_is_loaded(folder: Path, make_context: Any, begin: Any) -> None:
-    """A ``.pt`` file without a model file is TorchScript."""
     torch.jit.script(torch.nn.ReLU()).save(folder / "relu.pt")
     context = make_context(folder, serializedFile="relu.pt")
     handler = BaseHandler()
@@ -179,7 +174,6 @@ class Node:
 
 @pytest.mark.usefixtures("collects_nothing")
 def test_loading_gives_memory_back(folder: Path, make_context: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What loading has left behind is collected before the first batch."""
     monkeypatch.setattr("modelserver_handlers.base.give_back_memory", give_back_memory)
     remains = weakref.ref(Node())
     BaseHandler().initialize(make_context(folder, modelFile="double_model_file.py"))
@@ -214,7 +208,6 @@ def test_answers_of_another_number_stay(context: Context, begin: Any) -> None:
 
 
 def test_phases_are_timed(context: Context, begin: Any) -> None:
-    """The batch's state holds the seconds of preprocess, inference and postprocess."""
     state = begin(context, 1)
     Numbers().handle(numbers(1), context)
 
@@ -222,8 +215,6 @@ def test_phases_are_timed(context: Context, begin: Any) -> None:
 
 
 def test_describe_answers_without_the_model(context: Context, begin: Any) -> None:
-    """A customized describe answers what describe_handle says, without touching the model."""
-
     class Described(Numbers):
         def describe_handle(self) -> Any:
             return {"takes": "numbers"}
@@ -240,8 +231,6 @@ def test_describe_answers_without_the_model(context: Context, begin: Any) -> Non
 def test_explanations_come_from_get_insights(
     targets: list[Any], requested: Any, context: Context, begin: Any
 ) -> None:
-    """Explanations come from get_insights: one target for all rows, or one for each."""
-
     class Explained(Numbers):
         def get_insights(self, tensor: torch.Tensor, inputs: Any, target: Any) -> list[Any]:
             return [(tensor.tolist(), inputs, target)] * len(tensor)
@@ -253,8 +242,6 @@ def test_explanations_come_from_get_insights(
 
 
 def test_explain_leaves_rejected_rows_out(context: Context, begin: Any) -> None:
-    """A rejected first row does not lend its input and target to the others."""
-
     class Explained(Numbers):
         def get_insights(self, _tensor: torch.Tensor, inputs: Any, target: Any) -> list[Any]:
             return [(inputs, target)]
@@ -268,8 +255,6 @@ def test_explain_leaves_rejected_rows_out(context: Context, begin: Any) -> None:
 
 
 def test_explanations_fail_with_a_status(context: Context, begin: Any) -> None:
-    """A handler that explains nothing answers 501, a target that is no number 400."""
-
     class Explained(Numbers):
         def get_insights(self, *_arguments: Any) -> list[Any]:
             return []
@@ -284,7 +269,6 @@ def test_explanations_fail_with_a_status(context: Context, begin: Any) -> None:
 
 
 def test_prediction_exceptions_read_as_torchserves() -> None:
-    """The exception carries message and code, and reads as in TorchServe."""
     error = PredictionException("Too dark", 404)
 
     assert (error.message, error.error_code, str(error)) == ("Too dark", 404, "Too dark : 404")
@@ -292,7 +276,6 @@ def test_prediction_exceptions_read_as_torchserves() -> None:
 
 
 def test_profiled_batches_are_answered(context: Context, begin: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With ENABLE_TORCH_PROFILER a batch is profiled and answered alike."""
     traces: list[Any] = []
 
     class Profiled(Numbers):

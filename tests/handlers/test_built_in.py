@@ -38,7 +38,6 @@ class Three(nn.Module):
 
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_each_is_found_by_its_name(name: str, tmp_path: Path) -> None:
-    """The loader finds exactly one handler behind each name, with or without ``.py``."""
     for handler in (name, f"{name}.py"):
         loaded = load_handler(handler, tmp_path)
         assert loaded.built_in
@@ -97,7 +96,6 @@ OURS = """
     "cls", [BaseHandler, ImageClassifier, ImageSegmenter, ObjectDetector, TextClassifier, Context]
 )
 def test_nothing_of_ours_is_in_the_way(cls: type[Any]) -> None:
-    """Whatever a handler written for TorchServe calls its methods and attributes, none of ours is hit."""
     made = Context("m", "/", None, 1, None, "0") if cls is Context else cls()
     names = {name for each in cls.__mro__ if each is not object for name in vars(each)} | set(vars(made))
     private = {name for name in names if name.startswith(("__", "_ms_", "_abc_"))}
@@ -106,7 +104,6 @@ def test_nothing_of_ours_is_in_the_way(cls: type[Any]) -> None:
 
 
 def test_context_needs_neither_torch_nor_pillow() -> None:
-    """The worker imports what every handler needs before it knows whether this one needs torch."""
     script = (
         "import sys, modelserver_handlers, modelserver_handlers.context, modelserver_handlers.errors,"
         " modelserver_handlers.labels, modelserver_handlers.envelopes, modelserver_handlers.tensor_rows as t;"

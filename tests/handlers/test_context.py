@@ -30,7 +30,6 @@ def decoded(calls: list[int], idx: int, headers: dict[str, str]) -> Callable[[],
 
 
 def test_system_properties_are_torchserves(context: Context) -> None:
-    """The properties are TorchServe's, the server's name included."""
     assert context.system_properties == {
         "model_dir": "/models/noop",
         "gpu_id": 1,
@@ -44,7 +43,6 @@ def test_system_properties_are_torchserves(context: Context) -> None:
 
 
 def test_nothing_is_there_before_the_first_batch(context: Context) -> None:
-    """There are no request ids yet, and one empty processor."""
     assert context.request_ids is None
     assert context.get_request_id() is None
     assert len(context.request_processor) == 1
@@ -52,9 +50,6 @@ def test_nothing_is_there_before_the_first_batch(context: Context) -> None:
 
 
 def test_headers_are_decoded_once_and_only_where_needed(context: Context) -> None:
-    """Only the request whose header is read is decoded, and once; ``explain``, ``describe`` and ``url_path``
-    come from the server alone.
-    """
     calls: list[int] = []
     client = {"explain": "True", "describe": "True", "url_path": "evil"}
     sources = [decoded(calls, idx, {"X-N": str(idx), **client}) for idx in range(3)]
@@ -71,9 +66,6 @@ def test_headers_are_decoded_once_and_only_where_needed(context: Context) -> Non
 
 
 def test_untouched_requests_have_no_processor(context: Context) -> None:
-    """Only requests whose headers or answers were used have one for the runtime; header values that are no
-    text are converted.
-    """
     state = BatchState(["a", "b"], [{}, {}])
     context._ms_begin(state)
     context.set_response_status(201, "Made", 1)
@@ -85,7 +77,6 @@ def test_untouched_requests_have_no_processor(context: Context) -> None:
 
 
 def test_processors_can_be_replaced(context: Context) -> None:
-    """Assigning ``request_processor`` and ``request_ids`` works as in TorchServe's own tests."""
     context.request_processor = [RequestProcessor({"explain": "True"}), RequestProcessor({})]
     context.request_ids = {0: "a", 1: "b"}
 
@@ -94,14 +85,12 @@ def test_processors_can_be_replaced(context: Context) -> None:
 
 
 def test_sequence_ids_come_from_a_header(context: Context) -> None:
-    """The sequence is named by the header that the context names."""
     context._ms_begin(BatchState(["a"], [{"ts_request_sequence_id": "s1"}]))
 
     assert context.get_sequence_id(0) == "s1"
 
 
 def test_response_parameters_are_checked(context: Context) -> None:
-    """Text, finite numbers of 64 bits and booleans can be parameters of a response, and nothing else."""
     for value in ("text", 3, 0.5, True):
         context.set_response_parameter(0, "p", value)
     for wrong in (float("nan"), 1 << 63):
@@ -114,7 +103,6 @@ def test_response_parameters_are_checked(context: Context) -> None:
 
 
 def test_parameters_are_decoded_when_needed(context: Context) -> None:
-    """The other top-level fields of a V1 body are decoded when asked for, and empty by default."""
     context._ms_begin(BatchState(["a", "b"], parameters=[lambda: {"temperature": 0.5}, {}]))
 
     assert context.get_request_parameters(0) == {"temperature": 0.5}
@@ -124,7 +112,6 @@ def test_parameters_are_decoded_when_needed(context: Context) -> None:
 
 
 def test_rejections_belong_to_a_batch(context: Context) -> None:
-    """Rejections belong to a batch, name status and message, and need a position inside it."""
     context._ms_begin(BatchState(["a", "b"]))
     context.reject(1, "not a picture")
     context.reject(-2, "too old", status=410)
@@ -146,10 +133,6 @@ def in_thread(function: Callable[[], Any]) -> Any:
 
 
 def test_each_thread_has_its_own_batch(context: Context) -> None:
-    """A batch begun in another thread leaves the current one of this thread alone; a thread that never began
-    one, of the handler's own, sees the latest.
-    """
-
     def prepare_next() -> str | None:
         context._ms_begin(BatchState(["next"]))
         context.reject(0, "bad")
@@ -164,7 +147,6 @@ def test_each_thread_has_its_own_batch(context: Context) -> None:
 
 
 def test_contexts_of_one_model_are_equal(context: Context) -> None:
-    """Contexts of the same model and configuration are equal; with another attribute they are not."""
     same = Context("noop", "/models/noop", {"model": {}}, 4, 1, "0.12.0", False, "metrics", {"a": 1})
 
     assert context == same
@@ -174,7 +156,6 @@ def test_contexts_of_one_model_are_equal(context: Context) -> None:
 
 
 def test_inner_names_may_be_read_and_set() -> None:
-    """The properties and the requests are there under TorchServe's inner names too, which may be set."""
     context = Context("m", "/", None, 1, None, "0")
     context._ms_begin(BatchState(["a"], [{"x": "1"}]))
     context._system_properties["gpu_id"] = 3
@@ -190,7 +171,6 @@ def test_inner_names_may_be_read_and_set() -> None:
 
 @pytest.mark.parametrize("name", ["X-Foo", "x-foo", "X-FOO"])
 def test_headers_are_looked_up_in_any_case(name: str) -> None:
-    """By index, get and in; iterating gives the names as the client wrote them, and None is a value."""
     headers = Headers({"X-Foo": "1", "accept": None})
 
     assert headers[name] == "1"
@@ -201,7 +181,6 @@ def test_headers_are_looked_up_in_any_case(name: str) -> None:
 
 
 def test_exact_case_wins_then_the_later() -> None:
-    """Of two names that differ in case, each finds its own, and a third case the later."""
     headers = Headers({"host": {"content-type": "text/plain"}, "Host": "example.org"})
 
     assert headers["host"] == {"content-type": "text/plain"}
@@ -210,7 +189,6 @@ def test_exact_case_wins_then_the_later() -> None:
 
 
 def test_absent_headers_have_a_default() -> None:
-    """An absent header is None or the default for get, and a KeyError with its name for an index."""
     headers = Headers({"a": "1"})
 
     assert headers.get("b") is None
@@ -222,7 +200,6 @@ def test_absent_headers_have_a_default() -> None:
 
 
 def test_is_a_dict() -> None:
-    """Handlers may treat it as the dict that TorchServe gives them, and copies stay case-insensitive."""
     headers = Headers({"a": "1"})
     headers["B"] = "2"
 

@@ -47,8 +47,6 @@ def put(kind: type[BaseEnvelope], data: list[Any], handler: Any = None, **proper
 
 
 def test_context_shows_the_request_of_each_value() -> None:
-    """Ids, headers and parameters at a value's position are those of the request that it came in."""
-
     def handler(values: list[Any], context: Context) -> list[Any]:
         return [
             [
@@ -71,8 +69,6 @@ def test_context_shows_the_request_of_each_value() -> None:
 
 
 def test_statuses_and_headers_reach_the_request() -> None:
-    """What a handler sets for a value is set for its request."""
-
     def handler(values: list[Any], context: Context) -> list[Any]:
         context.set_response_status(201, "made", 2)
         context.set_response_header(2, "x-own", "yes")
@@ -85,8 +81,6 @@ def test_statuses_and_headers_reach_the_request() -> None:
 
 
 def test_a_rejected_value_rejects_its_request() -> None:
-    """The message says which instance it was; other requests are answered."""
-
     def handler(values: list[Any], context: Context) -> list[Any]:
         context.reject(1, "too large", 422)
         context.reject(3, "too small")
@@ -121,7 +115,6 @@ def test_every_request_gets_its_own(batch: Sequence[list[int] | None]) -> None:
     ],
 )
 def test_inputs_may_be_answered_together(inputs: list[int], answers: Any, outputs: Any) -> None:
-    """Fewer answers than inputs are the outputs of the first ones, if it is clear whose they are."""
     bodies = [
         {"inputs": [{"name": name, "shape": [1], "datatype": "FP32", "data": [0]} for name in "abc"[:count]]}
         for count in inputs
@@ -133,7 +126,6 @@ def test_inputs_may_be_answered_together(inputs: list[int], answers: Any, output
 
 @pytest.mark.parametrize(("inputs", "answers"), [([2, 2], 1), ([2, 2], 3), ([1], 2), ([2], 3)])
 def test_answers_of_unclear_owners_fail_the_call(inputs: list[int], answers: int) -> None:
-    """Where it is not clear whose an answer is, the call fails."""
     one = {"name": "a", "shape": [1], "datatype": "FP32", "data": [0]}
     bodies = [{"body": {"inputs": [one] * count}} for count in inputs]
     with pytest.raises(PredictionException, match="number of batch response mismatched"):
@@ -193,7 +185,6 @@ def test_malformed_requests_are_rejected_alone(name: str, body: Any, fault: str)
 
 
 def test_malformed_requests_do_not_call_the_handler() -> None:
-    """The handler is not called for nothing."""
     answers, context = put(KserveEnvelope, [{"body": "a"}, {"body": "b"}], lambda *_: 1 / 0)
 
     assert answers == [None, None]
@@ -220,7 +211,6 @@ def test_handlers_that_break_the_contract_fail(returned: Any, message: str) -> N
 
 
 def test_instances_of_the_server_are_answered_bare() -> None:
-    """They reach the handler as they are (``json``: decoded) and are answered bare."""
     data = [Instance({"b64": "aGk="}), {"body": {"instances": [5]}}, Instance(7)]
 
     assert put(KserveEnvelope, data)[0] == [{"b64": "aGk="}, {"predictions": [5]}, 7]
@@ -228,7 +218,6 @@ def test_instances_of_the_server_are_answered_bare() -> None:
 
 
 def test_a_failing_handler_leaves_the_context_as_it_was() -> None:
-    """After an exception the context shows the requests again."""
     context = make_context(2)
     state = context._ms_state
 
@@ -241,15 +230,12 @@ def test_a_failing_handler_leaves_the_context_as_it_was() -> None:
 
 
 def test_describing_passes_through() -> None:
-    """A describe request has nothing to unfold."""
     answers, _ = put(JSONEnvelope, [{}], lambda values, _: [{"saw": values}], describe="True")
 
     assert answers == [{"saw": [{}]}]
 
 
 def test_malformed_requests_raise_without_our_context() -> None:
-    """A handler's unit test may call an envelope with any context: then a malformed request raises."""
-
     class Other:
         def get_request_header(self, idx: int, key: str) -> None:
             return None
@@ -262,7 +248,6 @@ def test_malformed_requests_raise_without_our_context() -> None:
 
 
 def test_the_two_halves_can_be_called() -> None:
-    """``parse_input`` and ``format_output`` are there as in TorchServe."""
     envelope = KserveEnvelope(lambda values, _: values)
 
     assert envelope.parse_input([{"body": {"instances": [1, 2]}}, {"body": {"instances": [3]}}]) == [1, 2, 3]
@@ -280,12 +265,10 @@ def test_the_two_halves_can_be_called() -> None:
     ],
 )
 def test_envelope_body_takes_data_or_body(request_: Any, value: Any) -> None:
-    """``body`` hands the handler what is under data or body."""
     assert put(BodyEnvelope, [request_])[0] == [value]
 
 
 def test_json_joins_instances() -> None:
-    """``json`` joins the instances of all requests, decodes base64, and answers each request a text."""
     seen: list[Any] = []
 
     def handler(values: list[Any], _context: Any) -> list[Any]:
@@ -305,7 +288,6 @@ def test_json_joins_instances() -> None:
 
 
 def test_json_makes_lists_of_tensors() -> None:
-    """Tensors and arrays become lists."""
     rows = [{"body": {"instances": [1, 2]}}]
     (answer,), _ = put(JSONEnvelope, rows, lambda *_: [torch.ones(2), np.float32(0.5)])
 
@@ -323,7 +305,6 @@ def test_kserve_answers_every_request(explain: str, key: str) -> None:
 
 
 def test_every_request_is_answered_in_the_protocol() -> None:
-    """``kservev2`` shapes the inputs of every request, and answers each in the Open Inference Protocol."""
     first = {
         "id": "abc",
         "inputs": [
@@ -374,7 +355,6 @@ def test_every_request_is_answered_in_the_protocol() -> None:
     ],
 )
 def test_outputs_have_the_widest_datatype(answer: Any, datatype: str, data: list[Any]) -> None:
-    """NumPy's and torch's types have their names there; of lists, the widest; all else is BYTES."""
     rows = [{"body": {"inputs": [{"name": "i", "shape": [0], "datatype": "FP32", "data": []}]}}]
     (result,), _ = put(KserveV2Envelope, rows, lambda *_: [answer])
 
@@ -393,7 +373,6 @@ def test_outputs_have_the_widest_datatype(answer: Any, datatype: str, data: list
     ],
 )
 def test_shapes_of_torchserves_samples_are_read(shape: Any, datatype: str, data: Any, seen: Any) -> None:
-    """A shape may be a number, a size -1, and the data of BYTES one text."""
     one = {"name": "i", "shape": shape, "datatype": datatype, "data": data}
     (value,) = KserveV2Envelope(lambda values, _: values).parse_input([{"body": {"inputs": [one]}}])
 
@@ -402,7 +381,6 @@ def test_shapes_of_torchserves_samples_are_read(shape: Any, datatype: str, data:
 
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=4))
 def test_flat_data_is_reshaped(shape: list[int]) -> None:
-    """Flat data of any shape becomes what NumPy's reshape makes of it, and nested data stays as it is."""
     flat = list(range(int(np.prod(shape))))
     nested = np.reshape(flat, shape).tolist()
 

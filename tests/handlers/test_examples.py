@@ -95,7 +95,6 @@ def sample() -> Image.Image:
 
 
 def test_archive_is_small_and_current() -> None:
-    """The archive is under a megabyte and holds the example's files as they are."""
     assert ARCHIVE.stat().st_size < 1_000_000
     with zipfile.ZipFile(ARCHIVE) as archive:
         for name in ("model.py", "mnist_handler.py"):
@@ -103,7 +102,6 @@ def test_archive_is_small_and_current() -> None:
 
 
 def test_the_readmes_sample_is_answered(ask: Ask) -> None:
-    """The picture that the README sends is answered 2."""
     file = (EXAMPLES / "mnist" / "digit-2.png").read_bytes()
     picture = Image.open(io.BytesIO(file))
 
@@ -120,7 +118,6 @@ def test_forms_share_one_batch(ask: Ask) -> None:
 
 
 def test_other_pictures_are_brought_to_form(ask: Ask) -> None:
-    """Ink on paper, other sizes, colours and margins are brought to MNIST's form."""
     paper = ImageOps.invert(sample())
     wide = ImageOps.expand(paper.resize((200, 200)), border=(150, 20, 60, 90), fill=255)
 
@@ -132,7 +129,6 @@ def test_other_pictures_are_brought_to_form(ask: Ask) -> None:
     "picture", [Image.new("L", (28, 28)), Image.new("L", (50, 9), 255), Image.new("L", (1, 1))]
 )
 def test_empty_pictures_are_answered(picture: Image.Image, ask: Ask) -> None:
-    """A picture without a digit is answered with some digit, not with an error."""
     (answer,) = ask([{"body": encoded(picture)}])
 
     assert answer in range(10)
@@ -183,7 +179,6 @@ def test_the_trained_detector_finds_shapes(detector: Any) -> None:
 
 @pytest.mark.slow  # trains a network
 def test_shapes_of_the_sample_picture_are_detected(detector: Any) -> None:
-    """Circle, square and triangle are found where they were drawn, beside a picture of another size."""
     handler, build, shapes, _ = detector
     _, drawn = shapes.draw_shapes(build.SAMPLE_SEED, (160, 120))
     rows = [{"body": (EXAMPLES / "detector" / "shapes.png").read_bytes()}, {"data": [[[0.9] * 64] * 48] * 3}]
@@ -214,7 +209,6 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 def test_held_out_sentences_are_named(texts: Any) -> None:
-    """All sentences that training never saw are named rightly, in one batch."""
     handler, sentences = texts
     answers = handled(handler, [{"body": text} for text, _ in sentences.HELD_OUT])
 
@@ -223,7 +217,6 @@ def test_held_out_sentences_are_named(texts: Any) -> None:
 
 
 def test_explanations_name_the_words(texts: Any) -> None:
-    """Of praise and complaint in one sentence, each speaks for its own class."""
     handler, _ = texts
     (answer,) = handled(handler, [{"data": "A great book and a boring evening", "target": 1}], explain="True")
     spoke = dict(zip(answer["words"], answer["importances"], strict=True))
@@ -238,7 +231,6 @@ BUILD = EXAMPLES / "resnet152" / "build.py"
 
 @pytest.mark.slow  # a process builds a ResNet-18
 def test_an_archive_is_built_by_one_command(tmp_path: Path, pictures: list[bytes]) -> None:
-    """The archive names the built-in handler, ImageNet's labels and the seeded network's weights."""
     arguments = ("--arch", "resnet18", "--weights", "random", "--export-path", str(tmp_path))
     command = [sys.executable, str(BUILD), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -258,7 +250,6 @@ def test_an_archive_is_built_by_one_command(tmp_path: Path, pictures: list[bytes
 
 
 def test_wrong_weights_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An unknown name of weights ends the command with the names there are, without a traceback."""
     arguments = ["--arch", "resnet18", "--weights", "BEST", "--export-path", str(tmp_path)]
     monkeypatch.setattr(sys, "argv", [str(BUILD), *arguments])
     with pytest.raises(SystemExit) as ended:

@@ -19,27 +19,23 @@ from modelserver_handlers.handler_options import (
 
 @pytest.mark.parametrize("document", [{}, {"handler": None}, {"handler": "x"}, {"handler": ["a"]}])
 def test_only_a_mapping_counts(document: dict[str, Any]) -> None:
-    """Anything else under ``handler`` is as if nothing stood there."""
     assert handler_settings({"handler": {"a": 1}}) == {"a": 1}
     assert handler_settings(document) == {}
 
 
 def test_values_replace_defaults() -> None:
-    """A value counts where there is one."""
     assert (whole_number({}, "k", 5), whole_number({"k": 2}, "k", 5)) == (5, 2)
     assert (probability({}, "k", 0.5), probability({"k": 1}, "k", 0.5)) == (0.5, 1.0)
 
 
 @pytest.mark.parametrize("value", [0, -1, 1.0, True, "2", None, [1]])
 def test_wrong_whole_numbers_are_refused(value: object) -> None:
-    """The message names key and value."""
     with pytest.raises(ModelLoadError, match="handler: k must be a whole number of at least 1"):
         whole_number({"k": value}, "k", 5)
 
 
 @pytest.mark.parametrize("value", [-0.1, 1.1, True, "0.5", None, float("nan")])
 def test_wrong_probabilities_are_refused(value: object) -> None:
-    """The message names key and value."""
     with pytest.raises(ModelLoadError, match="handler: k must be a number from 0 to 1"):
         probability({"k": value}, "k", 0.5)
 
@@ -67,7 +63,6 @@ def test_wrong_probabilities_are_refused(value: object) -> None:
     ],
 )
 def test_options_of_networks_are_read(text: str, options: NetworkOptions) -> None:
-    """The keys count at the top and under ``handler``, where they win; a bare ``off`` is understood."""
     assert NetworkOptions.parse(yaml.safe_load(text) or {}) == options
 
 
@@ -85,7 +80,6 @@ def test_options_of_networks_are_read(text: str, options: NetworkOptions) -> Non
     ],
 )
 def test_malformed_options_stop_the_load(document: dict[str, Any], message: str) -> None:
-    """Another value stops the load, with what is allowed."""
     with pytest.raises(ModelLoadError, match=message):
         NetworkOptions.parse(document)
 
@@ -94,12 +88,10 @@ def test_malformed_options_stop_the_load(document: dict[str, Any], message: str)
 
 
 def test_nothing_is_on_by_default() -> None:
-    """Nothing that changes numbers is on unless asked for."""
     assert VisionOptions.parse({"topk": 3}) == VisionOptions("cpu", fast_decode=False, cuda_graphs=False)
 
 
 def test_each_key_sets_its_option() -> None:
-    """Each key sets its option."""
     settings = {"decode": "nvjpeg", "fast_decode": True, "cuda_graphs": True}
 
     assert VisionOptions.parse(settings) == VisionOptions("nvjpeg", fast_decode=True, cuda_graphs=True)
@@ -115,6 +107,5 @@ def test_each_key_sets_its_option() -> None:
     ],
 )
 def test_wrong_values_stop_the_load(settings: dict[str, Any], message: str) -> None:
-    """Anything else stops the load, and the message says what is allowed."""
     with pytest.raises(ModelLoadError, match=message):
         VisionOptions.parse(settings)

@@ -76,7 +76,6 @@ def answers(loaded: ImageClassifier, begin: Any, pictures: list[bytes]) -> list[
 
 
 def test_numbers_are_torchvisions(answers: list[Any], pictures: list[bytes], exact: torch.nn.Module) -> None:
-    """A batch gets labels, order and probabilities of torchvision's reference transforms, to 1e-5."""
     expected = reference(exact, pictures, ResNet18_Weights.IMAGENET1K_V1.transforms())
 
     assert equal(answers, expected)
@@ -85,7 +84,6 @@ def test_numbers_are_torchvisions(answers: list[Any], pictures: list[bytes], exa
 
 
 def test_the_number_of_classes_can_be_set(handler: ImageClassifier, pictures: list[bytes]) -> None:
-    """set_max_result_classes decides how many classes are answered."""
     handler.set_max_result_classes(2)
 
     assert handler.get_max_result_classes() == 2
@@ -95,7 +93,6 @@ def test_the_number_of_classes_can_be_set(handler: ImageClassifier, pictures: li
 
 @pytest.mark.parametrize("size", [0, -1, "224", True, 1.5])
 def test_malformed_sizes_stop_the_load(size: Any, small_folder: Path, make_context: Any) -> None:
-    """A size that is no number of pixels stops the load."""
     context = make_context(
         small_folder, {"handler": {"crop": size}}, modelFile="small_network.py", serializedFile="weights.pth"
     )
@@ -116,7 +113,6 @@ def torchvision_config(**settings: Any) -> dict[str, Any]:
 def test_configuration_alone_names_a_network(
     tmp_path: Path, make_context: Any, pictures: list[bytes], begin: Any
 ) -> None:
-    """Its answers are that network's, with torchvision's labels unless the archive has its own."""
     rows = [{"body": file} for file in pictures[:2]]
     handler = ImageClassifier()
     handler.initialize(make_context(tmp_path, torchvision_config(weights="random", seed=0)))
@@ -150,7 +146,6 @@ def test_transforms_are_those_of_the_weights(
     small_network: torch.nn.Module,
     pictures: list[bytes],
 ) -> None:
-    """Trained weights are given pictures as they were trained on, to the last bit."""
     monkeypatch.setattr("torchvision.models.get_model", lambda _arch, weights: small_network)
     handler = ImageClassifier()
     config = {"handler": {"torchvision": {"arch": "resnet152", "weights": weights.name}}}
@@ -162,5 +157,4 @@ def test_transforms_are_those_of_the_weights(
 
 
 def test_built_in_handlers_are_pipelined() -> None:
-    """The classifier promises that it can prepare a batch while another runs."""
     assert vars(ImageClassifier)["pipelined"] is True

@@ -77,7 +77,6 @@ def expected(handler: ImageSegmenter, file: bytes, resize: int = 256, crop: int 
 def test_numbers_are_the_networks(
     files: dict[str, str], make: Any, begin: Any, pictures: list[bytes]
 ) -> None:
-    """A batch of pictures of many sizes gets class and probability of each pixel, to 1e-5."""
     handler = make({"handler": {"resize": 80, "crop": 64}}, **files)
     begin(handler.context, len(pictures))
 
@@ -92,7 +91,6 @@ def test_numbers_are_the_networks(
 
 
 def test_bare_tensors_are_taken(make: Any) -> None:
-    """A network that answers logits without a mapping is served too."""
     logits = torch.zeros(2, 3, 4, 5)
     logits[:, 2] = 1
 
@@ -103,7 +101,6 @@ def test_bare_tensors_are_taken(make: Any) -> None:
 
 
 def test_sizes_are_imagenets(make: Any, begin: Any, pictures: list[bytes]) -> None:
-    """Unless ``handler`` of model-config.yaml says otherwise, 224 x 224 pixels are answered."""
     handler = make()
     begin(handler.context)
 
@@ -113,7 +110,6 @@ def test_sizes_are_imagenets(make: Any, begin: Any, pictures: list[bytes]) -> No
 
 
 def test_nothing_is_explained(make: Any, begin: Any, pictures: list[bytes]) -> None:
-    """An explanation is refused in so many words."""
     handler = make({"handler": {"resize": 40, "crop": 32}})
     begin(handler.context, explain="True")
 

@@ -21,7 +21,6 @@ def written(folder: Path, mapping: Any) -> Path:
 
 
 def test_missing_file_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Without a file there are no labels, and the log says so."""
     assert load_label_mapping(str(tmp_path / "index_to_name.json")) is None
     assert "index_to_name.json is missing" in caplog.text
 
@@ -35,25 +34,21 @@ def test_missing_file_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixt
     ],
 )
 def test_labels_may_have_several_forms(tmp_path: Path, mapping: Any, labels: dict[str, str]) -> None:
-    """A label is a text or the last of a list; a list of names counts from 0."""
     assert load_label_mapping(written(tmp_path, mapping)) == labels
 
 
 def test_lists_are_refused(tmp_path: Path) -> None:
-    """A list is refused with TorchServe's text."""
     with pytest.raises(ValueError, match=r'index->name JSON mapping should be in "class": "label" format\.'):
         load_label_mapping(written(tmp_path, ["cat"]))
 
 
 @pytest.mark.parametrize("label", [3, None, {"a": 1}, [], ["a", 1]])
 def test_other_labels_are_refused(tmp_path: Path, label: Any) -> None:
-    """A label of another type is refused with TorchServe's text."""
     with pytest.raises(ValueError, match=r"labels in index->name mapping must be either str or List\[str\]"):
         load_label_mapping(written(tmp_path, {"0": label}))
 
 
 def test_labels_follow_the_order_of_classes() -> None:
-    """Each row's probabilities carry its classes' labels, in the order given."""
     answers = map_class_to_label([[0.7, 0.2], [0.6, 0.1]], {"0": "cat", "2": "dog"}, [[2, 0], [0, 2]])
 
     assert answers == [{"dog": 0.7, "cat": 0.2}, {"cat": 0.6, "dog": 0.1}]
@@ -61,12 +56,10 @@ def test_labels_follow_the_order_of_classes() -> None:
 
 
 def test_classes_are_numbers_without_a_mapping() -> None:
-    """Without a mapping classes are numbers, without classes they count from 0."""
     assert map_class_to_label([[0.1, 0.9]]) == [{"0": 0.1, "1": 0.9}]
 
 
 def test_misuse_raises_torchserves_texts() -> None:
-    """Tensors, other mappings and unknown classes are errors with TorchServe's texts."""
     with pytest.raises(TypeError, match="Convert classes to list before doing mapping"):
         map_class_to_label(((0.1, 0.9),))
     with pytest.raises(TypeError, match="Mapping must be a dict"):

@@ -72,7 +72,6 @@ def rows_of(pictures: list[bytes], count: int) -> list[dict[str, Any]]:
 
 @pytest.mark.usefixtures("gpus")
 def test_nothing_is_compiled_in_requests(classifier: Any, begin: Any, pictures: list[bytes]) -> None:
-    """A compiled network is warmed up with batches in the memory format of clients' batches."""
     torch._dynamo.reset()
     counters = torch._dynamo.utils.counters["stats"]
     handler = classifier(Three(), {"pt2": {"compile": {"enable": True, "backend": "eager"}}})
@@ -116,7 +115,6 @@ def test_batches_have_one_memory_format(
 def test_the_precision_of_float32_is_described(
     config: dict[str, Any], requested: str, used: str, classifier: Any
 ) -> None:
-    """The description has the requested precision, and that of the GPU."""
     context = classifier(Three(), config).context
 
     assert (context._ms_precision["asked"], context._ms_precision["used"]) == (requested, used)
@@ -124,7 +122,6 @@ def test_the_precision_of_float32_is_described(
 
 
 def test_tf32_is_refused_on_a_processor(classifier: Any) -> None:
-    """A warning says that a processor has no TF32; there is none for exact numbers, or by default."""
     contexts = [classifier(Three(), config, None).context for config in ({}, {"precision": "fp32"})]
     (line,) = classifier(Three(), {"precision": "tf32"}, None).context._ms_warnings
 
@@ -133,7 +130,6 @@ def test_tf32_is_refused_on_a_processor(classifier: Any) -> None:
 
 
 def test_tf32_is_refused_by_an_older_gpu(classifier: Any, gpus: SimulatedGpus) -> None:
-    """A warning says that an older GPU has no TF32; by default there is none."""
     gpus.capability = (7, 5)
 
     assert classifier(Three()).context._ms_warnings == []
@@ -231,9 +227,6 @@ def test_every_built_in_handler_with_a_network_is_here() -> None:
 def test_answers_are_the_processors(
     case: str, gpus: SimulatedGpus, tmp_path: Path, make_context: Any, begin: Any, pictures: list[bytes]
 ) -> None:
-    """A batch gets the same results from a handler that was given the number of a GPU and from one
-    that was not.
-    """
     name, config = CASES[case]
     kind, source = HANDLERS[name]
     bodies: dict[str, list[Any]] = {
@@ -272,7 +265,6 @@ def numbers_of(answer: Any) -> list[float]:
 def test_the_second_gpu_alone_is_used(
     gpus: SimulatedGpus, tmp_path: Path, make_context: Any, begin: Any, pictures: list[bytes]
 ) -> None:
-    """A worker of GPU 1 has no context on GPU 0: not by its threads, nor by its timers."""
     gpus.count = 2
     name = f"three_{abs(hash(tmp_path))}.py"
     (tmp_path / name).write_text(CLASSES)

@@ -64,7 +64,6 @@ def context_of(size: int, **properties: str) -> Context:
 
 @pytest.mark.parametrize("numbers", [[], [1], [1, 2], [1, 2, 3], list(range(12))])
 def test_answers_come_in_order(handler: Any, numbers: list[int]) -> None:
-    """Whatever the number of parts, each row gets its own answer in its place."""
     assert handler.handle(numbers, context_of(len(numbers))) == [2 * number for number in numbers]
     assert max(handler.sizes, default=0) <= 2
     assert sum(handler.sizes) == len(numbers)
@@ -80,7 +79,6 @@ def test_a_failing_phase_fails_the_batch(handler: Any) -> None:
 
 
 def test_sys_exit_in_a_phase_ends_the_caller(handler: Any) -> None:
-    """It does so without parts, too."""
     handler.inference = lambda data: (_ for _ in ()).throw(SystemExit(3))
 
     with pytest.raises(SystemExit):
@@ -100,13 +98,11 @@ def test_rejected_rows_are_counted_within_the_batch(handler: Any) -> None:
 
 
 def test_explain_and_describe_are_not_cut_up(handler: Any) -> None:
-    """They go the way of BaseHandler."""
     assert handler.handle([1, 2, 3], context_of(3, explain="True")) == [[1, 2, 3]] * 3
     assert handler.handle([{}], context_of(1, describe="True")) == ["doubles"]
 
 
 def test_profiled_batches_are_not_cut_up(handler: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With ENABLE_TORCH_PROFILER the profiler sees the batch whole."""
     monkeypatch.setenv("ENABLE_TORCH_PROFILER", "1")
     handler.profiler_args = {"on_trace_ready": lambda _: None}
 
@@ -115,7 +111,6 @@ def test_profiled_batches_are_not_cut_up(handler: Any, monkeypatch: pytest.Monke
 
 
 def test_parallelism_is_merged_and_checked() -> None:
-    """What is assigned is added to what was; other names and no threads are refused."""
     micro = MicroBatching(object(), parallelism={"preprocess": 2})
     micro.parallelism = {"inference": 3}
 
@@ -133,7 +128,6 @@ def test_parallelism_is_merged_and_checked() -> None:
 
 @pytest.mark.timeout(20)
 def test_phases_of_different_parts_run_side_by_side(handler: Any) -> None:
-    """While one part is computed, the next one is prepared: both wait for each other here."""
     meeting = threading.Barrier(2, timeout=10)
     prepared: list[int] = []
 
@@ -155,7 +149,6 @@ def test_phases_of_different_parts_run_side_by_side(handler: Any) -> None:
 
 @pytest.mark.timeout(20)
 def test_a_phase_has_as_many_threads_as_it_is_given(handler: Any) -> None:
-    """With parallelism 2, two parts are in the same phase at once; also when it is raised between batches."""
     handler.handle([1, 2], context_of(2))
     handler.handle.parallelism = {"inference": 2}
     meeting = threading.Barrier(2, timeout=10)
@@ -165,7 +158,6 @@ def test_a_phase_has_as_many_threads_as_it_is_given(handler: Any) -> None:
 
 
 def test_postprocess_must_return_a_list(handler: Any) -> None:
-    """Otherwise the batch fails with a word, and nothing is joined."""
     handler.postprocess = lambda data: "text"
 
     with pytest.raises(TypeError, match="postprocess returned str for a part"):
@@ -173,7 +165,6 @@ def test_postprocess_must_return_a_list(handler: Any) -> None:
 
 
 def test_parts_have_at_least_one_row(handler: Any) -> None:
-    """A size of 0 is refused."""
     handler.handle.micro_batch_size = 0
 
     with pytest.raises(ValueError, match="at least 1, got 0"):
@@ -181,8 +172,6 @@ def test_parts_have_at_least_one_row(handler: Any) -> None:
 
 
 def test_handlers_of_ones_own_need_no_state(handler: Any) -> None:
-    """A context that knows no rejections, as in a handler's own test, is enough."""
-
     class Plain:
         def get_request_header(self, _idx: int, _key: str) -> bool:
             return False
@@ -191,7 +180,6 @@ def test_handlers_of_ones_own_need_no_state(handler: Any) -> None:
 
 
 def test_threads_use_the_gpu(handler: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each enters the GPU of the process before it computes."""
     entered: list[str] = []
     monkeypatch.setattr(current_device, "_enter", lambda: entered.append(threading.current_thread().name))
     handler.handle.handle([1, 2, 3])

@@ -37,10 +37,8 @@ class Right(modelserver.Handler):
 
 
 def test_a_method_that_nothing_calls_and_that_looks_like_another() -> None:
-    """The warning names the method, and the one that it resembles."""
     assert near_misses(Misspelt, NAMES) == {"laod": "load", "predcit": "predict"}
 
 
 def test_methods_that_the_class_uses() -> None:
-    """They are its own, as are private ones, and nothing is misspelt that the class has in its right form."""
     assert near_misses(Right, NAMES) == {}

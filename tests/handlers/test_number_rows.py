@@ -80,12 +80,10 @@ def ask(make_context: Any, begin: Any, tmp_path: Path) -> Any:
     ],
 )
 def test_every_form_is_the_same_row(row: Any, ask: Any) -> None:
-    """Numbers as they are, under data, under a name, in JSON or text: one row of floats, one answer."""
     assert ask([row, {"body": [0, 0, 0, 0]}]) == ([[10.0], [0.0]], {})
 
 
 def test_instances_are_answered_together(ask: Any) -> None:
-    """A request with a list of instances has one answer for all, beside those of its neighbours."""
     rows = [
         {"body": {"data": [0, 0, 0, 1]}},
         {"body": {"instances": [ONE, {"data": [1, 1, 1, 1]}]}},
@@ -100,7 +98,6 @@ def test_instances_are_answered_together(ask: Any) -> None:
 
 
 def test_named_inputs_are_arguments(ask: Any) -> None:
-    """The inputs in a dict are passed to forward by name; an instance may be a dict, too."""
     rows = [{"a": [1, 2], "b": [1, 1]}, {"body": {"a": [3, 4], "b": [0, 1]}}]
 
     assert ask(rows, NAMED)[0] == [[11, 12], [3, 14]]
@@ -108,13 +105,10 @@ def test_named_inputs_are_arguments(ask: Any) -> None:
 
 
 def test_whole_numbers_stay_where_they_are_looked_up(ask: Any) -> None:
-    """A network with a table of embeddings gets whole numbers as they came."""
     assert ask([{"data": [2, 1]}], LOOKUP)[0] == [[[3.0, 4.0], [1.0, 2.0]]]
 
 
 def test_the_signature_decides(ask: Any) -> None:
-    """Types that model-config.yaml says are used, also for one input without a name."""
-
     def config(*inputs: tuple[str, str]) -> dict[str, Any]:
         return {"signature": {"inputs": [{"name": n, "datatype": d, "shape": [-1, 2]} for n, d in inputs]}}
 
@@ -161,7 +155,6 @@ def test_what_are_no_numbers_is_rejected_alone(row: Any, message: str, ask: Any)
 
 
 def test_bad_rows_fail_without_a_server(make_context: Any, tmp_path: Path) -> None:
-    """With a context that cannot reject, the whole call fails with 400."""
     handler = BaseHandler()
     handler.context = object()
 
@@ -195,7 +188,6 @@ def test_answers_of_ones_own_rows_stay(begin: Any, make_context: Any, tmp_path: 
     ],
 )
 def test_whole_numbers_become_floats_for_weights(layer: nn.Module, row: torch.Tensor, floats: bool) -> None:
-    """Floats to a network with weights and no table, in all of its forms."""
     exported = torch.export.export(nn.Sequential(layer), (row,)).module()
 
     assert takes_floats(layer) == floats

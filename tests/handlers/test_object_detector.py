@@ -68,7 +68,6 @@ def make(tmp_path: Path, make_context: Any) -> Any:
 
 
 def test_pictures_of_different_sizes_share_a_batch(make: Any, begin: Any, pictures: list[bytes]) -> None:
-    """Each gets the boxes of its own size, and scores of its own pixels, to 1e-5."""
     handler = make()
     begin(handler.context, len(pictures))
 
@@ -90,7 +89,6 @@ def test_pictures_of_different_sizes_share_a_batch(make: Any, begin: Any, pictur
 
 
 def test_torchvisions_detectors_are_served(make: Any, begin: Any, pictures: list[bytes]) -> None:
-    """An SSD of torchvision's with random weights answers in a batch what it answers alone, to 1e-5."""
     torch.manual_seed(0)
     handler = make({"handler": {"threshold": 0}}, SSD)
     begin(handler.context, 3)
@@ -108,7 +106,6 @@ def test_torchvisions_detectors_are_served(make: Any, begin: Any, pictures: list
 
 
 def test_labels_and_threshold_count(make: Any, begin: Any, tmp_path: Path, pictures: list[bytes]) -> None:
-    """Labels come from index_to_name.json, a class without one keeps its number; the threshold counts."""
     (tmp_path / "index_to_name.json").write_text(json.dumps({"1": "room", "2": ["n2", "speck"]}))
     handler = make({"handler": {"threshold": 0.001}})
     begin(handler.context)
@@ -119,8 +116,6 @@ def test_labels_and_threshold_count(make: Any, begin: Any, tmp_path: Path, pictu
 
 
 def test_subclasses_set_the_threshold(make: Any) -> None:
-    """A class attribute counts where the configuration says nothing."""
-
     class Unsure(ObjectDetector):
         threshold = 0.1
 
@@ -142,7 +137,6 @@ def test_scripted_detectors_answer_losses_too(make: Any) -> None:
 
 
 def test_subclasses_get_what_torchserve_hands_them(make: Any, begin: Any, picture: Any, encode: Any) -> None:
-    """Their phases see one tensor of the batch, and their postprocess what the network answered."""
     seen: list[Any] = []
 
     class Yolo(ObjectDetector):
@@ -175,7 +169,6 @@ class OfLists(torch.nn.Module):
 def test_networks_that_are_annotated_for_lists_get_lists(
     make: Any, begin: Any, picture: Any, encode: Any
 ) -> None:
-    """Those of torchvision are, and TorchScript insists."""
     assert takes_list(OfLists())
     assert takes_list(torch.jit.script(OfLists()))
     assert takes_list(detection.fcos_resnet50_fpn(weights=None, weights_backbone=None))
@@ -191,7 +184,6 @@ def test_networks_that_are_annotated_for_lists_get_lists(
 
 
 def test_nothing_is_explained(make: Any, begin: Any, pictures: list[bytes]) -> None:
-    """An explanation is refused in so many words."""
     handler = make()
     begin(handler.context, explain="True")
 

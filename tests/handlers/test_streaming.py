@@ -27,7 +27,6 @@ class Sent:
 
 
 def test_parts_go_to_the_requests_of_their_ids() -> None:
-    """A handler may number them as it likes; ids that are not in the batch are passed over."""
     context = Sent("a", "b")
     send_intermediate_predict_response(["1", "2"], context._ms_state.request_ids, "", 200, context)
     send_intermediate_predict_response({5: "x", 6: "y"}, {5: "b", 6: "gone"}, "", 200, context)
@@ -36,7 +35,6 @@ def test_parts_go_to_the_requests_of_their_ids() -> None:
 
 
 def test_other_ranks_send_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rank 0 answers for all."""
     monkeypatch.setenv("LOCAL_RANK", "1")
     send_intermediate_predict_response(["1"], {0: "a"}, "", 200, object())
     monkeypatch.setenv("LOCAL_RANK", "0")

@@ -60,9 +60,6 @@ def loaded(path: Path) -> Tabular:
 @pytest.mark.slow  # starts a worker with scikit-learn
 @pytest.mark.parametrize("file", ["iris.joblib", "iris.skops"])
 def test_a_pipeline_answers_every_protocol(file: str, pipeline: Any, tmp_path: Path) -> None:
-    """As docs/serve.md says: lists of numbers and V2 tensors of both precisions get its labels; a row of
-    another length is a 400.
-    """
     write = joblib.dump if file == "iris.joblib" else pytest.importorskip("skops.io").dump
     write(pipeline, tmp_path / file)
     labels = pipeline.predict(SOME).tolist()
@@ -85,7 +82,6 @@ def test_a_pipeline_answers_every_protocol(file: str, pipeline: Any, tmp_path: P
 
 @pytest.mark.slow  # starts a worker with scikit-learn
 def test_a_pickle_needs_trust(pipeline: Any, tmp_path: Path) -> None:
-    """Without trust, nothing is loaded; the error has the reason and the remedy."""
     joblib.dump(pipeline, tmp_path / "iris.joblib")
     with (
         pytest.raises(
@@ -97,7 +93,6 @@ def test_a_pickle_needs_trust(pipeline: Any, tmp_path: Path) -> None:
 
 
 def test_skops_needs_no_trust(pipeline: Any, tmp_path: Path) -> None:
-    """Its files need no trust; types that skops does not know are refused by name."""
     skops: Any = pytest.importorskip("skops.io")
     skops.dump(pipeline, tmp_path / "iris.skops")
     from sklearn.linear_model import LogisticRegression
@@ -113,7 +108,6 @@ def test_skops_needs_no_trust(pipeline: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", [".json", ".ubj"])
 def test_xgboost_is_served_in_both_formats(suffix: str, tmp_path: Path) -> None:
-    """Both formats answer the number of the class, or the number that was learned."""
     rows = numpy.array(SOME)
     path = tmp_path / f"m{suffix}"
     boosted(path, "multi:softprob", iris().target, num_class=3)
@@ -127,7 +121,6 @@ def test_xgboost_is_served_in_both_formats(suffix: str, tmp_path: Path) -> None:
 
 
 def test_trees_after_the_best_round_do_not_count(tmp_path: Path) -> None:
-    """The trees after the best round do not count, as with XGBoost's own classes."""
     booster = boosted(tmp_path / "m.json", "reg:squarederror", iris().target)
     booster.set_attr(best_iteration=0)
     booster.save_model(tmp_path / "m.json")
@@ -139,7 +132,6 @@ def test_trees_after_the_best_round_do_not_count(tmp_path: Path) -> None:
 
 
 def test_files_that_cannot_be_loaded_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file is named with what is wrong: another object, another format, a library that is missing."""
     joblib.dump({"model": 1}, tmp_path / "dict.joblib")
     for name in ("other.json", "other.txt", "absent.joblib"):
         (tmp_path / name).write_text("{}")

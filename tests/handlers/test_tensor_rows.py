@@ -40,7 +40,6 @@ def answers(handler: Any, data: Any) -> Any:
 
 
 def test_parts_of_rows_have_their_tensors() -> None:
-    """A part of the rows has its part of the tensors; neighbours are views."""
     rows = batch(x=[[1.0], [2.0], [3.0], [4.0]])
     middle, apart = rows.pick([1, 2]), rows.pick([0, 3])
 
@@ -52,7 +51,6 @@ def test_parts_of_rows_have_their_tensors() -> None:
 
 
 def test_picked_rows_may_be_taken_apart() -> None:
-    """They are dicts of their own."""
     rows = batch(x=[1, 2])
     rows.pick([0, 1])[0].clear()
 
@@ -60,7 +58,6 @@ def test_picked_rows_may_be_taken_apart() -> None:
 
 
 def test_writing_is_noticed() -> None:
-    """Also through a row, and through a part of the rows."""
     for write in (
         lambda rows: rows.tensors["x"].add_(1),
         lambda rows: rows[0]["data"].add_(1),
@@ -73,7 +70,6 @@ def test_writing_is_noticed() -> None:
 
 
 def test_arrays_need_no_count_of_changes() -> None:
-    """They have no count of changes, and need none."""
     array = numpy.arange(3)
     rows = TensorRows([{"data": each} for each in array], {"x": array})
 
@@ -82,7 +78,6 @@ def test_arrays_need_no_count_of_changes() -> None:
 
 
 def test_rows_are_stacked_again() -> None:
-    """A list of them is stacked again; other lists are not tensor rows."""
     tensors = stacked(list(batch(a=[1, 2], b=[3, 4])))
 
     assert tensors is not None
@@ -94,7 +89,6 @@ def test_rows_are_stacked_again() -> None:
 
 
 def test_outputs_become_rows() -> None:
-    """One tensor, a tuple or list of them, a dict of them."""
     one, two = torch.tensor([[1], [2]]), torch.tensor([3.0, 4.0], requires_grad=True)
 
     assert [row.tolist() for row in rows_of(one)] == [[1], [2]]
@@ -106,7 +100,6 @@ def test_outputs_become_rows() -> None:
 
 
 def test_a_plain_handler_takes_tensors() -> None:
-    """The network gets the stacked tensor itself, and its outputs are answers as they are."""
     seen = []
 
     def model(x: Any) -> Any:
@@ -121,20 +114,16 @@ def test_a_plain_handler_takes_tensors() -> None:
 
 
 def test_several_inputs_are_named_arguments() -> None:
-    """The network's forward takes them by name."""
     got = answers(Linear(lambda a, b: (a + b, a * b)), batch(a=[1, 2], b=[3, 4]))
 
     assert [tuple(each.item() for each in row) for row in got] == [(4, 3), (6, 8)]
 
 
 def test_rows_one_by_one_are_stacked() -> None:
-    """A list of rows, as micro batches are, is stacked; its answers are lists as ever."""
     assert answers(Linear(), list(batch(x=[1, 2]))) == [2, 4]
 
 
 def test_preprocess_tensors_gets_tensors_by_name() -> None:
-    """A handler that has it gets the tensors by name, for such rows only."""
-
     class Own(Linear):
         def preprocess_tensors(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
             return inputs["a"] + inputs["b"]
@@ -147,6 +136,5 @@ def test_preprocess_tensors_gets_tensors_by_name() -> None:
 
 
 def test_only_tensors_are_stacked() -> None:
-    """Rows of unequal shape cannot be, and say so."""
     with pytest.raises(RuntimeError, match="equal size"):
         stacked([{"data": torch.zeros(2)}, {"data": torch.zeros(3)}])

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 
 def test_a_batch_is_answered_whole(make_classifier: MakeClassifier, begin: Any) -> None:
-    """Each text gets all classes in their order, with the numbers it would get alone, to 1e-5."""
     handler = make_classifier()
     rows = [
         {"data": "The <b>cat</b> sat!"},
@@ -49,7 +48,6 @@ def test_bad_texts_are_rejected_alone(make_classifier: MakeClassifier, begin: An
 
 
 def test_labels_topk_and_ngrams_count(make_classifier: MakeClassifier, begin: Any, tmp_path: Path) -> None:
-    """Labels come from index_to_name.json; ``handler`` sets how many are answered, and how long runs are."""
     (tmp_path / "index_to_name.json").write_text(json.dumps({"0": "bad", "1": "fair", "2": "good"}))
     handler = make_classifier({"handler": {"topk": 2, "ngrams": 1}})
     begin(handler.context)
@@ -64,7 +62,6 @@ def test_labels_topk_and_ngrams_count(make_classifier: MakeClassifier, begin: An
 
 @pytest.mark.parametrize("mode", ["mean", "sum"])
 def test_explanations_add_up(mode: str, make_classifier: MakeClassifier, begin: Any) -> None:
-    """For each text of a batch, what its words add makes the difference to a text without words."""
     handler = make_classifier(mode=mode)
     rows = [{"data": "the cat sat", "target": 2}, {"data": "on the mat"}, {"data": "cat", "target": "1"}]
     begin(handler.context, 3, explain="True")
@@ -83,7 +80,6 @@ def test_explanations_add_up(mode: str, make_classifier: MakeClassifier, begin: 
 
 
 def test_empty_texts_are_explained(make_classifier: MakeClassifier, begin: Any) -> None:
-    """A text of no words has no importances."""
     handler = make_classifier()
     begin(handler.context, 2, explain="True")
 
@@ -94,7 +90,6 @@ def test_empty_texts_are_explained(make_classifier: MakeClassifier, begin: Any) 
 
 
 def test_unknown_classes_are_not_explained(make_classifier: MakeClassifier, begin: Any) -> None:
-    """A target that the network does not have is a 400."""
     handler = make_classifier()
     begin(handler.context, explain="True")
 
@@ -104,7 +99,6 @@ def test_unknown_classes_are_not_explained(make_classifier: MakeClassifier, begi
 
 
 def test_opaque_networks_are_not_explained(make_classifier: MakeClassifier, begin: Any) -> None:
-    """A bag of maxima, and a network without a bag, are a 501."""
     for handler in (make_classifier(mode="max"), make_classifier()):
         if handler.model.embedding.mode != "max":
             handler.model = torch.nn.Linear(1, 1)
@@ -118,7 +112,6 @@ def test_opaque_networks_are_not_explained(make_classifier: MakeClassifier, begi
 def test_unknown_words_are_left_out_without_a_number_for_them(
     make_classifier: MakeClassifier, begin: Any
 ) -> None:
-    """A vocabulary without ``<unk>`` knows some words and no others."""
     handler = make_classifier(words={"cat": 4, "the": 2})
     begin(handler.context)
 
@@ -137,7 +130,6 @@ def test_the_manifest_names_the_vocabulary(make_classifier: MakeClassifier, tmp_
 
 
 def test_helpers_of_explanations_are_there(make_classifier: MakeClassifier) -> None:
-    """Words by number, and attributions summed up per word."""
     handler = make_classifier()
     attributions = torch.tensor([[[1.0, 2.0], [0.0, 4.0], [-1.0, 1.0]]])
 
@@ -146,7 +138,6 @@ def test_helpers_of_explanations_are_there(make_classifier: MakeClassifier) -> N
 
 
 def test_the_misspelt_step_can_be_overridden(make_classifier: MakeClassifier) -> None:
-    """``_remove_puncutation`` may be called and overridden, as in TorchServe."""
     handler = make_classifier()
     assert handler._remove_puncutation("a, b.") == "a b"
 

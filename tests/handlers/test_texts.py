@@ -36,7 +36,6 @@ from modelserver_handlers.texts import (
     ],
 )
 def test_forms_of_a_text_are_read(row: Any, text: Any) -> None:
-    """Text, bytes, base64 and token numbers are taken, bare or under data and body."""
     assert text_input(row) == text
 
 
@@ -62,7 +61,6 @@ def test_other_rows_are_refused(row: Any, fault: str) -> None:
 
 
 def test_texts_are_cleaned() -> None:
-    """Tags and entities go without a trace, accents are taken off, of the rest letters and digits stay."""
     assert remove_html('<p class="x">a &amp; b&#39;s</p><br/>c') == "a  bsc"
     assert remove_accents("naïve Ångström 日本") == "naive Angstrom "
     assert remove_punctuation("U.S.A., x_y 3.5 a-b!") == "USA xy 35 ab"
@@ -70,7 +68,6 @@ def test_texts_are_cleaned() -> None:
 
 @given(st.lists(st.text("ab", min_size=1), max_size=8), st.integers(1, 4))
 def test_features_are_all_runs(words: list[str], longest: int) -> None:
-    """Each run of at most that many words is there once, short ones first."""
     result = features(words, longest)
     named = [" ".join(words[start:end]) for start, end in result]
 
@@ -97,17 +94,14 @@ def test_features_are_all_runs(words: list[str], longest: int) -> None:
     ],
 )
 def test_contractions_are_written_out(text: str, expanded: str) -> None:
-    """The longest that fits is written out; what is none stays."""
     assert expand_contractions(text) == expanded
 
 
 def test_expanding_is_done_once() -> None:
-    """No expansion has another contraction in it."""
     assert [words for words in CONTRACTION_MAP.values() if expand_contractions(words) != words] == []
 
 
 def test_basic_english_is_torchserves() -> None:
-    """Lower case, punctuation apart, quotation marks and colons gone: TorchServe's words for the text."""
     text = 'You can now, install <br /> TorchText; using pip! it\'s (a) "b". x:y?'
     words = "you can now , install torchtext using pip ! it ' s ( a ) b . x y ?"
 
@@ -115,7 +109,6 @@ def test_basic_english_is_torchserves() -> None:
 
 
 def test_other_tokenizers_are_refused() -> None:
-    """None splits at blanks, a callable is itself, any other name or language is refused."""
     assert get_tokenizer(None)("a B  c") == ["a", "B", "c"]
     assert get_tokenizer(len) is len
     with pytest.raises(ValueError, match="spacy"):
@@ -133,5 +126,4 @@ def test_other_tokenizers_are_refused() -> None:
     ],
 )
 def test_ngrams_follow_the_words(size: int, expected: list[str]) -> None:
-    """The words first, then runs of two, then of three."""
     assert list(ngrams_iterator(["here", "we", "are"], size)) == expected

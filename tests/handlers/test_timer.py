@@ -35,7 +35,6 @@ def context_with(config: Any) -> tuple[Context, list[Emission]]:
 
 
 def test_profiled_methods_report_their_time() -> None:
-    """With handler: profile: true each call is a gauge in milliseconds, named for the method."""
     context, seen = context_with({"handler": {"profile": True}})
 
     assert Timed(context).preprocess([1, 2], factor=3) == [3, 6]
@@ -48,7 +47,6 @@ def test_profiled_methods_report_their_time() -> None:
     "config", [{}, {"handler": {}}, {"handler": {"profile": False}}, {"handler": [1]}, None]
 )
 def test_other_methods_report_nothing(config: Any) -> None:
-    """Without the setting the method is unchanged."""
     context, seen = context_with(config)
 
     assert Timed(context).preprocess([1]) == [2]
@@ -58,7 +56,6 @@ def test_other_methods_report_nothing(config: Any) -> None:
 
 
 def test_what_the_method_raises_comes_out() -> None:
-    """A failing method reports no time."""
     context, seen = context_with({"handler": {"profile": True}})
 
     with pytest.raises(TypeError):
@@ -80,8 +77,6 @@ def test_the_time_of_the_workers_gpu_is_measured(gpus: SimulatedGpus) -> None:
 
 
 def test_timeit_prints(capsys: pytest.CaptureFixture[str]) -> None:
-    """The old decorator prints each call's milliseconds."""
-
     @timeit
     def double(number: int) -> int:
         return 2 * number

@@ -74,7 +74,6 @@ def pixel_limit() -> Iterator[None]:
 
 
 def test_rows_of_every_kind_share_a_batch(handler: Coloured, pictures: list[bytes], begin: Any) -> None:
-    """Raw bytes, base64 and numbers share a batch; its rows are the pictures in order."""
     numbers = torch.full((3, 4, 4), 0.5).tolist()
     rows = [
         {"body": bytearray(pictures[0])},
@@ -113,7 +112,6 @@ def test_one_bad_picture_is_rejected_alone(
 def test_bad_pictures_do_not_stay(
     threads: int, handler: Coloured, begin: Any, collects_nothing: None
 ) -> None:
-    """Once a batch is answered, its bodies are freed without the garbage collector."""
     begin(handler.context, 2)
     handler._ms_decoders = start_decoders(threads) if threads > 1 else None
     body = Body(b"not a picture")
@@ -133,7 +131,6 @@ def test_bad_pictures_do_not_reach_the_model(handler: Coloured, begin: Any) -> N
 
 
 def test_threads_do_not_change_numbers(handler: Coloured, pictures: list[bytes], begin: Any) -> None:
-    """Decoding side by side gives the same tensor as one after the other."""
     rows = [{"body": file} for file in pictures * 3]
     handler._ms_decoders = start_decoders(4)
     together = handler.preprocess(rows)
@@ -143,7 +140,6 @@ def test_threads_do_not_change_numbers(handler: Coloured, pictures: list[bytes],
 
 
 def test_decoders_use_one_core_each() -> None:
-    """Decoders run torch on one core, and neither this thread nor later ones lose theirs."""
     before = torch.get_num_threads()
     seen: list[int] = []
     torch.set_num_threads(3)
@@ -162,7 +158,6 @@ def test_decoders_use_one_core_each() -> None:
 
 
 def test_decoders_use_the_gpu(gpus: SimulatedGpus) -> None:
-    """The GPU of the process is the current device of each decoder."""
     gpus.count = 2
     choose_device(1)
     pool = start_decoders(3)
@@ -172,13 +167,10 @@ def test_decoders_use_the_gpu(gpus: SimulatedGpus) -> None:
 
 
 def test_one_core_needs_no_decoders() -> None:
-    """On one core pictures are decoded in the calling thread."""
     assert start_decoders(1) is None
 
 
 def test_conversion_is_each_class_own(pictures: list[bytes], encode: Any, picture: Any) -> None:
-    """A class with processing of its own and no mode gets pictures as the file has them."""
-
     class Grey(ImageClassifier):
         image_processing = staticmethod(small)
 
@@ -194,7 +186,6 @@ def test_conversion_is_each_class_own(pictures: list[bytes], encode: Any, pictur
 
 
 def test_processing_of_the_object_counts(encode: Any, picture: Any) -> None:
-    """Processing that a handler sets in its own initialize counts like one on its class."""
     handler = ImageClassifier()
     handler.image_processing = small  # type: ignore[method-assign,assignment]
 
@@ -222,7 +213,6 @@ def test_the_pixel_limit_holds(
 def test_explanations_have_the_shape_of_pictures(
     handler: Coloured, pictures: list[bytes], begin: Any
 ) -> None:
-    """Explanations have the shape of the prepared picture, and say 400 for a class that there is not."""
     handler.model = lambda batch: batch.flatten(1)[:, :3]
     begin(handler.context, 2, explain="True")
     rows = [{"body": pictures[0], "target": 1}, {"body": pictures[1], "target": b"2"}]
@@ -283,7 +273,6 @@ def one_by_one(files: list[bytes]) -> torch.Tensor:
 
 @pytest.mark.parametrize("classifier", ["cpu", "gpu"], indirect=True)
 def test_batches_hold_torchvisions_numbers(classifier: ImageClassifier, pictures: list[bytes]) -> None:
-    """Prepared together, in memory or for a GPU, pictures have the floats of the four steps, exactly."""
     batch = classifier.preprocess([{"body": file} for file in pictures])
 
     assert torch.equal(batch, one_by_one(pictures))
@@ -313,7 +302,6 @@ def test_a_bad_row_is_rejected_beside_numbers(
 
 
 def test_small_pictures_take_the_long_way(classifier: ImageClassifier, encode: Any, picture: Any) -> None:
-    """Where the crop is larger than the picture, torchvision pads it, in the same batch."""
     classifier.image_processing = classic_processing(100, 224)
     files = [encode(picture(1, (300, 120))), encode(picture(2, (300, 300)))]
     steps = classic_processing(100, 224)
@@ -323,7 +311,6 @@ def test_small_pictures_take_the_long_way(classifier: ImageClassifier, encode: A
 
 
 def test_jpegs_are_decoded_on_the_gpu(classifier: ImageClassifier, pictures: list[bytes]) -> None:
-    """What nvJPEG suits goes there in one call; the rest is decoded as ever, each in its place."""
     decoder = PlayedDecoder()
     classifier._ms_jpeg_decoder = decoder  # type: ignore[assignment]
     batch = classifier.preprocess([{"body": file} for file in pictures])
@@ -348,7 +335,6 @@ def test_a_damaged_jpeg_is_decoded_by_the_processor(
 def test_fast_decoding_changes_large_jpegs_little(
     classifier: ImageClassifier, encode: Any, picture: Any
 ) -> None:
-    """Large JPEGs come out a little different, others as they are."""
     files = [encode(picture(1, (1200, 900)), "JPEG"), encode(picture(2), "JPEG"), encode(picture(3))]
     classifier._ms_options = VisionOptions(fast_decode=True)
     large, *others = classifier.preprocess([{"body": file} for file in files])
@@ -361,7 +347,6 @@ def test_fast_decoding_changes_large_jpegs_little(
 def test_gpu_options_have_no_effect_without_one(
     make_context: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A warning says that they have no effect."""
     handler = Coloured()
     handler.initialize(make_context(tmp_path, {"handler": {"decode": "nvjpeg", "cuda_graphs": True}}))
 
@@ -370,8 +355,6 @@ def test_gpu_options_have_no_effect_without_one(
 
 
 def test_graphs_answer_what_fits(classifier: ImageClassifier) -> None:
-    """A batch that fits is replayed; another, and one with more arguments, goes to the network."""
-
     class Graphs:
         def fits(self, batch: torch.Tensor) -> bool:
             return len(batch) <= 2
@@ -389,7 +372,6 @@ def test_graphs_answer_what_fits(classifier: ImageClassifier) -> None:
 
 
 def test_the_shape_of_an_input_is_known(handler: Coloured) -> None:
-    """It is known where the classic processing says it."""
     classifier = ImageClassifier()
     assert classifier._ms_input_shape() == (3, 224, 224)
     classifier.image_processing = classic_processing(64, 48)
@@ -441,7 +423,6 @@ def serve(handler: VisionHandler, context: Any, rows: list[Any]) -> list[tuple[i
 def test_only_the_odd_one_is_refused(
     made: type[VisionHandler], odd: Any, tmp_path: Path, make_context: Any
 ) -> None:
-    """It gets a 400 that says what is needed; its neighbours in the batch get their answers."""
     name = f"picky_{tmp_path.name.replace('-', '_')}.py"
     (tmp_path / name).write_text(PICKY.format(answer=NETWORKS[made]))
     handler = made()
@@ -455,7 +436,6 @@ def test_only_the_odd_one_is_refused(
 
 
 def test_a_network_that_fails_is_not_the_clients_fault(tmp_path: Path, make_context: Any) -> None:
-    """With a tensor as pictures give it, what the network raises stays a 500."""
     name = f"broken_{tmp_path.name.replace('-', '_')}.py"
     (tmp_path / name).write_text(
         "import torch\nclass Broken(torch.nn.Module):\n"

@@ -27,7 +27,6 @@ from modelserver_handlers.vocabulary import Vocabulary, load_vocabulary
     ids=["dict", "ordered", "list", "own, list", "own"],
 )
 def test_forms_of_a_vocabulary_are_read(content: Any, tmp_path: Path) -> None:
-    """Mappings and lists are read, and have a number for unknown words if one is called ``<unk>``."""
     torch.save(content, tmp_path / "v.pt")
     vocabulary = load_vocabulary(tmp_path / "v.pt")
 
@@ -37,7 +36,6 @@ def test_forms_of_a_vocabulary_are_read(content: Any, tmp_path: Path) -> None:
 
 
 def test_unknown_words_have_no_number(tmp_path: Path) -> None:
-    """Without a number for unknown words there is none, and asking for one is a KeyError."""
     torch.save(["a", "b"], tmp_path / "v.pt")
     vocabulary = load_vocabulary(tmp_path / "v.pt")
 
@@ -47,7 +45,6 @@ def test_unknown_words_have_no_number(tmp_path: Path) -> None:
 
 
 def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
-    """``save`` and ``load_vocabulary`` agree."""
     vocabulary = Vocabulary.of_tokens(["x", "y", "x"], default=1)
     vocabulary.save(tmp_path / "v.pt")
 
@@ -69,7 +66,6 @@ def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
     ],
 )
 def test_other_contents_are_refused(content: Any, tmp_path: Path) -> None:
-    """Numbers that occur twice (frequencies), and everything else, is refused with the file's name."""
     torch.save(content, tmp_path / "v.pt")
 
     with pytest.raises(ModelLoadError, match=r"v\.pt holds no vocabulary: a mapping of tokens"):
@@ -94,7 +90,6 @@ def test_code_is_never_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_torchtexts_vocab_is_refused_with_the_way_out(tmp_path: Path) -> None:
-    """The message says what to run where the vocabulary was made."""
     with zipfile.ZipFile(tmp_path / "v.pt", "w") as file:
         file.writestr("v/data.pkl", b"\x80\x02ctorchtext.vocab.vocab\nVocab\nq\x00)\x81q\x01.")
         file.writestr("v/version", b"3\n")
@@ -109,7 +104,6 @@ def test_torchtexts_vocab_is_refused_with_the_way_out(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", [b"", b"no file of torch.save", pickle.dumps(Counter("aab"), 2)[:9]])
 def test_damaged_files_are_named(content: bytes, tmp_path: Path) -> None:
-    """A file that is damaged is named."""
     (tmp_path / "v.pt").write_bytes(content)
 
     with pytest.raises(ModelLoadError, match=r"v\.pt"):
@@ -117,13 +111,11 @@ def test_damaged_files_are_named(content: bytes, tmp_path: Path) -> None:
 
 
 def test_missing_files_are_named(tmp_path: Path) -> None:
-    """A file that is not there is named."""
     with pytest.raises(ModelLoadError, match=r"Missing the v\.pt file"):
         load_vocabulary(tmp_path / "v.pt")
 
 
 def test_it_speaks_as_torchtexts() -> None:
-    """Handlers written for a Vocab of torchtext call it with words, and look words up by number."""
     vocabulary = Vocabulary({"a": 2, "b": 0})
 
     assert vocabulary(["b", "a", "b"]) == [0, 2, 0]

@@ -23,7 +23,6 @@ from modelserver_handlers.zoo import (
 
 
 def test_batches_are_seeded_and_normalised() -> None:
-    """The batch depends on its seed alone, and has the range of normalised photographs."""
     batch = calibration_batch(3, pictures=4, side=32)
 
     assert torch.equal(batch, calibration_batch(3, pictures=4, side=32))
@@ -34,7 +33,6 @@ def test_batches_are_seeded_and_normalised() -> None:
 
 
 def test_answers_differ_from_picture_to_picture(small_resnet: nn.Module) -> None:
-    """Answers differ from picture to picture, and the network is in evaluation mode."""
     with torch.inference_mode():
         scores = small_resnet(calibration_batch(11, pictures=8, side=128)).softmax(dim=1)
 
@@ -47,7 +45,6 @@ def test_answers_differ_from_picture_to_picture(small_resnet: nn.Module) -> None
 
 
 def test_networks_without_batchnorm_are_scaled() -> None:
-    """A network without BatchNorm has only its last layer scaled; a head of another form is left alone."""
     network = nn.Sequential(nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(48, 10))
     headless = nn.Sequential(nn.Linear(128, 5), nn.AdaptiveAvgPool2d(2), nn.Flatten())
     before = headless[0].weight.clone()
@@ -69,7 +66,6 @@ def network() -> torch.nn.Module:
 
 
 def test_settings_name_the_network() -> None:
-    """The settings name the network; weights and seed have defaults."""
     assert NetworkSpec.parse({"arch": "resnet18"}) == NetworkSpec("resnet18", "DEFAULT", 0)
     assert NetworkSpec.parse({"arch": "resnet18", "weights": "random", "seed": 3}) == NetworkSpec(
         "resnet18", "random", 3
@@ -86,13 +82,11 @@ def test_settings_name_the_network() -> None:
     ],
 )
 def test_malformed_settings_are_refused(settings: Any, message: str) -> None:
-    """Malformed settings are refused with what is wrong."""
     with pytest.raises(ModelLoadError, match=message):
         NetworkSpec.parse(settings)
 
 
 def test_random_weights_depend_on_the_seed(network: torch.nn.Module) -> None:
-    """The same seed gives the same network, another seed another, and torch's own generator is left alone."""
     torch.manual_seed(5)
     expected = torch.rand(1)
     torch.manual_seed(5)
@@ -104,7 +98,6 @@ def test_random_weights_depend_on_the_seed(network: torch.nn.Module) -> None:
 
 
 def test_random_network_has_labels(tmp_path: Path) -> None:
-    """A network without trained weights answers ImageNet's names all the same, without a download."""
     built = build_network(NetworkSpec(ARCH, "random"), tmp_path)
 
     assert len(built.labels) == 1000
@@ -113,7 +106,6 @@ def test_random_network_has_labels(tmp_path: Path) -> None:
 
 
 def test_weights_come_from_a_file(tmp_path: Path, network: torch.nn.Module) -> None:
-    """A file beside the model, or anywhere by an absolute path, gives the weights."""
     torch.save(network.state_dict(), tmp_path / "own.pth")
     beside = build_network(NetworkSpec(ARCH, "own.pth"), tmp_path).model
     absolute = build_network(NetworkSpec(ARCH, str(tmp_path / "own.pth")), Path("/nowhere")).model
@@ -124,7 +116,6 @@ def test_weights_come_from_a_file(tmp_path: Path, network: torch.nn.Module) -> N
 
 
 def test_weights_that_do_not_fit_are_named(tmp_path: Path, network: torch.nn.Module) -> None:
-    """A file that does not fit, or is not there, is named."""
     torch.save(network.state_dict(), tmp_path / "own.pth")
 
     with pytest.raises(ModelLoadError, match=r"own\.pth does not fit the model"):
@@ -134,7 +125,6 @@ def test_weights_that_do_not_fit_are_named(tmp_path: Path, network: torch.nn.Mod
 
 
 def test_unknown_names_are_refused(tmp_path: Path) -> None:
-    """Unknown networks and weights are refused, the latter with the names there are."""
     with pytest.raises(ModelLoadError, match="no classifier resnet19"):
         build_network(NetworkSpec("resnet19"), tmp_path)
     with pytest.raises(
@@ -144,8 +134,6 @@ def test_unknown_names_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_failed_download_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A failed download says from where, why, and what to do instead."""
-
     def fail(_arch: str, weights: Any) -> None:
         raise URLError("no route")
 

@@ -48,7 +48,6 @@ def learned(policy: Adaptive, a: float, b: float, gap: float, until: float = 100
 
 @pytest.mark.parametrize(("name", "kind"), [("window", Window), ("adaptive", Adaptive), ("greedy", Greedy)])
 def test_policies_are_made_by_name(name: str, kind: type[Policy]) -> None:
-    """Each policy has one name, by which it is selected."""
     policy = make_policy(name, 0.5)
 
     assert isinstance(policy, kind)
@@ -57,7 +56,6 @@ def test_policies_are_made_by_name(name: str, kind: type[Policy]) -> None:
 
 
 def test_unknown_policy_is_refused() -> None:
-    """A name that is no policy's is an error that lists the names there are."""
     with pytest.raises(ValueError, match=r"'fixed'.*window, greedy or adaptive"):
         make_policy("fixed", 1.0)
 
@@ -66,7 +64,6 @@ def test_unknown_policy_is_refused() -> None:
 
 
 def test_window_ends_its_delay_after_the_oldest_arrival() -> None:
-    """Neither later arrivals nor what was learned move the end of a window."""
     policy = Window(0.5)
     policy.arrived(7, 10.4)
     policy.finished(7, 30.0, 0.0)
@@ -93,7 +90,6 @@ def test_greedy_never_waits() -> None:
     sizes=st.lists(st.integers(1, 64), min_size=2, max_size=100).filter(lambda s: len(set(s)) > 1),
 )
 def test_cost_curve_recovers_the_line(a: float, b: float, sizes: list[int]) -> None:
-    """From batches that cost exactly a + b*n, of at least two sizes, a and b are found again."""
     curve = CostCurve()
     for n in sizes:
         curve.add(n, a + b * n)
@@ -102,7 +98,6 @@ def test_cost_curve_recovers_the_line(a: float, b: float, sizes: list[int]) -> N
 
 
 def test_cost_curve_of_one_size_is_half_fixed() -> None:
-    """While only one batch size was seen, half of its cost is guessed to be fixed; before any, none."""
     curve = CostCurve()
     assert curve.line() == (0.0, 0.0)
     for _ in range(500):
@@ -112,7 +107,6 @@ def test_cost_curve_of_one_size_is_half_fixed() -> None:
 
 
 def test_cost_curve_follows_a_change() -> None:
-    """Old batches are forgotten: after a change of the machine's speed the new line is found."""
     curve = CostCurve()
     for n in itertools.islice(itertools.cycle(range(1, 9)), 400):
         curve.add(n, 1.0 + 0.5 * n)
@@ -147,7 +141,6 @@ def test_gap_is_the_mean_time_between_instances() -> None:
 
 
 def test_group_weighs_as_much_as_its_instances() -> None:
-    """Ten instances in one request change the estimate like ten requests spread over the same time."""
     single, grouped = GapEstimate(), GapEstimate()
     for gap in (single, grouped):
         gap.add(1, 0.0, longest=9.0)
@@ -181,7 +174,6 @@ def test_pauses_are_no_gaps() -> None:
 
 
 def test_arrivals_are_timed_one_by_one_and_in_groups() -> None:
-    """The mean gap is that of instances; before two arrivals there is none."""
     single, grouped = ArrivalEstimate(), ArrivalEstimate()
     assert single.gap == single.newest == math.inf
     for i in range(300):
@@ -194,7 +186,6 @@ def test_arrivals_are_timed_one_by_one_and_in_groups() -> None:
 
 
 def test_a_night_counts_as_one_pause() -> None:
-    """The first request after hours without any does not make the usual gap a long one."""
     arrivals = ArrivalEstimate()
     for i in range(100):
         arrivals.add(1, i * 0.01, pause=0.1)
@@ -205,7 +196,6 @@ def test_a_night_counts_as_one_pause() -> None:
 
 
 def test_without_a_cost_no_gap_is_learned() -> None:
-    """Before a batch came back the policy does not know what a pause is."""
     arrivals = ArrivalEstimate()
     for i in range(10):
         arrivals.add(1, i * 0.01, pause=0.0)
@@ -215,7 +205,6 @@ def test_without_a_cost_no_gap_is_learned() -> None:
 
 @given(workers=st.integers(1, 12), seconds=st.floats(1e-4, 10.0))
 def test_workers_are_counted_when_all_compute(workers: int, seconds: float) -> None:
-    """Batches that overlap tell how many workers there are, in step or one after another."""
     for shift in (0.0, seconds / workers):
         estimate = WorkerEstimate()
         for turn in range(4):
@@ -227,7 +216,6 @@ def test_workers_are_counted_when_all_compute(workers: int, seconds: float) -> N
 
 
 def test_workers_that_are_gone_are_forgotten() -> None:
-    """After a hundred batches of one worker the other three do not count any more."""
     estimate = WorkerEstimate()
     for turn in range(4):
         for _ in range(4):
@@ -269,7 +257,6 @@ def test_silence_says_nothing_about_returns() -> None:
 
 
 def test_adaptive_without_knowledge_is_greedy() -> None:
-    """Before a batch came back there is no reason to hold."""
     policy = Adaptive(1.0)
     assert policy.due(one_idle(1, 0.0, 0.0), now=0.0) == 0.0
     policy.arrived(1, 0.0)
@@ -291,7 +278,6 @@ def test_adaptive_without_knowledge_is_greedy() -> None:
     ],
 )
 def test_adaptive_holds_where_it_pays_and_for_as_long(count: int, gap: float, silence: float) -> None:
-    """A batch is held for the clients just answered if that costs less than their wait for the worker."""
     now = 100.0
     policy = learned(Adaptive(10.0), 0.050, 0.001, gap, until=now)
     waits_since = now - (count - 1) * gap
@@ -321,14 +307,12 @@ def test_adaptive_does_not_hold_with_another_worker_free() -> None:
 
 @given(count=st.integers(1, 31), gap=st.floats(1e-5, 0.1))
 def test_adaptive_does_not_hold_where_batching_saves_nothing(count: int, gap: float) -> None:
-    """A model whose time is proportional to the batch size has no fixed cost to share: nobody is held."""
     policy = learned(Adaptive(10.0), 0.0, 0.010, gap)
 
     assert policy.due(one_idle(count, 100.0, 100.0), now=100.0) == 100.0
 
 
 def test_adaptive_gives_up_when_the_burst_is_over() -> None:
-    """A silence of three usual gaps since the newest arrival ends the hold."""
     policy = learned(Adaptive(10.0), 0.050, 0.001, 0.002)
 
     assert policy.due(one_idle(1, 100.0, 100.0), now=100.005) > 100.005
@@ -359,7 +343,6 @@ def independent(policy: Adaptive, gap: float, workers: int) -> Adaptive:
     ],
 )
 def test_the_last_worker_waits_for_a_batch_of_its_turn(workers: int, gap: float, turn: float) -> None:
-    """Independent arrivals: fewer than n* = a / (k*g - b) are held, n* are not."""
     policy = independent(Adaptive(10.0), gap, workers)
     few, enough = math.ceil(turn) - 1, math.ceil(turn + 1e-6)
 
@@ -379,7 +362,6 @@ def test_the_last_worker_waits_for_a_batch_of_its_turn(workers: int, gap: float,
 def test_a_turn_never_lasts_beyond_the_cap(
     delay: float, gap: float, count: int, spread: float, workers: int
 ) -> None:
-    """Whatever the arrivals, the oldest instance waits for its worker's turn at most the given delay."""
     policy = independent(Adaptive(delay), gap, workers)
 
     due = policy.due(one_idle(count, 100.0 - spread, 100.0), now=100.0)
@@ -388,7 +370,6 @@ def test_a_turn_never_lasts_beyond_the_cap(
 
 
 def test_arrivals_all_at_one_moment_are_not_held_for_ever() -> None:
-    """A usual gap of nothing at all, after very many instances at once, gives a moment, not a NaN."""
     policy = independent(Adaptive(10.0), 0.009, 1)
     policy.arrived(100_000, 100.0)
 
@@ -396,7 +377,6 @@ def test_arrivals_all_at_one_moment_are_not_held_for_ever() -> None:
 
 
 def test_a_turn_that_is_over_ends_the_hold() -> None:
-    """The oldest has waited a turn and a quarter: what is there goes."""
     policy = independent(Adaptive(10.0), 0.008, 1)  # n* = 40 / 7, a turn of 46 ms
 
     assert policy.due(one_idle(1, 99.944, 100.0), now=100.0) > 100.0
@@ -412,7 +392,6 @@ def test_a_wait_that_costs_more_than_a_batch_saves_is_not_made() -> None:
 
 
 def test_an_arrival_after_a_pause_is_not_held() -> None:
-    """What comes later than a fixed cost after the one before it has nobody to share a batch with."""
     policy = independent(Adaptive(10.0), 0.004, 4)
     policy.arrived(1, 100.050)
 
@@ -432,7 +411,6 @@ def test_an_arrival_after_a_pause_is_not_held() -> None:
 def test_adaptive_never_holds_beyond_its_cap(
     delay: float, a: float, b: float, gap: float, count: int, spread: float, age: float, workers: int
 ) -> None:
-    """Whatever was learned, the oldest instance waits for others at most the given delay."""
     policy = learned(Adaptive(delay), a, b, gap)
     oldest, now = 100.0 - spread, 100.0 + age
 
@@ -442,7 +420,6 @@ def test_adaptive_never_holds_beyond_its_cap(
 
 
 def test_adaptive_counts_its_cap_from_the_oldest() -> None:
-    """Later arrivals do not prolong the wait of the first beyond the cap."""
     policy = learned(Adaptive(0.004), 0.050, 0.001, 0.001)
 
     assert policy.due(one_idle(2, 99.998, 100.0), now=100.0) == pytest.approx(100.002)
@@ -538,7 +515,6 @@ def test_lone_sequential_client_is_never_held(a: float, b: float, think: float, 
 
 
 def test_lone_client_after_a_burst_is_served_at_once() -> None:
-    """What was learned in a burst holds a lone client at most while others may still come back."""
     policy = learned(Adaptive(1.0), 0.050, 0.001, 0.002, until=0.0)
 
     waits = ClosedLoop(policy, 1, 0.050, 0.001).run(5.0).waits
@@ -571,7 +547,6 @@ def test_adaptive_keeps_clients_in_step_together(
 
 
 def test_adaptive_costs_little_where_it_guesses_wrong() -> None:
-    """Clients that think for a while before they ask again lose at most a tenth to holds in vain."""
     rates = {
         policy.name: len(ClosedLoop(policy, 8, 0.050, 0.001, 0.02, 0.02).run(20.0).latencies)
         for policy in (Greedy(), Adaptive(0.1))

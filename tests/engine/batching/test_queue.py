@@ -44,7 +44,6 @@ def counters(line: BatchQueue) -> tuple[int, int, int]:
 
 
 def test_empty_queue_is_never_due() -> None:
-    """An empty queue needs no timer and gives no batch."""
     line = queue()
 
     assert line.due(5.0, 1) == math.inf
@@ -71,7 +70,6 @@ def test_full_batches_go_at_once_and_the_rest_waits(count: int, sizes: list[int]
 
 
 def test_window_starts_at_the_oldest_arrival() -> None:
-    """A later arrival does not extend the window, and at its end all that waits goes."""
     line = queue()
     line.put(request("a", at=10.0))
     line.put(request("b", at=10.75))
@@ -86,7 +84,6 @@ def test_window_starts_at_the_oldest_arrival() -> None:
 
 
 def test_time_spent_waiting_for_a_worker_counts() -> None:
-    """What waited longer than its window while all workers were busy goes with the next free one at once."""
     line = queue()
     line.put(request("a", at=0.0))
 
@@ -95,7 +92,6 @@ def test_time_spent_waiting_for_a_worker_counts() -> None:
 
 
 def test_request_that_does_not_fit_closes_the_batch() -> None:
-    """A request travels whole: what is held goes without it, and it opens the next batch."""
     line = queue()
     line.put(request("a", 3))
     line.put(request("b", 2))
@@ -136,7 +132,6 @@ def test_requests_of_thousands_of_instances_are_removed() -> None:
 
 
 def test_request_counts_until_its_last_parcel_left() -> None:
-    """A partly dispatched request still is one request with all its bytes."""
     line = queue()
     line.put(request("a", 6, size=5))
     line.take(0.0, 1)
@@ -158,7 +153,6 @@ def test_keys_do_not_mix_and_the_oldest_goes_first() -> None:
 
 
 def test_timer_is_that_of_the_earliest_lane() -> None:
-    """Of several keys that wait, the one due first sets the timer."""
     line = queue()
     line.put(request("a", at=0.25, key="x"))
     line.put(request("b", at=0.5, key="y"))
@@ -169,7 +163,6 @@ def test_timer_is_that_of_the_earliest_lane() -> None:
 
 
 def test_older_due_lane_goes_before_a_younger_full_one() -> None:
-    """A stream of full batches of one key cannot starve another key."""
     line = queue()
     line.put(request("old", at=0.0, key="x"))
     for i in range(8):
@@ -180,7 +173,6 @@ def test_older_due_lane_goes_before_a_younger_full_one() -> None:
 
 
 def test_only_full_leaves_what_is_merely_due() -> None:
-    """Batches that are prefetched by a busy worker are full ones."""
     line = queue()
     line.put(request("a", 3, key="x"))
     line.put(request("b", 4, at=1.0, key="y"))
@@ -192,7 +184,6 @@ def test_only_full_leaves_what_is_merely_due() -> None:
 
 
 def test_has_full_asks_for_one_key_with_enough() -> None:
-    """Enough instances in all, but of several keys, are no full batch."""
     line = queue()
     line.put(request("a", 3, key="x"))
     line.put(request("b", 3, key="y"))
@@ -213,7 +204,6 @@ def test_deadline_within_the_window_sends_at_once(short_first: bool) -> None:
 
 
 def test_who_travels_alone_waits_for_nobody() -> None:
-    """A request that shares no batch goes at once, whatever the window; others still wait for theirs."""
     line = queue()
     line.put(request("shared"))
     line.put(request("one", key=UnsharedKey()))
@@ -298,7 +288,6 @@ def test_rest_of_a_partly_dispatched_request_can_be_removed() -> None:
 
 
 def test_put_back_restores_order_and_counts() -> None:
-    """A batch that no worker began goes out again first, in the same order."""
     line = queue(policy=Greedy())
     for name in "abcde":
         line.put(request(name))
@@ -315,7 +304,6 @@ def test_put_back_restores_order_and_counts() -> None:
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
 def test_batches_of_several_workers_come_back_in_any_order(order: tuple[int, ...]) -> None:
-    """However batches come back, requests leave in the order in which they arrived."""
     line = queue(batch_size=2, policy=Window(1.0))
     line.put(request("big", 3))
     for i in range(3):
@@ -334,7 +322,6 @@ def test_batches_of_several_workers_come_back_in_any_order(order: tuple[int, ...
 
 
 def test_put_back_keeps_the_window_of_the_oldest() -> None:
-    """After batches came back out of order the timer still is that of the oldest instance."""
     line = queue(policy=Window(1.0))
     line.put(request("a", at=0.0))
     first = line.take(1.0, 1)
@@ -350,7 +337,6 @@ def test_put_back_keeps_the_window_of_the_oldest() -> None:
 
 
 def test_put_back_leaves_ended_requests_out() -> None:
-    """Requests that were cancelled while their batch was away do not come back."""
     line = queue(policy=Greedy())
     gone, stored = request("a"), request("b")
     line.put(gone)
@@ -370,7 +356,6 @@ def test_put_back_leaves_ended_requests_out() -> None:
 
 
 def test_flushing_sends_what_waits_at_once() -> None:
-    """At shutdown no request waits for its window."""
     line = queue()
     line.put(request("a"))
     line.flushing = True
@@ -394,7 +379,6 @@ def test_reason_of_a_greedy_batch_is_an_idle_worker() -> None:
 
 
 def test_drain_gives_each_waiting_request_once() -> None:
-    """Draining empties the queue and names each request once, also one that waits in several parcels."""
     line = queue()
     requests = [request("a", 9), request("b", key="z"), request("c")]
     for each in requests:
@@ -421,7 +405,6 @@ def test_explanations_wait_for_nobody() -> None:
 
 
 def test_explanations_do_not_change_the_policy() -> None:
-    """The policy ignores arrivals of explanations, which differ from those of predictions."""
     seen: list[int] = []
     policy = Window(1.0)
     policy.arrived = lambda count, now: seen.append(count)  # type: ignore[method-assign]
@@ -433,9 +416,6 @@ def test_explanations_do_not_change_the_policy() -> None:
 
 
 def test_what_is_past_its_deadline_is_in_no_batch() -> None:
-    """Its failure may be reported a moment later; until then nothing computes for it and no counter
-    includes it.
-    """
     line = queue(policy=Greedy())
     late, large, good = request("l", deadline=1.0), request("m", 6, deadline=0.5), request("g", deadline=9.0)
     for each in (late, large, good):
@@ -450,8 +430,6 @@ def test_what_is_past_its_deadline_is_in_no_batch() -> None:
 
 @pytest.mark.parametrize("policy", [Greedy(), Window(0.0)])
 def test_batches_of_many_keys_cost_as_much_as_of_few(policy: Policy) -> None:
-    """However many requests with keys of their own wait, the next batch is found with the same work."""
-
     def serve(waiting: int) -> int:
         sut = queue(4, policy, max_requests=waiting, max_bytes=waiting)
         for number in range(waiting):
@@ -470,8 +448,6 @@ def test_batches_of_many_keys_cost_as_much_as_of_few(policy: Policy) -> None:
 
 @pytest.mark.parametrize("which", [0, -1])
 def test_removal_from_a_long_queue_costs_as_much_as_from_a_short_one(which: int) -> None:
-    """Wherever a request waits among others with its key, removing it does not look at all of them."""
-
     def remove(waiting: int) -> int:
         sut = queue(4, max_requests=waiting, max_bytes=waiting)
         requests = [request(str(number)) for number in range(waiting)]
@@ -485,7 +461,6 @@ def test_removal_from_a_long_queue_costs_as_much_as_from_a_short_one(which: int)
 
 
 def test_batch_that_comes_back_goes_before_what_came_after_it() -> None:
-    """Of several keys, too, also if others with its key, or none, have come meanwhile."""
     sut = queue(2, Greedy())
     for number, key in enumerate("abcab"):
         sut.put(request(str(number), key=key))

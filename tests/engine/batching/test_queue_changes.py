@@ -60,7 +60,6 @@ def test_nothing_is_lost(counts: list[int], sizes: list[int], returned: list[boo
 
 
 def test_policy_follows_the_limits() -> None:
-    """The new policy decides about what waits already."""
     queue = BatchQueue(8, Window(1000.0), 100, 1 << 20)
     queue.put(request("r", 2))
     assert queue.take(1.0, 1) is None

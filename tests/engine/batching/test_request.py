@@ -20,7 +20,6 @@ def answer(text: bytes) -> tuple[Answer, bytes]:
 
 
 def test_request_ends_once_when_its_last_answer_comes() -> None:
-    """Answers may come in any order; the last missing one ends the request, once."""
     done: list[Request] = []
     request = make(3, done)
 
@@ -36,7 +35,6 @@ def test_request_ends_once_when_its_last_answer_comes() -> None:
 
 
 def test_an_ended_request_knows_nobody() -> None:
-    """Who waits for a request and the request itself do not keep each other."""
     for end in (lambda r: r.deliver(0, [answer(b"a")]), lambda r: r.fail(RuntimeError("no"))):
         request = make(1, [])
         request.on_part, request.backlog = print, int
@@ -46,7 +44,6 @@ def test_an_ended_request_knows_nobody() -> None:
 
 
 def test_failed_request_ignores_later_answers_and_errors() -> None:
-    """The first end counts: answers and errors that come afterwards change nothing."""
     done: list[Request] = []
     request = make(1, done)
     first = RuntimeError("first")
@@ -61,7 +58,6 @@ def test_failed_request_ignores_later_answers_and_errors() -> None:
 
 
 def test_answered_request_cannot_fail_any_more() -> None:
-    """An error after the last answer is not the request's."""
     done: list[Request] = []
     request = make(1, done)
     request.deliver(0, [answer(b"a")])
@@ -72,12 +68,10 @@ def test_answered_request_cannot_fail_any_more() -> None:
 
 
 def test_request_counts_the_bytes_of_all_its_rows() -> None:
-    """The size of a request is that of its bodies together."""
     assert make(5).nbytes == 10
 
 
 def test_contents_of_a_batch_are_those_of_its_parcels_in_order() -> None:
-    """Whole requests and slices of larger ones are joined in the order of the batch."""
     whole, cut = make(2), make(5)
 
     rows, bodies = Batch([Parcel(cut, 3, 2), Parcel(whole, 0, 2)], 4, "size").contents()
@@ -96,7 +90,6 @@ def test_batch_ids_are_distinct_version_4_uuids() -> None:
 
 
 def test_batch_knows_whose_its_rows_are() -> None:
-    """Positions lead to requests and back; a position outside of the batch leads nowhere."""
     first, second = make(2), make(5)
     batch = Batch([Parcel(first, 0, 2), Parcel(second, 1, 3), Parcel(first, 0, 1)], 6, "size")
 
@@ -107,7 +100,6 @@ def test_batch_knows_whose_its_rows_are() -> None:
 
 
 def test_times_of_a_request_in_one_batch() -> None:
-    """It waited until the handler began."""
     request = make(1)
     request.handled(3.5, 2.0)
 
@@ -136,7 +128,6 @@ def ended(*answers: tuple[Answer, bytes], kind: int = BODY) -> Request:
 
 
 def test_the_first_row_that_failed_is_named() -> None:
-    """The error has the status and the type of the worker's; a single row needs no name."""
     failed = Answer(3, 400, failed=True, error_type="Own"), b"bad"
     failure = ended((Answer(1), b"a"), failed, failed, kind=TENSORS).failure("row %d: ")
     alone = ended(failed).failure("row %d: ")
@@ -167,7 +158,6 @@ def test_errors_of_a_request_are_reported(error: Exception, kind: type[ModelServ
 
 
 def test_a_request_that_failed_is_let_go() -> None:
-    """At once, not when a collector comes by."""
     request = Request("id", [Row("id", 0)], [b""], 0.0)
     request.fail(DeadlineExceeded("d"))
     failure = request.failure()
@@ -177,7 +167,6 @@ def test_a_request_that_failed_is_let_go() -> None:
 
 
 def test_answers_come_in_order() -> None:
-    """A request without a failure has its answers in order."""
     request = ended((Answer(1), b"a"), (Answer(1), b"b"))
 
     assert (request.failure(), request.contents()) == (None, [b"a", b"b"])

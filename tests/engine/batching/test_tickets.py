@@ -39,14 +39,12 @@ def test_request_without_an_idle_worker_is_refused() -> None:
 
 
 def test_requests_fill_the_batch_of_an_idle_worker() -> None:
-    """Requests are taken in until the batches of the idle workers are full."""
     sut = queue([2], batch_size=2)
 
     assert [is_refused(sut, request()) for _ in range(5)] == [False] * 4 + [True]
 
 
 def test_batches_as_they_would_be() -> None:
-    """Requests that cannot share a batch need a worker each, and so do those that leave gaps."""
     sut = queue([2])
 
     assert not is_refused(sut, request(3))

@@ -47,7 +47,6 @@ def test_what_is_sent_arrives() -> None:
 
 
 def test_the_other_side_may_end() -> None:
-    """It may end before a frame or within one."""
     for started in (b"", b"\x05\0\0\0\0\0\0\0ab"):
         here, there = socket.socketpair()
         with there:
@@ -58,14 +57,12 @@ def test_the_other_side_may_end() -> None:
 
 
 def test_a_call_is_made() -> None:
-    """Arguments and result have the types that the function's hints say."""
     call = OffloadCall(__name__, "joined", 1.0, msgspec.Raw(encode(([b"a", b"b"], 2))))
 
     assert read_result(joined, perform(call).value) == b"abab"
 
 
 def test_arguments_of_other_types_are_refused() -> None:
-    """They never reach the function."""
     with pytest.raises(msgspec.ValidationError):
         perform(OffloadCall(__name__, "joined", 1.0, msgspec.Raw(encode((["text"], "no number")))))
 
@@ -87,7 +84,6 @@ def fresh(number: int) -> Callable[[], Any]:
 
 
 def test_threads_read_the_first_results_of_a_function_at_once() -> None:
-    """As when several archives are read at the start; msgspec alone ends the process with SIGSEGV then."""
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:

@@ -49,7 +49,6 @@ def test_helpers_start_quickly(module: str) -> None:
 
 
 async def test_results_and_errors_are_returned(helpers: Helpers) -> None:
-    """A function's result comes back, and so does what it refuses; one process does it all."""
     first = await helpers.call(5.0, heavy_work.whoami)
 
     assert await helpers.call(5.0, heavy_work.double, b"a" * 100_000, None) == [b"a" * 100_000] * 2
@@ -59,7 +58,6 @@ async def test_results_and_errors_are_returned(helpers: Helpers) -> None:
 
 
 async def test_unforeseen_errors_are_reported(helpers: Helpers, caplog: pytest.LogCaptureFixture) -> None:
-    """What nobody foresaw is in the log, not in the answer."""
     with pytest.raises(InternalError, match="its log says why"):
         await helpers.call(5.0, heavy_work.fail, "secret")
 
@@ -94,9 +92,6 @@ async def test_helpers_that_ended(helpers: Helpers) -> None:
 
 
 async def test_calls_that_are_given_up(helpers: Helpers) -> None:
-    """What was to be read for a caller that has gone is held by nobody, though the helper is busy; it has no
-    more than one call, also when the caller of that has gone.
-    """
     await helpers.call(5.0, heavy_work.whoami)
     body = b"a" * 100_000
     before = sys.getrefcount(body)
@@ -115,7 +110,6 @@ async def test_calls_that_are_given_up(helpers: Helpers) -> None:
 
 
 async def test_calls_that_are_refused(helpers: Helpers) -> None:
-    """What was to be read is freed with the error, and not by the collector of circles."""
     text = "a" * 100_000
     before = sys.getrefcount(text)
     gc.disable()
@@ -131,7 +125,6 @@ async def test_calls_that_are_refused(helpers: Helpers) -> None:
 
 
 async def test_calls_after_the_end(helpers: Helpers) -> None:
-    """Calls after the server has stopped are refused."""
     helpers.close()
 
     with pytest.raises(InternalError, match="was stopped with the server"):

@@ -39,7 +39,6 @@ async def test_full_queue_refuses_and_counts_why(make: Any, stage: Any, counts: 
 
 
 async def test_pool_without_workers_refuses(make: Any, counts: Counts) -> None:
-    """Without workers no request is accepted."""
     with pytest.raises(ServiceUnavailable):
         make(workers=0).submit(request(b"a"))
 
@@ -47,7 +46,6 @@ async def test_pool_without_workers_refuses(make: Any, counts: Counts) -> None:
 
 
 async def test_requests_are_refused_when_the_last_worker_is_given_up(make: Any, stage: Any) -> None:
-    """When the last worker is given up, what waits is refused at once, with the reason without output."""
     made = make()
     waiting = request(b"a")
     made.submit(waiting)
@@ -64,9 +62,6 @@ async def test_requests_are_refused_when_the_last_worker_is_given_up(make: Any, 
 
 
 async def test_requests_are_refused_after_three_failed_loads(make: Any, stage: Any) -> None:
-    """After three failed loads no request waits for the next one: each is refused with the reason,
-    until a load succeeds.
-    """
     made = make()
     waiting = request(b"a")
     made.submit(waiting)
@@ -87,7 +82,6 @@ async def test_requests_are_refused_after_three_failed_loads(make: Any, stage: A
 
 
 async def test_worker_that_served_and_cannot_load_again_refuses_what_waits(pool: Pool, stage: Any) -> None:
-    """A worker that served, died and cannot be loaded again leaves nobody waiting for it."""
     first = await stage.enter()
     first.exit()
     second = await stage.enter(2)
@@ -124,7 +118,6 @@ async def test_deadline_in_the_queue_fails_the_request(make: Any, stage: Any, co
 async def test_deadlines_of_many_leave_others_their_turn(
     make: Any, counts: Counts, simulated_time: Clock
 ) -> None:
-    """When those of many requests pass at once, others get their turn in between."""
     made = make(max_requests=200)
     many = [request(b"a", deadline=now() + 0.01) for _ in range(200)]
     submit(made, *many)
@@ -142,9 +135,6 @@ async def test_deadlines_of_many_leave_others_their_turn(
 
 
 async def test_request_cancelled_past_its_deadline_counts_as_expired(make: Any, counts: Counts) -> None:
-    """A request whose deadline has passed, though no timer has noticed, has not lost its client; nor has one
-    whose client was a moment early.
-    """
     made = make()
     requests = [request(b"a", deadline=now() + seconds) for seconds in (0.0, 0.001, 60.0)]
     submit(made, *requests)
@@ -170,7 +160,6 @@ async def test_deadline_while_running_fails_the_request(pool: Pool, stage: Any) 
 
 
 async def test_deadline_that_is_met_leaves_no_timer(pool: Pool, stage: Any, counts: Counts) -> None:
-    """A request that is answered in time leaves no timer behind."""
     quick = request(b"a", deadline=now() + 0.02)
     submit(pool, quick, request(b"b"))
     stage.processes[0].answer()
@@ -200,7 +189,6 @@ async def test_cancelled_request_leaves_the_queue(make: Any, stage: Any, counts:
 
 
 async def test_drain_ends_with_a_batch_that_comes_back_for_nobody(pool: Pool, stage: Any) -> None:
-    """A worker returns the last batch, and its requests have ended: nothing is left to wait for."""
     process = await stage.enter()
     running = request(b"a", b"b", deadline=now() + 0.01)
     pool.submit(running)
@@ -216,7 +204,6 @@ async def test_drain_ends_with_a_batch_that_comes_back_for_nobody(pool: Pool, st
 async def test_drain_ends_with_batches_that_are_taken_back_for_nobody(
     make: Any, stage: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same where the server takes back what a worker has not begun."""
     pool = make(2)
     for number in (1, 2):
         (await stage.enter(number)).load()
@@ -239,7 +226,6 @@ async def test_drain_ends_with_batches_that_are_taken_back_for_nobody(
 
 
 async def test_drain_waits_for_what_a_dead_worker_had_not_begun(make: Any, stage: Any) -> None:
-    """Two batches of it had begun, and fail one after the other; the third one is still served."""
     pool = make()
     process = await stage.enter()
     process.load()
@@ -263,7 +249,6 @@ async def test_drain_waits_for_what_a_dead_worker_had_not_begun(make: Any, stage
 
 
 async def test_drain_sends_open_windows(make: Any, stage: Any) -> None:
-    """Draining does not wait for windows."""
     made = make(policy="window", max_delay=60.0)
     process = await stage.enter()
     process.load()
@@ -276,7 +261,6 @@ async def test_drain_sends_open_windows(make: Any, stage: Any) -> None:
 
 
 async def test_what_runs_in_part_is_not_passed_on(make: Any, stage: Any) -> None:
-    """A request of which a batch runs at the old pool is not computed again by the new one."""
     old, new = make(), make()
     (await stage.enter()).load()
     (await stage.enter(2)).load()
@@ -296,7 +280,6 @@ async def test_what_runs_in_part_is_not_passed_on(make: Any, stage: Any) -> None
 
 
 async def test_what_has_no_time_is_passed_on(make: Any, stage: Any) -> None:
-    """When the old pool's time is over the new one takes what it did not begin; clients may still leave."""
     old, new = make(), make()
     (await stage.enter()).load()
     (await stage.enter(2)).load()

@@ -120,7 +120,6 @@ def look(autoscaler: Autoscaler, start: float, seconds: float) -> float:
 
 
 async def test_timer_stops_without_pools(make: Any, autoscaler: Autoscaler) -> None:
-    """There is a timer while a pool is followed, and none before and afterwards."""
     pool = await make(rule=None)
     assert autoscaler.idle
     autoscaler.follow(pool, RULE)
@@ -132,7 +131,6 @@ async def test_timer_stops_without_pools(make: Any, autoscaler: Autoscaler) -> N
 
 
 async def test_closed_pools_are_left(make: Any, autoscaler: Autoscaler, counts: Counts) -> None:
-    """A pool that closes is looked at no more, and its wish is shown no more."""
     pool = await make()
     await pool.close(0.01)
     autoscaler.look(1.0)
@@ -168,7 +166,6 @@ async def test_the_timer_looks(make: Any, autoscaler: Autoscaler) -> None:
 async def test_pool_scales_up_and_down(
     make: Any, stage: Any, autoscaler: Autoscaler, counts: Counts, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Requests that wait bring a second worker, and when they are gone it goes; log and metrics tell why."""
     caplog.set_level(logging.INFO, "modelserver.workers")
     pool = await make()
     requests = submit(pool, 6)
@@ -194,7 +191,6 @@ async def test_pool_scales_up_and_down(
 
 
 async def test_bounds_set_by_hand(make: Any, stage: Any, autoscaler: Autoscaler, counts: Counts) -> None:
-    """Scaling by hand changes the bounds: equal ones end it, and zero workers start none."""
     pool = await make()
     pool.scale(2, 2)
     submit(pool, 9)
@@ -209,7 +205,6 @@ async def test_bounds_set_by_hand(make: Any, stage: Any, autoscaler: Autoscaler,
 
 
 async def test_changed_rule_takes_effect_at_once(make: Any, autoscaler: Autoscaler) -> None:
-    """A changed rule counts at once, and what was seen until then is not forgotten."""
     pool = await make(rule=replace(RULE, up_pause=100.0))
     submit(pool, 6)
     now = look(autoscaler, 0.0, 10.0)
@@ -273,7 +268,6 @@ async def test_failed_start(
 async def test_worker_is_added_where_memory_suffices(
     make: Any, autoscaler: Autoscaler, machine: Machine, available: int, resident: int, workers: int
 ) -> None:
-    """A worker is added where there is memory for one like the others, and the reserve."""
     pool = await make()
     machine.available, machine.resident = available, resident
     submit(pool, 6)
@@ -297,7 +291,6 @@ async def test_memory_promised(make: Any, stage: Any, autoscaler: Autoscaler, ma
 
 
 async def test_memory_is_asked_for_seldom(make: Any, autoscaler: Autoscaler, machine: Machine) -> None:
-    """While nothing waits, the system's memory is read only now and then."""
     pool = await make()
     looks: list[float] = []
 
@@ -314,7 +307,6 @@ async def test_memory_is_asked_for_seldom(make: Any, autoscaler: Autoscaler, mac
 async def test_shortage_of_memory_removes_workers(
     make: Any, stage: Any, autoscaler: Autoscaler, machine: Machine
 ) -> None:
-    """If hardly any memory is left, workers are removed."""
     pool = await make(fewest=3)
     pool.scale(1, 4)
     machine.available = SHORTAGE - 1
@@ -359,7 +351,6 @@ async def test_gpu_must_have_memory_for_the_next_worker(
 async def test_gpus_are_read_before_pools_are_sampled(
     make: Any, machine: Machine, devices: Any, order: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By somebody who may wait for them, which the samples do not; not at all if no pool is on a GPU."""
     seen: list[str] = []
 
     async def renew() -> None:
@@ -380,7 +371,6 @@ async def test_gpus_are_read_before_pools_are_sampled(
 async def test_each_gpu_of_a_group_must_have_memory(
     make: Any, autoscaler: Autoscaler, machine: Machine
 ) -> None:
-    """A worker of several GPUs needs memory on each of its group."""
     ranks = Ranks(0, broadcast=True, groups={0: (0, 1), 2: (2, 3)}, threads=0, ports=Ports(29500))
     pool = await make(devices=DeviceList([0, 2]), rule=None)
     pool.crew.spec = replace(pool.crew.spec, ranks=ranks)
@@ -395,7 +385,6 @@ async def test_each_gpu_of_a_group_must_have_memory(
 
 
 async def test_devices_stay_evenly_taken(make: Any, stage: Any) -> None:
-    """A worker that comes after one that went gets its device."""
     pool = await make(fewest=3, devices=DeviceRing(3))
     before = [worker.gpu_id for worker in pool.workers]
     for _ in range(4):
@@ -410,7 +399,6 @@ async def test_devices_stay_evenly_taken(make: Any, stage: Any) -> None:
 
 
 async def test_sample_takes_the_oldest_waiting_request(make: Any, stage: Any) -> None:
-    """Of a busy pool the oldest that waits for a worker counts, in the queue or behind a running batch."""
     pool = await make(fewest=2)
     assert sample_of(pool, 5.0) == replace(sample_of(pool, 5.0), wait=0.0, busy=0.0, ready=2)
     submit(pool, 2, arrived=1.0)
@@ -423,7 +411,6 @@ async def test_sample_takes_the_oldest_waiting_request(make: Any, stage: Any) ->
 
 
 async def test_waiting_for_the_batch_does_not_count(make: Any) -> None:
-    """What waits beside a free worker waits for its batch, and the window is nobody's fault."""
     pool = await make(batch_size=4, policy="window", max_delay=2.0)
     submit(pool, 3, arrived=1.0)
     assert sample_of(pool, 2.0).wait == 0.0
@@ -435,7 +422,6 @@ async def test_waiting_for_the_batch_does_not_count(make: Any) -> None:
 
 
 async def test_pool_with_tickets_counts_busy_workers(make: Any) -> None:
-    """With useJobTicket nothing waits: that all are busy counts instead."""
     pool = await make(tickets=True)
     assert sample_of(pool, 1.0).wait == 0.0
     submit(pool, 1)
@@ -444,7 +430,6 @@ async def test_pool_with_tickets_counts_busy_workers(make: Any) -> None:
 
 
 async def test_concurrent_worker_counts_as_busy_in_part(make: Any) -> None:
-    """A worker that takes several requests at a time is busy in part, and free until it is full."""
     pool = await make(special={"concurrency": 4})
     submit(pool, 3)
     assert (sample_of(pool, 9.0).busy, sample_of(pool, 9.0).wait) == (0.75, 0.0)
@@ -454,6 +439,5 @@ async def test_concurrent_worker_counts_as_busy_in_part(make: Any) -> None:
 
 
 def test_resident_bytes_are_read() -> None:
-    """A living process occupies something, one that is not there nothing."""
     assert resident_bytes(os.getpid()) > 1 << 20
     assert resident_bytes(-1) == 0

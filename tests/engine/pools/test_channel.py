@@ -66,7 +66,6 @@ async def test_messages_arrive_as_sent(ends: Ends) -> None:
 
 
 async def test_large_bodies_arrive_as_sent(ends: Ends) -> None:
-    """Bodies larger than the socket's buffer arrive whole."""
     body = bytes(1_000_000)
     ends.channel.send(Predict(1, [Row("a", len(body))]), [body])
 
@@ -87,7 +86,6 @@ async def test_answers_sent_before_the_end_arrive_when_a_write_fails(ends: Ends)
 
 @pytest.mark.parametrize("nonsense", [b"\x00" * 8, b"\xff" * 8, b"hello, this is no frame"])
 async def test_nonsense_ends_the_connection(ends: Ends, nonsense: bytes) -> None:
-    """What is no frame ends the connection, with the reason."""
     await ends.send(nonsense)
     await until(lambda: ends.lost)
 
@@ -96,7 +94,6 @@ async def test_nonsense_ends_the_connection(ends: Ends, nonsense: bytes) -> None
 
 
 async def test_frame_over_the_limit(ends: Ends) -> None:
-    """A frame over the limit ends the connection before it is collected."""
     await ends.send(encode(Result(1, [Answer(20_000)], 0.0), [bytes(20_000)])[0][:100])
     await until(lambda: ends.lost)
 
@@ -144,7 +141,6 @@ async def sharing() -> Any:
 
 
 async def test_large_bodies_go_by_the_arena(sharing: SharingEnds) -> None:
-    """Large bodies and answers arrive; what crosses the socket is small."""
     body, content = os.urandom(LARGE), os.urandom(LARGE + 1)
     sharing.channel.send(Predict(1, [Row("a", len(body))]), [body])
     received = await asyncio.get_running_loop().sock_recv(sharing.remote, 1 << 20)
@@ -171,7 +167,6 @@ async def test_wrong_block_ends_the_connection(sharing: SharingEnds) -> None:
 
 
 async def test_rest_gives_memory_back(sharing: SharingEnds) -> None:
-    """A ping, which only a resting worker gets, frees what batches have used."""
     sharing.channel.send(Predict(1, [Row("a", LARGE)]), [bytes(LARGE)])
     sharing.channel.send(Ping())
     assert sharing.memory > LARGE
@@ -184,7 +179,6 @@ async def test_rest_gives_memory_back(sharing: SharingEnds) -> None:
 
 
 async def test_end_frees_the_arena(sharing: SharingEnds) -> None:
-    """With the connection goes the memory; what is sent afterwards goes nowhere."""
     sharing.remote.close()
     await until(lambda: sharing.lost)
     sharing.channel.send(Predict(1, [Row("a", LARGE)]), [bytes(LARGE)])

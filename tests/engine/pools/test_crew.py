@@ -29,7 +29,6 @@ pytestmark = pytest.mark.usefixtures("simulated_time")
 async def test_cores_are_shared_among_the_workers(
     make: Any, stage: Any, spec: WorkerSpec, workers: int, threads: int
 ) -> None:
-    """The cores are shared out among a model's workers, whenever they are started; one each at least."""
     pool = make(0)
     pool.crew.spec = replace(spec, threads=8, gate=StartGate(limit=workers, available=lambda: math.inf))
     pool.scale(workers, workers)
@@ -81,7 +80,6 @@ async def test_scale_to_nothing_refuses_what_waits(make: Any) -> None:
 
 
 async def test_scaling_replaces_failed_workers(make: Any, stage: Any) -> None:
-    """A worker that was given up makes place for a new try."""
     made = make()
     (await stage.enter()).fail_to_load("no", permanent=True)
     await stage.enter()
@@ -95,7 +93,6 @@ async def test_scaling_replaces_failed_workers(make: Any, stage: Any) -> None:
 
 
 async def test_waiting_for_workers_ends_at_the_first_failure(make: Any, stage: Any) -> None:
-    """Waiting for workers ends when all are loaded, or at the first failure."""
     made = make(workers=2)
     waiting = asyncio.create_task(wait_loaded(list(made.workers)))
     (await stage.enter(1)).load()
@@ -108,7 +105,6 @@ async def test_waiting_for_workers_ends_at_the_first_failure(make: Any, stage: A
 
 
 async def test_close_does_not_wait_longer_for_retired_workers(pool: Pool, stage: Any) -> None:
-    """The grace of the close holds for workers that were scaled away before, too."""
     process = await stage.enter()
     running = request(b"a")
     pool.submit(running)

@@ -77,7 +77,6 @@ async def test_gpus_are_found(
 async def test_missing_gpus_are_warned_of(
     number: int | None, is_broken: bool, warning: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """There is one line of warning if a GPU is configured, or if a driver is installed and cannot be used."""
     await find_devices(number, gpus=readings(problem="why", is_broken=is_broken))
 
     assert [record.getMessage() for record in caplog.records] == [warning]
@@ -85,7 +84,6 @@ async def test_missing_gpus_are_warned_of(
 
 @pytest.mark.parametrize(("number", "why"), [(None, "why"), (3, "why"), (0, "number_of_gpu=0")])
 async def test_a_gpu_can_be_required(number: int | None, why: str) -> None:
-    """Then a server without one does not start, and says why."""
     with pytest.raises(ConfigError, match=f"^require_gpu=true: no GPU is available: {why}$"):
         await find_devices(number, required=True, gpus=readings(problem="why"))
     assert (await find_devices(None, required=True, gpus=readings(1))).count == 1
@@ -99,7 +97,6 @@ async def test_a_driver_that_hangs_ends_the_start() -> None:
 
 
 async def test_gpus_may_come_later() -> None:
-    """A driver that was loaded after the start gives the next model its GPUs; nobody looks in vain."""
     ring, broken = DeviceRing(0), readings(3, is_broken=True)
     await look_again(ring, 2, gpus=readings(0))
     await look_again(ring, 2, gpus=readings(3, is_broken=True, answers=False))

@@ -31,7 +31,6 @@ pytestmark = pytest.mark.usefixtures("simulated_time")
 
 
 async def test_requests_of_one_turn_share_a_batch(pool: Pool, stage: Any) -> None:
-    """What comes in one turn of the loop goes together, and each request gets its own answers."""
     first, second = request(b"a"), request(b"b")
     submit(pool, first, second)
     process = stage.processes[0]
@@ -57,7 +56,6 @@ async def test_large_request_is_spread_over_batches_and_joined(pool: Pool, stage
 
 
 async def test_batch_grows_while_the_worker_is_busy(pool: Pool, stage: Any) -> None:
-    """While the worker is busy a batch can grow; a full one waits at the worker."""
     submit(pool, request(b"a", b"b"))
     process = stage.processes[0]
     third = request(b"c")
@@ -105,7 +103,6 @@ async def test_what_was_never_begun_is_put_back_once(pool: Pool, stage: Any) -> 
 async def test_batch_that_cannot_be_sent_fails_its_requests(
     pool: Pool, stage: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A batch that fits no frame fails its own requests; the worker goes on."""
     process = await stage.enter()
 
     def refuse(message: Any, bodies: Any = ()) -> None:
@@ -128,7 +125,6 @@ async def test_batch_that_cannot_be_sent_fails_its_requests(
 
 
 async def test_batch_that_is_not_full_leaves_at_the_end_of_its_window(make: Any, stage: Any) -> None:
-    """With a window a batch that is not full goes when its oldest request has waited it out."""
     made = make(policy="window", max_delay=0.05)
     process = await stage.enter()
     process.load()
@@ -171,7 +167,6 @@ async def test_dead_worker_fails_its_running_batch_and_passes_on_the_other(pool:
 
 
 async def test_what_may_run_twice_is_tried_once_more(make: Any, stage: Any, spec: WorkerSpec) -> None:
-    """A worker that is out of reach may have begun it; the second loss is final."""
     stage.away = 0.001
     pool = make()
     pool.crew.spec = replace(spec, idempotent=True)
@@ -195,7 +190,6 @@ async def test_what_may_run_twice_is_tried_once_more(make: Any, stage: Any, spec
 async def test_what_clients_have_a_part_of_is_not_tried_again(
     make: Any, stage: Any, spec: WorkerSpec
 ) -> None:
-    """Of a batch that may run twice only those requests are, of whose answer nothing was sent."""
     stage.away = 0.001
     pool = make()
     pool.crew.spec = replace(spec, idempotent=True)
@@ -234,7 +228,6 @@ async def test_request_is_put_back_once(pool: Pool, stage: Any) -> None:
 
 
 async def test_batches_and_waits_are_counted(pool: Pool, stage: Any, counts: Counts) -> None:
-    """Batches, waits, isolated instances and handlers' own metrics are counted."""
     submit(pool, request(b"a", b"b"))
     own = Measurement("Own", 1.0, "Count", "counter", [("k", "v")], "id")
     stage.processes[0].answer(calls=3, phases=(0.1, 0.2, 0.3), metrics=[own])
@@ -253,7 +246,6 @@ def parts(sequence: int, *texts: bytes, wait: bool = False) -> tuple[Parts, list
 
 
 async def test_parts_go_to_their_requests(pool: Pool, stage: Any) -> None:
-    """Each request gets its own, and at last what the handler returned."""
     got: list[tuple[Request, int, bytes]] = []
     first, second = request(b"a"), request(b"b")
     for each in (first, second):
@@ -269,7 +261,6 @@ async def test_parts_go_to_their_requests(pool: Pool, stage: Any) -> None:
 
 
 async def test_request_that_cannot_take_parts_fails(pool: Pool, stage: Any) -> None:
-    """It fails at its first part, and the worker learns that nobody waits."""
     sent = request(b"a", b"b")
     pool.submit(sent)
     process = stage.processes[0]
@@ -284,9 +275,6 @@ async def test_request_that_cannot_take_parts_fails(pool: Pool, stage: Any) -> N
 
 
 async def test_worker_is_notified_of_clients_that_leave(pool: Pool, stage: Any) -> None:
-    """It learns about requests that it runs, not about those that still wait; parts on their way are
-    dropped.
-    """
     running, waiting = request(b"a"), request(b"b")
     got: list[bytes] = []
     running.on_part = lambda sent, answer, part: got.append(part)
@@ -304,7 +292,6 @@ async def test_worker_is_notified_of_clients_that_leave(pool: Pool, stage: Any) 
 
 
 async def test_worker_is_notified_of_deadlines(pool: Pool, stage: Any) -> None:
-    """Past its deadline a request is answered, and the worker need not go on with it."""
     late, done = request(b"a", deadline=now() + 0.01), asyncio.Event()
     late.on_done = lambda _: done.set()
     pool.submit(late)
@@ -317,7 +304,6 @@ async def test_worker_is_notified_of_deadlines(pool: Pool, stage: Any) -> None:
 
 
 async def test_a_worker_waits_for_slow_clients(pool: Pool, stage: Any) -> None:
-    """It may go on when the clients of its batch have taken most of what it sent, or are gone."""
     slow, gone = request(b"a"), request(b"b")
     left = [BACKLOG + 1]
     for each in (slow, gone):
@@ -337,7 +323,6 @@ async def test_a_worker_waits_for_slow_clients(pool: Pool, stage: Any) -> None:
 
 
 async def test_clients_are_waited_for_once(pool: Pool, stage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that is too slow holds the worker up for a while, and not again."""
     monkeypatch.setattr(dispatch_module, "PATIENCE", 0.03)
     slow = request(b"a")
     slow.on_part, slow.backlog = lambda *_: None, lambda: 1 << 30

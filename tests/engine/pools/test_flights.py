@@ -74,7 +74,6 @@ async def test_only_what_has_started_is_lost(
 async def test_answers_that_have_not_begun_may_be_generated_again(
     process: PlayedProcess, endpoints: dict[str, bool], count: int
 ) -> None:
-    """Those of language models; any other application may have done what must not be done twice."""
     flights = fly(process)
     flights.loaded(Loaded(concurrency=8, endpoints=endpoints))
     sent = [batch() for _ in range(2)]
@@ -86,7 +85,6 @@ async def test_answers_that_have_not_begun_may_be_generated_again(
 
 
 async def test_reserve_follows_the_cost(process: PlayedProcess) -> None:
-    """Quick handlers hold several batches in reserve, and lose that with the first slow one."""
     flights = fly(process)
     capacities = [flights.capacity]
     for number, seconds in enumerate([0.00001] * 100 + [0.1]):
@@ -98,7 +96,6 @@ async def test_reserve_follows_the_cost(process: PlayedProcess) -> None:
 
 
 async def test_concurrency_is_the_capacity_whatever_a_batch_costs(process: PlayedProcess) -> None:
-    """A worker that runs many at once gets no more in reserve, and has none."""
     flights = fly(process, 3)
     for number in range(2):
         flights.send(batch())
@@ -108,7 +105,6 @@ async def test_concurrency_is_the_capacity_whatever_a_batch_costs(process: Playe
 
 
 async def test_distance_is_measured_anew_with_each_answer(process: PlayedProcess) -> None:
-    """What its machine last measured counts; a new process has its own."""
     process.move(0.001)
     flights = fly(process)
     assert flights.round_trip == 0.001
@@ -120,7 +116,6 @@ async def test_distance_is_measured_anew_with_each_answer(process: PlayedProcess
 
 
 async def test_batches_elsewhere_are_taken_back_when_they_arrive(process: PlayedProcess) -> None:
-    """They are requested once; until they are here, the worker gets none in advance."""
     process.move(0.001)
     flights = fly(process)
     sent = [batch() for _ in range(3)]
@@ -136,8 +131,6 @@ async def test_batches_elsewhere_are_taken_back_when_they_arrive(process: Played
 
 
 async def test_batches_that_cannot_be_recalled_stay(process: PlayedProcess, monkeypatch: Any) -> None:
-    """A process that has just ended shares no memory any more."""
-
     def fail(_: int) -> int:
         raise OSError
 
@@ -151,7 +144,6 @@ async def test_batches_that_cannot_be_recalled_stay(process: PlayedProcess, monk
 
 
 async def test_process_is_notified_of_rows_that_nobody_waits_for(process: PlayedProcess) -> None:
-    """The notice is for each of its batches with the request; without a process, nothing happens."""
     flights = fly(process)
     both = Request("id", [Row("id", 1)] * 3, [b"x"] * 3, 0.0)
     other = Request("id", [Row("id", 1)], [b"x"], 0.0)

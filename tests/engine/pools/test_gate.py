@@ -55,7 +55,6 @@ async def test_limit() -> None:
 
 
 async def test_worker_waits_for_memory() -> None:
-    """A further one waits until there is memory for it beside what those that load may take."""
     loads = Loads(StartGate(8, lambda: 100))
     await loads.begin("a", need=60)
     await loads.begin("b", need=60)
@@ -67,7 +66,6 @@ async def test_worker_waits_for_memory() -> None:
 
 
 async def test_one_may_always_load() -> None:
-    """What needs more than there seems to be is tried all the same, alone."""
     loads = Loads(StartGate(8, lambda: 0.0))
     await loads.begin("a", need=60)
     await loads.begin("b", need=1)
@@ -76,7 +74,6 @@ async def test_one_may_always_load() -> None:
 
 
 async def test_worker_that_is_stopped_makes_way() -> None:
-    """One that is not wanted any more, whether it loads or waits, makes way for the next."""
     loads = Loads(StartGate(1, lambda: float("inf")))
     for name in "abc":
         await loads.begin(name)
@@ -88,7 +85,6 @@ async def test_worker_that_is_stopped_makes_way() -> None:
 
 
 async def test_failed_load_frees_its_place() -> None:
-    """A load that fails gives its place back."""
     gate = StartGate(1, lambda: float("inf"))
     with pytest.raises(OSError, match="no"):
         async with gate.place(1):
@@ -109,7 +105,6 @@ def test_need(tmp_path: Path) -> None:
 
 
 async def test_one_leaves_as_its_turn_comes() -> None:
-    """Its place is free again, and the request that made room for it is not affected."""
     gate = StartGate(limit=1, available=lambda: 100.0)
 
     async def load() -> None:

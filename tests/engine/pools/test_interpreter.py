@@ -29,14 +29,12 @@ def test_own_interpreter_is_used() -> None:
 
 
 def test_other_interpreter_needs_modelserver(bare: Path) -> None:
-    """It can run workers, if what they need is installed."""
     check_interpreter(str(bare))
     assert subprocess.run([bare, "-c", "import modelserver"], capture_output=True, check=False).returncode
 
 
 @pytest.mark.parametrize("content", ["", "#!/bin/sh\nexit 3\n"])
 def test_missing_python_is_refused(content: str, tmp_path: Path) -> None:
-    """What is none stops the start with its path."""
     python = tmp_path / "python"
     if content:
         python.write_text(content)
@@ -47,6 +45,5 @@ def test_missing_python_is_refused(content: str, tmp_path: Path) -> None:
 
 
 def test_old_python_is_refused(old: Path) -> None:
-    """What it is, and what is needed."""
     with pytest.raises(ConfigError, match=f"^python={old}: it is Python 3.8, workers need 3.10 or newer$"):
         check_interpreter(str(old))

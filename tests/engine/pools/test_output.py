@@ -35,7 +35,6 @@ async def reader(tail: deque[str], caplog: pytest.LogCaptureFixture) -> LineRead
 
 
 async def test_the_last_lines_are_kept() -> None:
-    """The last lines of a process's output are kept; a caller can request fewer."""
     capture = Capture()
     capture.read("W")
     os.write(capture.outputs[0], b"".join(b"%d\n" % number for number in range(MAX_LINES + 5)))
@@ -96,7 +95,6 @@ async def test_flood_of_lines_is_cut(
 
 
 async def test_the_end_of_a_flood(reader: LineReader, caplog: pytest.LogCaptureFixture) -> None:
-    """The number of dropped lines is logged in the next second, even if nothing more is printed."""
     reader._loop = clock = _Clock(5.5)  # type: ignore[assignment]
     reader.data_received(b"line\n" * (LINES_A_SECOND + 700))
     reader.data_received(b"line\n" * 300)
@@ -137,7 +135,6 @@ async def test_printed_metrics_are_not_logged(caplog: pytest.LogCaptureFixture) 
 async def test_what_comes_at_once_is_taken_in_pieces(
     reader: LineReader, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Between pieces of a hundred lines the loop does other things; in the end all lines are there."""
     inner, outer = os.pipe()
     os.write(outer, b"".join(b"%d\n" % n for n in range(LINES_AT_ONCE * 5)))
     reader.attach(inner)
@@ -175,7 +172,6 @@ async def test_a_flood_is_dropped_for_little(reader: LineReader, tail: deque[str
 
 
 async def test_the_end_takes_what_was_read(reader: LineReader, caplog: pytest.LogCaptureFixture) -> None:
-    """A process that has ended is not waited for: what was read of it is logged at once."""
     inner, outer = os.pipe()
     os.write(outer, b"a\n" * (LINES_AT_ONCE * 3))
     reader.attach(inner)
@@ -188,7 +184,6 @@ async def test_the_end_takes_what_was_read(reader: LineReader, caplog: pytest.Lo
 
 
 async def test_what_an_agent_has_read(reader: LineReader, caplog: pytest.LogCaptureFixture) -> None:
-    """Is processed in pieces, in order; at the end of the stream at once, also what is left."""
     lines = [str(number) for number in range(3 * LINES_AT_ONCE)]
     data = "\n".join(lines).encode()
     reader.feed(data[:1000])
@@ -251,5 +246,4 @@ def test_metrics_are_parsed(line: str, metric: PrintedMetric) -> None:
     ],
 )
 def test_other_lines_are_logged(line: str) -> None:
-    """What is no metric, to TorchServe neither, is left to the log."""
     assert parse_metric(line) is None

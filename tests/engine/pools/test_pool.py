@@ -34,7 +34,6 @@ async def test_draining_pool_serves_what_it_has_and_refuses_more(pool: Pool, sta
 
 
 async def test_drain_waits_for_retired_workers(pool: Pool, stage: Any) -> None:
-    """What a worker runs that was scaled away is waited for like everything else."""
     process = await stage.enter()
     running = request(b"a")
     pool.submit(running)
@@ -52,7 +51,6 @@ async def test_drain_waits_for_retired_workers(pool: Pool, stage: Any) -> None:
 
 @pytest.mark.parametrize(("bodies", "grace"), [((b"a", b"b"), 0.01), ((), 0.0)], ids=["busy", "idle"])
 async def test_drain_gives_up_after_its_grace(pool: Pool, bodies: tuple[bytes, ...], grace: float) -> None:
-    """An idle pool is drained at once."""
     if bodies:
         pool.submit(request(*bodies))
 
@@ -60,7 +58,6 @@ async def test_drain_gives_up_after_its_grace(pool: Pool, bodies: tuple[bytes, .
 
 
 async def test_closed_pool_has_neither_requests_nor_workers(make: Any, stage: Any) -> None:
-    """A closed pool has refused what waited, lost what did not finish, and has no worker."""
     made = make()
     process = await stage.enter()
     process.load()
@@ -75,7 +72,6 @@ async def test_closed_pool_has_neither_requests_nor_workers(make: Any, stage: An
 
 
 async def test_statistics_show_the_state_of_the_pool(make: Any, stage: Any) -> None:
-    """The state of a pool is one frozen value."""
     made = make(workers=2)
     made.submit(request(b"a", b"b"))
     statistics = made.statistics()
@@ -86,7 +82,6 @@ async def test_statistics_show_the_state_of_the_pool(make: Any, stage: Any) -> N
 
 
 async def test_a_pool_that_is_replaced_serves_what_waits(make: Any, stage: Any) -> None:
-    """What runs and what waits ends where it was; what comes late goes to the successor."""
     old, new = make(), make()
     (await stage.enter()).load()
     (await stage.enter(2)).load()
@@ -129,7 +124,6 @@ async def test_a_version_is_failing_after_batches_that_all_failed(pool: Pool, st
 
 
 async def test_lost_batches_count_as_failures_of_the_version(make: Any, stage: Any) -> None:
-    """A worker that dies of each batch makes its version a failing one."""
     made = make(batch_size=1)
     for number in range(1, FAILING + 1):
         (process := (await stage.enter(number), stage.processes[-1])[1]).load()

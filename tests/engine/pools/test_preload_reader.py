@@ -38,7 +38,6 @@ def readings(monkeypatch: pytest.MonkeyPatch) -> Readings:
 
 
 async def test_workers_share_one_reading(readings: Readings, tmp_path: Path) -> None:
-    """Workers that start at once, and those that come later, share what was found until a file changes."""
     (tmp_path / "h.py").write_text("import torch\n")
     reader = PreloadReader()
     result = await asyncio.gather(*(reader.preload_of(tmp_path, "h.py") for _ in range(20)))
@@ -52,7 +51,6 @@ async def test_workers_share_one_reading(readings: Readings, tmp_path: Path) -> 
 
 
 async def test_a_source_that_takes_too_long(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Reading is ended, and nothing is preloaded."""
     monkeypatch.setattr(preload_reader, "TIME_LIMIT", 0.05)
     (tmp_path / "h.py").write_text("import torch\n" + "x = [1, 2, (3, 4)]\n" * 52_000)
 
@@ -76,7 +74,6 @@ async def test_crash_of_the_reader_is_ignored(
 async def test_a_process_that_cannot_be_started(
     readings: Readings, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
-    """That is not the files' fault: the next worker tries again."""
     (tmp_path / "h.py").write_text("import torch\n")
     reader = PreloadReader()
     readings.error = OSError("Too many open files")
@@ -88,15 +85,12 @@ async def test_a_process_that_cannot_be_started(
 
 
 async def test_missing_directory_is_ignored(tmp_path: Path) -> None:
-    """The worker will say what is wrong."""
     (tmp_path / "g.py").symlink_to(tmp_path / "g.py")
 
     assert await PreloadReader().preload_of(tmp_path, "h.py") is None
 
 
 async def test_no_process_where_nothing_is_mentioned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sources without the name of a heavy package, or of our handlers, are searched in the server itself."""
-
     async def refuse(*_: object, **__: object) -> None:
         raise AssertionError
 

@@ -28,12 +28,10 @@ if TYPE_CHECKING:
     ],
 )
 def test_heavy_imports_are_listed(source: str, modules: set[str]) -> None:
-    """What a source imports at once and takes long is found; a source that is none has nothing."""
     assert heavy_imports(source) == modules
 
 
 def test_light_models_need_no_preload(tmp_path: Path) -> None:
-    """A handler without torch is started in the plain way."""
     (tmp_path / "h.py").write_text("import json\n")
 
     assert preload_of(tmp_path, "h.py:handle") is None
@@ -41,7 +39,6 @@ def test_light_models_need_no_preload(tmp_path: Path) -> None:
 
 
 def test_all_files_of_the_model_count(tmp_path: Path) -> None:
-    """What the handler's neighbours import counts; a handler that is not there may be built in."""
     (tmp_path / "h.py").write_text("import model\n")
     (tmp_path / "model.py").write_text("import torch\n")
 
@@ -53,14 +50,12 @@ def test_all_files_of_the_model_count(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["OMP_NUM_THREADS", "KMP_AFFINITY", "PYTORCH_ALLOC_CONF"])
 def test_variables_that_count_at_import(tmp_path: Path, name: str) -> None:
-    """Nothing is imported before a file that names a variable which torch reads when it is imported."""
     (tmp_path / "h.py").write_text(f"import os\nos.environ['{name}'] = '1'\nimport torch\n")
 
     assert preload_of(tmp_path, "h.py") is None
 
 
 def test_a_model_that_cannot_be_read(tmp_path: Path) -> None:
-    """The worker will say what is wrong."""
     (tmp_path / "h.py").mkdir()
     (tmp_path / "g.py").symlink_to(tmp_path / "g.py")
 
@@ -68,7 +63,6 @@ def test_a_model_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 def test_early_variables_are_listed() -> None:
-    """Those that are read once are known by their names; others can be set in a running process."""
     early = ["LD_PRELOAD", "OMP_NUM_THREADS", "MKL_DYNAMIC", "PYTHONPATH", "MALLOC_ARENA_MAX", "TZ", "LC_ALL"]
     late = ["CUDA_VISIBLE_DEVICES", "RANK", "HOME", "LDAP", "TZDATA"]
 

@@ -36,7 +36,6 @@ def test_describe_exit(code: int, words: str) -> None:
 
 
 async def test_process_loads_and_answers(tmp_path: Path) -> None:
-    """A process loads its model, computes batches, and ends on request; its output is captured."""
     (tmp_path / "h.py").write_text(
         "import os\nprint('importing', flush=True)\n"
         "def handle(data, context):\n    return [bytes(row['body']) + b'!' for row in data or []]\n"
@@ -188,7 +187,6 @@ async def test_what_a_handler_left_ends_with_its_worker(
 
 
 async def test_what_is_not_the_workers_lives_on(tmp_path: Path) -> None:
-    """Neither a program that was started without the mark, nor another worker, ends with a worker."""
     code = LEAVINGS["session"].replace("True", "True, env={}")
     (tmp_path / "h.py").write_text(LEAVE.format(leave=code))
     first, second = Conversation(), Conversation()
@@ -209,7 +207,6 @@ async def test_what_is_not_the_workers_lives_on(tmp_path: Path) -> None:
 
 
 async def test_missing_python_cannot_be_started(tmp_path: Path) -> None:
-    """A Python that is not there is an error of the start, and leaves no descriptors open."""
     before = psutil.Process().num_fds()
     with pytest.raises(OSError, match="No such file"):
         await Conversation().start(tmp_path, "h.py", python=str(tmp_path / "python"))
@@ -218,7 +215,6 @@ async def test_missing_python_cannot_be_started(tmp_path: Path) -> None:
 
 
 async def test_process_answers_under_another_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker runs under a Python in which modelserver is not installed, and handlers find `ts` there."""
     monkeypatch.delenv("PYTHONPATH", raising=False)
     venv.create(tmp_path / "other", symlinks=True)
     (packages,) = (tmp_path / "other").glob("lib/python*/site-packages")
@@ -277,7 +273,6 @@ def test_an_old_kill_is_no_explanation() -> None:
 
 
 def test_a_kill_may_be_noticed_late() -> None:
-    """Somebody may look between a kill and the moment when the end of its worker is seen."""
     group = Group()
     group.now += NOTICED + 1
     group.kill()

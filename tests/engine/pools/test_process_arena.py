@@ -117,7 +117,6 @@ async def test_handlers_may_keep_what_they_get(start: Any) -> None:
 
 
 async def test_worker_without_an_arena_answers(start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the system has no such memory, all goes by the socket."""
     monkeypatch.setattr(process_module.Arena, "create", lambda: None)
     before = arenas_held()
     talk = await start("same")

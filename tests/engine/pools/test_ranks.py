@@ -103,7 +103,6 @@ async def test_each_rank_gets_its_device(start: Any, stage: Stage, monkeypatch: 
 
 
 async def test_one_process_gets_several_devices(start: Any, stage: Stage) -> None:
-    """With ``parallelType: custom`` a worker is one process that sees its group."""
     await start(0, gpu_id=2, groups={2: (2, 3)})
     (spec,) = stage.specs
 
@@ -113,7 +112,6 @@ async def test_one_process_gets_several_devices(start: Any, stage: Stage) -> Non
 
 
 async def test_one_rank_tries_again_in_parts(start: Any, stage: Stage) -> None:
-    """A group of one is like any worker: what cannot part ways may be isolated."""
     await start(1)
 
     assert [spec.load.isolate for spec in stage.specs] == [True]
@@ -123,13 +121,11 @@ async def test_one_rank_tries_again_in_parts(start: Any, stage: Stage) -> None:
     ("server", "display"), [({}, "1,3"), ({"CUDA_VISIBLE_DEVICES": "4,5, 6,GPU-x"}, "5,GPU-x")]
 )
 def test_visible_devices_are_the_servers(server: dict[str, str], display: str) -> None:
-    """Numbers count among what the server itself may see."""
     assert visible((1, 3), server) == {"CUDA_VISIBLE_DEVICES": display}
     assert visible((), server) == {}
 
 
 def test_all_variables_are_texts() -> None:
-    """Environment variables must be texts."""
     assert all(
         isinstance(value, str)
         for value in rank_environment(Position(1, 2, 0, 1, 1, 2, "10.0.0.1", 29500)).values()
@@ -151,7 +147,6 @@ async def test_loaded_when_all_are(start: Any, stage: Stage, listener: Listener)
 
 
 async def test_one_that_cannot_load(start: Any, stage: Stage, listener: Listener) -> None:
-    """The reason is reported with the rank, and nobody waits for it in vain."""
     group: RankGroup = await start(3)
     one, two, three = stage.processes
     two.output = "no such file"
@@ -167,8 +162,6 @@ async def test_one_that_cannot_load(start: Any, stage: Stage, listener: Listener
 async def test_one_that_cannot_be_started(
     spec: WorkerSpec, stage: Stage, listener: Listener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ranks that were started before it end."""
-
     async def launch(special: WorkerSpec, *arguments: Any) -> Any:
         if special.load.rank == 1:
             raise OSError("no more processes")
@@ -198,7 +191,6 @@ async def test_who_gets_batches(start: Any, stage: Stage, broadcast: bool, batch
 
 
 async def test_only_rank_0_answers(start: Any, stage: Stage, listener: Listener) -> None:
-    """What the others say of their batches is passed over."""
     await start(2)
     one, two = stage.processes
     two.say(Result(0, [], 0.1))
@@ -244,7 +236,6 @@ async def test_a_batch_that_fails_at_another_rank(
 async def test_the_end_of_one_is_the_end_of_all(
     start: Any, stage: Stage, listener: Listener, rank: int
 ) -> None:
-    """However a rank ends, the others are killed, and the report names the first."""
     group = await start(3)
     stage.processes[rank].output = "last words"
     stage.processes[rank].exit("was killed by SIGSEGV")
@@ -285,7 +276,6 @@ async def test_killed_from_outside(start: Any, stage: Stage) -> None:
 
 
 async def test_what_is_no_message(start: Any, stage: Stage, listener: Listener) -> None:
-    """A rank whose connection breaks is named."""
     group = await start(2)
     group.lose(1, "no frame")
     group.lose(0, None)

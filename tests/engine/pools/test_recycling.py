@@ -69,7 +69,6 @@ async def ask(pool: Pool, stage: Stage, process: int) -> None:
 
 
 async def test_worker_that_has_served_enough_is_replaced(make: Any, stage: Stage, counts: Counts) -> None:
-    """It serves until a fresh one is loaded beside it, which then has its place and a count of its own."""
     pool = await make(max_worker_requests=2)
     for _ in range(3):
         await ask(pool, stage, 0)
@@ -95,7 +94,6 @@ async def test_worker_that_has_served_enough_is_replaced(make: Any, stage: Stage
 async def test_worker_that_has_grown_is_replaced(
     make: Any, stage: Stage, sizes: Sizes, counts: Counts
 ) -> None:
-    """Of several that have, one after the other is replaced."""
     pool = await make(2, options={"max_worker_memory": 150})
     sizes.of = {1000: 151, 1001: 200}
     for number in (3, 4):
@@ -124,7 +122,6 @@ async def test_one_that_is_too_large_from_the_start(
 async def test_a_fresh_one_that_cannot_load(
     make: Any, stage: Stage, counts: Counts, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The old worker goes on, and the next try has to wait."""
     caplog.set_level("INFO", "modelserver.workers")
     pool = await make(max_worker_requests=1)
     await ask(pool, stage, 0)
@@ -140,7 +137,6 @@ async def test_a_fresh_one_that_cannot_load(
 
 
 async def test_scaling_wins(make: Any, stage: Stage, counts: Counts) -> None:
-    """Where the old worker has been scaled away meanwhile, the fresh one is not wanted either."""
     pool = await make(max_worker_requests=1)
     await ask(pool, stage, 0)
     fresh = await stage.enter(2)
@@ -154,7 +150,6 @@ async def test_scaling_wins(make: Any, stage: Stage, counts: Counts) -> None:
 
 
 async def test_limits_may_change(make: Any, stage: Stage, sizes: Sizes, times: WorkerTimes) -> None:
-    """Limits count from the moment they are set, and no more when they are lifted."""
     pool = await make()
     sizes.of = {1000: 1000}
     pool.reconfigure(replace(LIMITS, options={"max_worker_memory": 500}), times, batch_size=1, frame_limit=99)
@@ -169,7 +164,6 @@ async def test_limits_may_change(make: Any, stage: Stage, sizes: Sizes, times: W
 
 
 async def test_closing_ends_one_that_is_coming(make: Any, stage: Stage) -> None:
-    """A pool that is closed leaves no process behind."""
     pool = await make(max_worker_requests=1)
     await ask(pool, stage, 0)
     fresh = await stage.enter(2)

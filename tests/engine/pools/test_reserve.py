@@ -228,8 +228,6 @@ def test_a_lone_slow_request_holds_up_nobody() -> None:
 
 
 def test_quick_handlers_get_several_batches_at_once() -> None:
-    """Those of microseconds hold many, with other workers beside them, too."""
-
     async def main(world: World) -> None:
         pool = await world.pool(2)
         for _ in range(5):
@@ -245,8 +243,6 @@ def test_quick_handlers_get_several_batches_at_once() -> None:
 
 
 def test_one_that_takes_longer_than_expected_gives_back_what_waits_behind_it() -> None:
-    """A handler of microseconds is caught by a slow request: the others go to the other worker."""
-
     async def main(world: World) -> None:
         pool = await world.pool(2)
         for _ in range(5):
@@ -266,8 +262,6 @@ def test_one_that_takes_longer_than_expected_gives_back_what_waits_behind_it() -
 
 
 def test_a_pipelined_worker_prepares_one_batch_ahead_until_another_worker_is_idle() -> None:
-    """What it holds in reserve goes to whoever is free first."""
-
     async def main(world: World) -> None:
         pool = await world.pool(2)
         await answered([world.ask(pool, 0.05) for _ in range(2)])
@@ -284,8 +278,6 @@ def test_a_pipelined_worker_prepares_one_batch_ahead_until_another_worker_is_idl
 
 
 def test_a_worker_that_was_alone_gives_its_reserve_to_the_next_one() -> None:
-    """While it is alone it holds a batch in reserve; a worker that comes gets it."""
-
     async def main(world: World) -> None:
         pool = await world.pool(1)
         slow, waits = world.ask(pool, 3.0), world.ask(pool, 0.1)
@@ -300,8 +292,6 @@ def test_a_worker_that_was_alone_gives_its_reserve_to_the_next_one() -> None:
 
 
 def test_a_worker_that_is_to_end_keeps_what_it_has_begun() -> None:
-    """What waits behind it is served by those that stay."""
-
     async def main(world: World) -> None:
         pool = await world.pool(2)
         await answered([world.ask(pool, 0.05) for _ in range(2)])
@@ -341,7 +331,6 @@ def test_the_only_worker_that_serves_holds_a_reserve(failures: int) -> None:
 
 
 def test_several_workers_each_run_as_many_at_once_as_they_may(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What handlers that run many at once may have is not limited to the number for quick ones."""
     monkeypatch.setitem(globals(), "SPEC", replace(SPEC, concurrency=2 * MAX_IN_FLIGHT))
 
     async def main(world: World) -> None:
@@ -360,8 +349,6 @@ def test_several_workers_each_run_as_many_at_once_as_they_may(monkeypatch: pytes
 
 
 def test_workers_elsewhere_are_kept_busy() -> None:
-    """Two that are 10 ms away get each batch so early that they never wait for it, and nothing comes back."""
-
     async def main(world: World) -> None:
         pool = await world.pool(2)
         await answered([world.ask(pool, 0.05) for _ in range(2)])
@@ -377,8 +364,6 @@ def test_workers_elsewhere_are_kept_busy() -> None:
 
 
 def test_batches_that_are_not_full_leave_early_too() -> None:
-    """What has come when a worker elsewhere is about to be free goes there, as it would if it were here."""
-
     async def main(world: World) -> None:
         pool = await world.pool(1, 4)
         await answered([world.ask(pool, 0.05)])
@@ -431,8 +416,6 @@ def test_full_batches_leave_in_time_for_a_worker_that_is_early() -> None:
 
 
 def test_the_nearest_idle_worker_is_first() -> None:
-    """Of workers with nothing to do the one here gets the batch, then the nearer of the others."""
-
     async def main(world: World) -> None:
         pool = await world.pool(3)
         await answered([world.ask(pool, 0.05) for _ in range(3)])
@@ -464,8 +447,6 @@ def test_nothing_leaves_for_far_away_that_one_here_begins_sooner() -> None:
 
 
 def test_what_follows_a_batch_that_outlives_its_expectation_comes_back_once() -> None:
-    """It is taken back only once, also while it is on its way back, and begins at another worker."""
-
     async def main(world: World) -> None:
         pool = await world.pool(2)
         await answered([world.ask(pool, 0.05) for _ in range(6)])
@@ -490,8 +471,6 @@ def test_what_follows_a_batch_that_outlives_its_expectation_comes_back_once() ->
 
 
 def test_a_recall_in_vain_is_not_sent() -> None:
-    """What will have begun before it could come back stays, although another worker is idle."""
-
     async def main(world: World) -> None:
         pool = await world.pool(2)
         await answered([world.ask(pool, 0.05) for _ in range(2)])
@@ -564,8 +543,6 @@ def test_each_request_is_answered_once_at_any_distance(
     deaths: set[int],
     seed: int,
 ) -> None:
-    """Whatever handlers take and whoever dies: none is begun twice, all have one end, few fail."""
-
     async def main(world: World) -> None:
         pool = await world.pool(len(round_trips), batch_size)
         for number, (seconds, pause) in enumerate(arrivals):
@@ -608,8 +585,6 @@ def test_each_request_is_answered_once_and_none_waits_beside_an_idle_worker(
     cancelled: set[int],
     seed: int,
 ) -> None:
-    """Whatever handlers take, whoever dies or leaves: no request is begun twice, all have one end."""
-
     async def main(world: World) -> None:
         pool = await world.pool(workers, batch_size, policy=policy, max_delay=0.02)
         # After these requests, the costs of the handler are known.
@@ -649,7 +624,6 @@ def test_each_request_is_answered_once_and_none_waits_beside_an_idle_worker(
 def test_slow_batches_do_not_wait_beside_an_idle_worker(
     arrivals: list[tuple[float, float]], workers: int, seed: int
 ) -> None:
-    """Pipelined workers that are often idle, one reserve after the other: each goes to the first one free."""
     step = 0.005
 
     async def main(world: World) -> None:

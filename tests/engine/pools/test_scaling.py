@@ -150,7 +150,6 @@ def test_burst_gets_enough_workers_in_time() -> None:
 
 
 def test_slow_changes_are_followed() -> None:
-    """A load that rises and falls slowly is followed up and down, with few steps, and few requests wait."""
     day = Simulation(lambda now: 25 - 24 * math.cos(now / 3600 * 2 * math.pi)).run(3600)
 
     assert day.most_workers() >= 6
@@ -161,7 +160,6 @@ def test_slow_changes_are_followed() -> None:
 
 @pytest.mark.parametrize(("rate", "service"), [(6.5, 0.1), (13.0, 0.1), (0.6, 1.0), (0.35, 1.0), (3.0, 0.5)])
 def test_noise_makes_no_flapping(rate: float, service: float) -> None:
-    """A constant load at the edge between two numbers of workers makes no flapping: ever fewer steps."""
     steady = Simulation(lambda _: rate, service).run(7200)
     late = sum(now > 3600 for now, *_ in steady.steps)
 
@@ -171,7 +169,6 @@ def test_noise_makes_no_flapping(rate: float, service: float) -> None:
 
 
 def test_short_bursts_keep_their_workers() -> None:
-    """Bursts that come again and again before a step down has paid end with the workers kept."""
     bursts = Simulation(lambda now: 40.0 if now % 180 < 20 else 2.0).run(3600)
 
     assert sum(now > 1800 for now, *_ in bursts.steps) <= 8
@@ -179,7 +176,6 @@ def test_short_bursts_keep_their_workers() -> None:
 
 
 def test_quiet_pool_does_not_change() -> None:
-    """Without load nothing changes."""
     assert Simulation(lambda _: 2.0).run(1800).steps == []
 
 
@@ -195,7 +191,6 @@ def test_lone_request_that_takes_long() -> None:
 
 
 def test_never_more_than_memory_allows() -> None:
-    """With memory for three workers, bursts that need eight get three; the wanted number is reported."""
     tight = Simulation(lambda now: 60.0 if now % 600 < 200 else 2.0, room=lambda count, _: 3 - count)
     tight.run(1800)
 
@@ -226,7 +221,6 @@ def test_what_cannot_be_had_is_wished_for() -> None:
 
 
 def test_at_least_the_minimum_stays() -> None:
-    """Want of memory never takes more than what is above the bounds' lower one."""
     scaler = Scaler(RULE)
     decisions = [scaler.decide(Sample(n / 2, 0.0, 0.0, 2, room=-1), 2, 8) for n in range(100)]
 
@@ -248,7 +242,6 @@ def test_starts_that_fail_make_no_loop() -> None:
 
 
 def test_starts_that_succeed_again() -> None:
-    """Once a start succeeds the next failure is tried again as soon as the first one was."""
     scaler = Scaler(RULE)
     for _ in range(20):
         scaler.start_failed(0.0)
@@ -297,7 +290,6 @@ def test_changed_bounds() -> None:
 
 
 def test_refused_requests_ask_for_workers() -> None:
-    """If requests are refused while all workers are busy, an infinite wait starts more too."""
     scaler = Scaler(RULE)
     decisions = [scaler.decide(Sample(n / 2, math.inf, 2.0, 2), 1, 8) for n in range(6)]
 
@@ -314,5 +306,4 @@ def test_a_loop_that_was_held_up() -> None:
 
 @pytest.mark.parametrize(("up", "every"), [(2.0, 0.5), (0.4, 0.1), (0.001, 0.05), (60.0, 0.5)])
 def test_samples_follow_the_shorter_pause(up: float, every: float) -> None:
-    """Four looks in the shorter pause, within reason."""
     assert ScalingRule(up_pause=up).every == pytest.approx(every)

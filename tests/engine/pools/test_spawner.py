@@ -302,7 +302,6 @@ async def test_a_busy_spawner_is_waited_for(
 async def test_workers_do_not_wait_for_a_replacement(
     spawner: Spawner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While the one that takes the place of a lost spawner imports, workers are new Pythons; then forks."""
     monkeypatch.setattr(spawner_module, "REPLACEMENT_PATIENCE", 0.1)
     model = preloaded(monkeypatch, tmp_path, "import time\ntime.sleep(0.4)\n")
     talks = [await Conversation(spawner).start(model)]
@@ -324,7 +323,6 @@ async def test_workers_do_not_wait_for_a_replacement(
 async def test_a_spawner_that_keeps_dying_is_given_up(
     spawner: Spawner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After some deaths workers are started in the plain way, without a further try."""
     (tmp_path / "h.py").write_text(TELL)
     monkeypatch.setattr(spawner_module, "MAX_DEATHS", 1)
     first = await Conversation(spawner).start(tmp_path)
@@ -343,7 +341,6 @@ async def test_a_spawner_that_keeps_dying_is_given_up(
 async def test_a_closed_spawner_lets_nobody_wait(
     spawner: Spawner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who waits for an import that takes long is served in the plain way, and so is who comes later."""
     model = preloaded(monkeypatch, tmp_path, "import time\ntime.sleep(60)\n")
     waiting = asyncio.create_task(Conversation(spawner).start(model))
     await until(lambda: spawner._process and spawner._process._pending)
@@ -357,7 +354,6 @@ async def test_a_closed_spawner_lets_nobody_wait(
 
 
 async def test_a_spawner_that_refuses_still_reports_ends(spawner: Spawner, tmp_path: Path) -> None:
-    """Once it forks nothing any more, as the server stops, it still reports how its workers end."""
     (tmp_path / "h.py").write_text(TELL)
     forked = await Conversation(spawner).start(tmp_path)
     await forked.next()

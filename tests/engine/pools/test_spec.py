@@ -44,7 +44,6 @@ def test_environment_has_the_threads() -> None:
 
 
 def test_ports_count_up_past_those_in_use() -> None:
-    """Each start gets another; one that somebody listens on is left out."""
     with socket.socket() as taken:
         taken.bind(("", 0))
         taken.listen()
@@ -57,8 +56,6 @@ def test_ports_count_up_past_those_in_use() -> None:
 
 
 def test_no_port_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error says where was looked."""
-
     def refuse(_port: int) -> int:
         raise OSError("in use")
 

@@ -94,9 +94,6 @@ async def make(stage: Any, spec: WorkerSpec, times: WorkerTimes, owner: Owner) -
 async def test_worker_loads_then_serves_with_one_batch_in_reserve(
     make: Any, stage: Any, owner: Owner
 ) -> None:
-    """A worker is sent its model, then batches; it is idle when it has none, and has room
-    for one in reserve.
-    """
     worker = make()
     process = await stage.enter()
     assert (worker.state, worker.pid) == (WorkerState.LOADING, 1000)
@@ -141,9 +138,6 @@ async def test_load_failure_is_final_or_tried_again(
 
 
 async def test_process_that_asks_for_variables_gets_another_one(make: Any, stage: Any) -> None:
-    """If a process needs more environment variables, another process gets them, and the first load
-    has not failed; if it already had them, the load fails.
-    """
     worker = make()
     process = await stage.enter()
     process.fail_to_load("LoadAgain: no graphs", variables={"WITHOUT": "graphs"})
@@ -159,7 +153,6 @@ async def test_process_that_asks_for_variables_gets_another_one(make: Any, stage
 
 
 async def test_death_while_loading_fails_the_first_load(make: Any, stage: Any) -> None:
-    """A process that dies while loading fails the first load with how it ended and what it printed."""
     worker = make()
     (await stage.enter()).exit("was killed by SIGSEGV")
     with pytest.raises(StartFailed) as caught:
@@ -169,7 +162,6 @@ async def test_death_while_loading_fails_the_first_load(make: Any, stage: Any) -
 
 
 async def test_process_that_does_not_load_in_time_is_killed(make: Any, stage: Any) -> None:
-    """A process that does not load in time is killed."""
     worker = make(startup=0.01)
     with pytest.raises(StartFailed, match=r"startup_timeout=0\.01 s"):
         await worker.first_load
@@ -194,8 +186,6 @@ async def test_start_that_fails_is_tried_again(make: Any, stage: Any, error: Exc
 async def test_bug_in_supervision_ends_the_worker_as_failed(
     make: Any, stage: Any, owner: Owner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An error that nobody expected ends the worker as FAILED; nobody waits for it in vain."""
-
     def live(worker: Worker) -> Any:
         raise OverflowError("integer out of range")
 
@@ -225,7 +215,6 @@ async def test_failed_loads_are_tried_again_after_pauses(make: Any, stage: Any) 
 async def test_the_time_of_the_next_try_is_known(
     make: Any, stage: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The time is known while a worker waits for it."""
     monkeypatch.setattr(worker_module, "backoff", lambda: iter([0.0, 60.0]))
     monkeypatch.setattr(worker_module, "time", SimpleNamespace(time=lambda: 1000.0))
     worker = make()
@@ -356,7 +345,6 @@ async def test_process_with_a_broken_gpu_is_replaced_without_a_pause(
 async def test_worker_without_its_engine_says_why(
     output: str, more: str, lost: type, make: Any, stage: Any, owner: Owner
 ) -> None:
-    """It ends at once; what its engine printed tells of the GPU's memory."""
     worker = make()
     process = await stage.enter()
     process.load()
@@ -372,7 +360,6 @@ async def test_worker_without_its_engine_says_why(
 
 
 async def test_gpu_that_breaks_again_and_again_starts_after_a_pause(make: Any, stage: Any) -> None:
-    """Before anything is answered: as with other failures, the next process starts after a pause."""
     worker = make()
     for number, answers in enumerate((0, 1, 0, 0), 1):
         process = await stage.enter(number)
@@ -390,7 +377,6 @@ async def test_gpu_that_breaks_again_and_again_starts_after_a_pause(make: Any, s
 async def test_rows_that_fit_into_a_gpu_are_learned_by_each_process(
     make: Any, stage: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A process learns them; the next one anew."""
     caplog.set_level("INFO", "modelserver.workers")
     worker = make()
     process = await stage.enter()
@@ -431,9 +417,6 @@ async def test_only_what_was_begun_is_lost(
 async def test_process_past_its_response_timeout_is_killed_and_replaced(
     make: Any, stage: Any, owner: Owner
 ) -> None:
-    """After the response timeout, clients get their errors first; then the process is killed and
-    replaced without a pause.
-    """
     worker = make(response=0.02)
     process = await stage.enter()
     process.load()
@@ -451,7 +434,6 @@ async def test_process_past_its_response_timeout_is_killed_and_replaced(
 
 
 async def test_late_answer_goes_nowhere(make: Any, stage: Any, owner: Owner) -> None:
-    """An answer to a batch that was given up goes nowhere."""
     worker = make(response=0.02)
     process = await stage.enter()
     process.load()
@@ -464,7 +446,6 @@ async def test_late_answer_goes_nowhere(make: Any, stage: Any, owner: Owner) -> 
 
 
 async def test_silent_process_is_replaced(make: Any, stage: Any) -> None:
-    """An idle process is pinged; a process that does not respond is replaced."""
     make(silence=0.03)
     process = await stage.enter()
     process.load()
@@ -475,7 +456,6 @@ async def test_silent_process_is_replaced(make: Any, stage: Any) -> None:
 
 
 async def test_process_that_gives_signs_of_life_is_left_alone(make: Any, stage: Any) -> None:
-    """It stays, however long it is idle; a process that stops responding does not."""
     make(silence=30.0)
     process = await stage.enter()
     process.load()
@@ -504,7 +484,6 @@ async def test_the_gpu_is_the_one_that_the_model_uses(make: Any, stage: Any, spe
 
 
 async def test_stop_while_loading_fails_the_first_load(make: Any, stage: Any) -> None:
-    """If a worker is stopped while it loads, its waiters get an error."""
     worker = make()
     await worker.stop(0.01)
 
@@ -513,7 +492,6 @@ async def test_stop_while_loading_fails_the_first_load(make: Any, stage: Any) ->
 
 
 async def test_stop_while_loading_waits_for_nothing(make: Any, stage: Any) -> None:
-    """A load in progress does not hold up who stops the worker, however long the grace."""
     worker = make()
     process = await stage.enter()
     process.send = lambda message, bodies=(): None  # it reads nothing while it loads
@@ -540,7 +518,6 @@ def held_up(stage: Any, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
 async def test_a_process_that_has_loaded_before_its_start_ends(
     make: Any, stage: Any, owner: Owner, held_up: asyncio.Event
 ) -> None:
-    """What it said is not lost, and not said to the owner twice."""
     worker = make()
     held_up.set()
     process = await stage.enter()
@@ -554,7 +531,6 @@ async def test_a_process_that_has_loaded_before_its_start_ends(
 async def test_a_start_that_ends_after_the_stop_leaves_nothing_to_do(
     make: Any, stage: Any, owner: Owner, held_up: asyncio.Event
 ) -> None:
-    """The process is killed, even if it had loaded, and the event loop rests."""
     worker = make()
     await until(lambda: stage.processes)
     stopping = asyncio.create_task(worker.stop())
@@ -569,7 +545,6 @@ async def test_a_start_that_ends_after_the_stop_leaves_nothing_to_do(
 
 
 async def test_answer_to_another_batch_kills_the_process(make: Any, stage: Any, owner: Owner) -> None:
-    """A process that answers what it was not asked is replaced; nobody gets that answer."""
     worker = make()
     process = await stage.enter()
     process.load()
@@ -585,7 +560,6 @@ async def test_answer_to_another_batch_kills_the_process(make: Any, stage: Any, 
 
 
 async def test_killed_worker_takes_nothing(make: Any, stage: Any) -> None:
-    """From the moment it is killed a worker is no longer offered batches."""
     worker = make()
     (await stage.enter()).load()
     assert worker.idle
@@ -596,7 +570,6 @@ async def test_killed_worker_takes_nothing(make: Any, stage: Any) -> None:
 
 
 def test_backoff_follows_fibonacci_up_to_a_minute() -> None:
-    """The pauses are Fibonacci's numbers, at most a minute."""
     assert list(itertools.islice(backoff(), 12)) == [1, 1, 2, 3, 5, 8, 13, 21, 34, 55, 60, 60]
 
 
@@ -659,7 +632,6 @@ async def concurrent(stage: Any, spec: WorkerSpec, times: WorkerTimes, owner: Ow
 async def test_concurrent_batches_are_answered_in_any_order(
     concurrent: Any, stage: Any, owner: Owner
 ) -> None:
-    """A worker that runs batches side by side has room for so many, whatever they cost, in any order."""
     worker = await concurrent()
     batches = [batch() for _ in range(3)]
     for each in batches:
@@ -679,7 +651,6 @@ async def test_concurrent_batches_are_answered_in_any_order(
 async def test_only_the_overdue_of_concurrent_batches_is_given_up(
     concurrent: Any, stage: Any, owner: Owner
 ) -> None:
-    """Of several concurrent batches, only the late one fails, as long as the process sends messages."""
     worker = await concurrent(response=0.06)
     process = stage.processes[0]
     late, lively = batch(), batch()
@@ -700,7 +671,6 @@ async def test_only_the_overdue_of_concurrent_batches_is_given_up(
 
 
 async def test_silent_process_loses_all_that_it_ran(concurrent: Any, stage: Any, owner: Owner) -> None:
-    """It is killed, and all that it ran is lost: nothing of it is tried again."""
     worker = await concurrent(response=0.03)
     batches = [batch(), batch()]
     for each in batches:
@@ -712,7 +682,6 @@ async def test_silent_process_loses_all_that_it_ran(concurrent: Any, stage: Any,
 
 
 async def test_death_loses_all_concurrent_batches(concurrent: Any, stage: Any, owner: Owner) -> None:
-    """All of them were begun."""
     worker = await concurrent()
     batches = [batch(), batch(), batch()]
     for each in batches:
@@ -726,7 +695,6 @@ async def test_death_loses_all_concurrent_batches(concurrent: Any, stage: Any, o
 async def test_broken_gpu_fails_concurrent_batches_with_a_general_reason(
     concurrent: Any, stage: Any, owner: Owner
 ) -> None:
-    """Those that are not answered any more get the reason in general; operators, all of it."""
     worker = await concurrent()
     worker.flights.send(batch())
     process = stage.processes[0]

@@ -89,7 +89,6 @@ def test_line_has_time_client_request_and_status(logger, loop, recorder):
 
 
 def test_successful_health_checks_are_left_out(logger, loop, recorder):
-    """Where health checks are not wanted, those that fail still have their line, and so has all else."""
     log = AccessLog(logger=logger, probes=False)
     log.start(loop)
     for target, status in (
@@ -112,7 +111,6 @@ def test_successful_health_checks_are_left_out(logger, loop, recorder):
 
 
 def test_grpc_calls_are_logged_as_http2(logger, loop, recorder):
-    """A gRPC call is an HTTP/2.0 line with the code's number."""
     log = access_log(logger, loop)
     log.log("127.0.0.1:5000", "gRPC", "pkg.Service/Ping", "2.0", 0, 0.001)
     log.close()
@@ -146,7 +144,6 @@ def test_many_lines_do_not_wait_for_the_timer(logger, loop, recorder):
 
 
 def test_close_writes_the_rest(logger, loop, recorder):
-    """Nothing is lost at the end, not even a line that comes after it."""
     log = access_log(logger, loop)
     log.log("c", "GET", "/a", "1.1", 200, 0)
     log.close()
@@ -160,7 +157,6 @@ def test_close_writes_the_rest(logger, loop, recorder):
 
 
 def test_lines_before_the_start_are_kept(logger, loop, recorder):
-    """Lines that come before the loop is known are written once it is."""
     log = AccessLog(logger=logger)
     log.log("c", "GET", "/a", "1.1", 200, 0)
     log.start(loop)
@@ -170,7 +166,6 @@ def test_lines_before_the_start_are_kept(logger, loop, recorder):
 
 
 def test_silenced_logger(logger, loop, recorder):
-    """A logger above INFO costs no formatting and writes nothing."""
     logger.setLevel(logging.WARNING)
     log = access_log(logger, loop)
     log.log("c", "GET", "/a", "1.1", 200, 0)
@@ -180,7 +175,6 @@ def test_silenced_logger(logger, loop, recorder):
 
 
 def test_unstamped_lines_are_records_of_their_own(logger, loop, recorder):
-    """Under a configuration of the user's each line is a record that carries the request's time."""
     log = access_log(logger, loop, stamped=False)
     log.log("c:1", "GET", "/a", "1.1", 200, 0)
     log.log("c:1", "GET", "/b", "1.1", 200, 0)
@@ -201,7 +195,6 @@ def test_line_breaks_and_quotes_are_escaped(logger, loop, recorder):
 
 
 def test_credentials_are_masked(logger, loop, recorder):
-    """The query stays, the user and password of a URL in it do not, wherever the line is cut."""
     line = message(logger, loop, recorder, target="/models?url=https://me:secret@h/m.mar&batch_size=8")
     assert '"POST /models?url=https://***@h/m.mar&batch_size=8 HTTP/1.1"' in line
 
@@ -212,7 +205,6 @@ def test_credentials_are_masked(logger, loop, recorder):
 
 
 def test_long_targets_are_cut(logger, loop, recorder):
-    """A line has a limit, whatever the client sends."""
     line = message(logger, loop, recorder, target="/" + "x" * 100_000)
 
     assert len(line) < 4300
@@ -237,7 +229,6 @@ def test_failures_are_named(logger, loop, recorder):
 
 
 def test_only_what_may_be_a_check_is_counted_with_its_target(logger) -> None:
-    """Predictions by POST need no look at their path."""
     counted = []
     on_response = AccessLog(logger=logger).counting(lambda *values: counted.append(values))
     for method in ("POST", "GET", "HEAD"):

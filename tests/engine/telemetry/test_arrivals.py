@@ -31,7 +31,6 @@ def total(intervals: list[ArrivalInterval], field: str) -> float:
 
 
 def test_requests_are_counted_with_what_they_cost() -> None:
-    """From the registration on: what was answered and lost, batches, and the handlers' time."""
     counted, history = metrics(), Arrivals(10.0)
     serve(counted, 3)
     history.look(11.0, counted, 2)
@@ -47,7 +46,6 @@ def test_requests_are_counted_with_what_they_cost() -> None:
 
 
 def test_a_version_that_nobody_uses_has_no_history() -> None:
-    """It begins with the first request; quiet times after that are remembered as one."""
     counted, history = metrics(), Arrivals(0.0)
     for second in range(1, 100):
         history.look(float(second), counted, 1)
@@ -85,7 +83,6 @@ def test_a_day_is_kept_in_little_memory() -> None:
 
 
 def test_bursts_are_not_smeared_over_the_quiet_after_them() -> None:
-    """This holds for any length of the quiet; after a day the burst is forgotten, too."""
     counted, history = metrics(), Arrivals(0.0)
     serve(counted, 100)
     history.look(1.0, counted, 1)
@@ -100,7 +97,6 @@ def test_bursts_are_not_smeared_over_the_quiet_after_them() -> None:
 
 @pytest.mark.parametrize("version", ["1.0", "2.0"])
 def test_a_replacement_gets_the_same_requests_at_its_own_cost(version: str) -> None:
-    """Under the same version, whose counters go on, or under another, whose counters begin."""
     before, history = metrics(), Arrivals(0.0)
     serve(before, 5, 0.5)
     history.look(1.0, before, 1)
@@ -117,7 +113,6 @@ def test_a_replacement_gets_the_same_requests_at_its_own_cost(version: str) -> N
 
 
 def test_a_look_costs_few_calls() -> None:
-    """For a version that nobody uses, and for one in use, however long its history is."""
     counted, history, calls = metrics(), Arrivals(0.0), {False: 0, True: 0}
     used = False
 

@@ -47,7 +47,6 @@ def record(text: str, *arguments: object) -> logging.LogRecord:
 
 
 def test_nobody_waits_for_the_disk(slow: Slow) -> None:
-    """Records are written in order, by another thread, as they were when they were logged."""
     writer = LogWriter()
     handler = InBackground(slow, writer)
     values = ["first"]
@@ -63,7 +62,6 @@ def test_nobody_waits_for_the_disk(slow: Slow) -> None:
 
 
 def test_what_is_too_much_is_dropped_and_counted(slow: Slow) -> None:
-    """A disk that hangs costs lines, not memory; the number of lost lines is logged when it works again."""
     writer = LogWriter(limit=10)
     handler = InBackground(slow, writer)
     for number in range(100):
@@ -78,7 +76,6 @@ def test_what_is_too_much_is_dropped_and_counted(slow: Slow) -> None:
 
 
 def test_the_end_does_not_wait_for_ever(slow: Slow, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server ends although its disk hangs."""
     monkeypatch.setattr(background_log, "PATIENCE", 0.05)
     writer = LogWriter()
     InBackground(slow, writer).emit(record("never"))
@@ -89,7 +86,6 @@ def test_the_end_does_not_wait_for_ever(slow: Slow, monkeypatch: pytest.MonkeyPa
 
 
 def test_files_are_as_they_are_without(tmp_path: Path) -> None:
-    """Lines, traces and sources are the same; everything is there once the logs are closed."""
     logs = setup_logging(tmp_path, console=False, in_background=True)
     try:
         logging.getLogger("modelserver.model").info("%s", "hello", extra={"source": "W-9000-m_1.0-stdout"})
@@ -164,7 +160,6 @@ def test_tracebacks_from_one_place_are_limited() -> None:
 
 
 def test_lines_without_tracebacks_are_not_limited() -> None:
-    """All records without a traceback are logged."""
     log = Log()
     for _ in range(MOST + 7):
         log.add("a line")
@@ -173,7 +168,6 @@ def test_lines_without_tracebacks_are_not_limited() -> None:
 
 
 def test_loggers_of_connections_are_limited() -> None:
-    """The limit is on the loggers themselves, whatever handles their records, and there once."""
     for _ in range(2):
         limit_tracebacks()
 

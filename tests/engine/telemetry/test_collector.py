@@ -57,14 +57,12 @@ async def test_collector_that_hangs(tmp_path: Path, caplog: pytest.LogCaptureFix
 
 
 async def test_missing_python_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """A collector that cannot be started is reported, and tried again the next time."""
     assert await Collector("collect.py", "/no/such/python").read() == []
     assert "cannot be started" in caplog.text
 
 
 @pytest.mark.parametrize("command", ["", "'open"])
 def test_empty_command_is_refused(command: str) -> None:
-    """A command that is none stops the start."""
     with pytest.raises(ConfigError, match="system_metrics_cmd"):
         Collector(command, sys.executable)
 

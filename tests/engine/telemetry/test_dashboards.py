@@ -92,7 +92,6 @@ EXPRESSIONS = {
 
 
 def test_names_are_found() -> None:
-    """The reader of expressions sees names, and nothing else."""
     expression = 'histogram_quantile(0.95, sum by (a, le) (rate(x_bucket{a="b"}[5m]))) / y > 1e6 and z:w'
 
     assert names_in(expression) == {"x_bucket", "y", "z:w"}
@@ -101,7 +100,6 @@ def test_names_are_found() -> None:
 
 @pytest.mark.parametrize("place", EXPRESSIONS)
 def test_expressions_name_what_there_is(place: str) -> None:
-    """Every metric is one that the server shows or that a rule records, with the labels asked for."""
     expression = EXPRESSIONS[place]
     names = names_in(expression)
 
@@ -112,7 +110,6 @@ def test_expressions_name_what_there_is(place: str) -> None:
 
 
 def test_legends_name_labels_that_are_left() -> None:
-    """A legend shows labels that the expression keeps."""
     for panel in panels():
         for target in panel["targets"]:
             legend = set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]))
@@ -126,7 +123,6 @@ def test_legends_name_labels_that_are_left() -> None:
 
 
 def test_annotations_name_labels_that_are_left() -> None:
-    """The texts of alerts name such labels, too."""
     for rule in rules("alert"):
         used = set(re.findall(r"\$labels\.(\w+)", " ".join(rule["annotations"].values())))
         summed = re.findall(r"by \(([^)]*)\)", rule["expr"])
@@ -136,7 +132,6 @@ def test_annotations_name_labels_that_are_left() -> None:
 
 
 def test_everything_of_ours_is_on_the_dashboard() -> None:
-    """No metric of the server's own is forgotten."""
     used = set().union(*(names_in(t["expr"]) for p in panels() for t in p["targets"]))
     families = {re.sub(r"_(bucket|sum|count)$", "", name) for name in used}
     ours = {
@@ -147,7 +142,6 @@ def test_everything_of_ours_is_on_the_dashboard() -> None:
 
 
 def test_dashboard_is_well_made() -> None:
-    """Ids are unique, panels do not overlap and stay within the width, the data source can be chosen."""
     ids = [panel["id"] for panel in DASHBOARD["panels"]]
     places = [panel["gridPos"] for panel in DASHBOARD["panels"]]
     cells = [
@@ -169,7 +163,6 @@ def test_dashboard_is_well_made() -> None:
 
 
 def test_rules_are_loaded_and_alerts_explained() -> None:
-    """The example configuration names the rules' file; an alert has a severity, a summary and a reason."""
     (job,) = SCRAPE["scrape_configs"]
 
     assert SCRAPE["rule_files"] == ["rules.yml"]

@@ -31,7 +31,6 @@ def test_torchserve_metrics_have_its_names_and_help(metrics):
 
 
 def test_legacy_mode_shows_three_counters(caplog):
-    """In legacy mode only the ts_ counters are shown, and those are not logged."""
     caplog.set_level("INFO")
     metrics = ServerMetrics(mode="legacy", hostname="h")
     metrics.model("m", "1.0").requests.received(explicit_version=True)

@@ -184,7 +184,6 @@ def test_instances_of_a_divided_gpu(
 
 
 def test_number_of_gpu_is_an_upper_bound(gpus: Gpus) -> None:
-    """`number_of_gpu` lowers the count, never raises it."""
     gpus.read()
 
     assert [gpus.count(limit) for limit in (0, 2, 8, -1)] == [0, 2, 3, 0]
@@ -196,7 +195,6 @@ def test_number_of_gpu_is_an_upper_bound(gpus: Gpus) -> None:
 
 
 def test_gpu_ids_are_positions_among_the_visible(nvml: FakeNvml) -> None:
-    """GPU 0 of a worker is the first visible device."""
     gpus = Gpus(visible="2,1", patience=3600)
     first, second = gpus.read()
 
@@ -210,7 +208,6 @@ def test_gpu_ids_are_positions_among_the_visible(nvml: FakeNvml) -> None:
 
 
 def test_memory_of_a_gpu_is_read(gpus: Gpus) -> None:
-    """What is free, what is used, and by whom where that is known."""
     gpus.read()
 
     assert gpus.memory(1) == (2 * GIB, 2 * GIB, {7: GIB})
@@ -233,7 +230,6 @@ def test_memory_is_read_without_utilisation(nvml: FakeNvml) -> None:
 
 
 def test_a_lost_gpu_hides_no_other(nvml: FakeNvml, gpus: Gpus) -> None:
-    """It keeps its number, as the others keep theirs; one that may not be opened has none."""
     nvml.lost, nvml.broken = {0}, {1}
     readings = gpus.read()
 
@@ -245,7 +241,6 @@ def test_a_lost_gpu_hides_no_other(nvml: FakeNvml, gpus: Gpus) -> None:
 
 
 def test_a_lost_gpu_that_is_named_keeps_its_place(nvml: FakeNvml) -> None:
-    """In CUDA_VISIBLE_DEVICES by its number, too."""
     nvml.lost = {0}
     readings = Gpus(visible="0,2", patience=3600).read()
 
@@ -256,7 +251,6 @@ def test_a_lost_gpu_that_is_named_keeps_its_place(nvml: FakeNvml) -> None:
 
 
 def test_without_the_package_there_are_no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without NVML's package everything works as without a GPU."""
     monkeypatch.setitem(sys.modules, "pynvml", None)
     gpus = Gpus(patience=3600)
 
@@ -303,8 +297,6 @@ def test_a_driver_that_cannot_be_used_is_tried_again(
 def test_gpus_that_cannot_be_listed(
     nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """There are none, the log says why, and their driver is started again, as it may be another one."""
-
     def fail() -> int:
         raise NvmlError(999, "Unknown Error")
 
@@ -324,8 +316,6 @@ def test_gpus_that_cannot_be_listed(
 def test_without_threads_the_last_readings_count(
     gpus: Gpus, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whoever describes a model gets an answer, and the next reading has a thread again."""
-
     def fail(_thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
@@ -339,7 +329,6 @@ def test_without_threads_the_last_readings_count(
 
 
 def test_what_is_hidden_is_named(nvml: FakeNvml) -> None:
-    """The reason for no GPU names the variable that hides them."""
     gpus = Gpus(visible="-1", patience=3600)
     gpus.read()
 
@@ -351,7 +340,6 @@ def test_what_is_hidden_is_named(nvml: FakeNvml) -> None:
 
 
 async def test_a_driver_that_hangs_delays_nobody(nvml: FakeNvml, caplog: pytest.LogCaptureFixture) -> None:
-    """The last readings count until it answers, and the log says so once."""
     gpus = Gpus(patience=0.0)
     assert await gpus.renew(3600)
     nvml.answers.clear()
@@ -373,7 +361,6 @@ async def test_a_driver_that_hangs_delays_nobody(nvml: FakeNvml, caplog: pytest.
 def test_an_unexpected_error_keeps_the_last_readings(
     nvml: FakeNvml, gpus: Gpus, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is in the log, and the next reading may succeed."""
     before = gpus.read()
 
     def fail() -> Any:

@@ -36,7 +36,6 @@ def samples(registry: MetricRegistry) -> list[str]:
 
 
 def test_known_metrics_are_recorded(registry, metrics):
-    """PredictionTime carries TorchServe's help, type and labels, the host added."""
     metrics.record("PredictionTime", 83.13, "ms", "GAUGE", DIMENSIONS)
     text = registry.render(["PredictionTime"]).decode().splitlines()
 
@@ -48,7 +47,6 @@ def test_known_metrics_are_recorded(registry, metrics):
 
 
 def test_each_kind_is_recorded(registry, metrics):
-    """Counters add, gauges take the last value, histograms observe."""
     for value in (1, 2):
         metrics.record("c", value, "count", "counter", DIMENSIONS)
         metrics.record("g", value, "ms", "gauge", DIMENSIONS)
@@ -62,7 +60,6 @@ def test_each_kind_is_recorded(registry, metrics):
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -1.0])
 def test_negative_and_infinite_values_are_ignored(registry, metrics, value):
-    """Counters never go down and never become infinite."""
     metrics.record("c", 1, "count", "counter", DIMENSIONS)
     metrics.record("c", value, "count", "counter", DIMENSIONS)
 
@@ -90,7 +87,6 @@ def test_series_are_bounded(registry, metrics, caplog):
 
 @pytest.mark.parametrize("name", ["modelserver_queue_requests", "Requests2XX"])
 def test_the_servers_own_names_are_safe(registry, families, name, caplog):
-    """A handler cannot write into the server's metrics."""
     registry.add(Counter("Requests2XX", "R."))
     ModelHandlerMetrics(families, "m", "h").record(name, 5, "count", "counter", DIMENSIONS)
 
@@ -99,7 +95,6 @@ def test_the_servers_own_names_are_safe(registry, families, name, caplog):
 
 
 def test_conflicting_kind_is_dropped_with_one_warning(registry, metrics, caplog):
-    """A name keeps its first kind; another one, or an unknown one, is dropped."""
     metrics.record("x", 1, "count", "counter", DIMENSIONS)
     for _ in range(3):
         metrics.record("x", 2, "ms", "gauge", DIMENSIONS)
@@ -110,7 +105,6 @@ def test_conflicting_kind_is_dropped_with_one_warning(registry, metrics, caplog)
 
 
 def test_first_emission_decides_the_labels(registry, metrics):
-    """Later emissions with other dimensions fill what they have and leave the rest empty."""
     metrics.record("x", 1, "count", "counter", [("A", "1")])
     metrics.record("x", 2, "count", "counter", [("B", "2")])
 
@@ -118,14 +112,12 @@ def test_first_emission_decides_the_labels(registry, metrics):
 
 
 def test_foreign_names_are_made_acceptable(registry, metrics):
-    """Names and dimensions of any text become valid, and long values are cut."""
     metrics.record("my time", 1, "ms", "gauge", [("a b", "v" * 1000)])
 
     assert samples(registry) == [f'my_time{{a_b="{"v" * 256}",Hostname="h"}} 1.0']
 
 
 def test_close_forgets_the_models_series(registry, families):
-    """Closing removes a model's series and metrics nobody else has; known metrics stay announced."""
     first, second = ModelHandlerMetrics(families, "a", "h"), ModelHandlerMetrics(families, "b", "h")
     for metrics, model in ((first, "a"), (second, "b")):
         metrics.record("shared", 1, "count", "counter", [("ModelName", model)])
@@ -166,7 +158,6 @@ def test_metrics_beyond_torchserves_list(known_only: bool, auto_detect: bool, wo
 
 @pytest.mark.parametrize("known_only", [False, True])
 def test_metrics_beyond_the_list_in_the_log(known_only: bool, caplog: pytest.LogCaptureFixture) -> None:
-    """The list also applies to the lines of the log mode."""
     caplog.set_level("INFO", logger="modelserver.model_metrics")
     names_after(ServerMetrics(mode="log", as_torchserve=known_only))
     names = [record.getMessage().partition(".")[0] for record in caplog.records]

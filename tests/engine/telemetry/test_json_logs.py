@@ -35,7 +35,6 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 
 def test_each_record_has_the_fields(tmp_path: Path, logs: Logs) -> None:
-    """Every file has an object per record, with its time in UTC, level, logger and source."""
     for logger, file in (("modelserver.server", "ts_log"), ("modelserver.model", "model_log")):
         logging.getLogger(logger).warning("hello %s", "you", extra={"source": "W-9000-m_1.0-stderr"})
         (line,) = lines(tmp_path / f"{file}.log")
@@ -61,7 +60,6 @@ def test_nothing_breaks_a_line(tmp_path: Path, logs: Logs) -> None:
 
 
 def test_errors_bring_their_trace(tmp_path: Path, logs: Logs) -> None:
-    """A traceback is a field of its record."""
     try:
         int("what was wrong")
     except ValueError:
@@ -73,7 +71,6 @@ def test_errors_bring_their_trace(tmp_path: Path, logs: Logs) -> None:
 
 
 def test_access_lines_are_records(tmp_path: Path, logs: Logs) -> None:
-    """Each answer is a record of its own, with the time of the answer."""
     access = AccessLog(stamped=logs.stamped, clock=lambda: 1717098363.6254)
     access.log("127.0.0.1:5000", "GET", "/ping", "1.1", 200, 0.0025)
     access.log("127.0.0.1:5000", "GET", "/x", "1.1", 404, 0.0)

@@ -57,7 +57,6 @@ def print_as(source: str, line: str, level: int = logging.INFO) -> None:
 
 
 def test_five_files_from_the_start(tmp_path, logs):
-    """The five files exist before anything is logged."""
     names = ["access_log.log", "model_log.log", "model_metrics.log", "ts_log.log", "ts_metrics.log"]
 
     assert sorted(path.name for path in tmp_path.iterdir()) == names
@@ -65,7 +64,6 @@ def test_five_files_from_the_start(tmp_path, logs):
 
 
 def test_files_are_not_for_everybody(tmp_path):
-    """User and group of the server read its logs, others do not."""
     before = os.umask(0)
     try:
         setup_logging(tmp_path, console=False).close()
@@ -76,7 +74,6 @@ def test_files_are_not_for_everybody(tmp_path):
 
 
 def test_server_lines_have_level_thread_and_logger(tmp_path, logs):
-    """ts_log has time, padded level, thread, logger and message, libraries from WARN."""
     logging.getLogger("modelserver.server").info("started %d", 1)
     logging.getLogger("modelserver.server").critical("gone")
     logging.getLogger("library").warning("careful")
@@ -91,7 +88,6 @@ def test_server_lines_have_level_thread_and_logger(tmp_path, logs):
 
 
 def test_model_output_goes_to_model_log(tmp_path, logs):
-    """A worker's output goes to model_log alone, under the worker's name and stream."""
     print_as("W-9000-m_1.0-stdout", "hello")
     print_as("W-9000-m_1.0-stderr", "oh no", logging.WARNING)
     lines = (tmp_path / "model_log.log").read_text().splitlines()
@@ -123,7 +119,6 @@ def test_blocks_and_tracebacks_are_indented(tmp_path, logs):
 
 
 def test_metrics_lines_have_a_time(tmp_path, logs):
-    """Metrics logs have a time and the metric."""
     logging.getLogger("modelserver.metrics").info("A.Count:1.0")
     logging.getLogger("modelserver.model_metrics").info("B.ms:1.0")
 
@@ -132,7 +127,6 @@ def test_metrics_lines_have_a_time(tmp_path, logs):
 
 
 def test_console_prints_everything(tmp_path, capsys):
-    """With the console on, everything is printed too."""
     logs = setup_logging(tmp_path, console=True)
     for name in LOGGERS:
         logging.getLogger(name).info("from %s", name)
@@ -157,14 +151,12 @@ def test_the_console_prints_the_brief_of_a_record(tmp_path, capsys):
 
 
 def test_console_off_prints_nothing(logs, capsys):
-    """In the background nothing is printed."""
     logging.getLogger("modelserver").info("quiet")
 
     assert capsys.readouterr().out == ""
 
 
 def test_without_files_lines_are_printed(tmp_path, capsys):
-    """Lines are only printed, and no folder is made."""
     logs = setup_logging(tmp_path / "logs", files=False, console=False)
     print_as("W-9000-m_1.0-stdout", "a line of a worker")
     logs.close()
@@ -174,7 +166,6 @@ def test_without_files_lines_are_printed(tmp_path, capsys):
 
 
 def test_metrics_logs_may_have_their_own_directory(tmp_path):
-    """Metrics logs may have a directory of their own."""
     setup_logging(tmp_path / "a", metrics_dir=tmp_path / "b", console=False).close()
 
     assert sorted(path.name for path in (tmp_path / "b").iterdir()) == ["model_metrics.log", "ts_metrics.log"]
@@ -215,7 +206,6 @@ def test_full_disk_is_reported_once(tmp_path, capsys):
 
 
 def test_full_file_is_rotated(tmp_path, monkeypatch):
-    """A file that is full makes room, and five predecessors are kept."""
     monkeypatch.setattr("modelserver.engine.telemetry.logs.ROTATE_BYTES", 100)
     handler = LogFile(tmp_path / "x.log", PlainFormatter())
     for _ in range(20):
@@ -226,7 +216,6 @@ def test_full_file_is_rotated(tmp_path, monkeypatch):
 
 
 def test_stamps_have_milliseconds_after_a_comma():
-    """Times are ISO 8601 with a comma before the milliseconds."""
     stamp = Stamps()
 
     assert re.fullmatch(STAMP, stamp(1717098363.625))
@@ -236,7 +225,6 @@ def test_stamps_have_milliseconds_after_a_comma():
 
 @pytest.mark.parametrize("suffix", [".json", ".yaml"])
 def test_config_replaces_the_default(tmp_path, suffix):
-    """A dictConfig in JSON or YAML decides alone, and access lines leave their time to it."""
     target = tmp_path / "own.log"
     config = {
         "handlers": {"own": {"class": "logging.FileHandler", "filename": str(target)}},
@@ -253,7 +241,6 @@ def test_config_replaces_the_default(tmp_path, suffix):
 
 
 def test_ini_config_is_read(tmp_path):
-    """The ini form of Python's logging works too."""
     path = tmp_path / "logging.ini"
     path.write_text(
         "[loggers]\nkeys=root,own\n[handlers]\nkeys=file\n[formatters]\nkeys=\n"
@@ -268,7 +255,6 @@ def test_ini_config_is_read(tmp_path):
 
 @pytest.mark.parametrize("name", ["log4j2.xml", "log4j.properties"])
 def test_log4j_is_accepted_with_one_warning(tmp_path, name):
-    """A log4j configuration changes nothing but earns one warning."""
     logs = setup_logging(tmp_path, console=False, log_config=tmp_path / name)
     logs.close()
     lines = (tmp_path / "ts_log.log").read_text().splitlines()
@@ -322,14 +308,12 @@ def test_further_lines_are_indented(text):
 
 
 def test_escapes_are_readable():
-    """Escapes say what was there; other languages and emoji are left as they are."""
     assert one_line("a\nb\r\tc\x1b[31m\u2028") == r"a\nb\r\tc\x1b[31m\u2028"
     assert one_line("é\u202e 漢字 🙂") == r"é\u202e 漢字 🙂"
     assert one_line("a\tb\n", keep_tabs=True) == "a\tb\\n"
 
 
 def test_long_text_is_cut():
-    """What is cut is counted."""
     assert shortened("abc", 3) == "abc"
     assert shortened("abcdef", 3) == "abc... (3 more characters)"
 
@@ -348,7 +332,6 @@ def test_long_text_is_cut():
     ],
 )
 def test_credentials_are_masked(text, masked):
-    """User and password of a URL never reach a log, percent-encoded or not."""
     assert without_credentials(text) == masked
 
 

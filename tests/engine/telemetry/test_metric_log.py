@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 
 def test_updates_are_lines(caplog: pytest.LogCaptureFixture) -> None:
-    """A counter has a line for each increment, a gauge for each value; both keep their sums."""
     caplog.set_level("INFO", SERVER_METRICS_LOGGER)
     counter = LoggedCounter("Requests2XX", "help", ["Level", "Hostname"], unit="Count")
     gauge = LoggedGauge("CPUUtilization", "help", ["Level", "Hostname"], unit="Percent")
@@ -35,7 +34,6 @@ def test_updates_are_lines(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_a_handlers_metric_names_its_request(caplog: pytest.LogCaptureFixture) -> None:
-    """Its dimensions stand before host, request and time."""
     caplog.set_level("INFO", MODEL_METRICS_LOGGER)
     dimensions = [("ModelName", "m"), ("Level", "Model")]
     log_model_metric("Words", 3.0, "Count", dimensions, hostname="h", request_id="r")

@@ -22,7 +22,6 @@ def test_responses_are_counted_by_class(metrics):
 
 
 def test_a_broken_callback_costs_only_its_own_gauges(metrics, caplog):
-    """A callback that raises is logged and the scrape goes on."""
     called = []
     metrics.on_render(lambda: 1 / 0)
     metrics.on_render(lambda: called.append(True))
@@ -33,7 +32,6 @@ def test_a_broken_callback_costs_only_its_own_gauges(metrics, caplog):
 
 
 def test_forgetting_a_version_leaves_the_others(metrics):
-    """The series of a version go with it, those of requests without a version with the last one."""
     for version in ("1.0", "2.0"):
         model = metrics.model("m", version)
         model.requests.received(explicit_version=False)
@@ -65,7 +63,6 @@ def test_load_and_unload_leaves_nothing_behind(metrics):
 
 
 def test_readings_of_the_host_are_shown(metrics):
-    """A reading of the host fills TorchServe's gauges, GPUs by device."""
     gpu = GpuReading(1, 50.0, 10.0, 25.0, 2048.0)
     metrics.system(SystemReading(12.5, 100.0, 300.0, 25.0, 7.0, 3.0, 70.0, (gpu,)))
     result = samples(metrics)
@@ -84,7 +81,6 @@ def test_readings_of_the_host_are_shown(metrics):
 
 
 def test_host_name_is_never_empty(monkeypatch):
-    """A machine without a name is called Unknown."""
     monkeypatch.setattr("socket.gethostname", lambda: "")
 
     assert host_name() == "Unknown"

@@ -47,7 +47,6 @@ def made(**options: Any) -> ServerMetrics:
 
 
 def test_items_are_read() -> None:
-    """Sections, kinds and anchors are read; handlers' metrics get the host's name as a dimension."""
     config = parse_metrics_config(CONFIG)
 
     assert list(config.server) == ["Requests2XX", "OnlyListed", "QueueTime"]
@@ -95,7 +94,6 @@ def test_what_cannot_be_understood(text: str, problem: str) -> None:
     ],
 )
 def test_mistakes_are_reported_with_their_line(right: str, wrong: str, line: int) -> None:
-    """It is the line of the key, or of what lacks it."""
     text = CONFIG.partition("model_metrics:")[0] if right == "model_metrics:" else CONFIG
     text = text + wrong if right == "model_metrics:" else text.replace(right, wrong, 1)
     with pytest.raises(ConfigError, match=rf"^line {line}: "):
@@ -103,7 +101,6 @@ def test_mistakes_are_reported_with_their_line(right: str, wrong: str, line: int
 
 
 def test_unreadable_files_are_refused(tmp_path: Path) -> None:
-    """The message names the setting and the file."""
     (tmp_path / "bad.yaml").write_bytes(b"\xff")
     for name, problem in (("none.yaml", "No such file"), ("bad.yaml", "not UTF-8")):
         with pytest.raises(ConfigError, match=f"metrics_config=.*{name}: .*{problem}"):
@@ -114,7 +111,6 @@ def test_unreadable_files_are_refused(tmp_path: Path) -> None:
 
 
 def test_torchserves_metrics_that_are_not_listed_are_not_shown() -> None:
-    """Of TorchServe's metrics only the listed ones are there; our own always are."""
     text = "\n".join(rendered(made()))
 
     assert "Requests2XX" in text
@@ -125,7 +121,6 @@ def test_torchserves_metrics_that_are_not_listed_are_not_shown() -> None:
 
 
 def test_labels_and_units_of_the_list() -> None:
-    """Label names are the file's; an entry that cannot stand for ours is passed over with a warning."""
     metrics = made()
     metrics.response(200)
     metrics.response(404)
@@ -138,7 +133,6 @@ def test_labels_and_units_of_the_list() -> None:
 
 
 def test_metrics_of_handlers_follow_the_config() -> None:
-    """A listed one has the file's type and unit; others are dropped, unless they are detected."""
     for detect in (False, True):
         metrics = made(auto_detect=detect)
         model = metrics.model("m", "1.0")
@@ -155,7 +149,6 @@ def test_metrics_of_handlers_follow_the_config() -> None:
 
 
 def test_listed_metrics_outlive_their_model() -> None:
-    """They are announced before the first value and after the last model."""
     metrics = made()
     model = metrics.model("m", "1.0")
     model.handler_metric("Words", 3, "count", "counter", DIMENSIONS)
@@ -166,7 +159,6 @@ def test_listed_metrics_outlive_their_model() -> None:
 
 
 def test_wrong_number_of_dimensions_is_dropped(caplog: pytest.LogCaptureFixture) -> None:
-    """Such a value is dropped, with one error in the log."""
     metrics = made()
     model = metrics.model("m", "1.0")
     for number in range(3):

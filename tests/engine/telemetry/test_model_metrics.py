@@ -13,7 +13,6 @@ from modelserver.errors import InternalError
 
 
 def test_requests_name_the_version_only_when_the_client_did(metrics):
-    """`model_version` is `default` for requests that named no version."""
     model = metrics.model("m", "1.0")
     model.requests.received(explicit_version=True)
     model.requests.received(explicit_version=False)
@@ -26,7 +25,6 @@ def test_requests_name_the_version_only_when_the_client_did(metrics):
 
 
 def test_latencies_are_microseconds(metrics):
-    """Latencies sum up in microseconds; QueueTime is the last one's whole milliseconds."""
     model = metrics.model("m", "1.0")
     model.requests.answered(0.5, 0.0025, explicit_version=True)
     model.requests.answered(0.5, 0.0039, explicit_version=True)
@@ -41,7 +39,6 @@ def test_latencies_are_microseconds(metrics):
 
 
 def test_batch_is_observed_once(metrics):
-    """A batch is observed once: size, requests, fill, times and why it went."""
     model = metrics.model("m", "1.0")
     model.batches.finished(8, 3, 32, "delay", 0.02, (0.001, 0.018, 0.001))
     model.batches.finished(32, 32, 32, "surprise", 0.02, (0.0, 0.0, 0.0))
@@ -80,7 +77,6 @@ def test_observations_do_not_pile_up(metrics):
 
 
 def test_each_outcome_has_a_counter(metrics):
-    """Each way that a request can end has a counter."""
     model = metrics.model("m", "1.0")
     model.requests.rejected("queue_full")
     model.requests.rejected("queue_full")
@@ -105,7 +101,6 @@ def test_each_outcome_has_a_counter(metrics):
 
 
 def test_gauges_are_set_when_rendering(metrics):
-    """Callbacks set gauges at the moment of the scrape; a state nobody is in shows 0."""
     model = metrics.model("m", "1.0")
     states = [{"ready": 2}, {"loading": 1}]
 
@@ -127,7 +122,6 @@ def test_gauges_are_set_when_rendering(metrics):
 
 
 def test_load_time_is_shown_until_the_worker_ends(metrics):
-    """A worker's load time is shown in milliseconds until the worker is gone."""
     model = metrics.model("m", "1.0")
     model.workers.loaded("W-9000-m_1.0", 1.5)
     key = 'WorkerLoadTime{WorkerName="W-9000-m_1.0",Level="Host",Hostname="h"}'
@@ -147,7 +141,6 @@ def test_worker_restarts_do_not_grow_the_series(metrics):
 
 
 def test_worker_overhead_is_shown_in_whole_milliseconds(metrics):
-    """WorkerThreadTime is whole milliseconds of the last batch."""
     metrics.model("m", "1.0").workers.set_overhead(0.0029)
 
     assert samples(metrics, "WorkerThreadTime") == {f"WorkerThreadTime{HOST}": 2}
@@ -168,7 +161,6 @@ def test_log_mode_logs_the_times_of_each_request(caplog):
 
 
 def test_changes_by_autoscaling_are_counted():
-    """Changes are counted by direction and reason; the wish is shown while autoscaling is on."""
     metrics = ServerMetrics(hostname="h")
     model = metrics.model("m", "1.0")
     assert "modelserver_workers_wished{" not in metrics.render().decode()
@@ -189,7 +181,6 @@ def test_changes_by_autoscaling_are_counted():
 
 
 def test_every_reason_of_a_refusal_is_listed():
-    """The list has the reasons of queues and pools."""
     code = Path(modelserver.__file__).parent
     reasons = [
         reason

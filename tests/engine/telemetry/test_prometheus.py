@@ -24,7 +24,6 @@ def rendered(registry: MetricRegistry, *names: str) -> list[str]:
 
 
 def test_counter_keeps_its_exact_name():
-    """A counter keeps its exact name, and its value has a decimal point."""
     registry = MetricRegistry()
     counter = registry.add(Counter("Requests2XX", "Answers.", ("Level", "Hostname")))
     counter.labels("Host", "h").add(8)
@@ -37,7 +36,6 @@ def test_counter_keeps_its_exact_name():
 
 
 def test_trailing_comma_closes_labels():
-    """The compat flag closes label lists with TorchServe's comma, and leaves samples without labels alone."""
     registry = MetricRegistry(trailing_comma=True)
     registry.add(Gauge("a", "A.", ("x",))).labels("1").set(2)
     registry.add(Gauge("b", "B.")).labels().set(3)
@@ -46,7 +44,6 @@ def test_trailing_comma_closes_labels():
 
 
 def test_histogram_buckets_are_cumulative_and_inclusive():
-    """A bucket counts what is at or below its bound; +Inf counts everything."""
     registry = MetricRegistry()
     histogram = registry.add(Histogram("size", "Sizes.", ("m",), bounds=(1, 2.5)))
     child = histogram.labels("r")
@@ -64,7 +61,6 @@ def test_histogram_buckets_are_cumulative_and_inclusive():
 
 @given(st.lists(st.tuples(st.booleans(), st.sampled_from([-1.0, 0.0, 0.5, 1.0, 1.5, 2.5, 3.0, math.inf]))))
 def test_observations_counted_together(values: list[tuple[bool, float]]) -> None:
-    """They count as if each had been counted at once, also beside such, and are not kept."""
     one, together = (Distribution((0.0, 1.0, 2.5)) for _ in range(2))
     for later, value in values:
         one.observe(value)
@@ -87,7 +83,6 @@ def many_series() -> tuple[MetricRegistry, Histogram, Counter]:
 
 
 def test_pieces_are_small_and_make_the_text():
-    """However many series there are, none has many more lines than the bound; few lines are one piece."""
     registry, histogram, _ = many_series()
     pieces = list(registry.pieces())
     lines = [piece.count(b"\n") for piece in pieces]
@@ -101,7 +96,6 @@ def test_pieces_are_small_and_make_the_text():
 
 
 def test_metrics_may_change_between_pieces():
-    """Series and metrics that come or go break nothing, and each series is as it is at one moment."""
     registry, histogram, counter = many_series()
     changes = registry.pieces()
     text = next(changes)
@@ -120,7 +114,6 @@ def test_metrics_may_change_between_pieces():
 
 
 def test_family_without_samples_is_announced():
-    """A metric without samples has HELP and TYPE, unless the request names metrics."""
     registry = MetricRegistry()
     registry.add(Counter("c", "C.", ("x",)))
 
@@ -129,7 +122,6 @@ def test_family_without_samples_is_announced():
 
 
 def test_name_filter():
-    """`name[]` selects samples by name, or a whole metric."""
     registry = MetricRegistry()
     registry.add(Counter("c", "C.")).labels().add()
     registry.add(Histogram("h", "H.", bounds=(1,))).labels().observe(1)
@@ -149,7 +141,6 @@ def test_label_values_are_escaped():
 
 
 def test_lone_surrogate_does_not_break_the_text():
-    """A label that is no valid Unicode is shown with a replacement."""
     registry = MetricRegistry()
     registry.add(Gauge("g", "G.", ("x",))).labels("\ud800").set(1)
 
@@ -168,7 +159,6 @@ def test_series_are_bounded():
 
 
 def test_same_labels_give_the_same_child():
-    """A child is made once, and again after its removal."""
     counter = Counter("c", "C.", ("x",))
     first = counter.labels("1")
 
@@ -179,7 +169,6 @@ def test_same_labels_give_the_same_child():
 
 
 def test_wrong_number_of_label_values_is_refused():
-    """A child needs a value for every label."""
     with pytest.raises(ValueError, match="got 1 values"):
         Counter("c", "C.", ("x", "y")).labels("1")
 
@@ -189,26 +178,22 @@ def test_wrong_number_of_label_values_is_refused():
     [("a b", ()), ("1a", ()), ("", ()), ("a", ("x-y",)), ("a", ("__x",)), ("a", ("x", "x"))],
 )
 def test_bad_names_are_refused(name, labels):
-    """Names that Prometheus would refuse fail at construction."""
     with pytest.raises(ValueError, match="name"):
         Counter(name, "help", labels)
 
 
 @pytest.mark.parametrize("bounds", [(2, 1), (1, 1)])
 def test_bounds_must_increase(bounds):
-    """A histogram's bounds increase strictly."""
     with pytest.raises(ValueError, match="increase"):
         Histogram("h", "H.", bounds=bounds)
 
 
 def test_le_is_taken():
-    """A histogram has a label le of its own."""
     with pytest.raises(ValueError, match="le"):
         Histogram("h", "H.", ("le",))
 
 
 def test_sample_names_cannot_collide():
-    """A metric may not carry the name of another's sample; removing that one frees the name."""
     registry = MetricRegistry()
     registry.add(Histogram("h", "H."))
     with pytest.raises(ValueError, match="taken by h"):
@@ -239,7 +224,6 @@ def test_values_have_a_decimal_point(value, text):
 
 
 def test_names_are_made_acceptable():
-    """Foreign names become names that Prometheus accepts."""
     assert metric_name("Inference Time-1") == "Inference_Time_1"
     assert metric_name("1st") == "_1st"
     assert label_name("__a:b") == "_a_b"

@@ -56,7 +56,6 @@ def seen(metrics: ServerMetrics) -> tuple[float, float]:
 def test_what_holds_the_loop_is_counted_with_its_processor_time(
     loop: Loop, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The log names the route of a long one."""
     caplog.set_level(logging.WARNING, "modelserver.telemetry")
     metrics = ServerMetrics(hostname="h")
     LoopWatch(metrics.stalled)
@@ -91,7 +90,6 @@ def test_waiting_is_no_stall(loop: Loop) -> None:
 
 
 def test_what_is_due_each_second_needs_no_timer_of_its_own(loop: Loop) -> None:
-    """It is called at once, then a second later; a failure of it does not end the watch."""
     called: list[float] = []
 
     def fail(now: float) -> None:

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 
 def test_this_host_is_read():
-    """A reading has shares within 0..100 and sizes above 0."""
     reading = system.SystemMonitor(number_of_gpu=0).read()
 
     assert 0 <= reading.cpu_percent <= 100
@@ -28,7 +27,6 @@ def test_this_host_is_read():
 
 
 def test_cpu_use_is_measured_between_readings(monkeypatch):
-    """CPU use is the busy share of the time since the reading before; no time passed is 0."""
     seconds = iter([(10.0, 100.0), (15.0, 110.0), (15.0, 110.0)])
     monkeypatch.setattr(system, "_cpu_seconds", lambda: next(seconds))
     monitor = system.SystemMonitor(number_of_gpu=0)
@@ -38,15 +36,12 @@ def test_cpu_use_is_measured_between_readings(monkeypatch):
 
 
 def test_worker_memory_is_read():
-    """A living process has resident bytes, one that is gone has 0."""
     assert system.worker_memory(os.getpid()) > 1_000_000
     assert system.worker_memory(-1) == 0
     assert system.worker_memory(2**22 + 12345) == 0
 
 
 def test_worker_memory_is_0_without_descriptors(monkeypatch):
-    """If no descriptor is left, the value is 0."""
-
     def process(pid):
         raise OSError(24, "Too many open files")
 
@@ -94,7 +89,6 @@ def test_memory_follows_the_container(
     of_container: bool,
     expected: tuple[float, float, float],
 ) -> None:
-    """Used, available and share are of the limit that the kernel will act on."""
     machine(limit, used)
     reading = system.SystemMonitor(number_of_gpu=0, of_container=of_container).read()
 

@@ -6,7 +6,6 @@ from modelserver.engine.telemetry.totals import MOST_TYPES, Errors, Totals
 
 
 def test_batches_are_summed_by_size() -> None:
-    """Each size has its own; what a request shares with others of its batch counts for each of them."""
     totals = Totals()
     totals.batch(4, 2, 0.5, (0.1, 0.2, 0.1))
     totals.batch(4, 1, 0.5, (0.1, 0.2, 0.1))
@@ -21,7 +20,6 @@ def test_batches_are_summed_by_size() -> None:
 
 
 def test_failures_are_counted() -> None:
-    """Failures after a worker had answered are counted separately."""
     totals = Totals()
     totals.fail(1.0, answered=False)
     totals.fail(0.5, answered=True)
@@ -31,7 +29,6 @@ def test_failures_are_counted() -> None:
 
 
 def test_types_of_errors_are_bounded() -> None:
-    """A handler that makes up names of exceptions does not make types without end."""
     errors = Errors()
     for number in range(100):
         errors.add(f"Error{number}", 503, "no", f"r{number}")

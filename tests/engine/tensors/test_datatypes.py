@@ -60,7 +60,6 @@ typed = st.sampled_from([*DATATYPES, BYTES]).flatmap(
 
 @given(typed)
 def test_elements_survive(tensor: tuple[str, list[Any]]) -> None:
-    """What is packed is unpacked again, element by element, and has the size that it should."""
     datatype, values = tensor
     data = memoryview(pack(datatype, values))
     check_size(datatype, len(values), data)
@@ -70,7 +69,6 @@ def test_elements_survive(tensor: tuple[str, list[Any]]) -> None:
 
 @given(typed.filter(lambda tensor: tensor[0] in NUMPY))
 def test_bytes_are_those_of_numpy(tensor: tuple[str, list[Any]]) -> None:
-    """Little-endian, native width, booleans as one byte."""
     datatype, values = tensor
 
     assert pack(datatype, values) == numpy.array(values, NUMPY[datatype]).tobytes()
@@ -78,7 +76,6 @@ def test_bytes_are_those_of_numpy(tensor: tuple[str, list[Any]]) -> None:
 
 @given(st.lists(st.floats(width=32), max_size=30))
 def test_bfloat16_is_that_of_torch(values: list[float]) -> None:
-    """Rounded to the nearest, ties to even; infinities and what is no number stay so."""
     expected = torch.tensor(values, dtype=torch.float32).bfloat16()
     ours = unpack("BF16", memoryview(pack("BF16", values)))
 
@@ -89,7 +86,6 @@ def test_bfloat16_is_that_of_torch(values: list[float]) -> None:
 
 @given(typed.filter(lambda tensor: tensor[0] != BYTES))
 def test_json_flat_and_nested(tensor: tuple[str, list[Any]]) -> None:
-    """Both forms of a list give the same elements in the same order."""
     datatype, values = tensor
     finite = [value for value in values if math.isfinite(value)]
     nested = [[finite[:3], []], *([value] for value in finite[3:])]
@@ -103,7 +99,6 @@ def test_json_flat_and_nested(tensor: tuple[str, list[Any]]) -> None:
     [("UINT8", [256]), ("UINT8", [-1]), ("INT64", [1 << 63]), ("UINT64", [1 << 64]), ("FP16", [1e6])],
 )
 def test_values_out_of_range_are_refused(datatype: str, values: list[Any]) -> None:
-    """A value that the type cannot hold is refused, not wrapped around."""
     with pytest.raises(TensorError, match=f"out of the range of {datatype}"):
         pack(datatype, values)
 
@@ -129,7 +124,6 @@ def test_values_out_of_range_are_refused(datatype: str, values: list[Any]) -> No
     ],
 )
 def test_wrong_elements_are_refused(datatype: str, text: bytes, what: str) -> None:
-    """Elements of another type are refused by their kind."""
     with pytest.raises(TensorError, match=what):
         from_json(datatype, text)
 
@@ -142,7 +136,6 @@ def test_deep_nesting_is_refused() -> None:
 
 @pytest.mark.parametrize("data", [b"\x01", b"\x05\0\0\0abc", b"\xff\xff\xff\xffabc", b"\x01\0\0\0a\x02\0\0"])
 def test_lengths_that_lie(data: bytes) -> None:
-    """BYTES whose lengths go beyond their data are refused."""
     with pytest.raises(TensorError):
         split_elements(memoryview(data))
 
@@ -151,6 +144,5 @@ def test_lengths_that_lie(data: bytes) -> None:
     ("datatype", "count", "size"), [("FP32", 2, 7), ("FP32", 2, 12), ("BYTES", 2, 4), ("BOOL", 0, 1)]
 )
 def test_sizes_are_checked(datatype: str, count: int, size: int) -> None:
-    """Too little data and too much data are refused."""
     with pytest.raises(TensorError, match="its shape"):
         check_size(datatype, count, memoryview(bytes(size)))

@@ -23,12 +23,10 @@ def test_small_bodies_of_much_work_are_refused(instances: int, repeated: int) ->
 
 
 def test_large_requests_within_the_limits_are_taken() -> None:
-    """The limits themselves are allowed."""
     RequestLimits().check_instances(10_000, MAX_REPEATED // 10_000)
 
 
 def test_who_needs_more_sets_more() -> None:
-    """Both are settings, whose defaults these are; the errors name them."""
     settings = Settings()
     assert RequestLimits(settings.max_request_instances, settings.max_request_tensors) == RequestLimits()
     wide = RequestLimits(instances=20_000, tensors=9_000)
@@ -44,8 +42,6 @@ def test_who_needs_more_sets_more() -> None:
 @pytest.mark.parametrize("count", [3, 5000])
 @pytest.mark.parametrize("what", ["inputs", "outputs", "parameters"])
 def test_requests_are_held_to_them(what: str, count: int) -> None:
-    """A request has as many tensors and parameters as are allowed, and not one more, however few or many."""
-
     def body_of(number: int) -> bytes:
         inputs = [
             {"name": str(n), "shape": [1], "datatype": "INT8", "data": [1]}
@@ -71,20 +67,17 @@ def test_requests_are_held_to_them(what: str, count: int) -> None:
 
 @pytest.mark.parametrize("mark", [b",", b"[", b"{"])
 def test_elements_make_json_heavy(mark: bytes) -> None:
-    """Many elements, however they begin, are heavy; a few in a long text are not."""
     assert weight.is_heavy_json(mark * 20_000)
     assert not weight.is_heavy_json(mark * 4_000 + b"a" * 100_000)
 
 
 def test_small_bodies_are_light() -> None:
-    """Nobody looks into a small body; a very long text is heavy whatever it is."""
     assert not weight.is_heavy_json(b"," * weight.LIGHT_BYTES)
     assert weight.is_heavy_json(b"a" * (weight.LIGHT_TEXT + 1))
 
 
 @pytest.mark.alone
 def test_a_heavy_body_is_known_by_its_beginning() -> None:
-    """To look at one takes a part of the time that a light one of the same length takes."""
     heavy, light = b"," * weight.LIGHT_TEXT, b"a" * weight.LIGHT_TEXT
 
     def fastest(body: bytes) -> float:

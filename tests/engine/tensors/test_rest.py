@@ -52,7 +52,6 @@ def tensor(name: str, values: list[Any], datatype: str = "FP32") -> OutputTensor
 
 
 def test_json_is_read() -> None:
-    """Elements become the bytes of their type; unknown fields are ignored."""
     request = decode_request(body(an_input(), id="7", parameters={"a": 1}, model_name="m"), None)
     (x,) = request.inputs
 
@@ -62,7 +61,6 @@ def test_json_is_read() -> None:
 
 
 def test_text_is_read_as_bytes() -> None:
-    """BYTES from JSON are the strings' UTF-8, and known to have been text."""
     request = decode_request(body(an_input(datatype="BYTES", data=["ä", ""])), None)
 
     assert bytes(request.inputs[0].data) == b"\x02\0\0\0\xc3\xa4\0\0\0\0"
@@ -70,7 +68,6 @@ def test_text_is_read_as_bytes() -> None:
 
 
 def test_binary_and_json_mixed() -> None:
-    """Binary tensors follow the JSON in the order of their inputs, those in JSON take no part."""
     first = an_input(name="a", data=None, parameters={"binary_data_size": 8, "own": "p"})
     third = an_input(name="c", shape=[1], datatype="BYTES", data=None, parameters={"binary_data_size": 5})
     content, length = binary(body(first, an_input(name="b"), third), b"12345678", b"\x01\0\0\0z")
@@ -82,7 +79,6 @@ def test_binary_and_json_mixed() -> None:
 
 
 def test_empty_tensor_is_read() -> None:
-    """No rows are a shape like others; over the wire they are zero bytes."""
     empty = an_input(shape=[0, 3], data=None, parameters={"binary_data_size": 0})
     content, length = binary(body(empty))
 
@@ -135,7 +131,6 @@ def test_raw_requests_that_cannot_be_meant(specs: list[TensorSpec], what: str) -
 
 
 def test_requests_are_written_as_json() -> None:
-    """Handlers that do not read binary data get these; everything else stays unchanged."""
     sized = an_input(data=None, parameters={"binary_data_size": 8, "own": 1})
     words = an_input(name="w", datatype="BYTES", shape=[1], data=None, parameters={"binary_data_size": 5})
     content, length = binary(
@@ -155,7 +150,6 @@ def test_requests_are_written_as_json() -> None:
 
 
 def test_requested_outputs_are_read() -> None:
-    """An output's own parameter overrides the request's; an empty list means all outputs."""
     wishes = [{"name": "p", "parameters": {"binary_data": False, "k": 3}}, {"name": "q"}]
     request = decode_request(body(an_input(), outputs=wishes, parameters={"binary_data_output": True}), None)
 
@@ -229,14 +223,12 @@ def test_bad_requests_are_refused(content: bytes, what: str) -> None:
     ids=["json", "binary"],
 )
 def test_what_is_heavy_is_not_read_where_it_must_be_light(content: bytes, header: str | None) -> None:
-    """The event loop leaves what takes long to others, who read it as ever."""
     with pytest.raises(TooHeavy):
         decode_request(content, header, light=True)
     assert decode_request(content, header).inputs[0].shape == (6000,)
 
 
 def test_elements_beyond_the_shape_are_not_all_counted() -> None:
-    """A shape that says less than the data has costs no more than what it says."""
     content, header = binary(
         body(an_input(datatype="BYTES", shape=[1], data=None, parameters={"binary_data_size": 4_000_000})),
         bytes(4_000_000),
@@ -273,7 +265,6 @@ def test_bad_binary_data_is_refused(content: bytes, header: str, what: str) -> N
 
 @given(st.binary(max_size=200), st.none() | st.text(max_size=4))
 def test_any_bytes_are_read_or_refused(content: bytes, header: str | None) -> None:
-    """Nothing but a clear refusal comes of what is no request."""
     with pytest.raises(BadRequest):
         decode_request(content, header, [])
 
@@ -283,7 +274,6 @@ def test_any_bytes_are_read_or_refused(content: bytes, header: str | None) -> No
 
 @given(st.sampled_from(sorted(DATATYPES)), st.integers(0, 5), st.lists(st.integers(0, 3), max_size=2))
 def test_tensors_are_split_into_rows(datatype: str, count: int, trailing: list[int]) -> None:
-    """A row is the bytes of one element of the first dimension."""
     shape = (count, *trailing)
     width = DATATYPES[datatype].width
     content = numpy.arange(int(numpy.prod(shape)) * width, dtype=numpy.uint8)
@@ -296,7 +286,6 @@ def test_tensors_are_split_into_rows(datatype: str, count: int, trailing: list[i
 
 @given(st.lists(st.lists(st.binary(max_size=5), min_size=2, max_size=2), max_size=5))
 def test_bytes_are_split_into_rows(values: list[list[bytes]]) -> None:
-    """Elements of any length keep to their row."""
     flat = [element for row in values for element in row]
     rows = Tensor("x", "BYTES", (len(values), 2), memoryview(pack("BYTES", flat))).rows()
 
@@ -304,7 +293,6 @@ def test_bytes_are_split_into_rows(values: list[list[bytes]]) -> None:
 
 
 def test_rows_without_elements_are_empty() -> None:
-    """BYTES rows of a size of zero are empty rows."""
     assert [bytes(row) for row in Tensor("x", "BYTES", (3, 0), memoryview(b"")).rows()] == [b""] * 3
 
 
@@ -319,7 +307,6 @@ def answer(request: InferRequest, *outputs: OutputTensor) -> tuple[dict[str, Any
 
 
 def test_json_response_is_written() -> None:
-    """In the protocol's order, without nulls where there is nothing."""
     fields, rest = answer(InferRequest([]), tensor("p", [1.5]), tensor("q", [b"a"], "BYTES"))
 
     assert list(fields.items()) == [
@@ -338,7 +325,6 @@ def test_json_response_is_written() -> None:
 
 
 def test_binary_response_is_written() -> None:
-    """Binary outputs follow in their order, with their sizes; others stay in the JSON."""
     request = InferRequest([], outputs=[RequestedOutput("q", False, {})], binary=True)
     fields, rest = answer(
         request, tensor("p", [1, 2], "INT16"), tensor("q", [3]), tensor("r", [b"z"], "BYTES")
@@ -353,7 +339,6 @@ def test_binary_response_is_written() -> None:
 
 
 def test_version_is_left_out() -> None:
-    """A server without versions names none."""
     content, _ = encode_response("m", "", InferRequest([]), "7", [])
 
     assert "model_version" not in json.loads(content)

@@ -35,7 +35,6 @@ WORDS = tensor("w", "BYTES", (2,), [b"a", b"bcd"], text=True)
 
 
 def test_one_input_is_cut_without_copies() -> None:
-    """The rows are views of the body."""
     _, whole, rows = cut(InferRequest([X]))
 
     assert not whole
@@ -44,7 +43,6 @@ def test_one_input_is_cut_without_copies() -> None:
 
 
 def test_several_inputs_lie_side_by_side() -> None:
-    """Each row has the inputs in order; the form has their ends."""
     extra, _, rows = cut(InferRequest([WORDS, X]))
     form = decode_form(extra)
 
@@ -66,7 +64,6 @@ def test_several_inputs_lie_side_by_side() -> None:
     ids=["scalar", "no rows", "other counts", "one scalar"],
 )
 def test_what_has_no_rows_stays_whole(inputs: list[Tensor]) -> None:
-    """It is one row, with the shapes as they came."""
     extra, whole, rows = cut(InferRequest(inputs))
 
     assert whole
@@ -121,7 +118,6 @@ def test_forms_that_differ() -> None:
     ],
 )
 def test_plain_rows_are_recognised(inputs: list[Tensor]) -> None:
-    """One element of BYTES a row is what other protocols bring too, whatever its name and form."""
     assert is_plain(InferRequest(inputs, id="7", parameters={}, binary=True))
 
 
@@ -146,7 +142,6 @@ def test_rows_that_are_not_plain(request_: InferRequest) -> None:
 
 @pytest.mark.parametrize("row", [b"", b"\x01\0\0\0", b"\x01\0\0\0ab", b"\x09\0\0\0a"])
 def test_rows_that_are_not_of_the_form(row: bytes) -> None:
-    """They are refused."""
     with pytest.raises(TensorError):
         separate(Form((InputForm("w", "BYTES", ()),)), memoryview(row))
 
@@ -164,7 +159,6 @@ def answer(name: str, datatype: str, shape: tuple[int, ...], values: list[Any]) 
     st.lists(st.lists(st.integers(0, 100), min_size=3, max_size=3), min_size=1, max_size=5),
 )
 def test_rows_are_joined(datatype: str, rows: list[list[int]]) -> None:
-    """The first dimension counts them."""
     (output,) = join_answers([answer("p", datatype, (3,), row) for row in rows], whole=False)
 
     assert (output.name, output.datatype, output.shape) == ("p", datatype, (len(rows), 3))
@@ -173,7 +167,6 @@ def test_rows_are_joined(datatype: str, rows: list[list[int]]) -> None:
 
 
 def test_several_outputs_are_joined() -> None:
-    """Each is joined for itself."""
     rows = [
         pack_answer(
             [
@@ -197,14 +190,12 @@ def test_damaged_answers(damaged: bytes) -> None:
 
 
 def test_a_whole_answer() -> None:
-    """The tensor has the shape that the handler returned."""
     (output,) = join_answers([answer("p", "INT8", (2, 1), [1, 2])], whole=True)
 
     assert output.shape == (2, 1)
 
 
 def test_whole_and_broken_numbers_are_joined() -> None:
-    """Python's integers and floats in one output are all FP64."""
     (output,) = join_answers(
         [answer("p", "INT64", (), [1]), answer("p", "FP64", (), [2.5]), answer("p", "INT64", (), [3])],
         whole=False,
@@ -214,7 +205,6 @@ def test_whole_and_broken_numbers_are_joined() -> None:
 
 
 def test_whole_numbers_beyond_int64_are_joined() -> None:
-    """Python's integers are all UINT64 beside one that needs it, unless they are negative."""
     great = answer("p", "UINT64", (), [1 << 63])
     (output,) = join_answers([answer("p", "INT64", (), [1]), great], whole=False)
     (broken,) = join_answers(
@@ -238,6 +228,5 @@ def test_whole_numbers_beyond_int64_are_joined() -> None:
     ],
 )
 def test_rows_that_do_not_fit(other: bytes, what: str) -> None:
-    """The message names what both are."""
     with pytest.raises(TensorError, match=what):
         join_answers([answer("p", "INT64", (2,), [1, 2]), other], whole=False)

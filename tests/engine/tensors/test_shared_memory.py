@@ -51,7 +51,6 @@ def decode(body: bytes, memory: Memory, **more: Any) -> Any:
 
 
 def test_status_lists_regions(regions: Regions) -> None:
-    """What is registered is listed until it is unregistered; forgetting what is not there does no harm."""
     place = {"name": "x", "key": "/t_x", "offset": 8, "byte_size": 24}
 
     assert regions.status() == regions.status("x") == [place]
@@ -64,7 +63,6 @@ def test_status_lists_regions(regions: Regions) -> None:
 
 
 def test_all_regions_are_unregistered(regions: Regions) -> None:
-    """No name means all; the name is free then."""
     regions.unregister()
     regions.register("x", "t_x", 0, 32)
 
@@ -114,7 +112,6 @@ def test_what_is_no_memory(regions: Regions, tmp_path: Path) -> None:
 
 
 def test_regions_are_refused_without_a_prefix(tmp_path: Path) -> None:
-    """Nothing may be registered, or asked for, unless the operator says so."""
     regions = Regions(None, MOST, tmp_path)
 
     with pytest.raises(BadRequest, match="no shared_memory_prefix"):
@@ -124,7 +121,6 @@ def test_regions_are_refused_without_a_prefix(tmp_path: Path) -> None:
 
 
 def test_any_name(tmp_path: Path) -> None:
-    """The prefix `/` allows all."""
     (tmp_path / "any").write_bytes(bytes(8))
     regions = Regions("/", MOST, tmp_path)
     regions.register("x", "any", 0, 8)
@@ -136,7 +132,6 @@ def test_any_name(tmp_path: Path) -> None:
 
 
 def test_inputs_are_read(regions: Regions) -> None:
-    """They are copied; the parameters say nothing of it any more."""
     memory = regions.memory
     (tensor,) = decode(request(), memory).inputs
 
@@ -145,7 +140,6 @@ def test_inputs_are_read(regions: Regions) -> None:
 
 
 def test_parts_of_a_region_are_read(regions: Regions) -> None:
-    """Offsets are those within the region."""
     body = request(8, 4).replace(b'"shape": [4]', b'"shape": [2]')
     (tensor,) = decode(body, regions.memory).inputs
 
@@ -170,7 +164,6 @@ def test_parts_of_a_region_are_read(regions: Regions) -> None:
     ],
 )
 def test_bad_inputs_are_refused(regions: Regions, body: bytes, reason: str) -> None:
-    """The message names the input and what is wrong."""
     with pytest.raises(BadRequest, match=reason):
         decode(body, regions.memory)
 
@@ -211,7 +204,6 @@ def test_sizes_are_limited_together(regions: Regions, tmp_path: Path) -> None:
 
 
 def test_helpers_read_regions(regions: Regions) -> None:
-    """What a helper needs of it can be sent."""
     sent = msgspec.msgpack.encode(regions.memory)
     memory = msgspec.msgpack.decode(sent, type=Memory)
 
@@ -257,13 +249,11 @@ def answer(query: Any) -> Any:
 
 
 def test_outputs_are_written(regions: Regions, tmp_path: Path) -> None:
-    """They are written, and the response has what is needed to read them; no parameters, as from Triton."""
     assert answer(asking(regions, 20, 4)) == [{"name": "o", "shape": [4], "datatype": "FP32"}]
     assert (tmp_path / "t_x").read_bytes() == bytes(8) + NUMBERS[:4] + NUMBERS[::-1] + bytes(4)
 
 
 def test_outputs_that_do_not_fit(regions: Regions, tmp_path: Path) -> None:
-    """Nothing is written beyond the part."""
     before = (tmp_path / "t_x").read_bytes()
 
     with pytest.raises(BadRequest, match="output 'o': it has 16 bytes, its part of the shared memory 12"):
@@ -272,7 +262,6 @@ def test_outputs_that_do_not_fit(regions: Regions, tmp_path: Path) -> None:
 
 
 def test_unregistered_in_use(regions: Regions, tmp_path: Path) -> None:
-    """A request that was read before gets its answer; later ones are refused."""
     query = asking(regions, 16)
     regions.unregister()
 
@@ -283,7 +272,6 @@ def test_unregistered_in_use(regions: Regions, tmp_path: Path) -> None:
 
 
 def test_changed_in_use(regions: Regions, tmp_path: Path) -> None:
-    """Memory that was shortened or replaced meanwhile is not written: nor does it grow."""
     query = asking(regions, 16)
     os.truncate(tmp_path / "t_x", 10)
     with pytest.raises(BadRequest, match="has become shorter"):

@@ -70,7 +70,6 @@ def arena() -> Iterator[Arena]:
 
 @BOTH_WAYS
 def test_bytes_arrive(half: Half) -> None:
-    """Pieces come out as one, whatever their number and sizes."""
     pieces = [bytes([n % 251]) * (n % 7) for n in range(2000)]
     size = sum(map(len, pieces))
     place = half.out.put(pieces, size)
@@ -81,7 +80,6 @@ def test_bytes_arrive(half: Half) -> None:
 
 @BOTH_WAYS
 def test_full_arena_says_so_at_once(half: Half) -> None:
-    """If there is no room, nothing is written and nobody waits; freed room is used again."""
     places = [half.out.put([bytes([n]) * PAGE], PAGE) for n in range(9)]
     assert places == [*range(0, SMALL, 2 * PAGE), None]
 
@@ -95,7 +93,6 @@ def test_full_arena_says_so_at_once(half: Half) -> None:
 
 @BOTH_WAYS
 def test_block_as_large_as_the_half(half: Half) -> None:
-    """The last byte can be used, and not one more."""
     most = SMALL - 64
 
     assert half.out.put([bytes(most + 1)], most + 1) is None
@@ -116,7 +113,6 @@ def test_block_as_large_as_the_half(half: Half) -> None:
     seed=st.integers(0, 1000),
 )
 def test_blocks_in_use_are_never_touched(kinds: Kinds, actions: list[int | str], seed: int) -> None:
-    """Whatever comes and goes in whatever order, each block keeps its bytes until it is freed."""
     made, chance = Half(kinds), random.Random(seed)
     held: list[tuple[int, bytes]] = []
     try:
@@ -146,7 +142,6 @@ def test_blocks_in_use_are_never_touched(kinds: Kinds, actions: list[int | str],
     [(1, 1), (64, 1), (-PAGE, 1), (SMALL, 1), (2**63, 1), (0, SMALL), (SMALL - PAGE, PAGE - 63), (0, 2**62)],
 )
 def test_places_are_checked(half: Half, place: int, size: int) -> None:
-    """What is no block within the half is refused: not the other half, nor beyond the end."""
     with pytest.raises(NoSuchBlock):
         half.incoming.take(place, size)
 
@@ -178,7 +173,6 @@ def test_memory_that_is_gone_is_an_error_for_the_server() -> None:
 
 @BOTH_WAYS
 def test_memory_is_used_when_written_and_given_back_at_rest(half: Half) -> None:
-    """Nothing is taken before; a block in use keeps all; afterwards the system has it back."""
     assert half.memory == 0
     first, second = (half.out.put([b"x" * PAGE], PAGE) for _ in range(2))
     assert half.memory == 4 * PAGE
@@ -197,7 +191,6 @@ def test_memory_is_used_when_written_and_given_back_at_rest(half: Half) -> None:
 
 @BOTH_WAYS
 def test_low_places_come_first(half: Half) -> None:
-    """Blocks that come and go one at a time use the same memory again and again."""
     for n in range(100):
         place = half.out.put([b"x" * n], n)
         assert place == 0
@@ -210,8 +203,6 @@ def test_low_places_come_first(half: Half) -> None:
     ("kinds", "call"), [(KINDS[0], "pwritev"), (KINDS[1], "posix_fallocate")], ids=["server", "worker"]
 )
 def test_block_is_refused_without_memory(half: Half, call: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When the system has no memory for a block there is none, and no error."""
-
     def refuse(*_: object) -> int:
         raise OSError(28, "No space left on device")
 
@@ -223,7 +214,6 @@ def test_block_is_refused_without_memory(half: Half, call: str, monkeypatch: pyt
 
 
 def test_half_a_block_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was written in part only is not used."""
     half = Half((OutgoingHalf, MappedIncoming))
     with monkeypatch.context() as patch:
         patch.setattr(os, "pwritev", lambda *_: 10)
@@ -235,7 +225,6 @@ def test_half_a_block_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_new_arena_takes_no_memory(arena: Arena) -> None:
-    """A worker that gets small bodies only has the file, and nothing in it."""
     assert os.fstat(arena.descriptor).st_size == SIZE
     assert os.fstat(arena.descriptor).st_blocks == 0
 
@@ -254,7 +243,6 @@ def test_size_is_sealed(arena: Arena, size: int) -> None:
 
 
 def test_holes_in_the_memory_are_zeros(arena: Arena) -> None:
-    """A worker that takes the pages away gets nothing but wrong bytes of its own."""
     other = Arena.adopt(os.dup(arena.descriptor))
     sent = other.outgoing.put([b"answer"], 6)
     got = arena.outgoing.put([b"question"], 8)
@@ -269,7 +257,6 @@ def test_holes_in_the_memory_are_zeros(arena: Arena) -> None:
 
 
 def test_both_sides_agree(arena: Arena) -> None:
-    """What one side sends the other one takes, in halves that do not meet."""
     other = Arena.adopt(os.dup(arena.descriptor))
     most = HALF - 64
     question, answer = b"q" * most, b"a" * most
@@ -282,7 +269,6 @@ def test_both_sides_agree(arena: Arena) -> None:
 
 @pytest.mark.parametrize("with_arena", [True, False])
 def test_arena_travels_with_the_first_bytes(arena: Arena, with_arena: bool) -> None:
-    """A worker gets the bytes and the memory, or the bytes alone; what it starts does not get the memory."""
     ours, other = socket.socketpair()
     with ours, other:
         send_with(ours, b"hello", arena if with_arena else None)
@@ -297,7 +283,6 @@ def test_arena_travels_with_the_first_bytes(arena: Arena, with_arena: bool) -> N
 
 
 def test_first_bytes_are_sent_whole_or_not_at_all(arena: Arena) -> None:
-    """More than the connection's buffer holds is an error of the start, not a wait."""
     ours, other = socket.socketpair()
     ours.setblocking(False)
     with ours, other, pytest.raises(OSError, match="does not fit"):
@@ -305,7 +290,6 @@ def test_first_bytes_are_sent_whole_or_not_at_all(arena: Arena) -> None:
 
 
 def test_end_of_the_connection_brings_no_arena() -> None:
-    """A server that is gone sends nothing."""
     ours, other = socket.socketpair()
     ours.close()
     with other:
@@ -313,8 +297,6 @@ def test_end_of_the_connection_brings_no_arena() -> None:
 
 
 def test_arena_is_none_where_it_cannot_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where it cannot be made, or not be sealed, there is none."""
-
     def refuse(*_: object) -> int:
         raise OSError
 
@@ -331,7 +313,6 @@ def test_arena_is_none_where_it_cannot_be_made(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_batch_is_the_workers_once_it_has_begun(arena: Arena) -> None:
-    """What the server takes back later stays with it, also when it asks again."""
     turns = arena.turns()
     assert turns.begin(4) is True
 
@@ -340,7 +321,6 @@ def test_a_batch_is_the_workers_once_it_has_begun(arena: Arena) -> None:
 
 
 def test_a_batch_that_was_taken_back_is_the_servers(arena: Arena) -> None:
-    """The worker does not begin it, but the next one that it is sent."""
     turns = arena.turns()
     assert arena.recall(7) == 0
 
@@ -368,7 +348,6 @@ def test_a_batch_that_both_want_is_returned(arena: Arena) -> None:
 
 
 def test_never_both_take_a_batch(arena: Arena) -> None:
-    """Two hundred batches that are begun and taken back at about the same moment: each has one owner."""
     turns, taken = arena.turns(), set[int]()
     began: dict[int, bool | None] = {}
     start = threading.Barrier(2)

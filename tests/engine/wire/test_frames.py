@@ -127,7 +127,6 @@ def from_worker(stream: bytes, limit: int = MAX_FRAME) -> list[tuple[Any, bytes]
 
 @given(st.lists(TO_WORKER, max_size=5), CUTS)
 def test_messages_to_a_worker_survive_any_chunking(sent: list[Framed], cuts: list[int]) -> None:
-    """Whatever the pieces in which a stream arrives, messages and bytes come out as they went in."""
     stream = b"".join(piece for message, bodies in sent for piece in encode(message, bodies))
 
     assert feed(FrameReader[ToWorker](to_worker_decoder), stream, cuts) == [(m, b"".join(b)) for m, b in sent]
@@ -135,14 +134,12 @@ def test_messages_to_a_worker_survive_any_chunking(sent: list[Framed], cuts: lis
 
 @given(st.lists(TO_SERVER, max_size=5), CUTS)
 def test_messages_to_the_server_survive_any_chunking(sent: list[Framed], cuts: list[int]) -> None:
-    """The same for what a worker says, down to the last field of each message."""
     stream = b"".join(piece for message, bodies in sent for piece in encode(message, bodies))
 
     assert feed(FrameReader[ToServer](to_server_decoder), stream, cuts) == [(m, b"".join(b)) for m, b in sent]
 
 
 def test_stream_may_come_byte_by_byte() -> None:
-    """A message is given out with its last byte, not before and not later."""
     stream = b"".join(encode(Result(7, [Answer(3), Answer(2)], 0.5), [b"abc", b"de"]))
     reader = FrameReader(to_server_decoder)
 
@@ -225,7 +222,6 @@ def test_lying_frame_is_a_protocol_error(stream: bytes) -> None:
 
 
 def test_rows_that_do_not_fill_the_frame_are_refused() -> None:
-    """A worker does not accept rows whose sizes disagree with what came."""
     head = msgspec.msgpack.encode(Predict(1, [Row("a", 2), Row("b", 2)]))
 
     with pytest.raises(ProtocolError, match="3 bytes of rows came, 4 were announced"):
@@ -243,7 +239,6 @@ def test_frame_over_the_limit_is_refused_before_it_is_read() -> None:
 
 
 def test_messages_before_a_broken_frame_are_delivered() -> None:
-    """What was complete and right before the stream broke has been given out."""
     reader = FrameReader(to_server_decoder)
     messages = reader.feed(frame(PONG) + frame(b"\xc1"))
 
@@ -253,7 +248,6 @@ def test_messages_before_a_broken_frame_are_delivered() -> None:
 
 
 def test_small_frames_are_one_piece_and_large_bodies_are_not_copied() -> None:
-    """Small bodies are joined for one write; large ones are passed on as the same objects."""
     small = encode(Result(1, [Answer(3), Answer(3)], 0.0), [b"abc", b"def"])
     large = [b"a" * 40_000, b"b" * 40_000]
     pieces = encode(Result(1, [Answer(40_000), Answer(40_000)], 0.0), large)
@@ -267,8 +261,6 @@ def test_small_frames_are_one_piece_and_large_bodies_are_not_copied() -> None:
 
 
 def test_frame_that_does_not_fit_its_length_field_is_refused() -> None:
-    """A frame of 4 GiB and more is not sent at all."""
-
     class Huge(bytes):
         def __len__(self) -> int:
             return MAX_FRAME
@@ -278,7 +270,6 @@ def test_frame_that_does_not_fit_its_length_field_is_refused() -> None:
 
 
 def test_tail_is_a_view_of_what_arrived() -> None:
-    """Bodies are not copied on arrival."""
     stream = b"".join(encode(Result(1, [Answer(3)], 0.0), [b"abc"]))
 
     ((_, tail),) = FrameReader(to_server_decoder).feed(stream)
@@ -315,7 +306,6 @@ def answer(size: int = LARGE) -> Framed:
 
 @pytest.mark.parametrize("to_worker", [True, False])
 def test_large_rows_lie_in_the_arena(arenas: Arenas, to_worker: bool) -> None:
-    """Their frame is small and one piece; they are read where they were put; then their place is free."""
     ours, other = arenas
     sent = question() if to_worker else answer()
     sender, receiver = (ours, other) if to_worker else (other, ours)
@@ -332,7 +322,6 @@ def test_large_rows_lie_in_the_arena(arenas: Arenas, to_worker: bool) -> None:
 
 
 def test_rows_keep_their_place_while_they_are_read(arenas: Arenas) -> None:
-    """Until the next message is read, nothing else is written there."""
     ours, other = arenas
     reader = FrameReader(to_worker_decoder)
     reader.arena = other.incoming
@@ -345,13 +334,11 @@ def test_rows_keep_their_place_while_they_are_read(arenas: Arenas) -> None:
 
 
 def test_only_large_rows_lie_in_the_arena(arenas: Arenas) -> None:
-    """One byte less, and the frame is the one it is without an arena."""
     assert encode(*question(LARGE - 1), arenas[0].outgoing) == encode(*question(LARGE - 1))
     assert len(encode(*question(LARGE), arenas[0].outgoing)) == 1
 
 
 def test_memory_of_large_frames_is_used_again() -> None:
-    """It is used after it was released; memory that a message refers to stays unchanged."""
     reader: FrameReader[ToWorker] = FrameReader(to_worker_decoder)
     headers = msgspec.Raw(msgspec.msgpack.encode([(b"name", b"value")]))
     memory = []
@@ -376,7 +363,6 @@ def test_memory_of_large_frames_is_used_again() -> None:
 
 
 def test_rows_without_room_are_sent_in_the_frame() -> None:
-    """A full arena changes nothing but the way."""
     full = mock.Mock(OutgoingHalf)
     full.put.return_value = None
 
@@ -390,7 +376,6 @@ def test_rows_without_room_are_sent_in_the_frame() -> None:
     st.booleans(),
 )
 def test_both_ways_are_mixed(sent: list[Framed], cuts: list[int], pages: int, copied: bool) -> None:
-    """Whatever is large, and whether there is room for it, everything comes out in order as it went in."""
     file = os.memfd_create("test")
     os.ftruncate(file, pages * 4096)
     out = OutgoingHalf(file, 0, pages * 4096)
@@ -439,6 +424,5 @@ def test_rows_in_an_arena_keep_to_the_limit(arenas: Arenas) -> None:
 
 
 def test_place_without_an_arena_is_refused(arenas: Arenas) -> None:
-    """Who has no arena knows nothing of places."""
     with pytest.raises(ProtocolError, match="8 bytes of rows came"):
         from_worker(encode(*answer(), arenas[1].outgoing)[0])

@@ -39,7 +39,6 @@ def start() -> Iterator[Callable[[str], subprocess.Popen[bytes]]]:
 
 
 def test_a_mark_is_read_back(start: Callable[[str], subprocess.Popen[bytes]]) -> None:
-    """It is unique, of one length, and begins like all of its server."""
     mark, other = new_mark(), new_mark()
 
     assert mark != other
@@ -52,7 +51,6 @@ def test_a_mark_is_read_back(start: Callable[[str], subprocess.Popen[bytes]]) ->
     "mark", ["", "x", "0" * 64, new_mark() + "0"], ids=["empty", "short", "zeros", "long"]
 )
 def test_what_is_no_mark(mark: str, start: Callable[[str], subprocess.Popen[bytes]]) -> None:
-    """A variable of that name that somebody else set means nothing."""
     child = start(mark)
 
     assert mark_of(child.pid) == ""
@@ -61,7 +59,6 @@ def test_what_is_no_mark(mark: str, start: Callable[[str], subprocess.Popen[byte
 
 
 def test_only_one_workers_processes_are_ended(start: Callable[[str], subprocess.Popen[bytes]]) -> None:
-    """All that have its mark, and none that have another."""
     mark, other = new_mark(), new_mark()
     meant = [start(mark), start(mark)]
     spared = start(other)
@@ -86,7 +83,6 @@ def test_processes_of_dead_servers_are_ended(
 
 
 def test_what_a_zombie_left_behind_is_ended(start: Callable[[str], subprocess.Popen[bytes]]) -> None:
-    """A server has ended, even if nobody has asked for its exit status yet."""
     code = "from modelserver.engine.wire.marks import new_mark; print(new_mark())"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None

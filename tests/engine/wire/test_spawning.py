@@ -27,7 +27,6 @@ def ends() -> tuple[socket.socket, socket.socket]:
 
 
 def test_requests_bring_descriptors(ends: tuple[socket.socket, socket.socket]) -> None:
-    """A request arrives whole with its descriptors, which programs that are started do not get."""
     request = Spawn("/models/m", "image_classifier", ["torch"], {"A": "é\n" * 4000}, 3)
     reading, writing = os.pipe()
     send(ends[0], request, [reading, writing])
@@ -44,7 +43,6 @@ def test_requests_bring_descriptors(ends: tuple[socket.socket, socket.socket]) -
 
 
 def test_what_is_to_be_imported(ends: tuple[socket.socket, socket.socket]) -> None:
-    """A spawner can import modules that a worker will need, without starting one."""
     request = Prepare("/models/m", "", ["torch"])
     send(ends[0], request)
 
@@ -55,7 +53,6 @@ def test_what_is_to_be_imported(ends: tuple[socket.socket, socket.socket]) -> No
 
 @pytest.mark.parametrize("report", [ModulesImported(), Spawned(7), ForkRefused("why"), ChildEnded(7, -9)])
 def test_reports(ends: tuple[socket.socket, socket.socket], report: FromSpawner) -> None:
-    """A report is recognised by its kind; after the last one comes None."""
     send(ends[0], report)
     ends[0].close()
 
@@ -66,7 +63,6 @@ def test_reports(ends: tuple[socket.socket, socket.socket], report: FromSpawner)
 
 
 def test_a_server_that_is_gone(ends: tuple[socket.socket, socket.socket]) -> None:
-    """No request remains, even if the spawner had not read the last ones."""
     send(ends[1], ChildEnded(7, -9))
     ends[0].close()
 
@@ -79,7 +75,6 @@ def test_a_server_that_is_gone(ends: tuple[socket.socket, socket.socket]) -> Non
 
 @pytest.mark.parametrize("depth", [0, 30])
 def test_path_of_any_length_is_bound(tmp_path: Path, depth: int) -> None:
-    """A socket can be bound and connected to where its path is longer than the system takes."""
     folder = tmp_path.joinpath(*["folder"] * depth)
     folder.mkdir(parents=True, exist_ok=True)
     path = str(folder / "workers.sock")

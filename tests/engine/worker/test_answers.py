@@ -58,7 +58,6 @@ class Name(str):
 
 @given(VALUES)
 def test_body_is_what_the_standard_encoder_writes(value: Any) -> None:
-    """To the byte: indentation, escapes, exponents of floats, NaN, large integers, keys of any kind."""
     assert dump_indented(value) == json.dumps(value, indent=2).encode()
 
 
@@ -86,12 +85,10 @@ def test_bytes_and_text_go_out_as_they_are(value: Any, content: bytes, content_t
     [(5, b"5"), (None, b"null"), (True, b"true"), ((1, 2), b"[\n  1,\n  2\n]"), (math.nan, b"NaN")],
 )
 def test_other_values_are_json(value: Any, content: bytes) -> None:
-    """Numbers, None and tuples are JSON with its content type."""
     assert encode_body(value) == (content, "application/json")
 
 
 def test_tensor_is_saved() -> None:
-    """A tensor goes out as torch.save writes it."""
     tensor = torch.arange(6).reshape(2, 3)
 
     body, content_type = encode_body(tensor)
@@ -123,7 +120,6 @@ def circular() -> list[Any]:
     ],
 )
 def test_values_without_a_form_are_unserializable(value: Any) -> None:
-    """Values that TorchServe cannot send are refused, and by one class of error only."""
     with pytest.raises(Unserializable):
         encode_body(value)
 
@@ -134,7 +130,6 @@ def test_values_without_a_form_are_unserializable(value: Any) -> None:
 )
 @pytest.mark.parametrize("wrapped", ["{}", "null {}"])
 def test_values_beyond_json_do_not_depend_on_their_letters(value: Any, wrapped: str) -> None:
-    """Enums, UUIDs and dates are text, whichever of the two encoders their letters lead to."""
     content, _ = encode_body([value, wrapped])
 
     text = value.value if isinstance(value, enum.Enum) else str(value)
@@ -181,21 +176,18 @@ def test_prediction_is_one_json_value(value: Any, content: bytes) -> None:
     ids=["tensor", "bfloat16 view", "array", "column order", "inside a list", "strided big-endian"],
 )
 def test_tensors_and_arrays_are_lists(value: Any) -> None:
-    """Tensors and arrays of any layout and type are lists of numbers, also inside of other values."""
     assert json.loads(encode_instance(value)) == [[1, 2], [3, 4]]
     assert json.loads(encode_instance({"scores": value})) == {"scores": [[1, 2], [3, 4]]}
 
 
 @pytest.mark.parametrize("value", [object(), {1, 2}, circular(), [10**30, math.nan], {"a": b"x"}])
 def test_prediction_without_a_json_form_is_unserializable(value: Any) -> None:
-    """What is no valid JSON never leaves as a prediction."""
     with pytest.raises(Unserializable):
         encode_instance(value)
 
 
 @given(VALUES)
 def test_predictions_are_always_valid_json(value: Any) -> None:
-    """Every value that can be sent is JSON that a strict reader accepts."""
     try:
         content = encode_instance(value)
     except Unserializable:

@@ -96,7 +96,6 @@ async def bench(capsys: pytest.CaptureFixture[str]) -> AsyncIterator[Any]:
 
 
 async def test_calls_overlap(bench: Any) -> None:
-    """Each has begun before any ends, and they end in any order."""
     doors = {n: asyncio.Event() for n in range(10)}
     started: list[int] = []
     all_started = asyncio.Event()
@@ -119,8 +118,6 @@ async def test_calls_overlap(bench: Any) -> None:
 
 
 async def test_contexts_are_of_one_request(bench: Any) -> None:
-    """Headers, ids and measurements do not mix; what was attached to the context is shared."""
-
     async def handle(data: list[Any], context: Context) -> list[Any]:
         context.set_response_header(0, "x-id", str(context.get_request_id(0)))
         context.metrics.add_counter("calls", data[0]["body"], 0)
@@ -163,8 +160,6 @@ async def test_declared_metrics_are_found_by_every_call(bench: Any) -> None:
 
 
 async def test_parts_come_before_the_result(bench: Any) -> None:
-    """They come before the result, each to its own request."""
-
     async def handle(data: list[Any], context: Context) -> list[Any]:
         for turn in range(2):
             await asyncio.sleep(0)
@@ -191,8 +186,6 @@ async def test_parts_come_before_the_result(bench: Any) -> None:
     ],
 )
 async def test_failures_are_of_their_own_request(bench: Any, handle: Any, content: bytes) -> None:
-    """They are of their own request, which is answered as in any other way of calling."""
-
     async def call(data: list[Any], context: Context) -> Any:
         return handle() if data[0]["body"] == 0 else ["good"]
 
@@ -227,8 +220,6 @@ async def test_a_broken_gpu_ends_the_process(
 
 
 async def test_rejected_and_unreadable_requests_are_answered(bench: Any) -> None:
-    """context.reject, and bodies that are not what they say."""
-
     async def handle(data: list[Any], context: Context) -> list[Any]:
         context.reject(0, "not this")
         raise ValueError
@@ -243,7 +234,6 @@ async def test_rejected_and_unreadable_requests_are_answered(bench: Any) -> None
 
 
 async def test_a_client_that_leaves_cancels_its_call(bench: Any) -> None:
-    """A client that leaves cancels its call, which may clean up; a call that cancels itself has failed."""
     seen: list[str] = []
     started = asyncio.Event()
 
@@ -270,7 +260,6 @@ async def test_a_client_that_leaves_cancels_its_call(bench: Any) -> None:
 
 
 async def test_stop_lets_calls_finish(bench: Any) -> None:
-    """After a stop the service ends when its last call has; pings are answered until then."""
     door = asyncio.Event()
 
     async def handle(data: list[Any], context: Context) -> list[Any]:
@@ -292,8 +281,6 @@ async def test_stop_lets_calls_finish(bench: Any) -> None:
 async def test_plain_handlers_are_called_after_a_warning(
     bench: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A handler that is not async is called all the same, after a warning."""
-
     def handle(data: list[Any], context: Context) -> list[Any]:
         return ["plain"]
 
@@ -307,7 +294,6 @@ async def test_plain_handlers_are_called_after_a_warning(
 
 
 async def test_ids_are_unique(bench: Any) -> None:
-    """Two requests with one id are two for a handler that hands ids on to an engine."""
     seen: list[str | None] = []
     met = asyncio.Event()
 
@@ -328,7 +314,6 @@ async def test_ids_are_unique(bench: Any) -> None:
 
 
 async def test_threads_of_a_handler_use_its_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each enters the GPU of the process before it computes."""
     entered: list[str] = []
     monkeypatch.setattr(current_device, "_enter", lambda: entered.append(threading.current_thread().name))
     use_gpu_in_threads()
@@ -338,7 +323,6 @@ async def test_threads_of_a_handler_use_its_gpu(monkeypatch: pytest.MonkeyPatch)
 
 
 async def test_call_may_wait_until_its_client_has_read(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its gate closes with the parts of a window, and opens when the server allows more; others go on."""
     monkeypatch.setattr("modelserver.engine.worker.streaming.WINDOW", 10)
     steps: list[str] = []
 
@@ -367,7 +351,6 @@ async def test_call_may_wait_until_its_client_has_read(bench: Any, monkeypatch: 
 async def test_worker_that_is_unusable_leaves_its_requests_to_others(
     bench: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It says why, answers nothing, and ends."""
     codes: list[int] = []
     monkeypatch.setattr(os, "_exit", codes.append)
 

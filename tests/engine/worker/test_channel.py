@@ -59,7 +59,6 @@ def test_forked_processes_do_not_speak_for_the_worker(
 
 
 def test_closing_ends_the_wait_of_another_thread(ends: tuple[socket.socket, socket.socket]) -> None:
-    """A closed channel is at its end for the server and for the thread that takes messages; twice is fine."""
     server_end, worker_end = ends
     channel = ServerChannel(worker_end)
     waiting = threading.Thread(target=list, args=(channel.messages(),))
@@ -73,7 +72,6 @@ def test_closing_ends_the_wait_of_another_thread(ends: tuple[socket.socket, sock
 
 
 def test_garbage_from_the_server_is_a_protocol_error(ends: tuple[socket.socket, socket.socket]) -> None:
-    """A worker does not guess at what is no frame."""
     server_end, worker_end = ends
     server_end.sendall(b"\x00" * 8)
 
@@ -85,7 +83,6 @@ def test_garbage_from_the_server_is_a_protocol_error(ends: tuple[socket.socket, 
 def test_answers_of_any_size_are_written_whole(
     sizes: list[int], ends: tuple[socket.socket, socket.socket]
 ) -> None:
-    """More pieces than one call takes, and more bytes than the socket holds, arrive complete and in order."""
     server_end, worker_end = ends
     bodies = [bytes([i % 251]) * size for i, size in enumerate(sizes)]
     message = Result(1, [Answer(size) for size in sizes], 0.0)
@@ -120,7 +117,6 @@ class Narrow:
 
 
 def test_partial_writes_are_continued() -> None:
-    """Where a write takes a part only, also of one piece, the rest follows, nothing twice."""
     bodies = [b"a" * 50_000, b"", b"b" * 3, b"c" * 40_000]
     connection = Narrow()
 
@@ -131,7 +127,6 @@ def test_partial_writes_are_continued() -> None:
 
 
 def test_arena_of_the_server_is_used(ends: tuple[socket.socket, socket.socket]) -> None:
-    """What came beside the first message is read from and written to; a pong gives memory back."""
     server_end, worker_end = ends
     arena = Arena.create()
     assert arena is not None
@@ -162,7 +157,6 @@ def test_arena_of_the_server_is_used(ends: tuple[socket.socket, socket.socket]) 
 def test_headers_of_a_row_outlast_what_is_received_after_it(
     ends: tuple[socket.socket, socket.socket],
 ) -> None:
-    """A row refers to them, and the next messages are received into the same memory."""
     server_end, worker_end = ends
     channel = ServerChannel(worker_end)
     channel.use(None, shared=False)
@@ -179,7 +173,6 @@ def test_headers_of_a_row_outlast_what_is_received_after_it(
 
 
 def test_a_pong_gives_memory_back(ends: tuple[socket.socket, socket.socket]) -> None:
-    """What is kept for large frames is given back when the worker is idle, also without an arena."""
     server_end, worker_end = ends
     channel = ServerChannel(worker_end)
     channel.use(None, shared=False)
@@ -206,7 +199,6 @@ def frames(*messages: ToWorker) -> bytes:
 
 
 def test_messages_can_be_seen_before_they_are_taken(ends: tuple[socket.socket, socket.socket]) -> None:
-    """What has come can be seen before it is taken; nothing is lost, no order changes, none is waited for."""
     server_end, worker_end = ends
     channel = ServerChannel(worker_end)
     sent = [Predict(number, [Row("a", 1)]) for number in range(4)]
@@ -228,7 +220,6 @@ def test_messages_can_be_seen_before_they_are_taken(ends: tuple[socket.socket, s
 
 
 def test_take_waits_only_if_it_is_to(ends: tuple[socket.socket, socket.socket]) -> None:
-    """take() gives what is there, waits only if it is to and nothing is there, and sees the end."""
     server_end, worker_end = ends
     channel = ServerChannel(worker_end)
     server_end.sendall(frames(Ping(), Predict(1, []), Predict(2, [])))
@@ -247,7 +238,6 @@ def test_take_waits_only_if_it_is_to(ends: tuple[socket.socket, socket.socket]) 
 
 
 def test_one_proceed_ends_the_wait(ends: tuple[socket.socket, socket.socket]) -> None:
-    """One Proceed is taken out, what comes around it stays; the end of the connection ends the wait."""
     server_end, worker_end = ends
     channel = ServerChannel(worker_end)
     server_end.sendall(frames(Predict(1, [])))
@@ -264,7 +254,6 @@ def test_one_proceed_ends_the_wait(ends: tuple[socket.socket, socket.socket]) ->
 
 
 def test_threads_may_send_at_the_same_time(ends: tuple[socket.socket, socket.socket]) -> None:
-    """Frames of several threads do not mix, however large."""
     server_end, worker_end = ends
     channel = ServerChannel(worker_end)
 

@@ -137,7 +137,6 @@ def counting(turns: dict[str, int]) -> Handle:
 
 
 def test_requests_of_different_lengths_end_apart(bench: Any) -> None:
-    """Each has its parts and its end; known ones come with an empty dict; who has ended takes no part."""
     made = bench(counting({"a": 3, "b": 1, "c": 2}))
     for sequence, name in enumerate("abc"):
         made.ask(sequence, name)
@@ -156,8 +155,6 @@ def test_requests_of_different_lengths_end_apart(bench: Any) -> None:
 
 
 def test_requests_join_between_calls(bench: Any) -> None:
-    """What has come while a call ran takes part in the next one."""
-
     def handle(data: list[Any], context: Context) -> Any:
         if len(made.calls) == 2:
             made.ask(1, "b")
@@ -172,8 +169,6 @@ def test_requests_join_between_calls(bench: Any) -> None:
 
 
 def test_requests_of_clients_that_leave_end(bench: Any) -> None:
-    """Their requests leave before the next call, and get no part of the one that ran."""
-
     def handle(data: list[Any], context: Context) -> Any:
         if len(made.calls) == 2:
             made.send(Cancelled(0, [0]))
@@ -193,7 +188,6 @@ def test_requests_of_clients_that_leave_end(bench: Any) -> None:
 
 
 def test_without_criteria_each_answer_is_the_only_one(bench: Any) -> None:
-    """No list, too short a list, no criterion, or one that says nothing."""
     criteria: list[Any] = [None, [lambda _: True], [None, None], [lambda _: None] * 2]
 
     def handle(data: list[Any], context: Context) -> Any:
@@ -209,8 +203,6 @@ def test_without_criteria_each_answer_is_the_only_one(bench: Any) -> None:
 
 
 def test_a_failing_call_ends_all_that_took_part(bench: Any) -> None:
-    """An exception, a broken contract, a criterion that raises: of those who are in it."""
-
     def handle(data: list[Any], context: Context) -> Any:
         context.stopping_criteria = None
         names, _ = made.calls[-1]
@@ -264,7 +256,6 @@ def test_a_broken_gpu_fails_all_that_took_part(
 
 
 def test_headers_stay_from_call_to_call(bench: Any) -> None:
-    """Status and headers that are set in the first call belong to the request, wherever it stands later."""
     seen: list[Any] = []
 
     def handle(data: list[Any], context: Context) -> Any:
@@ -288,8 +279,6 @@ def test_headers_stay_from_call_to_call(bench: Any) -> None:
 
 
 def test_parts_are_sent_within_a_call(bench: Any) -> None:
-    """send_intermediate_predict_response works here too; for nobody, the call is left."""
-
     def handle(data: list[Any], context: Context) -> Any:
         send_intermediate_predict_response(["x"] * len(data), context.request_ids, "", 200, context)
         if len(made.calls) == 2:
@@ -308,7 +297,6 @@ def test_parts_are_sent_within_a_call(bench: Any) -> None:
 
 
 def test_unreadable_bodies_are_refused(bench: Any) -> None:
-    """They are answered 400 and take part in nothing."""
     made = bench(counting({}))
     made.ask(0, "a", "multipart/form-data")
     ((kind, sequence, _),) = made.start().finish()
@@ -317,7 +305,6 @@ def test_unreadable_bodies_are_refused(bench: Any) -> None:
 
 
 def test_pings_are_answered_between_calls(bench: Any) -> None:
-    """Pings are answered between calls; the end of the connection is the end."""
     turn = counting({"a": 10**9})
     answered, closed = threading.Event(), threading.Event()
 
@@ -342,8 +329,6 @@ def test_pings_are_answered_between_calls(bench: Any) -> None:
 
 
 def test_rejected_requests_end_with_their_error(bench: Any) -> None:
-    """context.reject ends a request with its own error, others go on."""
-
     def handle(data: list[Any], context: Context) -> Any:
         if len(made.calls) == 2:
             context.reject(0, "too long", 413)
@@ -360,8 +345,6 @@ def test_rejected_requests_end_with_their_error(bench: Any) -> None:
 
 
 def test_descriptions_are_answered_between_calls(bench: Any) -> None:
-    """A request for a description is handled between two steps, with a call of its own."""
-
     def handle(data: list[Any], context: Context) -> Any:
         if context.get_request_header(0, "describe") == "True":
             return ["described"]
@@ -377,7 +360,6 @@ def test_descriptions_are_answered_between_calls(bench: Any) -> None:
 
 
 def test_ids_are_unique(bench: Any) -> None:
-    """Clients choose ids, and instances share theirs: a handler that keeps state by id mixes nothing up."""
     seen: list[list[str]] = []
 
     def handle(data: list[Any], context: Context) -> Any:

@@ -28,7 +28,6 @@ def own_path(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_servers_packages_are_used(bare: Path) -> None:
-    """Those of the server, and nothing else of what lies beside them, whatever the other Python has."""
     (packages,) = bare.parent.parent.glob("lib/python*/site-packages")
     (packages / "modelserver.py").write_text("raise ImportError('another version')")
     (packages / "shows_what_is_there.py").write_text(SHOW)
@@ -47,7 +46,6 @@ def test_the_servers_packages_are_used(bare: Path) -> None:
 
 
 def test_what_is_missing_is_named(tmp_path: Path) -> None:
-    """The message has the command that installs it."""
     venv.create(tmp_path / "empty", symlinks=True)
     python = tmp_path / "empty" / "bin" / "python"
 
@@ -59,7 +57,6 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
 
 
 def test_old_pythons_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The message says what is needed, and the file can be read by them."""
     monkeypatch.setattr(elsewhere, "OLDEST", (4, 0))
 
     assert elsewhere.complaint().startswith(f"it is Python {sys.version_info[0]}.{sys.version_info[1]}, ")

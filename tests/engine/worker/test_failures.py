@@ -54,14 +54,12 @@ def test_cause_names_the_line_in_the_archive(tmp_path: Path) -> None:
     ],
 )
 def test_cause_outside_the_archive_is_one_line(error: Exception, text: str, tmp_path: Path) -> None:
-    """Without a line in the archive the cause is type and message, as text that can be sent."""
     assert explain_failure(error, tmp_path) == text
 
 
 def test_printed_failure_shows_the_authors_frames_only(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A traceback in the log has the lines of user code and no line of the server or of the import system."""
     import modelserver.engine.worker.failures as ours
 
     scope: dict[str, Any] = {}
@@ -81,8 +79,6 @@ def test_printed_failure_shows_the_authors_frames_only(
 
 
 def test_failure_that_cannot_be_reported_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    """An exception whose own text fails does not stop the report."""
-
     class Mute(Exception):
         def __str__(self) -> str:
             raise RuntimeError("no words")

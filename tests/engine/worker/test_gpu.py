@@ -49,7 +49,6 @@ def test_a_gpu_is_tried_after_its_errors(gpus: SimulatedGpus, error: Exception) 
 
 @pytest.mark.parametrize("error", [*OF_ITS_MEMORY, ValueError("no number"), MemoryError()], ids=repr)
 def test_a_gpu_is_not_tried_after_other_errors(gpus: SimulatedGpus, error: Exception) -> None:
-    """It is not tried after errors of its memory, either: no request waits for its work."""
     gpus.fail()
 
     assert not is_broken_by(error)
@@ -57,8 +56,6 @@ def test_a_gpu_is_not_tried_after_other_errors(gpus: SimulatedGpus, error: Excep
 
 
 def test_a_full_gpu_is_not_broken(gpus: SimulatedGpus, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tiny kernel has no memory there."""
-
     def full(_device: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 MiB.")
 
@@ -80,14 +77,12 @@ def test_each_gpu_in_use_is_tried(gpus: SimulatedGpus, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("error", OF_ITS_MEMORY, ids=repr)
 def test_exhausted_memory_is_recognised(error: Exception) -> None:
-    """By what torch, cuBLAS and CUDA say, whoever wraps it."""
     assert ran_out(error)
     assert ran_out(because_of(error))
     assert not any(ran_out(other) for other in [*OF_A_GPU, MemoryError(), ValueError("CUDA")])
 
 
 def test_causes_in_a_circle_end() -> None:
-    """Handlers may link errors in any way."""
     error = ValueError("a")
     error.__context__ = because_of(error)
 
@@ -95,8 +90,6 @@ def test_causes_in_a_circle_end() -> None:
 
 
 def test_a_failed_call_holds_nothing_after_its_release(gpus: SimulatedGpus) -> None:
-    """What its frames and those of its cause refer to is freed, and torch's cache is emptied."""
-
     def compute() -> None:
         activations = gpus.hold(GIB)
         gpus.allocate(gpus.memory)
@@ -120,14 +113,12 @@ def test_a_failed_call_holds_nothing_after_its_release(gpus: SimulatedGpus) -> N
 
 
 def test_caches_are_kept_after_other_errors(gpus: SimulatedGpus) -> None:
-    """They are emptied only if memory was exhausted."""
     release(ValueError("no number"))
 
     assert "empty_cache" not in gpus.calls
 
 
 def test_free_memory_is_of_a_gpu_in_use(gpus: SimulatedGpus, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In words; there is none before torch has used one, or without torch, which is not imported."""
     gpus.allocate(GIB)
     message = [free_memory()]
     gpus.contexts.clear()

@@ -96,12 +96,10 @@ class Demanding:
     ],
 )
 def test_usual_mistakes_have_a_hint(call: Callable[[], object], words: str) -> None:
-    """Each has a sentence that says what to do."""
     assert words in hint_for(raised(call), BODY)
 
 
 def test_arguments_that_a_handler_does_not_take_are_named() -> None:
-    """If the server called the handler, the hint has the arguments of the call."""
     ours = {"__name__": "modelserver.engine.worker.loader", "Demanding": Demanding}
     for call, words in (
         ("Demanding()", "what it needs is read in initialize(self, context)"),
@@ -131,7 +129,6 @@ def test_arguments_that_a_handler_does_not_take_are_named() -> None:
     ],
 )
 def test_wrong_content_types_are_named(call: Callable[[], object], content_type: str, words: str) -> None:
-    """What the client sent the content as is named."""
     assert words in hint_for(raised(call), BODY, content_type)
 
 
@@ -149,7 +146,6 @@ def test_wrong_content_types_are_named(call: Callable[[], object], content_type:
     ids=["linear", "channels", "dimensions", "sum", "view", "stack", "cat"],
 )
 def test_inputs_of_a_wrong_shape_have_a_hint(call: Callable[[], object]) -> None:
-    """What torch says of shapes is about what preprocess makes."""
     assert "check what preprocess makes of one row" in hint_for(raised(call), BODY)
 
 
@@ -165,7 +161,6 @@ def test_inputs_of_a_wrong_shape_have_a_hint(call: Callable[[], object]) -> None
 )
 @pytest.mark.parametrize("kind", [INSTANCE, TENSORS])
 def test_handlers_that_read_a_split_body_have_a_hint(call: Callable[[], object], kind: int) -> None:
-    """Where the body was split, the way out is named."""
     assert "split_instances=false" in hint_for(raised(call), kind)
     assert "split_instances" not in hint_for(raised(call), BODY)
 
@@ -181,7 +176,6 @@ def test_missing_torch_is_installed_with_its_version() -> None:
 
 
 def test_a_refused_whole_model_has_a_hint() -> None:
-    """The state dict is the way, or to trust the file."""
     refused = hint_for(UnpicklingError("Weights only load failed. In PyTorch 2.6, we changed the default"))
 
     assert "torch.save(model.state_dict(), path)" in refused
@@ -201,5 +195,4 @@ def test_a_refused_whole_model_has_a_hint() -> None:
     ],
 )
 def test_other_exceptions_have_no_hint(call: Callable[[], object]) -> None:
-    """Other exceptions have no hint."""
     assert hint_for(raised(call), BODY) == ""

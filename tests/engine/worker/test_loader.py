@@ -75,7 +75,6 @@ def test_class_is_found_in_every_form_of_the_name(form: str, model_dir: Path, wr
 
 
 def test_module_level_function_is_called_once_without_data_at_load(model_dir: Path, write: Write) -> None:
-    """Function style: initialize is one call with no data; each batch is a call with data."""
     name = write(FUNCTIONS)
     loaded = load_handler(name, model_dir)
     calls: list[Any] = sys.modules[name].calls
@@ -88,7 +87,6 @@ def test_module_level_function_is_called_once_without_data_at_load(model_dir: Pa
 
 
 def test_function_may_be_named(model_dir: Path, write: Write) -> None:
-    """After a colon, the name may be of another function than handle."""
     assert load_handler(f"{write(FUNCTIONS)}:other", model_dir).entry([], None) == ["other"]
 
 
@@ -104,7 +102,6 @@ def test_handle_may_be_any_callable(model_dir: Path, write: Write) -> None:
 
 
 def test_helper_classes_beside_the_handler_are_harmless(model_dir: Path, write: Write) -> None:
-    """Of several classes the only one that can handle is taken; imported ones do not count."""
     imports = "from pathlib import Path\nfrom collections import OrderedDict\n"
     loaded = load_handler(write(imports + "class Helper:\n    pass\n" + CLASS), model_dir)
 
@@ -175,7 +172,6 @@ def test_faults_of_the_module_come_out_as_they_are(model_dir: Path, write: Write
 
 @pytest.mark.parametrize("handler", TORCHSERVE_HANDLERS)
 def test_handlers_of_torchserve_alone_have_a_way_out(handler: str, model_dir: Path) -> None:
-    """A name that archives may give but the server does not have is answered with what there is instead."""
     with pytest.raises(
         HandlerNotUsable, match=r"built-in handler \(base_handler.* Instead of TorchServe's: "
     ):
@@ -183,7 +179,6 @@ def test_handlers_of_torchserve_alone_have_a_way_out(handler: str, model_dir: Pa
 
 
 def test_the_archiver_offers_the_handlers_that_load() -> None:
-    """All of them and no others."""
     assert set(BUILT_IN_HANDLERS) == BUILT_IN.keys()
 
 
@@ -236,7 +231,6 @@ def test_exit_while_loading_is_a_failure_with_a_place(
 def test_module_of_the_archive_wins_over_a_built_in_handler(
     model_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An archive may carry its own image_classifier."""
     monkeypatch.delitem(sys.modules, "image_classifier", raising=False)
     (model_dir / "image_classifier.py").write_text(CLASS)
     importlib.invalidate_caches()
@@ -249,7 +243,6 @@ def test_module_of_the_archive_wins_over_a_built_in_handler(
 
 
 def test_package_that_only_begins_like_ours_is_not_built_in(model_dir: Path) -> None:
-    """A user's module whose name continues ours is the user's."""
     name = f"{BUILT_IN_PACKAGE}_of_somebody"
     (model_dir / f"{name}.py").write_text(CLASS)
     importlib.invalidate_caches()
@@ -259,7 +252,6 @@ def test_package_that_only_begins_like_ours_is_not_built_in(model_dir: Path) -> 
 
 
 def test_subclass_in_an_archive_is_not_built_in(model_dir: Path, write: Write) -> None:
-    """A handler derived from a built-in one is the user's own."""
     source = "from modelserver_handlers.base import BaseHandler\nclass Mine(BaseHandler):\n    pass\n"
 
     assert not load_handler(write(source), model_dir).built_in
@@ -268,9 +260,6 @@ def test_subclass_in_an_archive_is_not_built_in(model_dir: Path, write: Write) -
 def test_a_handler_file_outside_of_the_archive_is_loaded(
     model_dir: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """An absolute path names that very file, whatever the archive has of this name, and its neighbours can be
-    imported; one that is not there is named.
-    """
     place = tmp_path_factory.mktemp("outside")
     (place / "archive_outside.py").write_text(
         "from archive_neighbour import ANSWER\n\nclass Service:\n"
@@ -304,7 +293,6 @@ DATA_CLASS = "import dataclasses\n@dataclasses.dataclass\nclass Row:\n    text: 
     ],
 )
 def test_an_annotated_function_is_served(source: str, name: str, model_dir: Path, write: Write) -> None:
-    """By its name, or as the only one, or the one called predict, of a module without handler classes."""
     loaded = load_handler(f"{write(source)}.py{name}", model_dir)
 
     loaded.initialize(Context("m", "/", None, 8, None, "0"))
@@ -326,7 +314,6 @@ def test_an_annotated_function_is_served(source: str, name: str, model_dir: Path
 def test_methods_that_look_misspelt_are_warned_of(
     source: str, words: str, model_dir: Path, write: Write
 ) -> None:
-    """A warning names those that look like ones that would be."""
     context = Context("m", "/", None, 8, None, "0")
 
     load_handler(write(source), model_dir).initialize(context)
@@ -384,7 +371,6 @@ HANDLER = "class Mine:\n    def handle(self, data, context): return data\n"
 def test_an_application_is_served(
     source: str, name: str, expected: str, model_dir: Path, write: Write
 ) -> None:
-    """One called ``app``, unless there is a handler, or one that is named."""
     loaded = load_handler(write(source) + name, model_dir)
 
     assert type(loaded.instance).__name__ == expected

@@ -56,7 +56,6 @@ def test_each_kind_has_its_defaults(
 
 
 def test_error_counter_has_its_own_level(metrics: HandlerMetrics) -> None:
-    """An error is counted under Level:Error."""
     metrics.add_error("failures", 1)
 
     measurement = one(metrics)
@@ -65,7 +64,6 @@ def test_error_counter_has_its_own_level(metrics: HandlerMetrics) -> None:
 
 
 def test_own_dimensions_come_first_and_replace_defaults(metrics: HandlerMetrics) -> None:
-    """Defaults follow what was given and do not repeat a given name."""
     metrics.add_counter("n", 1, dimensions=[dimension("Level", "Mine"), dimension("Size", 3)])
 
     assert one(metrics).dimensions == [("Level", "Mine"), ("Size", "3"), ("ModelName", "m")]
@@ -73,7 +71,6 @@ def test_own_dimensions_come_first_and_replace_defaults(metrics: HandlerMetrics)
 
 @pytest.mark.parametrize(("idx", "request_id"), [(None, "id-0,id-1"), (0, "id-0"), (1, "id-1"), (7, "")])
 def test_position_names_the_request(metrics: HandlerMetrics, idx: int | None, request_id: str) -> None:
-    """A position tags the metric with its request, none with all of the batch."""
     metrics.add_counter("n", 1, idx)
 
     assert one(metrics).request_id == request_id
@@ -81,7 +78,6 @@ def test_position_names_the_request(metrics: HandlerMetrics, idx: int | None, re
 
 @pytest.mark.parametrize("kind", [MetricTypes.GAUGE, "gauge", "GAUGE"])
 def test_kind_is_an_enum_or_a_text(metrics: HandlerMetrics, kind: Any) -> None:
-    """The metric type may be TorchServe's enumeration or its value."""
     metrics.add_metric("n", 1, "s", metric_type=kind)
 
     assert one(metrics).kind == "gauge"
@@ -106,7 +102,6 @@ def test_metrics_of_every_model_keep_their_unit(metrics: HandlerMetrics, name: s
 
 
 def test_collecting_empties(metrics: HandlerMetrics) -> None:
-    """What was collected is not collected again."""
     metrics.add_counter("a", 1)
     metrics.add_counter("b", 1)
 
@@ -118,7 +113,6 @@ def test_collecting_empties(metrics: HandlerMetrics) -> None:
 
 
 def test_whatever_a_handler_passes_can_be_sent(metrics: HandlerMetrics) -> None:
-    """No name, unit or dimension of a handler makes a message that the server would refuse."""
     metrics.add_metric(5, True, None, dimensions=[dimension(1, None)])  # type: ignore[arg-type]
     metrics.add_counter("\ud800", 2, dimensions=[dimension("\udcff", "ü")])
     stream = b"".join(encode(Result(1, [], 0.0, metrics=metrics.collect())))
@@ -133,7 +127,6 @@ def test_whatever_a_handler_passes_can_be_sent(metrics: HandlerMetrics) -> None:
 
 
 def test_each_thread_tags_with_the_batch_it_began() -> None:
-    """While one batch is computed, metrics of the preparation of the next one have the next one's ids."""
     metrics = HandlerMetrics("m")
     metrics.request_ids = {0: "running"}
 
@@ -152,7 +145,6 @@ def test_each_thread_tags_with_the_batch_it_began() -> None:
 
 
 def test_thread_of_a_handler_sees_the_latest_batch() -> None:
-    """A thread that began no batch tags with the one begun last."""
     metrics = HandlerMetrics("m")
     metrics.request_ids = {0: "latest"}
     thread = threading.Thread(target=metrics.add_counter, args=("n", 1))

@@ -38,7 +38,6 @@ def test_a_process_dies_when_its_pipe_is_closed() -> None:
 
 
 def test_a_pipe_may_be_closed_already() -> None:
-    """Then the process ends at once."""
     reading, writing = os.pipe()
     os.close(writing)
     with start(reading) as process:

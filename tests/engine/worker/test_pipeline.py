@@ -114,7 +114,6 @@ def serve(handler: Halves) -> Serve:
 
 
 def test_a_batch_that_was_taken_back_is_not_computed(serve: Serve, handler: Halves) -> None:
-    """It is not, whether it was taken back before it was prepared or after; the next batches are."""
     sent = serve([(1, ["a"]), (2, ["b"]), (3, ["c"])], taken_back=[1, 2])
 
     assert [m.sequence for m, _ in sent if isinstance(m, Result)] == [3]
@@ -122,7 +121,6 @@ def test_a_batch_that_was_taken_back_is_not_computed(serve: Serve, handler: Halv
 
 
 def test_no_more_than_the_next_batches_are_prepared(serve: Serve, handler: Halves) -> None:
-    """While a runs, b is ready and c may be in the making; d waits, so that memory is bounded."""
     handler.wait_for["a"] = "c"
 
     serve([(1, ["a"]), (2, ["b"]), (3, ["c"]), (4, ["d"])])
@@ -131,9 +129,6 @@ def test_no_more_than_the_next_batches_are_prepared(serve: Serve, handler: Halve
 
 
 def test_next_batch_is_prepared_while_one_runs(serve: Serve, handler: Halves) -> None:
-    """Batch a cannot end before b was prepared; ids and metrics are those of the batch at hand in both
-    threads, and both are answered in order.
-    """
     handler.wait_for["a"] = "b"
 
     sent = serve([(1, ["a"]), (2, ["b"])])
@@ -167,21 +162,18 @@ def test_failing_row_of_either_half_fails_alone(serve: Serve, bad: str, position
 
 
 def test_order_of_pings_and_batches_is_kept(serve: Serve) -> None:
-    """A ping behind a batch is answered after it."""
     sent = serve([Ping(), (1, ["a"]), Ping()])
 
     assert [type(message) for message, _ in sent] == [Pong, Result, Pong]
 
 
 def test_stop_ends_after_what_came_before(serve: Serve) -> None:
-    """What was sent before the stop is answered, what follows is not."""
     sent = serve([(1, ["a"]), Stop(), (2, ["b"])])
 
     assert [message.sequence for message, _ in sent if isinstance(message, Result)] == [1]
 
 
 def test_unreadable_batch_is_answered_without_the_handler(serve: Serve, handler: Halves) -> None:
-    """A batch without any row to compute still is answered."""
     row = Row("id", 1, content_type="multipart/form-data")
 
     def messages() -> Iterator[tuple[ToWorker, memoryview]]:
@@ -267,9 +259,6 @@ def test_an_error_of_the_gpu_in_the_first_half_is_one(on_gpu: OnGpu, leaves: typ
 
 
 def test_batches_that_do_not_fit_are_prepared_in_parts(on_gpu: OnGpu) -> None:
-    """One that exhausts the GPU's memory is halved, without what was prepared of it, which is freed. Later
-    ones are split before they are prepared.
-    """
     on_gpu.gpus.memory = 9 * GIB
     channel = Channel()
     send_through(on_gpu, [(1, list("abcdefgh"))], channel)
@@ -283,9 +272,6 @@ def test_batches_that_do_not_fit_are_prepared_in_parts(on_gpu: OnGpu) -> None:
 
 
 def test_parts_of_a_batch_whose_client_leaves(serve: Serve, handler: Halves) -> None:
-    """The second half may stream; it learns about clients that left as soon as the first thread has
-    read it.
-    """
     handler.wait_for["a"] = "b"
     complete = handler._ms_complete
 
@@ -308,7 +294,6 @@ def test_parts_of_a_batch_whose_client_leaves(serve: Serve, handler: Halves) -> 
 def test_the_preparing_thread_uses_the_gpu(
     serve: Serve, handler: Halves, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It enters the GPU of the process once, before it prepares anything."""
     monkeypatch.setattr(
         current_device, "_enter", lambda: handler.events.append(threading.current_thread().name)
     )

@@ -25,7 +25,6 @@ def ends() -> Iterator[tuple[ServerChannel, socket.socket]]:
 
 
 def test_answers_are_kept_back(ends: tuple[ServerChannel, socket.socket]) -> None:
-    """The rank reports that it has loaded, lives and is done; it does not send results, in parts or whole."""
     channel, server = ends
     keep_answers_back(channel)
     channel.send(Loaded(seconds=1.0))
@@ -47,7 +46,6 @@ def test_answers_are_kept_back(ends: tuple[ServerChannel, socket.socket]) -> Non
 
 
 def test_failures_are_reported(ends: tuple[ServerChannel, socket.socket]) -> None:
-    """A batch with failures is reported as one failure, without its text."""
     channel, server = ends
     keep_answers_back(channel)
     channel.send(Result(3, [Answer(1), Answer(4, failed=True)], 0.25), [b"x", b"text"])
@@ -60,12 +58,10 @@ def test_failures_are_reported(ends: tuple[ServerChannel, socket.socket]) -> Non
 
 @pytest.mark.parametrize("returned", [None, [], "text", [1], [1, 2, 3], iter([1, 2])])
 def test_followers_need_not_answer(returned: object) -> None:
-    """Handlers that return something on rank 0 only are no failures elsewhere."""
     assert excused(lambda _data, _context: returned)([{}, {}], None) == [b"", b""]
 
 
 def test_followers_may_answer() -> None:
-    """What they return is treated as at rank 0, so that streams take the same steps."""
     answers = [1, 2]
 
     assert excused(lambda _data, _context: answers)([{}, {}], None) is answers

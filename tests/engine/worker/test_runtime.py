@@ -110,7 +110,6 @@ def test_service_is_loaded_in_the_model_directory(model_dir: Path) -> None:
 
 
 def test_manifest_may_be_missing(tmp_path: Path) -> None:
-    """An archive without a manifest has none; a broken one is an error."""
     assert read_manifest(tmp_path) is None
     (tmp_path / "MAR-INF").mkdir()
     (tmp_path / "MAR-INF" / "MANIFEST.json").write_text("{")
@@ -122,7 +121,6 @@ def test_manifest_may_be_missing(tmp_path: Path) -> None:
     ("text", "config"), [("a: {b: [1]}\n", {"a": {"b": [1]}}), ("", {}), ("- 1\n", {}), ("text", {})]
 )
 def test_config_is_a_mapping_or_empty(tmp_path: Path, text: str, config: dict[str, Any]) -> None:
-    """Handlers always get a dict."""
     (tmp_path / "c.yaml").write_text(text)
 
     assert read_config(tmp_path, "c.yaml") == config
@@ -141,7 +139,6 @@ def test_config_is_read_by_the_safe_loader(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", [CONTINUOUS, ASYNC])
 def test_envelopes_are_for_batches_of_whole_requests(model_dir: Path, mode: str) -> None:
-    """Where requests join and leave one by one there is nothing that an envelope could unpack."""
     (model_dir / "runtime_handler.py").write_text(HANDLER)
     load = Load("m", "1.0", str(model_dir), "runtime_handler.py", 4, envelope="body", mode=mode)
 
@@ -158,7 +155,6 @@ def test_envelopes_are_for_batches_of_whole_requests(model_dir: Path, mode: str)
     ],
 )
 def test_the_authors_method_is_known(model_dir: Path, source: str, method: str) -> None:
-    """Messages about its answers name it."""
     (model_dir / "runtime_handler.py").write_text(source)
 
     _, service = load_service(Load("m", "1.0", str(model_dir), "runtime_handler.py", 4))
@@ -167,7 +163,6 @@ def test_the_authors_method_is_known(model_dir: Path, source: str, method: str) 
 
 
 def test_a_batch_that_was_taken_back_is_not_run(model_dir: Path) -> None:
-    """The handler does not see it, and nothing is answered."""
     (model_dir / "runtime_handler.py").write_text(HANDLER)
     _, service = load_service(Load("m", "1.0", str(model_dir), "runtime_handler.py", 4))
     channel = Channel()
@@ -179,7 +174,6 @@ def test_a_batch_that_was_taken_back_is_not_run(model_dir: Path) -> None:
 
 
 def test_cancellations_between_batches_change_nothing(model_dir: Path) -> None:
-    """They may come after the answer that they were for."""
     (model_dir / "runtime_handler.py").write_text(HANDLER)
     _, service = load_service(Load("m", "1.0", str(model_dir), "runtime_handler.py", 4))
     channel = Channel()
@@ -266,7 +260,6 @@ print("handler that blocks", blocked())
 
 
 def test_sigterm_ends_forked_processes_that_do_not_react_otherwise() -> None:
-    """Whoever forks may block SIGTERM or react to it, and so do its children; the worker stays as it was."""
     ran = subprocess.run(
         [sys.executable, "-c", FORKS], check=True, stdout=subprocess.PIPE, text=True, timeout=60
     )
@@ -292,9 +285,6 @@ def test_workers_import_little() -> None:
 
 
 def test_mistakes_are_not_tried_again() -> None:
-    """Loading again cannot help where the model's code is wrong, or a file that it reads is not YAML; a GPU
-    may come back.
-    """
     import yaml
 
     mistakes = (yaml.YAMLError, SyntaxError, TypeError, NameError, AttributeError, ImportError)
@@ -317,13 +307,11 @@ def test_mistakes_are_not_tried_again() -> None:
     ],
 )
 def test_handlers_say_where_their_model_is(device: Any, name: str) -> None:
-    """By their attribute ``device``, as torch names devices; others say nothing."""
     assert device_of(SimpleNamespace(device=device)) == name
     assert device_of(None) == ""
 
 
 def test_a_model_must_be_on_the_gpu_if_one_is_required() -> None:
-    """A handler that chose the CPU although it was assigned a GPU fails to load, if its device is known."""
     load = Load("m", "1.0", "/", "h.py", 4, gpu_id=1, gpu_required=True)
     on_cpu, on_gpu = SimpleNamespace(device="cpu"), SimpleNamespace(device="cuda:1")
 

@@ -149,9 +149,6 @@ def test_no_answer_reaches_another_request(count: int) -> None:
 
 
 def test_answers_have_the_form_of_their_protocol() -> None:
-    """A V1 row's answer is one JSON value with its type; a body row's follows its own rules. With
-    TorchServe's defaults only what the server makes JSON of, or the handler types, has a type.
-    """
     bench = Bench(lambda data, context: ["text"] * len(data))
     untyped = Bench(lambda data, context: ["text", b"bytes", [1]], types=False)
 
@@ -272,7 +269,6 @@ def test_all_rows_bad_all_fail_and_the_next_batch_works() -> None:
 
 
 def test_isolation_can_be_turned_off() -> None:
-    """Without isolation one call is made and all rows share its error, as in TorchServe."""
     bench = Bench(poisoned, isolate=False)
 
     assert failures(bench.run([b"a", b"poison", b"c"])) == [0, 1, 2]
@@ -280,7 +276,6 @@ def test_isolation_can_be_turned_off() -> None:
 
 
 def test_envelopes_get_instances_apart() -> None:
-    """With an envelope, V1 instances come marked, so that a failed batch can be tried again in halves too."""
     bench = Bench(lambda data, _: [1 // instance.value for instance in data], envelope="kserve")
     answers = bench.run([b"1", b"0", b"1", b"1"], INSTANCE)
 
@@ -289,9 +284,6 @@ def test_envelopes_get_instances_apart() -> None:
 
 
 def test_printed_failures_name_their_requests(capsys: pytest.CaptureFixture[str]) -> None:
-    """A failure is printed once for the batch and once for the guilty row, with the ids of each before its
-    traceback and a hint behind.
-    """
     Bench(poisoned).run([b"a", b"poison"])
     printed = capsys.readouterr().err
     Bench(lambda data, context: [data[0]["data"]]).run([b""])
@@ -360,14 +352,12 @@ def test_rows_are_answered_by_a_handler_that_breaks_the_contract_for_some() -> N
 )
 @pytest.mark.parametrize("kind", [BODY, INSTANCE])
 def test_prediction_exception_names_its_status(code: int, status: int, kind: int) -> None:
-    """The code and message are the client's, 413 becomes 507, and what is no status becomes 500."""
     ((answer, content),) = Bench(raising(PredictionException("no such thing", code))).run([b"1"], kind)
 
     assert (answer.failed, answer.status, content) == (True, status, b"no such thing")
 
 
 def test_prediction_exception_of_a_subclass_or_another_module_counts() -> None:
-    """Old handlers bring the class by another import, or derive from it."""
     foreign = type("PredictionException", (Exception,), {"error_code": 418, "message": "teapot"})
     derived = type("Mine", (foreign,), {})
 
@@ -400,7 +390,6 @@ class Mute(Exception):
     ],
 )
 def test_instances_are_answered_with_the_exception(error: Exception, text: str) -> None:
-    """V1 clients get class and text of the exception, whatever that text is."""
     ((answer, content),) = Bench(raising(error)).run([b"1"], INSTANCE)
 
     assert (answer.status, answer.failed, content) == (500, True, text.encode())
@@ -408,7 +397,6 @@ def test_instances_are_answered_with_the_exception(error: Exception, text: str) 
 
 
 def test_exit_of_the_handler_is_not_swallowed() -> None:
-    """A handler that calls sys.exit ends its process; that is no failure of a row."""
     with pytest.raises(SystemExit):
         Bench(raising(SystemExit(3))).run([b""])
 
@@ -524,8 +512,6 @@ def test_status_of_a_failed_call_does_not_leak_into_the_next() -> None:
     ],
 )
 def test_any_status_can_be_sent(status: Any, sent: int) -> None:
-    """Statuses of other types, or of none, make no message that the server would refuse."""
-
     def handler(data: list[Any], context: Context) -> list[Any]:
         context.set_response_status(status, "\ud800", 0)
         context.set_response_header(0, "X-\udcff", "\ud800")
@@ -564,9 +550,6 @@ class Worse:
     ids=["object", "prediction", "set", "text", "bytes", "failing dict", "failing array"],
 )
 def test_answer_without_a_form_fails_its_row_only(value: Any, kind: int, status: int) -> None:
-    """An output that cannot be sent is its own row's fault, and no reason for another call; neither does it
-    end the worker if it raises while it is written (design, section 9).
-    """
     bench = Bench(lambda data, context: [b"ok", value, b"ok"])
     answers = bench.run([b"1"] * 3, kind)
 
@@ -590,10 +573,6 @@ def test_answer_over_the_limit_fails_alone() -> None:
 
 
 def test_metrics_and_phases_travel_with_the_answers() -> None:
-    """What a handler measured is in the result, tagged with its request, also from calls that failed; the
-    seconds of the phases are those of the calls that gave answers.
-    """
-
     def handler(data: list[Any], context: Context) -> list[Any]:
         context.metrics.add_counter("seen", len(data), 0)
         context._ms_state.phases = (1.0, 2.0, 0.5)
@@ -641,9 +620,6 @@ WHERE = "(h.py, line 2, in handle)"
 def test_exposed_failures_say_what_and_where(
     tmp_path: Path, line: str, kind: int, expected: tuple[int, str]
 ) -> None:
-    """Class, message, file and line stand behind TorchServe's words; the status stays what it is. The message
-    of a PredictionException is the whole answer.
-    """
     assert exposed_failure(tmp_path, line, kind) == expected
 
 
@@ -660,7 +636,6 @@ def test_exposed_failures_say_what_and_where(
     ],
 )
 def test_exposed_failures_have_hints(tmp_path: Path, line: str, kind: int, status: int, words: str) -> None:
-    """The usual mistakes come with what to do about them."""
     answered, text = exposed_failure(tmp_path, line, kind)
 
     assert answered == status
@@ -716,7 +691,6 @@ def test_what_a_broken_gpu_holds_is_not_freed(gpus: SimulatedGpus) -> None:
 
 
 def test_a_broken_gpu_is_explained_where_errors_are(gpus: SimulatedGpus) -> None:
-    """With the class, the message, and a hint."""
     ((answer, content),) = Bench(poisoning(gpus), expose=True).run([b"poison"])
 
     assert answer.status == 500
@@ -725,7 +699,6 @@ def test_a_broken_gpu_is_explained_where_errors_are(gpus: SimulatedGpus) -> None
 
 
 def test_answers_from_before_the_gpu_broke_count(gpus: SimulatedGpus) -> None:
-    """A batch whose second half breaks it, halved for another reason before; what is left is refused."""
     bench = Bench(poisoning(gpus))
 
     assert bench.statuses([b"a", b"bad", b"poison", b"c"]) == [200, 503, 500, 500]
@@ -750,8 +723,6 @@ def test_a_gpu_that_breaks_when_answers_are_read_is_broken(gpus: SimulatedGpus, 
 
 
 def test_a_gpu_that_breaks_while_parts_are_sent_is_broken(gpus: SimulatedGpus) -> None:
-    """The stream that broke it fails; a row that has its answer keeps it."""
-
     def generate() -> Iterator[bytes]:
         yield b"part"
         gpus.fail()
@@ -800,9 +771,6 @@ def greedy(gpus: SimulatedGpus) -> Handler:
 
 
 def test_a_batch_that_exhausts_the_gpu_is_halved(gpus: SimulatedGpus) -> None:
-    """What the failed call held is free for the next, and torch's cache too. Later batches are split at once,
-    of which the server is informed; if another process fills the GPU, into less.
-    """
     gpus.memory = 9 * GIB
     bench, channel = connected(greedy(gpus))
 
@@ -816,7 +784,6 @@ def test_a_batch_that_exhausts_the_gpu_is_halved(gpus: SimulatedGpus) -> None:
 
 
 def test_what_fits_is_found_in_few_calls(gpus: SimulatedGpus) -> None:
-    """The rest of the batch is split into as many as fitted first."""
     gpus.memory = 9 * GIB
     bench = Bench(greedy(gpus), batch_size=64)
 
@@ -825,7 +792,6 @@ def test_what_fits_is_found_in_few_calls(gpus: SimulatedGpus) -> None:
 
 
 def test_a_row_that_does_not_fit_alone_fails_alone(gpus: SimulatedGpus) -> None:
-    """With how much it took, and how much there is. It says nothing about the rows of other batches."""
     bench, channel = connected(greedy(gpus), expose=True)
     answers = bench.run([b"x", b"x", b"large", b"x"])
 
@@ -840,7 +806,6 @@ def test_a_row_that_does_not_fit_alone_fails_alone(gpus: SimulatedGpus) -> None:
 
 
 def test_numbers_come_from_the_gpu_where_the_error_has_none(gpus: SimulatedGpus) -> None:
-    """An error of cuDNN has no numbers, for example."""
     gpus.allocate(50 * GIB)
     handler = raising(RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"))
     ((answer, content),) = Bench(handler, expose=True).run([b"x"])
@@ -850,7 +815,6 @@ def test_numbers_come_from_the_gpu_where_the_error_has_none(gpus: SimulatedGpus)
 
 
 def test_whole_batches_are_tried_again(gpus: SimulatedGpus, monkeypatch: pytest.MonkeyPatch) -> None:
-    """This is done after many that were split, as another process may have left the GPU."""
     monkeypatch.setattr(row_limit, "SPLITS", 3)
     gpus.memory = 9 * GIB
     bench, channel = connected(greedy(gpus))
@@ -877,7 +841,6 @@ def test_some_batches_are_not_halved(gpus: SimulatedGpus, options: dict[str, Any
 
 
 def test_number_of_calls_for_rows_that_are_all_too_large_is_bounded(gpus: SimulatedGpus) -> None:
-    """The others fail without one."""
     bench = Bench(greedy(gpus), batch_size=256)
 
     assert set(bench.statuses([b"large"] * 256)) == {507}

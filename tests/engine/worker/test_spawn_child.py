@@ -39,12 +39,10 @@ def run(before: str, inside: str, **environment: str) -> str:
     ("message", "code"), [(None, 0), (0, 0), (3, 3), (256, 0), (-1, 255), (True, 1), ("x", 1)]
 )
 def test_exit_codes_are_an_interpreters(message: object, code: int) -> None:
-    """sys.exit means to a fork what it means to an interpreter."""
     assert exit_code(message) == code
 
 
 def test_the_environment_is_replaced() -> None:
-    """Also for programs that are started from there, and for the local time."""
     inside = (
         "import time; kept = {'PATH': os.environ['PATH']};"
         " spawn_child.replace_environment({**kept, 'NEW': '1', 'TZ': 'UTC-7'});"
@@ -55,7 +53,6 @@ def test_the_environment_is_replaced() -> None:
 
 
 def test_the_command_of_another_length_is_left_alone() -> None:
-    """The process list never shows half of a command."""
     inside = (
         "from pathlib import Path; line = lambda: Path('/proc/self/cmdline').read_bytes(); old = line();"
         " spawn_child.show_command('m' * 4000, '7', '8'); print(line() == old)"
@@ -66,7 +63,6 @@ def test_the_command_of_another_length_is_left_alone() -> None:
 
 @pytest.mark.slow  # imports torch in a new process
 def test_torch_is_as_fresh_in_a_fork() -> None:
-    """Random numbers differ from one fork to the next; threads are as many as they should be."""
     before = "import torch, numpy.random as n"
     inside = (
         "show = lambda: print(torch.rand(1).item(), n.rand(), flush=True);"

@@ -36,7 +36,6 @@ async def spawner(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Spawner]:
 
 @pytest.mark.parametrize("file", ["codeop.py", "codeop/__init__.py"])
 async def test_modules_of_the_model_come_first(spawner: Spawner, tmp_path: Path, file: str) -> None:
-    """Where the spawner has loaded a module of a name that the model uses too, the model gets its own."""
     (tmp_path / file).parent.mkdir(exist_ok=True)
     (tmp_path / file).write_text("mine = True\n")
     (tmp_path / "h.py").write_text(
@@ -79,7 +78,6 @@ async def test_an_unfit_spawner_refuses(
     source: str,
     reason: str,
 ) -> None:
-    """With threads or strange descriptors it does not fork; workers start plainly, and one line says why."""
     model = preloaded(monkeypatch, tmp_path, source)
     caplog.set_level("INFO", "modelserver.workers")
     for _ in range(2):
@@ -99,7 +97,6 @@ def spec(**fields: Any) -> WorkerSpec:
 
 
 def test_only_some_workers_may_be_forked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not with another Python, nor with variables that count before anything is imported."""
     for name in spawner_module.THREAD_VARIABLES:
         monkeypatch.delenv(name, raising=False)
 

@@ -80,8 +80,6 @@ def quiet(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_parts_go_out_in_one_message_per_step() -> None:
-    """Each row gets its part; the head of its answer comes with the first one only."""
-
     def handle(data: list[Any], context: Context) -> Any:
         context.set_response_status(202, idx=1)
         context.set_response_header(1, "content-type", "text/x")
@@ -110,8 +108,6 @@ def test_parts_go_out_in_one_message_per_step() -> None:
     ],
 )
 def test_events_are_named_where_the_client_asks_for_them(accept: str, first: Any, content_type: str) -> None:
-    """Parts in the form of events are sent as such to a client that accepts these; other parts are not."""
-
     def handle(data: list[Any], context: Context) -> Any:
         send(context, first)
         return ["end"]
@@ -123,8 +119,6 @@ def test_events_are_named_where_the_client_asks_for_them(accept: str, first: Any
 
 
 def test_a_code_is_an_error_of_its_requests() -> None:
-    """Other codes than 200 end the answers of the named requests with the message."""
-
     def handle(data: list[Any], context: Context) -> Any:
         send_intermediate_predict_response(["x"], {1: "id1"}, "no more", 503, context)
         send(context, "a", "b")
@@ -137,8 +131,6 @@ def test_a_code_is_an_error_of_its_requests() -> None:
 
 
 def test_a_part_without_a_form_fails_its_row_alone() -> None:
-    """What cannot be encoded, or is too large, is that request's error; the others get their parts."""
-
     def handle(data: list[Any], context: Context) -> Any:
         send(context, object(), "b", "x" * 11)
         return ["a", "b", "c"]
@@ -153,8 +145,6 @@ def test_a_part_without_a_form_fails_its_row_alone() -> None:
 
 
 def test_a_call_that_has_sent_parts_is_not_tried_again() -> None:
-    """A call that fails after a part fails all its rows; before, it is cut in halves as usual."""
-
     def handle(data: list[Any], context: Context) -> Any:
         if bench.streams:
             send(context, *"abcd"[: len(data)])
@@ -210,7 +200,6 @@ def test_a_call_with_threads_is_let_run() -> None:
 
 
 def test_parts_after_the_end_are_dropped() -> None:
-    """A thread that outlives its call cannot speak into another one."""
     saved: list[Any] = []
 
     def handle(data: list[Any], context: Context) -> Any:
@@ -225,7 +214,6 @@ def test_parts_after_the_end_are_dropped() -> None:
 
 
 def test_nothing_waits_for_the_garbage_collector() -> None:
-    """A batch that is over holds no cycle: large bodies go away at once."""
     bench = Bench(lambda data, _: data)
     bench.run(2)
     gc.collect()
@@ -242,7 +230,6 @@ def test_nothing_waits_for_the_garbage_collector() -> None:
 
 
 def test_cancellations_of_other_batches_are_ignored() -> None:
-    """Past ones and unknown ones."""
     bench = Bench(lambda data, context: ["a"] * len(data))
     work = bench.run(1)
     bench.service.finish(work, 0.0)
@@ -252,8 +239,6 @@ def test_cancellations_of_other_batches_are_ignored() -> None:
 
 
 def test_a_call_waits_for_its_clients() -> None:
-    """After each window of bytes the worker waits for the server's permission to send more."""
-
     def handle(data: list[Any], context: Context) -> Any:
         for _ in range(5):
             send(context, "x" * (WINDOW // 4), "y" * (WINDOW // 4))
@@ -272,8 +257,6 @@ def test_a_call_waits_for_its_clients() -> None:
 
 
 def test_generators_take_turns() -> None:
-    """What they yield are parts; what one returns is the last part."""
-
     def count(name: str, turns: int) -> Any:
         for turn in range(turns):
             yield f"{name}{turn}"
@@ -288,8 +271,6 @@ def test_generators_take_turns() -> None:
 
 
 def test_a_failing_generator_fails_alone() -> None:
-    """Other requests of the batch continue."""
-
     def failing() -> Any:
         yield "a"
         raise ValueError
@@ -302,7 +283,6 @@ def test_a_failing_generator_fails_alone() -> None:
 
 
 def test_generators_of_clients_that_left_are_closed() -> None:
-    """Each at its next turn, and all of them when nobody is left."""
     closed: list[str] = []
 
     def endless(name: str) -> Any:
@@ -325,7 +305,6 @@ def test_generators_of_clients_that_left_are_closed() -> None:
 
 
 def test_generators_are_closed_when_nobody_is_left() -> None:
-    """All of them, at once."""
     closed: list[str] = []
 
     def endless(name: str) -> Any:
@@ -351,8 +330,6 @@ STEPS = st.lists(st.lists(st.booleans(), min_size=4, max_size=4), max_size=12)
 
 @given(steps=STEPS, leaving=st.dictionaries(st.integers(0, 11), st.integers(0, 3), max_size=3))
 def test_every_row_gets_its_parts_in_order(steps: list[list[bool]], leaving: dict[int, int]) -> None:
-    """Whatever is sent to whom, and whoever leaves when: each gets its own, in order, until it left."""
-
     def handle(data: list[Any], context: Context) -> Any:
         for step, chosen in enumerate(steps):
             if step in leaving:

@@ -51,7 +51,6 @@ def current() -> Any:
 
 
 def test_the_handlers_span_is_current(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is the handler's own between the two calls, and what it was before afterwards."""
     monkeypatch.setattr(tracing.exporting, "_is_open", True)
     before = current()
     token = tracing.enter(HANDLER)
@@ -65,7 +64,6 @@ def test_the_handlers_span_is_current(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_provider_of_the_handlers_own_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It keeps it."""
     exporting = tracing.Exporting()
     monkeypatch.setattr(trace, "get_tracer_provider", object)
     monkeypatch.setattr(trace, "set_tracer_provider", None)
@@ -76,7 +74,6 @@ def test_a_provider_of_the_handlers_own_stays(monkeypatch: pytest.MonkeyPatch) -
 def test_spans_are_not_exported_without_the_extra(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The handler serves, and the log says once that its spans are not exported."""
     exporting = tracing.Exporting()
     monkeypatch.setattr(trace, "get_tracer_provider", trace.ProxyTracerProvider)
     monkeypatch.setitem(sys.modules, "modelserver.engine.otlp", None)

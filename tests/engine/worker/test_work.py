@@ -26,7 +26,6 @@ def row(kind: int = BODY) -> Row:
 
 
 def test_rows_without_an_answer_are_open() -> None:
-    """The others keep the answer that they have, and all go back in order."""
     done = failure("no", 400)
     work = Work(7, [row(), row()], [None, None], [done, None])
     assert work.open == [1]

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
 
 def test_texts_are_streamed_until_the_last_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each step has one text per generation; one that has ended is empty while others go on."""
-
     class Streamer:
         def __init__(self, tokenizer: object, skip_prompt: bool, timeout: object, **options: object) -> None:
             self.texts: list[str | None] = []

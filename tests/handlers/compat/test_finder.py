@@ -32,7 +32,6 @@ def python(*arguments: str, cwd: Path = ROOT, path: str = "") -> subprocess.Comp
 
 @pytest.mark.usefixtures("ts_names")
 def test_every_offered_name_is_there() -> None:
-    """Each name of the table that is offered can be imported."""
     for name in offered():
         module, _, attribute = name.rpartition(".")
         assert getattr(importlib.import_module(module), attribute) is not None
@@ -57,7 +56,6 @@ def test_every_offered_name_is_there() -> None:
     ],
 )
 def test_names_are_our_very_objects(name: str, ours: str) -> None:
-    """A name of TorchServe is the very object of modelserver_handlers."""
     torchserve_module, _, torchserves = name.rpartition(".")
     our_module, _, our = f"modelserver_handlers.{ours}".rpartition(".")
 
@@ -68,7 +66,6 @@ def test_names_are_our_very_objects(name: str, ours: str) -> None:
 @pytest.mark.usefixtures("ts_names")
 @pytest.mark.parametrize("module", sorted(ABSENT))
 def test_what_is_not_offered_says_why(module: str) -> None:
-    """Importing it is an ImportError with its name and the reason."""
     with pytest.raises(ImportError, match="modelserver does not offer") as caught:
         importlib.import_module(module)
 
@@ -77,7 +74,6 @@ def test_what_is_not_offered_says_why(module: str) -> None:
 
 @pytest.mark.usefixtures("ts_names")
 def test_unknown_names_are_unknown() -> None:
-    """What TorchServe has not is not there either."""
     with pytest.raises(ModuleNotFoundError):
         importlib.import_module("ts.nothing")
     with pytest.raises(AttributeError, match=r"'ts\.utils\.util' has no attribute 'nothing'"):
@@ -86,7 +82,6 @@ def test_unknown_names_are_unknown() -> None:
 
 @pytest.mark.usefixtures("ts_names")
 def test_the_old_name_of_streaming_warns() -> None:
-    """The deprecated path gives TorchServe's warning, and does the same."""
     old = importlib.import_module("ts.protocol.otf_message_handler").send_intermediate_predict_response
 
     with (
@@ -98,7 +93,6 @@ def test_the_old_name_of_streaming_warns() -> None:
 
 @pytest.mark.usefixtures("ts_names")
 def test_all_modules_are_listed() -> None:
-    """``pkgutil`` walks through offered and refused modules, down to the innermost package."""
     package = importlib.import_module("ts")
     result = {
         module.name: module.ispkg
@@ -112,7 +106,6 @@ def test_all_modules_are_listed() -> None:
 
 @pytest.mark.usefixtures("ts_names")
 def test_modules_are_found_before_they_are_imported() -> None:
-    """``find_spec`` knows offered and refused modules, each with a file, and no others."""
     result = {name: find_spec(name) for name in ("ts.torch_handler.base_handler", "ts.llm_launcher")}
 
     assert all(spec is not None and Path(str(spec.origin)).is_file() for spec in result.values())
@@ -121,7 +114,6 @@ def test_modules_are_found_before_they_are_imported() -> None:
 
 @pytest.mark.usefixtures("ts_names")
 def test_modules_can_be_loaded_again() -> None:
-    """``importlib.reload`` of one leaves its names as they are."""
     module = importlib.import_module("ts.context")
     context = module.Context
 
@@ -129,7 +121,6 @@ def test_modules_can_be_loaded_again() -> None:
 
 
 def test_another_ts_has_its_own_modules(tmp_path: Path) -> None:
-    """Modules of a package of this name that comes first are looked for in its own folder only."""
     package = tmp_path / "ts"
     package.mkdir()
     (package / "__init__.py").write_text("")
@@ -145,7 +136,6 @@ def test_another_ts_has_its_own_modules(tmp_path: Path) -> None:
 
 
 def test_processes_that_a_handler_starts_have_the_names(tmp_path: Path) -> None:
-    """A new Python gets ``sys.path`` with the rest (``multiprocessing``'s spawn does so): ``ts`` is there."""
     (tmp_path / "asked.py").write_text(
         "import multiprocessing\n"
         "def ask(queue):\n"
@@ -167,7 +157,6 @@ def test_processes_that_a_handler_starts_have_the_names(tmp_path: Path) -> None:
 
 
 def test_the_folder_holds_ts_and_nothing_else() -> None:
-    """Nothing but ``ts`` can be found through it."""
     assert [entry.name for entry in Path(PATH).iterdir() if entry.name != "__pycache__"] == ["ts"]
 
 
@@ -189,7 +178,6 @@ LIGHT = """
 
 
 def test_light_names_do_not_load_torch() -> None:
-    """Contexts, metrics, timers and helpers need neither torch nor what is heavier."""
     script = "".join(f"import ts.{module}\n" for module in LIGHT.split())
     done = python(
         "-c",
@@ -201,7 +189,6 @@ def test_light_names_do_not_load_torch() -> None:
 
 
 def test_base_handler_loads_only_torch() -> None:
-    """The base class costs torch, and neither torchvision nor Captum nor onnxruntime."""
     done = python(
         "-c",
         "import modelserver_handlers.compat.activate, ts.torch_handler.base_handler, sys;"
@@ -212,7 +199,6 @@ def test_base_handler_loads_only_torch() -> None:
 
 
 def test_activation_wins_over_an_installed_torchserve(tmp_path: Path) -> None:
-    """After activation ``ts`` is ours, also where another one is installed."""
     (tmp_path / "ts").mkdir()
     (tmp_path / "ts" / "__init__.py").write_text("")
     done = python(
@@ -223,7 +209,6 @@ def test_activation_wins_over_an_installed_torchserve(tmp_path: Path) -> None:
 
 
 def test_activation_refuses_to_come_too_late(tmp_path: Path) -> None:
-    """Where another ``ts`` is in use, activation says so instead of mixing the two."""
     (tmp_path / "ts").mkdir()
     (tmp_path / "ts" / "__init__.py").write_text("")
     done = python("-c", "import ts, modelserver_handlers.compat.activate", path=str(tmp_path))
@@ -282,7 +267,6 @@ def test_handler_tests_run_with_the_plugin(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("ts_names")
 def test_services_of_old_answer() -> None:
-    """A SingleNodeService goes through its three steps, and answers nothing without data."""
     base = importlib.import_module("ts.model_service.model_service").SingleNodeService
 
     class Doubling(base):  # type: ignore[misg, misc, valid-type]

@@ -309,7 +309,6 @@ class H:
 
 @pytest.mark.parametrize("name", OVERRIDES)
 def test_handlers_in_the_wild_answer(name: str, run: Callable[..., Any]) -> None:
-    """Whichever part of BaseHandler a handler replaces, and without it, its batch is answered."""
     source, expected = OVERRIDES[name]
     answers, _ = run(source, ROWS)
 
@@ -340,7 +339,6 @@ class H(BaseHandler):
 
 
 def test_explanations_call_the_handlers_methods(run: Callable[..., Any]) -> None:
-    """explain_handle is called with what was prepared and the rows; get_insights with input and target."""
     assert run(EXPLAIN_HANDLE, [{"data": [1.0]}, {"data": [2.0]}], explain="True")[0] == [2, [[1.0], [2.0]]]
     assert run(EXPLAINING, [{"body": [1.0], "target": b"3"}], explain="True")[0] == [([[1.0]], [1.0], 3)]
     assert run(OWN_SWITCHES, [[1.0]])[0] == ["explained"]
@@ -366,7 +364,6 @@ IN_PARTS = """
 
 
 def test_timed_methods_report_their_time(run: Callable[..., Any]) -> None:
-    """With handler: profile: true each step reports its time, also in the threads of micro-batching."""
     _, context = run(TIMED, ROWS, config={"handler": {"profile": True}})
     _, parted_context = run(TIMED + IN_PARTS, ROWS, config={"handler": {"profile": True}})
 

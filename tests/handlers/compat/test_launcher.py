@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 
 
 def test_the_launcher_speaks_the_commands_language(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every flag that it gives is one of the command."""
     received: list[list[str]] = []
     monkeypatch.setattr(launcher.subprocess, "run", lambda command, check: received.append(command))
     launcher.start("store", "file", True, "plugins", True, "all", True)

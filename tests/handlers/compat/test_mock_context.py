@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 
 def test_a_downloaded_model_is_model_pt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever its URL says, as MockContext's default expects it; what is there is not fetched again."""
     monkeypatch.setattr(mock_context, "urlopen", lambda url: io.BytesIO(b"weights"))
     mock_context.download_model("https://example.com/resnet18-f37072fd.pth", tmp_path)
     monkeypatch.setattr(mock_context, "urlopen", None)

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     ],
 )
 def test_classes_are_found_by_name(name: str, prefix: str | None, expected: type) -> None:
-    """By their full name, or below a prefix."""
     assert import_class(name, prefix) is expected
 
 
@@ -37,7 +36,6 @@ def test_classes_are_found_by_name(name: str, prefix: str | None, expected: type
     ],
 )
 def test_classes_that_are_not_there_are_named(name: str, message: str) -> None:
-    """ImportError with TorchServe's texts."""
     with pytest.raises(ImportError, match=message):
         import_class(name)
 
@@ -54,8 +52,6 @@ def test_yaml_runs_no_code(tmp_path: Path) -> None:
 
 
 def test_deprecated_functions_warn() -> None:
-    """Each call warns with version and successor, and does what it did."""
-
     @deprecated("1.0", "other")
     def old(number: int) -> int:
         return number + 1
@@ -65,5 +61,4 @@ def test_deprecated_functions_warn() -> None:
 
 
 def test_cleanup_finds_tags_and_entities() -> None:
-    """The expression matches what HTML adds to a text."""
     assert CLEANUP_REGEX.sub("", "<b>a</b>&amp;&#12;b") == "ab"

@@ -25,7 +25,6 @@ def opened(folder: Path, **settings: Any) -> Checkpoint:
 
 
 def test_path_is_looked_up_in_the_archive(tmp_path: Path) -> None:
-    """Otherwise it is a name on the hub; code is not trusted unless that is written."""
     (tmp_path / "model").mkdir()
 
     assert opened(tmp_path).path == str(tmp_path / "model")
@@ -41,13 +40,11 @@ def test_path_is_looked_up_in_the_archive(tmp_path: Path) -> None:
     [({"model_path": ""}, "model_path must be"), ({"dtype": "int4"}, "dtype must be one of")],
 )
 def test_wrong_settings_are_named(tmp_path: Path, settings: dict[str, Any], problem: str) -> None:
-    """With what is allowed."""
     with pytest.raises(ModelLoadError, match=problem):
         opened(tmp_path, **settings)
 
 
 def test_weights_that_do_not_fit_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before they are read: the error has both numbers. Halves become float32 on a processor without them."""
     model = tmp_path / "model"
     model.mkdir()
     for number in range(2):
@@ -66,7 +63,6 @@ def test_weights_that_do_not_fit_are_refused(tmp_path: Path, monkeypatch: pytest
 
 
 def test_errors_of_transformers_are_explained(tmp_path: Path) -> None:
-    """In one line; a file that is no JSON is named."""
     pytest.importorskip("transformers")
     (tmp_path / "model").mkdir()
     with pytest.raises(ModelLoadError, match=r"transformers .* cannot load it: "):
@@ -77,8 +73,6 @@ def test_errors_of_transformers_are_explained(tmp_path: Path) -> None:
 
 
 def test_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the extra that brings it."""
-
     def fail(name: str) -> Any:
         raise ModuleNotFoundError(name=name)
 
@@ -99,5 +93,4 @@ def test_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_length_is_known_to_tokenizer_or_network(
     limit: int, config: dict[str, Any], expected: int | None
 ) -> None:
-    """None if neither says it."""
     assert length_of(SimpleNamespace(model_max_length=limit), SimpleNamespace(**config)) == expected

@@ -53,7 +53,6 @@ def modules(folder: Path, *kinds: str, pooling: dict[str, Any] | None = None) ->
 
 
 def test_embedding_is_the_mean_of_length_one(tmp_path: Path) -> None:
-    """Of each text in the batch as of the text alone; OpenAI's endpoint has the tokens, too."""
     tiny_models.bert(tmp_path, "Model")
     bench = Bench(Embeddings, tmp_path).load()
     means = torch.stack([states(tmp_path, text).mean(0) for text in TEXTS])
@@ -76,7 +75,6 @@ def test_embedding_is_the_mean_of_length_one(tmp_path: Path) -> None:
 def test_modules_of_sentence_transformers_are_computed(
     tmp_path: Path, pooling: dict[str, Any], expected: Any
 ) -> None:
-    """Pooling, a layer, and the most tokens; without Normalize vectors stay as long as they are."""
     from safetensors.torch import save_file
 
     tiny_models.bert(tmp_path, "Model")
@@ -111,7 +109,6 @@ def test_modules_of_sentence_transformers_are_computed(
 def test_unknown_modules_are_named(
     tmp_path: Path, kinds: tuple[str, ...], pooling: dict[str, Any] | None, problem: str
 ) -> None:
-    """When the model is loaded."""
     tiny_models.bert(tmp_path, "Model")
     modules(tmp_path, *kinds, pooling=pooling)
 
@@ -121,7 +118,6 @@ def test_unknown_modules_are_named(
 
 @pytest.mark.parametrize("activation", ["", "torch.nn.modules.linear.Identity"])
 def test_pairs_are_scored(tmp_path: Path, activation: str) -> None:
-    """As the network does for each pair alone, from 0 to 1 if the configuration does not say otherwise."""
     from transformers import AutoTokenizer
 
     more = {"sentence_transformers": {"activation_fn": activation}} if activation else {}
@@ -142,7 +138,6 @@ def test_pairs_are_scored(tmp_path: Path, activation: str) -> None:
 
 
 def test_classifier_of_several_labels_ranks_nothing(tmp_path: Path) -> None:
-    """The error has their number."""
     tiny_models.bert(tmp_path, "ForSequenceClassification")
 
     with pytest.raises(ModelLoadError, match="a model with one label ranks texts, and this one has 2"):

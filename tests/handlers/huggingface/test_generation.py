@@ -43,7 +43,6 @@ def generated(folder: Path, prompt: str, count: int, **arguments: Any) -> str:
 
 
 async def test_completion_is_that_of_generate(folder: Path) -> None:
-    """In one piece, as events and as a pipeline's answer; the usage counts tokens."""
     text = generated(folder, "a lazy dog", 12)
     bench = Bench(TextGeneration, folder)
     whole = await bench.request(COMPLETIONS, prompt="a lazy dog", max_tokens=12)
@@ -62,7 +61,6 @@ async def test_completion_is_that_of_generate(folder: Path) -> None:
 
 
 async def test_chat_has_the_template(folder: Path) -> None:
-    """Its answer is the continuation of the template; seeds make samples repeatable, and choices differ."""
     text = generated(folder, "user: the quick fox\n", 6)
     bench = Bench(TextGeneration, folder)
     whole = await bench.request(CHAT, messages=MESSAGES, max_tokens=6, temperature=0)
@@ -81,7 +79,6 @@ async def test_chat_has_the_template(folder: Path) -> None:
 
 
 async def test_token_at_the_end_is_not_part_of_the_text(folder: Path) -> None:
-    """A generation that ends by itself has stopped; so has one at a stop text."""
     bench = Bench(TextGeneration, folder)
     first = await bench.request(COMPLETIONS, prompt="a lazy dog", max_tokens=9)
     text = first["choices"][0]["text"]
@@ -112,7 +109,6 @@ async def test_token_at_the_end_is_not_part_of_the_text(folder: Path) -> None:
 async def test_wrong_requests_get_400(
     folder: Path, endpoint: str, fields: dict[str, Any], problem: str
 ) -> None:
-    """Streams, too, as long as nothing was sent."""
     with pytest.raises(PredictionException, match=problem) as caught:
         await Bench(TextGeneration, folder).request(endpoint, **fields)
 
@@ -120,7 +116,6 @@ async def test_wrong_requests_get_400(
 
 
 async def test_client_that_leaves_ends_the_generation(folder: Path) -> None:
-    """After the token that is being computed."""
     bench = Bench(TextGeneration, folder)
     await bench.request(COMPLETIONS, prompt="fox", max_tokens=1)
     request: Any = type("Request", (), {"limit": 60, "temperature": None, "top_p": None, "seed": None})()
@@ -135,7 +130,6 @@ async def test_client_that_leaves_ends_the_generation(folder: Path) -> None:
 
 
 async def test_tokenizer_without_template_only_completes(tmp_path: Path) -> None:
-    """Which the registration says."""
     pytest.importorskip("transformers")
     tiny_models.llama(tmp_path, template=None)
     bench = Bench(TextGeneration, tmp_path)

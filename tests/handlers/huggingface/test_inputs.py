@@ -26,12 +26,10 @@ from modelserver_handlers.huggingface import inputs
     ],
 )
 def test_inputs_are_separated_from_parameters(content: Any, expected: Any) -> None:
-    """Whatever has no inputs is the input itself."""
     assert inputs.read_inputs(content) == expected
 
 
 def test_parameters_are_an_object() -> None:
-    """Others are refused."""
     with pytest.raises(BadInput, match="parameters must be an object"):
         inputs.read_inputs({"inputs": "a", "parameters": [1]})
 
@@ -48,8 +46,6 @@ def wav(samples: Any, width: int = 2, channels: int = 1, rate: int = 10) -> byte
 
 
 def test_sound_is_read() -> None:
-    """Channels are mixed; what is no WAV file of the rate goes to the converter."""
-
     def convert(encoded: bytes, rate: int) -> Any:
         if encoded == b"none":
             raise ValueError("ffmpeg says no")
@@ -68,7 +64,6 @@ def test_sound_is_read() -> None:
 
 
 def test_text_may_be_a_pair() -> None:
-    """Nothing else reaches the tokenizer."""
     assert inputs.text({"text": "a", "text_pair": b"b"}) == {"text": "a", "text_pair": "b"}
     with pytest.raises(BadInput):
         inputs.text({"text": "a", "padding": "longest"})

@@ -55,7 +55,6 @@ def library() -> None:
 def test_texts_are_answered_as_by_the_pipeline(
     tmp_path: Path, head: str, task: str, parameters: dict[str, Any]
 ) -> None:
-    """Whatever their lengths are, with parameters or without; a long text is cut."""
     tiny_models.bert(tmp_path, head)
     bench = Bench(TaskPipeline, tmp_path, task=task).load()
     texts = [f"[MASK] {text}" for text in (tiny_models.TEXTS[0], "fox", f"the {LONG}")]
@@ -74,7 +73,6 @@ def test_texts_are_answered_as_by_the_pipeline(
 
 
 def test_wrong_rows_are_rejected_alone(tmp_path: Path) -> None:
-    """The others of their batch are answered."""
     tiny_models.bert(tmp_path, "ForSequenceClassification")
     bench = Bench(TaskPipeline, tmp_path, task="text-classification").load()
 
@@ -143,7 +141,6 @@ def wav(samples: Any, rate: int = 1000) -> bytes:
 
 
 def test_sound_is_answered_as_by_the_pipeline(tmp_path: Path) -> None:
-    """Lengths may differ; what is no sound is rejected."""
     tiny_models.wav2vec2(tmp_path)
     bench = Bench(TaskPipeline, tmp_path, task="audio-classification").load()
     noise = numpy.random.default_rng(0).integers(-9000, 9000, (3, 900)) / 32768
@@ -157,7 +154,6 @@ def test_sound_is_answered_as_by_the_pipeline(tmp_path: Path) -> None:
 
 
 def test_detection_is_that_of_the_pipeline(tmp_path: Path) -> None:
-    """Pictures of one shape share a call; the threshold may be the client's."""
     tiny_models.yolos(tmp_path)
     bench = Bench(TaskPipeline, tmp_path, task="object-detection").load()
     pictures = [png(20, 90), png(20, 50), png(30, 70)]
@@ -172,7 +168,6 @@ def test_detection_is_that_of_the_pipeline(tmp_path: Path) -> None:
 
 
 def test_speech_is_heard_as_by_the_pipeline(tmp_path: Path) -> None:
-    """Whatever shares the batch."""
     tiny_models.wav2vec2(tmp_path, "ForCTC")
     bench = Bench(TaskPipeline, tmp_path, task="automatic-speech-recognition").load()
     noise = numpy.random.default_rng(0).integers(-9000, 9000, (3, 900)) / 32768
@@ -186,6 +181,5 @@ def test_speech_is_heard_as_by_the_pipeline(tmp_path: Path) -> None:
 
 
 def test_unknown_task_is_named(tmp_path: Path) -> None:
-    """With those that there are."""
     with pytest.raises(ModelLoadError, match=r"task must be one of text-classification, .*, got juggling"):
         Bench(TaskPipeline, tmp_path, task="juggling").load()

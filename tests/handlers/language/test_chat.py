@@ -85,7 +85,6 @@ class AsyncText(modelserver.ChatModel):
 
 @pytest.mark.parametrize("model", [Words, AsyncWords, Text, AsyncText])
 async def test_any_kind_of_method_answers_a_chat(model: type[modelserver.ChatModel]) -> None:
-    """Whole and as a stream, whose first event has the role."""
     whole = await Bench(model).whole()
     events = await Bench(model).events(stream_options={"include_usage": True})
     deltas = [event["choices"][0]["delta"] for event in events[:-1]]
@@ -115,7 +114,6 @@ async def test_limits_of_the_request_end_the_answer(fields: Any, text: str, fini
 
 
 async def test_each_choice_is_a_call() -> None:
-    """Of a chat, and of each prompt of a completion; their events name the choice."""
     chat = await Bench(Words).whole(n=2)
     completions = await Bench(Words).whole(COMPLETIONS, prompt=["a", "b"], n=2)
     events = await Bench(Words).events(n=2, max_tokens=1)
@@ -126,8 +124,6 @@ async def test_each_choice_is_a_call() -> None:
 
 
 async def test_parts_of_a_message_are_passed_on() -> None:
-    """Tool calls, with their own reason to finish."""
-
     class Caller(modelserver.ChatModel):
         def chat(self, request: Any) -> Any:
             yield {"tool_calls": [{"index": 0, "function": {"name": request.tools[0]["name"]}}]}
@@ -141,7 +137,6 @@ async def test_parts_of_a_message_are_passed_on() -> None:
 
 
 async def test_generator_in_a_thread_is_closed_when_nobody_takes_its_pieces() -> None:
-    """At the next piece, after a stop text as after a client that leaves."""
     closed = threading.Event()
 
     class Endless(modelserver.ChatModel):
@@ -159,13 +154,10 @@ async def test_generator_in_a_thread_is_closed_when_nobody_takes_its_pieces() ->
 
 
 async def test_other_clients_get_the_text_alone() -> None:
-    """``/predictions`` has no choices and no usage."""
     assert await Bench(Words).send("", messages=[{"role": "user", "content": "a b"}]) == b"a b "
 
 
 async def test_error_of_the_model_is_raised() -> None:
-    """From a thread as well; a status of the handler's own stays."""
-
     class Failing(modelserver.ChatModel):
         def chat(self, request: Any) -> Any:
             yield "a"
@@ -186,8 +178,6 @@ async def test_request_that_cannot_be_answered_is_refused(endpoint: str, fields:
 
 
 def test_concurrency_follows_the_methods() -> None:
-    """Ordinary functions run one at a time, unless the class says otherwise."""
-
     class Several(Words):
         concurrency = 4
 

@@ -60,7 +60,6 @@ def test_vectors_are_arrays_tensors_or_lists(result: Any) -> None:
 
 
 def test_vector_is_sent_as_the_client_wants_it() -> None:
-    """In base64 as 32-bit numbers, or shortened to a length of 1 again."""
     (encoded,), _ = run(Letters(), "aab", parameters={"encoding_format": "base64"})
     (short,), _ = run(Letters(), "aab", parameters={"dimensions": 1})
 
@@ -76,7 +75,6 @@ def test_vector_of_another_size_is_refused(size: Any) -> None:
 
 
 def test_bad_row_fails_alone() -> None:
-    """The others are computed in one call."""
     answers, rejected = run(Letters(), "a", 7, "b")
 
     assert [answer and answer["embedding"] for answer in answers] == [[1.0, 0.0], None, [0.0, 1.0]]
@@ -102,5 +100,4 @@ def test_wrong_number_of_results_fails_the_batch() -> None:
 
 
 def test_answers_can_be_encoded() -> None:
-    """As JSON, which is what the server joins."""
     assert json.loads(json.dumps(run(Letters(), "a")[0]))[0]["tokens"] == 1

@@ -29,7 +29,6 @@ def events_to(stream: Any) -> EventStream:
 
 
 async def test_events_of_one_turn_are_one_part() -> None:
-    """The first is sent at the end of the turn, not when more have come; the rest is the last part."""
     stream = Stream()
     events = events_to(stream)
     events.write(b"a")
@@ -55,7 +54,6 @@ async def test_source_that_never_waits_lets_others_run() -> None:
 
 
 async def test_client_that_has_left_ends_nothing_in_the_loop() -> None:
-    """The call is cancelled by itself."""
     events = events_to(Stream(ClientsGone()))
     events.write(b"a")
     await asyncio.sleep(0)

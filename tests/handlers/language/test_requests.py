@@ -20,7 +20,6 @@ HELLO = [{"role": "user", "content": "hello"}]
 
 
 def test_body_is_read_from_bytes_or_json() -> None:
-    """With fields that nobody knows; the whole body stays with the request."""
     fields = {"model": "m", "messages": HELLO, "stop": "a", "min_p": 0.1}
     body = json.dumps(fields).encode()
     request = read_request(ChatRequest, body)

@@ -22,7 +22,6 @@ def content(event: bytes) -> Any:
 @pytest.mark.parametrize("chat", [True, False])
 @given(text=st.text())
 def test_event_of_a_text_is_that_of_any_event(chat: bool, text: str) -> None:
-    """It is put together from bytes, and is what encoding the whole document would give."""
     writer = ReplyWriter("r", 'a "model"', chat=chat)
     delta: Any = {"content": text} if chat else text
 
@@ -30,7 +29,6 @@ def test_event_of_a_text_is_that_of_any_event(chat: bool, text: str) -> None:
 
 
 def test_stream_has_one_id() -> None:
-    """Role, text, end and usage are events of the same answer."""
     writer = ReplyWriter("r", "m", chat=True)
     usage = TokenUsage.of(2, 3)
     events = [writer.role(), writer.text("a"), writer.event(0, {}, "stop"), writer.usage(usage)]
@@ -61,7 +59,6 @@ def test_whole_answer_has_its_choices(chat: bool, field: Any) -> None:
 
 @given(pieces=st.lists(st.text("abc", max_size=4)), stops=st.lists(st.text("abc", min_size=1, max_size=3)))
 def test_text_is_cut_before_the_first_stop(pieces: list[str], stops: list[str]) -> None:
-    """Whatever pieces it comes in; nothing is sent that belongs to a stop text."""
     whole = "".join(pieces)
     ends = [at for stop in stops if (at := whole.find(stop)) >= 0]
     filter_ = StopFilter(stops)
@@ -82,7 +79,6 @@ def test_text_is_cut_before_the_first_stop(pieces: list[str], stops: list[str]) 
 
 
 def test_text_that_may_begin_a_stop_is_held_back() -> None:
-    """And only that: the rest is sent at once."""
     filter_ = StopFilter(["END"])
 
     assert [filter_.add(piece) for piece in ("a E", "N", "X", "E")] == ["a ", "", "ENX", ""]

@@ -14,7 +14,6 @@ pytestmark = pytest.mark.usefixtures("pretended_vllm")
 
 
 async def test_requests_become_sampling_parameters() -> None:
-    """OpenAI's fields and vLLM's; the model's defaults hold where the request says nothing."""
     bench = await Bench().start()
     await bench.whole(
         temperature=0, top_p=0.5, stop="x", seed=3, logit_bias={"1": 2.0}, min_p=0.1, bad_words=["no"]

@@ -15,7 +15,6 @@ pytestmark = pytest.mark.usefixtures("pretended_vllm")
 
 
 async def test_chat_is_answered_whole_and_as_a_stream() -> None:
-    """With its role, its usage, and the reason why it ended, which comes with the last text."""
     bench = await Bench().start()
     whole = await bench.whole()
     parameters = bench.state.touched(0)._ms_parameters  # type: ignore[union-attr]
@@ -40,7 +39,6 @@ async def test_chat_is_answered_whole_and_as_a_stream() -> None:
 
 
 async def test_choices_of_several_prompts_are_numbered() -> None:
-    """Whole, and as a stream whose events name them."""
     bench = await Bench().start()
     fields: Any = {"prompt": ["a b", [0]], "n": 2, "max_tokens": 1}
     whole = await bench.whole(COMPLETIONS, **fields)
@@ -56,7 +54,6 @@ async def test_choices_of_several_prompts_are_numbered() -> None:
 
 
 async def test_parts_of_a_message_become_one_text() -> None:
-    """And the role of developers the one that templates know."""
     parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
     answer = await (await Bench().start()).whole(messages=[{"role": "developer", "content": parts}])
 
@@ -64,7 +61,6 @@ async def test_parts_of_a_message_become_one_text() -> None:
 
 
 async def test_logprobs_have_the_forms_of_both_endpoints() -> None:
-    """A chat's alternatives, and those of a completion beside the chosen token; offsets go on in streams."""
     bench = await Bench().start()
     chat = await bench.whole(logprobs=True, top_logprobs=1, max_tokens=1)
     whole = await bench.whole(COMPLETIONS, prompt="a bc", logprobs=1)
@@ -83,7 +79,6 @@ async def test_logprobs_have_the_forms_of_both_endpoints() -> None:
 
 @pytest.mark.parametrize("stream", [True, False])
 async def test_call_that_is_cancelled_aborts_the_engines_request(stream: bool) -> None:
-    """Of each prompt."""
     bench = await Bench(vllm_engine_config={"max_model_len": 10_000}).start()
     prompts = ["a " * 2000] * 2
     call = asyncio.create_task(bench.send(COMPLETIONS, prompt=prompts, stream=stream, max_tokens=2000))

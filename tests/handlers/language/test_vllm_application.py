@@ -29,7 +29,6 @@ CALL = {"role": "assistant", "tool_calls": [{"id": "1"}]}
     ],
 )
 async def test_body_decides_who_answers(endpoint: str, fields: Any) -> None:
-    """The application gets it as it was sent, and is made once."""
     bench = await Bench().start()
     answers = [await bench.whole(endpoint, **fields) for _ in range(2)]
     processor = bench.state.touched(0)
@@ -40,7 +39,6 @@ async def test_body_decides_who_answers(endpoint: str, fields: Any) -> None:
 
 
 async def test_other_paths_are_its_own() -> None:
-    """With the scope that the server sends; those that run the engine are not there."""
     bench = await Bench().start()
 
     async def send(path: str) -> Any:
@@ -60,7 +58,6 @@ async def test_other_paths_are_its_own() -> None:
 
 
 async def test_it_has_the_settings_of_the_model() -> None:
-    """Names, adapters, the template, and the fields that are its own."""
     config = {"tool_call_parser": "hermes", "served_model_name": ["known"]}
     bench = await Bench(vllm_engine_config=config, adapters={"poet": "/p"}, chat_template="{{ 1 }}").start()
     arguments = await bench.whole(tools=[{}])

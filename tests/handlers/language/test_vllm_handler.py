@@ -24,7 +24,6 @@ pytestmark = pytest.mark.usefixtures("pretended_vllm")
 
 @pytest.mark.parametrize("as_file", [True, False])
 async def test_template_may_be_configured(as_file: bool, tmp_path: Path) -> None:
-    """As a text, or a file of the model's folder."""
     text = "{{ messages[0].content }} {{ ending }}"
     (tmp_path / "chat.jinja").write_text(text)
     bench = await Bench(str(tmp_path), chat_template="chat.jinja" if as_file else text).start()
@@ -43,7 +42,6 @@ def test_importing_the_handler_does_not_import_vllm() -> None:
 
 
 async def test_model_names_the_adapter() -> None:
-    """Or the model itself by any of its names; others do not exist."""
     bench = await Bench(adapters={"poet": "/p"}, vllm_engine_config={"served_model_name": "known"}).start()
     for name in ("poet", "m/poet", "m:1.0/poet", "m", "m:1.0", "", "known", "some/model"):
         await bench.whole(model=name)
@@ -91,7 +89,6 @@ async def test_request_that_cannot_be_answered_is_refused(endpoint: str, fields:
 
 
 async def test_long_bodies_are_read_in_a_thread() -> None:
-    """With the same refusals."""
     bench = await Bench().start()
     with pytest.raises(PredictionException, match="The prompt has 10001 tokens"):
         await bench.send(messages=[{"role": "user", "content": "word " * 10_000}])
@@ -123,7 +120,6 @@ async def test_worker_leaves_with_its_engine() -> None:
 
 
 async def test_embeddings_are_rows() -> None:
-    """Of texts and token ids, as numbers or base64; the model may shorten them."""
     bench = await Bench(vllm_engine_config={"runner": "embed"}).start()
     plain = await bench.rows(EMBEDDINGS, "a b", [1])
     packed = await bench.rows(EMBEDDINGS, "a b", encoding_format="base64", dimensions=3)
@@ -140,7 +136,6 @@ async def test_embeddings_are_rows() -> None:
 
 
 async def test_scores_are_of_both_kinds_of_models() -> None:
-    """The angle between vectors, or what a model makes of both texts, which it can tell apart."""
     angles = await (await Bench(vllm_engine_config={"runner": "embed"}).start()).rows(
         SCORE, ["a", "a"], ["a", "a b"]
     )
@@ -155,7 +150,6 @@ async def test_scores_are_of_both_kinds_of_models() -> None:
 
 
 async def test_engine_ends_with_the_worker() -> None:
-    """So that none of its processes holds the GPU's memory."""
     bench = await Bench().start()
     await bench.handler._ms_close()
 

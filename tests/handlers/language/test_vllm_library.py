@@ -61,7 +61,6 @@ async def test_missing_model_has_torchserves_message() -> None:
 
 
 async def test_missing_library_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As is a version without one of the names."""
     monkeypatch.delattr(sys.modules["vllm.inputs"], "tokens_input")
     with pytest.raises(ModelLoadError, match=r"cannot import name 'tokens_input'.*tested is 0\.32"):
         await Bench().start()

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 def test_outside_of_workers_values_are_logged(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The line is that of TorchServe's workers."""
     monkeypatch.setattr(emissions, "_sink", emissions.log_emission)
     caplog.set_level(logging.INFO)
     MetricsCache("m").add_time("t", 1.5, dimensions=[Dimension("a", "b")])
@@ -45,7 +44,6 @@ def test_outside_of_workers_values_are_logged(
 
 @pytest.mark.parametrize("measures", [MetricsCache("m"), MetricsStore({}, "m")], ids=["cache", "store"])
 def test_unknown_units_are_refused(measures: Measures) -> None:
-    """A time or a size in another unit is a ValueError with exactly TorchServe's text."""
     with pytest.raises(ValueError, match=r"^the unit for a timed metric should be one of \['ms', 's'\]$"):
         measures.add_time("t", 1, unit="h")
     with pytest.raises(
@@ -55,7 +53,6 @@ def test_unknown_units_are_refused(measures: Measures) -> None:
 
 
 def test_units_have_torchserves_long_names() -> None:
-    """The long names are TorchServe's."""
     assert (Units().units["ms"], Units.units[""], Units.units[None]) == ("Milliseconds", "unit", "unit")
 
 
@@ -63,7 +60,6 @@ GAUGE = MetricTypes.GAUGE
 
 
 def test_declared_metrics_have_only_their_own_dimensions(cache: MetricsCache, seen: list[Emission]) -> None:
-    """Nothing is reported when a metric is declared; a value has the declared names, and no others."""
     metric = cache.add_metric_to_cache("size", "MB", ["shape"], GAUGE)
     assert (metric.unit, metric.dimension_names, seen) == ("Megabytes", ["shape"], [])
 
@@ -92,7 +88,6 @@ def test_wrong_values_are_logged(
 
 
 def test_update_replaces_the_declared_names(seen: list[Emission], caplog: pytest.LogCaptureFixture) -> None:
-    """The way of old: Dimension objects override the names, with a warning."""
     metric = CachingMetric("n", "ms", ["a"], GAUGE)
     metric.update(4, "id", [Dimension("q", "r")])
 
@@ -103,7 +98,6 @@ def test_update_replaces_the_declared_names(seen: list[Emission], caplog: pytest
 def test_negative_counters_are_not_reported(
     cache: MetricsCache, seen: list[Emission], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A counter never goes down: the attempt is logged."""
     cache.add_counter("n", -1)
     cache.add_counter("n", 0)
 
@@ -115,7 +109,6 @@ GAUGE = MetricTypes.GAUGE
 
 
 def test_get_metric_finds_what_was_declared_or_added(cache: MetricsCache) -> None:
-    """It searches by name and type; a second declaration replaces the first."""
     first = cache.add_metric_to_cache("n", "count")
     assert cache.get_metric("n") is first
     second = cache.add_metric_to_cache("n", "count", ["a"])
@@ -127,7 +120,6 @@ def test_get_metric_finds_what_was_declared_or_added(cache: MetricsCache) -> Non
 
 
 def test_unknown_metrics_raise(cache: MetricsCache) -> None:
-    """A metric that is not there is a KeyError, a type that is none a TypeError, both by their own names."""
     with pytest.raises(MetricsCacheKeyError, match=r"MetricTypes\.COUNTER' and name 'n' doesn't exist"):
         cache.get_metric("n")
     with pytest.raises(MetricsCacheTypeError, match="must be a MetricTypes enum"):
@@ -138,7 +130,6 @@ def test_unknown_metrics_raise(cache: MetricsCache) -> None:
     "arguments", [(5, "count"), ("n", 5), ("n", "count", [1]), ("n", "count", ["a"], "counter")]
 )
 def test_declarations_are_checked(cache: MetricsCache, arguments: tuple[Any, ...]) -> None:
-    """Names are text, the type is one of MetricTypes."""
     with pytest.raises(MetricsCacheTypeError):
         cache.add_metric_to_cache(*arguments)
 
@@ -153,7 +144,6 @@ def test_one_name_may_have_several_dimensions(cache: MetricsCache, seen: list[Em
 
 
 def test_other_metrics_take_any_unit(cache: MetricsCache, seen: list[Emission]) -> None:
-    """As in TorchServe: one without a long name is passed on, and what is no text cannot be declared."""
     cache.add_metric("n", 1, "min")
     declared = cache.add_metric_to_cache("d", "min")
     declared.add_or_update(1, [])
@@ -175,7 +165,6 @@ model_metrics:
 
 
 def test_metrics_are_declared_by_a_file(tmp_path: Path) -> None:
-    """initialize_cache declares what model_metrics lists."""
     path = tmp_path / "metrics.yaml"
     path.write_text(YAML)
     cache = MetricsCacheYamlImpl(str(path))
@@ -196,7 +185,6 @@ def test_metrics_are_declared_by_a_file(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_files_raise(tmp_path: Path, text: str, error: type[Exception]) -> None:
-    """A file without the section, with another kind, without a name, and none at all."""
     path = tmp_path / "metrics.yaml"
     path.write_text(text)
 
@@ -205,7 +193,6 @@ def test_wrong_files_raise(tmp_path: Path, text: str, error: type[Exception]) ->
 
 
 def test_missing_files_raise(tmp_path: Path) -> None:
-    """A file that is not there is an OSError, a path that is none a TypeError."""
     with pytest.raises(MetricsCacheIOError, match="Error reading file"):
         MetricsCacheYamlImpl(str(tmp_path / "none.yaml"))
     with pytest.raises(MetricsCacheTypeError):

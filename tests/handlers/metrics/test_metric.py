@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 
 def test_a_metric_is_text_and_mapping(seen: list[Emission]) -> None:
-    """A metric has its value as text and as a mapping, and reports updates."""
     metric = Metric("n", 3, "count", [Dimension("a", "b")], "id", "counter")
     assert str(metric).startswith("n.Count:3|#a:b|#hostname:")
     assert str(metric).endswith(",id")
@@ -35,7 +34,6 @@ def test_a_metric_is_text_and_mapping(seen: list[Emission]) -> None:
 
 
 def test_the_store_updates_its_metrics(seen: list[Emission]) -> None:
-    """The store makes one metric per name, unit, request and dimensions, and updates it from then on."""
     store = MetricsStore({0: "id"}, "m")
     store.add_counter("c", 1)
     store.add_counter("c", 2, 0)
@@ -56,7 +54,6 @@ def test_the_store_updates_its_metrics(seen: list[Emission]) -> None:
 
 
 def test_stored_metrics_are_found_by_torchserves_keys() -> None:
-    """Name, unit, requests and dimensions, joined by hyphens."""
     store = MetricsStore({0: "abcd", 1: "xyz"}, "m")
     store.add_counter("Words", 1, 1)
     store.add_counter("Words", 1)
@@ -70,7 +67,6 @@ def test_stored_metrics_are_found_by_torchserves_keys() -> None:
 
 
 def test_each_value_is_reported_once(seen: list[Emission]) -> None:
-    """Each metric's value is reported once."""
     emit_metrics([Metric("n", 3, "ms", []), Metric("k", 4, None, [])])
 
     assert [(emission.name, emission.value, emission.unit) for emission in seen] == [

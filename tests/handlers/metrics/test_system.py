@@ -16,7 +16,6 @@ from modelserver_handlers.metrics.system import check_process_mem_usage, get_cpu
 
 @pytest.mark.usefixtures("ts_names")
 def test_the_machine_is_measured_by_the_old_module(caplog: pytest.LogCaptureFixture) -> None:
-    """``collect_all`` calls what a module has to measure and logs a line for each value."""
     module = importlib.import_module("ts.metrics.system_metrics")
     caplog.set_level("INFO")
     module.collect_all(module, 0)
@@ -61,7 +60,6 @@ class Driver:
 
 
 def test_gpus_are_measured_as_far_as_they_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that is lost hides no other, and utilisation that is not measured hides no memory."""
     driver = Driver()
     monkeypatch.setitem(sys.modules, "pynvml", driver)  # type: ignore[arg-type]
     monkeypatch.setattr(system, "system_metrics", [])
@@ -75,7 +73,6 @@ def test_gpus_are_measured_as_far_as_they_can_be(monkeypatch: pytest.MonkeyPatch
 
 
 def test_memory_of_processes_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """Known processes are logged with their bytes, ended ones are passed over."""
     caplog.set_level(logging.INFO)
     own = str(Path("/proc/self").resolve().name)
     check_process_mem_usage([f"{own}\n", "999999999"])

@@ -55,7 +55,6 @@ def used(net: nn.Module, *inputs: Any) -> bool:
 
 
 def test_installed_code_answers() -> None:
-    """A network with code is still itself, and uses it where gradients are off."""
     net = Net()
     install(net, fake())
     with torch.inference_mode():
@@ -82,7 +81,6 @@ def test_other_inputs_do_not_suit(value: Any) -> None:
 
 
 def test_code_may_be_for_lone_rows_or_several() -> None:
-    """Code may be for one of both only."""
     assert fake().suits(rows(1))
     assert fake().suits(rows(5))
     assert not fake(lone=False).suits(rows(1))
@@ -105,27 +103,22 @@ def test_rows_are_laid_out_first() -> None:
 
 @pytest.mark.parametrize("arguments", [{"backend": "eager"}, {"disable": True}])
 def test_other_settings_are_left_to_torch_compile(arguments: dict[str, Any]) -> None:
-    """What has no meaning ahead of time is not guessed at."""
     assert compile_ahead(Net(), arguments, SHAPE, 4, "fp32") is None
 
 
 def test_nothing_is_made_without_a_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a place to keep it, code is not made."""
     monkeypatch.setenv("MODELSERVER_CACHE", "off")
 
     assert compile_ahead(Net(), {}, SHAPE, 4, "fp32") is None
 
 
 def test_scripts_are_not_compiled() -> None:
-    """A script is compiled already."""
     script = torch.jit.trace(Net(), rows())
 
     assert compile_ahead(script, {}, SHAPE, 4, "fp32") is None
 
 
 def test_networks_that_cannot_be_exported_are_refused(caplog: pytest.LogCaptureFixture) -> None:
-    """A network that looks at its numbers is refused with a line that says why."""
-
     class Looking(Net):
         def forward(self, rows: torch.Tensor) -> torch.Tensor:
             return rows if float(rows.sum()) > 0 else -rows
@@ -140,7 +133,6 @@ def test_networks_that_cannot_be_exported_are_refused(caplog: pytest.LogCaptureF
 
 
 def test_other_threads_keep_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While code is made, what others set in the environment is theirs, and stays."""
     with ahead._intermediates_in("/none"):
         monkeypatch.setenv("MODELSERVER_SET_MEANWHILE", "yes")
         assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == "/none"
@@ -153,7 +145,6 @@ def test_other_threads_keep_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_killed_compilation_is_continued(
     own_cache: Path, monkeypatch: pytest.MonkeyPatch, is_broken: bool
 ) -> None:
-    """The next one finds what it had compiled; if that is of no use it starts anew. Nothing is left."""
     own_cache.mkdir(parents=True, mode=0o700)
     (own_cache / ".abc").mkdir()
     (own_cache / ".abc" / "kernel.so").touch()
@@ -180,7 +171,6 @@ def test_a_killed_compilation_is_continued(
 
 @NEEDS_COMPILER
 def test_code_is_not_used_for_lone_rows_where_its_outputs_differ(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the outputs of a single row are others, the code is for several only."""
     monkeypatch.setattr(ahead, "_make", lambda *_: lambda batch: batch.mean((2, 3)))
     compiled = compile_ahead(Peculiar(), {}, SHAPE, 4, "fp32")
 

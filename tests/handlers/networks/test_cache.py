@@ -22,7 +22,6 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_folder_is_the_users_alone(root: Path) -> None:
-    """It is made without rights for others."""
     folder = cache.cache_folder("weights")
 
     assert folder == root / "weights"
@@ -42,7 +41,6 @@ def test_a_folder_that_others_can_write_to_is_not_used(
 
 
 def test_a_link_is_not_followed(root: Path, tmp_path: Path) -> None:
-    """A link at the folder's place may lead anywhere."""
     (tmp_path / "elsewhere").mkdir(mode=0o700)
     root.mkdir(mode=0o700)
     (root / "weights").symlink_to(tmp_path / "elsewhere")
@@ -52,14 +50,12 @@ def test_a_link_is_not_followed(root: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("message", ["", "off"])
 def test_the_cache_can_be_off(message: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The environment can say that nothing shall be cached."""
     monkeypatch.setenv("MODELSERVER_CACHE", message)
 
     assert cache.cache_folder("weights") is None
 
 
 def test_the_users_cache_folder_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """XDG_CACHE_HOME counts, then the home; without a home there is no cache."""
     monkeypatch.delenv("MODELSERVER_CACHE", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
     by_xdg = cache.cache_folder("weights")
@@ -74,7 +70,6 @@ def test_the_users_cache_folder_is_used(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_a_folder_that_cannot_be_made_is_logged(root: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A file in its place is one line in the log."""
     caplog.set_level("INFO")
     root.write_text("a file")
 
@@ -83,7 +78,6 @@ def test_a_folder_that_cannot_be_made_is_logged(root: Path, caplog: pytest.LogCa
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
-    """Tensors come back mapped from the file."""
     path = tmp_path / "a.pt"
     cache.write(path, {"tensor": torch.arange(3), "list": [1, "two", None]})
     content = cache.read(path)
@@ -94,7 +88,6 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 
 
 def test_half_a_file_is_never_left(tmp_path: Path) -> None:
-    """A write that fails leaves nothing behind."""
     with pytest.raises(Exception, match="pickle"):
         cache.write(tmp_path / "a.pt", lambda: None)
 
@@ -103,7 +96,6 @@ def test_half_a_file_is_never_left(tmp_path: Path) -> None:
 
 
 def test_what_killed_processes_left_is_removed(root: Path) -> None:
-    """Hidden files and folders that nobody has written to for a day go when the folder is used next."""
     folder = cache.cache_folder("weights")
     assert folder is not None
     for name in (".old", ".new"):
@@ -120,7 +112,6 @@ def test_what_killed_processes_left_is_removed(root: Path) -> None:
 
 
 def test_the_longest_unused_go_first(tmp_path: Path) -> None:
-    """Files are removed until the rest is small enough; the newest stays in any case."""
     for age, name in enumerate(("new", "middle", "old")):
         file = tmp_path / f"{name}.pt"
         file.write_bytes(bytes(100))
@@ -135,7 +126,6 @@ def test_the_longest_unused_go_first(tmp_path: Path) -> None:
 
 
 def test_locks_are_held_one_at_a_time(tmp_path: Path) -> None:
-    """Nobody else gets a lock, not even a shared one, until the first has left."""
     path = tmp_path / "a.lock"
     with cache.locked(path), path.open() as second, pytest.raises(BlockingIOError):
         fcntl.flock(second, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -159,12 +149,10 @@ TENSORS = {"a": torch.arange(6.0).reshape(2, 3), "b": torch.tensor(3), "c": torc
     ],
 )
 def test_every_difference_counts(change: dict[str, Any]) -> None:
-    """Another shape, type, value or name gives another fingerprint."""
     assert fingerprint("net", TENSORS) != fingerprint("net", TENSORS | change)
 
 
 def test_the_rest_counts_too() -> None:
-    """So do the outline and what else is named; equal networks have equal ones, however they lie."""
     turned = TENSORS | {"a": TENSORS["a"].t().contiguous().t()}
 
     assert (

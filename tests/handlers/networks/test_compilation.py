@@ -39,7 +39,6 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 def test_settings_reach_torch_compile(
     pt2: Any, arguments: dict[str, Any], compiled: list[dict[str, Any]]
 ) -> None:
-    """Everything but ``enable`` goes to torch.compile; the legacy forms do too."""
     assert compile_model("model", {"pt2": pt2}) == "compiled"
     assert compiled == [arguments]
 
@@ -49,7 +48,6 @@ def test_settings_reach_torch_compile(
     [{}, {"pt2": None}, {"pt2": {"compile": {"enable": False}}}, {"pt2": {"export": {"aot_compile": True}}}],
 )
 def test_models_stay_without_compile(config: dict[str, Any], compiled: list[dict[str, Any]]) -> None:
-    """Without an enabled ``compile`` the model stays as it is."""
     assert compile_model("model", config) == "model"
     assert compiled == []
 
@@ -57,7 +55,6 @@ def test_models_stay_without_compile(config: dict[str, Any], compiled: list[dict
 def test_an_unknown_backend_is_a_warning(
     compiled: list[dict[str, Any]], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An unknown backend is a warning, and the model runs uncompiled."""
     assert compile_model("model", {"pt2": {"compile": {"enable": True, "backend": "warp"}}}) == "model"
     assert compiled == []
     assert "warp is not a supported backend" in caplog.text
@@ -66,8 +63,6 @@ def test_an_unknown_backend_is_a_warning(
 def test_a_failing_compilation_is_a_warning(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A failing compilation is a warning, and the model runs uncompiled."""
-
     def fail(_model: Any, **_arguments: Any) -> None:
         raise RuntimeError("no compiler")
 
@@ -79,13 +74,11 @@ def test_a_failing_compilation_is_a_warning(
 
 @pytest.mark.parametrize("pt2", [{"compile": {"backend": "inductor"}}, {"compile": True}, 3])
 def test_malformed_settings_stop_the_load(pt2: Any) -> None:
-    """Settings without ``enable``, or of another type, stop the load."""
     with pytest.raises(ModelLoadError, match="pt2"):
         compile_model("model", {"pt2": pt2})
 
 
 def test_backends_are_known() -> None:
-    """TorchServe's backends and those of the installed torch are known."""
     assert check_valid_pt2_backend("openvino")
     assert check_valid_pt2_backend("cudagraphs")
     assert not check_valid_pt2_backend("warp")

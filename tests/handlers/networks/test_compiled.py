@@ -84,7 +84,6 @@ def assert_computes_the_same(run: Any, *counts: int) -> None:
 
 
 def test_networks_are_compiled_once(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Code computes what the network does for every number of rows; the second time nothing is compiled."""
     monkeypatch.setenv("MODELSERVER_CACHE", str(made.cache))
     monkeypatch.setattr(ahead, "_make", lambda *_: pytest.fail("it was compiled again"))
     second = compile_ahead(Net(), FAST, SHAPE, 4, "fp32")
@@ -96,7 +95,6 @@ def test_networks_are_compiled_once(made: Made, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_broken_files_are_made_anew(made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What cannot be loaded is compiled again."""
     cache = tmp_path / "cache"
     (cache / "ahead").mkdir(parents=True, mode=0o700)
     cache.chmod(0o700)
@@ -115,7 +113,6 @@ def test_broken_files_are_made_anew(made: Made, tmp_path: Path, monkeypatch: pyt
 
 
 def test_ready_networks_use_the_code_for_batches(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
-    """``pt2`` gives batches the code, and lone rows the optimised network; numbers stay."""
     monkeypatch.setenv("MODELSERVER_CACHE", str(made.cache))
     net = Net()
     document = {"pt2": {"compile": {"enable": True, **FAST}}, "precision": "fp32"}
@@ -130,13 +127,11 @@ def test_ready_networks_use_the_code_for_batches(made: Made, monkeypatch: pytest
 
 
 def test_compiled_package_computes_the_same(made: Made) -> None:
-    """A package that AOTInductor compiled is distinguished from an exported program and computes the same."""
     assert_computes_the_same(load_exported(made.package, CPU), 3)
 
 
 @pytest.mark.usefixtures("gpus")
 def test_worker_with_a_gpu_serves_a_package_for_processors(made: Made, make_context: Any) -> None:
-    """On the processor, and the description warns of that."""
     handler, context = BaseHandler(), make_context(made.package.parent, serializedFile="net.pt2")
     context.system_properties["gpu_id"] = 0
     handler.initialize(context)
@@ -149,5 +144,4 @@ def test_worker_with_a_gpu_serves_a_package_for_processors(made: Made, make_cont
 
 
 def test_compiled_library_computes_the_same(made: Made) -> None:
-    """A library that AOTInductor compiled, as archives for TorchServe hold it, computes the same."""
     assert_computes_the_same(load_compiled_library(made.library, "cpu"), 3)

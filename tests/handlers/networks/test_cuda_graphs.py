@@ -38,13 +38,11 @@ def played(size: int, replayed: list[int]) -> GraphRecording:
     ("largest", "sizes"), [(1, (1,)), (2, (1, 2)), (6, (1, 2, 4, 6)), (8, (1, 2, 4, 8)), (9, (1, 2, 4, 8, 9))]
 )
 def test_sizes_are_powers_of_two(largest: int, sizes: tuple[int, ...]) -> None:
-    """Powers of two, and the largest batch itself."""
     assert batch_sizes(largest) == sizes
 
 
 @pytest.mark.parametrize(("rows", "size"), [(1, 1), (2, 2), (3, 4), (4, 4)])
 def test_the_next_larger_size_is_replayed(rows: int, size: int) -> None:
-    """A batch gets as many answers as it has rows, its own ones, and they outlive the next replay."""
     replayed: list[int] = []
     graphs = BatchGraphs({each: played(each, replayed) for each in (4, 1, 2)})
     batch = torch.arange(rows * 3.0).view(rows, 3)
@@ -71,7 +69,6 @@ def test_the_next_larger_size_is_replayed(rows: int, size: int) -> None:
     ids=["too many", "none", "shape", "type", "device", "gradients", "no tensor"],
 )
 def test_other_batches_do_not_fit(batch: Any) -> None:
-    """Other batches are for the network itself."""
     assert not BatchGraphs({4: played(4, [])}).fits(batch)
 
 
@@ -86,7 +83,6 @@ def record(inference: Any, messages: list[str] | None = None) -> BatchGraphs | N
 
 
 def test_sizes_are_recorded_after_measuring(gpus: SimulatedGpus) -> None:
-    """Each size is recorded with algorithms that were measured; after that, nothing is measured."""
     measured: list[tuple[int, bool, bool]] = []
 
     def inference(batch: torch.Tensor) -> torch.Tensor:
@@ -133,7 +129,6 @@ def falling(error: Exception) -> Callable[[torch.Tensor], torch.Tensor]:
 def test_networks_that_cannot_be_recorded_run_without(
     inference: Any, reason: str, keeps_stream: bool, gpus: SimulatedGpus
 ) -> None:
-    """The network then runs without, after one warning, on the stream that was the current one before."""
     gpus.keeps_stream = keeps_stream
     stream = torch.cuda.current_stream(GPU)
     messages: list[str] = []
@@ -170,7 +165,6 @@ def test_an_old_torch_loads_again_after_failures(monkeypatch: pytest.MonkeyPatch
 def test_any_torch_goes_on_where_nothing_was_recorded(
     version: str, inference: Any, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After what fails before, and where torch is older than those that are supported."""
     monkeypatch.setattr(torch, "__version__", TorchVersion(version))
     warnings: list[str] = []
 
@@ -179,8 +173,6 @@ def test_any_torch_goes_on_where_nothing_was_recorded(
 
 
 def test_a_gpu_that_fails_loads_again(gpus: SimulatedGpus) -> None:
-    """CUDA is of no use in this process any more: another one loads the model."""
-
     def inference(batch: torch.Tensor) -> torch.Tensor:
         gpus.fail("CUDA error: an illegal memory access was encountered")
         gpus.launch()
@@ -192,7 +184,6 @@ def test_a_gpu_that_fails_loads_again(gpus: SimulatedGpus) -> None:
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_replaying_a_real_recording_matches_the_network() -> None:
-    """A real recording computes what the network does."""
     device = torch.device("cuda")
     network = torch.nn.Conv2d(3, 4, 3).to(device).eval()
 

@@ -32,7 +32,6 @@ def no_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_model_without_a_gpu_is_on_the_cpu(gpus: SimulatedGpus) -> None:
-    """No GPU of the machine is used."""
     assert choose_device(None) == ("cpu", torch.device("cpu"))
     assert gpus.calls == []
 
@@ -58,7 +57,6 @@ def test_the_gpu_is_the_current_device_of_all_threads(gpus: SimulatedGpus) -> No
 
 @pytest.mark.usefixtures("no_cuda")
 def test_apples_gpus_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are used if torch has no CUDA device."""
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
 
     assert choose_device(0) == ("mps", torch.device("mps"))
@@ -66,7 +64,6 @@ def test_apples_gpus_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("no_cuda")
 def test_a_torch_for_cpus_runs_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    """There is a warning with the reason."""
     monkeypatch.setattr(torch.version, "cuda", None)
     warnings: list[str] = []
 
@@ -79,7 +76,6 @@ def test_a_torch_for_cpus_runs_there(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_gpu_that_is_lost_is_an_error(
     gpus: SimulatedGpus, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """It names GPU, reason, driver and what torch was built for; CUDA_VISIBLE_DEVICES, if that is set."""
     version = tmp_path / "version"
     version.write_text(
         "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.158.01  Release Build  (dvs-builder)\n"
@@ -100,8 +96,6 @@ def test_a_gpu_that_is_lost_is_an_error(
 
 @pytest.mark.usefixtures("no_cuda")
 def test_an_old_driver_is_named_as_torch_does(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """torch's own line says which driver it found, and what to do."""
-
     def fail() -> None:
         raise RuntimeError(f"{OLD_DRIVER}.\nMore of it.")
 
@@ -120,7 +114,6 @@ def test_an_old_driver_is_named_as_torch_does(monkeypatch: pytest.MonkeyPatch, t
 
 @pytest.mark.usefixtures("no_cuda")
 def test_this_machine_has_no_gpu() -> None:
-    """torch's words for it, without a simulation: an error where torch was built for CUDA."""
     if torch.version.cuda is None or torch.backends.mps.is_available():
         pytest.skip("torch is not built for CUDA")
     with pytest.raises(GpuNotUsable, match="GPU 0 was assigned and cannot be used: "):
@@ -128,15 +121,12 @@ def test_this_machine_has_no_gpu() -> None:
 
 
 def test_a_number_beyond_cudas_is_refused(gpus: SimulatedGpus) -> None:
-    """The error says how many there are."""
     gpus.count = 2
     with pytest.raises(GpuNotUsable, match=r"GPU 2 .* cannot be used: CUDA shows this process only 2, numbe"):
         choose_device(2)
 
 
 def test_a_gpu_that_fell_off_the_bus_is_refused(gpus: SimulatedGpus, monkeypatch: pytest.MonkeyPatch) -> None:
-    """CUDA counts it and cannot use it: no thread tries that again."""
-
     def fail(_device: int) -> None:
         raise RuntimeError("CUDA error: unspecified launch failure\nCompile with TORCH_USE_CUDA_DSA")
 
@@ -164,7 +154,6 @@ print(faults())
 @pytest.mark.slow  # imports torch in new processes
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc's behaviour")
 def test_memory_is_reused() -> None:
-    """Tensors of 24 MB are put where the last one was, unless the user has decided otherwise."""
     environment = {"PYTHONPATH": ":".join(sys.path), "THP_MEM_ALLOC_ENABLE": "0"}
     processes = [
         subprocess.Popen(

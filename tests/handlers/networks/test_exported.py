@@ -54,13 +54,11 @@ class Both(torch.nn.Module):
     ],
 )
 def test_rows_are_fixed_by_shapes(shapes: list[tuple[Any, ...]], rows: int | None) -> None:
-    """All inputs have the same first size, which is a number."""
     assert fixed_rows(shapes) == rows
 
 
 @pytest.mark.parametrize("rows", [1, 3])
 def test_any_number_of_rows_is_computed_by_a_program(tmp_path: Path, rows: int) -> None:
-    """It does so in parts; what fills up the last part is in no output."""
     program = torch.export.export(Both(), (torch.zeros(rows, 2), torch.zeros(rows)))
     torch.export.save(program, tmp_path / "both.pt2")
     network = load_exported(tmp_path / "both.pt2", torch.device("cpu"))
@@ -78,7 +76,6 @@ def test_any_number_of_rows_is_computed_by_a_program(tmp_path: Path, rows: int) 
 def test_the_description_warns(
     tmp_path: Path, make_context: Any, begin: Any, rows: int | None, warns: bool
 ) -> None:
-    """A program for a fixed number of rows serves batches of another size, and says that it splits them."""
     dynamic = None if rows else ({0: torch.export.Dim("rows", min=2)},)
     program = torch.export.export(torch.nn.ReLU(), (torch.zeros(rows or 2, 1),), dynamic_shapes=dynamic)
     torch.export.save(program, tmp_path / "relu.pt2")
@@ -93,8 +90,6 @@ def test_the_description_warns(
 
 
 def test_any_number_of_rows_is_computed_by_an_onnx_model() -> None:
-    """The shapes of its inputs say for how many rows it was exported."""
-
     class Session:
         class _Entry:
             name, type, shape = "x", "tensor(float)", [2, 1]
@@ -113,8 +108,6 @@ def test_any_number_of_rows_is_computed_by_an_onnx_model() -> None:
 
 
 def test_named_inputs_and_others_are_passed_on() -> None:
-    """Only tensors are split; each part gets the same numbers."""
-
     def run(x: torch.Tensor, *, y: torch.Tensor, factor: int) -> dict[str, torch.Tensor]:
         assert len(x) == len(y) == 2
         return {"sum": x + factor * y}
@@ -125,7 +118,6 @@ def test_named_inputs_and_others_are_passed_on() -> None:
 
 
 def test_outputs_without_rows_are_an_error() -> None:
-    """They cannot be joined; a batch of exactly the fixed number of rows is computed as it is."""
     assert in_parts(torch.sum, 2, (torch.ones(2, 2),), {}) == 4
     with pytest.raises(ValueError, match="no row for each of the 2 rows"):
         in_parts(torch.sum, 2, (torch.ones(3, 2),), {})
@@ -160,7 +152,6 @@ def test_a_model_is_served_by_the_base_handler(model: Path, make_context: Any, b
 
 
 def test_several_outputs_are_a_tuple(model: Path) -> None:
-    """Inputs in order, of any type that can be converted; several outputs are a tuple."""
     network = OnnxNetwork(setup_ort_session(str(model / "both.onnx"), "cpu"))
     total, rest = network(torch.tensor([[1, 2]]), torch.tensor([[3.0, 5.0]], requires_grad=True))
 
@@ -170,14 +161,12 @@ def test_several_outputs_are_a_tuple(model: Path) -> None:
 
 
 def test_sessions_use_the_workers_cores(model: Path) -> None:
-    """As many threads as torch has, not all of the machine's."""
     session = setup_ort_session(str(model / "relu.onnx"), "cpu")
 
     assert session.get_session_options().intra_op_num_threads == torch.get_num_threads()
 
 
 def test_files_that_are_no_model_are_named(model: Path) -> None:
-    """A missing and a broken file are named."""
     (model / "broken.onnx").write_bytes(b"nothing")
 
     with pytest.raises(ModelLoadError, match=r"Missing the none\.onnx file"):
@@ -187,7 +176,6 @@ def test_files_that_are_no_model_are_named(model: Path) -> None:
 
 
 def test_missing_onnxruntime_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error says what to install."""
     (tmp_path / "m.onnx").write_bytes(b"")
     monkeypatch.setattr(exported_module, "ONNX_AVAILABLE", False)
 
@@ -308,7 +296,6 @@ def test_a_handlers_own_session_is_on_the_gpu_that_torch_uses(runtime: GpuRuntim
 
 
 def test_tensors_on_the_gpu_stay_there(runtime: GpuRuntime, gpus: SimulatedGpus, model: Path) -> None:
-    """onnxruntime gets their addresses once they are complete, and its outputs are used where they are."""
     network = OnnxNetwork(setup_ort_session(str(model / "both.onnx"), "cuda", 1), SECOND)
     x, y = torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 5.0]])
     total, rest = network(x, y)
@@ -325,7 +312,6 @@ def test_tensors_on_the_gpu_stay_there(runtime: GpuRuntime, gpus: SimulatedGpus,
 
 @pytest.mark.usefixtures("runtime")
 def test_bound_tensors_may_have_other_types_and_strides(model: Path) -> None:
-    """What is bound is what the model computes with."""
     network = OnnxNetwork(setup_ort_session(str(model / "both.onnx"), "cuda", 1), SECOND)
     turned = torch.tensor([[1, 2], [3, 4], [5, 6]]).double().t().contiguous().t()
     total, _ = network(turned, torch.ones(3, 4)[:, ::2])
@@ -336,7 +322,6 @@ def test_bound_tensors_may_have_other_types_and_strides(model: Path) -> None:
 
 @pytest.mark.usefixtures("runtime")
 def test_bound_booleans_stay_booleans(model: Path) -> None:
-    """They come out as booleans, as from a session on a processor."""
     onnx: Any = import_module("onnx")
     helper, kinds = onnx.helper, onnx.TensorProto
     x = helper.make_tensor_value_info("x", kinds.BOOL, ["n"])
@@ -373,7 +358,6 @@ def test_onnxruntime_without_the_gpu_does_not_load(
     monkeypatch: pytest.MonkeyPatch,
     make_context: Any,
 ) -> None:
-    """A worker with a GPU does not compute on the processor in silence; the error says what to do."""
     runtime = GpuRuntime(available, used)
     monkeypatch.setitem(sys.modules, "onnxruntime", runtime)  # type: ignore[arg-type]
     context = make_context(model, serializedFile="relu.onnx")
@@ -389,7 +373,6 @@ def test_onnxruntime_without_the_gpu_does_not_load(
 def test_models_are_warmed_up(
     warmup: bool, sizes: list[int], runtime: GpuRuntime, model: Path, make_context: Any
 ) -> None:
-    """With batches of the sizes that requests bring, whose rows the model itself describes."""
     context = make_context(model, {"handler": {"warmup": warmup}}, serializedFile="relu.onnx")
     context.system_properties["gpu_id"] = 0
     BaseHandler().initialize(context)
@@ -411,8 +394,6 @@ def test_models_are_warmed_up(
     ],
 )
 def test_shapes_of_rows_are_known(shapes: list[list[Any]], kind: str, expected: Any) -> None:
-    """Known where the model has one input of floats with one shape."""
-
     class Session:
         def get_inputs(self) -> list[Any]:
             return [SimpleNamespace(name="x", type=kind, shape=shape) for shape in shapes]
@@ -461,7 +442,6 @@ def signature(kind: type[BaseHandler], network: Any) -> Any:
 
 
 def test_a_program_declares_its_tensors(exported: Any) -> None:
-    """The inputs have the names of ``forward``'s arguments; outputs have those in responses."""
     result = signature(BaseHandler, exported)
 
     assert result.inputs.tensors == (("x", "FP32", (-1, 3)), ("y", "INT64", (-1,)))
@@ -469,7 +449,6 @@ def test_a_program_declares_its_tensors(exported: Any) -> None:
 
 
 def test_a_graph_declares_its_tensors() -> None:
-    """Sizes without a number are any."""
     result = signature(BaseHandler, OnnxNetwork(Session()))
 
     assert result.inputs.tensors == (("picture", "FP32", (-1, 3, -1, 8)),)
@@ -477,7 +456,6 @@ def test_a_graph_declares_its_tensors() -> None:
 
 
 def test_a_handler_of_ones_own_declares_nothing_of_it(exported: Any) -> None:
-    """A class that changes inputs or outputs has others than the file; other networks declare none."""
     assert signature(Own, exported) is None
     assert signature(Counting, exported).outputs.tensors == ()
     assert signature(BaseHandler, torch.nn.Linear(1, 1)) is None

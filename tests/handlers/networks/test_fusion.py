@@ -30,7 +30,6 @@ class Chancy(Block):
 
 
 def test_layers_are_joined() -> None:
-    """Norm, sum and activations of a block are parts of its two convolutions."""
     fast = settled(Block())
     optimize(fast, SHAPE)
     assert isinstance(fast.forward, FastForward)
@@ -42,7 +41,6 @@ def test_layers_are_joined() -> None:
 
 
 def test_sums_are_joined(small_resnet: nn.Module) -> None:
-    """Nothing is left of a ResNet but convolutions, pooling and the last layer."""
     fast = copy.deepcopy(small_resnet)
     optimize(fast, (3, 64, 64))
     assert isinstance(fast.forward, FastForward)
@@ -66,7 +64,6 @@ def test_sums_are_joined(small_resnet: nn.Module) -> None:
 def test_networks_that_cannot_be_joined_are_left_alone(
     model: Any, reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What cannot be traced, compared or joined stays as it is, and the log says why."""
     if isinstance(model, nn.Module):
         model.eval()
 

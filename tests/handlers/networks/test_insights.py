@@ -36,7 +36,6 @@ class Bag(nn.Module):
 
 
 def test_pictures_have_captums_attributions() -> None:
-    """Integrated gradients of a small network are Captum's with as many steps, to 1e-5."""
     captum = pytest.importorskip("captum.attr")
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 5)).eval()
@@ -50,7 +49,6 @@ def test_pictures_have_captums_attributions() -> None:
 
 @pytest.mark.parametrize("mode", ["mean", "sum"])
 def test_words_have_captums_attributions(mode: str) -> None:
-    """What a word adds is what Captum says of its embedding, to 1e-5."""
     captum = pytest.importorskip("captum.attr")
     model = Bag(mode)
     ids, offsets = torch.tensor([1, 5, 5, 7, 0, 2]), torch.tensor([0, 4])
@@ -69,7 +67,6 @@ def test_words_have_captums_attributions(mode: str) -> None:
 
 
 def test_no_hook_stays() -> None:
-    """A network that fails while it is looked into is left as it was."""
     model = Bag()
     ids, offsets = torch.tensor([1]), torch.tensor([0])
 
@@ -83,7 +80,6 @@ def test_no_hook_stays() -> None:
 
 
 def test_the_embedding_is_found() -> None:
-    """By its name, else by its kind; a scripted network shows none."""
     model = Bag()
 
     assert find_embedding(model) is model.bag
@@ -94,7 +90,6 @@ def test_the_embedding_is_found() -> None:
 
 
 def test_without_captum_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If Captum is needed but not installed, the error says how to install it."""
     monkeypatch.setitem(sys.modules, "captum.attr", None)
 
     with pytest.raises(PredictionException, match=r"pip install 'modelserver\[explain\]'") as refusal:
@@ -103,7 +98,6 @@ def test_without_captum_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_handlers_of_ones_own_get_captums_objects() -> None:
-    """``self.ig`` and ``self.lig`` are there as in TorchServe, and may be replaced."""
     captum = pytest.importorskip("captum.attr")
     vision, text = VisionHandler(), TextHandler()
     vision.model, text.model = nn.Linear(2, 2), Bag()
@@ -118,7 +112,6 @@ def test_handlers_of_ones_own_get_captums_objects() -> None:
 
 
 def test_linear_model_is_exact() -> None:
-    """For a linear model the attribution is weight times input, for one target or one per row."""
     weight = torch.tensor([[1.0, 2.0], [3.0, -4.0]])
     rows = torch.tensor([[1.0, 1.0], [2.0, 5.0]])
 

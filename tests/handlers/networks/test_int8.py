@@ -92,7 +92,6 @@ def as_expected(layer: QuantisedLayer, expected: torch.Tensor, *inputs: torch.Te
 
 @pytest.mark.parametrize(("low", "high"), [(-1.0, 3.0), (0.5, 2.0), (-3.0, -1.0)])
 def test_a_scale_holds_its_range_and_zero(low: float, high: float) -> None:
-    """Numbers of the range come back to within half a step, and zero exactly."""
     scale = Scale.of(low, high)
     values = torch.tensor([low, 0.0, high])
     actual = Dequantise(scale)(Quantise(scale)(values))
@@ -103,12 +102,10 @@ def test_a_scale_holds_its_range_and_zero(low: float, high: float) -> None:
 
 
 def test_a_scale_of_zeros_has_a_step() -> None:
-    """A value that is always zero has some step."""
     assert Scale.of(0.0, 0.0) == Scale(1.0, 0)
 
 
 def test_values_beyond_the_range_are_clamped() -> None:
-    """What the calibration set did not have becomes the smallest or largest value, in the input's layout."""
     actual = Quantise(Scale.of(-1.0, 1.0))(100 * numbers(2, 3, 4, 4))
 
     assert (int(actual.min()), int(actual.max())) == (0, top())
@@ -128,14 +125,12 @@ def test_activations_have_7_bits_without_vnni(
 
 @pytest.mark.parametrize(("capability", "able"), [("DEFAULT", False), ("AVX2", True), ("AVX512", True)])
 def test_processors_need_avx2(capability: str, able: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """AVX2 is the least."""
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
 
     assert int8.is_able() is able
 
 
 def test_weights_have_a_scale_for_each_output() -> None:
-    """A small row beside a large one keeps its precision, and one of zeros is no problem."""
     rows = torch.stack([numbers(16) * 1000, numbers(16) / 1000, torch.zeros(16)])
     weight = Weight.of(rows)
 
@@ -148,7 +143,6 @@ def test_weights_have_a_scale_for_each_output() -> None:
 @pytest.mark.parametrize("groups", [1, 8])
 @pytest.mark.parametrize("out", [None, Scale.of(-6.0, 6.0)])
 def test_convolutions_match_their_plain_ones(activation: Any, groups: int, out: Scale | None) -> None:
-    """Convolutions, depthwise ones too, with their activation, to float32 and to 8 bits."""
     plain = plain_convolution(activation, groups)
     rows = numbers(2, 8, 5, 5)
 
@@ -159,7 +153,6 @@ def test_convolutions_match_their_plain_ones(activation: Any, groups: int, out: 
 @pytest.mark.parametrize("activation", [NONE, RELU])
 @pytest.mark.parametrize("in_place", [False, True])
 def test_a_second_term_is_added(activation: Activation, in_place: bool) -> None:
-    """A second term is added, and overwritten only where that is allowed."""
     plain = plain_convolution(activation, adds=True)
     rows, other = numbers(2, 8, 5, 5), numbers(2, 8, 5, 5, seed=5)
     expected = plain(rows, other)
@@ -178,7 +171,6 @@ def test_a_second_term_is_added(activation: Activation, in_place: bool) -> None:
 
 @needs_int8
 def test_a_second_term_may_have_any_layout() -> None:
-    """A second term may have any layout, as other operators make it."""
     plain = plain_convolution(RELU, adds=True)
     rows, other = numbers(2, 8, 5, 5), numbers(2, 8, 5, 5, seed=5)
     expected = plain(rows, other)
@@ -192,7 +184,6 @@ def test_a_second_term_may_have_any_layout() -> None:
 @pytest.mark.parametrize("shape", [(3, 16), (2, 5, 16), (2, 3, 4, 16)])
 @pytest.mark.parametrize("biased", [True, False])
 def test_linear_layers_match_their_plain_ones(shape: tuple[int, ...], biased: bool) -> None:
-    """Inputs of any number of dimensions, with and without a bias."""
     plain = nn.Linear(16, 6, bias=biased).requires_grad_(False)
     plain.weight.copy_(numbers(6, 16, seed=4))
     weight = Weight.of(plain.weight)
@@ -208,7 +199,6 @@ def test_linear_layers_match_their_plain_ones(shape: tuple[int, ...], biased: bo
     "pool", [nn.MaxPool2d(2), nn.MaxPool2d(3, 2, 1), nn.MaxPool2d((2, 1), ceil_mode=True)]
 )
 def test_pools_match_their_plain_ones(pool: nn.MaxPool2d) -> None:
-    """The largest value is the same in 8 bits."""
     values = Quantise(INTO)(numbers(2, 8, 7, 7))
     expected = pool(values.float()).to(torch.uint8)
 
@@ -243,7 +233,6 @@ def close(model: nn.Module, rows: torch.Tensor) -> bool:
 
 @needs_int8
 def test_accuracy_stays_within_a_percent(reader: nn.Module) -> None:
-    """Digits that the network never saw are read as well as before, within 1 %."""
     assert accuracy(reader, held_out()) > 0.9
     assert abs(accuracy(in_int8(reader), held_out()) - accuracy(reader, held_out())) < 0.01
 
@@ -251,7 +240,6 @@ def test_accuracy_stays_within_a_percent(reader: nn.Module) -> None:
 @needs_int8
 @pytest.mark.parametrize("size", [1, 8, 20])
 def test_rows_do_not_depend_on_their_batch(reader: nn.Module, size: int) -> None:
-    """Each row is answered as it is alone, in batches of any size."""
     fast = in_int8(reader)
     rows = held_out().pictures[:size]
     alone = torch.cat([outputs(fast, row[None]) for row in rows])
@@ -262,7 +250,6 @@ def test_rows_do_not_depend_on_their_batch(reader: nn.Module, size: int) -> None
 
 @needs_int8
 def test_one_line_of_the_log_has_the_agreement(reader: nn.Module, caplog: pytest.LogCaptureFixture) -> None:
-    """One line of the log has the agreement, the largest difference, and 7 bits if there are no more."""
     caplog.set_level("INFO")
     words = quantise(copy.deepcopy(reader), calibration_set(), 8)
     (line,) = (message for message in caplog.messages if "int8" in message)
@@ -371,7 +358,6 @@ def lenient(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("lenient")
 @pytest.mark.parametrize(("network", "written"), [(Stored, [False]), (Chain, [True, True])])
 def test_sums_are_written_in_place_where_allowed(network: type[nn.Module], written: list[bool]) -> None:
-    """A sum is written over its second term only where nothing uses that afterwards."""
     torch.manual_seed(0)
     model = network().eval()
     rows = calibration_set()[:16]
@@ -387,7 +373,6 @@ def test_sums_are_written_in_place_where_allowed(network: type[nn.Module], writt
 @pytest.mark.usefixtures("lenient")
 @pytest.mark.parametrize("network", [Words, Double])
 def test_unusual_layers_keep_their_numbers(network: type[nn.Module]) -> None:
-    """Layers used twice, or on several vectors of a row; those of other types stay as they are."""
     torch.manual_seed(0)
 
     assert close(network().eval(), calibration_set()[:16])
@@ -396,13 +381,11 @@ def test_unusual_layers_keep_their_numbers(network: type[nn.Module]) -> None:
 @needs_int8
 @pytest.mark.usefixtures("lenient")
 def test_a_block_with_groups_keeps_its_numbers() -> None:
-    """A sum after a convolution with groups is done apart from it."""
     assert close(settled(Block()), pictures(16))
 
 
 @needs_int8
 def test_outputs_keep_their_form() -> None:
-    """Outputs keep their form, and every pixel's class counts."""
     torch.manual_seed(0)
     model = Several().eval()
     rows = calibration_set()
@@ -418,7 +401,6 @@ def test_outputs_keep_their_form() -> None:
 
 @needs_int8
 def test_gradients_and_other_inputs_get_the_own_forward(reader: nn.Module) -> None:
-    """With gradients, float64 or a training network, the network's own forward runs."""
     fast = in_int8(reader)
     rows = held_out().pictures[:2]
     with torch.no_grad():
@@ -434,7 +416,6 @@ def test_gradients_and_other_inputs_get_the_own_forward(reader: nn.Module) -> No
 
 @needs_int8
 def test_inputs_of_a_wrong_shape_get_the_own_error(reader: nn.Module) -> None:
-    """Clients get the error of the network, not that of its layers in 8 bits."""
     fast = in_int8(reader)
     with pytest.raises(RuntimeError) as own:
         outputs(reader, torch.zeros(2, 3, 8, 8))
@@ -449,7 +430,6 @@ def test_inputs_of_a_wrong_shape_get_the_own_error(reader: nn.Module) -> None:
 def test_a_failed_batch_is_computed_by_the_own_layers(
     reader: nn.Module, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is computed by the network's own layers, and the log says so."""
     fast = in_int8(reader)
     rows = held_out().pictures[:2]
 
@@ -467,7 +447,6 @@ def test_a_failed_batch_is_computed_by_the_own_layers(
 
 @needs_int8
 def test_disagreeing_networks_are_refused(caplog: pytest.LogCaptureFixture) -> None:
-    """Where classes disagree it is refused, and the layer that costs most is named as in the network."""
     torch.manual_seed(3)
     model = Residual().eval()
     with torch.no_grad():
@@ -482,7 +461,6 @@ def test_disagreeing_networks_are_refused(caplog: pytest.LogCaptureFixture) -> N
 
 @needs_int8
 def test_a_refusal_is_found_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other workers read it in the cache."""
     torch.manual_seed(3)
     monkeypatch.setattr(int8, "AGREEMENT", 1.1)
     model = Residual().eval()
@@ -494,9 +472,6 @@ def test_a_refusal_is_found_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @needs_int8
 def test_other_networks_are_left_alone(reader: nn.Module) -> None:
-    """Hooks, training mode and exported programs are the author's; so is what cannot be traced, or has no
-    such layers.
-    """
     hooked, training = copy.deepcopy(reader), copy.deepcopy(reader).train()
     hooked.register_forward_hook(lambda *_: None)
 
@@ -518,7 +493,6 @@ def test_other_networks_are_left_alone(reader: nn.Module) -> None:
     ],
 )
 def test_bad_calibration_sets_are_refused(reader: nn.Module, rows: torch.Tensor, reason: str) -> None:
-    """Rows that the network cannot take say why."""
     assert reason in refused(copy.deepcopy(reader), rows)
 
 
@@ -529,7 +503,6 @@ def test_bad_calibration_sets_are_refused(reader: nn.Module, rows: torch.Tensor,
 def test_weights_come_from_the_cache(
     reader: nn.Module, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A second worker maps what the first one made, and computes the same."""
     first = in_int8(reader)
     (file,) = folder.glob("*.pt")
     monkeypatch.setattr(Int8Plan, "make", None)
@@ -586,7 +559,6 @@ def why_not(archive: Path, name: str) -> str:
     [("samples", [0, 1, 2]), ("samples/", [0, 1, 2]), ("samples/*.png", [0, 1, 2]), ("samples/1.png", [1])],
 )
 def test_files_are_prepared_like_requests(archive: Path, name: str, shades: list[int]) -> None:
-    """A folder, a pattern or a path names them; they come in the order of their names."""
     rows = calibration_rows(archive, name, prepare)
 
     assert rows.shape == (len(shades), 4, 4)
@@ -594,7 +566,6 @@ def test_files_are_prepared_like_requests(archive: Path, name: str, shades: list
 
 
 def test_a_broken_picture_is_left_out(archive: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """It is left out and named, and the others count."""
     (archive / "samples" / "0.png").write_bytes(picture(0)[:40])
     (archive / "samples" / "more").mkdir()
 
@@ -603,7 +574,6 @@ def test_a_broken_picture_is_left_out(archive: Path, caplog: pytest.LogCaptureFi
 
 
 def test_rows_of_arrays_are_inputs(archive: Path) -> None:
-    """Each row of a .npy file is an input as it is, in float32."""
     numpy.save(archive / "rows.npy", numpy.arange(6.0).reshape(2, 3))
     rows = calibration_rows(archive, "rows.npy", prepare)
 
@@ -612,14 +582,12 @@ def test_rows_of_arrays_are_inputs(archive: Path) -> None:
 
 
 def test_elements_of_json_are_prepared(archive: Path) -> None:
-    """Each element of a list in a .json file is prepared like a request."""
     (archive / "rows.json").write_text(json.dumps([[1, 2], [3, 4]]))
 
     assert calibration_rows(archive, "rows.json", prepare).tolist() == [[1, 2], [3, 4]]
 
 
 def test_rows_beyond_the_limit_are_left_out(archive: Path) -> None:
-    """Loading does not take for ever: the first rows are enough."""
     numpy.save(archive / "a.npy", numpy.zeros((MOST_ROWS - 1, 2)))
     numpy.save(archive / "b.npy", numpy.ones((1_000, 2)))
     rows = calibration_rows(archive, "*.npy", prepare)
@@ -651,7 +619,6 @@ def test_sets_that_there_are_not_are_named(archive: Path, name: str, reason: str
 
 
 def test_different_shapes_are_refused(archive: Path) -> None:
-    """Rows of one set have one shape."""
     (archive / "samples" / "3.png").write_bytes(picture(0, side=5))
 
     assert "different shapes: [(4, 4), (5, 5)]" in why_not(archive, "samples")
@@ -659,21 +626,18 @@ def test_different_shapes_are_refused(archive: Path) -> None:
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"[[1], [", b'[["a"]]', b"[]"])
 def test_broken_files_are_refused(archive: Path, content: bytes) -> None:
-    """A set all of whose files are broken is none."""
     (archive / "rows.json").write_bytes(content)
 
     assert why_not(archive, "rows.json") == "the calibration set 'rows.json' has no file that can be read"
 
 
 def test_files_that_cannot_be_prepared_are_left_out(archive: Path) -> None:
-    """A handler that rejects a file, or makes no tensor of it, leaves it out."""
     for made in (torch.empty(0), [1, 2]):
         with pytest.raises(NotInt8Error, match="no file that can be read"):
             calibration_rows(archive, "samples", lambda _rows, made=made: made)
 
 
 def test_arrays_of_objects_are_not_loaded(archive: Path) -> None:
-    """Files of a set run no code."""
     numpy.save(archive / "rows.npy", numpy.array([{"a": 1}], dtype=object), allow_pickle=True)
 
     assert "no file that can be read" in why_not(archive, "rows.npy")

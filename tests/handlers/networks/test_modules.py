@@ -26,7 +26,6 @@ def forget_modules() -> Iterator[None]:
 
 
 def test_imported_once_under_its_name(tmp_path: Path) -> None:
-    """A file becomes the module of its name, and stays the same one."""
     (tmp_path / "some_model_file.py").write_text("class Net: pass")
     module = import_file(tmp_path / "some_model_file.py")
 
@@ -36,7 +35,6 @@ def test_imported_once_under_its_name(tmp_path: Path) -> None:
 
 
 def test_a_taken_name_is_left_alone(tmp_path: Path) -> None:
-    """A file called random.py is imported and does not replace the standard library's."""
     (tmp_path / "random.py").write_text("class Net: pass")
     module = import_file(tmp_path / "random.py")
 
@@ -62,7 +60,6 @@ def test_a_failing_file_is_not_kept(tmp_path: Path) -> None:
 
 
 def test_only_own_classes_are_listed(tmp_path: Path) -> None:
-    """Classes are the module's own, sorted by name; a caller can restrict them to one parent."""
     path = tmp_path / "classes_file.py"
     path.write_text("from pathlib import Path\nclass B(dict): pass\nclass A: pass")
     module = import_file(path)

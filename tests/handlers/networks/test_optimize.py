@@ -94,7 +94,6 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     "activation", [nn.ReLU(), nn.ReLU6(), nn.SiLU(), nn.Hardswish(), nn.Tanh(), torch.relu]
 )
 def test_optimised_networks_compute_the_same_numbers(activation: Any) -> None:
-    """Outputs of every batch size are the plain network's to 1e-4 of the largest."""
     plain = settled(Block(activation))
     fast = copy.deepcopy(plain)
 
@@ -105,7 +104,6 @@ def test_optimised_networks_compute_the_same_numbers(activation: Any) -> None:
 
 @pytest.mark.parametrize("network", [Reused, Branches, Broadcast, Viewing, Chain])
 def test_unusual_networks_keep_their_numbers(network: type[nn.Module]) -> None:
-    """Where layers cannot be joined they are not, and the numbers stay."""
     plain = settled(network())
     fast = copy.deepcopy(plain)
     optimize(fast, SHAPE)
@@ -114,7 +112,6 @@ def test_unusual_networks_keep_their_numbers(network: type[nn.Module]) -> None:
 
 
 def test_a_resnet_keeps_its_numbers(small_resnet: nn.Module) -> None:
-    """A whole ResNet keeps its numbers, for pictures of another size too."""
     fast = copy.deepcopy(small_resnet)
 
     assert optimize(fast, (3, 64, 64))
@@ -125,7 +122,6 @@ def test_a_resnet_keeps_its_numbers(small_resnet: nn.Module) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit:FutureWarning")
 def test_programs_are_left_alone(caplog: pytest.LogCaptureFixture) -> None:
-    """TorchScript and exported programs are what their author made of them."""
     block = settled(Block())
     script = torch.jit.trace(block, rows(2))
     program = torch.export.export(block, (rows(2),)).module()
@@ -149,7 +145,6 @@ def test_other_networks_are_left_alone(caplog: pytest.LogCaptureFixture) -> None
 
 
 def test_constant_outputs_prove_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    """A network that answers the same to every row is not compared, and left alone."""
     model = settled(Block())
     nn.init.zeros_(model.last.weight)  # type: ignore[union-attr, arg-type]
 
@@ -157,7 +152,6 @@ def test_constant_outputs_prove_nothing(caplog: pytest.LogCaptureFixture) -> Non
 
 
 def test_a_fold_that_breaks_is_noticed(caplog: pytest.LogCaptureFixture) -> None:
-    """Weights that a norm's tiny variance makes infinite when folded are not used."""
     model = settled(Block())
     model.first.weight.data.mul_(1e30)  # type: ignore[union-attr, operator]
     model.norm.weight.data.fill_(1e30)  # type: ignore[union-attr, operator]
@@ -171,7 +165,6 @@ def test_a_fold_that_breaks_is_noticed(caplog: pytest.LogCaptureFixture) -> None
 
 
 def test_later_hooks_are_called(runs: list[int]) -> None:
-    """A hook that comes after optimising gets what the layers compute."""
     model = settled(Block())
     optimize(model, SHAPE)
     seen: list[Any] = []
@@ -187,7 +180,6 @@ def test_later_hooks_are_called(runs: list[int]) -> None:
 
 
 def test_a_copy_is_plain() -> None:
-    """A copy, which may be changed, computes what the changed layers compute."""
     model = settled(Block())
     optimize(model, SHAPE)
     changed = copy.deepcopy(model)
@@ -198,7 +190,6 @@ def test_a_copy_is_plain() -> None:
 
 
 def test_twice_is_once() -> None:
-    """A network that is optimised stays so."""
     model = settled(Block())
     optimize(model, SHAPE)
     forward = model.forward
@@ -208,7 +199,6 @@ def test_twice_is_once() -> None:
 
 
 def test_gradients_are_the_plain_networks(runs: list[int]) -> None:
-    """Explanations are the plain network's own, through its layers and weights."""
     plain = settled(Block())
     fast = copy.deepcopy(plain)
     optimize(fast, SHAPE)
@@ -220,7 +210,6 @@ def test_gradients_are_the_plain_networks(runs: list[int]) -> None:
 
 
 def test_other_calls_are_the_networks_own(runs: list[int]) -> None:
-    """With gradients, keyword arguments or another type of input the plain network runs."""
     model = settled(Block()).double()
     single = settled(Block())
     optimize(single, SHAPE)
@@ -235,7 +224,6 @@ def test_other_calls_are_the_networks_own(runs: list[int]) -> None:
 
 
 def test_outputs_are_as_contiguous_as_before() -> None:
-    """A network that ends in a convolution gives what view() accepts."""
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()).eval()
 
     assert optimize(model, SHAPE)
@@ -244,7 +232,6 @@ def test_outputs_are_as_contiguous_as_before() -> None:
 
 @needs_bf16
 def test_bfloat16_answers_in_float32() -> None:
-    """With bf16 the outputs are float32, and near the plain network's but not equal."""
     plain = settled(Block())
     fast = copy.deepcopy(plain)
 
@@ -256,7 +243,6 @@ def test_bfloat16_answers_in_float32() -> None:
 
 
 def test_deviation_is_relative() -> None:
-    """It is relative to the largest value, and infinite for what cannot be compared."""
     ones = torch.ones(2, 2)
     endless = float("inf")
 
@@ -270,5 +256,4 @@ def test_deviation_is_relative() -> None:
 
 
 def test_the_probe_is_seeded() -> None:
-    """Every worker compares with the same numbers."""
     assert torch.equal(probe_batch(SHAPE), probe_batch(SHAPE))

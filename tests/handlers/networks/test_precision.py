@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 
 def test_weights_are_converted_and_statistics_kept() -> None:
-    """Batch norms keep their numbers; whole ones stay whole."""
     model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
     model.register_buffer("count", torch.tensor(3))
     types = {name: tensor.dtype for name, tensor in convert(model).state_dict().items()}
@@ -34,7 +33,6 @@ def test_weights_are_converted_and_statistics_kept() -> None:
 
 
 def test_only_floats_are_cast() -> None:
-    """Token numbers and texts go through as they are."""
     numbers = torch.tensor([1, 2])
 
     assert half(numbers) is numbers
@@ -46,8 +44,6 @@ def test_only_floats_are_cast() -> None:
 
 
 def test_nested_inputs_are_cast() -> None:
-    """Tensors in lists, mappings and keyword arguments are cast, and what comes back too."""
-
     def forward(
         rows: torch.Tensor, masks: list[torch.Tensor], *, scale: torch.Tensor
     ) -> dict[str, torch.Tensor]:
@@ -61,7 +57,6 @@ def test_nested_inputs_are_cast() -> None:
 
 
 def test_gradients_are_float32() -> None:
-    """Explanations work: gradients come back in float32."""
     model = use_bf16(nn.Linear(3, 2).eval())
     point = torch.ones(1, 3, requires_grad=True)
     (gradient,) = torch.autograd.grad(model(point).sum(), point)
@@ -82,7 +77,6 @@ def test_gradients_are_float32() -> None:
 def test_float32_is_rounded_to_tf32_on_a_gpu(
     tf32: bool | None, capability: tuple[int, int], used: str, gpus: SimulatedGpus
 ) -> None:
-    """It is rounded to TF32 where GPUs have that, unless it must not be; then convolutions are exact, too."""
     gpus.capability = capability
 
     assert choose_float32(torch.device("cuda"), tf32)[0] == used
@@ -91,7 +85,6 @@ def test_float32_is_rounded_to_tf32_on_a_gpu(
 
 
 def test_float32_stays_on_a_processor() -> None:
-    """Nothing is changed there."""
     before = torch.get_float32_matmul_precision()
 
     assert choose_float32(torch.device("cpu"), True)[0] == "fp32"
@@ -99,7 +92,6 @@ def test_float32_stays_on_a_processor() -> None:
 
 
 def test_only_networks_are_eager() -> None:
-    """A network, not what was made of one: its layers and their memory format are settled."""
     network = nn.Linear(2, 2)
 
     assert is_eager(network)

@@ -21,7 +21,6 @@ GEOMETRY = Geometry((1, 1), (2, 1), (1, 1), 2)
 @pytest.mark.skipif(not prepared.can_share(), reason="this torch cannot make packed weights of bytes")
 @pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.bfloat16, marks=needs_bf16)])
 def test_bytes_make_the_same_weight(dtype: torch.dtype) -> None:
-    """A weight made of another one's bytes lies in them, and convolutions with it give the same bits."""
     generator = torch.Generator().manual_seed(0)
     weight = torch.randn(32, 8, 3, 3, generator=generator).to(dtype)
     rows = torch.randn(2, 16, 9, 9, generator=generator).to(dtype)
@@ -41,7 +40,6 @@ def test_bytes_make_the_same_weight(dtype: torch.dtype) -> None:
 
 
 def test_another_torch_shares_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the functions that it takes, packed weights are not shared, and nothing fails."""
     monkeypatch.setattr(prepared, "_library", object)
     prepared.can_share.cache_clear()
     try:
@@ -51,7 +49,6 @@ def test_another_torch_shares_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_weights_come_from_the_cache(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second worker maps what the first one made, and computes the same."""
     first, second = settled(Block()), settled(Block())
     second.load_state_dict(first.state_dict())
     optimize(first, SHAPE)
@@ -64,7 +61,6 @@ def test_weights_come_from_the_cache(folder: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_other_weights_are_not_taken_from_the_cache(folder: Path) -> None:
-    """Another number, outline or precision, or lone rows, mean another file; the batch size does not."""
     block = settled(Block())
     for precision, size in (("fp32", 8), ("bf16", 8), ("fp32", 1), ("fp32", 5)):
         optimize(copy.deepcopy(block), SHAPE, precision, size)
@@ -79,7 +75,6 @@ def test_other_weights_are_not_taken_from_the_cache(folder: Path) -> None:
 
 
 def test_a_broken_file_is_made_anew(folder: Path) -> None:
-    """What cannot be read from the cache is replaced."""
     block = settled(Block())
     optimize(copy.deepcopy(block), SHAPE)
     (file,) = folder.glob("*.pt")
@@ -97,7 +92,6 @@ def test_a_broken_file_is_made_anew(folder: Path) -> None:
 def test_weights_are_made_without_a_cache(
     without: str, precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Weights of the worker's own do as well."""
     if without == "cache":
         monkeypatch.setenv("MODELSERVER_CACHE", "off")
     else:

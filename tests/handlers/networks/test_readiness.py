@@ -36,12 +36,10 @@ GPU = torch.device("cuda")
     ("batch_size", "sizes"), [(1, [1]), (2, [2, 1]), (8, [8, 1, 4, 2]), (12, [12, 1, 8, 4, 2])]
 )
 def test_largest_and_smallest_sizes_come_first(batch_size: int, sizes: list[int]) -> None:
-    """The largest and the smallest first, then the powers of two between."""
     assert readiness.sizes(batch_size) == sizes
 
 
 def test_what_takes_long_is_cut_short() -> None:
-    """Full batches and lone rows always run; after that only while it is quick."""
     seen: list[int] = []
 
     assert readiness.warm_up(lambda rows: seen.append(len(rows)), (2,), 8, long=0.0)
@@ -74,7 +72,6 @@ def test_errors_of_cuda_fail_the_load(message: str, kind: type[Exception]) -> No
 
 
 def test_an_asynchronous_error_is_noticed(gpus: SimulatedGpus) -> None:
-    """A kernel that fails after the call has returned fails the load, too, with the size that it was for."""
     with pytest.raises(RuntimeError, match=r"batches of 1 failed on the GPU: .*device-side assert"):
         readiness.warm_up(lambda rows: gpus.fail() if len(rows) == 1 else None, (2,), 4, GPU)
 
@@ -87,8 +84,6 @@ def test_every_size_is_computed_to_its_end(gpus: SimulatedGpus) -> None:
 
 @pytest.mark.parametrize("message", ["no such rows", "\"slow_conv\" not implemented for 'CUDA'"])
 def test_a_mistake_in_the_network_is_a_warning(message: str, caplog: pytest.LogCaptureFixture) -> None:
-    """It is one on a GPU and on a processor: clients may send other rows."""
-
     def run(_rows: torch.Tensor) -> None:
         raise ValueError(message)
 
@@ -115,7 +110,6 @@ def taking(gpus: SimulatedGpus, row: int, held: list[weakref.ref[Activations]]) 
 
 @pytest.mark.usefixtures("collects_nothing")
 def test_too_large_batches_are_reported(gpus: SimulatedGpus) -> None:
-    """The largest size that fits is named, and nothing of a failed batch is left when the next is tried."""
     gpus.memory = 10 * GIB
     notes: list[str] = []
     held: list[weakref.ref[Activations]] = []
@@ -174,7 +168,6 @@ def is_optimised(model: Any) -> bool:
 
 
 def test_off_is_the_plain_network() -> None:
-    """With ``optimize: off`` every bit of the outputs is the plain network's."""
     net, plain = Net(), Net()
     ready(net, {"handler": {"optimize": "off"}})
 
@@ -184,7 +177,6 @@ def test_off_is_the_plain_network() -> None:
 
 
 def test_nothing_is_known_of_the_inputs() -> None:
-    """Without a shape nothing can be compared nor warmed up."""
     recording = Recording()
     ready(recording, {}, Batches(4, None))
 
@@ -194,9 +186,6 @@ def test_nothing_is_known_of_the_inputs() -> None:
 
 @pytest.mark.parametrize(("config", "sizes"), [({}, [4, 1, 2]), ({"warmup": False}, [])])
 def test_networks_are_warmed_up(config: dict[str, Any], sizes: list[int]) -> None:
-    """Full batches, lone rows and the sizes between are run once; ``warmup: false`` leaves the first batches
-    to the clients.
-    """
     recording = Recording()
     ready(recording, config)
 
@@ -205,7 +194,6 @@ def test_networks_are_warmed_up(config: dict[str, Any], sizes: list[int]) -> Non
 
 @pytest.mark.parametrize("optimize", ["auto", "off"])
 def test_bf16_counts_however_optimised(optimize: str) -> None:
-    """``precision: bf16`` counts optimised, not optimised, and where that cannot be; outputs stay float32."""
     net, plain = Net(), Net()
     ready(net, {"precision": "bf16", "optimize": optimize})
     with torch.inference_mode():
@@ -217,7 +205,6 @@ def test_bf16_counts_however_optimised(optimize: str) -> None:
 
 
 def test_bf16_is_refused_for_a_program() -> None:
-    """An exported program's precision was settled when it was exported."""
     program = torch.export.export(Net(), (rows(),)).module()
 
     with pytest.raises(ModelLoadError, match="precision: bf16 needs an eager network"):
@@ -225,7 +212,6 @@ def test_bf16_is_refused_for_a_program() -> None:
 
 
 def test_nothing_is_compiled_once_a_network_is_ready(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a cache torch.compile is used, and gives the same numbers."""
     monkeypatch.setenv("MODELSERVER_CACHE", "off")
     torch._dynamo.reset()
     net, plain = Net(), Net()
@@ -253,7 +239,6 @@ def test_networks_run_uncompiled_without_a_compiler(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """There is one warning, also where nothing is warmed up; on a processor the network is optimised."""
     monkeypatch.setenv("PATH", "/nowhere")
     for name in ("CC", "CXX"):
         monkeypatch.delenv(name, raising=False)
@@ -272,8 +257,6 @@ def test_networks_run_uncompiled_without_a_compiler(
 def test_a_compiled_network_that_fails_is_not_used(
     place: str, gpus: SimulatedGpus, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What fails when it is first run, on a GPU with an error of CUDA's too, does not fail the load."""
-
     def fail(_rows: torch.Tensor) -> None:
         raise RuntimeError("Triton Error [CUDA]: device kernel image is invalid")
 
@@ -318,9 +301,6 @@ def in_int8(model: Any, report: Report, config: dict[str, Any] | None = None, sh
 def test_int8_is_used_and_reported(
     reader: nn.Module, config: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The network stays the same object, computes in 8 bits, is not compiled, and the description
-    has the precision.
-    """
     model, report = copy.deepcopy(reader), Report(calibration_set())
 
     assert in_int8(model, report, config) is model
@@ -334,9 +314,6 @@ def test_int8_is_used_and_reported(
 def test_int8_that_disagrees_is_a_warning(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One warning names the alternative that is used, and the layer that costs most accuracy; the
-    network is optimised.
-    """
     monkeypatch.setattr(int8, "AGREEMENT", 1.1)
     monkeypatch.setattr(readiness, "has", lambda _feature: False)
     torch.manual_seed(0)
@@ -354,7 +331,6 @@ def test_int8_that_disagrees_is_a_warning(
 def test_bf16_or_fp32_is_used_instead_of_int8(
     has_bf16: bool, used: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """bf16 where the processor has it, fp32 elsewhere."""
     monkeypatch.setattr(readiness, "has", lambda _feature: has_bf16)
     torch.manual_seed(0)
     model, plain, report = Residual().eval(), Residual().eval(), Report()
@@ -371,7 +347,6 @@ def test_bf16_or_fp32_is_used_instead_of_int8(
 
 
 def test_a_program_stays_without_int8(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An exported program is served as it is, not in bf16 either."""
     monkeypatch.setattr(readiness, "has", lambda _feature: True)
     program = torch.fx.symbolic_trace(Net())
     report = Report(rows(16))
@@ -382,7 +357,6 @@ def test_a_program_stays_without_int8(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @needs_int8
 def test_shapes_of_another_calibration_set_are_named(reader: nn.Module) -> None:
-    """The error has both shapes."""
     report = Report(torch.zeros(20, 1, 9, 9))
     in_int8(copy.deepcopy(reader), report)
 
@@ -396,7 +370,6 @@ def test_shapes_of_another_calibration_set_are_named(reader: nn.Module) -> None:
 def test_a_gpu_uses_the_next_best_of_int8(
     capability: tuple[int, int], eager: bool, used: str, reader: nn.Module, gpus: SimulatedGpus
 ) -> None:
-    """It is for processors; a GPU computes in the next best that it has."""
     gpus.capability = capability
     model = copy.deepcopy(reader) if eager else torch.fx.symbolic_trace(reader)
     report = Report(calibration_set())
@@ -410,7 +383,6 @@ def test_a_gpu_uses_the_next_best_of_int8(
 
 
 def test_int8_needs_the_instructions(reader: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A processor without AVX2 computes in float32, and a clear line says why."""
     monkeypatch.setattr(readiness, "is_able", lambda: False)
     monkeypatch.setattr(readiness, "has", lambda _feature: False)
     report = Report(calibration_set())
@@ -447,7 +419,6 @@ class Careful(ImageClassifier):
 
 
 def test_the_classifier_is_optimised(small_folder: Path, make_context: Any, begin: Any) -> None:
-    """Handlers that load as we do are optimised; one's own ``inference`` may call the model as before."""
     handler = Trusting()
     handler.initialize(context_of(small_folder, make_context))
     begin(handler.context, 2)
@@ -468,7 +439,6 @@ def test_an_initialize_of_ones_own_is_left_alone(small_folder: Path, make_contex
 
 
 def test_a_shape_comes_from_the_configuration(small_folder: Path, make_context: Any) -> None:
-    """If a handler does not know the shape of its inputs, ``warmup: shape`` sets it."""
     plain, report = BaseHandler(), BaseHandler()
     plain.initialize(context_of(small_folder, make_context))
     report.initialize(context_of(small_folder, make_context, {"warmup": {"shape": [3, 64, 64]}}))
@@ -484,9 +454,6 @@ def test_a_shape_comes_from_the_configuration(small_folder: Path, make_context: 
 def test_a_classifier_runs_in_int8(
     small_folder: Path, make_context: Any, begin: Any, pictures: list[bytes], tmp_path: Path
 ) -> None:
-    """Pictures of a folder in the archive are prepared like those of clients; the description has
-    the precision.
-    """
     folder = tmp_path / "archive"
     shutil.copytree(small_folder, folder)
     (folder / "calibration").mkdir()
@@ -508,7 +475,6 @@ def test_a_classifier_runs_in_int8(
 
 @needs_int8
 def test_a_missing_calibration_set_is_a_warning(small_folder: Path, make_context: Any) -> None:
-    """The client that registers the model is warned, once, and told the key."""
     context = context_of(small_folder, make_context, {"precision": "int8"})
     BaseHandler().initialize(context)
 

@@ -80,7 +80,6 @@ def same(left: Any, right: Any) -> bool:
 
 
 def test_weights_are_mapped_not_copied(folder: Path) -> None:
-    """Tensors of the model's own type are the file's pages: workers share them."""
     state = read_state(folder / "net.pth")
     net = Net()
     put_state(net, state, "net.pth")
@@ -89,7 +88,6 @@ def test_weights_are_mapped_not_copied(folder: Path) -> None:
 
 
 def test_other_types_are_converted(net: Net, rows: torch.Tensor, tmp_path: Path) -> None:
-    """A half precision file leaves the model's own type as it is."""
     torch.save({key: value.half() for key, value in net.state_dict().items()}, tmp_path / "half.pth")
     loaded = Net()
     put_state(loaded, read_state(tmp_path / "half.pth"), "half.pth")
@@ -129,7 +127,6 @@ OVERRIDES = {
 
 @pytest.mark.parametrize("override", OVERRIDES.values(), ids=OVERRIDES.keys())
 def test_networks_may_load_themselves(override: str, net: Net, rows: torch.Tensor, tmp_path: Path) -> None:
-    """A load_state_dict of the model file's own, with any arguments, is given the state dict alone."""
     (tmp_path / "model.py").write_text(f"import torch\n{MODEL}{override}")
     torch.save({f"old.{key}": value for key, value in net.layer.state_dict().items()}, tmp_path / "net.pth")
     loaded = load_eager(tmp_path, "model.py", tmp_path / "net.pth")
@@ -147,7 +144,6 @@ def test_misfits_of_own_loading_are_named(tmp_path: Path) -> None:
 
 
 def test_the_old_format_is_read(net: Net, tmp_path: Path) -> None:
-    """Files of torch before 1.6 load too."""
     torch.save(net.state_dict(), tmp_path / "old.pth", _use_new_zipfile_serialization=False)
 
     assert torch.equal(read_state(tmp_path / "old.pth")["layer.bias"], net.layer.bias)
@@ -200,7 +196,6 @@ def test_a_state_dict_is_no_torchscript(folder: Path) -> None:
 
 
 def test_exported_programs_take_any_batch(net: Net, rows: torch.Tensor, tmp_path: Path) -> None:
-    """A torch.export program with a dynamic batch takes batches of any size."""
     size = torch.export.Dim("batch", min=1, max=64)
     program = torch.export.export(net, (rows,), dynamic_shapes=({0: size},))
     torch.export.save(program, tmp_path / "net.pt2")
@@ -257,7 +252,6 @@ def test_programs_of_a_gpu_are_loaded_to_the_workers_device(
 
 
 def test_pickled_tensors_of_others_stay_where_they_belong(rows: torch.Tensor) -> None:
-    """Outside of the loading of a program, torch restores tensors to their own devices."""
     buffer = io.BytesIO()
     torch.save(rows, buffer)
     on_gpu = _replaced(buffer.getvalue(), b"X\x03\0\0\0cpu", b"X\x06\0\0\0cuda:0")
@@ -284,7 +278,6 @@ FOR_GPUS = {"AOTI_DEVICE_KEY": "cuda", "AOTI_COMPUTE_CAPABILITY": "80"}
 
 
 def test_a_package_that_was_compiled_for_processors_is_computed_there(tmp_path: Path) -> None:
-    """Wherever the worker is."""
     package = write_package(tmp_path, AOTI_DEVICE_KEY="cpu", AOTI_COMPUTE_CAPABILITY="")
 
     assert device_of(package, GPU) == CPU
@@ -292,7 +285,6 @@ def test_a_package_that_was_compiled_for_processors_is_computed_there(tmp_path: 
 
 
 def test_a_package_that_was_compiled_for_gpus_needs_one(tmp_path: Path) -> None:
-    """The error names what the package is for and what the worker has."""
     with pytest.raises(ModelLoadError, match=r"net\.pt2 was compiled for cuda, and .* computes on cpu"):
         device_of(write_package(tmp_path, "k.cubin", **FOR_GPUS), CPU)
 
@@ -301,7 +293,6 @@ def test_a_package_that_was_compiled_for_gpus_needs_one(tmp_path: Path) -> None:
 def test_a_package_for_other_gpus_is_refused(
     capability: tuple[int, int], gpus: SimulatedGpus, tmp_path: Path
 ) -> None:
-    """The error names both compute capabilities."""
     gpus.capability = capability
     message = (
         rf"net\.pt2 was compiled for GPUs of compute capability 8\.0, .*has {capability[0]}\.{capability[1]}"
@@ -422,7 +413,6 @@ class Hooked(Layer):
 
 @pytest.mark.parametrize(("network", "drawn"), [(Layer, 0), (WithTable, 1), (WithList, 1)])
 def test_nothing_is_drawn_that_is_replaced(network: type[Layer], drawn: int) -> None:
-    """Random weights are left out, unless the network holds tensors that no state dict brings."""
     Layer.drawn = 0
     model = make_blank(network)
 
@@ -432,7 +422,6 @@ def test_nothing_is_drawn_that_is_replaced(network: type[Layer], drawn: int) -> 
 
 @pytest.mark.parametrize("network", [Lenient, WithLayerOfItsOwn, Hooked])
 def test_what_a_state_dict_may_leave_out_is_drawn(network: type[Layer]) -> None:
-    """A network that loads its state in a way of its own has the weights it gives itself before that."""
     torch.manual_seed(1)
     model = make_blank(network)
     torch.manual_seed(1)
@@ -451,8 +440,6 @@ def test_a_seeded_table_is_what_it_always_was() -> None:
 
 
 def test_initialising_works_afterwards() -> None:
-    """The functions of torch.nn.init are back, also after an error."""
-
     def fail() -> nn.Module:
         raise ValueError("no")
 

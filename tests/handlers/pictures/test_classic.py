@@ -41,7 +41,6 @@ def reference(processing: ClassicProcessing, picture: Image.Image) -> torch.Tens
 def test_crops_are_torchvisions(
     width: int, height: int, sizes: tuple[int, int], interpolation: InterpolationMode
 ) -> None:
-    """Resizing only what the crop shows changes no byte, whatever the proportions."""
     processing = ClassicProcessing(*sizes, MEAN, STD, interpolation)
     picture = noise(width, height)
     pixels = processing.pixels(picture)
@@ -52,7 +51,6 @@ def test_crops_are_torchvisions(
 
 @pytest.mark.parametrize("size", [(720, 720), (500, 375), (375, 500), (256, 256), (1024, 300), (224, 224)])
 def test_usual_sizes_are_torchvisions(size: tuple[int, int]) -> None:
-    """ImageNet's sizes too, among them pictures whose box Pillow can and cannot keep exactly."""
     processing = ClassicProcessing(256, 224, MEAN, STD)
     picture = noise(*size)
     pixels = processing.pixels(picture)
@@ -72,7 +70,6 @@ def test_boxes_are_exact_for_powers_of_two() -> None:
 
 
 def test_floats_are_torchvisions() -> None:
-    """Written one by one or normalised together, floats are those of ToTensor and Normalize."""
     processing = ClassicProcessing(32, 28, MEAN, STD)
     pictures = [noise(50, 40), noise(40, 70)]
     expected = torch.stack([processing(picture) for picture in pictures])
@@ -89,7 +86,6 @@ def test_floats_are_torchvisions() -> None:
 
 @pytest.mark.parametrize(("mode", "size"), [("L", (300, 300)), ("RGB", (300, 200))])
 def test_other_modes_are_left_to_torchvision(mode: str, size: tuple[int, int]) -> None:
-    """Other modes, and crops larger than the resized picture, have no quick way."""
     processing = ClassicProcessing(256 if mode == "L" else 100, 224, MEAN, STD)
 
     assert processing.pixels(noise(*size).convert(mode)) is None
@@ -100,7 +96,6 @@ def test_other_modes_are_left_to_torchvision(mode: str, size: tuple[int, int]) -
     [ResNet152_Weights.IMAGENET1K_V1, ResNet152_Weights.IMAGENET1K_V2, EfficientNet_B1_Weights.IMAGENET1K_V1],
 )
 def test_presets_are_taken_over(weights: Any) -> None:
-    """The transforms of torchvision's weights are taken over with all their numbers."""
     preset = weights.transforms()
     processing = ClassicProcessing.of_preset(preset)
     picture = noise(300, 320)
@@ -111,7 +106,6 @@ def test_presets_are_taken_over(weights: Any) -> None:
 
 
 def test_other_presets_are_not_taken_over() -> None:
-    """Transforms of another kind, or with a filter that there is no quick way for, are not taken over."""
     preset = ResNet152_Weights.IMAGENET1K_V1.transforms()
     preset.interpolation = InterpolationMode.NEAREST
 

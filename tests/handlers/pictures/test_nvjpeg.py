@@ -27,14 +27,12 @@ if TYPE_CHECKING:
 def test_baseline_and_progressive_files_are_ordinary(
     options: dict[str, Any], picture: Any, encode: Any
 ) -> None:
-    """Baseline and progressive files in YCbCr are ordinary, whatever comes before the frame."""
     file = encode(picture(1, (120, 80)), "JPEG", **options)
 
     assert read_jpeg_header(file) == JpegHeader(120, 80, ordinary=True)
 
 
 def test_other_colours_are_not_ordinary(picture: Any, encode: Any) -> None:
-    """Grey and CMYK files, and RGB stored as such, are not ordinary."""
     files = [encode(picture(1).convert(mode), "JPEG") for mode in ("L", "CMYK")]
     files.append(encode(picture(1), "JPEG", keep_rgb=True))
 
@@ -49,7 +47,6 @@ def test_incomplete_files_are_not_ordinary(picture: Any, encode: Any) -> None:
 
 
 def test_other_formats_have_no_header(picture: Any, encode: Any) -> None:
-    """A PNG, nothing, and a file that ends before its frame have no header."""
     file = encode(picture(1), "JPEG")
 
     assert [read_jpeg_header(each) for each in (encode(picture(1)), b"", file[:3], file[:30])] == [None] * 4
@@ -57,7 +54,6 @@ def test_other_formats_have_no_header(picture: Any, encode: Any) -> None:
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_read(tail: bytes) -> None:
-    """Whatever follows the first two bytes, an answer comes."""
     header = read_jpeg_header(b"\xff\xd8" + tail)
 
     assert header is None or header.width >= 0
@@ -86,7 +82,6 @@ def played(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_crops_are_the_processors(played: list[int], picture: Any, encode: Any) -> None:
-    """Files of several sizes are decoded in one call, and cropped as the processor would."""
     sizes = [(120, 80), (90, 90), (120, 80), (200, 64)]
     files = [encode(picture(seed, size), "JPEG") for seed, size in enumerate(sizes)]
     crops = JpegDecoder(DEVICE).crops(files, PROCESSING)
@@ -101,7 +96,6 @@ def test_crops_are_the_processors(played: list[int], picture: Any, encode: Any) 
 def test_few_at_a_time_are_decoded_the_same(
     played: list[int], monkeypatch: pytest.MonkeyPatch, picture: Any, encode: Any
 ) -> None:
-    """Pictures that are too large to be decoded or resized together come out the same."""
     sizes = [(120, 80)] * 5 + [(240, 160), (60, 40)]
     files = [encode(picture(seed, size), "JPEG") for seed, size in enumerate(sizes)]
     together = JpegDecoder(DEVICE).crops(files, PROCESSING)
@@ -146,7 +140,6 @@ def test_ordinary_jpegs_are_accepted(monkeypatch: pytest.MonkeyPatch, picture: A
 
 
 def test_another_size_than_announced_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A decoder that gives less than the header promised is not believed."""
     monkeypatch.setattr(nvjpeg, "decode_on_gpu", lambda *_: [torch.zeros(3, 4, 300, dtype=torch.uint8)])
 
     with pytest.raises(RuntimeError, match="another size"):
@@ -154,7 +147,6 @@ def test_another_size_than_announced_is_refused(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_decoder_is_tried_first(played: list[int]) -> None:
-    """A decoder is given out once it has decoded something."""
     assert start_decoder(DEVICE, PROCESSING) is not None
     assert played == [1]
 
@@ -163,8 +155,6 @@ def test_a_decoder_is_tried_first(played: list[int]) -> None:
 def test_missing_nvjpeg_is_logged(
     error: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A torchvision that was built without it leaves pictures to the processor, and says so."""
-
     def fail(*_: Any) -> Any:
         raise error
 
@@ -176,7 +166,6 @@ def test_missing_nvjpeg_is_logged(
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_a_gpus_pixels_are_close(picture: Any, encode: Any) -> None:
-    """The real decoder's pixels are close to the processor's."""
     device = torch.device("cuda")
     decoder = start_decoder(device, PROCESSING)
     assert decoder is not None

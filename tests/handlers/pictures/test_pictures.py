@@ -41,18 +41,15 @@ TEXT = base64.b64encode(b"\xfb\xefpicture").decode()
     ],
 )
 def test_encoded_pictures_become_bytes(row: Any) -> None:
-    """Bytes, base64 and data URLs come out as bytes, from every field that may hold them."""
     assert picture_input(row) == b"\xfb\xefpicture"
 
 
 @pytest.mark.parametrize("row", [[[1, 2], [3, 4]], ((1.0, 2.0), (3.0, 4.0)), {"data": [[1, 2], [3, 4]]}])
 def test_numbers_become_tensors(row: Any) -> None:
-    """Lists of numbers are a float tensor as they are."""
     assert torch.equal(torch.as_tensor(picture_input(row)), torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
 
 
 def test_tensors_stay_what_they_are() -> None:
-    """A tensor, from an envelope, stays what it is."""
     tensor = torch.zeros(3)
 
     assert picture_input({"data": tensor}) is tensor
@@ -123,7 +120,6 @@ def test_a_jpeg_may_be_decoded_smaller(picture: Any, encode: Any) -> None:
 
 
 def test_transparent_palettes_are_converted(picture: Any, encode: Any) -> None:
-    """A palette with transparent entries is converted without a complaint of Pillow's."""
     palette = picture(1).convert("P", palette=Image.Palette.ADAPTIVE)
 
     assert open_picture(encode(palette, transparency=bytes([0, 255])), "RGB").mode == "RGB"
@@ -151,7 +147,6 @@ def test_truncated_pictures_are_refused(form: str, picture: Any, encode: Any) ->
     [(b"", "empty"), (b"hello", "the 5 bytes are not a picture"), (bytes(1000), "not a picture")],
 )
 def test_other_bytes_are_refused(content: bytes, message: str) -> None:
-    """Bytes of another kind are refused."""
     with pytest.raises(BadInput, match=message):
         open_picture(content, "RGB")
 
@@ -188,8 +183,6 @@ def test_bombs_are_refused_unread(side: int, action: Literal["ignore", "error"])
 
 
 def test_failing_readers_are_refusals(monkeypatch: pytest.MonkeyPatch, picture: Any, encode: Any) -> None:
-    """Whatever a reader raises for a broken file becomes a refusal; running out of memory does not."""
-
     def failing(error: BaseException) -> Callable[..., Any]:
         def load(_self: Any) -> None:
             raise error

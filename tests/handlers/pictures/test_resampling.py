@@ -29,7 +29,6 @@ def by_pillow(picture: Image.Image, frame: Frame, filter_: Image.Resampling) -> 
 @pytest.mark.parametrize("filter_", FILTERS)
 @pytest.mark.parametrize("size", [(90, 90), (301, 200), (640, 480), (64, 64), (40, 33), (700, 64)])
 def test_bytes_are_pillows(size: tuple[int, int], filter_: Image.Resampling) -> None:
-    """Pictures that are not upright come out the same to the last bit, made smaller or larger."""
     chance = random.Random(size[0])
     pictures = [Image.frombytes("RGB", size, chance.randbytes(3 * size[0] * size[1])) for _ in range(2)]
     frame = Frame.of(size, 64, 56)
@@ -45,7 +44,6 @@ def test_bytes_are_pillows(size: tuple[int, int], filter_: Image.Resampling) -> 
 
 @pytest.mark.parametrize("filter_", FILTERS)
 def test_pictures_of_many_sizes_are_resized_at_once(filter_: Image.Resampling) -> None:
-    """Each in its own place, and the same to the last bit as Pillow's."""
     chance = random.Random(1)
     sizes = [(chance.randint(64, 700), chance.randint(40, 64)) for _ in range(12)] + [(3000, 2000)]
     pictures = [Image.frombytes("RGB", size, chance.randbytes(3 * size[0] * size[1])) for size in sizes]
@@ -87,8 +85,6 @@ class Counting(TorchDispatchMode):
 
 
 def test_pictures_of_many_sizes_take_one_launch_more_each() -> None:
-    """There is no group of launches for each size."""
-
     def launches(sizes: list[tuple[int, int]]) -> int:
         frames = [frame for size in sizes if (frame := Frame.of(size, 64, 56))]
         batch = [torch.zeros(3, height, width, dtype=torch.uint8) for width, height in sizes]
@@ -113,7 +109,6 @@ def test_parts_of_weights_are_exact_in_tf32() -> None:
 
 
 def test_upright_pictures_differ_by_two_at_most(picture: Any) -> None:
-    """Of an upright picture, no byte is further off than two."""
     upright = picture(1, (240, 400))
     frame = Frame.of(upright.size, 64, 56)
     assert frame is not None
@@ -124,7 +119,6 @@ def test_upright_pictures_differ_by_two_at_most(picture: Any) -> None:
 
 
 def test_extremes_do_not_overflow() -> None:
-    """White stays white, black black: sums of weights are whole."""
     frame = Frame(Axis(1000, 10, 1, 8), Axis(700, 10, 1, 8))
     batch = [torch.full((3, 700, 1000), value, dtype=torch.uint8) for value in (0, 255)]
     black, white = resize_crops(batch, [frame, frame], Image.Resampling.BICUBIC)

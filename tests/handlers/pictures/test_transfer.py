@@ -52,7 +52,6 @@ def buffer(request: pytest.FixtureRequest) -> HostCropBuffer | DeviceCropBuffer:
 
 @pytest.mark.parametrize("places", [[0, 1, 2], [0, 2], [1]])
 def test_crops_come_out_normalised(buffer: HostCropBuffer | DeviceCropBuffer, places: list[int]) -> None:
-    """The batch holds the crops of the asked places, in order, as floats."""
     for place in places:
         buffer.put(place, CROPS[place])
 
@@ -60,7 +59,6 @@ def test_crops_come_out_normalised(buffer: HostCropBuffer | DeviceCropBuffer, pl
 
 
 def test_a_batch_is_there_when_it_is_given() -> None:
-    """The stream has finished before the batch is returned."""
     stream = Played()
     DeviceCropBuffer(PROCESSING, 3, stream).finish([0, 1, 2])
 
@@ -69,7 +67,6 @@ def test_a_batch_is_there_when_it_is_given() -> None:
 
 @pytest.mark.parametrize("there", [[0, 1, 2], [1], [0, 2], []])
 def test_crops_made_on_the_device_are_put_between(there: list[int]) -> None:
-    """They are put between those that were copied."""
     buffer = DeviceCropBuffer(PROCESSING, 3, Played())
     buffer.put_on_device(there, lambda: list(CROPS[there]))
     for place in set(range(3)) - set(there):

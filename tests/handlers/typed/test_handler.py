@@ -60,13 +60,11 @@ class Texts(modelserver.Handler):
 
 
 def test_rows_are_plain_values() -> None:
-    """Without annotations a row is decoded JSON; load has been called with the context."""
     assert Bench(Doubler).run({"body": 4}, {"body": bytearray(b"[1]")}) == [8, [1, 1]]
     assert Bench(Texts).run({"body": "a"}) == ["a!"]
 
 
 def test_a_bad_row_fails_alone() -> None:
-    """A row of another type is rejected with 400, and predict gets the others in one call."""
     bench = Bench(Texts)
 
     assert bench.run({"body": "a"}, {"body": 3}, {"body": "b"}) == ["a!", None, "b!"]
@@ -74,8 +72,6 @@ def test_a_bad_row_fails_alone() -> None:
 
 
 def test_bad_rows_do_not_reach_predict() -> None:
-    """Then predict is not called."""
-
     class Never(Texts):
         def predict(self, rows: list[str]) -> list[str]:
             raise AssertionError
@@ -87,8 +83,6 @@ def test_bad_rows_do_not_reach_predict() -> None:
 
 
 def test_rows_are_prepared_and_answers_finished() -> None:
-    """``prepare`` and ``answer`` see one row each; the annotation of prepare says what was sent."""
-
     class Counted(modelserver.Handler):
         def prepare(self, row: str) -> int:
             if not row:
@@ -120,7 +114,6 @@ class Whole(modelserver.Handler):
 
 
 def test_a_tensor_alone_is_the_batch() -> None:
-    """A tensor alone is the whole batch, and its rows are the answers; V2 rows are not copied."""
     bench = Bench(Whole)
     tensor = torch.ones(2, 3)
     rows = TensorRows([{"data": row} for row in tensor], {"input": tensor})
@@ -131,8 +124,6 @@ def test_a_tensor_alone_is_the_batch() -> None:
 
 
 def test_an_array_alone_is_the_batch() -> None:
-    """The same for numpy, with rows of another kind left out."""
-
     class Arrays(modelserver.Handler):
         def predict(self, rows: numpy.typing.NDArray[numpy.float32]) -> numpy.typing.NDArray[numpy.float32]:
             return rows + 1
@@ -167,8 +158,6 @@ class Aged(pydantic.BaseModel):
     ],
 )
 def test_answers_are_plain(outputs: Any, sent: Any) -> None:
-    """Structs, data classes and models become what can be sent."""
-
     class Returns(modelserver.Handler):
         def predict(self, rows):
             return outputs
@@ -177,8 +166,6 @@ def test_answers_are_plain(outputs: Any, sent: Any) -> None:
 
 
 def test_answers_are_streamed() -> None:
-    """An answer that is a generator stays one, with ``answer`` applied to its parts."""
-
     class Counts(modelserver.Handler):
         def predict(self, rows: list[int]) -> list[Iterator[int]]:
             return [(number for number in range(row)) for row in rows]
@@ -209,7 +196,6 @@ class Finished(modelserver.Handler):
 
 @pytest.mark.parametrize("handler", [Pictures, Finished])
 def test_annotations_declare_the_type_of_answers(handler: type[modelserver.Handler]) -> None:
-    """Of predict or answer: each answer has it, and so does the handler's description."""
     bench = Bench(handler)
     bench.run("a", b"\xff", "c")
 
@@ -219,7 +205,6 @@ def test_annotations_declare_the_type_of_answers(handler: type[modelserver.Handl
 
 
 def test_a_handlers_word_is_stronger_than_its_annotation() -> None:
-    """An answer whose type predict sets keeps it."""
     bench = Bench(Pictures)
     bench.run("a", "svg")
 
@@ -228,7 +213,6 @@ def test_a_handlers_word_is_stronger_than_its_annotation() -> None:
 
 
 def test_it_describes_itself() -> None:
-    """A customized describe gets what the annotations say; there are no explanations."""
     bench = Bench(Texts)
     (described,) = bench.run({}, describe="True")
 
@@ -284,13 +268,11 @@ class NoType(modelserver.Handler):
     ],
 )
 def test_mistakes_are_named_at_load(handler: type[modelserver.Handler], message: str) -> None:
-    """What cannot work is a TypeError when the model is loaded, which names the method and the remedy."""
     with pytest.raises(TypeError, match=message):
         Bench(handler)
 
 
 def test_it_is_imported_lightly() -> None:
-    """``modelserver.Handler`` imports neither torch, numpy, pydantic nor FastAPI."""
     code = (
         "import sys, modelserver; assert not {'msgspec', 'asyncio'} & sys.modules.keys();"
         "modelserver.Handler;"
@@ -304,7 +286,6 @@ def test_it_is_imported_lightly() -> None:
 
 
 def test_rows_may_be_read_at_different_speeds() -> None:
-    """Each row gets all its parts, in order, whichever is read first."""
     first, second = by_row(([step, -step] for step in range(3)), 2)
 
     assert next(first) == 0
@@ -313,8 +294,6 @@ def test_rows_may_be_read_at_different_speeds() -> None:
 
 
 def test_an_error_reaches_all_rows() -> None:
-    """It comes after the parts before it; no row ends as if it were complete."""
-
     def steps() -> Generator[list[int], None, None]:
         yield [1, 2]
         raise KeyError("broken")
@@ -328,7 +307,6 @@ def test_an_error_reaches_all_rows() -> None:
 
 
 def test_a_step_has_a_part_for_every_row() -> None:
-    """Another number is an error, not a shorter stream."""
     rows = by_row(iter_of([[1]]), 2)
 
     with pytest.raises(ValueError, match="yielded 1 parts, one for each of the 2 rows"):
@@ -336,7 +314,6 @@ def test_a_step_has_a_part_for_every_row() -> None:
 
 
 def test_the_generator_is_closed_with_its_last_row() -> None:
-    """Rows whose clients are gone do not keep their parts, and when none is left the work stops."""
     closed: list[bool] = []
 
     def steps() -> Generator[list[int], None, None]:
@@ -411,20 +388,16 @@ def run(function: Callable[[Any], Any], *rows: Any) -> tuple[Any, dict[int, tupl
 def test_rows_are_what_the_annotations_say(
     function: Callable[[Any], Any], rows: list[Any], answers: list[Any]
 ) -> None:
-    """A function from list to list gets the batch, any other one row at a time."""
     assert run(function, *rows) == (answers, {})
 
 
 def test_an_array_to_an_array_is_a_batch() -> None:
-    """It gets the rows stacked, as predict does."""
     answers, _ = run(centred, [1.0, 2.0], [3.0, 2.0])
 
     assert numpy.array(answers).tolist() == [[-1, 0], [1, 0]]
 
 
 def test_a_generator_is_streamed() -> None:
-    """For each row, or with one part for every row in each step."""
-
     def letters(text: str) -> Iterator[str]:
         yield from text
 
@@ -439,7 +412,6 @@ def test_a_generator_is_streamed() -> None:
 
 
 def test_the_annotations_are_the_signature() -> None:
-    """Those of one row and one answer, whichever of the two the function takes."""
     for function in (shout, longest):
         handler = FunctionHandler(function)
         handler.initialize(Context("m", "/", None, 8, None, "0"))
@@ -450,8 +422,6 @@ def test_the_annotations_are_the_signature() -> None:
 
 
 def test_annotations_that_cannot_be_used() -> None:
-    """The function is named, and what is wrong with it."""
-
     async def waits(text: str) -> str:
         return text
 

@@ -76,7 +76,6 @@ def encoded(text: str) -> bytearray:
     ],
 )
 def test_rows_become_the_annotated_type(annotation: Any, row: dict[str, Any], value: Any) -> None:
-    """What the client sent, in any of the forms in which the server passes it on, becomes the type."""
     result = reader_of(annotation)(row)
 
     assert result == value
@@ -97,7 +96,6 @@ def test_rows_become_the_annotated_type(annotation: Any, row: dict[str, Any], va
     ],
 )
 def test_rows_become_arrays(annotation: Any, row: dict[str, Any], values: Any, dtype: str) -> None:
-    """JSON numbers, ``.npy`` files and V2 rows become arrays, of the datatype that is named."""
     array = reader_of(annotation)(row)
 
     assert isinstance(array, numpy.ndarray)
@@ -105,7 +103,6 @@ def test_rows_become_arrays(annotation: Any, row: dict[str, Any], values: Any, d
 
 
 def test_rows_become_tensors() -> None:
-    """The same for torch: rows that are tensors already are not copied, and arrays become writeable."""
     read, row = reader_of(torch.Tensor), torch.ones(2)
     array = numpy.ones(2)
     array.flags.writeable = False
@@ -139,8 +136,5 @@ def test_rows_become_tensors() -> None:
     ],
 )
 def test_unreadable_rows_are_refused(annotation: Any, row: dict[str, Any], message: str) -> None:
-    """What cannot be read is refused in words for the client; a form that should have been JSON with the
-    header to send.
-    """
     with pytest.raises(BadInput, match=message):
         reader_of(annotation)(row)

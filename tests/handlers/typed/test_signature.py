@@ -52,14 +52,12 @@ class Model(pydantic.BaseModel):
 def test_annotations_are_one_tensor(
     annotation: Any, datatype: str, shape: tuple[int, ...], media: str
 ) -> None:
-    """One tensor, whose first dimension is the rows, and the content type of a body."""
     side = described(annotation, "name")
 
     assert (side.tensors, side.media) == ((("name", datatype, shape),), media)
 
 
 def test_schemas_have_names_of_their_own() -> None:
-    """Structs and models refer to schemas by names that cannot be those of the server's own."""
     side, other = described(Outer, "x"), described(Model, "x")
 
     assert side.schema == {"$ref": "#/components/schemas/handler.Outer"}
@@ -74,7 +72,6 @@ def test_schemas_have_names_of_their_own() -> None:
 
 @pytest.mark.parametrize("annotation", [None, Any, type(None)])
 def test_nothing_is_known(annotation: Any) -> None:
-    """Without an annotation the signature is empty."""
     assert described(annotation, "x").tensors == ()
 
 
@@ -91,11 +88,9 @@ def test_nothing_is_known(annotation: Any) -> None:
     ],
 )
 def test_lists_have_rows_of_a_type(annotation: Any, row: Any, whole: bool) -> None:
-    """A list has rows of a type; an array or tensor alone is the whole batch."""
     assert element_of(annotation) == (row, whole)
 
 
 def test_a_batch_is_a_list() -> None:
-    """The type of one row where that of a batch belongs is refused, with what to write."""
     with pytest.raises(TypeError, match=r"list\[str\] is needed"):
         element_of(str)

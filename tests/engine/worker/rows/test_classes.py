@@ -45,14 +45,10 @@ def classes(
     ],
 )
 def test_the_highest_values_come_first(datatype: str, values: list[Any], best: list[bytes]) -> None:
-    """Come first, equal ones by their index and what is no number last, with no more digits than needed; a
-    shorter row has fewer.
-    """
     assert classes(values, datatype=datatype) == best
 
 
 def test_labels_follow_the_index() -> None:
-    """They follow the index where there is one."""
     assert classes([0.25, 0.5, 0.125], 3, labels={"1": "töst", "0": "b:c"}) == [
         "0.5:1:töst".encode(),
         b"0.25:0:b:c",
@@ -62,14 +58,12 @@ def test_labels_follow_the_index() -> None:
 
 @pytest.mark.parametrize("wish", [None, {}, {"classification": 0}, {"other": 2}])
 def test_tensors_stay_without_the_parameter(wish: Any) -> None:
-    """Without the parameter, or with 0, the tensor is as it is."""
     output = OutputForm("y", "BYTES", (1,)), b"x"
     assert classified(output, OutputWish("y", wish), dict) is output
 
 
 @pytest.mark.parametrize(("datatype", "values"), [("BYTES", [b"a"]), ("BOOL", [True])])
 def test_outputs_without_classes_are_refused(datatype: str, values: list[Any]) -> None:
-    """The message names the output and its datatype."""
     with pytest.raises(NotClassifiable, match=f"output 'y': there are no classes, as it is {datatype}"):
         classes(values, datatype=datatype)
 
@@ -88,7 +82,6 @@ def test_outputs_without_classes_are_refused(datatype: str, values: list[Any]) -
 def test_labels_of_a_model_are_read_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str | None, result: Any, warns: bool
 ) -> None:
-    """Labels are read once; for a file of another form there is one warning, and classes have no labels."""
     if text is not None:
         (tmp_path / "index_to_name.json").write_text(text)
     labels = Labels(str(tmp_path))

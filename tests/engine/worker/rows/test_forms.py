@@ -26,14 +26,12 @@ END = b"--B--\r\n"
 
 @given(st.dictionaries(NAMES, CONTENT, min_size=1, max_size=5))
 def test_parts_come_out_as_they_went_in(parts: dict[str, bytes]) -> None:
-    """Names and contents of any bytes survive."""
     body = b"".join(part(name, content) for name, content in parts.items()) + END
 
     assert parse_multipart(body, FORM) == {name: (content, "") for name, content in parts.items()}
 
 
 def test_file_carries_its_content_type() -> None:
-    """A file's type is given as written, whatever the case of the header's name."""
     head = b'--B\r\ncontent-disposition: form-data; name="a"; filename="f"\r\n'
     body = head + b"CONTENT-TYPE: image/png; q=1\r\n\r\nx\r\n" + END
 
@@ -64,7 +62,6 @@ def test_file_names_are_not_used() -> None:
     "content_type", ['multipart/form-data; boundary="a b"', "multipart/form-data;boundary=a b"]
 )
 def test_boundaries_may_be_quoted(content_type: str) -> None:
-    """A boundary is what its parameter says, quoted or not."""
     body = b'--a b\r\nContent-Disposition: form-data; name="n"\r\n\r\nx\r\n--a b--\r\n'
 
     assert parse_multipart(body, content_type) == {"n": (b"x", "")}
@@ -126,12 +123,10 @@ def test_any_bytes_are_a_form_or_malformed(body: bytes, boundary: str) -> None:
     st.dictionaries(st.text(st.characters(codec="utf-8")), st.text(st.characters(codec="utf-8")), max_size=5)
 )
 def test_urlencoded_fields_come_out_as_they_went_in(fields: dict[str, str]) -> None:
-    """Percent signs, pluses and any characters survive."""
     expected = {name: (value.encode(), "") for name, value in fields.items()}
 
     assert parse_urlencoded(urlencode(fields).encode()) == expected
 
 
 def test_field_without_an_equals_sign_is_a_name() -> None:
-    """A field may be a name alone; empty pairs are nothing; names that are no UTF-8 are still names."""
     assert parse_urlencoded(b"x&&y=%zz&%ff=1") == {"x": (b"", ""), "y": (b"%zz", ""), "\ufffd": (b"1", "")}

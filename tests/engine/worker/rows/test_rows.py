@@ -41,7 +41,6 @@ def body_of(body: bytes, content_type: str = "", *, on: bool = True) -> Any:
 
 @given(JSON_VALUES)
 def test_json_is_read_as_python_reads_it(value: Any) -> None:
-    """Both of the decoders give what the standard one gives, in value and in type."""
     text = json.dumps(value).encode()
 
     assert repr(load_json(text)) == repr(json.loads(text))
@@ -111,9 +110,6 @@ OBJECT = b'{"a": [1, 2.5]}'
     ],
 )
 def test_bodies_are_decoded_by_their_type(body: bytes, content_type: str, on: bool, value: Any) -> None:
-    """JSON is decoded, with or without parameters on its type; what begins with text is a string; all else
-    is a bytearray, which is there without a body too. With decode_input_request=false every body is one.
-    """
     result = body_of(body, content_type, on=on)
 
     assert result == value
@@ -135,7 +131,6 @@ def test_undecodable_bodies_are_bytearrays_with_a_warning(
 
 
 def test_bodies_do_not_point_into_the_frame() -> None:
-    """A handler may keep and change what it got after the next batch has arrived."""
     frame = bytearray(b"abcdef")
     row = Row("id", 3)
     data = decode_row(row, memoryview(frame)[:3], decode=True).data
@@ -149,7 +144,6 @@ def test_bodies_do_not_point_into_the_frame() -> None:
 
 
 def test_parts_are_keys_with_their_own_types() -> None:
-    """Each part is decoded by its own content type."""
     body = (
         b'--B\r\nContent-Disposition: form-data; name="meta"; filename="m.json"\r\n'
         b'Content-Type: application/json; x=y\r\n\r\n{"k": 1}\r\n'
@@ -174,7 +168,6 @@ def test_curl_without_a_type_gives_the_famous_key() -> None:
 
 
 def test_query_parameters_come_first_and_fields_win() -> None:
-    """Query parameters are extra keys; a form field of the same name overrides one."""
     query = [("a", "query"), ("b", "ü")]
 
     decoded = decode(b"a=form", "application/x-www-form-urlencoded", query=query)
@@ -196,7 +189,6 @@ def test_query_parameters_come_first_and_fields_win() -> None:
     ],
 )
 def test_instances_are_dicts_or_become_bodies(text: bytes, data: dict[str, Any]) -> None:
-    """An object is the handler's dict itself, any other value its body, with or without decoding."""
     assert decode(text, kind=INSTANCE, on=False).data == data
 
 
@@ -204,7 +196,6 @@ def test_instances_are_dicts_or_become_bodies(text: bytes, data: dict[str, Any])
 
 
 def test_headers_keep_case_and_the_last_of_a_name() -> None:
-    """Names come as the client wrote them, values as Latin-1, in the order of their precedence."""
     raw = msgspec.Raw(msgspec.msgpack.encode([(b"X-Foo", b"1"), (b"X-Foo", b"2"), (b"x-bar", b"\xfc")]))
     row = Row("id", 0, headers=raw)
 
@@ -212,7 +203,6 @@ def test_headers_keep_case_and_the_last_of_a_name() -> None:
 
 
 def test_each_part_has_a_header_of_its_type() -> None:
-    """A part's name leads to its content type; a client's header of that name wins."""
     decoded = decode(b'{"a": 1}', "application/json; charset=utf-8")
     row = Row("id", 0, content_type="application/json")
     raw = msgspec.Raw(msgspec.msgpack.encode([(b"body", b"own")]))
@@ -223,7 +213,6 @@ def test_each_part_has_a_header_of_its_type() -> None:
 
 
 def test_instances_have_no_part_headers() -> None:
-    """The keys of a V1 instance are data, not parts."""
     assert request_headers(Row("id", 0, INSTANCE), decode(b'{"a": 1}', kind=INSTANCE).part_types) == []
 
 
@@ -232,7 +221,6 @@ def test_instances_have_no_part_headers() -> None:
 
 @pytest.mark.parametrize("value", [1, {"body": 2}, [None]])
 def test_instances_stay_what_they_are_for_an_envelope(value: Any) -> None:
-    """They stay what they are, so that the envelope can tell them from bodies."""
     body = json.dumps(value).encode()
     result = decode_row(Row("id", len(body), INSTANCE), memoryview(body), decode=True, enveloped=True)
 
@@ -240,7 +228,6 @@ def test_instances_stay_what_they_are_for_an_envelope(value: Any) -> None:
 
 
 def test_bodies_are_the_same_in_an_envelope() -> None:
-    """It is for the envelope to unfold them."""
     row = Row("id", 3, BODY, "application/json")
 
     assert decode_row(row, memoryview(b"[1]"), decode=True, enveloped=True).data == {"body": [1]}

@@ -71,7 +71,6 @@ def without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("datatype", NUMERIC)
 def test_numbers_are_tensors(datatype: str) -> None:
-    """One input is ``data``; its rows are views of one tensor, which is there too; all keep the datatype."""
     rows = got(tensor("x", datatype, (2, 3), [0, 1, 1, 1, 0, 1]))
 
     assert isinstance(rows, TensorRows)
@@ -83,7 +82,6 @@ def test_numbers_are_tensors(datatype: str) -> None:
 
 
 def test_several_inputs_have_their_names() -> None:
-    """Each is stacked for itself, as if it had come alone."""
     rows = got(tensor("a", "FP32", (2,), [1.5, 2.5]), tensor("b", "INT64", (2, 2), [1, 2, 3, 4]))
 
     assert isinstance(rows, TensorRows)
@@ -96,7 +94,6 @@ def test_several_inputs_have_their_names() -> None:
 
 
 def test_tensors_are_the_handlers_own() -> None:
-    """The frame's bytes are used again; what the handler keeps is not touched by that."""
     rows, tail = sent(tensor("x", "INT8", (2,), [1, 2]))
     frame = bytearray(tail)
     received = decode_rows(rows, memoryview(frame))
@@ -109,7 +106,6 @@ def test_tensors_are_the_handlers_own() -> None:
 @pytest.mark.usefixtures("without_torch")
 @pytest.mark.parametrize("datatype", sorted(NUMERIC))
 def test_arrays_need_no_torch(datatype: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They cannot be written to; BF16, which numpy has not, is float32."""
     monkeypatch.delitem(sys.modules, "ml_dtypes", raising=False)
     rows = got(tensor("x", datatype, (2, 1), [0, 1]), tensor("y", "INT8", (2,), [5, 6]))
     name = str(NUMERIC[datatype]).removeprefix("torch.").replace("bfloat16", "float32")
@@ -148,10 +144,6 @@ def test_numpy_is_imported_for_the_first_row() -> None:
 def test_what_is_given_back_is_what_came(
     datatype: str, trailing: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Datatype, shape and bytes, for a handler without torch, of a lone input and of one of several.
-
-    But for the shape of a lone element of BYTES, which the handler gets without one.
-    """
     monkeypatch.delitem(sys.modules, "ml_dtypes", raising=False)
     text, size = datatype == "text", math.prod(trailing)
     if text or datatype == "BYTES":
@@ -177,7 +169,6 @@ def packed(value: Any) -> tuple[str, tuple[int, ...], bytes]:
 
 @pytest.mark.usefixtures("without_torch")
 def test_what_is_computed_of_bf16_is_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only what came keeps the datatype, slices of it too, which may go through a pickle."""
     monkeypatch.delitem(sys.modules, "ml_dtypes", raising=False)
     value = got(tensor("x", "BF16", (1, 2), [1.5, 2.5]))[0]["data"]
 
@@ -188,7 +179,6 @@ def test_what_is_computed_of_bf16_is_fp32(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_each_row_may_be_one_text_or_blob() -> None:
-    """Binary elements are like the body of a prediction, text is text."""
     blobs = got(tensor("x", "BYTES", (2,), [b"a", b"\xff"]))
     texts = got(tensor("x", "BYTES", (2, 1), [b"a", "ü".encode()], text=True))
 
@@ -197,7 +187,6 @@ def test_each_row_may_be_one_text_or_blob() -> None:
 
 
 def test_bytes_beside_others_are_lists() -> None:
-    """BYTES beside others, or several in a row, are lists; numbers beside them are tensors all the same."""
     rows = got(
         tensor("t", "BYTES", (2,), [b"a", b"b"], text=True),
         tensor("b", "BYTES", (2, 2), [b"c", b"d", b"e", b"f"]),
@@ -210,7 +199,6 @@ def test_bytes_beside_others_are_lists() -> None:
 
 
 def test_parameters_of_a_request_reach_the_handler() -> None:
-    """``context.get_request_parameters`` returns them; it is empty if there are none."""
     rows, _ = sent(
         tensor("x", "INT8", (1,), [1], parameters={"a": 1}),
         parameters={"k": 3},
@@ -269,12 +257,10 @@ def joined(value: Any, specs: list[OutputSpec] | None = None, **fields: Any) -> 
     ids=repr,
 )
 def test_values_become_one_output(value: Any, expected: tuple[str, tuple[int, ...], list[Any]]) -> None:
-    """Tensors keep their datatype; Python's numbers are read as numpy reads them; the rest is JSON."""
     assert joined(value) == {"output_0": expected}
 
 
 def test_dicts_and_tuples_are_several_outputs() -> None:
-    """A dict or a tuple of tensors; a dict of other things only where the signature has its keys."""
     one, two = torch.tensor([1]), numpy.array([2], "i2")
     specs = [OutputSpec("p", "FP32", (-1,)), OutputSpec("q", "BYTES", (-1, -1))]
 
@@ -303,12 +289,10 @@ def test_dicts_and_tuples_are_several_outputs() -> None:
 def test_a_signature_says_the_datatype(
     spec: tuple[str, tuple[int, ...]], value: Any, expected: tuple[str, tuple[int, ...], list[Any]]
 ) -> None:
-    """Of numbers that have none, if they can be that; and the shape, where the number of elements fits."""
     assert joined(value, [OutputSpec("p", *spec)]) == {"p": expected}
 
 
 def test_values_without_a_form_are_refused() -> None:
-    """The message names the output and what it is."""
     for value, what in (
         (torch.tensor([1j]), "output 'output_0': tensors of torch.complex64"),
         (numpy.array([1j]), "arrays of complex128"),
@@ -322,7 +306,6 @@ def test_values_without_a_form_are_refused() -> None:
 
 
 def test_only_what_was_asked_for() -> None:
-    """Outputs have the requested order; the error for a missing output names it."""
     requested = [RequestedOutput(name, binary=False, parameters={}) for name in ("b", "a")]
     answer = {"a": torch.tensor([1]), "b": torch.tensor([2]), "c": torch.tensor([3])}
 
@@ -350,7 +333,6 @@ FOUR = tensor("x", "FP32", (4,), [1, 2, 3, 4])
 
 
 def test_a_batch_with_a_type_unknown_to_torch_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of its requests gets this error, the handler is not called, and the worker keeps running."""
     monkeypatch.delattr(torch, "uint16")
     answers = run(lambda _data, _context: pytest.fail("called"), tensor("x", "UINT16", (2,), [1, 2]))
 
@@ -394,7 +376,6 @@ def test_rows_that_were_written_to_are_not_tried_again() -> None:
 
 
 def test_failures_have_kserves_messages() -> None:
-    """The failures are a broken contract, a value without a form and a missing output."""
     requested = {"outputs": [RequestedOutput("q", binary=False, parameters={})]}
 
     (few, text), *_ = run(lambda data, _: [], FOUR)
@@ -410,7 +391,6 @@ def test_failures_have_kserves_messages() -> None:
 
 @pytest.mark.parametrize("specs", [[], [OutputSpec("sum", "FP32", [-1])]])
 def test_a_returned_row_is_as_many_outputs(specs: list[OutputSpec]) -> None:
-    """It is as many outputs, of whatever kind they are, with and without a signature."""
     rows, tail = sent(
         tensor("text", "BYTES", (2,), [b"a", b"b"], text=True), tensor("n", "INT64", (2, 2), [1, 2, 3, 4])
     )
@@ -425,7 +405,6 @@ def test_a_returned_row_is_as_many_outputs(specs: list[OutputSpec]) -> None:
 
 
 def test_a_request_without_rows_has_no_answers() -> None:
-    """A request without rows has an empty answer or none: what a handler makes of nothing is no row of it."""
     (row,), _ = sent(tensor("x", "FP32", (0, 3), []))
     empty = join_answers([encode_output(numpy.zeros((0, 2), "f4"), row, [])], whole=True)
 
