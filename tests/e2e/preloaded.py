@@ -22,6 +22,8 @@ import threading
 import time
 from typing import TYPE_CHECKING, NoReturn
 
+from tests.e2e import spawners
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
@@ -137,8 +139,15 @@ def main() -> None:
     gc.enable()
     control = socket.socket(fileno=int(sys.argv[-1]))
     ends: dict[int, tuple[int, socket.socket]] = {}
+    waiting = [spawners.listening()]
+    # As long as its other end is open, the process that forks spawners lives.
+    lease, _kept = os.pipe()
     while True:
-        for ready in select.select([control, *ends], [], [])[0]:
+        for ready in select.select([control, *waiting, *ends], [], [])[0]:
+            if ready in waiting:
+                spawners.start_on(waiting.pop(), lease)
+                os.close(lease)
+                continue
             if ready is not control:
                 pid, end = ends.pop(ready)
                 _tell(end, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
@@ -174,6 +183,7 @@ def _become(arguments: list[str], folder: str, environment: dict[str, str], outp
     os.dup2(output, 2)
     os.closerange(3, 1024)
     os.chdir(folder)
+    spawners.fork_spawners(spawners.address_for(os.getppid()))
     os.environ.clear()
     os.environ.update(environment)
     time.tzset()

@@ -69,7 +69,8 @@ def test_workers_with_torch_are_forked(start_server: StartServer, store: Path) -
     """One process imports torch for all workers; those that die are replaced by forks, and what their
     handlers forked ends with them (F39, F45). When the server stops, the process reports how they ended.
     """
-    server = start_server(model_store=store)
+    # With an environment of its own, nothing of it is forked from a process of the tests.
+    server = start_server(model_store=store, environment={})
     server.registered("heavy.mar", initial_workers=2, synchronous=True)
     (spawner,) = helpers(server)
     workers = server.workers()

@@ -1,0 +1,108 @@
+"""Spawners of servers of tests, forked from a process that has imported torch: the import is two thirds of
+the time of a test whose model needs it. See :mod:`tests.e2e.torch_imported`.
+
+Spawners that are started from nothing are tested by ``test_worker_start.py``, and wherever a server gets an
+environment of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+from modelserver.engine.pools.output import Capture
+from modelserver.engine.pools.spawner import _spawner_threads
+from modelserver.engine.pools.variables import with_allocator
+from modelserver.engine.wire.marks import MARK, new_mark
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_MODULE = "modelserver.engine.worker.spawner"
+# The command of a spawner and of its workers is written over that of this process, which may not be shorter.
+_ROOM = "0" * 64
+_PATIENCE = 120.0
+
+
+def address_for(pid: int) -> str:
+    """Where spawners are requested from the process that ``pid``, which has imported the server, starts."""
+    return f"\0modelserver-spawners-{pid}"
+
+
+def listening() -> socket.socket:
+    """A socket that nobody reads yet."""
+    result = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    result.bind(address_for(os.getpid()))
+    result.listen(64)
+    return result
+
+
+def start_on(listener: socket.socket, lease: int) -> subprocess.Popen[bytes]:
+    """Starts the process; it ends when the other end of the pipe ``lease`` is closed."""
+    # Its mark is none: each spawner overwrites it with its own.
+    environment = {**with_allocator(os.environ), **_spawner_threads(), MARK: "-" * len(new_mark())}
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.e2e.torch_imported", _ROOM, str(listener.fileno()), str(lease)],
+        env={**environment, "PYTHONUNBUFFERED": "1"},
+        pass_fds=[listener.fileno(), lease],
+        stdin=subprocess.DEVNULL,
+    )
+
+
+class Spawned:
+    """The process of a spawner, with what the server uses of it."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._descriptor = os.pidfd_open(pid)
+        self._ended = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self._descriptor, self._end)
+
+    def _end(self) -> None:
+        self._loop.remove_reader(self._descriptor)
+        os.close(self._descriptor)
+        self._ended.set()
+
+    def kill(self) -> None:
+        """Ends it; ProcessLookupError if it has ended."""
+        if self._ended.is_set():
+            raise ProcessLookupError
+        signal.pidfd_send_signal(self._descriptor, signal.SIGKILL)
+
+    async def wait(self) -> None:
+        """Returns when it has ended."""
+        await self._ended.wait()
+
+
+def fork_spawners(address: str) -> None:
+    """From now on the spawners of this process are requested at the address."""
+    start = Capture.start
+
+    async def start_forked(
+        self: Capture, command: Sequence[str], environment: Mapping[str, str], connection: int
+    ) -> Any:
+        if command[-1] == _MODULE:
+            descriptors = [connection, *self.outputs]
+            if pid := await asyncio.to_thread(_request, address, environment, descriptors):
+                return Spawned(pid)
+        return await start(self, command, environment, connection)
+
+    Capture.start = start_forked  # type: ignore[method-assign]
+
+
+def _request(address: str, environment: Mapping[str, str], descriptors: list[int]) -> int:
+    """The id of a new spawner; 0 if it must be started from nothing."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+        connection.settimeout(_PATIENCE)
+        connection.connect(address)
+        request = json.dumps([os.getpid(), dict(environment)]).encode()
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * len(request))
+        socket.send_fds(connection, [request], descriptors)
+        return int(connection.recv(16) or b"0")
