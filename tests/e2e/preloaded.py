@@ -141,7 +141,7 @@ def main() -> None:
     ends: dict[int, tuple[int, socket.socket]] = {}
     waiting = [spawners.listening()]
     # As long as its other end is open, the process that forks spawners lives.
-    lease, _kept = os.pipe()
+    lease, _end_of_lease = os.pipe()
     while True:
         for ready in select.select([control, *waiting, *ends], [], [])[0]:
             if ready in waiting:
