@@ -234,7 +234,7 @@ def a_killed_server(report: Report) -> None:
 def a_killed_spawner(report: Report) -> None:
     """Workers can be started soon after the spawner was killed, and while it is stopped (F39, F48)."""
     for number in (signal.SIGSTOP,) if report.short else (signal.SIGKILL, signal.SIGSTOP):
-        with target() as server:
+        with target_stopped() as server, started_from_nothing(server):
             build_torch_user(Path(str(server.settings["model_store"])))
             server.registered("torch_user.mar", startup_timeout=60)
             spawners = spawners_of(server)
@@ -327,6 +327,14 @@ def target_stopped(front_ends: int = 1, **settings: object) -> Iterator[Server]:
         if server._process is not None:
             server.kill()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def started_from_nothing(server: Server) -> Iterator[None]:
+    """Like :func:`running`; its spawners import torch, as those of tests do not."""
+    server.home.forks = False
+    with running(server):
+        yield
 
 
 @contextlib.contextmanager

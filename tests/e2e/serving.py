@@ -117,7 +117,8 @@ class Home:
     """A directory that commands run in, with a temporary directory, so a pid file, of its own.
 
     ``environment`` is added to that of the tests, without their ``TS_*`` variables; ``for_children``: only
-    what the server starts reads it at its own start.
+    what the server starts reads it at its own start. Where ``forks``, a server and its spawner are forked
+    from processes that have imported what they need.
     """
 
     def __init__(
@@ -135,7 +136,7 @@ class Home:
             if not k.startswith(("TS_", "MODELSERVER_", "LOG_LOCATION", "METRICS_LOCATION"))
         }
         # Variables that an interpreter or a library reads at its start would come too late.
-        self._forks = (environment is None or for_children) and hasattr(os, "pidfd_open")
+        self.forks = (environment is None or for_children) and hasattr(os, "pidfd_open")
         self.environment = {**saved, "TMPDIR": str(self.temp), "PYTHONPATH": roots, **(environment or {})}
 
     def write_config(self, settings: Mapping[str, object], name: str = "server.properties") -> Path:
@@ -160,7 +161,7 @@ class Home:
     def popen(self, *arguments: object) -> subprocess.Popen[bytes] | Forked:
         """Starts the command; what it prints goes to ``out.txt``."""
         with (self.path / "out.txt").open("wb") as out:
-            if self._forks and self.python == sys.executable:
+            if self.forks and self.python == sys.executable:
                 texts = [str(each) for each in arguments]
                 return preloaded().start(texts, self.path, self.environment, out.fileno())
             return subprocess.Popen(
