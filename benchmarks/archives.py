@@ -49,21 +49,21 @@ def build_noop(store: Path, name: str = "noop", seconds: float = 0.0, version: s
 
 def build_handler(store: Path, name: str, code: str, version: str = "1.0") -> str:
     """An archive of nothing but a handler; returns its name."""
+    store.mkdir(parents=True, exist_ok=True)
     source = store / f"{name}_handler.py"
     source.write_text(code, "utf-8")
-    config = ArchiveConfig(
-        model_name=name, handler=str(source), version=version, export_path=store, force=True
-    )
-    return build_archive(config).name
+    return build(store, name, str(source), version)
 
 
 def build_mlp(store: Path) -> str:
     """The archive of the small network over JSON; returns its name."""
-    handler = ROOT / "benchmarks" / "peers" / "mlp.py"
-    config = ArchiveConfig(
-        model_name="mlp", handler=str(handler), version="1.0", export_path=store, force=True
-    )
-    return build_archive(config).name
+    return build(store, "mlp", str(ROOT / "benchmarks" / "peers" / "mlp.py"))
+
+
+def build(store: Path, name: str, handler: str, version: str = "1.0", **parts: Any) -> str:
+    """An archive in the store, which is made if need be; returns its file name."""
+    store.mkdir(parents=True, exist_ok=True)
+    return build_archive(ArchiveConfig(name, handler, version, export_path=store, force=True, **parts)).name
 
 
 def build_variant(store: Path, archive: str, name: str, settings: Mapping[str, Any]) -> str:
@@ -72,16 +72,13 @@ def build_variant(store: Path, archive: str, name: str, settings: Mapping[str, A
     """
     with tempfile.TemporaryDirectory(prefix="variant-") as unpacked:
         folder = Path(unpacked)
-        with zipfile.ZipFile(store / archive) as parts:
-            parts.extractall(folder)
+        with zipfile.ZipFile(store / archive) as packed:
+            packed.extractall(folder)
         model = json.loads((folder / MANIFEST_PATH).read_text("utf-8"))["model"]
         (folder / "model-config.yaml").write_text(yaml.safe_dump(dict(settings)), "utf-8")
         named = {model.get(key) for key in ("serializedFile", "modelFile", "handler")}
-        extra = [
-            str(path)
-            for path in sorted(folder.iterdir())
-            if path.is_file() and path.name not in {*named, "model-config.yaml"}
-        ]
+        named.add("model-config.yaml")
+        extra = [str(path) for path in sorted(folder.iterdir()) if path.is_file() and path.name not in named]
         if "calibration" in settings.get("handler", {}):
             samples = folder / "samples"
             (samples / CALIBRATION).mkdir(parents=True)
@@ -89,19 +86,11 @@ def build_variant(store: Path, archive: str, name: str, settings: Mapping[str, A
                 (samples / CALIBRATION / f"{seed}.jpg").write_bytes(photograph(seed))
             extra.append(str(samples))
             _calm(folder / model["serializedFile"])
-        config = ArchiveConfig(
-            model_name=name,
-            handler=model["handler"],
-            version="1.0",
-            model_file=folder / model["modelFile"],
-            serialized_file=folder / model["serializedFile"],
-            extra_files=",".join(extra),
-            config_file=folder / "model-config.yaml",
-            archive_format="zip-store",
-            export_path=store,
-            force=True,
-        )
-        return build_archive(config).name
+        parts = {"model_file": "modelFile", "serialized_file": "serializedFile"}
+        files = {field: folder / model[key] for field, key in parts.items()}
+        files["config_file"] = folder / "model-config.yaml"
+        more = {"extra_files": ",".join(extra), "archive_format": "zip-store"}
+        return build(store, name, model["handler"], **files, **more)
 
 
 def _calm(weights: Path) -> None:

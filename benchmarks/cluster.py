@@ -9,7 +9,6 @@ figures are the best of the rounds.
 from __future__ import annotations
 
 import contextlib
-import sys
 import tempfile
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -17,10 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.archives import build_mlp, build_noop
-from benchmarks.load import Client, Load, chosen, run_load
+from benchmarks.load import Load, chosen, run_load
 from benchmarks.lone import Lone, measure_lone
 from benchmarks.measure import Sample, interleaved, quotient, sample
-from benchmarks.options import common_parser, perform, run, tell, tells_failures
+from benchmarks.options import common_parser, perform, run, say, tell, tells_failures
 from benchmarks.peers.launch import SUBJECTS, Job, Setup
 from benchmarks.peers.packages import PEERS, python_of, version_of
 from benchmarks.report import Mark, number, table
@@ -141,10 +140,6 @@ def _facts(options: argparse.Namespace) -> dict[str, str]:
     return facts
 
 
-def _tell(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
 def measure(rows: Sequence[Row], ways: Sequence[Way], options: argparse.Namespace) -> Taken:
     """All rows; those of the same model, batch and window in turns. Raises BenchmarkError."""
     taken = Taken()
@@ -181,7 +176,6 @@ def started(
 def our_server(folder: Path, work: Work, way: Way) -> Iterator[ModelServer]:
     """A server with the work's model, whose worker is reached this way. Raises BenchmarkError."""
     store = folder / "store"
-    store.mkdir(parents=True)
     archive = build_noop(store) if work.kind == "noop" else build_mlp(store)
     with model_server(store, folder / "server", way.settings, variables=way.variables) as server:
         server.register(archive, work.kind, batch_size=work.batch, max_batch_delay=work.delay_ms)
@@ -197,12 +191,8 @@ def _takers(
         for name, (server, path) in servers.items():
             load = row.load(server.url(path), options.duration)
             run_load(replace(load, seconds=options.warmup), options.client)
-            takers.append(partial(_take, server, load, label(row, name), options.client))
+            takers.append(partial(sample, server, load, label(row, name), client=options.client))
     return takers
-
-
-def _take(server: Running, load: Load, subject: str, client: Client, repetition: int) -> Sample:
-    return sample(server, load, subject, repetition, client)
 
 
 def _take_lone(
@@ -218,7 +208,7 @@ def _take_lone(
         for name, server in ours.items():
             sample = measure_lone(server, work.kind, body, content_type, options.lone_requests)
             lone.setdefault(name, []).append(sample)
-            _tell(f"a lone request by {name}: {number(sample.client_p50_ms)} ms")
+            say(f"a lone request by {name}: {number(sample.client_p50_ms)} ms")
 
 
 def label(row: Row, way: str) -> str:
@@ -282,34 +272,28 @@ def marks(taken: Taken) -> list[Mark]:
 
 def _row_marks(samples: Sequence[Sample]) -> list[Mark | None]:
     return [
-        _rate_mark(samples, "noop_b32", 0.9),
-        _cpu_mark(samples, "noop_b32", TCP, PAIR, 1.1),
-        _rate_mark(samples, "noop_b1", 0.7),
-        _cpu_mark(samples, "1MB", TCP, PAIR, 1.5),
-        _cpu_mark(samples, "1MB", TLS, TCP, 2.0),
-        _cpu_mark(samples, "noop_b32", TCP, RAY, 0.2),
+        _row_mark(samples, "noop_b32", TCP, PAIR, rate=0.9),
+        _row_mark(samples, "noop_b32", TCP, PAIR, cpu=1.1),
+        _row_mark(samples, "noop_b1", TCP, PAIR, rate=0.7),
+        _row_mark(samples, "1MB", TCP, PAIR, cpu=1.5),
+        _row_mark(samples, "1MB", TLS, TCP, cpu=2.0),
+        _row_mark(samples, "noop_b32", TCP, RAY, cpu=0.2),
     ]
 
 
-def _rate_mark(samples: Sequence[Sample], name: str, target: float) -> Mark | None:
-    if not _measured(samples, name, TCP, PAIR):
+def _row_mark(
+    samples: Sequence[Sample], name: str, way: str, to: str, *, rate: float = 0.0, cpu: float = 0.0
+) -> Mark | None:
+    """The least rate or the most processor time of one way by another, None if one was not measured."""
+    row, subjects = ROWS[name], {each.subject for each in samples}
+    if not {label(row, way), label(row, to)} <= subjects:
         return None
-    row = ROWS[name]
-    value = quotient(best(samples, row, TCP).rate, best(samples, row, PAIR).rate)
-    return Mark(f"{row.title}: requests/s by TCP / {PAIR}", value, ">=", target)
-
-
-def _cpu_mark(samples: Sequence[Sample], name: str, way: str, to: str, target: float) -> Mark | None:
-    if not _measured(samples, name, way, to):
-        return None
-    row = ROWS[name]
-    value = quotient(best(samples, row, way).cpu_us, best(samples, row, to).cpu_us)
-    return Mark(f"{row.title}: processor time by {way} / {to}", value, "<=", target)
-
-
-def _measured(samples: Sequence[Sample], name: str, *ways: str) -> bool:
-    subjects = {each.subject for each in samples}
-    return all(label(ROWS[name], way) in subjects for way in ways)
+    mine, other = best(samples, row, way), best(samples, row, to)
+    if rate:
+        value = quotient(mine.rate, other.rate)
+        return Mark(f"{row.title}: requests/s by {way} / {to}", value, ">=", rate)
+    value = quotient(mine.cpu_us, other.cpu_us)
+    return Mark(f"{row.title}: processor time by {way} / {to}", value, "<=", cpu)
 
 
 if __name__ == "__main__":

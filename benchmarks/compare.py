@@ -115,9 +115,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(text)
     if options.out:
         parts = [work_text(result, titles()) for result in results.values()]
-        (options.out / "compare.md").write_text(
-            "\n".join([heading("Comparison", facts), *parts, text, ""]), "utf-8"
-        )
+        page = "\n".join([heading("Comparison", facts), *parts, text, ""])
+        (options.out / "compare.md").write_text(page, "utf-8")
         print(f"wrote {options.out}")
     return 1 if any(figure.void for result in results.values() for figure in figures(result.samples)) else 0
 
@@ -142,15 +141,8 @@ def prepared(options: argparse.Namespace, works: Sequence[Work]) -> Iterator[Pla
         store = folder / "store"
         store.mkdir()
         kinds = {work.kind for work in works}
-        setup = Setup(
-            store,
-            options.peers.resolve() if options.peers else None,
-            build_archives(store, kinds, options),
-            options.arch,
-            photograph(),
-            options.threads,
-            options.queue,
-        )
+        peers, archives = options.peers and options.peers.resolve(), build_archives(store, kinds, options)
+        setup = Setup(store, peers, archives, options.arch, photograph(), options.threads, options.queue)
         yield Plan(
             folder=folder,
             setup=setup,
@@ -210,11 +202,8 @@ def closing(subjects: Sequence[Subject], results: dict[str, Result], peers: Path
     rows = []
     for subject in subjects:
         queues = [result.queues[subject.name] for result in results.values() if subject.name in result.queues]
-        reasons = [
-            result.refusals[subject.name].splitlines()[0]
-            for result in results.values()
-            if subject.name in result.refusals
-        ]
+        reasons = [result.refusals.get(subject.name, "") for result in results.values()]
+        reasons = [reason.splitlines()[0] for reason in reasons if reason]
         state = f"cannot start: {reasons[0]}" if reasons else "ran" if queues else "no part in these works"
         rows.append([subject.title, version(subject, peers) or "-", queues[0] if queues else "-", state])
     rendered = table(["server", "version", "queue", "state"], rows)

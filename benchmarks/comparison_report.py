@@ -51,8 +51,7 @@ def _rates(result: Result, titles: Mapping[str, str]) -> str:
     loop = _loop_of(result)
     rows = []
     for each in summary:
-        values = (each.rate, each.p50_ms, each.p99_ms, each.cpu_us)
-        text = [number(value) if each.connections or index == 0 else "" for index, value in enumerate(values)]
+        text = [*map(number, each.values)] if each.connections else [number(each.rate), "", "", ""]
         against = [_against(result, each, base, each.connections) for base in bases]
         against += [_against(result, each, loop, 0)] if loop else []
         name = titles.get(each.subject, each.subject)
@@ -73,13 +72,8 @@ def _loop_of(result: Result) -> str | None:
 
 
 def _halves(result: Result, titles: Mapping[str, str]) -> str:
-    rows = [
-        [
-            titles.get(each.subject, each.subject),
-            *map(number, (each.rate, each.p50_ms, each.p99_ms, each.cpu_us)),
-        ]
-        for each in figures(result.half)
-    ]
+    summary = figures(result.half)
+    rows = [[titles.get(each.subject, each.subject), *map(number, each.values)] for each in summary]
     return table(["server", "requests/s", "p50 ms", "p99 ms", "CPU-µs/request"], rows)
 
 

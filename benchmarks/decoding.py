@@ -64,9 +64,8 @@ def ways(file: bytes) -> dict[str, Callable[[], torch.Tensor]]:
 
     def written_in_place() -> torch.Tensor:
         picture = crop(resize(open_picture(file, "RGB")))
-        processing.write(
-            torch.frombuffer(bytearray(picture.tobytes()), dtype=torch.uint8).view(224, 224, 3), place
-        )
+        pixels = torch.frombuffer(bytearray(picture.tobytes()), dtype=torch.uint8)
+        processing.write(pixels.view(224, 224, 3), place)
         return place
 
     def both(enough: Callable[[tuple[int, int]], tuple[int, int]] | None) -> torch.Tensor:
@@ -125,10 +124,8 @@ def report_weights(count: int) -> None:
     taken = seconds_of_weights([(chance.randint(*SIDES), chance.randint(*SIDES)) for _ in range(count)])
     means = [statistics.mean(taken), statistics.median(taken), max(taken)]
     title = f"weights of {count:,} new sizes, sides of {SIDES[0]} to {SIDES[1]} pixels"
-    print(
-        "\n"
-        + table([title, "mean", "median", "largest"], [["CPU ms a size", *(number(1e3 * s) for s in means)]])
-    )
+    cells = ["CPU ms a size", *(number(1e3 * each) for each in means)]
+    print("\n" + table([title, "mean", "median", "largest"], [cells]))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -136,11 +133,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
     file = photograph()
     rounds = 1 if options.dry_run else options.rounds
-    print(
-        heading(
-            "Decoding", machine() | {"picture": f"{len(file):,} bytes", "rounds": f"{rounds}, interleaved"}
-        )
-    )
+    facts = machine() | {"picture": f"{len(file):,} bytes", "rounds": f"{rounds}, interleaved"}
+    print(heading("Decoding", facts))
     work = ways(file)
     expected = work[BASE]().clone()
     differences = {name: float((call() - expected).abs().max()) for name, call in work.items()}

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from benchmarks.archives import photograph
+from benchmarks.archives import build, photograph
 from benchmarks.gpu_loops import KINDS, PRECISIONS
 from benchmarks.gpu_utilisation import Utilisation, used_mib
 from benchmarks.load import Load, run_load
@@ -29,8 +29,7 @@ from benchmarks.loops import Loops, loops
 from benchmarks.measure import Figure, Sample, figures, interleaved, of, ratio, sample
 from benchmarks.options import ARCHS, common_parser, numbers, run, tell, tells_failures
 from benchmarks.report import Mark, failure_lines, heading, machine, noise_lines, number, table, write_json
-from benchmarks.servers import BenchmarkError, ModelServer, call, model_server, sample_answer
-from modelserver.tools.archiver import ArchiveConfig, build_archive
+from benchmarks.servers import BenchmarkError, ModelServer, call_well, model_server, sample_answer
 
 if TYPE_CHECKING:
     import argparse
@@ -42,15 +41,8 @@ SERVER = "server"
 SHARES = {"cpu": {"chip": 0.8, "decode": 0.5}, "nvjpeg": {"chip": 0.5, "decode": 0.5}}
 TIMES_SERIAL = 5.0
 CONTEXT_MIB = 100  # a process that computes on a GPU takes more of its memory than this
-DRY = {
-    "arch": "mobilenet_v3_small",
-    "batch": 2,
-    "connections": (1, 4),
-    "duration": 1.0,
-    "warmup": 0.5,
-    "reps": 1,
-    "threads": 1,
-}
+QUICK = {"batch": 2, "duration": 1.0, "warmup": 0.5, "reps": 1, "threads": 1}
+DRY = {"arch": "mobilenet_v3_small", "connections": (1, 4), **QUICK}
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -133,14 +125,8 @@ def served(options: argparse.Namespace, folder: Path, picture: bytes) -> Iterato
     archive = build_model(store, settings_of(options))
     before = used_mib()
     with model_server(store, folder / "server", gpu_settings(options.device), options.threads) as server:
-        server.register(
-            archive,
-            NAME,
-            batch_size=options.batch,
-            batch_policy="adaptive",
-            min_worker=options.workers,
-            initial_workers=options.workers,
-        )
+        workers = {"min_worker": options.workers, "initial_workers": options.workers}
+        server.register(archive, NAME, batch_size=options.batch, batch_policy="adaptive", **workers)
         sample_answer(server, f"/predictions/{NAME}", picture)
         check_device(server, options.device, before)
         yield server
@@ -156,24 +142,13 @@ def build_model(store: Path, settings: Mapping[str, object]) -> str:
     store.mkdir()
     config = store / "model-config.yaml"
     config.write_text(yaml.safe_dump(dict(settings)), "utf-8")
-    archive = ArchiveConfig(
-        model_name=NAME, handler="image_classifier", version="1.0", config_file=config, export_path=store
-    )
-    return build_archive(archive).name
+    return build(store, NAME, "image_classifier", config_file=config)
 
 
 def loop_arguments(options: argparse.Namespace, image: Path) -> list[str]:
     """The command line of the loops' process."""
-    arguments = [
-        options.arch,
-        str(image.resolve()),
-        "--device",
-        options.device,
-        "--batch",
-        str(options.batch),
-    ]
-    arguments += ["--precision", options.precision, "--decode", options.decode]
-    return arguments + (["--fast-decode"] if options.fast_decode else [])
+    flags = [f"--{name}={vars(options)[name]}" for name in ("device", "batch", "precision", "decode")]
+    return [options.arch, str(image.resolve()), *flags, *(["--fast-decode"] if options.fast_decode else [])]
 
 
 def check_device(server: ModelServer, device: str, before: float | None) -> None:
@@ -190,10 +165,7 @@ def check_device(server: ModelServer, device: str, before: float | None) -> None
 
 def described(server: ModelServer, name: str) -> dict[str, Any]:
     """The model's description. Raises BenchmarkError where there is none."""
-    status, answer = call(server.management_port, "GET", f"/models/{name}")
-    if status != 200:
-        raise BenchmarkError(f"{name} is not described: {answer.decode(errors='replace')}")
-    description: dict[str, Any] = json.loads(answer)[0]
+    description: dict[str, Any] = json.loads(call_well(server.management_port, "GET", f"/models/{name}"))[0]
     return description
 
 

@@ -33,9 +33,10 @@ if TYPE_CHECKING:
     Outcome = tuple[bool, dict[str, object]]
 
 PROBES = (
-    "versions fork landing resampling nvjpeg graphs failed_capture poisoned out_of_memory compiled_requests"
+    "versions fork buffer resampling nvjpeg graphs failed_capture poisoned out_of_memory compiled_requests"
 )
 PASS, FAIL, BROKE, LATE, REHEARSED = "PASS", "FAIL", "BROKE", "LATE", "REHEARSED"
+GRAPHS = ("--precision", "bf16", "--cuda-graphs")
 RESULT = "RESULT "  # begins the line of a step's process that has its outcome
 
 
@@ -164,13 +165,9 @@ STEPS: dict[str, Step] = {
     **{f"probe-{name}": Step(partial(probe, name=name), 5.0) for name in PROBES.split()},
     "resnet-tf32": Step(resnet),
     "resnet-fp32": Step(lambda options: resnet(options, "--precision", "fp32")),
-    "resnet-bf16": Step(lambda options: resnet(options, "--precision", "bf16", "--cuda-graphs")),
-    "resnet-fast": Step(
-        lambda options: resnet(options, "--precision", "bf16", "--cuda-graphs", "--fast-decode")
-    ),
-    "resnet-nvjpeg": Step(
-        lambda options: resnet(options, "--precision", "bf16", "--cuda-graphs", "--decode", "nvjpeg")
-    ),
+    "resnet-bf16": Step(lambda options: resnet(options, *GRAPHS)),
+    "resnet-fast": Step(lambda options: resnet(options, *GRAPHS, "--fast-decode")),
+    "resnet-nvjpeg": Step(lambda options: resnet(options, *GRAPHS, "--decode", "nvjpeg")),
 }
 
 

@@ -204,12 +204,8 @@ def graphs(scale: Scale) -> Outcome:
             worst = max(worst, _difference(recorded(batch), right_answer) / right_answer.abs().max().item())
         one = _pictures(1)
         times = [1e3 * _seconds(partial(each, one), scale.rounds) for each in (run, recorded)]
-        figures[name] = {
-            "deviation": worst,
-            "ms for one, eager and replayed": times,
-            "recording s": took,
-            "MiB": taken,
-        }
+        cost = {"recording s": took, "MiB": taken}
+        figures[name] = {"deviation": worst, "ms for one, eager and replayed": times, **cost}
         right = right and worst < 0.05 and times[1] < times[0]
     return right, figures
 

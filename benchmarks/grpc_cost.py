@@ -25,9 +25,8 @@ from benchmarks.measure import Sample, cpu_ratio, figures, interleaved, of, rati
 from benchmarks.mixed import torchserve_server
 from benchmarks.options import DRY_RUN, OUT, perform, run, tell, tells_failures
 from benchmarks.report import Mark, number, table
-from benchmarks.servers import HOST, QUEUE_SIZE, BenchmarkError, ModelServer, call, model_server
+from benchmarks.servers import HOST, QUEUE_SIZE, ModelServer, call_well, grpc_settings, model_server
 from modelserver.ext.grpc.messages import message
-from modelserver.tools.tune.own_server import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -66,10 +65,7 @@ class Subject:
     def sample_response(self) -> bytes:
         """An answer, as bytes of a body. Raises BenchmarkError."""
         if self.grpc_port is None:
-            status, answer = call(self.server.port, "POST", f"/predictions/{NAME}", BODY)
-            if status != 200:
-                raise BenchmarkError(f"{self.name} was answered {status}: {answer!r}")
-            return answer
+            return call_well(self.server.port, "POST", f"/predictions/{NAME}", BODY)
         return b"\0" * 5 + call_once(self.grpc_port, _PREDICT, _message())
 
 
@@ -122,7 +118,6 @@ def started(options: argparse.Namespace) -> Iterator[list[Subject]]:
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="benchmark-")))
         store = folder / "store"
-        store.mkdir()
         build_handler(store, NAME, _HANDLER)
         ours = stack.enter_context(_ours(store, folder / "server"))
         subjects = [Subject(HTTP, ours.server), ours]
@@ -138,12 +133,7 @@ def started(options: argparse.Namespace) -> Iterator[list[Subject]]:
 
 @contextlib.contextmanager
 def _ours(store: Path, folder: Path, name: str = GRPC, checkout: Path | None = None) -> Iterator[Subject]:
-    inference, management = free_ports(2)
-    settings: dict[str, str | int] = {
-        "enable_grpc_api": "true",
-        "grpc_inference_port": inference,
-        "grpc_management_port": management,
-    }
+    settings, inference = grpc_settings()
     with model_server(store, folder, settings, checkout=checkout) as server:
         yield Subject(name, server, inference)
 
@@ -178,28 +168,12 @@ def report(samples: Sequence[Sample]) -> str:
     summary = figures(samples)
     rows = []
     for each in summary:
-        rest = of(HTTP, each.connections)
-        mine = of(each.subject, each.connections)
-        cells = (
-            each.rate,
-            each.p50_ms,
-            each.p99_ms,
-            each.cpu_us,
-            ratio(samples, mine, rest),
-            cpu_ratio(samples, mine, rest),
-        )
+        both = of(each.subject, each.connections), of(HTTP, each.connections)
+        cells = (*each.values, ratio(samples, *both), cpu_ratio(samples, *both))
         streams = dict(SHAPES)[each.connections]
         rows.append([f"{each.subject}, {each.connections} x {streams}", *map(number, cells)])
-    headers = [
-        "asked",
-        "requests/s",
-        "p50 ms",
-        "p99 ms",
-        "server CPU-µs/request",
-        "rate to HTTP's",
-        "CPU to HTTP's",
-    ]
-    return table(headers, rows) + "\n"
+    headers = ["asked", "requests/s", "p50 ms", "p99 ms", "server CPU-µs/request"]
+    return table([*headers, "rate to HTTP's", "CPU to HTTP's"], rows) + "\n"
 
 
 def marks(samples: Sequence[Sample]) -> list[Mark]:

@@ -16,11 +16,12 @@ import gc
 import itertools
 import os
 import re
+import socket
 import subprocess
 import sys
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import uvloop
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from modelserver.ext.recording.recorder import LiveRecording
     from modelserver.surface.watching import Watch
 
+WIDTH = 32
 BODY = b"x" * 64
 REQUEST = (
     b"POST /predictions/noop HTTP/1.1\r\nHost: 127.0.0.1:8080\r\nContent-Type: application/json\r\n"
@@ -66,26 +68,11 @@ VALGRIND = ("valgrind", "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out
 _FOREVER = WorkerTimes(startup=1e6, response=1e6, silence=1e6, max_retry=1e6)
 
 
-class Subject(Protocol):
-    """Serves ``width`` requests, one on each of its connections, in one turn."""
-
-    width: int
-
-    async def turn(self) -> float:
-        """Returns the processor seconds of it that are not the subject's own."""
-        ...
-
-    @property
-    def answered(self) -> int:
-        """Answers so far."""
-        ...
-
-
 class Transport(asyncio.Transport):
     """Counts what is written, and keeps the last of it."""
 
-    def __init__(self) -> None:
-        super().__init__({"peername": ("127.0.0.1", 5000), "sockname": ("127.0.0.1", 8080)})
+    def __init__(self, **extra: Any) -> None:
+        super().__init__({"peername": ("127.0.0.1", 5000), "sockname": ("127.0.0.1", 8080), **extra})
         self.writes = 0
         self.last: Any = b""
 
@@ -109,28 +96,20 @@ class Transport(asyncio.Transport):
         pass
 
 
-class Echo:
-    """uvicorn as it is, with the application that :mod:`benchmarks.compare` compares with."""
+class Subject:
+    """Serves ``WIDTH`` requests, one on each of its connections, in one turn."""
 
-    def __init__(self, width: int = 32) -> None:
-        self.width = width
-        config = Config(
-            echo.app,
-            http="httptools",
-            log_config=None,
-            lifespan="off",
-            ws="none",
-            loop="none",
-            access_log=False,
-        )
-        config.load()
-        state, make = Uvicorn(config).server_state, cast("Any", config.http_protocol_class)
-        self._connections = [make(config, state, {}) for _ in range(width)]
-        self._transports = [Transport() for _ in range(width)]
+    writes = 1  # for each answer
+
+    def connect(self, make: Callable[[], Any]) -> None:
+        """Opens the connections."""
+        self._connections = [make() for _ in range(WIDTH)]
+        self._transports = [Transport() for _ in range(WIDTH)]
         for connection, transport in zip(self._connections, self._transports, strict=True):
             connection.connection_made(transport)
 
     async def turn(self) -> float:
+        """Returns the processor seconds of it that are not the subject's own."""
         for connection in self._connections:
             connection.data_received(REQUEST)
         await asyncio.sleep(0)
@@ -138,8 +117,20 @@ class Echo:
 
     @property
     def answered(self) -> int:
-        # The head and the body of an answer are two writes.
-        return sum(transport.writes for transport in self._transports) // 2
+        """Answers so far."""
+        return sum(transport.writes for transport in self._transports) // self.writes
+
+
+class Echo(Subject):
+    """uvicorn as it is, with the application that :mod:`benchmarks.compare` compares with."""
+
+    writes = 2  # the head and the body
+
+    def __init__(self) -> None:
+        config = Config(echo.app, "httptools", ws="none", lifespan="off", log_config=None, access_log=False)
+        config.load()
+        state, make = Uvicorn(config).server_state, cast("Any", config.http_protocol_class)
+        self.connect(lambda: make(config, state, {}))
 
 
 class _Flights(Flights):
@@ -185,19 +176,10 @@ def _result(sequence: int, count: int) -> bytes:
     return b"".join(encode(Result(sequence, answers, 1e-5), [echo.ANSWER] * count))
 
 
-class Server:
+class Server(Subject):
     """The hot way of the server, with batches of ``batch_size``, perhaps recorded, traced or weighted."""
 
-    def __init__(
-        self,
-        batch_size: int,
-        width: int = 32,
-        *,
-        recorded: bool = False,
-        traced: bool = False,
-        weighted: bool = False,
-    ) -> None:
-        self.width = width
+    def __init__(self, batch_size: int, feature: str = "") -> None:
         metrics = ServerMetrics()
         self._access = AccessLog()
         self._access.start(asyncio.get_running_loop())
@@ -217,16 +199,16 @@ class Server:
             ModelVersion("noop", name, "noop.mar", None, options_, "python", pool, model_metrics)
             for name in ("1.0", "2.0")
         )
-        if weighted:
+        if feature == "weighted":
             version.traffic = ModelTraffic("noop")
             version.traffic.follow({"1.0": version, "2.0": other}, "1.0")
             version.traffic.adopt(Plan({"1.0": 50, "2.0": 50}))
         watches: list[Watch] = []
-        if traced:
+        if feature == "traced":
             sampler = ParentBased(TraceIdRatioBased(0.01))
             provider = TracerProvider(sampler, shutdown_on_exit=False)
             watches.append(watch_with(Tracing(provider, SpanProcessor(), lambda *_: None)))
-        if recorded:
+        if feature == "recorded":
             recorder = Recorder()
             self._client = asyncio.create_task(_take(recorder.start(RecordingOptions())))
             watches.append(recorder.watch)
@@ -238,11 +220,9 @@ class Server:
             self._access.log(*response)
 
         app, listener = cast("Any", echo.app), HttpListener(hot, 1 << 20, on_response)
-        self._connections = [HttpProtocol(app, listener) for _ in range(width)]
-        self._transports = [Transport() for _ in range(width)]
-        for connection, transport in zip(self._connections, self._transports, strict=True):
-            connection.connection_made(transport)
-        self._channel = _channel(worker)
+        self.connect(lambda: HttpProtocol(app, listener))
+        self._channel = Channel(worker._on_message, lambda _: None, 1 << 30)
+        self._channel.connection_made(Transport(socket=socket.socketpair()[0]))
 
     async def turn(self) -> float:
         for connection in self._connections:
@@ -259,10 +239,6 @@ class Server:
         # What was recorded is taken now and then.
         await asyncio.sleep(0)
         return playing
-
-    @property
-    def answered(self) -> int:
-        return sum(transport.writes for transport in self._transports)
 
 
 async def _take(recording: LiveRecording) -> None:
@@ -282,18 +258,12 @@ class _OneModel:
         return self._version if traffic is None else traffic.choose(cast("Any", headers))
 
 
-def _channel(worker: Worker) -> Any:
-    channel = Channel(worker._on_message, lambda _: None, 1 << 30)
-    channel.connection_made(Transport())
-    return channel
-
-
 async def cost(subject: Subject, requests: int) -> float:
     """Processor seconds of one request, after as many to warm up.
 
     Raises RuntimeError if any went unanswered.
     """
-    turns = max(1, requests // subject.width)
+    turns = max(1, requests // WIDTH)
     for _ in range(turns):
         await subject.turn()
     before = subject.answered
@@ -302,16 +272,16 @@ async def cost(subject: Subject, requests: int) -> float:
     for _ in range(turns):
         others += await subject.turn()
     seconds = time.process_time() - started - others
-    if subject.answered - before != turns * subject.width:
-        raise RuntimeError(f"{turns * subject.width} requests got {subject.answered - before} answers")
-    return seconds / (turns * subject.width)
+    if subject.answered - before != turns * WIDTH:
+        raise RuntimeError(f"{turns * WIDTH} requests got {subject.answered - before} answers")
+    return seconds / (turns * WIDTH)
 
 
 SUBJECTS: dict[str, Callable[[], Subject]] = {
     "uvicorn, echo": Echo,
     **{f"batch {size}": partial(Server, size) for size in (1, 32)},
     **{
-        f"{feature} {size}": partial(Server, size, **{feature: True})
+        f"{feature} {size}": partial(Server, size, feature)
         for feature in ("recorded", "weighted", "traced")
         for size in (1, 32)
     },
@@ -328,12 +298,6 @@ async def measure(requests: int, reps: int) -> dict[str, list[float]]:
         for name, subject in subjects.items():
             seconds[name].append(await cost(subject, requests))
     return seconds
-
-
-def ratios(seconds: dict[str, list[float]]) -> dict[str, float]:
-    """Each subject's cost to the echo's."""
-    echo = min(seconds["uvicorn, echo"])
-    return {name: min(values) / echo for name, values in seconds.items()}
 
 
 def alone(name: str, requests: int) -> None:
@@ -373,9 +337,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = options.common_parser("python -m benchmarks.hot_path", __doc__, duration=0.0)
     parser.add_argument("--requests", type=int, default=1000, help="of one measurement (default: 1000)")
     parser.set_defaults(reps=60)
-    parser.add_argument(
-        "--instructions", action="store_true", help="count them, by valgrind; takes some minutes"
-    )
+    counted = "count them, by valgrind; takes some minutes"
+    parser.add_argument("--instructions", action="store_true", help=counted)
     chosen = parser.parse_args(arguments)
     if chosen.dry_run:
         print(", ".join(SUBJECTS))
@@ -385,8 +348,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(report.table(["subject", "instructions/request"], rows))
         return 0
     seconds = uvloop.run(measure(chosen.requests, chosen.reps))
-    to_echo = ratios(seconds)
-    rows = [[name, f"{min(values) * 1e6:.1f}", f"{to_echo[name]:.2f}"] for name, values in seconds.items()]
+    least = {name: min(values) for name, values in seconds.items()}
+    base = least["uvicorn, echo"]
+    rows = [[name, f"{each * 1e6:.1f}", f"{each / base:.2f}"] for name, each in least.items()]
     print(report.table(["subject", "CPU-µs/request", "to echo"], rows))
     return 0
 

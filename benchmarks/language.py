@@ -20,15 +20,7 @@ import psutil
 
 from benchmarks.language_work import BATCH, PIECES
 from benchmarks.options import run
-from benchmarks.servers import (
-    HOST,
-    ROOT,
-    CpuMeter,
-    Running,
-    model_server,
-    process,
-    wait_until_it_answers,
-)
+from benchmarks.servers import HOST, ROOT, CpuMeter, Running, model_server, process, wait_until_it_answers
 from modelserver.tools.tune.own_server import free_ports
 
 if TYPE_CHECKING:

@@ -54,6 +54,11 @@ class Figure:
     failures: dict[str, int]
 
     @property
+    def values(self) -> tuple[float | None, ...]:
+        """Rate, latencies and processor time, in the order of tables."""
+        return self.rate, self.p50_ms, self.p99_ms, self.cpu_us
+
+    @property
     def void(self) -> bool:
         """Whether requests failed."""
         return bool(self.failures)

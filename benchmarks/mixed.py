@@ -39,13 +39,7 @@ from benchmarks.options import DRY_RUN, OUT, numbers, run, tells_failures
 from benchmarks.peers.launch import Job, Setup, torchserve
 from benchmarks.peers.packages import PEERS, missing
 from benchmarks.report import Mark, heading, machine, number, table, write_json
-from benchmarks.servers import (
-    BenchmarkError,
-    ModelServer,
-    model_server,
-    process,
-    wait_until_it_answers,
-)
+from benchmarks.servers import BenchmarkError, ModelServer, model_server, process, wait_until_it_answers
 from benchmarks.single_queue import Served, idle_before, passed_over, single_queue
 from benchmarks.works import WORKS
 
@@ -192,20 +186,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def cases(options: argparse.Namespace) -> list[Case]:
     """All combinations."""
-    return [
-        Case(workers, batch_size, kind, load)
-        for workers in options.workers
-        for batch_size in options.batches
-        for kind in options.kinds
-        for load in options.loads
-    ]
+    every = itertools.product(options.workers, options.batches, options.kinds, options.loads)
+    return [Case(*each) for each in every]
 
 
 def measure_all(options: argparse.Namespace) -> Iterator[Row]:
     """Every case on each server, one after another. Raises BenchmarkError."""
     with tempfile.TemporaryDirectory(prefix="benchmark-") as folder, contextlib.ExitStack() as stack:
         store = Path(folder) / "store"
-        store.mkdir()
         archive = build_handler(store, NAME, _HANDLER)
         servers = {OURS: stack.enter_context(model_server(store, Path(folder) / "server"))}
         if options.peers is not None:
@@ -240,13 +228,8 @@ def torchserve_server(peers: Path, store: Path, archive: str, folder: Path) -> I
 @contextlib.contextmanager
 def registered(server: ModelServer, archive: str, workers: int, batch_size: int) -> Iterator[None]:
     """With that many workers, which wait for nothing to fill a batch: a millisecond is TorchServe's least."""
-    parameters: dict[str, str | int] = {
-        "batch_size": batch_size,
-        "batch_policy": "greedy",
-        "max_batch_delay": 1,
-        "initial_workers": workers,
-    }
-    server.register(archive, NAME, **parameters)
+    waits: dict[str, str | int] = {"batch_policy": "greedy", "max_batch_delay": 1}
+    server.register(archive, NAME, batch_size=batch_size, initial_workers=workers, **waits)
     try:
         yield
     finally:
@@ -333,14 +316,8 @@ def _cells(row: Row) -> list[str]:
     figures: list[str] = []
     for value, plain, same_way in zip(values, measured.to(row.ideal), measured.to(row.same_way), strict=True):
         figures += [number(value), f"{number(plain)} ({number(same_way)})"]
-    setup = [
-        row.server,
-        str(case.workers),
-        str(case.batch_size),
-        case.kind,
-        f"{case.load:g}",
-        f"{row.requests:,}",
-    ]
+    setup = [row.server, str(case.workers), str(case.batch_size), case.kind, f"{case.load:g}"]
+    setup.append(f"{row.requests:,}")
     return [*setup, number(row.way_ms), *figures, str(row.held_up), number(row.held_ms), number(row.idle_ms)]
 
 

@@ -101,4 +101,9 @@ def tell(sample: Sample) -> None:
     """One line per measurement on standard error, for who waits."""
     failed = f" FAILURES {sample.failures}" if sample.failures else ""
     where = f"{sample.subject} at {sample.connections}, repetition {sample.repetition + 1}"
-    print(f"{where}: {number(sample.rate)}/s{failed}", file=sys.stderr, flush=True)
+    say(f"{where}: {number(sample.rate)}/s{failed}")
+
+
+def say(text: str) -> None:
+    """A line on standard error."""
+    print(text, file=sys.stderr, flush=True)

@@ -32,10 +32,10 @@ from benchmarks.servers import (
     Running,
     call,
     echo_server,
+    grpc_settings,
     model_server,
 )
 from modelserver.ext.grpc.messages import message
-from modelserver.tools.tune.own_server import free_ports
 
 if TYPE_CHECKING:
     import argparse
@@ -201,22 +201,12 @@ def started(batch: int) -> Iterator[Servers]:
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="benchmark-")))
         store = folder / "store"
-        store.mkdir()
         build_handler(store, MODEL, HANDLER)
-        inference, management = free_ports(2)
-        settings: dict[str, str | int] = {
-            "enable_grpc_api": "true",
-            "grpc_inference_port": inference,
-            "grpc_management_port": management,
-        }
+        settings, inference = grpc_settings()
         ours = stack.enter_context(model_server(store, folder / "server", settings))
         ours.register(f"{MODEL}.mar", MODEL, batch_size=batch, batch_policy="adaptive")
-        yield Servers(
-            ours,
-            inference,
-            stack.enter_context(echo_server(folder / "echo")),
-            stack.enter_context(grpc_echo_server(folder / "grpc-echo")),
-        )
+        echo = stack.enter_context(echo_server(folder / "echo"))
+        yield Servers(ours, inference, echo, stack.enter_context(grpc_echo_server(folder / "grpc-echo")))
 
 
 def server_of(servers: Servers, point: Point) -> tuple[Running, int]:
@@ -269,27 +259,12 @@ def report(content: str, points: Sequence[Point], samples: Sequence[Sample]) -> 
     for point in ours:
         echo = echoes[point.asking.protocol]
         figure, base = summary[str(point)], summary[str(echo)]
-        cells = (
-            figure.rate,
-            base.rate,
-            ratio(samples, named(point), named(echo)),
-            figure.cpu_us,
-            base.cpu_us,
-            cpu_ratio(samples, named(point), named(echo)),
-            cpu_ratio(samples, named(point), named(ours[0])),
-        )
+        both = named(point), named(echo)
+        cells = [figure.rate, base.rate, ratio(samples, *both), figure.cpu_us, base.cpu_us]
+        cells += [cpu_ratio(samples, *both), cpu_ratio(samples, named(point), named(ours[0]))]
         rows.append([point.asking.protocol, f"{len(point.asking.body):,}", *map(number, cells)])
-    headers = [
-        "protocol",
-        "bytes",
-        "requests/s",
-        "echo",
-        "to echo",
-        "server CPU-µs/request",
-        "echo",
-        "to echo",
-    ]
-    headers.append(f"to {ours[0].asking.protocol}")
+    headers = ["protocol", "bytes", "requests/s", "echo", "to echo", "server CPU-µs/request", "echo"]
+    headers += ["to echo", f"to {ours[0].asking.protocol}"]
     return "\n".join([f"## {TITLES[content]}", "", table(headers, rows), ""])
 
 

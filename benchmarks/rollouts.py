@@ -32,6 +32,7 @@ from benchmarks.servers import (
     BenchmarkError,
     ModelServer,
     call,
+    call_well,
     inherited_environment,
     model_server,
     sample_answer,
@@ -117,9 +118,7 @@ def traffic(server: ModelServer, model: str, document: dict[str, object]) -> Ite
     Raises BenchmarkError if it is refused, or if no answers of a shadow were compared.
     """
     path = f"/models/{model}/traffic"
-    status, answer = call(server.management_port, "PUT", path, json.dumps(document).encode())
-    if status != 200:
-        raise BenchmarkError(f"{path} was answered {status}: {answer.decode(errors='replace')}")
+    call_well(server.management_port, "PUT", path, json.dumps(document).encode())
     try:
         yield
         if "shadow" in document:
@@ -178,7 +177,6 @@ def measure(pairs: Sequence[Pair], options: argparse.Namespace) -> list[Sample]:
 def started(folder: Path) -> Iterator[ModelServer]:
     """A server with two versions of each model. Raises BenchmarkError."""
     store = folder / "store"
-    store.mkdir(parents=True)
     settings = {"allow_recording": "true", "disable_system_metrics": "true"}
     with model_server(store, folder / "server", settings) as server:
         for version in ("1.0", "2.0"):
@@ -203,14 +201,8 @@ def take(server: ModelServer, pair: Pair, way: str, repetition: int, options: ar
     client: Client = options.client
     load = load_of(server, pair, options.duration)
     with pair.on(server) if way == ON else contextlib.nullcontext():
-        return measuring.measured(
-            server,
-            partial(run_load, load, client),
-            f"{pair}: {way}",
-            pair.connections,
-            repetition,
-            alone=True,
-        )
+        running, subject = partial(run_load, load, client), f"{pair}: {way}"
+        return measuring.measured(server, running, subject, pair.connections, repetition, alone=True)
 
 
 def marks(pairs: Sequence[Pair], samples: Sequence[Sample]) -> list[Mark]:
@@ -231,18 +223,10 @@ def report(pairs: Sequence[Pair], samples: Sequence[Sample]) -> str:
     rows = []
     for pair in pairs:
         for way in (OFF, AGAIN, ON):
-            here, off = f"{pair}: {way}", named(f"{pair}: {OFF}")
-            figure = summary[here]
-            rows.append(
-                [
-                    str(pair),
-                    way,
-                    number(figure.rate),
-                    number(ratio(samples, named(here), off)),
-                    number(figure.cpu_us),
-                    number(cpu_ratio(samples, named(here), off)),
-                ]
-            )
+            figure = summary[f"{pair}: {way}"]
+            both = named(figure.subject), named(f"{pair}: {OFF}")
+            cells = (figure.rate, ratio(samples, *both), figure.cpu_us, cpu_ratio(samples, *both))
+            rows.append([str(pair), way, *map(number, cells)])
     heads = ["what, model", "turn", "requests/s", "to off", "CPU-µs/request", "to off"]
     return table(heads, rows) + "\n"
 

@@ -61,18 +61,11 @@ class ModelServer(Running):
         query = urlencode(
             {"url": archive, "model_name": name, "initial_workers": 1, "synchronous": "true", **parameters}
         )
-        self._manage("POST", f"/models?{query}")
+        call_well(self.management_port, "POST", f"/models?{query}", timeout=300)
 
     def unregister(self, name: str) -> None:
         """Remove a model, with its worker."""
-        self._manage("DELETE", f"/models/{name}")
-
-    def _manage(self, method: str, target: str) -> None:
-        status, answer = call(self.management_port, method, target, timeout=300)
-        if status != 200:
-            raise BenchmarkError(
-                f"{method} {target} was answered {status}: {answer.decode(errors='replace')}"
-            )
+        call_well(self.management_port, "DELETE", f"/models/{name}", timeout=300)
 
 
 @dataclass(slots=True)
@@ -150,6 +143,14 @@ def call(
         connection.close()
 
 
+def call_well(port: int, method: str, target: str, body: bytes | None = None, timeout: float = 60) -> bytes:
+    """The body of an answer of 200. Raises BenchmarkError for any other."""
+    status, answer = call(port, method, target, body, timeout=timeout)
+    if status != 200:
+        raise BenchmarkError(f"{method} {target} was answered {status}: {answer.decode(errors='replace')}")
+    return answer
+
+
 def echo_command(port: int) -> tuple[str, ...]:
     """What starts bare uvicorn (uvloop, httptools, no access log) with the echo application."""
     command = [sys.executable, "-m", "uvicorn", "benchmarks.echo:app", "--app-dir", str(ROOT)]
@@ -182,17 +183,8 @@ def model_server(
     has another version, which is started instead; ``variables`` are more of its environment.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    inference, management, metrics = free_ports(3)
-    lines: dict[str, str | int] = {
-        "inference_address": f"http://{HOST}:{inference}",
-        "management_address": f"http://{HOST}:{management}",
-        "metrics_address": f"http://{HOST}:{metrics}",
-        "enable_grpc_api": "false",
-        "job_queue_size": QUEUE_SIZE,
-        **(settings or {}),
-    }
-    config = folder / "config.properties"
-    config.write_text("".join(f"{key}={value}\n" for key, value in lines.items()), "utf-8")
+    lines = {"enable_grpc_api": "false", "job_queue_size": QUEUE_SIZE, **(settings or {})}
+    config, (inference, management, _) = configuration(folder, lines)
     command = [sys.executable, "-m", "modelserver", "--start", "--foreground", "--ncs"]
     command += ["--model-store", str(store.resolve()), "--ts-config", str(config)]
     environment = {**thread_variables(threads), **(variables or {})}
@@ -202,6 +194,23 @@ def model_server(
     with process(command, folder, environment) as child:
         wait_until_it_answers(child, inference, "/ping", folder)
         yield ModelServer(child.pid, inference, folder, management)
+
+
+def configuration(folder: Path, settings: Mapping[str, str | int]) -> tuple[Path, list[int]]:
+    """A file with the settings, and with free ports for inference, management and metrics."""
+    ports = free_ports(3)
+    roles = zip(("inference", "management", "metrics"), ports, strict=True)
+    lines = {f"{role}_address": f"http://{HOST}:{port}" for role, port in roles} | dict(settings)
+    config = folder / "config.properties"
+    config.write_text("".join(f"{key}={value}\n" for key, value in lines.items()), "utf-8")
+    return config, ports
+
+
+def grpc_settings() -> tuple[dict[str, str | int], int]:
+    """Settings with gRPC at free ports, and that of inference."""
+    inference, management = free_ports(2)
+    ports: dict[str, str | int] = {"grpc_inference_port": inference, "grpc_management_port": management}
+    return {"enable_grpc_api": "true", **ports}, inference
 
 
 def thread_variables(threads: int | None) -> dict[str, str]:
@@ -274,8 +283,5 @@ def wait_until_it_answers(child: subprocess.Popen[bytes], port: int, path: str, 
 
 def sample_answer(server: Running, path: str, body: bytes) -> dict[str, object]:
     """The JSON that a prediction is answered with. Raises BenchmarkError for any status but 200."""
-    status, answer = call(server.port, "POST", path, body)
-    if status != 200:
-        raise BenchmarkError(f"{path} was answered {status}: {answer.decode(errors='replace')}")
-    parsed = json.loads(answer)
+    parsed = json.loads(call_well(server.port, "POST", path, body))
     return parsed if isinstance(parsed, dict) else {"answer": parsed}

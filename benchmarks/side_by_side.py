@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import statistics
-import sys
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
@@ -18,7 +17,7 @@ from benchmarks.load import Client, Load, run_load
 from benchmarks.lone import Lone, measure_lone
 from benchmarks.loops import Loops, loops
 from benchmarks.measure import Sample, figures, interleaved, sample
-from benchmarks.options import tell
+from benchmarks.options import say, tell
 from benchmarks.peers.launch import Job, Launch, Setup, Subject
 from benchmarks.servers import BenchmarkError, Memory, memory_of
 from benchmarks.serving import Served, Start, served
@@ -115,7 +114,7 @@ def _measure_starts(result: Result, subjects: Sequence[Subject], plan: Plan) -> 
             result.starts.setdefault(subject.name, []).append(start)
             result.memory.setdefault(subject.name, []).append(memory)
             text = f"first answer after {start.answer_s:.2f} s, {memory.rss_mb:.0f} MB resident"
-            _say(f"{subject.title}, start {repetition + 1}: {text}")
+            say(f"{subject.title}, start {repetition + 1}: {text}")
 
 
 def _start_alone(result: Result, subject: Subject, plan: Plan, number: int) -> tuple[Start, Memory]:
@@ -155,7 +154,7 @@ def _started(
         except (BenchmarkError, RuntimeError) as error:
             _refuse(result, subject.name, str(error))
             continue
-        _say(f"{subject.title} serves {work.name} after {server.start.answer_s:.2f} s")
+        say(f"{subject.title} serves {work.name} after {server.start.answer_s:.2f} s")
         servers[subject.name] = server
         result.starts[subject.name] = [server.start]
     return servers
@@ -209,7 +208,7 @@ def _loop_takers(stack: contextlib.ExitStack, result: Result, plan: Plan) -> lis
         except BenchmarkError as error:
             _refuse(result, f"{LOOP}, {kind}", str(error))
             continue
-        _say(f"{LOOP}, {kind} is ready")
+        say(f"{LOOP}, {kind} is ready")
         takers.append(partial(_take_loop, loop, kind, plan.duration * work.longer))
     return takers
 
@@ -277,8 +276,4 @@ def medians(taken: Sequence[Sizes]) -> Sizes:
 
 def _refuse(result: Result, name: str, reason: str) -> None:
     result.refusals[name] = reason
-    _say(f"{name} cannot start: {reason}")
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    say(f"{name} cannot start: {reason}")

@@ -39,6 +39,7 @@ class Work:
         return self.kind == "resnet"
 
 
+_RESNET: tuple[Kind, int, int] = ("resnet", 8, 50)
 WORKS = {
     work.name: work
     for work in (
@@ -51,18 +52,9 @@ WORKS = {
         Work(
             "kserve5", "Five clients, MLP, batch 32 (KServe's experiment)", "mlp", 32, 500, (5,), longer=2.5
         ),
-        Work("resnet_b8", "ResNet over JPEG, batch 8", "resnet", 8, 50, (8, 16, 32), longer=3.0),
-        Work("workers_1", "ResNet, one worker: start and memory", "resnet", 8, 50, (8,), alone=True),
-        Work(
-            "workers_4",
-            "ResNet, four workers: start and memory",
-            "resnet",
-            8,
-            50,
-            (32,),
-            alone=True,
-            workers=4,
-        ),
+        Work("resnet_b8", "ResNet over JPEG, batch 8", *_RESNET, (8, 16, 32), longer=3.0),
+        Work("workers_1", "ResNet, one worker: start and memory", *_RESNET, (8,), alone=True),
+        Work("workers_4", "ResNet, four workers: start and memory", *_RESNET, (32,), alone=True, workers=4),
     )
 }
 

@@ -6,12 +6,13 @@ import os
 import shutil
 import sys
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
 from benchmarks.peers.apps.task import Task, environment
 from benchmarks.peers.packages import PEERS, missing, python_of
-from benchmarks.servers import HOST, QUEUE_SIZE, ROOT, echo_command, thread_variables
+from benchmarks.servers import QUEUE_SIZE, ROOT, configuration, echo_command, grpc_settings, thread_variables
 from benchmarks.works import Question, Work, form_body, json_body, raw_body
 from modelserver.tools.tune.own_server import free_ports
 
@@ -136,19 +137,9 @@ def torchserve(job: Job, *, quiet: bool = False) -> Launch:
 def _torchserve_like(
     job: Job, command: list[str], parameters: Mapping[str, str], settings: Mapping[str, str], variant: str
 ) -> Launch:
-    inference, management, metrics, *grpc = free_ports(5)
-    lines = {
-        "inference_address": f"http://{HOST}:{inference}",
-        "management_address": f"http://{HOST}:{management}",
-        "metrics_address": f"http://{HOST}:{metrics}",
-        "grpc_inference_port": str(grpc[0]),
-        "grpc_management_port": str(grpc[1]),
-        "job_queue_size": str(job.setup.queue),
-        "default_response_timeout": "300",
-        **settings,
-    }
-    config = job.folder / "config.properties"
-    config.write_text("".join(f"{key}={value}\n" for key, value in lines.items()), "utf-8")
+    limits = {"job_queue_size": job.setup.queue, "default_response_timeout": 300}
+    ports = {key: value for key, value in grpc_settings()[0].items() if key.endswith("_port")}
+    config, (inference, management, _) = configuration(job.folder, {**ports, **limits, **settings})
     store = ["--model-store", str(job.setup.store.resolve()), "--ts-config", str(config)]
     name = job.work.kind
     query = {
@@ -186,15 +177,10 @@ def echo(_job: Job) -> Launch:
 def litserve(job: Job) -> Launch:
     """LitServe with one worker."""
     task = _task(job)
-    body = form_body("request", job.setup.picture) if job.work.kind == "resnet" else _small(job)
-    return Launch(
-        _app(job, "litserve"),
-        task.port,
-        Question("/predict", *body),
-        "unbounded",
-        "/health",
-        _variables(job, task),
-    )
+    small = json_body(job.work.kind, {"x": "x" * 56})
+    body = form_body("request", job.setup.picture) if job.work.kind == "resnet" else small
+    question, variables = Question("/predict", *body), _variables(job, task)
+    return Launch(_app(job, "litserve"), task.port, question, "unbounded", "/health", variables)
 
 
 def rayserve(job: Job) -> Launch:
@@ -205,10 +191,6 @@ def rayserve(job: Job) -> Launch:
     variables = _variables(job, task) | {"RAY_TMPDIR": str(job.folder)}
     queue = f"max_ongoing_requests={job.setup.queue}"
     return Launch(_app(job, "rayserve"), task.port, question, queue, "/-/healthz", variables)
-
-
-def _small(job: Job) -> tuple[bytes, str]:
-    return json_body(job.work.kind, {"x": "x" * 56})
 
 
 def _app(job: Job, name: str) -> tuple[str, ...]:
@@ -249,10 +231,7 @@ def _modelserver(
     return Subject(name, title, "modelserver", launch, works)
 
 
-def _quiet(job: Job) -> Launch:
-    return torchserve(job, quiet=True)
-
-
+QUIET = partial(torchserve, quiet=True)
 SUBJECTS = {
     subject.name: subject
     for subject in (
@@ -265,7 +244,7 @@ SUBJECTS = {
         _modelserver("bf16-compile", "modelserver, bf16, compile", _network, variant="bf16-compile"),
         _modelserver("int8", "modelserver, int8", _network, variant="int8"),
         Subject("torchserve", "TorchServe", "torchserve", torchserve, _archive_work, "torchserve"),
-        Subject("torchserve-quiet", "TorchServe, logs off", "torchserve", _quiet, any_work, "torchserve"),
+        Subject("torchserve-quiet", "TorchServe, logs off", "torchserve", QUIET, any_work, "torchserve"),
         Subject("litserve", "LitServe", "litserve", litserve, any_work, "litserve"),
         Subject("rayserve", "Ray Serve", "rayserve", rayserve, any_work, "rayserve", is_optional=True),
     )

@@ -36,17 +36,9 @@ PEERS = {
             "TorchServe",
             "torchserve",
             (
-                "torchserve==0.12.0",
-                "torch-model-archiver==0.12.0",
-                "enum-compat",
-                "matplotlib",
-                "packaging",
-                "pillow",
-                "psutil",
-                "PyYAML",
-                "requests",
+                *("torchserve==0.12.0", "torch-model-archiver==0.12.0", "enum-compat", "matplotlib"),
+                *("packaging", "pillow", "psutil", "PyYAML", "requests", "tqdm"),
                 "setuptools<81",  # its workers import pkg_resources
-                "tqdm",
             ),
             ("captum",),  # would bring a torch of its own
             ("java",),
