@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from modelserver.models.routing import Router
     from modelserver.models.settings.address import Address
     from modelserver.models.settings.settings import Settings
+    from modelserver.models.version import ModelVersion
     from modelserver.surface.api.services import AddRoutes, Role, Services
     from modelserver.surface.http.edge import Edge
     from modelserver.surface.http.exchange import HotRoutes
@@ -113,11 +114,13 @@ class Endpoints:
 class Host:
     """The server, for its extensions.
 
-    ``services`` are its parts; ``workdir`` is a directory that is removed when it ends; ``access`` its access
-    log; ``notice`` shows a line to whoever has started it. What extensions add is in the other fields.
+    ``services`` are its parts, with the ``settings``, which do not change; ``workdir`` is a directory that is
+    removed when it ends; ``access`` its access log; ``notice`` shows a line to whoever has started it. What
+    extensions add is in the other fields.
     """
 
     services: Services
+    settings: Settings = field(init=False)
     workdir: Path
     access: AccessLog
     notice: Callable[[str], None]
@@ -131,10 +134,8 @@ class Host:
     settles: list[Callable[[float], Awaitable[None]]] = field(default_factory=list)
     tasks: list[Callable[[], Coroutine[Any, Any, None]]] = field(default_factory=list)
 
-    @property
-    def settings(self) -> Settings:
-        """The settings, which do not change."""
-        return self.services.settings
+    def __post_init__(self) -> None:
+        self.settings = self.services.settings
 
     @property
     def registry(self) -> Registry:
@@ -158,6 +159,10 @@ class Host:
     def pool(self, kind: str, make: MakeAffinity) -> None:
         """``make`` makes the affinity of models whose workers hold a state of this kind: ``sequences``."""
         self.registry.builder.affinities[kind] = make
+
+    def prepare(self, prepare: Callable[[ModelVersion], None]) -> None:
+        """``prepare`` is called with each version before its workers start."""
+        self.registry.builder.prepare = prepare
 
     def watch(self, watch: Watch, *, whole_calls: bool = False) -> None:
         """``watch`` is called with each request for a model, and may return a watcher of it.

@@ -37,7 +37,7 @@ ALL_OFF: dict[str, Any] = {
     "frontend_processes": 1,
 }
 # On with any settings: what they need is imported when it is used.
-ALWAYS = {"stores", "sequences", "rollout", "workflows"}
+ALWAYS = {"stores", "sequences", "parking", "rollout", "workflows"}
 # Settings that turn each on, besides its defaults.
 ON: dict[str, dict[str, Any]] = {
     "cluster": {"worker_launcher": "agents", "worker_address": "127.0.0.1:0"},
@@ -48,6 +48,7 @@ ON: dict[str, dict[str, Any]] = {
     "openai": {"openai_api": True},
     "stores": {},
     "sequences": {},
+    "parking": {},
     "rollout": {},
     "triton": {"ts_open_inference_protocol": True},
     "workflows": {"enable_workflows": True},

@@ -18,6 +18,7 @@ EXTENSIONS: Final[Mapping[str, ExtensionRow]] = {
     ),
     "stores": ExtensionRow("modelserver.ext.stores.extension", lambda _: True),
     "sequences": ExtensionRow("modelserver.ext.sequences.extension", lambda _: True),
+    "parking": ExtensionRow("modelserver.ext.parking.extension", lambda _: True),
     "grpc": ExtensionRow("modelserver.ext.grpc.extension", lambda settings: settings.enable_grpc_api),
     "openai": ExtensionRow("modelserver.ext.openai.extension", lambda settings: settings.openai_api),
     "otel": ExtensionRow("modelserver.ext.otel.extension", lambda settings: settings.otel != "off"),

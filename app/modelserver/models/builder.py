@@ -76,7 +76,8 @@ class VersionBuilder:
 
     ``sources`` says where each setting came from, ``workdir`` is a directory for unpacked archives,
     ``devices`` are the GPUs. Without ``spawner`` each worker is a new Python process. ``cluster`` is set
-    where there are other machines for workers, ``affinities`` by extensions.
+    where there are other machines for workers, ``affinities`` and ``prepare``, which gets each version
+    before its workers are started, by extensions.
     """
 
     def __init__(
@@ -103,11 +104,10 @@ class VersionBuilder:
         self._cpus = usable_cpus()
         self._policy = UrlPolicy(settings.allowed_urls, settings.sets_allowed_urls)
         self._spawner = spawner
-        path = settings.metrics_config
-        self._config_variables = {} if path is None else {METRICS_CONFIG: str(path)}
         self._gate = StartGate()
         self.cluster: Machines | None = None
         self.affinities: dict[str, MakeAffinity] = {}
+        self.prepare: Callable[[ModelVersion], None] | None = None
         self._reader = Reader(trusts_pickles=settings.trust_pickles)
         self._autoscaler = Autoscaler()
         self._ports = Ports(settings.initial_distribution_port)
@@ -207,10 +207,13 @@ class VersionBuilder:
         pool = self._pool(Pool, spec, options, metrics)
         self._autoscaler.follow(pool, _scaling_rule(options))
         headers = self._sequence_headers if options.sequence_batching else None
-        return ModelVersion(
+        model = ModelVersion(
             name, version, archive.url, archive, options, runtime, pool, metrics, at_startup, headers,
             options.service_envelope, registration=registration, exposes_errors=spec.load.expose,
         )  # fmt: skip
+        if self.prepare is not None:
+            self.prepare(model)
+        return model
 
     def _handler(self, registration: Registration, archive: ModelArchive) -> str:
         """The handler; only ``default_service_handler`` may be outside the archive. Raises InvalidModel."""
@@ -368,14 +371,15 @@ class VersionBuilder:
             mode=_mode(options),
             outputs=[OutputSpec(spec.name, spec.datatype, spec.shape) for spec in options.signature.outputs],
         )
-        launcher = self._launcher(archive, options)
+        launcher, path = self._launcher(archive, options), settings.metrics_config
+        variables = {} if path is None else {METRICS_CONFIG: str(path)}
         return WorkerSpec(
             load=load,
             threads=self._cpus,
             own_threads=options.worker_threads,
             frame_limit=self._frame_limit(options),
             hidden_variables=settings.blacklist_env_vars,
-            extra_environment={**self._config_variables, **environment.variables},
+            extra_environment={**variables, **environment.variables},
             python=environment.python or self._python,
             spawner=self._spawner,
             launcher=launcher,

@@ -59,24 +59,19 @@ class ModelVersion:
     @property
     def annotations(self) -> Annotations | None:
         """What the annotations of the loaded handler say, None if it has none, or no worker has loaded it."""
-        return next(
-            (worker.model.annotations for worker in self.pool.workers if worker.model.annotations), None
-        )
+        return None if self.pool.crew.model is None else self.pool.crew.model.annotations
 
     @property
     def is_concurrent(self) -> bool:
         """Whether requests join and leave one by one, instead of in batches."""
-        options = self.options
-        return bool(
-            options.continuous_batching
-            or options.async_communication
-            or any(worker.model.concurrency for worker in self.pool.workers)
-        )
+        options, model = self.options, self.pool.crew.model
+        in_calls = options.continuous_batching or options.async_communication
+        return in_calls or bool(model and model.concurrency)
 
     @property
     def endpoints(self) -> dict[str, bool]:
-        """Those of OpenAI's API that it serves, and whether each input is a row; empty while it loads."""
-        return next((worker.model.endpoints for worker in self.pool.workers if worker.model.endpoints), {})
+        """Those of OpenAI's API that it serves, and whether each input is a row; empty before a load."""
+        return {} if self.pool.crew.model is None else self.pool.crew.model.endpoints
 
     @property
     def signature(self) -> Signature:

@@ -99,6 +99,7 @@ def _add_flags(add: Callable[..., argparse.Action]) -> None:
     add("--model-store", metavar="DIR", help=store)
     add("--workflow-store", metavar="DIR", help="folder of workflow archives; by default the model store")
     add("--models", dest="load_models", nargs="+", metavar="[NAME=]ARCHIVE", help=models)
+    add("--load", metavar="WHEN", choices=KEYS["load"].choices, help="start workers at-start, or on-demand")
     add("--log-config", metavar="FILE", help="logging configuration of Python (.json, .yaml or .ini)")
     add("--cpp-log-config", metavar="FILE", help=_NO_EFFECT)
     add("--foreground", action=turns_on, help="stay in the foreground; with --stop: wait for the end")

@@ -14,7 +14,7 @@ from modelserver.models.options.values import (
     flag_or_auto,
     mapping,
     one_of,
-    raised_to_one,
+    raised_to,
     whole,
 )
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     [
         (whole(0), 0, 0),
         (whole(1, 8), 8, 8),
-        (raised_to_one(), LARGEST, LARGEST),
+        (raised_to(1), LARGEST, LARGEST),
         (boolean(), False, False),
         (anything("a text"), [1], [1]),
         (flag_or_auto(), True, True),
@@ -50,8 +50,8 @@ def test_values_are_read_as_they_are_used(values: Values, written: object, read:
         (whole(1), "8", "a whole number of at least 1"),
         (whole(0, 8), 9, "a whole number of at most 8"),
         (whole(0), LARGEST + 1, f"a whole number of at most {LARGEST}"),
-        (raised_to_one(), 1.5, "a whole number of at least 1"),
-        (raised_to_one(), LARGEST + 1, f"a whole number of at most {LARGEST}"),
+        (raised_to(1), 1.5, "a whole number of at least 1"),
+        (raised_to(1), LARGEST + 1, f"a whole number of at most {LARGEST}"),
         (boolean(), 1, "true or false"),
         (flag_or_auto(), "yes", "true, false or auto"),
         (one_of("", "window", "greedy"), "fast", "one of window, greedy"),
@@ -70,7 +70,7 @@ def test_other_values_are_refused(values: Values, written: object, needed: str) 
 def test_a_number_below_one_is_raised_as_in_torchserve() -> None:
     """The error carries the value that is used instead."""
     with pytest.raises(CorrectedError, match="at least 1") as caught:
-        raised_to_one().read(-3)
+        raised_to(1).read(-3)
 
     assert caught.value.value == 1
 

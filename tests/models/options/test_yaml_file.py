@@ -102,7 +102,6 @@ def test_an_empty_file_sets_nothing(text: str) -> None:
 @pytest.mark.parametrize(
     ("key", "name"),
     [
-        ("minWorkers", "min_workers"),
         ("batchSize", "batch_size"),
         ("maxNumSequence", "max_num_sequence"),
         ("maxSequenceJobQueueSize", "max_sequence_job_queue_size"),

@@ -52,7 +52,7 @@ def model(options: ModelOptions, *workers: Any, sequences: SequenceStatistics | 
         warnings=[],
         statistics=lambda: statistics,
         affinity=None if sequences is None else SimpleNamespace(statistics=sequences),
-        crew=SimpleNamespace(autoscaling=None),
+        crew=SimpleNamespace(autoscaling=None, on_demand=None, model=None),
         failing=False,
     )
     return SimpleNamespace(
@@ -281,16 +281,13 @@ def test_infinite_wait_is_absent() -> None:
 
 
 def test_description_shows_the_precision() -> None:
-    """The description has the precision of the first worker that has loaded, and none if there is no
-    choice.
-    """
+    """That of the worker that has loaded last, and none if there is no choice."""
     precision = {"asked": "int8", "used": "int8", "why": "all agree"}
+    described = model(ModelOptions(), worker())
+    assert "precision" not in json.loads(pretty(describe(described)))
+    described.pool.crew.model = Loaded(precision=precision)
 
-    assert (
-        describe(model(ModelOptions(), worker(), worker(model=Loaded(precision=precision))))["precision"]
-        == precision
-    )
-    assert "precision" not in json.loads(pretty(describe(model(ModelOptions(), worker()))))
+    assert describe(described)["precision"] == precision
 
 
 def promoting() -> ModelTraffic[Any]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from modelserver.engine.batching.queue import QueueFull
 from modelserver.engine.offload.gradual import GradualCalls
 from modelserver.engine.pools.spec import no_worker
-from modelserver.errors import DeadlineExceeded, ServiceUnavailable
+from modelserver.errors import DeadlineExceeded, ModelServerError, ServiceUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -83,7 +83,7 @@ class Admission:
                 self._passed_on.add(request)
                 return False
             self._metrics.requests.rejected("no_worker")
-            raise no_worker(self._name, version, self._crew.failure)
+            raise self._no_worker(version)
         queue = self._queue
         try:
             if affinity is not None and self._tickets and not affinity.has_ticket(request, self._crew.free()):
@@ -94,6 +94,8 @@ class Admission:
             error = full.error or no_worker(self._name, version)
             error.openai_status = 429
             raise error from full
+        if not self._crew.workers and self._crew.on_demand is not None:
+            self._crew.on_demand.wake()
         if request.waiting > 1 or len(request.rows) > queue.batch_size:
             self._metrics.requests.split()
         if request.deadline is not None:
@@ -153,12 +155,17 @@ class Admission:
             self._clear_queue()
             return
         for request in self._affinity.remove_unplaced():
-            self.end(request, no_worker(self._name, failure=self._crew.failure))
+            self.end(request, self._no_worker())
+
+    def _no_worker(self, version: str | None = None) -> ModelServerError:
+        demand = self._crew.on_demand
+        refusal = None if demand is None else demand.refusal
+        return refusal or no_worker(self._name, version, self._crew.failure)
 
     def _clear_queue(self) -> None:
         """Passes waiting requests to the successor, if any; refuses the others and those already begun."""
         for request in self._queue.drain():
-            error = no_worker(self._name, failure=self._crew.failure)
+            error = self._no_worker()
             if self.successor is not None and request.worker is None:
                 self.forget_deadline(request)
                 try:

@@ -4,7 +4,7 @@ One timer serves all pools; without any there is none. Requests cost nothing ext
 state. Decisions made here:
 
 * The bounds are the operator's: manual scaling changes them, and with equal bounds nothing is done. From 0
-  workers none are started.
+  workers none are started, and the last one of a model that is loaded on demand is not removed here.
 * A removed worker finishes its batches, as in manual scaling; the newest is removed first.
 * A worker that cannot load its model is removed if there are more than ``minWorkers``; otherwise its
   supervision handles it.
@@ -136,7 +136,7 @@ class Autoscaler:
 
     def _look_at(self, pool: Pool, now: float) -> None:
         scaling = pool.crew.autoscaling
-        if scaling is None or now < scaling.due:
+        if scaling is None or now < scaling.due or not pool.workers:
             return
         # Slightly early is better than a tick late.
         scaling.due = now + 0.9 * scaling.rule.every
@@ -146,7 +146,7 @@ class Autoscaler:
             waits = sample.wait > scaling.rule.target_wait
             room = self._room(pool, self._free(pool.crew.spec.gate, now, exactly=waits), measure=waits)
             sample = replace(sample, room=room)
-        decision = scaling.scaler.decide(sample, pool.min_workers, pool.max_workers)
+        decision = scaling.scaler.decide(sample, max(1, pool.min_workers), pool.max_workers)
         scaling.sample, scaling.decision = sample, decision
         pool.metrics.workers.set_wish(decision.wish)
         before = sample.ready + sample.loading

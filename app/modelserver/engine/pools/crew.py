@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 
     from modelserver.engine.pools.devices import DeviceList
     from modelserver.engine.pools.scaling import PoolScaling
-    from modelserver.engine.pools.spec import PoolLimits, WorkerSpec, WorkerTimes
+    from modelserver.engine.pools.spec import OnDemand, PoolLimits, WorkerSpec, WorkerTimes
     from modelserver.engine.telemetry.model_metrics import ModelMetrics
+    from modelserver.engine.wire.messages import Loaded
 
 _log = logging.getLogger("modelserver.workers")
 
@@ -56,7 +57,9 @@ class Crew:
     """Starts, replaces and ends workers.
 
     ``workers`` stays the same list. ``leaving`` workers finish their batches. ``owner`` gets the events of
-    all, and is set before the first is started. ``autoscaling`` belongs to the autoscaler.
+    all, and is set before the first is started. ``autoscaling`` belongs to the autoscaler. With
+    ``on_demand`` there may be no workers until requests need them. ``model`` is what the worker that loaded
+    it last reported.
     """
 
     def __init__(
@@ -80,6 +83,8 @@ class Crew:
         self.min_workers = self.max_workers = 0
         self.devices = Places(devices)
         self.autoscaling: PoolScaling | None = None
+        self.on_demand: OnDemand | None = None
+        self.model: Loaded | None = None
         self._next_id = next_id
         self._metrics = metrics
         self._loop = asyncio.get_running_loop()
@@ -103,7 +108,8 @@ class Crew:
 
         The newest are retired first, and finish their running batches.
         """
-        self.min_workers, self.max_workers = min_workers, max_workers if min_workers else 0
+        may_serve = min_workers or self.on_demand is not None
+        self.min_workers, self.max_workers = min_workers, max_workers if may_serve else 0
         # Failed workers make room for new ones.
         for worker in [worker for worker in self.workers if worker.state is WorkerState.FAILED]:
             self.workers.remove(worker)
@@ -179,6 +185,9 @@ class Crew:
         """A process of the worker has loaded its model, which took ``seconds``."""
         self._metrics.workers.loaded(worker.label, seconds)
         self._memory.loaded(worker)
+        self.model = worker.model
+        if self.on_demand is not None:
+            self.on_demand.loaded()
         for warning in worker.model.warnings:
             if warning not in self.warnings:
                 self.warnings.append(warning)
@@ -244,12 +253,17 @@ class Crew:
     # -- reports
 
     def has_hope(self) -> bool:
-        """Whether any worker serves or may come back."""
+        """Whether any worker serves or may come back, or may be started for a request."""
         ready = WorkerState.READY
-        for worker in self.workers:  # noqa: SIM110 - called for every request, and a generator costs more
+        for worker in self.workers:
             if worker.state is ready or worker.may_serve:
                 return True
-        return False
+        return self.on_demand is not None and self.on_demand.refusal is None
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether nobody knows yet what requests the handler takes, as the first one is to load it."""
+        return self.model is None and self.on_demand is not None
 
     def free(self) -> list[Worker]:
         """The workers that would begin a batch at once, including leaving ones."""

@@ -172,7 +172,9 @@ class Pool:
 
     @property
     def ready(self) -> bool:
-        """Whether any worker is loaded."""
+        """Whether any worker is loaded, or would be for a request."""
+        if not self.workers:
+            return not self.admission.closing and self.crew.has_hope()
         return any(worker.state is WorkerState.READY for worker in self.workers)
 
     @property
@@ -183,7 +185,7 @@ class Pool:
     @property
     def splits(self) -> bool:
         """Whether the loaded handler takes instances."""
-        return any(worker.model.splits for worker in self.workers)
+        return self.crew.model is not None and self.crew.model.splits
 
     @property
     def failure(self) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from modelserver.engine.batching.policies import Adaptive, Window, make_policy
-from modelserver.engine.pools.gate import BASE_NEED, StartGate
+from modelserver.engine.pools.gate import BASE_NEED, COPIES, StartGate
 from modelserver.engine.pools.output import without_quote
 from modelserver.engine.pools.variables import THREAD_VARIABLES, worker_variables
 from modelserver.errors import ServiceUnavailable
@@ -214,6 +214,29 @@ class Affinity(Protocol):
         """Waits until nobody needs the worker's state; for ``patience`` seconds, unless it has a limit."""
 
 
+class OnDemand(Protocol):
+    """Starts workers of a pool that has none when requests need them."""
+
+    @property
+    def refusal(self) -> ModelServerError | None:
+        """Why requests cannot wait for workers now; None: they can."""
+
+    def wake(self) -> None:
+        """A request waits, and there are no workers."""
+
+    async def load(self) -> None:
+        """Waits until a worker has loaded the model. Raises ModelServerError."""
+
+    def park(self) -> None:
+        """Ends the workers until the next request. Raises Conflict while they have requests."""
+
+    def loaded(self) -> None:
+        """A worker has loaded the model."""
+
+    def describe(self) -> dict[str, Any]:
+        """For the description of the version."""
+
+
 class Forker(Protocol):
     """Forks workers instead of starting a new Python for each."""
 
@@ -252,6 +275,11 @@ class WorkerSpec:
     ranks: Ranks | None = None
     measured: Measured | None = None
     ipex: tuple[bool, bool] = (False, False)
+
+    @property
+    def files(self) -> int:
+        """Bytes of the model's files."""
+        return max(0, self.need - BASE_NEED) // COPIES
 
     def environment(self, server: Mapping[str, str]) -> dict[str, str]:
         """The variables of workers of this machine, of those of the server."""

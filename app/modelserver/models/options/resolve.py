@@ -16,7 +16,15 @@ from modelserver.errors import BadRequest
 from modelserver.models.options.option import options_of, parameter, parameters_of
 from modelserver.models.options.resources import parse_resources
 from modelserver.models.options.signature import Signature
-from modelserver.models.options.table import OPTIONS, RANKED, Batcher, CommonOptions, ModelConfig, Torchrun
+from modelserver.models.options.table import (
+    ON_DEMAND,
+    OPTIONS,
+    RANKED,
+    Batcher,
+    CommonOptions,
+    ModelConfig,
+    Torchrun,
+)
 from modelserver.models.options.values import anything, boolean, whole
 from modelserver.models.settings.model_defaults import RUNTIMES, ModelDefaults
 from modelserver.models.settings.settings import Settings
@@ -405,6 +413,8 @@ class _WorkerNumbers:
         return (min(fewest, possible), possible), source
 
     def requested_workers(self) -> _Choice[_Workers]:
+        if self.sources.ranked(OPTIONS["load"])[0] == ON_DEMAND:
+            return self.workers_on_demand()
         default = self.default_workers()
         return _first(
             (self.registered_workers(default[0]), REGISTER),
@@ -412,6 +422,14 @@ class _WorkerNumbers:
             (self.fallback_workers(default[0]), MODELS_KEY),
             last=((default[0], default[0]), default[1]),
         )
+
+    def workers_on_demand(self) -> _Choice[_Workers]:
+        """None to begin with, unless a number is set; then up to 1, unless that is set."""
+        for source, origin in ((self.sources.registration, REGISTER), (self.sources.config, YAML)):
+            if source.min_workers is not None or source.max_workers is not None:
+                fewest = source.min_workers or 0
+                return (fewest, max(1, fewest, source.max_workers or 0)), origin
+        return (0, 1), DEFAULT
 
     def default_workers(self) -> _Choice[int]:
         initial = self.sources.registration.initial_workers
@@ -431,6 +449,9 @@ class _WorkerNumbers:
 
     def yaml_workers(self) -> _Workers | None:
         fewest, most = self.sources.config.min_workers or 0, self.sources.config.max_workers or 0
+        if self.sources.config.min_workers == 0:
+            self.sources.warn("model-config.yaml: minWorkers=0: 1 is used, as load is not on-demand")
+            fewest = 1
         if 0 < fewest <= most:
             return fewest, most
         if self.sources.config.min_workers is not None or self.sources.config.max_workers is not None:

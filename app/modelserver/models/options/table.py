@@ -24,12 +24,14 @@ from modelserver.models.options.values import (
     flag_or_auto,
     mapping,
     one_of,
-    raised_to_one,
+    raised_to,
     whole,
 )
 
 # Per process; more would only wait for each other.
 MOST_THREADS = 1024
+# When workers are started: at the registration, or for the first request.
+LOADS = AT_START, ON_DEMAND = "at-start", "on-demand"
 BATCH_POLICIES = ("adaptive", "greedy", "window")
 # The parallel types whose workers have several processes; with ``pp`` only the first gets the batches.
 RANKED = ("pp", "tp", "pptp")
@@ -79,7 +81,7 @@ class CommonOptions:
     batch_size: int | None = option(
         "batchSize",
         BATCHES,
-        raised_to_one(),
+        raised_to(1),
         "The most instances in a batch.",
         requested="The most instances in a batch; by default the archive's, else 1.",
         schema={"example": 8},
@@ -122,8 +124,9 @@ class CommonOptions:
     min_workers: int | None = option(
         "minWorkers",
         WORKERS,
-        raised_to_one(),
-        "Workers to start; counts only with a `maxWorkers` that is not below it.",
+        raised_to(0),
+        "Workers to start; counts only with a `maxWorkers` that is not below it. 0 counts as 1, unless "
+        "`load` is `on-demand`.",
         default="",
         requested="The minimum number of workers.",
         parameter_values=whole(0),
@@ -149,6 +152,37 @@ class CommonOptions:
         requested="Whether V1 bodies are split into instances: auto by handler, true always, false never.",
         schema={"enum": ["auto", "true", "false"]},
         setting="split_instances",
+    )
+    load: str | None = option(
+        "load",
+        WORKERS,
+        one_of(*LOADS),
+        "When workers are started: `at-start`, at the registration, or `on-demand`, for the first request "
+        "([Many models](many-models.md)).",
+        own=True,
+        requested="Start workers at once (at-start), or for the first request (on-demand).",
+        schema={"enum": list(LOADS)},
+        setting="load",
+    )
+    idle_timeout: int | None = option(
+        "idleTimeout",
+        WORKERS,
+        whole(0),
+        "Seconds without a request after which a model that is loaded on demand is parked; 0 is never.",
+        own=True,
+        requested="Seconds without a request until the model is parked; 0 is never.",
+        changed="Seconds without a request until the model is parked; 0 is never.",
+        setting="idle_timeout",
+    )
+    pin: bool | None = option(
+        "pin",
+        WORKERS,
+        boolean(),
+        "A model that is loaded on demand stays loaded from then on.",
+        otherwise=False,
+        own=True,
+        requested="Stay loaded once it is, with load=on-demand.",
+        changed="Stay loaded once it is, with load=on-demand.",
     )
     autoscale: bool | None = option(
         "autoscale",
@@ -380,12 +414,12 @@ class ModelConfig(CommonOptions):
         "Milliseconds that a sequence may last; 0 is unlimited.",
     )
     max_num_sequence: int | None = option(
-        "maxNumSequence", SEQUENCES, raised_to_one(), "The most concurrent sequences."
+        "maxNumSequence", SEQUENCES, raised_to(1), "The most concurrent sequences."
     )
     max_sequence_job_queue_size: int | None = option(
         "maxSequenceJobQueueSize",
         SEQUENCES,
-        raised_to_one(),
+        raised_to(1),
         "Requests that may wait per sequence.",
     )
     use_venv: bool | None = option(

@@ -49,18 +49,18 @@ def whole(minimum: int, most: int = LARGEST) -> Values:
     return Values(allowed, read, "integer", minimum, most)
 
 
-def raised_to_one() -> Values:
-    """A whole number; one below 1 becomes 1, as in TorchServe."""
-    allowed = "a whole number of at least 1"
+def raised_to(least: int) -> Values:
+    """A whole number; a smaller one becomes ``least``, as in TorchServe."""
+    allowed = f"a whole number of at least {least}"
 
     def read(value: object) -> int:
         if not _is_whole(value) or value > LARGEST:
             raise ValueError(f"{_most() if _is_whole(value) else allowed} is needed")
-        if value < 1:
-            raise CorrectedError(f"{allowed} is needed", 1)
+        if value < least:
+            raise CorrectedError(f"{allowed} is needed", least)
         return value
 
-    return Values(allowed, read, "integer", 1, LARGEST)
+    return Values(allowed, read, "integer", least, LARGEST)
 
 
 def boolean() -> Values:

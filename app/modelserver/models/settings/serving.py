@@ -135,6 +135,26 @@ class ServingSettings:
         "registered.",
         minimum=0,
     )
+    load: Literal["at-start", "on-demand"] = setting(
+        "at-start",
+        BATCHING,
+        "When workers of a model are started: at its registration, or for its first request.",
+        flag="--load",
+    )
+    idle_timeout: int = setting(
+        300,
+        BATCHING,
+        "Seconds without a request after which a model that is loaded on demand is parked; 0: never.",
+        minimum=0,
+        maximum=LARGEST,
+    )
+    max_models_memory: int = setting(
+        0,
+        BATCHING,
+        "Bytes of memory for the workers of models that are loaded on demand; 0: nine tenths of what there "
+        "is at the start.",
+        minimum=0,
+    )
     autoscale: bool = setting(
         False, BATCHING, "Start and stop workers by load, between a model's minWorkers and maxWorkers."
     )

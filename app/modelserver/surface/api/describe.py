@@ -71,10 +71,9 @@ def describe(model: ModelVersion) -> dict[str, Any]:
         **describe_failure(model),
         "errors": describe_errors(model),
         "warnings": pool.warnings or None,
-        "precision": next(
-            (worker.model.precision for worker in pool.workers if worker.model.precision), None
-        ),
+        "precision": (pool.crew.model and pool.crew.model.precision) or None,
         "autoscaling": describe_autoscaling(model),
+        "parking": None if pool.crew.on_demand is None else pool.crew.on_demand.describe(),
         "replacement": describe_replacement(model),
         "traffic": None if model.traffic is None else model.traffic.describe(model.version),
         "workers": [describe_worker(worker) for worker in pool.workers],

@@ -298,6 +298,20 @@ class ErrorCounts(TypedDict, total=False):
     last: LastError
 
 
+class ParkingState(TypedDict, total=False):
+    """A model that is loaded on demand; `memory` and `need` are bytes, `loadTime` is milliseconds."""
+
+    state: Literal["parked", "waiting", "loading", "loaded", "failed"]
+    memory: int
+    need: Annotated[int, about("What loading it needs, by the last load, else by its files.")]
+    loadTime: int
+    loads: int
+    failedLoads: int
+    parks: Annotated[dict[str, int], about("How often it was parked, by reason.")]
+    failure: str
+    nextTry: Annotated[float, about("When a request may try again, in seconds since the epoch.")]
+
+
 class JobQueueStatus(TypedDict, total=False):
     """Requests in the queue, and how many more it takes."""
 
@@ -359,6 +373,7 @@ class ModelDescription(TypedDict, total=False):
         dict[str, BatchSetting], about("The effective batch settings by name, each with its source.")
     ]
     autoscaling: Autoscaling
+    parking: ParkingState
     replacement: Replacement
     traffic: TrafficShare
     errors: ErrorCounts

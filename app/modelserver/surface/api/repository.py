@@ -17,8 +17,11 @@ from modelserver.models.replacing import load_anew
 from modelserver.surface.http.content import read_parameters_body
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from starlette.datastructures import Address
 
+    from modelserver.engine.pools.spec import OnDemand
     from modelserver.models.registry import Registry
     from modelserver.models.settings.settings import Settings
     from modelserver.models.version import ModelVersion
@@ -55,6 +58,11 @@ class ModelRepository:
             ModelServerError: it cannot be loaded; what was loaded before keeps serving (F52).
         """
         registry, settings = self._registry, self._settings
+        demands = self._on_demand(name)
+        if demands:
+            for demand in demands:
+                await demand.load()
+            return
         before = registry.get(name) if name in registry.names() else None
         if before is not None and scheme(before.url) in OBJECT_STORES:
             url: str | None = before.url
@@ -79,9 +87,19 @@ class ModelRepository:
             raise
 
     async def unload(self, name: str) -> None:
-        """Unregisters all versions of a model. Raises ModelNotFound."""
+        """Unregisters all versions of a model, or parks them. Raises ModelNotFound, Conflict if busy."""
+        demands = self._on_demand(name)
+        for demand in demands:
+            demand.park()
+        if demands:
+            return
         for model in sorted(self._registry.versions(name), key=self._registry.is_default):
             await self._registry.unregister(name, model.version)
+
+    def _on_demand(self, name: str) -> Sequence[OnDemand]:
+        """How the versions of a model are loaded and parked, if they are loaded on demand."""
+        models = self._registry.versions(name) if name in self._registry.names() else []
+        return [demand for model in models if (demand := model.pool.crew.on_demand) is not None]
 
 
 class RepositoryApi:
@@ -127,7 +145,9 @@ class RepositoryApi:
 def _entry(model: ModelVersion) -> dict[str, str]:
     statistics = model.pool.statistics()
     state, reason = "READY", ""
-    if not statistics.ready:
+    if not model.pool.workers and model.pool.ready:
+        reason = "parked"
+    elif not statistics.ready:
         state = "LOADING" if statistics.loading else "UNAVAILABLE"
         reason = model.pool.failure or ("" if statistics.loading else "it has no workers")
     return {"name": model.name, "version": model.version, "state": state, "reason": reason}

@@ -114,6 +114,9 @@ class InferenceApi:
                 route = exchange.target.route
             name = route.model or _named(exchange) or self._only_one()
             model = self._registry.version_for(name, route.version, exchange)
+            if model.pool.crew.is_unknown:
+                self._serve_off_loop(exchange, route, model)
+                return
             parsed = codec.read(exchange, model)
             self._submit(exchange, codec, model, parsed, monotonic())
         except weight.TooHeavy:
@@ -161,6 +164,9 @@ class InferenceApi:
                 named: str | None = to.model or await asyncio.to_thread(_named, exchange)
                 name = named or self._only_one()
                 model = self._registry.version_for(name, to.version, exchange)
+            demand = model.pool.crew.on_demand
+            if demand is not None and model.pool.crew.is_unknown:
+                await demand.load()
             parsed = await codec.read_off_loop(exchange, model)
             exchange.on_disconnect = None
             self._submit(exchange, codec, model, parsed, now)

@@ -1,0 +1,57 @@
+"""Metrics of models that are loaded on demand."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from modelserver.engine.telemetry.metrics import ServerMetrics
+    from modelserver.ext.parking.resident import Resident
+    from modelserver.models.registry import Registry
+    from modelserver.models.version import ModelVersion
+
+_LABELS = ("model_name", "model_version")
+
+
+class ParkingMeters:
+    """The metrics. Those of versions that are unregistered disappear with the next look at them."""
+
+    def __init__(self, metrics: ServerMetrics, registry: Registry) -> None:
+        self._metrics, self._registry = metrics, registry
+        counter, gauge, prefix = metrics.counter, metrics.gauge, "modelserver_"
+        cold = "Requests that waited until their model was loaded."
+        self._loads = counter(f"{prefix}loads_total", "Loads for a request.", (*_LABELS, "result"))
+        self._parks = counter(f"{prefix}parks_total", "How often a model was parked.", (*_LABELS, "reason"))
+        self._cold = counter(f"{prefix}cold_requests_total", cold, _LABELS)
+        self._memory = gauge(f"{prefix}model_memory_bytes", "Memory of a model's workers.", _LABELS)
+        self._budget = gauge(f"{prefix}models_memory_limit_bytes", "What max_models_memory allows.")
+
+    def show(self, residents: Sequence[Resident], budget: Callable[[], float]) -> None:
+        """Shows the memory of these, as they are at the time."""
+
+        def render() -> None:
+            self._budget.labels().set(budget())
+            for resident in residents:
+                if resident.loads:
+                    self._memory.labels(resident.model.name, resident.model.version).set(resident.memory)
+            for family in (self._loads, self._parks, self._cold, self._memory):
+                self._forget(family)
+
+        self._metrics.on_render(render)
+
+    def loaded(self, model: ModelVersion, cold: int) -> None:
+        self._loads.labels(model.name, model.version, "loaded").add(1.0)
+        self._cold.labels(model.name, model.version).add(cold)
+
+    def failed(self, model: ModelVersion) -> None:
+        self._loads.labels(model.name, model.version, "failed").add(1.0)
+
+    def parked(self, model: ModelVersion, reason: str) -> None:
+        self._parks.labels(model.name, model.version, reason).add(1.0)
+
+    def _forget(self, family: Any) -> None:
+        for values, _ in family.series:
+            if not self._registry.has(*values[:2]):
+                family.remove(*values)

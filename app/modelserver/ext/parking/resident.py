@@ -1,0 +1,214 @@
+"""One model version that is loaded on demand: parked, waiting for memory, loading, loaded, or failed."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Protocol
+
+from modelserver.engine.pools.spec import WorkerState
+from modelserver.errors import Conflict, InternalError, ModelServerError, ServiceUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from modelserver.ext.parking.needs import Need
+    from modelserver.models.version import ModelVersion
+
+# Why a model is parked.
+IDLE, MEMORY, REQUEST = "idle", "memory", "request"
+# Seconds until a failed load is tried again: at first, and at most.
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 300.0
+
+
+class TooLarge(InternalError):
+    """There is not enough memory for the model."""
+
+    status = 507
+
+
+class ResidentOwner(Protocol):
+    """Says when a resident's workers are started and ended, and learns what becomes of them."""
+
+    clock: Callable[[], float]
+
+    def soon(self) -> None:
+        """Something has changed."""
+
+    def need_of(self, resident: Resident) -> Need:
+        """What it needs."""
+
+    def loaded(self, resident: Resident, *, cold: int) -> None:
+        """Its workers have loaded, which ``cold`` requests have waited for."""
+
+    def failed(self, resident: Resident, error: ModelServerError) -> None:
+        """Its workers could not load the model."""
+
+    def park(self, resident: Resident, reason: str) -> None:
+        """A client wants it to be parked."""
+
+
+class Resident:
+    """The workers of a version are started and ended here; its owner says when.
+
+    ``memory``: bytes of its workers, 0 until they are measured. Times are of the owner's clock:
+    ``waiting_since`` a request needs workers that have no place yet, None if none does.
+    """
+
+    def __init__(self, owner: ResidentOwner, model: ModelVersion) -> None:
+        self.model = model
+        self.pool = model.pool
+        self.key = f"{model.name}/{model.version}"
+        self.memory = 0
+        self.load_seconds = 0.0
+        self.loaded_at = self.used_at = -math.inf
+        self.waiting_since: float | None = None
+        self.parks: Counter[str] = Counter()
+        self.loads = self.failed_loads = 0
+        self._owner = owner
+        self._started_at = owner.clock()
+        self._served = 0
+        self._in_a_row = 0
+        self._failure: ModelServerError | None = None
+        self._retry_at = 0.0
+        self._loads: list[asyncio.Future[None]] = []
+
+    # -- for the pool
+
+    @property
+    def refusal(self) -> ModelServerError | None:
+        """The failure of the last load, until the next one may begin."""
+        left = self._retry_at - self._owner.clock()
+        if self._failure is None or left <= 0:
+            return None
+        kind = TooLarge if self._failure.status == TooLarge.status else ServiceUnavailable
+        refusal = kind(f"Model {self.model.name} is not loaded: {self._failure.message}")
+        refusal.headers = ((b"retry-after", str(math.ceil(left)).encode()),)
+        return refusal
+
+    def wake(self) -> None:
+        if self.waiting_since is None:
+            self.waiting_since = self._owner.clock()
+            self._owner.soon()
+
+    async def load(self) -> None:
+        if self.state == "loaded":
+            return
+        if (refusal := self.refusal) is not None:
+            raise refusal
+        if len(self._loads) >= self.pool.limits.max_requests:
+            raise ServiceUnavailable(f"Too many requests wait until model {self.model.name} is loaded.")
+        if not self.pool.workers:
+            self.wake()
+        loaded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._loads.append(loaded)
+        try:
+            await loaded
+        finally:
+            self._loads.remove(loaded)
+
+    def loaded(self) -> None:
+        self.loaded_at = self._owner.clock()
+        self.load_seconds = self.loaded_at - self._started_at
+        self.loads += 1
+        self._failure, self._in_a_row = None, 0
+        self._owner.loaded(self, cold=self.pool.queue.requests + len(self._loads))
+        for each in self._loads:
+            if not each.done():
+                each.set_result(None)
+
+    def park(self) -> None:
+        if self.is_busy:
+            raise Conflict(f"Model {self.model.name} {self.model.version} is not parked: it has requests.")
+        if self.pool.workers:
+            self._owner.park(self, REQUEST)
+
+    def describe(self) -> dict[str, Any]:
+        need = self._owner.need_of(self)
+        left = self._retry_at - self._owner.clock()
+        is_failed = self.state == "failed"
+        return {
+            "state": self.state,
+            "memory": self.memory or None,
+            "need": need.memory,
+            "loadTime": round(need.seconds * 1000) or None,
+            "loads": self.loads,
+            "failedLoads": self.failed_loads or None,
+            "parks": dict(self.parks) or None,
+            "failure": self._failure.message if is_failed and self._failure else None,
+            "nextTry": round(time.time() + left, 3) if is_failed else None,
+        }
+
+    # -- for the owner
+
+    @property
+    def state(self) -> str:
+        """One word."""
+        if self.pool.workers:
+            is_loaded = any(worker.state is WorkerState.READY for worker in self.pool.workers)
+            return "loaded" if is_loaded else "loading"
+        if self.refusal is not None:
+            return "failed"
+        return "parked" if self.waiting_since is None else "waiting"
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether it has requests, or sequences that need a worker's state."""
+        living = 0 if self.pool.affinity is None else self.pool.affinity.statistics.living
+        return bool(self.pool.queue.requests or self.pool.crew.busy or self._loads or living)
+
+    @property
+    def may_park(self) -> bool:
+        """Whether it is loaded, and neither busy nor to stay loaded."""
+        stays = self.model.options.values["pin"] or self.pool.min_workers
+        return self.state == "loaded" and not stays and not self.is_busy
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether workers of it end that have not been replaced."""
+        return bool(self.pool.crew.leaving) and not self.pool.workers
+
+    def count_requests(self, now: float) -> int:
+        """The requests that were answered since the last call; ``used_at`` follows."""
+        served = sum(worker.flights.served for worker in self.pool.workers)
+        new, self._served = max(0, served - self._served), served
+        if new or self.is_busy:
+            self.used_at = now
+        return new
+
+    def start(self) -> None:
+        """Starts the workers, which requests wait for."""
+        self.waiting_since, self._started_at = None, self._owner.clock()
+        for worker in self.pool.crew.resize(max(1, self.pool.min_workers)):
+            worker.first_load.add_done_callback(self._tried)
+
+    def end(self, reason: str) -> None:
+        """Ends the workers; what they have begun they finish."""
+        self.parks[reason] += 1
+        self.memory = 0
+        self.pool.crew.resize(0)
+        for task in self.pool.crew.leaving.values():
+            task.add_done_callback(lambda _: self._owner.soon())
+        if self.pool.queue.requests:
+            self.wake()
+
+    def fail(self, error: ModelServerError, pause: float | None = None) -> None:
+        """Refuses what waits; another load may begin after ``pause`` s, by default longer each time."""
+        if pause is None:
+            self.failed_loads += 1
+            pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2**self._in_a_row)
+            self._in_a_row = min(self._in_a_row + 1, 20)
+        self._failure, self._retry_at = error, self._owner.clock() + pause
+        self.waiting_since = None
+        # Workers are gone, or are of no use: the pool sees that there is no hope, and refuses what waits.
+        self.pool.crew.resize(0)
+        for each in self._loads:
+            if not each.done():
+                each.set_exception(self.refusal or error)
+
+    def _tried(self, load: asyncio.Future[None]) -> None:
+        error = None if load.cancelled() else load.exception()
+        if isinstance(error, ModelServerError) and self.state != "loaded":
+            asyncio.get_running_loop().call_soon(self._owner.failed, self, error)

@@ -1,0 +1,56 @@
+"""Loads and parks models over the management API, and says which are loaded."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field
+from starlette.requests import Request  # noqa: TC002 - FastAPI reads annotations at run time
+from starlette.responses import Response
+from typing_extensions import TypedDict
+
+from modelserver.errors import BadRequest, Conflict
+from modelserver.surface.api.management import status
+from modelserver.surface.api.models import Status
+from modelserver.surface.http.answers import JSON, pretty
+
+if TYPE_CHECKING:
+    from modelserver.ext.parking.keeper import Keeper
+    from modelserver.models.registry import Registry
+    from modelserver.surface.api.application import Application
+
+
+class Parking(TypedDict):
+    """The models that are loaded on demand."""
+
+    budget: Annotated[int, Field(description="Bytes that their workers may have.")]
+    used: Annotated[int, Field(description="Bytes that they have, or need to load.")]
+    models: Annotated[dict[str, list[str]], Field(description="Names and versions by state.")]
+    nextToPark: Annotated[str | None, Field(description="The one that is worth least, if any may be parked.")]
+
+
+def add_parking(app: Application, registry: Registry, keeper: Keeper) -> None:
+    """Adds the routes."""
+
+    async def show() -> Response:
+        return Response(pretty(keeper.describe()), media_type=JSON)
+
+    async def act(request: Request, name: str, version: str | None = None) -> Response:
+        action = request.query_params.get("action")
+        model = registry.get(name, version)
+        demand = model.pool.crew.on_demand
+        if action not in ("load", "park"):
+            raise BadRequest("action=load or action=park is needed")
+        if demand is None:
+            raise Conflict(f"Model {name} is not loaded on demand: register it with load=on-demand.")
+        if action == "park":
+            demand.park()
+            return status(200, f"Model {name} {model.version} is parked")
+        await demand.load()
+        return status(200, f"Model {name} {model.version} is loaded")
+
+    add = app.section("Models on demand")
+    add(show, "get /parking", "parking", "Which models are loaded, and what they use.", Parking)
+    for path, word in (("/models/{name}", "actOnModel"), ("/models/{name}/{version}", "actOnVersion")):
+        about = "Load or park a model that is loaded on demand."
+        add(act, f"post {path}", word, about, Status, errors=(400, 404, 409, 503, 507))

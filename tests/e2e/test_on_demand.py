@@ -1,0 +1,115 @@
+"""Models that are loaded for their first request, and parked when they are idle or others need the memory."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.e2e.serving import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import httpx
+    from tests.e2e.serving import Server
+
+    StartServer = Callable[..., Server]
+
+MISSING = "No module named"
+
+
+def state(server: Server, name: str) -> str:
+    return str(server.describe(name)["parking"]["state"])
+
+
+def act(server: Server, name: str, action: str) -> httpx.Response:
+    return server.management.post(f"/models/{name}", params={"action": action})
+
+
+def test_first_requests_of_all_protocols_load_the_model(server: Server) -> None:
+    """Those that come together share a worker, each gets its own answer, and nothing is parsed before the
+    handler has said what it takes.
+    """
+    server.registered("witness.mar", model_name="cold", load="on-demand", batch_size=4)
+    described = server.describe("cold")
+    assert (described["minWorkers"], described["maxWorkers"], described["workers"]) == (0, 1, [])
+    assert state(server, "cold") == "parked"
+    assert server.inference.get("/v2/models/cold/ready").status_code == 200
+    assert server.management.get("/v1/models/cold").json()["ready"] is False
+
+    def ask(number: int) -> str:
+        if number % 3 == 0:
+            return server.predict("cold", f"{number}".encode()).text
+        if number % 3 == 1:
+            return str(server.v1("cold", [f"{number}"]).json()["predictions"][0])
+        tensor = {"name": "t", "datatype": "BYTES", "shape": [1], "data": [f"{number}"]}
+        outputs = server.inference.post("/v2/models/cold/infer", json={"inputs": [tensor]}).json()["outputs"]
+        return str(outputs[0]["data"][0])
+
+    with ThreadPoolExecutor(9) as pool:
+        answers = list(pool.map(ask, range(9)))
+
+    assert [answer.split("|")[1] for answer in answers] == [str(number) for number in range(9)]
+    assert len(server.describe("cold")["workers"]) == 1
+    assert server.metric("modelserver_loads_total", model_name="cold", result="loaded") == 1
+    assert server.metric("modelserver_cold_requests_total", model_name="cold") >= 1
+
+
+def test_model_is_parked_and_loaded_by_request(server: Server) -> None:
+    """By TorchServe's path and by KServe's repository, which lists it as ready."""
+    server.registered("witness.mar", model_name="asleep", load="on-demand")
+    assert act(server, "asleep", "load").status_code == 200
+    assert state(server, "asleep") == "loaded"
+    assert act(server, "asleep", "park").status_code == 200
+    assert state(server, "asleep") == "parked"
+    assert server.management.post("/v2/repository/models/asleep/load").status_code == 200
+    assert state(server, "asleep") == "loaded"
+    assert server.management.post("/v2/repository/models/asleep/unload").status_code == 200
+    index = server.management.post("/v2/repository/index").json()
+
+    assert [each for each in index if each["name"] == "asleep"] == [
+        {"name": "asleep", "version": "1.0", "state": "READY", "reason": "parked"}
+    ]
+    assert "asleep 1.0" in server.management.get("/parking").json()["models"]["parked"]
+    assert act(server, "asleep", "sleep").status_code == 400
+    server.registered("witness.mar", model_name="awake")
+    refused = act(server, "awake", "park")
+    assert refused.status_code == 409
+    assert "register it with load=on-demand" in refused.json()["message"]
+
+
+def test_failed_load_is_the_answer(server: Server) -> None:
+    """With its reason, and not tried again for each request; the description says when."""
+    server.registered("missing_module.mar", model_name="fails", load="on-demand")
+    answers = [server.predict("fails") for _ in range(3)]
+
+    assert {answer.status_code for answer in answers} == {503}
+    assert [answer.json()["message"] for answer in answers if MISSING not in answer.text] == []
+    assert server.describe("fails")["parking"]["failedLoads"] == 1
+    assert server.describe("fails")["parking"]["nextTry"] > 0
+
+
+def test_many_models_share_a_budget(start_server: StartServer) -> None:
+    """Twelve models, memory for a few: all are answered, and no more are loaded than fit."""
+    server = start_server(load="on-demand", max_models_memory=3 * 80 << 20, idle_timeout=0)
+    names = [f"m{number}" for number in range(12)]
+    for name in names:
+        server.registered("witness.mar", model_name=name, initial_workers=None)
+    with ThreadPoolExecutor(6) as pool:
+        answers = list(pool.map(lambda name: server.predict(name, b"x", timeout=100).text, names[:6]))
+    parking = server.management.get("/parking").json()
+
+    assert [answer.split("|")[0] for answer in answers] == names[:6]
+    assert parking["used"] <= parking["budget"]
+    assert len(parking["models"]["parked"]) >= 6
+
+
+@pytest.mark.slow  # it waits for the second in which nothing is asked
+def test_idle_model_is_parked(server: Server) -> None:
+    server.registered("witness.mar", model_name="idle", load="on-demand", idle_timeout=1)
+    server.predict("idle", b"x")
+    wait_until(lambda: state(server, "idle") == "parked", "it is parked")
+
+    assert server.describe("idle")["parking"]["parks"] == {"idle": 1}
+    assert server.predict("idle", b"y").text.startswith("idle|y|")

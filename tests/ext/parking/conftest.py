@@ -1,0 +1,118 @@
+"""Models whose workers are played by the test, with a keeper whose clock the test moves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.engine.pools import pools
+from tests.engine.pools.conftest import Counts, stage, times  # noqa: F401 - fixtures
+
+from modelserver.engine.pools.devices import DeviceRing
+from modelserver.engine.pools.gate import BASE_NEED, COPIES
+from modelserver.engine.pools.pool import Pool
+from modelserver.engine.pools.spec import WorkerSpec
+from modelserver.engine.wire.messages import Load
+from modelserver.ext.parking.keeper import BASE, Keeper
+from modelserver.ext.parking.needs import Needs
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable
+    from pathlib import Path
+
+    from tests.engine.pools.conftest import PlayedProcess, Stage
+
+    from modelserver.engine.batching.request import Request
+    from modelserver.engine.pools.spec import WorkerTimes
+    from modelserver.ext.parking.resident import Resident
+
+MIB = 1 << 20
+OPTIONS = {"load": "on-demand", "idle_timeout": 300, "pin": False}
+
+
+class Floor:
+    """A keeper, its models by name, and the machine's memory and time."""
+
+    def __init__(self, stage: Stage, times: WorkerTimes, folder: Path) -> None:  # noqa: F811
+        self.now = 1000.0
+        self.sizes: dict[int, int] = {}
+        self.stage = stage
+        self.keeper = Keeper(1000 * MIB, Needs(folder), memory_of=self.measure, clock=lambda: self.now)
+        self.pools: dict[str, Pool] = {}
+        self._times = times
+
+    def measure(self, pids: Iterable[int]) -> int:
+        return sum(self.sizes.get(pid, 0) for pid in pids)
+
+    def add(self, name: str, mib: int = 100, workers: tuple[int, int] = (0, 1), **options: Any) -> Resident:
+        """A model whose files have so many MiB less than what a worker needs beside them."""
+        spec = WorkerSpec(
+            load=Load(name, "1.0", "/nowhere", "handler.py", 4),
+            threads=1,
+            frame_limit=1 << 20,
+            need=BASE_NEED + COPIES * (mib * MIB - BASE),
+        )
+        ids = iter(range(9000, 9100))
+        pool = Pool(
+            *(name, f"{name}_1.0", spec, self._times, replace(pools.LIMITS)),
+            next_id=ids.__next__,
+            devices=DeviceRing(0),
+            metrics=Counts(),  # type: ignore[arg-type]
+            clock=pools.now,
+        )
+        self.pools[name] = pool
+        values = {**OPTIONS, **options}
+        startup = values.pop("startup_timeout", 60)
+        model: Any = SimpleNamespace(
+            name=name,
+            version="1.0",
+            pool=pool,
+            options=SimpleNamespace(values=values, startup_timeout=startup),
+        )
+        self.keeper.keep(model)
+        pool.scale(*workers)
+        return self.keeper.residents[-1]
+
+    def ask(self, name: str, body: bytes = b"x") -> Request:
+        """A request, which waits."""
+        request = pools.request(body)
+        self.pools[name].submit(request)
+        return request
+
+    async def load(self, number: int, mib: int = 100) -> PlayedProcess:
+        """Process ``number`` of all loads its model, and then has so many MiB."""
+        await self.settle()
+        process = await self.stage.enter(number)
+        self.sizes[process.pid] = mib * MIB
+        process.load()
+        await self.settle()
+        return process
+
+    async def answer(self, process: PlayedProcess) -> None:
+        """The process answers what it has."""
+        await self.settle()
+        process.answer()
+        await self.settle()
+
+    async def settle(self, seconds: float = 0.0) -> None:
+        """So many seconds pass, and the keeper does everything there is to do."""
+        self.now += seconds
+        for _ in range(3):
+            await self.keeper.step()
+            await self.stage.settle()
+
+    def states(self) -> dict[str, str]:
+        return {each.model.name: each.state for each in self.keeper.residents}
+
+    async def close(self) -> None:
+        for pool in self.pools.values():
+            await pool.close(0.01)
+
+
+@pytest.fixture
+async def floor(stage: Stage, times: WorkerTimes, tmp_path: Path) -> AsyncIterator[Floor]:  # noqa: F811
+    made = Floor(stage, times, tmp_path)
+    yield made
+    await made.close()

@@ -1,0 +1,187 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.engine.pools.pools import contents
+
+from modelserver.errors import ServiceUnavailable
+from modelserver.ext.parking.keeper import MEASURES, MIN_RESIDENCE
+
+if TYPE_CHECKING:
+    from tests.ext.parking.conftest import Floor
+
+MIB = 1 << 20
+
+
+async def test_first_request_starts_one_worker_that_the_others_wait_for(floor: Floor) -> None:
+    floor.add("a")
+    assert floor.states() == {"a": "parked"}
+    requests = [floor.ask("a", b"1"), floor.ask("a", b"2")]
+    assert floor.states() == {"a": "waiting"}
+    process = await floor.load(1)
+    assert floor.states() == {"a": "loaded"}
+    await floor.answer(process)
+
+    assert [contents(request) for request in requests] == [[b"1"], [b"2"]]
+    assert len(floor.stage.processes) == 1
+
+
+async def test_models_that_start_at_once_are_left_alone(floor: Floor) -> None:
+    with pytest.raises(IndexError):
+        floor.add("a", load="at-start")
+
+    with pytest.raises(ServiceUnavailable):
+        floor.ask("a")
+
+
+@pytest.mark.parametrize(
+    ("options", "workers", "state"),
+    [
+        ({}, (0, 1), "parked"),
+        ({"idle_timeout": 0}, (0, 1), "loaded"),
+        ({"pin": True}, (0, 1), "loaded"),
+        ({}, (1, 1), "loaded"),
+    ],
+)
+async def test_idle_model_is_parked(
+    floor: Floor, options: dict[str, object], workers: tuple[int, int], state: str
+) -> None:
+    """After its timeout, unless it has none, is pinned, or is to have workers."""
+    floor.add("a", workers=workers, **options)
+    if not workers[0]:
+        floor.ask("a")
+    process = await floor.load(1)
+    await floor.settle(299)
+    if process.batches:
+        await floor.answer(process)
+    await floor.settle(299)
+    assert floor.states() == {"a": "loaded"}
+    await floor.settle(2)
+
+    assert floor.states() == {"a": state}
+
+
+async def test_busy_model_is_not_parked(floor: Floor) -> None:
+    floor.add("a")
+    floor.ask("a")
+    process = await floor.load(1)
+    await floor.settle(3000)
+    assert floor.states() == {"a": "loaded"}
+    await floor.answer(process)
+    await floor.settle(301)
+
+    assert floor.states() == {"a": "parked"}
+
+
+async def test_least_valuable_model_makes_room(floor: Floor) -> None:
+    """The one whose requests are fewest; those that are young, or have requests, stay."""
+    floor.keeper.budget = 300 * MIB
+    for number, (name, requests) in enumerate({"a": 3, "b": 1, "c": 2}.items(), 1):
+        floor.add(name)
+        floor.ask(name)
+        process = await floor.load(number)
+        for _ in range(requests):
+            await floor.answer(process)
+            floor.ask(name)
+    floor.add("d")
+    floor.ask("d")
+    await floor.settle(MIN_RESIDENCE - 1)
+    assert floor.states()["d"] == "waiting"  # all have a request
+    for process in floor.stage.processes[1:3]:
+        await floor.answer(process)
+    assert floor.states()["d"] == "waiting"  # all are young
+    await floor.settle(2)
+    await floor.load(4)
+
+    assert floor.states() == {"a": "loaded", "b": "parked", "c": "loaded", "d": "loaded"}
+
+
+async def test_model_larger_than_the_budget_is_refused(floor: Floor) -> None:
+    floor.keeper.budget = 99 * MIB
+    floor.add("a")
+    request = floor.ask("a")
+    await floor.settle()
+
+    assert request.failure() is not None
+    assert request.failure().status == 507  # type: ignore[union-attr]
+    assert "it needs about 100 MiB, max_models_memory=103809024 is less" in str(request.failure())
+    assert floor.states() == {"a": "failed"}
+
+
+async def test_request_that_finds_no_room_is_refused_with_the_budget(floor: Floor) -> None:
+    floor.keeper.budget = 150 * MIB
+    floor.add("a")
+    floor.ask("a")
+    await floor.load(1)
+    floor.add("b", startup_timeout=20)
+    request = floor.ask("b")
+    await floor.settle(19)
+    assert not request.done
+    await floor.settle(1)
+
+    failure = request.failure()
+    assert isinstance(failure, ServiceUnavailable)
+    assert failure.headers == ((b"retry-after", b"1"),)
+    assert "of max_models_memory=157286400 100 MiB are used, and no other model could be parked" in str(
+        failure
+    )
+
+
+async def test_what_was_measured_counts_instead_of_the_files(floor: Floor) -> None:
+    resident = floor.add("a", 100)
+    assert floor.keeper.need_of(resident).memory == 100 * MIB
+    floor.ask("a")
+    process = await floor.load(1, 40)
+    assert floor.keeper.describe()["used"] == 40 * MIB
+    await floor.answer(process)
+    await floor.settle(301)
+
+    assert floor.states() == {"a": "parked"}
+    assert floor.keeper.need_of(resident).memory == 40 * MIB
+    assert floor.keeper.describe()["used"] == 0
+
+
+async def test_model_that_grows_makes_others_leave(floor: Floor) -> None:
+    floor.keeper.budget = 250 * MIB
+    for number, name in enumerate(("a", "b"), 1):
+        floor.add(name)
+        floor.ask(name)
+        await floor.answer(await floor.load(number))
+    busy = floor.ask("b")
+    floor.sizes[floor.stage.processes[1].pid] = 200 * MIB
+    await floor.settle(MEASURES + 1)
+
+    assert floor.states() == {"a": "parked", "b": "loaded"}
+    assert not busy.done
+
+
+async def test_most_valuable_of_several_is_loaded_first(floor: Floor) -> None:
+    floor.keeper.budget = 100 * MIB
+    for number, (name, requests) in enumerate({"a": 1, "b": 5}.items(), 1):
+        floor.add(name)
+        floor.ask(name)
+        process = await floor.load(number)
+        for _ in range(requests):
+            await floor.answer(process)
+            floor.ask(name)
+        await floor.answer(process)
+        await floor.settle(MIN_RESIDENCE + 1)
+        floor.keeper.residents[-1].park()
+        await floor.settle()
+    floor.ask("a")
+    floor.ask("b")
+    await floor.settle()
+
+    assert floor.states() == {"a": "waiting", "b": "loading"}
+
+
+async def test_unregistered_model_is_forgotten(floor: Floor) -> None:
+    floor.add("a")
+    floor.ask("a")
+    await floor.load(1)
+    await floor.pools["a"].close(0.0)
+    await floor.settle()
+
+    assert floor.keeper.residents == []
+    assert floor.keeper.describe() == {"budget": 1000 * MIB, "used": 0, "models": {}, "nextToPark": None}

@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.waiting import until
+
+from modelserver.errors import Conflict, ServiceUnavailable
+from modelserver.ext.parking.resident import FIRST_PAUSE, LONGEST_PAUSE
+
+if TYPE_CHECKING:
+    from tests.ext.parking.conftest import Floor
+
+
+async def test_failed_load_answers_what_waits_and_pauses(floor: Floor) -> None:
+    """The next request after the pause tries again; the pauses grow."""
+    resident = floor.add("a")
+    for number, pause in enumerate((FIRST_PAUSE, 2 * FIRST_PAUSE, 4 * FIRST_PAUSE), 1):
+        waiting = [floor.ask("a"), floor.ask("a")]
+        await floor.settle()
+        # The pauses between tries of a worker, which it leaves at once, pass at once here.
+        floor.stage.processes[-1].fail_to_load("no such file")
+        await until(lambda: floor.states() == {"a": "failed"})
+        assert all("no such file" in str(request.failure()) for request in waiting)
+        with pytest.raises(ServiceUnavailable, match="Model a is not loaded: no such file") as refused:
+            floor.ask("a")
+        assert refused.value.headers == ((b"retry-after", f"{pause:.0f}".encode()),)
+        assert resident.describe()["failedLoads"] == number
+        floor.now += pause
+        assert floor.states() == {"a": "parked"}
+    floor.ask("a")
+    await floor.settle()
+    await floor.load(len(floor.stage.processes))
+
+    assert resident.describe()["failure"] is None
+    assert floor.states() == {"a": "loaded"}
+    for _ in range(20):
+        resident.fail(ServiceUnavailable("again"))
+    assert resident.refusal is not None
+    assert resident.refusal.headers == ((b"retry-after", f"{LONGEST_PAUSE:.0f}".encode()),)
+
+
+async def test_worker_that_dies_while_loading_counts_as_failed(floor: Floor) -> None:
+    floor.add("a")
+    request = floor.ask("a")
+    await floor.settle()
+    (await floor.stage.enter(1)).exit("was killed by SIGKILL")
+    await until(lambda: request.done)
+
+    assert "SIGKILL" in str(request.failure())
+    assert floor.states() == {"a": "failed"}
+
+
+async def test_load_waits_and_park_refuses_the_busy(floor: Floor) -> None:
+    resident = floor.add("a")
+    loading = asyncio.create_task(resident.load())
+    await asyncio.sleep(0)
+    await floor.settle()
+    process = await floor.load(1)
+    await loading
+    await resident.load()
+    floor.ask("a")
+    with pytest.raises(Conflict, match=r"Model a 1\.0 is not parked: it has requests"):
+        resident.park()
+    await floor.answer(process)
+    resident.park()
+    await floor.settle()
+    resident.park()
+
+    assert floor.states() == {"a": "parked"}
+    assert resident.describe()["parks"] == {"request": 1}
+
+
+async def test_load_fails_as_a_request_does(floor: Floor) -> None:
+    resident = floor.add("a")
+    loading = asyncio.create_task(resident.load())
+    await asyncio.sleep(0)
+    await floor.settle()
+    (await floor.stage.enter(1)).fail_to_load("no such file")
+
+    with pytest.raises(ServiceUnavailable, match="no such file"):
+        await loading
+    with pytest.raises(ServiceUnavailable, match="no such file"):
+        await resident.load()
+
+
+async def test_loads_that_wait_are_bounded(floor: Floor) -> None:
+    resident = floor.add("a")
+    loads = [asyncio.create_task(resident.load()) for _ in range(10)]
+    await asyncio.sleep(0)
+    with pytest.raises(ServiceUnavailable, match="Too many requests wait"):
+        await resident.load()
+    for each in loads:
+        each.cancel()
+    await asyncio.gather(*loads, return_exceptions=True)
+
+    assert not resident.is_busy
+
+
+async def test_request_that_comes_as_the_model_is_parked_loads_it_again(floor: Floor) -> None:
+    resident = floor.add("a")
+    floor.ask("a")
+    first = await floor.load(1)
+    await floor.answer(first)
+    resident.park()
+    request = floor.ask("a")
+    await floor.settle()
+    second = await floor.load(2)
+    await floor.answer(second)
+
+    assert request.failure() is None
+    assert request.done
