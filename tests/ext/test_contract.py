@@ -92,6 +92,7 @@ class _Registry:
         self.builder = self
         self.cluster: Any = None
         self.affinities: dict[str, Any] = {}
+        self.prepare: Any = None
         self.store = SimpleNamespace(remote=None)
 
 
@@ -118,7 +119,7 @@ def test_extension_that_is_off_is_not_imported() -> None:
         "from types import SimpleNamespace\n"
         f"settings = Settings(**json.loads('{json.dumps(ALL_OFF)}'))\n"
         "nothing = lambda *_: None\n"
-        "added = dict.fromkeys(('fetch', 'pool', 'routes', 'answer'), nothing)\n"
+        "added = dict.fromkeys(('fetch', 'pool', 'prepare', 'run', 'routes', 'answer'), nothing)\n"
         "host = SimpleNamespace(settings=settings, **added)\n"
         "host.route, host.registry, host.services = nothing, None, SimpleNamespace(metrics=None)\n"
         "asyncio.run(open_extensions(EXTENSIONS, host))\n"

@@ -27,14 +27,6 @@ async def test_first_request_starts_one_worker_that_the_others_wait_for(floor: F
     assert len(floor.stage.processes) == 1
 
 
-async def test_models_that_start_at_once_are_left_alone(floor: Floor) -> None:
-    with pytest.raises(IndexError):
-        floor.add("a", load="at-start")
-
-    with pytest.raises(ServiceUnavailable):
-        floor.ask("a")
-
-
 @pytest.mark.parametrize(
     ("options", "workers", "state"),
     [

@@ -337,6 +337,10 @@ async def test_all_fields_are_documented() -> None:
     described.pool.crew.autoscaling = scaling = PoolScaling(ScalingRule())
     scaling.sample, scaling.decision = Sample(1.0, 0.1, 1.0, 2), Decision(2, 3, "memory")
     scaling.event = ScaleEvent(1727877233.034, 1, 2, "queue_wait")
+    parking = {"state": "failed", "memory": 1, "need": 1, "loadTime": 1, "loads": 1, "failedLoads": 1}
+    parking |= {"parks": {"idle": 1}, "failure": "why", "nextTry": 1727877233.0}
+    described.pool.crew.on_demand = SimpleNamespace(describe=lambda: parking)
+    described.pool.crew.model = Loaded(precision=precision)
     described.replacement = Replacement("new.mar", version="2.0")
     described.replacement.failed("why")
     described.traffic = promoting()

@@ -3,38 +3,54 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
-
-from modelserver.ext.parking.keeper import Keeper
-from modelserver.ext.parking.meters import ParkingMeters
-from modelserver.ext.parking.needs import Needs
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from modelserver.ext.parking.keeper import Keeper
     from modelserver.extension import Host
+    from modelserver.models.version import ModelVersion
     from modelserver.surface.api.application import Application
     from modelserver.surface.api.services import Services
 
 
 class Extension:
-    """Always on; without such models it does nothing."""
-
-    def __init__(self) -> None:
-        self._needs = Needs()
+    """Always on; the rest is imported for the first such model."""
 
     async def open(self, host: Host) -> None:
-        await asyncio.to_thread(self._needs.load)
-        meters = ParkingMeters(host.services.metrics, host.registry)
-        keeper = Keeper(host.settings.max_models_memory, self._needs, meters)
-        meters.show(keeper.residents, lambda: keeper.budget)
+        made: asyncio.Future[Keeper] = asyncio.get_running_loop().create_future()
+
+        def prepare(model: ModelVersion) -> None:
+            if model.options.values["load"] != "on-demand":
+                return
+            if not made.done():
+                made.set_result(_make_keeper(host))
+            made.result().keep(model)
+
+        async def run() -> None:
+            await (await asyncio.shield(made)).run()
+
+        def describe() -> dict[str, Any]:
+            return made.result().describe() if made.done() else {"budget": 0, "used": 0, "models": {}}
 
         def add(app: Application, services: Services) -> None:
             from modelserver.ext.parking.routes import add_parking  # noqa: PLC0415 - with FastAPI
 
-            add_parking(app, services.registry, keeper)
+            add_parking(app, services.registry, describe)
 
-        host.prepare(keeper.keep)
-        host.run(keeper.run)
+        host.prepare(prepare)
+        host.run(run)
         host.routes("management", add)
 
     async def close(self, grace: float) -> None:
-        await asyncio.to_thread(self._needs.save)
+        """What models need is kept when it is learned."""
+
+
+def _make_keeper(host: Host) -> Keeper:
+    from modelserver.ext.parking.keeper import Keeper  # noqa: PLC0415 - as the class says
+    from modelserver.ext.parking.meters import ParkingMeters  # noqa: PLC0415
+    from modelserver.ext.parking.needs import Needs  # noqa: PLC0415
+
+    meters = ParkingMeters(host.services.metrics, host.registry)
+    keeper = Keeper(host.settings.max_models_memory, Needs(), meters)
+    meters.show(keeper.residents, lambda: keeper.budget)
+    return keeper

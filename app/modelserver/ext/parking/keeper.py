@@ -68,13 +68,12 @@ class Keeper:
         self._measured_at = -math.inf
 
     def keep(self, model: ModelVersion) -> None:
-        """Loads the version on demand, if it is to be."""
-        if model.options.values["load"] == "on-demand":
-            if not self.budget:
-                self.budget = SHARE * model.pool.crew.spec.gate.free()
-            resident = Resident(self, model)
-            model.pool.crew.on_demand = resident
-            self.residents.append(resident)
+        """Loads the version on demand from now on."""
+        if not self.budget:
+            self.budget = SHARE * model.pool.crew.spec.gate.free()
+        resident = Resident(self, model)
+        model.pool.crew.on_demand = resident
+        self.residents.append(resident)
 
     def soon(self) -> None:
         """Looks at everything in the next turn of the loop: something may have got a place."""
@@ -82,6 +81,7 @@ class Keeper:
 
     async def run(self) -> None:
         """Runs while the server listens."""
+        await asyncio.to_thread(self._needs.load)
         while True:
             # Without a loaded model there is nothing to look at.
             is_idle = all(each.state == "parked" for each in self.residents)

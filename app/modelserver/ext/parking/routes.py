@@ -15,7 +15,9 @@ from modelserver.surface.api.models import Status
 from modelserver.surface.http.answers import JSON, pretty
 
 if TYPE_CHECKING:
-    from modelserver.ext.parking.keeper import Keeper
+    from collections.abc import Callable
+    from typing import Any
+
     from modelserver.models.registry import Registry
     from modelserver.surface.api.application import Application
 
@@ -29,11 +31,11 @@ class Parking(TypedDict):
     nextToPark: Annotated[str | None, Field(description="The one that is worth least, if any may be parked.")]
 
 
-def add_parking(app: Application, registry: Registry, keeper: Keeper) -> None:
-    """Adds the routes."""
+def add_parking(app: Application, registry: Registry, describe: Callable[[], dict[str, Any]]) -> None:
+    """Adds the routes; ``describe`` says how all such models stand."""
 
     async def show() -> Response:
-        return Response(pretty(keeper.describe()), media_type=JSON)
+        return Response(pretty(describe()), media_type=JSON)
 
     async def act(request: Request, name: str, version: str | None = None) -> Response:
         action = request.query_params.get("action")
