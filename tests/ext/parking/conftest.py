@@ -100,7 +100,9 @@ class Floor:
         """So many seconds pass, and the keeper does everything there is to do."""
         self.now += seconds
         for _ in range(3):
-            await self.keeper.step()
+            self.keeper.look()
+            self.keeper.place()
+            await self.keeper.measure()
             await self.stage.settle()
 
     def states(self) -> dict[str, str]:

@@ -111,3 +111,16 @@ async def test_request_that_comes_as_the_model_is_parked_loads_it_again(floor: F
 
     assert request.failure() is None
     assert request.done
+
+
+async def test_load_ends_when_the_model_is_unregistered(floor: Floor) -> None:
+    resident = floor.add("a")
+    loading = asyncio.create_task(resident.load())
+    await asyncio.sleep(0)
+    await floor.settle()
+    await floor.pools["a"].close(0.0)
+    await floor.settle()
+    await loading
+
+    with pytest.raises(ServiceUnavailable):
+        floor.ask("a")

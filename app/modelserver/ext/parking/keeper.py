@@ -66,6 +66,7 @@ class Keeper:
         self._changed = asyncio.Event()
         self._unmeasured: set[Resident] = set()
         self._measured_at = -math.inf
+        self._measuring: asyncio.Task[None] | None = None
 
     def keep(self, model: ModelVersion) -> None:
         """Loads the version on demand from now on."""
@@ -89,15 +90,13 @@ class Keeper:
                 await asyncio.wait_for(self._changed.wait(), None if is_idle else LOOKS)
             self._changed.clear()
             try:
-                await self.step()
+                self.look()
+                self.place()
             except Exception:  # noqa: BLE001 - requests wait for the next look
                 _log.exception("Loading models on demand failed")
-
-    async def step(self) -> None:
-        """Looks at everything once: parks, measures, and starts."""
-        self.look()
-        await self._measure()
-        self.place()
+            if self._measuring is None or self._measuring.done():
+                # Requests do not wait for that.
+                self._measuring = asyncio.create_task(self.measure())
 
     # -- events of residents
 
@@ -130,6 +129,7 @@ class Keeper:
         now = self.clock()
         for resident in list(self.residents):
             if resident.pool.admission.closing:
+                resident.release()
                 self.residents.remove(resident)
                 self._policy.forget(resident.key)
                 continue
@@ -156,8 +156,8 @@ class Keeper:
                 LOOKS,
             )
 
-    async def _measure(self) -> None:
-        """Measures those that have loaded, and now and then all."""
+    async def measure(self) -> None:
+        """Measures those that have loaded, and now and then all; parks models if some have grown."""
         now = self.clock()
         if is_due := now - self._measured_at >= MEASURES:
             self._measured_at = now

@@ -115,9 +115,7 @@ class Resident:
         self.loads += 1
         self._failure, self._in_a_row = None, 0
         self._owner.loaded(self, cold=self.pool.queue.requests + len(self._loads))
-        for each in self._loads:
-            if not each.done():
-                each.set_result(None)
+        self.release()
 
     def park(self) -> None:
         if self.is_busy:
@@ -194,6 +192,12 @@ class Resident:
         if self.pool.queue.requests:
             self.wake()
 
+    def release(self) -> None:
+        """Lets those go on that wait in :meth:`load`: it has loaded, or its pool closes."""
+        for each in self._loads:
+            if not each.done():
+                each.set_result(None)
+
     def fail(self, error: ModelServerError, pause: float | None = None) -> None:
         """Refuses what waits; another load may begin after ``pause`` s, by default longer each time."""
         if pause is None:
@@ -210,5 +214,7 @@ class Resident:
 
     def _tried(self, load: asyncio.Future[None]) -> None:
         error = None if load.cancelled() else load.exception()
-        if isinstance(error, ModelServerError) and self.state != "loaded":
+        if self.pool.admission.closing:
+            self.release()
+        elif isinstance(error, ModelServerError) and self.state != "loaded":
             asyncio.get_running_loop().call_soon(self._owner.failed, self, error)
