@@ -23,6 +23,8 @@ _log = logging.getLogger("modelserver.server")
 def update_pool_gauges(registry: Registry) -> None:
     """Sets the gauges that are updated only when metrics are read."""
     for model in registry.versions():
+        if model.metrics.series.is_hidden:
+            continue
         statistics = model.pool.statistics()
         for name, seconds in (
             ("PredictionTime", model.pool.dispatch.last_handler_time),
@@ -46,7 +48,8 @@ def update_pool_gauges(registry: Registry) -> None:
 def note_arrivals(registry: Registry, now: float) -> None:
     """Adds what has come since the last second to the history of each version."""
     for model in registry.versions():
-        model.arrivals.look(now, model.metrics, len(model.pool.workers))
+        if not model.metrics.series.is_hidden:
+            model.arrivals.look(now, model.metrics, len(model.pool.workers))
 
 
 def _by_node(workers: Iterable[Worker]) -> dict[str, tuple[int, int]]:

@@ -14,6 +14,7 @@ from modelserver.engine.pools.devices import DeviceRing
 from modelserver.engine.pools.gate import BASE_NEED, COPIES
 from modelserver.engine.pools.pool import Pool
 from modelserver.engine.pools.spec import WorkerSpec
+from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.engine.wire.messages import Load
 from modelserver.ext.parking.keeper import BASE, Keeper
 from modelserver.ext.parking.needs import Needs
@@ -41,6 +42,7 @@ class Floor:
         self.stage = stage
         self.keeper = Keeper(1000 * MIB, Needs(folder), memory_of=self.measure, clock=lambda: self.now)
         self.pools: dict[str, Pool] = {}
+        self.metrics = ServerMetrics(hostname="h")
         self._times = times
 
     def measure(self, pids: Iterable[int]) -> int:
@@ -69,6 +71,7 @@ class Floor:
             name=name,
             version="1.0",
             pool=pool,
+            metrics=self.metrics.model(name, "1.0"),
             options=SimpleNamespace(values=values, startup_timeout=startup),
         )
         self.keeper.keep(model)

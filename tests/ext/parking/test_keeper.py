@@ -6,6 +6,7 @@ import pytest
 from tests.engine.pools.pools import contents
 
 from modelserver.errors import ServiceUnavailable
+from modelserver.ext.parking import keeper as module
 from modelserver.ext.parking.keeper import MEASURES, MIN_RESIDENCE
 
 if TYPE_CHECKING:
@@ -177,3 +178,25 @@ async def test_unregistered_model_is_forgotten(floor: Floor) -> None:
 
     assert floor.keeper.residents == []
     assert floor.keeper.describe() == {"budget": 1000 * MIB, "used": 0, "models": {}, "nextToPark": None}
+
+
+async def test_metrics_are_of_models_that_were_used(floor: Floor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The least recently used of the parked ones leave; what they counted comes back with them."""
+    monkeypatch.setattr(module, "MOST_SHOWN", 2)
+    for number, name in enumerate(("a", "b", "c", "d"), 1):
+        floor.add(name)
+        floor.ask(name)
+        await floor.answer(await floor.load(number))
+        await floor.settle(1)
+        floor.keeper.residents[-1].park()
+        await floor.settle()
+
+    def shown() -> list[str]:
+        text = floor.metrics.render().decode()
+        return [name for name in "abcde" if f'modelserver_split_requests_total{{model_name="{name}"' in text]
+
+    floor.add("e")
+    assert shown() == ["c", "d"]
+    floor.ask("a")
+    await floor.load(5)
+    assert shown() == ["a", "d"]

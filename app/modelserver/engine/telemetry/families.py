@@ -169,6 +169,7 @@ class VersionSeries:
         self._model = (name, version)
         self._owned: dict[tuple[str, Labels], Family[Value] | Family[Distribution]] = {}
         self._counters: dict[Labels, Value] = {}
+        self._hidden: list[tuple[Family[Value] | Family[Distribution], Labels, object]] = []
 
     def value(self, family: str, *labels: str) -> Value:
         """A series of a counter or gauge, shown from its first use on."""
@@ -196,6 +197,22 @@ class VersionSeries:
         owner, values = self._families.values[family], (*self._model, *labels)
         self._owned.pop((owner.name, values), None)
         owner.remove(*values)
+
+    @property
+    def is_hidden(self) -> bool:
+        """Whether they count, and are not shown."""
+        return bool(self._hidden)
+
+    def hide(self) -> None:
+        """They count on, and are not shown until :meth:`show`."""
+        for (_, values), owner in self._owned.items():
+            if (child := owner.remove(*values)) is not None:
+                self._hidden.append((owner, values, child))
+
+    def show(self) -> None:
+        for owner, values, child in self._hidden:
+            owner.restore(values, child)
+        self._hidden.clear()
 
     def close(self) -> None:
         for (_, values), owner in self._owned.items():

@@ -276,7 +276,7 @@ class WorkerMetrics:
 
 
 class ModelMetrics:
-    """The metrics of one model version, created by :meth:`ServerMetrics.model`."""
+    """The metrics of one model version, made by :meth:`ServerMetrics.model`; ``series`` are all of them."""
 
     def __init__(
         self,
@@ -293,11 +293,11 @@ class ModelMetrics:
         self._hostname = hostname
         self._handler_metrics = handler_metrics
         self._logs_handler_metrics = logs_handler_metrics
-        self._series = VersionSeries(families, name, version)
-        self.requests = RequestMetrics(self._series, families, name, hostname)
+        self.series = VersionSeries(families, name, version)
+        self.requests = RequestMetrics(self.series, families, name, hostname)
         log = self.handler_times if logs_handler_metrics else None
-        self.batches = BatchMetrics(self._series, self.requests, log)
-        self.workers = WorkerMetrics(self._series, families, hostname)
+        self.batches = BatchMetrics(self.series, self.requests, log)
+        self.workers = WorkerMetrics(self.series, families, hostname)
 
     def handler_metric(  # noqa: PLR0917 -- the order of a Measurement
         self, name: str, value: float, unit: str, kind: str, dimensions: Dimensions, request_id: str = ""
@@ -317,4 +317,4 @@ class ModelMetrics:
 
     def close(self) -> None:
         self.workers.close()
-        self._series.close()
+        self.series.close()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from bisect import bisect_left, bisect_right
-from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -129,8 +129,14 @@ class Family(Generic[Child]):
             self._children[values] = child
         return child
 
-    def remove(self, *values: str) -> None:
-        self._children.pop(values, None)
+    def remove(self, *values: str) -> Child | None:
+        """Shows the child of these label values no more; returns it."""
+        return self._children.pop(values, None)
+
+    def restore(self, values: tuple[str, ...], child: Any) -> None:
+        """Shows a removed child again."""
+        if len(self._children) < self.max_series:
+            self._children[values] = child
 
     @property
     def series(self) -> list[tuple[tuple[str, ...], Child]]:

@@ -37,6 +37,8 @@ MEASURES = 10.0
 BASE = 64 << 20
 # The share of the free memory that all may have by default.
 SHARE = 0.9
+# Models whose metrics are shown at most, unless more are loaded.
+MOST_SHOWN = 200
 MIB = 1 << 20
 
 
@@ -75,6 +77,8 @@ class Keeper:
         resident = Resident(self, model)
         model.pool.crew.on_demand = resident
         self.residents.append(resident)
+        # Of a thousand models, metrics are shown of those that are used.
+        model.metrics.series.hide()
 
     def soon(self) -> None:
         """Looks at everything in the next turn of the loop: something may have got a place."""
@@ -103,10 +107,20 @@ class Keeper:
     def loaded(self, resident: Resident, *, cold: int) -> None:
         """Its workers have loaded, which ``cold`` requests have waited for."""
         self._unmeasured.add(resident)
+        self._show(resident)
         if self._meters is not None:
             self._meters.loaded(resident.model, cold)
         _log.info("Model %s %s is loaded, in %.2f s", *_named(resident), resident.load_seconds)
         self.soon()
+
+    def _show(self, resident: Resident) -> None:
+        """Shows its metrics, instead of those of the parked model that was used least recently."""
+        resident.model.metrics.series.show()
+        shown = [each for each in self.residents if not each.model.metrics.series.is_hidden]
+        if len(shown) > MOST_SHOWN:
+            parked = [each for each in shown if each.state == "parked"]
+            if parked:
+                min(parked, key=lambda each: each.used_at).model.metrics.series.hide()
 
     def failed(self, resident: Resident, error: ModelServerError) -> None:
         """Its workers could not load the model."""

@@ -34,7 +34,7 @@ class ParkingMeters:
         def render() -> None:
             self._budget.labels().set(budget())
             for resident in residents:
-                if resident.loads:
+                if not resident.model.metrics.series.is_hidden:
                     self._memory.labels(resident.model.name, resident.model.version).set(resident.memory)
             for family in (self._loads, self._parks, self._cold, self._memory):
                 self._forget(family)
