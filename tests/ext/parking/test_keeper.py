@@ -191,12 +191,12 @@ async def test_metrics_are_of_models_that_were_used(floor: Floor, monkeypatch: p
         floor.keeper.residents[-1].park()
         await floor.settle()
 
-    def shown() -> list[str]:
+    def names() -> list[str]:
         text = floor.metrics.render().decode()
         return [name for name in "abcde" if f'modelserver_split_requests_total{{model_name="{name}"' in text]
 
     floor.add("e")
-    assert shown() == ["c", "d"]
+    assert names() == ["c", "d"]
     floor.ask("a")
     await floor.load(5)
-    assert shown() == ["a", "d"]
+    assert names() == ["a", "d"]

@@ -116,9 +116,9 @@ class Keeper:
     def _show(self, resident: Resident) -> None:
         """Shows its metrics, instead of those of the parked model that was used least recently."""
         resident.model.metrics.series.show()
-        shown = [each for each in self.residents if not each.model.metrics.series.is_hidden]
-        if len(shown) > MOST_SHOWN:
-            parked = [each for each in shown if each.state == "parked"]
+        visible = [each for each in self.residents if not each.model.metrics.series.is_hidden]
+        if len(visible) > MOST_SHOWN:
+            parked = [each for each in visible if each.state == "parked"]
             if parked:
                 min(parked, key=lambda each: each.used_at).model.metrics.series.hide()
 
