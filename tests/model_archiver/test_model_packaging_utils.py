@@ -43,7 +43,6 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def config(**changes: Any) -> ModelArchiverConfig:
-    """The configuration of a model with everything."""
     fields: dict[str, Any] = {
         "model_name": "noop",
         "handler": "handler.py",
@@ -56,7 +55,6 @@ def config(**changes: Any) -> ModelArchiverConfig:
 
 
 def content(archive: Path) -> tuple[set[str], dict[str, Any]]:
-    """The names in an archive, and its manifest."""
     with zipfile.ZipFile(archive) as opened:
         return set(opened.namelist()), json.loads(opened.read("MAR-INF/MANIFEST.json"))
 
@@ -65,7 +63,6 @@ ALL = {"handler.py", "weights.pt", "a.txt", "deep/b.txt", "MAR-INF/MANIFEST.json
 
 
 def test_an_archive_is_made_from_python(workplace: Path) -> None:
-    """The configuration's fields are those of the flags; the archive goes into the current directory."""
     made = config()
 
     assert list(vars(made)) == FIELDS.split()
@@ -88,7 +85,6 @@ def test_an_archive_is_made_from_python(workplace: Path) -> None:
 
 
 def test_a_configuration_makes_several_archives(workplace: Path) -> None:
-    """It can be changed, and paths may be objects."""
     made = config(serialized_file=Path("weights.pt"), export_path=workplace / "out")
     for made.archive_format, name in (
         ("zip-store", "noop.mar"),
@@ -144,14 +140,12 @@ def test_the_parser_may_be_patched(workplace: Path) -> None:
 
 
 def test_a_manifest_of_ones_own_is_written_as_it_is(workplace: Path) -> None:
-    """What is given as manifest is written as it is."""
     package_model(config(), '{"mine": true}')
 
     assert content(workplace / "noop.mar") == (ALL, {"mine": True})
 
 
 def test_manifests_are_made_of_parts() -> None:
-    """Model and manifest are JSON as text, without what is not given."""
     model = Model("m", None, "h.py", model_version="1")
     manifest = Manifest(RuntimeType.PYTHON3, model)
 
@@ -171,7 +165,6 @@ def test_manifests_are_made_of_parts() -> None:
 
 
 def test_steps_make_the_same_archive(workplace: Path) -> None:
-    """Copying, describing and packing one by one ends in what the archiver makes at once."""
     ModelArchiver.generate_model_archive(config(archive_format="zip-store"))
     folder = ModelExportUtils.copy_artifacts(
         "noop", "python", handler="handler.py", serialized_file="weights.pt", extra_files="extra"
@@ -185,7 +178,6 @@ def test_steps_make_the_same_archive(workplace: Path) -> None:
 
 
 def test_smaller_steps_can_be_called(workplace: Path) -> None:
-    """Scripts call these steps."""
     assert json.loads(str(ModelExportUtils.generate_model(config()))) == {
         "modelName": "noop",
         "serializedFile": "weights.pt",
@@ -206,8 +198,6 @@ def test_smaller_steps_can_be_called(workplace: Path) -> None:
 
 
 def test_keys_that_are_not_known_do_not_count() -> None:
-    """A configuration is made of any object with its names, however many others that has."""
-
     class Arguments:
         model_name = "m"
 
@@ -227,7 +217,6 @@ def test_keys_that_are_not_known_do_not_count() -> None:
 
 
 def test_parts_under_other_names_are_copied(workplace: Path) -> None:
-    """The requirements may be written with a hyphen, and a part of an unknown name is copied as a file."""
     (workplace / "requirements.txt").write_text("")
     parts: dict[str, Any] = {"requirements-file": "requirements.txt", "source_vocab": "weights.pt"}
     folder = Path(ModelExportUtils.copy_artifacts("noop", "python", handler="handler.py", **parts))
@@ -280,7 +269,6 @@ def test_a_manifest_needs_no_files() -> None:
 
 
 def test_nothing_is_left_behind(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The copies that an archive is made of are deleted, also after a failure."""
     (workplace / "temporary").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(workplace / "temporary"))
     ModelArchiver.generate_model_archive(config())
@@ -294,7 +282,6 @@ def test_nothing_is_left_behind(workplace: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_folders_are_filtered_and_walked(workplace: Path) -> None:
-    """Filters and the walk through a folder are there; the walk fills a zip, a tar and a folder alike."""
     (workplace / "extra" / ".git").mkdir()
     (workplace / "extra" / ".git" / "config").write_text("")
     with utils.zipfile.ZipFile("a.zip", "w") as packed:
@@ -336,7 +323,6 @@ def test_constants_have_torchserves_names() -> None:
 
 
 def test_all_modules_are_offered() -> None:
-    """Under another name they are the same objects, each of them."""
     with mock.patch.dict(sys.modules):
         offer("another_name")
         offered = {name for name in sys.modules if name.startswith("another_name")}

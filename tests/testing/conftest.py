@@ -41,7 +41,6 @@ def longest(rows: list[str]) -> list[str]:
 
 @pytest.fixture(scope="session")
 def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A script with several handlers."""
     path = tmp_path_factory.mktemp("script") / "numbers_served.py"
     path.write_text(SCRIPT)
     return path
@@ -49,6 +48,5 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def doubler(script: Path) -> Iterator[testing.Client]:
-    """Doubles numbers, up to four at a time."""
     with testing.client(f"{script}:Doubler", batch_size=4, max_request_instances=9) as client:
         yield client

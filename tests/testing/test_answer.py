@@ -1,5 +1,3 @@
-"""Answers, and the bodies of requests."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
@@ -24,12 +22,10 @@ if TYPE_CHECKING:
     ],
 )
 def test_values_become_bodies(value: Any, body: bytes, kind: str) -> None:
-    """Bytes stay as they are, text is text, all else is JSON."""
     assert as_body(value) == (body, kind)
 
 
 def test_a_path_becomes_its_content(tmp_path: Path) -> None:
-    """A path is its content, with the type that its name says."""
     (tmp_path / "a.png").write_bytes(b"\x89PNG")
     (tmp_path / "b").write_bytes(b"b")
 
@@ -38,7 +34,6 @@ def test_a_path_becomes_its_content(tmp_path: Path) -> None:
 
 
 def test_headers_are_read() -> None:
-    """Type, batch and time are read from the headers, if they are there."""
     response = Answer(200, {"x-batch-size": "3", "server-timing": "queue;dur=1.5, inference;dur=2.25"}, b"1")
 
     assert (response.batch_size, response.handling_ms, response.json(), response.text) == (3, 2.25, 1, "1")

@@ -1,5 +1,3 @@
-"""The engine under the client."""
-
 from __future__ import annotations
 
 import asyncio
@@ -20,7 +18,6 @@ if TYPE_CHECKING:
 async def test_a_model_that_fails_leaves_nothing_behind(
     script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The error of a model that fails has the user's line; no process, task or folder is left behind."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     loaded = load_settings({"model_store": str(script.parent)}, {}, tmp_path)
     before = asyncio.all_tasks()

@@ -1,5 +1,3 @@
-"""The client of a model without sockets."""
-
 from __future__ import annotations
 
 import threading
@@ -26,7 +24,6 @@ def test_a_prediction_is_answered_by_the_worker(doubler: testing.Client) -> None
 
 
 def test_requests_of_a_batch_are_one_call(doubler: testing.Client) -> None:
-    """Requests that are sent together are one call, up to the batch size, and the results are in order."""
     answers = doubler.predict_batch(range(6))
 
     assert [answer.json() for answer in answers] == [0, 2, 4, 6, 8, 10]
@@ -63,7 +60,6 @@ def test_chat_is_answered_at_its_endpoint(tmp_path: Path) -> None:
 
 
 def test_application_gets_any_method_and_path(tmp_path: Path) -> None:
-    """As it is, in a worker."""
     (tmp_path / "shop.py").write_text(
         "async def app(scope, receive, send):\n"
         "    await send({'type': 'http.response.start', 'status': 202})\n"
@@ -90,7 +86,6 @@ def test_an_annotated_function_is_served_by_every_protocol(script: Path) -> None
 
 
 def test_a_bad_row_has_the_servers_status_and_message(doubler: testing.Client) -> None:
-    """It has the server's status and message."""
     good, bad = doubler.predict_batch([1, "one"])
 
     assert (good.json(), bad.status, bad.ok) == (2, 400, False)
@@ -98,19 +93,16 @@ def test_a_bad_row_has_the_servers_status_and_message(doubler: testing.Client) -
 
 
 def test_settings_of_the_server_apply(doubler: testing.Client) -> None:
-    """A setting of the server holds here too."""
     assert doubler.v1(list(range(10))).status == 413
 
 
 def test_false_is_a_value_of_a_setting(script: Path) -> None:
-    """False is a value, not the lack of one."""
     settings = testing.client(f"{script}:Doubler", isolate_failures=False)._loaded.settings
 
     assert not settings.isolate_failures
 
 
 def test_only_paths_for_inference_can_be_called(doubler: testing.Client) -> None:
-    """Any path for inference works, and no other."""
     assert doubler.post("/explanations/Doubler", 1).status == 501
     assert doubler.post("/predictions/other", 1).status == 404
     with pytest.raises(ValueError, match="'/models' is not a path for inference"):
@@ -118,7 +110,6 @@ def test_only_paths_for_inference_can_be_called(doubler: testing.Client) -> None
 
 
 def test_headers_reach_handlers_and_streams_come_in_parts(script: Path) -> None:
-    """Handlers see the headers, and the parts of a stream are separate; nothing is left at the end."""
     before = threading.active_count()
     with testing.client(f"{script}:Teller") as client:
         (process,) = filter(None, [worker.process for worker in client.model.pool.workers])
@@ -144,6 +135,5 @@ def test_headers_reach_handlers_and_streams_come_in_parts(script: Path) -> None:
 def test_wrong_names_and_files_are_refused(
     script: Path, source: Any, settings: dict[str, Any], error: type[Exception], message: str
 ) -> None:
-    """Wrong names, values and files are refused before anything starts."""
     with pytest.raises(error, match=message):
         testing.client(source.format(script) if isinstance(source, str) else source, **settings)

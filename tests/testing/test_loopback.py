@@ -1,5 +1,3 @@
-"""Exchanges without a socket."""
-
 from __future__ import annotations
 
 import asyncio
@@ -14,14 +12,12 @@ if TYPE_CHECKING:
 
 
 def opened() -> tuple[ConnectionExchange, asyncio.Future[Answer]]:
-    """An exchange, and its answer to come."""
     ended: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
     headers = [(b"Content-Type", b"text/plain"), (b"X-Request-Timeout-Ms", b"50")]
     return Loopback(ended).exchange(Target("/p", b"", "/p"), b"body", headers), ended
 
 
 async def test_a_request_is_read_as_from_a_connection() -> None:
-    """Body and headers are read as from a connection."""
     exchange, _ = opened()
 
     assert (exchange.method, exchange.body) == (b"POST", b"body")
@@ -29,7 +25,6 @@ async def test_a_request_is_read_as_from_a_connection() -> None:
 
 
 async def test_a_whole_answer_arrives_as_written() -> None:
-    """Status, headers and body arrive as they were written."""
     exchange, ended = opened()
     exchange.reply(201, b"made", "text/plain", b"x-more: 1\r\n")
 
@@ -39,7 +34,6 @@ async def test_a_whole_answer_arrives_as_written() -> None:
 
 
 async def test_an_answer_without_a_body_is_whole() -> None:
-    """An answer without a body is whole too."""
     exchange, ended = opened()
     exchange.reply(204, b"")
 
@@ -47,7 +41,6 @@ async def test_an_answer_without_a_body_is_whole() -> None:
 
 
 async def test_parts_are_kept_apart_and_joined() -> None:
-    """The parts of a stream are kept apart, and joined."""
     exchange, ended = opened()
     exchange.begin(200, "text/plain")
     for part in (b"a", b"", b"bc"):
@@ -60,7 +53,6 @@ async def test_parts_are_kept_apart_and_joined() -> None:
 
 
 async def test_a_broken_stream_is_not_complete() -> None:
-    """One that breaks off is not complete."""
     exchange, ended = opened()
     exchange.begin(200)
     exchange.send(b"a")

@@ -20,7 +20,6 @@ FILES = ["modelserver_aliases/model_archiver.py", "modelserver_aliases/ts.py"]
 
 
 def test_aliases_are_written_and_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """All names can be called, with arguments that have spaces, and answer as modelserver's commands."""
     assert main(["install", str(tmp_path / "new" / "bin")]) == 0
 
     folder = tmp_path / "new" / "bin"
@@ -47,7 +46,6 @@ def test_aliases_are_written_and_run(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 def test_server_gets_the_name_of_the_command(tmp_path: Path) -> None:
-    """MODELSERVER_STARTED_AS holds the name that was called."""
     lines = tmp_path / "told.py"
     lines.write_text("#!/bin/sh\necho $MODELSERVER_STARTED_AS $@\n")
     lines.chmod(0o755)
@@ -60,7 +58,6 @@ def test_server_gets_the_name_of_the_command(tmp_path: Path) -> None:
 
 
 def test_install_may_be_repeated_and_undone(tmp_path: Path) -> None:
-    """Aliases replace aliases; remove deletes them and nothing else."""
     (tmp_path / "other").write_text("mine")
 
     assert install(tmp_path) == install(tmp_path)
@@ -71,7 +68,6 @@ def test_install_may_be_repeated_and_undone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_real_torchserve_is_kept(tmp_path: Path, name: str) -> None:
-    """What is not an alias is overwritten with --force only, and refusing writes nothing at all."""
     real = tmp_path / name
     real.write_text("#!/usr/bin/python\nfrom ts.model_server import start\n")
 
@@ -84,7 +80,6 @@ def test_a_real_torchserve_is_kept(tmp_path: Path, name: str) -> None:
 
 
 def test_what_lies_beside_the_module_stays(tmp_path: Path) -> None:
-    """Of the folder of modules, too, only the aliases go."""
     install(tmp_path)
     other = tmp_path / "modelserver_aliases" / "other.py"
     other.write_text("mine")
@@ -142,7 +137,6 @@ assert model_archiver.model_packaging.ArgParser is ArgParser
 
 
 def test_a_link_is_replaced_and_not_followed(tmp_path: Path) -> None:
-    """A link to the real one, even a dangling one, needs --force; what it leads to stays as it is."""
     real = tmp_path / "real"
     real.write_text("real")
     folder = tmp_path / "bin"
@@ -175,7 +169,6 @@ def test_directories_are_never_replaced(tmp_path: Path, capsys: pytest.CaptureFi
 def test_other_commands_on_the_path_are_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Where the PATH leads to another torchserve first, the command says so."""
     first, second = tmp_path / "first", tmp_path / "second"
     install(first)
     monkeypatch.setenv("PATH", os.pathsep.join(map(str, (first, second))))
@@ -188,7 +181,6 @@ def test_other_commands_on_the_path_are_reported(
 
 
 def test_paths_with_spaces_and_quotes_work(tmp_path: Path) -> None:
-    """The interpreter may lie anywhere."""
     odd = tmp_path / "it's a folder"
     odd.mkdir()
     (odd / "python").symlink_to(sys.executable)
@@ -200,7 +192,6 @@ def test_paths_with_spaces_and_quotes_work(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("arguments", [[], ["install"], ["explode", "x"]])
 def test_wrong_command_lines_of_aliases_exit_with_2(arguments: list[str]) -> None:
-    """A missing command or directory is argparse's error."""
     with pytest.raises(SystemExit) as caught:
         main(arguments)
 

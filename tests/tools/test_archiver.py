@@ -59,7 +59,6 @@ def manifest_of(archive: Path) -> dict[str, object]:
 
 
 def test_command_writes_an_archive(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The flags of torch-model-archiver make a .mar, whose path is printed."""
     status = main(
         [
             *("--model-name", "noop", "--version", "2.0", "--handler", "src/handler.py:handle"),
@@ -104,7 +103,6 @@ def test_command_writes_an_archive(workplace: Path, capsys: pytest.CaptureFixtur
 
 @pytest.mark.parametrize("archive_format", ["default", "zip-store", "tgz", "no-archive"])
 def test_every_format_opens_in_the_server(workplace: Path, archive_format: str) -> None:
-    """What is packed in any format is what the server finds after opening it."""
     path = build_archive(
         config(
             archive_format=archive_format,
@@ -125,7 +123,6 @@ def test_every_format_opens_in_the_server(workplace: Path, archive_format: str) 
 
 
 def test_formats_differ_in_packing(workplace: Path) -> None:
-    """default deflates, zip-store does not, tgz has a top folder named like the model."""
     default = build_archive(config(export_path="a"))
     stored = build_archive(config(export_path="b", archive_format="zip-store"))
     packed = build_archive(config(export_path="c", archive_format="tgz"))
@@ -138,7 +135,6 @@ def test_formats_differ_in_packing(workplace: Path) -> None:
 
 @pytest.mark.parametrize("archive_format", ["default", "zip-store", "tgz"])
 def test_same_input_makes_the_same_archive(archive_format: str) -> None:
-    """Two archives of the same input are equal byte for byte, apart from the time of creation."""
     first, second = (
         build_archive(
             config(archive_format=archive_format, export_path=folder, extra_files=extra)
@@ -169,7 +165,6 @@ def test_time_of_creation_is_the_local_time(monkeypatch: pytest.MonkeyPatch) -> 
     ],
 )
 def test_handler_file_is_packed(handler: str, stored: str) -> None:
-    """A handler is named with or without .py and function; its file goes in, its base name is stored."""
     archive = build_archive(config(handler=handler))
 
     assert "handler.py" in names(archive)
@@ -187,7 +182,6 @@ def test_torchserve_handler_is_packed_with_warning(caplog: pytest.LogCaptureFixt
 
 @pytest.mark.parametrize("handler", ["image_classifier", "base_handler", "vllm_handler"])
 def test_built_in_handlers_are_not_packed(handler: str) -> None:
-    """A built-in handler is named in the manifest only."""
     archive = build_archive(config(handler=handler, serialized_file="src/model.pt"))
 
     assert names(archive) == {"MAR-INF/MANIFEST.json", "model.pt"}
@@ -205,7 +199,6 @@ def test_built_in_handlers_are_not_packed(handler: str) -> None:
     ],
 )
 def test_extra_files_are_packed_flat(extra: str, expected: set[str]) -> None:
-    """Files, directories and patterns are packed flat; a pattern may match nothing."""
     assert names(build_archive(config(extra_files=extra))) == {
         "MAR-INF/MANIFEST.json",
         "handler.py",
@@ -214,7 +207,6 @@ def test_extra_files_are_packed_flat(extra: str, expected: set[str]) -> None:
 
 
 def test_later_files_replace_earlier_ones(workplace: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Of two files with one name the later is packed, with a warning."""
     (workplace / "extra" / "handler.py").write_text("later = 1\n")
 
     archive = build_archive(config(extra_files="extra/handler.py"))
@@ -224,7 +216,6 @@ def test_later_files_replace_earlier_ones(workplace: Path, caplog: pytest.LogCap
 
 
 def test_a_users_manifest_gives_way(workplace: Path) -> None:
-    """A manifest among the extra files is replaced by the archive's own."""
     build_archive(config(archive_format="no-archive", export_path="old"))
 
     archive = build_archive(config(model_name="new", extra_files="old/noop"))
@@ -260,7 +251,6 @@ def test_a_users_manifest_gives_way(workplace: Path) -> None:
     ids=range(8),
 )
 def test_mistakes_have_the_references_words(workplace: Path, changes: dict[str, str], message: str) -> None:
-    """Each mistake has torch-model-archiver's message, and no archive is written."""
     with pytest.raises((ArchiverError, FileNotFoundError)) as caught:
         build_archive(config(**changes))
 
@@ -270,14 +260,12 @@ def test_mistakes_have_the_references_words(workplace: Path, changes: dict[str, 
 
 @pytest.mark.parametrize("name", ["-x", ".x", "", "a b", "a\n", "ä", "a:b", "../a"])
 def test_model_names_are_restricted(name: str) -> None:
-    """A model name starts with a letter or digit and has no other signs than - _ and dot."""
     with pytest.raises(ArchiverError, match="special characters"):
         build_archive(config(model_name=name))
 
 
 @pytest.mark.parametrize("archive_format", ["default", "tgz", "no-archive"])
 def test_overwriting_needs_force(archive_format: str, caplog: pytest.LogCaptureFixture) -> None:
-    """An existing archive is kept without --force and replaced, with a warning, with it."""
     path = build_archive(config(archive_format=archive_format))
 
     with pytest.raises(ArchiverError) as caught:
@@ -294,7 +282,6 @@ def test_overwriting_needs_force(archive_format: str, caplog: pytest.LogCaptureF
 
 
 def test_force_does_not_replace_other_directories(workplace: Path) -> None:
-    """--force replaces a model directory, never a directory of something else."""
     (workplace / "noop").mkdir()
     (workplace / "noop" / "thesis.txt").write_text("years")
 
@@ -320,7 +307,6 @@ def test_failure_keeps_the_old_archive(workplace: Path, monkeypatch: pytest.Monk
 
 
 def test_circular_links_end(workplace: Path) -> None:
-    """A directory that links to itself is an error, not an endless archive."""
     (workplace / "extra" / "again").symlink_to(workplace / "extra")
 
     with pytest.raises(ArchiverError, match="is a link to a directory that contains it"):
@@ -359,14 +345,12 @@ def test_probable_mistakes_are_warnings(
 
 
 def test_eager_model_without_weights_is_fine(caplog: pytest.LogCaptureFixture) -> None:
-    """A model file alone is a model; nothing is warned of."""
     build_archive(config(handler="image_classifier", model_file="src/model.py"))
 
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
 def test_progress_counts_every_byte() -> None:
-    """The bytes reported while packing grow to those of all files and the manifest."""
     steps: list[tuple[int, int]] = []
 
     path = build_archive(
@@ -398,7 +382,6 @@ def test_command_reports_errors_and_fails(capsys: pytest.CaptureFixture[str]) ->
     ],
 )
 def test_wrong_command_lines_exit_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """A missing or unknown flag value is argparse's error."""
     with pytest.raises(SystemExit) as caught:
         main(arguments)
 
@@ -409,7 +392,6 @@ def test_wrong_command_lines_exit_with_2(arguments: list[str], capsys: pytest.Ca
 def test_large_files_show_progress_on_a_terminal(
     workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A person who packs large files sees a progress bar on standard error."""
     monkeypatch.setattr("modelserver.tools.archiver._SHOW_PROGRESS_FROM", 1)
     monkeypatch.setenv("FORCE_COLOR", "1")
 
@@ -426,7 +408,6 @@ def test_large_files_show_progress_on_a_terminal(
 def test_a_workflow_is_packed_as_torch_workflow_archiver_packs_it(
     workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The same flags, entries and manifest; file names are without folders."""
     for name in ("flow.yaml", "functions.py", "notes.txt"):
         (workplace / name).write_text("x = 1\n" if name.endswith(".py") else "a: 1\n")
     arguments = ["workflow", "--workflow-name", "flow", "--spec-file", str(workplace / "flow.yaml")]
@@ -451,7 +432,6 @@ def test_a_workflow_is_packed_as_torch_workflow_archiver_packs_it(
 
 
 def test_workflows_that_cannot_be_packed(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A name with special characters, and files that are not there."""
     values = ["workflow", "--spec-file", str(workplace / "absent.yaml"), "--export-path", str(workplace)]
     assert main([*values, "--workflow-name", "a b"]) == 1
     assert "Workflow name contains special characters." in capsys.readouterr().err

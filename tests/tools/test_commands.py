@@ -1,5 +1,3 @@
-"""What the subcommands share."""
-
 from __future__ import annotations
 
 import signal
@@ -22,8 +20,6 @@ if TYPE_CHECKING:
 def test_failures_have_their_status(
     raised: BaseException, status: int, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The first class that fits counts, and the message is on standard error."""
-
     def fail() -> int:
         raise raised
 
@@ -32,13 +28,11 @@ def test_failures_have_their_status(
 
 
 def test_other_failures_are_not_hidden() -> None:
-    """They have a traceback."""
     with pytest.raises(ZeroDivisionError):
         exit_status(lambda: 1 // 0, {OSError: 1})
 
 
 def test_folder_of_inputs_is_read_in_order(tmp_path: Path) -> None:
-    """A folder stands for its files, in the order of their names; an empty one is refused."""
     for name in ("b.jpg", "a.json"):
         (tmp_path / name).write_bytes(name.encode())
     (tmp_path / "none").mkdir()

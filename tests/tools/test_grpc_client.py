@@ -1,5 +1,3 @@
-"""The blocking client, against gRPC's library and against servers that break the rules."""
-
 from __future__ import annotations
 
 import contextlib
@@ -48,7 +46,6 @@ class Mirror(grpc.GenericRpcHandler):
 
 @pytest.fixture(scope="module")
 def mirror() -> Iterator[tuple[str, int]]:
-    """The address of the library's server."""
     options = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
     server = grpc.server(ThreadPoolExecutor(2), [Mirror()], options=options)
     port = server.add_insecure_port("127.0.0.1:0")
@@ -58,14 +55,12 @@ def mirror() -> Iterator[tuple[str, int]]:
 
 
 def ask(address: tuple[str, int], path: str, body: bytes, patience: float) -> Http2Response:
-    """The reply over a connection of its own."""
     with socket.create_connection(address) as connection:
         return post(connection, f"http://127.0.0.1:{address[1]}{path}", FIELDS, body, patience)
 
 
 @pytest.mark.parametrize("size", [0, 100, 3_000_000])
 def test_bodies_of_any_size_go_both_ways(mirror: tuple[str, int], size: int) -> None:
-    """Larger than the windows and than a frame, too."""
     content = bytes(range(256)) * (size // 256)
     sent = b"\0" + len(content).to_bytes(4, "big") + content
     reply = ask(mirror, "/mirror", sent, 20)
@@ -75,7 +70,6 @@ def test_bodies_of_any_size_go_both_ways(mirror: tuple[str, int], size: int) -> 
 
 
 def test_a_refusal_is_in_the_fields(mirror: tuple[str, int]) -> None:
-    """With its message."""
     fields = ask(mirror, "/refuse", b"\0\0\0\0\0", 20).fields
 
     assert (fields[b"grpc-status"], fields[b"grpc-message"]) == (b"5", b"nothing here")
@@ -130,7 +124,6 @@ def test_frames_of_all_forms_are_read() -> None:
     ],
 )
 def test_broken_exchange_has_its_code(part: bytes, code: Code) -> None:
-    """The error has the code."""
     with saying(part) as address, pytest.raises(Http2Error) as broken:
         ask(address, "/", b"", 10)
 
@@ -138,7 +131,6 @@ def test_broken_exchange_has_its_code(part: bytes, code: Code) -> None:
 
 
 def test_server_that_closes_or_is_silent_is_an_error() -> None:
-    """One that closes the connection, and one that says nothing."""
     with saying() as address, pytest.raises(ConnectionResetError):
         ask(address, "/", b"", 10)
     with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(TimeoutError):

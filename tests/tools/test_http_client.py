@@ -1,5 +1,3 @@
-"""Requests to servers of the tests' own, which behave as they should or do not."""
-
 from __future__ import annotations
 
 import time
@@ -25,7 +23,6 @@ async def ask(
     request: bytes = REQUEST,
     host: str = "127.0.0.1",
 ) -> list[TimedResponse]:
-    """The answers to so many requests at once."""
     answers = [TimedResponse(0.0, 0.0, fault="no answer")] * count
     requester = Requester(host, port, connections, answers.__setitem__)
     for number in range(count):
@@ -36,7 +33,6 @@ async def ask(
 
 
 async def test_answers_are_read() -> None:
-    """Status, body and the lines about batch and timing, also of answers in parts and after interim ones."""
     chunked = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nab\r\n1\r\nc\r\n0\r\n\r\n"
     interim = b"HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n"
     async with listening(answering(OK, chunked, interim + OK)) as port:
@@ -51,7 +47,6 @@ async def test_answers_are_read() -> None:
 
 
 async def test_answers_to_head_have_no_body() -> None:
-    """A Content-Length does not change this."""
     head = REQUEST.replace(b"POST", b"HEAD")
     empty = OK.replace(b"content-length: 2", b"content-length: 0")
     async with listening(answering(OK[:-2])) as port, listening(answering(empty[:-2])) as other:
@@ -61,7 +56,6 @@ async def test_answers_to_head_have_no_body() -> None:
 
 
 async def test_request_is_timed_from_when_it_was_due() -> None:
-    """Time that a request waits for a connection counts too."""
     answers: list[TimedResponse] = []
     async with listening(answering(OK)) as port:
         requester = Requester("127.0.0.1", port, 1, lambda _, answer: answers.append(answer))
@@ -96,7 +90,6 @@ async def test_request_is_sent_again_where_the_server_has_closed_its_connection(
     ],
 )
 async def test_response_that_does_not_come_is_a_fault(answer: bytes, fault: str) -> None:
-    """One for each request, and others go on."""
     async with listening(answering(answer, b"")) as port:
         answers = await ask(port, 3, connections=2, patience=0.5)
 

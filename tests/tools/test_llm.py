@@ -73,7 +73,6 @@ def test_folder_is_served_and_removed(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_several_gpus_belong_to_one_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And Ctrl-C removes the folder as well."""
     server = Server(tmp_path / "model", KeyboardInterrupt())
     flags = ["--model-id", "m", "--model-store", str(tmp_path), "--vllm_engine.tensor_parallel_size", "2"]
 
@@ -95,7 +94,6 @@ def test_several_gpus_belong_to_one_worker(tmp_path: Path, monkeypatch: pytest.M
 def test_what_cannot_be_served_is_refused(
     flags: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Other models of the store stay."""
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "handler.py").write_text("")
 

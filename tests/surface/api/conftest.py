@@ -39,7 +39,7 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def document():
-    return describe_listener("all", "1.2.3")
+    return describe_listener("all")
 
 
 @pytest.fixture(scope="module")

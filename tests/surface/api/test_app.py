@@ -1,5 +1,3 @@
-"""The application of each listener."""
-
 from __future__ import annotations
 
 import asyncio
@@ -13,13 +11,12 @@ from modelserver.models.settings.settings import Settings
 from modelserver.surface.api.app import build_app
 from modelserver.surface.api.services import Services
 
+NOTHING: Any = None
+
 
 async def test_examples_go_to_the_listener_that_was_asked() -> None:
-    """This holds for any port; names of parameters are not broken inside words."""
     for role, port in (("inference", 8080), ("management", 8081), ("metrics", 8082)):
-        app = build_app(
-            {cast("Any", role)}, Services(*(cast("Any", None),) * 2, Settings(), *(cast("Any", None),) * 5)
-        )
+        app = build_app({cast("Any", role)}, Services(NOTHING, NOTHING, Settings(), *(NOTHING,) * 5))
         transport = httpx.ASGITransport(app)
         async with httpx.AsyncClient(transport=transport, base_url=f"http://host:{port}") as client:
             page = (await client.get("/docs")).text
@@ -29,10 +26,8 @@ async def test_examples_go_to_the_listener_that_was_asked() -> None:
 
 
 async def test_metrics_of_many_models_leave_the_loop_its_turns() -> None:
-    """They are rendered in pieces, for one client after another; the text is the same."""
     metrics = ServerMetrics(hostname="h")
-    nothing = cast("Any", None)
-    app = build_app({"metrics"}, Services(nothing, metrics, Settings(), *(nothing,) * 5))
+    app = build_app({"metrics"}, Services(NOTHING, metrics, Settings(), *(NOTHING,) * 5))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://host") as client:
         _, of_none = await turns_of(client.get("/metrics"))
         for number in range(50):

@@ -29,24 +29,23 @@ def application() -> Application:
 
 
 def test_methods_without_a_body_have_none() -> None:
-    """GET, HEAD and DELETE predict too, without a body."""
     for key, described in operations(describe_listener("all", "1")).items():
         assert "requestBody" not in described or key.split()[0] in {"post", "put", "patch"}, key
 
 
-@pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
-async def test_parameters_that_fit_no_model_are_served(method: str) -> None:
-    """Each method that is described is served; the endpoint decides what to make of a parameter."""
-    async with httpx.AsyncClient(
-        transport=httpx.ASGITransport(application()), base_url="http://test"
-    ) as client:
-        response = await client.request(method, "/a/b?limit=abc")
+async def test_parameters_that_fit_no_model_are_served() -> None:
+    transport = httpx.ASGITransport(application())
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        statuses = {
+            method: (await client.request(method, "/a/b?limit=abc")).status_code
+            for method in (*ANY_METHOD, "options")
+        }
 
-    assert response.status_code == 200
+    assert len(statuses) == 7
+    assert set(statuses.values()) == {200}
 
 
 def test_document_shows_one_of_the_methods() -> None:
-    """The others have ids of their own and are marked; none has FastAPI's response to what fits no model."""
     document = application().openapi()
     item = document["paths"]["/a/{model_name}"]
 
@@ -61,14 +60,9 @@ def test_parameters_are_those_of_path_and_model() -> None:
     """With types, defaults and examples in the words of OpenAPI 3.0, and without pydantic's titles."""
     name, limit, token = application().openapi()["paths"]["/a/{model_name}"]["get"]["parameters"]
 
-    assert name == {
-        "name": "model_name",
-        "in": "path",
-        "required": True,
-        "description": "The model's name.",
-        "schema": {"type": "string"},
-        "example": "resnet-152",
-    }
+    assert (name["name"], name["in"], name["required"]) == ("model_name", "path", True)
+    assert (name["schema"], name["example"]) == ({"type": "string"}, "resnet-152")
+    assert name["description"] == "The model's name."
     assert (limit["schema"], limit["required"]) == ({"type": "integer", "default": 100}, False)
     assert (token["schema"], token["required"]) == ({"type": "string"}, False)
 

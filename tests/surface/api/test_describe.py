@@ -31,10 +31,14 @@ from modelserver.surface.api.describe import (
 )
 from modelserver.surface.http.answers import pretty
 
+# A moment, as it is measured and as it is described.
+MOMENT = 1727877233.034
+DESCRIBED_MOMENT = "2024-10-02T13:53:53.034Z"
+
 
 def worker(**changes: Any) -> Any:
     values = {
-        "id": 9000, "created": 1727877233.034, "state": WorkerState.READY, "pid": os.getpid(), "gpu": None,
+        "id": 9000, "created": MOMENT, "state": WorkerState.READY, "pid": os.getpid(), "gpu": None,
         "is_on_cpu": False, "failure": "", "model": Loaded(), "process": None, "failures": Failures(),
         "most_rows": 0,
     }  # fmt: skip
@@ -69,30 +73,53 @@ def model(options: ModelOptions, *workers: Any, sequences: SequenceStatistics | 
     )
 
 
-def test_description_shows_start_and_memory_of_a_worker() -> None:
-    """A worker is shown with its start in UTC, its memory in bytes, and no failure while it has none."""
-    described = describe_worker(worker())
-
-    assert described["startTime"] == "2024-10-02T13:53:53.034Z"
-    assert described["memoryUsage"] > 1_000_000
-    assert (described["id"], described["status"], described["gpu"]) == ("9000", "READY", False)
-    assert described["failure"] is None
-    assert described["gpuUsage"] == "N/A"
+NODE = SimpleNamespace(node=Node("n1", "h", resident=5 << 20, gpu="gpuId::0"))
+EMPTY = dict.fromkeys(("failure", "failedLoads", "nextTry", "lastEnd", "largestBatch", "node"))
 
 
-def test_the_gpu_of_a_worker_is_the_one_that_its_model_uses() -> None:
-    """Not the one that it was assigned, if the model is on the CPU all the same."""
-    on_gpu, on_cpu = describe_worker(worker(gpu=0)), describe_worker(worker(gpu=None, is_on_cpu=True))
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, {"id": "9000", "status": "READY", "startTime": DESCRIBED_MOMENT, **EMPTY}),
+        ({}, {"gpu": False, "gpuUsage": "N/A"}),
+        ({"gpu": 0}, {"gpu": True, "gpuUsage": "failed to obtained gpu usage"}),
+        ({"is_on_cpu": True}, {"gpu": False, "gpuUsage": "N/A"}),
+        (
+            {"process": NODE},
+            {
+                "gpu": True,
+                "gpuUsage": "gpuId::0",
+                "memoryUsage": 5 << 20,
+                "node": {"name": "n1", "host": "h"},
+            },
+        ),
+        ({"process": NODE, "is_on_cpu": True}, {"gpu": False, "gpuUsage": "N/A"}),
+        (
+            {"pid": -1, "state": WorkerState.FAILED, "failure": "No module named x"},
+            {"pid": -1, "memoryUsage": 0, "status": "FAILED", "failure": "No module named x"},
+        ),
+        ({"failures": Failures(loads=3, next_try=MOMENT)}, {"failedLoads": 3, "nextTry": DESCRIBED_MOMENT}),
+        (
+            {"failures": Failures(last_end=(MOMENT, "Its GPU broke")), "most_rows": 4},
+            {"lastEnd": {"time": DESCRIBED_MOMENT, "reason": "Its GPU broke"}, "largestBatch": 4},
+        ),
+    ],
+    ids=["ready", "no GPU", "GPU", "not used", "node", "CPU of a node", "failed", "next try", "last end"],
+)
+def test_description_of_a_worker_has_its_state(changes: dict[str, Any], expected: dict[str, Any]) -> None:
+    described = describe_worker(worker(**changes))
 
-    assert (on_gpu["gpu"], on_gpu["gpuUsage"]) == (True, "failed to obtained gpu usage")
-    assert (on_cpu["gpu"], on_cpu["gpuUsage"]) == (False, "N/A")
+    assert {name: described[name] for name in expected} == expected
+
+
+def test_memory_of_a_worker_is_that_of_its_process() -> None:
+    assert describe_worker(worker())["memoryUsage"] > 1_000_000
 
 
 @pytest.mark.parametrize(("gpus", "renewed"), [((), 0), ((None,), 0), ((None, 1, 0), 1)])
 async def test_gpus_are_read_once_for_all_workers(
     gpus: tuple[int | None, ...], renewed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before they are described, and not at all if all are on the CPU."""
     calls = []
 
     async def renew() -> bool:
@@ -105,42 +132,7 @@ async def test_gpus_are_read_once_for_all_workers(
     assert len(calls) == renewed
 
 
-def test_worker_without_process_has_no_pid_and_a_reason() -> None:
-    """A worker between two processes has pid -1, no memory, and a reason."""
-    described = describe_worker(worker(pid=-1, state=WorkerState.FAILED, failure="No module named x"))
-
-    assert (described["pid"], described["memoryUsage"], described["status"]) == (-1, 0, "FAILED")
-    assert described["failure"] == "No module named x"
-
-
-def test_a_worker_that_could_not_load_says_when_it_tries_again() -> None:
-    """How often it has failed in a row, and the time of the next try."""
-    described = describe_worker(
-        worker(
-            pid=-1,
-            state=WorkerState.LOADING,
-            failure="why",
-            failures=Failures(loads=3, next_try=1727877233.034),
-        )
-    )
-
-    assert (described["failedLoads"], described["nextTry"]) == (3, "2024-10-02T13:53:53.034Z")
-    assert describe_worker(worker())["failedLoads"] is describe_worker(worker())["nextTry"] is None
-
-
-def test_a_worker_shows_what_its_gpu_did() -> None:
-    """Why its last process ended, though another one serves by now, and how many rows fit into its memory."""
-    described = describe_worker(
-        worker(failures=Failures(last_end=(1727877233.034, "Its GPU broke")), most_rows=4)
-    )
-
-    assert described["lastEnd"] == {"time": "2024-10-02T13:53:53.034Z", "reason": "Its GPU broke"}
-    assert described["largestBatch"] == 4
-    assert describe_worker(worker())["lastEnd"] is describe_worker(worker())["largestBatch"] is None
-
-
 def test_errors_of_requests_are_reported() -> None:
-    """By type, with the last one; a version without any, or with those of clients, says nothing of them."""
     described = model(ModelOptions(), worker())
     described.metrics.requests.failed(HandlerError("no", 404), "client")
     assert describe(described)["errors"] is None
@@ -149,26 +141,17 @@ def test_errors_of_requests_are_reported() -> None:
         error.cause = "KeyError: 'x' (handler.py, line 3, in handle)"
         described.metrics.requests.failed(error, request_id)
     reported = describe(described)["errors"]
+    last = reported.pop("last")
 
-    assert {**reported, "last": {**reported["last"], "time": ""}} == {
-        "count": 2,
-        "failing": False,
-        "types": {"KeyError": 2},
-        "last": {
-            "time": "",
-            "type": "KeyError",
-            "status": 503,
-            "message": "KeyError: 'x' (handler.py, line 3, in handle)",
-            "requestId": "second",
-        },
-    }
+    assert reported == {"count": 2, "failing": False, "types": {"KeyError": 2}}
+    assert (last["type"], last["status"], last["requestId"]) == ("KeyError", 503, "second")
+    assert last["message"] == "KeyError: 'x' (handler.py, line 3, in handle)"
     quiet = model(ModelOptions())
     quiet.pool.failing = True
     assert b'"failing": true' in pretty(describe(quiet))
 
 
 def test_description_shows_queue_and_deadline() -> None:
-    """The queue is shown by what is free and what waits, the server's deadline in milliseconds."""
     described = describe(model(ModelOptions(request_timeout=1.5)))
 
     assert described["jobQueueStatus"] == {"remainingCapacity": 97, "pendingRequests": 3}
@@ -177,10 +160,8 @@ def test_description_shows_queue_and_deadline() -> None:
 
 
 def test_batch_settings_have_sources() -> None:
-    """Each batch setting says where it came from; what is not set is left out."""
-    options = ModelOptions(
-        batch_size=8, batch_policy=BatchPolicy.WINDOW, sources={"batch_size": "register parameter"}
-    )
+    sources = {"batch_size": "register parameter"}
+    options = ModelOptions(batch_size=8, batch_policy=BatchPolicy.WINDOW, sources=sources)
     batching = describe(model(options))["batching"]
 
     assert batching["batchSize"] == {"value": 8, "source": "register parameter"}
@@ -209,15 +190,9 @@ def test_model_without_sequences_shows_zeros() -> None:
 
 
 def test_stateful_model_shows_its_sequences() -> None:
-    """A stateful model shows its bounds, and its sequences beside the queue that others share."""
-    options = ModelOptions(
-        sequence_batching=True,
-        sequence_max_idle_ms=15,
-        sequence_timeout_ms=25,
-        max_num_sequence=4,
-        max_sequence_job_queue_size=10,
-        use_job_ticket=True,
-    )
+    times = {"sequence_max_idle_ms": 15, "sequence_timeout_ms": 25}
+    bounds = {"max_num_sequence": 4, "max_sequence_job_queue_size": 10}
+    options = ModelOptions(sequence_batching=True, use_job_ticket=True, **times, **bounds)
     described = describe(model(options, sequences=SequenceStatistics(living=3, waiting=2)))
 
     assert (described["stateful"], described["useJobTicket"]) == (True, True)
@@ -228,13 +203,11 @@ def test_stateful_model_shows_its_sequences() -> None:
 
 
 def test_description_shows_the_replacement() -> None:
-    """The description has the archive that replaces the version, or the reason why it could not."""
     described = model(ModelOptions())
     assert describe(described)["replacement"] is None
     described.replacement = Replacement("new.mar", version="2.0")
-    described.replacement.since = 1727877233.034
-    since = "2024-10-02T13:53:53.034Z"
-    loading = {"modelUrl": "new.mar", "modelVersion": "2.0", "status": "LOADING", "since": since}
+    described.replacement.since = MOMENT
+    loading = {"modelUrl": "new.mar", "modelVersion": "2.0", "status": "LOADING", "since": DESCRIBED_MOMENT}
     assert describe(described)["replacement"] == {**loading, "failure": None}
     described.replacement.failed("why")
     failed = describe(described)["replacement"]
@@ -242,42 +215,26 @@ def test_description_shows_the_replacement() -> None:
 
 
 def test_description_shows_why_workers_were_scaled() -> None:
-    """A version whose workers follow the load shows what is wished for, why, and what was changed last."""
+    """A wait that nobody can tell is left out."""
     options = ModelOptions(autoscale=True, autoscale_target_wait=50, sources={"autoscale": "default"})
     described = model(options)
     described.pool.crew.autoscaling = scaling = PoolScaling(ScalingRule())
-    assert describe_autoscaling(described) == {
-        "targetWait": 50,
-        "upPause": 2000,
-        "downPause": 60_000,
-        "source": "default",
-    }
-    scaling.sample = Sample(1.0, 0.1234, 1.987, 2)
-    scaling.decision = Decision(2, 3, "memory")
-    scaling.event = ScaleEvent(1727877233.034, 1, 2, "queue_wait")
-    autoscaling = describe_autoscaling(described)
-    assert autoscaling is not None
+    rule = {"targetWait": 50, "upPause": 2000, "downPause": 60_000, "source": "default"}
+    assert describe_autoscaling(described) == rule
+    scaling.event = ScaleEvent(MOMENT, 1, 2, "queue_wait")
+    change = {"time": DESCRIBED_MOMENT, "from": 1, "to": 2, "reason": "queue_wait"}
+    for wait, described_wait in ((0.1234, 123), (math.inf, None)):
+        scaling.sample, scaling.decision = Sample(1.0, wait, 1.987, 2), Decision(2, 3, "memory")
+        load = {
+            "queueWait": described_wait,
+            "busy": 1.99,
+            "wish": 3,
+            "reason": "memory",
+            "lastChange": change,
+        }
 
-    assert (autoscaling["wish"], autoscaling["reason"]) == (3, "memory")
-    assert (autoscaling["queueWait"], autoscaling["busy"]) == (123, 1.99)
-    assert autoscaling["lastChange"] == {
-        "time": "2024-10-02T13:53:53.034Z",
-        "from": 1,
-        "to": 2,
-        "reason": "queue_wait",
-    }
+        assert describe_autoscaling(described) == {**rule, **load}
     assert describe_autoscaling(model(ModelOptions())) is None
-
-
-def test_infinite_wait_is_absent() -> None:
-    """An infinite wait is not shown."""
-    described = model(ModelOptions(autoscale=True))
-    described.pool.crew.autoscaling = scaling = PoolScaling(ScalingRule())
-    scaling.sample, scaling.decision = Sample(1.0, math.inf, 2.0, 2), Decision(3, 3, "all_busy")
-
-    autoscaling = describe_autoscaling(described)
-    assert autoscaling is not None
-    assert autoscaling["queueWait"] is None
 
 
 def test_description_shows_the_precision() -> None:
@@ -326,19 +283,19 @@ async def test_all_fields_are_documented() -> None:
         full,
         worker(
             failure="why",
-            failures=Failures(loads=2, next_try=1727877233.0, last_end=(1727877233.0, "why")),
+            failures=Failures(loads=2, next_try=MOMENT, last_end=(MOMENT, "why")),
             most_rows=4,
             model=Loaded(precision=precision),
-            process=SimpleNamespace(node=Node("n", "h")),
+            process=NODE,
         ),
         sequences=SequenceStatistics(living=1, waiting=1),
     )
     described.pool.warnings = ["no weights"]
     described.pool.crew.autoscaling = scaling = PoolScaling(ScalingRule())
     scaling.sample, scaling.decision = Sample(1.0, 0.1, 1.0, 2), Decision(2, 3, "memory")
-    scaling.event = ScaleEvent(1727877233.034, 1, 2, "queue_wait")
+    scaling.event = ScaleEvent(MOMENT, 1, 2, "queue_wait")
     parking = {"state": "failed", "memory": 1, "need": 1, "loadTime": 1, "loads": 1, "failedLoads": 1}
-    parking |= {"parks": {"idle": 1}, "failure": "why", "nextTry": 1727877233.0}
+    parking |= {"parks": {"idle": 1}, "failure": "why", "nextTry": MOMENT}
     described.pool.crew.on_demand = SimpleNamespace(describe=lambda: parking)
     described.pool.crew.model = Loaded(precision=precision)
     described.replacement = Replacement("new.mar", version="2.0")
@@ -350,15 +307,3 @@ async def test_all_fields_are_documented() -> None:
     schema = schema_of("management", "ModelDescription")
 
     jsonschema.validate(reported, exactly(schema))
-
-
-def test_remote_worker_shows_its_machine() -> None:
-    """It is shown with its machine, and with memory and GPU as that machine reads them."""
-    node = Node("n1", "gpu-7.example", resident=5 << 20, gpu="gpuId::0")
-
-    described = describe(model(ModelOptions(), worker(process=SimpleNamespace(node=node))))["workers"][0]
-
-    assert described["node"] == {"name": "n1", "host": "gpu-7.example"}
-    assert (described["memoryUsage"], described["gpu"], described["gpuUsage"]) == (5 << 20, True, "gpuId::0")
-    described = describe_worker(worker(process=SimpleNamespace(node=node), is_on_cpu=True))
-    assert (described["gpu"], described["gpuUsage"]) == (False, "N/A")

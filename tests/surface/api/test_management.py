@@ -1,12 +1,12 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import httpx
 import pytest
+from starlette.responses import Response
 
 from modelserver.errors import BadRequest, ModelNotFound, ModelServerError, StartFailed
 from modelserver.models.options.resolve import Registration
@@ -19,6 +19,9 @@ from modelserver.surface.http.answers import error_body
 
 if TYPE_CHECKING:
     from starlette.requests import Request
+
+
+REGISTERED = 'Model "m" Version: 1.0 registered with'
 
 
 class Registry:
@@ -83,7 +86,6 @@ class Registry:
 
 @pytest.fixture(autouse=True)
 def replaced_by_the_double(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The registry of this file replaces versions, too."""
     monkeypatch.setattr(management, "replace_archive", Registry.replace_archive)
 
 
@@ -91,9 +93,7 @@ def client(registry: Registry, *, model_api: bool = True) -> httpx.AsyncClient:
     app = Application()
     add_management(app, cast("Any", registry), model_api=model_api)
 
-    async def show(request: Request, error: Exception) -> Any:
-        from starlette.responses import Response
-
+    async def show(request: Request, error: Exception) -> Response:
         status, body = error_body(cast("ModelServerError", error))
         return Response(body, status)
 
@@ -110,42 +110,19 @@ async def ask(
     return answer.status_code, body.get("status") or body.get("message") or body
 
 
-def registration(**values: Any) -> Registration:
-    return read_registration(Parameters(values))
-
-
 def test_all_registration_parameters_are_read() -> None:
-    """Every parameter is read: texts, numbers written as text, booleans in any case."""
-    read = registration(
-        url="m.mar",
-        model_name="m",
-        batch_size="8",
-        max_batch_delay="50",
-        initial_workers=" 2 ",
-        synchronous="False",
-        response_timeout="9",
-        batch_policy="greedy",
-    )
+    """Texts, numbers written as text, booleans in any case."""
+    texts: dict[str, Any] = {"url": "m.mar", "model_name": "m", "batch_policy": "greedy"}
+    numbers: dict[str, Any] = {
+        "batch_size": 8,
+        "max_batch_delay": 50,
+        "initial_workers": 2,
+        "response_timeout": 9,
+    }
+    written = {name: f" {number} " for name, number in numbers.items()}
 
-    assert read == Registration(
-        url="m.mar",
-        model_name="m",
-        batch_size=8,
-        max_batch_delay=50,
-        initial_workers=2,
-        synchronous=False,
-        response_timeout=9,
-        batch_policy="greedy",
-    )
-
-
-def test_invalid_number_counts_as_absent(caplog: pytest.LogCaptureFixture) -> None:
-    """A number that is none counts as not given, and the log says so (design, section 9)."""
-    with caplog.at_level(logging.WARNING):
-        read = registration(url="m.mar", batch_size="many")
-
-    assert read.batch_size is None
-    assert "batch_size='many'" in caplog.text
+    registration = read_registration(Parameters({**texts, **written, "synchronous": "False"}))
+    assert registration == Registration(**texts, **numbers, synchronous=False)
 
 
 @pytest.mark.parametrize(
@@ -155,10 +132,9 @@ def test_invalid_number_counts_as_absent(caplog: pytest.LogCaptureFixture) -> No
         ({"url": "m", "runtime": "ruby"}, "Invalid RuntimeType value: ruby"),
     ],
 )
-def test_registration_that_cannot_be_read(values: dict[str, str], message: str) -> None:
-    """A missing url and an unknown runtime are refused in TorchServe's words."""
+def test_refusals_of_registrations_have_torchserves_words(values: dict[str, Any], message: str) -> None:
     with pytest.raises(BadRequest) as caught:
-        registration(**values)
+        read_registration(Parameters(values))
 
     assert caught.value.message == message
 
@@ -170,12 +146,9 @@ def test_registration_that_cannot_be_read(values: dict[str, str], message: str) 
             "",
             True,
             200,
-            (
-                'Model "m" Version: 1.0 registered with 0 initial workers. '
-                "Use scale workers API to add workers for the model."
-            ),
+            f"{REGISTERED} 0 initial workers. Use scale workers API to add workers for the model.",
         ),
-        ("&initial_workers=2", True, 200, 'Model "m" Version: 1.0 registered with 2 initial workers'),
+        ("&initial_workers=2", True, 200, f"{REGISTERED} 2 initial workers"),
         ("&initial_workers=2", False, 206, "Workers scaling in progress..."),
         ("&initial_workers=2&synchronous=false", True, 202, "Processing worker updates..."),
     ],
@@ -189,33 +162,10 @@ async def test_register(query: str, complete: bool, status: int, text: str) -> N
 
 
 async def test_failure_to_load_is_the_response_to_a_registration() -> None:
-    """The response has its status and its cause."""
     registry = Registry()
     registry.error = StartFailed("Failed to start workers: no module", 507)
 
     assert await ask(registry, "POST", "/models?url=m.mar&initial_workers=1") == (507, registry.error.message)
-
-
-async def test_first_of_repeated_parameters() -> None:
-    """If a parameter is repeated, the first counts (reference 4.1)."""
-    registry = Registry()
-    await ask(registry, "POST", "/models?url=first.mar&url=second.mar")
-
-    assert registry.calls[0][1].url == "first.mar"
-
-
-async def test_json_body_hides_the_query() -> None:
-    """With a JSON body the query is not read; null counts as not given."""
-    registry = Registry()
-    await ask(
-        registry,
-        "POST",
-        "/models?batch_size=4",
-        json={"url": "m.mar", "batch_size": None, "synchronous": True},
-    )
-
-    read = registry.calls[0][1]
-    assert (read.url, read.batch_size, read.synchronous) == ("m.mar", None, True)
 
 
 async def test_form_bodies_are_not_read() -> None:
@@ -270,7 +220,6 @@ async def test_scale_synchronously(path: str, version: str | None, suffix: str) 
     "query", ["min_worker=3&max_worker=2", "max_worker=-1", "min_worker=-2&max_worker=-1"]
 )
 async def test_scale_impossibly(query: str) -> None:
-    """Bounds that make no sense are refused before anything is looked up."""
     registry = Registry()
 
     assert (await ask(registry, "PUT", f"/models/none?{query}"))[0] == 400
@@ -300,37 +249,19 @@ async def test_list(query: str, names: str, token: str | None) -> None:
 
 
 async def test_set_default_and_unregister() -> None:
-    """Both pass names and versions on and say what they did."""
     registry = Registry(m="m.mar")
 
-    assert await ask(registry, "PUT", "/models/m/2.0/set-default") == (
-        200,
-        'Default version successfully updated for model "m" to "2.0"',
-    )
-    assert await ask(registry, "DELETE", "/models/m/2.0") == (200, 'Model "m" unregistered')
-    assert await ask(registry, "DELETE", "/models/m") == (200, 'Model "m" unregistered')
-    assert registry.calls == [
-        ("set_default", "m", "2.0"),
-        ("unregister", "m", "2.0"),
-        ("unregister", "m", None),
-    ]
-
-
-@pytest.mark.parametrize(("method", "path"), [("POST", "/models?url=m.mar"), ("DELETE", "/models/m")])
-async def test_nothing_is_registered_without_the_model_api(method: str, path: str) -> None:
-    """With the model API off nothing is registered or removed."""
-    registry = Registry(m="m.mar")
-
-    assert (await ask(registry, method, path, model_api=False))[0] == 405
-    assert registry.calls == []
+    changed = 'Default version successfully updated for model "m" to "2.0"'
+    assert await ask(registry, "PUT", "/models/m/2.0/set-default") == (200, changed)
+    for path in ("/models/m/2.0", "/models/m"):
+        assert await ask(registry, "DELETE", path) == (200, 'Model "m" unregistered')
+    calls = [("set_default", "m", "2.0"), ("unregister", "m", "2.0"), ("unregister", "m", None)]
+    assert registry.calls == calls
 
 
 async def test_kserve_readiness_ignores_what_follows_a_colon() -> None:
-    """KServe's question: what follows a colon does not count."""
-    assert await ask(Registry(m="m.mar"), "GET", "/v1/models/m:predict") == (
-        200,
-        {"name": "m", "ready": True},
-    )
+    ready = (200, {"name": "m", "ready": True})
+    assert await ask(Registry(m="m.mar"), "GET", "/v1/models/m:predict") == ready
     assert (await ask(Registry(), "GET", "/v1/models/m"))[0] == 404
 
 
@@ -343,14 +274,11 @@ async def test_scaling_with_a_url_replaces_the_archive(path: str) -> None:
     assert await ask(registry, "PUT", path, params=values) == (202, "Processing worker updates...")
     expected = Registration(url="b.mar", handler="h.py", min_workers=2, batch_size=8)
     assert registry.calls == [("replace", "m", "1.0", expected)]
-    assert await ask(registry, "PUT", path, params={**values, "synchronous": "true"}) == (
-        200,
-        'Model "m" Version: 1.0 replaced by version 2.0 with 1 workers',
-    )
+    replaced = 'Model "m" Version: 1.0 replaced by version 2.0 with 1 workers'
+    assert await ask(registry, "PUT", path, params={**values, "synchronous": "true"}) == (200, replaced)
 
 
 async def test_replacing_that_fails() -> None:
-    """A client that waits gets the reason; one that does not wait gets the response at once."""
     registry = Registry(m="a.mar")
     registry.error = StartFailed("why", 507)
 
@@ -360,13 +288,22 @@ async def test_replacing_that_fails() -> None:
     assert (await ask(registry, "PUT", "/models/m", params={**waiting, "model_name": "n"}))[0] == 400
 
 
-async def test_replacing_needs_the_model_api() -> None:
-    """Where models cannot be registered their archives cannot be replaced; workers can be scaled."""
-    registry = Registry(m="a.mar")
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("POST", "/models?url=m.mar", 405),
+        ("DELETE", "/models/m", 405),
+        ("PUT", "/models/m?url=b.mar", 405),
+        ("PUT", "/models/m?min_worker=1", 202),
+    ],
+)
+async def test_without_the_model_api_workers_are_scaled_but_models_stay(
+    method: str, path: str, status: int
+) -> None:
+    registry = Registry(m="m.mar")
 
-    assert (await ask(registry, "PUT", "/models/m", model_api=False, params={"url": "b.mar"}))[0] == 405
-    assert (await ask(registry, "PUT", "/models/m", model_api=False, params={"min_worker": "1"}))[0] == 202
-    assert [call[0] for call in registry.calls] == ["scale"]
+    assert (await ask(registry, method, path, model_api=False))[0] == status
+    assert [call[0] for call in registry.calls] == (["scale"] if status == 202 else [])
 
 
 @pytest.mark.parametrize(
@@ -381,22 +318,15 @@ async def test_replacing_needs_the_model_api() -> None:
             ["mean batch_size?", "mean initial_workers?"],
         ),
         ("PUT", "/models/m?min_workers=2", ["mean min_worker?"]),
-        (
-            "PUT",
-            "/models/m?min_worker=2&synchronous=yes",
-            ["synchronous='yes' is neither true nor false, false is used"],
-        ),
+        ("PUT", "/models/m?min_worker=2&synchronous=yes", ["'yes' is neither true nor false, false is used"]),
         ("PUT", "/models/m?min_worker=2&number_gpu=1&timeout=9", []),
         ("POST", "/models?url=m.mar&batch_size=-1&max_batch_delay=-1&response_timeout=-1", []),
     ],
 )
 async def test_parameters_without_use_are_reported(method: str, path: str, warnings: list[str]) -> None:
-    """The status stays; the answer says what was not used, and what may have been meant."""
     async with client(Registry(m="m.mar")) as asking:
         answer = await asking.request(method, path)
 
     assert answer.status_code == (200 if method == "POST" else 202)
-    message = answer.json().get("warnings", [])
-    assert len(message) == len(warnings)
-    for text, part in zip(message, warnings, strict=True):
+    for text, part in zip(answer.json().get("warnings", []), warnings, strict=True):
         assert part in text

@@ -1,5 +1,3 @@
-"""What the Open Inference Protocol says of models."""
-
 from __future__ import annotations
 
 from types import SimpleNamespace
@@ -13,7 +11,6 @@ ANY: Any = None
 
 
 def test_tensors_of_a_signature_are_described() -> None:
-    """Of an output that is not declared nothing is known, unless the handler is a built-in one."""
     signature = Signature((TensorSpec("x", "FP32", (-1, 2)),))
     pool = SimpleNamespace(splits=False)
     model = SimpleNamespace(name="m", version="1.0", signature=signature, pool=pool, envelope="")
@@ -29,7 +26,6 @@ def test_tensors_of_a_signature_are_described() -> None:
 
 
 def test_shared_memory_is_an_extension_where_it_is_allowed() -> None:
-    """Others are always there."""
     without, with_it = (
         ProtocolMetadata(ANY, SimpleNamespace(shared_memory_prefix=each)).server()["extensions"]
         for each in (None, "/")

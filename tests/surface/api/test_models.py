@@ -1,5 +1,3 @@
-"""The types of what clients send and receive."""
-
 from __future__ import annotations
 
 import json
@@ -18,7 +16,6 @@ from modelserver.surface.http.answers import error_body
 @pytest.mark.parametrize("batch_id", [None, "", "b"])
 @pytest.mark.parametrize("request_id", [None, "r"])
 def test_error_bodies_have_the_type(kserve: bool, batch_id: str | None, request_id: str | None) -> None:
-    """Each field of an error body is in the schema, with its type."""
     error = HandlerError("m", 503)
     error.request_id = request_id
     schema = schema_of("all", "Error")
@@ -31,8 +28,6 @@ def test_error_bodies_have_the_type(kserve: bool, batch_id: str | None, request_
 def test_descriptions_have_all_options_that_are_shown() -> None:
     """An option's row names its field, in the block ``autoscaling`` or outside of all."""
     properties = {option.described for option in OPTIONS.values() if option.described}
-    fields = {f"autoscaling.{name}" for name in Autoscaling.__annotations__} | set(
-        ModelDescription.__annotations__
-    )
+    fields = {f"autoscaling.{name}" for name in Autoscaling.__annotations__}
 
-    assert properties <= fields
+    assert properties <= {*fields, *ModelDescription.__annotations__}

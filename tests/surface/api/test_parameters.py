@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 import pytest
@@ -9,6 +9,9 @@ from starlette.requests import Request
 
 from modelserver.errors import BadRequest, PayloadTooLarge
 from modelserver.surface.api.parameters import Parameters
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def request(query: list[tuple[str, str]] | None = None, body: bytes = b"", content_type: str = "") -> Request:
@@ -20,27 +23,23 @@ def request(query: list[tuple[str, str]] | None = None, body: bytes = b"", conte
     return Request(scope, receive)
 
 
-def test_first_of_repeated_query_parameters_wins() -> None:
-    """TorchServe does the same (reference 4.1)."""
-    parameters = Parameters.of_query(request([("a", "1"), ("a", "2"), ("b", "")]))
-
-    assert parameters.text("a") == "1"
-    assert parameters.text("b") == ""
-    assert parameters.text("c") is None
-
-
 async def test_parameters_are_bounded() -> None:
-    """A body larger than parameters can be is not read, and a value that is too long is named."""
     with pytest.raises(PayloadTooLarge, match="larger than 102400 bytes"):
         await Parameters.of_registration(request(body=b" " * 102_401, content_type="application/json"))
     with pytest.raises(BadRequest, match="url has 9000 characters, 8192 are allowed"):
         Parameters({"url": "." * 9000}).text("url")
 
 
-@pytest.mark.parametrize(("value", "number"), [("5", 5), (" 7 ", 7), ("-1", -1), (3, 3), ("0", 0)])
-def test_whole_numbers_are_read_from_query_and_json(value: Any, number: int) -> None:
-    """Numbers from the query or from JSON are numbers."""
-    assert Parameters({"n": value}).integer("n", 9) == number
+@pytest.mark.parametrize(
+    ("values", "number"),
+    [({"n": "5"}, 5), ({"n": " 7 "}, 7), ({"n": "-1"}, -1), ({"n": 3}, 3), ({"n": "0"}, 0), ({}, 9)],
+)
+def test_whole_numbers_are_read_from_query_and_json(
+    values: dict[str, Any], number: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert Parameters(values).integer("n", 9) == number
+    assert Parameters({}).integer("n") is None
+    assert not caplog.records
 
 
 @pytest.mark.parametrize("value", ["", "abc", "1.5", "1e3", True, [1], "9" * 5000])
@@ -54,13 +53,6 @@ def test_what_is_no_number_takes_the_default_with_a_warning(
     assert record.levelname == "WARNING"
     assert "'n'" in record.getMessage() or "n=" in record.getMessage()
     assert len(record.getMessage()) < 250
-
-
-def test_absent_number_takes_the_default_in_silence(caplog: pytest.LogCaptureFixture) -> None:
-    """Nothing given is nothing to warn of."""
-    assert Parameters({}).integer("n", 9) == 9
-    assert Parameters({}).integer("n") is None
-    assert not caplog.records
 
 
 @pytest.mark.parametrize(
@@ -78,23 +70,20 @@ async def test_registration_by_json_ignores_the_query(content_type: str) -> None
     """A JSON body's fields are the parameters, null ones are not given (reference 5.2)."""
     body = json.dumps({"url": "a.mar", "batch_size": 4, "handler": None}).encode()
 
-    parameters = await Parameters.of_registration(
-        request([("handler", "h"), ("url", "b.mar")], body, content_type)
-    )
+    query = [("handler", "h"), ("url", "b.mar")]
+    parameters = await Parameters.of_registration(request(query, body, content_type))
 
-    assert parameters.text("url") == "a.mar"
+    assert (parameters.text("url"), parameters.text("handler")) == ("a.mar", None)
     assert parameters.integer("batch_size") == 4
-    assert parameters.text("handler") is None
 
 
 @pytest.mark.parametrize("content_type", ["", "application/x-www-form-urlencoded", "text/plain"])
 async def test_registration_otherwise_reads_the_query(content_type: str) -> None:
-    """Any other body is not looked at (reference 5.2)."""
-    parameters = await Parameters.of_registration(
-        request([("url", "b.mar")], b'{"url": "a.mar"}', content_type)
-    )
+    """Any other body is not looked at (reference 5.2); the first of repeated parameters counts (4.1)."""
+    query = [("url", "b.mar"), ("url", "c.mar"), ("handler", "")]
+    parameters = await Parameters.of_registration(request(query, b'{"url": "a.mar"}', content_type))
 
-    assert parameters.text("url") == "b.mar"
+    assert [parameters.text(name) for name in ("url", "handler", "model_name")] == ["b.mar", "", None]
 
 
 @pytest.mark.parametrize(
@@ -115,33 +104,40 @@ async def test_registration_by_broken_json_is_a_bad_request(body: bytes, message
         await Parameters.of_registration(request(body=body, content_type="application/json"))
 
 
-@pytest.mark.parametrize(("value", "number"), [("5", 5), (" -1 ", -1), (3, 3), ("", None)])
-def test_own_parameters_are_read_strictly(value: Any, number: int | None) -> None:
-    """Parameters that TorchServe does not have are read strictly; an empty one is not given."""
-    assert Parameters({"n": value}).whole("n") == number
+@pytest.mark.parametrize(
+    ("read", "value", "result"),
+    [
+        (Parameters.whole, "5", 5),
+        (Parameters.whole, " -1 ", -1),
+        (Parameters.whole, 3, 3),
+        (Parameters.whole, "", None),
+        (Parameters.switch, "TRUE", True),
+        (Parameters.switch, False, False),
+        (Parameters.switch, "", None),
+    ],
+)
+def test_own_parameters_may_be_empty(read: Callable[[Parameters, str], Any], value: Any, result: Any) -> None:
+    """Those that TorchServe does not have are read strictly."""
+    assert read(Parameters({"n": value}), "n") is result
 
 
-@pytest.mark.parametrize("value", ["abc", "1.5", True])
-def test_what_is_no_number_is_refused(value: Any) -> None:
-    """The error names the parameter and the value."""
-    with pytest.raises(BadRequest, match=f"n={value}: a whole number"):
-        Parameters({"n": value}).whole("n")
-
-
-@pytest.mark.parametrize(("value", "truth"), [("TRUE", True), (False, False), ("", None)])
-def test_switches_of_our_own(value: Any, truth: bool | None) -> None:
-    """True or false, in any case; an empty one is not given."""
-    assert Parameters({"s": value}).switch("s") is truth
-
-
-def test_what_is_no_switch_is_refused() -> None:
-    """A typo does not switch anything off."""
-    with pytest.raises(BadRequest, match="s=perhaps: true or false"):
-        Parameters({"s": "perhaps"}).switch("s")
+@pytest.mark.parametrize(
+    ("read", "value", "message"),
+    [
+        (Parameters.whole, "abc", "n=abc: a whole number"),
+        (Parameters.whole, "1.5", "n=1.5: a whole number"),
+        (Parameters.whole, True, "n=True: a whole number"),
+        (Parameters.switch, "perhaps", "n=perhaps: true or false"),
+    ],
+)
+def test_own_parameters_are_read_strictly(
+    read: Callable[[Parameters, str], Any], value: Any, message: str
+) -> None:
+    with pytest.raises(BadRequest, match=message):
+        read(Parameters({"n": value}), "n")
 
 
 def test_unknown_names_are_reported_with_a_guess(caplog: pytest.LogCaptureFixture) -> None:
-    """The sender and the log get the warning; of very many names it has the first few."""
     parameters = Parameters({"batchsize": 8, "zzz": 1, "url": "u"})
     parameters.warn_of_unknown(("url", "batch_size"))
 
@@ -157,7 +153,6 @@ def test_unknown_names_are_reported_with_a_guess(caplog: pytest.LogCaptureFixtur
 
 
 def test_unusable_values_are_reported() -> None:
-    """What is no number, and what is neither true nor false."""
     parameters = Parameters({"batch_size": "abc", "synchronous": "yes", "s3_sse_kms": "False"})
     assert parameters.integer("batch_size") is None
     assert (parameters.boolean("synchronous"), parameters.boolean("s3_sse_kms")) == (False, False)

@@ -1,5 +1,3 @@
-"""What the documents say of predictions."""
-
 from __future__ import annotations
 
 from openapi_spec_validator import validate
@@ -20,29 +18,20 @@ def test_answers_that_are_the_handlers_have_no_kind() -> None:
 
 
 def test_signature_adds_types_to_the_document() -> None:
-    """Names, datatypes and ranks of the tensors are in the document, with an example that keeps to them."""
-    signature = Signature(
-        (
-            TensorSpec("x", "FP32", (-1, 2)),
-            TensorSpec("y", "BYTES", (-1,)),
-            TensorSpec("z", "FP32", (-1, 99)),
-        ),
-        (TensorSpec("p", "INT64", (-1,)),),
+    tensors = [("x", "FP32", (-1, 2)), ("y", "BYTES", (-1,)), ("z", "FP32", (-1, 99))]
+    outputs = (TensorSpec("p", "INT64", (-1,)),)
+    document = describe_model(
+        "m", "2", signature=Signature(tuple(TensorSpec(*each) for each in tensors), outputs)
     )
-    document = describe_model("m", "2", signature=signature)
     validate(document)
     operation = document["paths"]["/v2/models/m/versions/2/infer"]["post"]
     body = operation["requestBody"]["content"]["application/json"]
+    answer = operation["responses"]["200"]["content"]["application/json"]
     inputs = body["schema"]["allOf"][1]["properties"]["inputs"]
-    (output,) = operation["responses"]["200"]["content"]["application/json"]["schema"]["allOf"][1][
-        "properties"
-    ]["outputs"]["items"]["oneOf"]
+    (output,) = answer["schema"]["allOf"][1]["properties"]["outputs"]["items"]["oneOf"]
+    names = [each["allOf"][1]["properties"]["name"]["enum"] for each in inputs["items"]["oneOf"]]
 
-    assert [each["allOf"][1]["properties"]["name"]["enum"] for each in inputs["items"]["oneOf"]] == [
-        ["x"],
-        ["y"],
-        ["z"],
-    ]
+    assert names == [["x"], ["y"], ["z"]]
     assert (inputs["minItems"], inputs["maxItems"]) == (3, 3)
     assert output["allOf"][1]["properties"]["datatype"]["enum"] == ["INT64"]
     assert body["example"]["inputs"] == [

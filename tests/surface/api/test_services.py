@@ -1,5 +1,3 @@
-"""Applications that are built late."""
-
 from __future__ import annotations
 
 import asyncio
@@ -16,7 +14,6 @@ if TYPE_CHECKING:
 
 
 async def test_a_request_waits_for_the_application(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first request has it built, once for all that come meanwhile."""
     built: list[Any] = []
     build = app_module.build_app
 

@@ -24,7 +24,6 @@ def passes(guarded: Guard, url: bytes, token: str | None, *, name: bytes = b"Aut
 
 @pytest.mark.parametrize("name", [b"Authorization", b"authorization", b"AUTHORIZATION"])
 def test_the_header_is_found(name: bytes) -> None:
-    """In any spelling, among others."""
     assert passes(guard("inference"), b"/predictions/m?a=b", "inference-token", name=name)
     assert not passes(guard("inference"), b"/predictions/m", "management-token", name=name)
     assert not passes(guard("inference"), b"/predictions/m", None)
@@ -51,15 +50,11 @@ def test_management_cannot_be_disguised(url: bytes) -> None:
     assert passes(shared, url, "management-token")
 
 
-def test_the_first_header_counts() -> None:
-    """A good token behind a bad one does not help."""
+def test_method_and_first_header_count() -> None:
+    """A route that is open to OPTIONS is not open to others, nor a good token behind a bad one."""
+    guarded = guard("inference", "management")
     headers = [(b"authorization", b"Bearer x"), (b"authorization", b"Bearer inference-token")]
-    assert guard("inference").check(b"GET", b"/predictions/m", headers) is not None
-
-
-def test_scopes_are_kept_apart_by_method() -> None:
-    """A route that is open to OPTIONS is not open to other methods, also after OPTIONS was requested."""
-    guarded = guard("management")
+    assert guarded.check(b"GET", b"/predictions/m", headers) is not None
     assert guarded.check(b"OPTIONS", b"/", []) is None
     assert guarded.check(b"GET", b"/", []) is not None
     assert guarded.check(b"GET", b"/token?type=inference", [(b"authorization", b"Bearer api-token")]) is None

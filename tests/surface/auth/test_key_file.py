@@ -1,5 +1,3 @@
-"""The file of tokens."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
@@ -17,7 +15,6 @@ if TYPE_CHECKING:
 
 
 def test_a_link_is_not_followed(tmp_path: Path, path: Path, clock: Clock) -> None:
-    """The tokens replace a link that lies there, and do not go where it points."""
     target = tmp_path / "public"
     target.write_text("kept")
     path.symlink_to(target)

@@ -14,17 +14,14 @@ if TYPE_CHECKING:
 
 
 def test_tokens_are_taken_out_of_the_environment() -> None:
-    """Several tokens stand between commas or spaces; afterwards the environment has none of them."""
     environ = {
         "MODELSERVER_INFERENCE_TOKEN": "old-token, new-token",
         "MODELSERVER_API_TOKEN": " api-token ",
         "MODELSERVER_MANAGEMENT_TOKEN": "",
         "HOME": "/root",
     }
-    assert take_from_environment(environ) == {
-        Scope.INFERENCE: ("old-token", "new-token"),
-        Scope.API: ("api-token",),
-    }
+    tokens = {Scope.INFERENCE: ("old-token", "new-token"), Scope.API: ("api-token",)}
+    assert take_from_environment(environ) == tokens
     assert environ == {"HOME": "/root"}
 
 
@@ -38,21 +35,17 @@ def test_tokens_are_taken_out_of_the_environment() -> None:
     ],
 )
 def test_token_file_is_read(tmp_path: Path, document: object, inference: tuple[str, ...]) -> None:
-    """JSON in the form of key_file.json, or shorter."""
     path = tmp_path / "tokens.json"
     path.write_text(json.dumps(document))
     assert read_token_file(path) == {Scope.INFERENCE: inference}
 
 
 def test_token_folder_is_read(tmp_path: Path) -> None:
-    """A mounted secret is a folder with a file for each scope, a token per line."""
     (tmp_path / "inference").write_text("one-token\ntwo-token\n")
     (tmp_path / "API").write_text("api-token")
     (tmp_path / "other").write_text("x")
-    assert read_token_file(tmp_path) == {
-        Scope.INFERENCE: ("one-token", "two-token"),
-        Scope.API: ("api-token",),
-    }
+    tokens = {Scope.INFERENCE: ("one-token", "two-token"), Scope.API: ("api-token",)}
+    assert read_token_file(tmp_path) == tokens
 
 
 @pytest.mark.parametrize(
@@ -66,18 +59,12 @@ def test_invalid_file_is_refused_without_its_content(tmp_path: Path, text: str) 
     with pytest.raises(ConfigError, match="token_file=") as caught:
         read_token_file(path)
     assert "secret-x" not in str(caught.value)
+    with pytest.raises(ConfigError, match=r"token_file=.*nope: No such file or directory"):
+        read_token_file(tmp_path / "nope")
 
 
 @pytest.mark.parametrize(
-    "token",
-    [
-        "zq7",
-        "with space in",
-        "tab\there-and",
-        "\u20ac\u20ac\u20ac\u20ac\u20ac\u20ac\u20ac\u20ac",
-        "x" * 5000,
-    ],
-    ids=range(5),
+    "token", ["zq7", "with space in", "tab\there-and", "\u20ac" * 8, "x" * 5000], ids=range(5)
 )
 def test_invalid_token_is_refused_without_being_named(tmp_path: Path, token: str) -> None:
     """A token that no header can carry, or that can be guessed, is refused without being shown (F68)."""
@@ -88,15 +75,7 @@ def test_invalid_token_is_refused_without_being_named(tmp_path: Path, token: str
     assert token not in str(caught.value)
 
 
-def test_missing_file_is_named(tmp_path: Path) -> None:
-    """It is named, with the reason."""
-    with pytest.raises(ConfigError, match=r"token_file=.*nope: No such file or directory"):
-        read_token_file(tmp_path / "nope")
+def test_tokens_of_several_sources_are_joined() -> None:
+    sources = {Scope.API: ("a",)}, {Scope.API: ("b",), Scope.INFERENCE: ("c",)}, {}
 
-
-def test_joined() -> None:
-    """Tokens of both sources are good."""
-    assert joined({Scope.API: ("a",)}, {Scope.API: ("b",), Scope.INFERENCE: ("c",)}, {}) == {
-        Scope.INFERENCE: ("c",),
-        Scope.API: ("a", "b"),
-    }
+    assert joined(*sources) == {Scope.INFERENCE: ("c",), Scope.API: ("a", "b")}

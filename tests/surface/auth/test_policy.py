@@ -17,28 +17,23 @@ def notices(environ: dict[str, str] | None = None, **settings: Any) -> list[str]
     return list(notice(Settings(**settings), environ or {}, CWD))
 
 
-def test_loopback_needs_none() -> None:
-    """With every listener on loopback or a unix socket there are no tokens, and no message (design 7)."""
-    assert not wants_tokens(Settings(), {})
-    assert not wants_tokens(Settings(inference_address=Address("unix", path="/run/x.sock")), {})
+def test_loopback_needs_no_tokens() -> None:
+    """With every listener on loopback or a unix socket there are none, and no message (design 7)."""
+    for settings in (
+        Settings(),
+        Settings(inference_address=Address("unix", path="/run/x.sock")),
+        Settings(metrics_address=OPEN, enable_metrics_api=False),
+    ):
+        assert not wants_tokens(settings, {})
+    assert not open_addresses(Settings(grpc_management_address="localhost"))
     assert notices() == []
 
 
 @pytest.mark.parametrize("which", ["inference_address", "management_address", "metrics_address"])
-def test_an_open_address_needs_them(which: str) -> None:
-    """One listener off loopback turns tokens on for all (F63)."""
+def test_an_open_address_needs_tokens(which: str) -> None:
+    """One listener off loopback turns tokens on for all (F63), one of gRPC too (CVE-2024-35199)."""
     assert wants_tokens(Settings(**{which: OPEN}), {})
-
-
-def test_open_grpc_counts() -> None:
-    """The addresses of gRPC are looked at too (CVE-2024-35199)."""
     assert wants_tokens(Settings(grpc_inference_address="0.0.0.0"), {})
-    assert not open_addresses(Settings(grpc_management_address="localhost"))
-
-
-def test_metrics_that_are_off_do_not_count() -> None:
-    """What is not served cannot be reached."""
-    assert not wants_tokens(Settings(metrics_address=OPEN, enable_metrics_api=False), {})
 
 
 @pytest.mark.parametrize(
@@ -56,7 +51,6 @@ def test_they_can_be_asked_for(settings: dict[str, Any], environ: dict[str, str]
 
 
 def test_the_start_says_where_tokens_are() -> None:
-    """The message says why they are required, in which file they are, and that they are sent in the clear."""
     assert notices(management_address=OPEN) == [
         (
             "Token authorization is on, since http://0.0.0.0:8081 is open to other machines; "
@@ -79,7 +73,6 @@ def test_the_start_says_what_is_open() -> None:
 
 
 def test_the_start_says_that_a_certificate_is_missing() -> None:
-    """A throw-away certificate is warned of; one that is configured is not."""
     (line,) = notices(inference_address=Address("https", "127.0.0.1", 8443))
     assert line == "Warning: no certificate is configured: https uses one that clients cannot verify."
     assert notices(inference_address=Address("https", "127.0.0.1", 8443), keystore=Path("x.p12")) == []

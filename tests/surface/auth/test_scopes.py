@@ -19,19 +19,15 @@ def needed(
 
 
 @pytest.mark.parametrize(
-    "path", ["/predictions/m", "/v1/models/m:predict", "/nowhere", "/", "/wfpredict/w", "/token"]
+    ("roles", "paths", "scope"),
+    [
+        (INFERENCE, "/predictions/m /v1/models/m:predict /nowhere / /wfpredict/w /token", Scope.INFERENCE),
+        (MANAGEMENT, "/models /models/m/1.0 /workflows /v1/models/m /nowhere //token", Scope.MANAGEMENT),
+    ],
 )
-def test_inference_listener_needs_the_inference_token(path: str) -> None:
-    """Everything on the inference address needs the inference token (reference 16.2)."""
-    assert needed(INFERENCE, path) is Scope.INFERENCE
-
-
-@pytest.mark.parametrize(
-    "path", ["/models", "/models/m/1.0", "/workflows", "/v1/models/m", "/nowhere", "//token"]
-)
-def test_management_listener_needs_the_management_token(path: str) -> None:
-    """Everything on the management address needs the management token (reference 16.2)."""
-    assert needed(MANAGEMENT, path) is Scope.MANAGEMENT
+def test_listener_needs_its_token_for_everything(roles: frozenset[str], paths: str, scope: Scope) -> None:
+    """As in TorchServe (reference 16.2)."""
+    assert {needed(roles, path) for path in paths.split()} == {scope}
 
 
 @pytest.mark.parametrize("roles", [MANAGEMENT, SHARED])
@@ -48,21 +44,15 @@ def test_renewal_needs_the_api_token(roles: frozenset[str], path: str) -> None:
     ["/livez", "/readyz", "/v2/health/live", "/v2/health/ready", "/api-description", "/ping", "/ping/"],
 )
 def test_open_paths(roles: frozenset[str], path: str) -> None:
-    """Probes and descriptions need no token."""
+    """With ``ping_token``, /ping needs the token of its listener."""
     assert needed(roles, path) is None
     assert needed(roles, "/", "OPTIONS") is None
     assert needed(roles, "/", "GET") is not None
-
-
-def test_ping_as_torchserve_has_it() -> None:
-    """With ping_token, /ping needs the token of its listener."""
-    assert needed(INFERENCE, "/ping", ping_token=True) is Scope.INFERENCE
-    assert needed(SHARED, "/ping", ping_token=True) is Scope.INFERENCE
-    assert needed(SHARED, "/readyz", ping_token=True) is None
+    assert needed(roles, "/readyz", ping_token=True) is None
+    assert needed(roles, "/ping", ping_token=True) is strictest_scope(roles & INFERENCE or roles)
 
 
 def test_metrics_need_no_token_at_their_own_address() -> None:
-    """Metrics need no token at an address of their own; elsewhere they need that of the address."""
     assert needed(METRICS, "/metrics") is None
     assert needed(METRICS, "/anything") is None
     assert needed(SHARED, "/metrics") is Scope.INFERENCE
@@ -70,34 +60,28 @@ def test_metrics_need_no_token_at_their_own_address() -> None:
     assert needed(MANAGEMENT | METRICS, "/metrics/x") is Scope.MANAGEMENT
 
 
+_OF_INFERENCE = """
+    /predictions/m /explanations/m /v1/models /v2/models/m/infer /WFpredict/w /invocations /m/predict
+    /m/1.0/predict /models/m/invoke /v1/chat/completions /openai/v1/embeddings /predictions/m/v1/score
+"""
+_OF_MANAGEMENT = """
+    /models /models/m /models/predict /models/m/invoke/x /workflows/w/predict //models/m /nowhere
+"""
+
+
 @pytest.mark.parametrize(
-    ("path", "scope"),
-    [
-        ("/predictions/m", Scope.INFERENCE),
-        ("/explanations/m", Scope.INFERENCE),
-        ("/v1/models", Scope.INFERENCE),
-        ("/v2/models/m/infer", Scope.INFERENCE),
-        ("/WFpredict/w", Scope.INFERENCE),
-        ("/invocations", Scope.INFERENCE),
-        ("/m/predict", Scope.INFERENCE),
-        ("/m/1.0/predict", Scope.INFERENCE),
-        ("/models/m/invoke", Scope.INFERENCE),
-        ("/models", Scope.MANAGEMENT),
-        ("/models/m", Scope.MANAGEMENT),
-        ("/models/predict", Scope.MANAGEMENT),
-        ("/models/m/invoke/x", Scope.MANAGEMENT),
-        ("/workflows/w/predict", Scope.MANAGEMENT),
-        ("//models/m", Scope.MANAGEMENT),
-        ("/nowhere", Scope.MANAGEMENT),
-    ],
+    ("paths", "scope"), [(_OF_INFERENCE, Scope.INFERENCE), (_OF_MANAGEMENT, Scope.MANAGEMENT)]
 )
-def test_shared_address(path: str, scope: Scope) -> None:
-    """Where inference and management share an address the path decides, the unknown is management's."""
-    assert needed(SHARED, path) is scope
+def test_path_decides_at_a_shared_address(paths: str, scope: Scope) -> None:
+    """What is unknown is management's, and what cannot be read."""
+    for path in paths.split():
+        assert needed(SHARED, path) is needed(SHARED, path, "POST") is scope, path
+    assert strictest_scope(SHARED) is Scope.MANAGEMENT
+    assert strictest_scope(INFERENCE) is Scope.INFERENCE
+    assert strictest_scope(METRICS) is None
 
 
 def test_console_page_needs_no_token_but_its_data_does() -> None:
-    """Its page needs no token at the management address, all that it shows does; elsewhere it is not."""
     for path in ("/console", "/console/", "/console/static/main.js"):
         assert needed(MANAGEMENT, path) is None
         assert needed(MANAGEMENT | METRICS, path) is None
@@ -116,7 +100,6 @@ def test_repository_needs_the_management_token(roles: frozenset[str]) -> None:
 
 @pytest.mark.parametrize("roles", [INFERENCE, SHARED])
 def test_triton_settings_need_the_management_token(roles: frozenset[str]) -> None:
-    """Settings of the whole server are the operator's; what clients of models need is theirs."""
     for path in ("/v2/logging", "/v2/logging/", "/v2/trace/setting", "/v2/models/m/trace/setting"):
         assert needed(roles, path, "POST") is needed(roles, path) is Scope.MANAGEMENT
     for path in ("/v2/models/m/config", "/v2/models/stats", "/v2/systemsharedmemory/region/x/register"):
@@ -125,22 +108,8 @@ def test_triton_settings_need_the_management_token(roles: frozenset[str]) -> Non
 
 @given(st.text())
 def test_management_is_never_less(rest: str) -> None:
-    """Nothing below the paths of management is open with less than its token."""
     for path in (f"/workflows/{rest}", f"/models{rest}"):
         scope = needed(SHARED, path)
         invoked = path.rstrip("/").endswith("/invoke") and path.startswith("/models/")
         predicted = not path.startswith(("/models/", "/workflows/")) and path.rstrip("/").endswith("/predict")
         assert scope is Scope.MANAGEMENT or ((invoked or predicted) and scope is Scope.INFERENCE)
-
-
-def test_unreadable_path_needs_the_strictest_token() -> None:
-    """What cannot be read needs the strongest token of the listener."""
-    assert strictest_scope(SHARED) is Scope.MANAGEMENT
-    assert strictest_scope(INFERENCE) is Scope.INFERENCE
-    assert strictest_scope(METRICS) is None
-
-
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/openai/v1/embeddings", "/predictions/m/v1/score"])
-def test_clients_of_openai_need_the_inference_token(path: str) -> None:
-    """Also where inference and management share an address."""
-    assert needed(SHARED, path, "POST") is Scope.INFERENCE

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import json
 from typing import Any
 
@@ -29,12 +30,6 @@ def test_status_line_is_always_one_valid_line(status: int, phrase: str, line: by
     assert status_line(status, phrase) == line
 
 
-def test_headers_are_lines() -> None:
-    """Each header is a line of its own, in order, repeated ones too."""
-    assert header_block([("X-A", "1"), ("x-a", "2")]) == b"X-A: 1\r\nx-a: 2\r\n"
-    assert header_block([]) == b""
-
-
 @given(st.lists(st.tuples(st.text(min_size=1), st.text()), max_size=3))
 def test_no_text_begins_another_header(headers: list[tuple[str, str]]) -> None:
     """Whatever a handler puts into names and values, there is one line for each at most (F13)."""
@@ -44,11 +39,20 @@ def test_no_text_begins_another_header(headers: list[tuple[str, str]]) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["Content-Length", "transfer-encoding", "Connection", "Keep-Alive", "upgrade"]
+    ("headers", "block"),
+    [
+        ([], b""),
+        ([("X-A", "1"), ("x-a", "2")], b"X-A: 1\r\nx-a: 2\r\n"),
+        *(
+            ([(name, "5"), ("X-A", "1")], b"X-A: 1\r\n")
+            for name in ("Content-Length", "transfer-encoding", "Connection", "Keep-Alive", "upgrade")
+        ),
+    ],
 )
-def test_framing_is_not_the_handlers(name: str) -> None:
-    """Headers that frame the body or rule the connection cannot be contradicted."""
-    assert header_block([(name, "5"), ("X-A", "1")]) == b"X-A: 1\r\n"
+def test_headers_are_lines_in_order_but_for_those_of_framing(
+    headers: list[tuple[str, str]], block: bytes
+) -> None:
+    assert header_block(headers) == block
 
 
 @pytest.mark.parametrize(
@@ -56,7 +60,6 @@ def test_framing_is_not_the_handlers(name: str) -> None:
     [("plain \u00fc", "plain \u00fc"), ("a\tb", "a\tb"), ("a\r\nb\x00\x1b\x7f", "a  b   ")],
 )
 def test_control_characters_become_spaces(text: str, cleaned: str) -> None:
-    """All but the tab."""
     assert clean(text) == cleaned
 
 
@@ -68,6 +71,31 @@ def test_json_is_pretty_and_without_nulls() -> None:
         '{\n  "b": [\n    {\n      "d": "<\u00fc>"\n    },\n    null\n  ],\n  "e": 0,\n  "f": ""\n}\n'
     )
     assert json.loads(pretty({"a": "\ud800"})) == {"a": "?"}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"models": [{"name": 'ä\x7f\u2028"\\\x1f', "empty": [], "none": {}, "n": [1, -0.5, True, 1e-3]}]},
+        [[1, [2, {}]], "text"],
+        [],
+        {"large": 1 << 70, "broken": "\ud800"},
+    ],
+)
+def test_json_is_indented_as_by_the_standard_library(value: object) -> None:
+    expected = json.dumps(value, indent=2, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
+
+    assert pretty(value) == expected
+
+
+def test_json_leaves_no_reference_cycle() -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        pretty({"code": 404, "message": "Model not found"})
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize(

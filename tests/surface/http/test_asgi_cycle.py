@@ -21,6 +21,16 @@ def answering(*messages: dict[str, Any]) -> Any:
     return app
 
 
+def recording(scopes: list[Any]) -> Any:
+    """An application that keeps what it gets."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        scopes.append(scope)
+        await answering(start(), {})(scope, receive, send)
+
+    return app
+
+
 def start(status: int = 200, *headers: tuple[bytes, bytes]) -> dict[str, Any]:
     return {**START, "status": status, "headers": headers}
 
@@ -35,14 +45,8 @@ async def response(app: Any, method: str = "GET", *lines: str) -> tuple[bytes, b
 
 
 async def test_scope_describes_the_request() -> None:
-    """The path is decoded, names of headers are in lower case, and both ends have their addresses."""
     scopes: list[Any] = []
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        scopes.append(scope)
-        await answering(start(), {})(scope, receive, send)
-
-    await response(app, "GET /a%20b?c=%20 HTTP/1.1\r\nX-A: B\r\nX-Rest:")
+    await response(recording(scopes), "GET /a%20b?c=%20 HTTP/1.1\r\nX-A: B\r\nX-Rest:")
 
     assert scopes == [
         {
@@ -87,7 +91,6 @@ async def test_scope_describes_the_request() -> None:
 async def test_response_is_framed(
     method: str, messages: list[dict[str, Any]], lines: bytes, body: bytes
 ) -> None:
-    """By its length where the application says it, otherwise in chunks; some have no body at all."""
     lead, content, wire = await response(answering(*messages), method)
 
     assert (lead, content) == (lines, body)
@@ -156,8 +159,6 @@ async def test_body_comes_as_it_is_taken() -> None:
 
 @pytest.mark.parametrize("reads", [True, False])
 async def test_client_may_send_its_body_once_the_application_reads(reads: bool) -> None:
-    """One that waits for permission gets it then, once, and none where the response has come instead."""
-
     async def app(scope: Any, receive: Any, send: Any) -> None:
         for _ in range(2 if reads else 0):
             await receive()
@@ -176,7 +177,6 @@ async def test_client_may_send_its_body_once_the_application_reads(reads: bool) 
 
 
 async def test_application_learns_that_its_client_has_left() -> None:
-    """What it sends from then on is dropped, also where another request waits behind its own."""
     events: list[str] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -198,7 +198,6 @@ async def test_application_learns_that_its_client_has_left() -> None:
 
 
 async def test_application_learns_that_its_response_is_complete() -> None:
-    """It may wait for its client to leave, and does so no longer than until then."""
     events: list[str] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -213,7 +212,6 @@ async def test_application_learns_that_its_response_is_complete() -> None:
 
 
 async def test_application_waits_for_a_client_that_does_not_read() -> None:
-    """Nothing more is written until the client has read, or has left."""
     wire = Wire(answering(start(), {"body": b"one", "more_body": True}, {"body": b"two"}))
     wire.send(head(path="/cold", method="GET"))
     wire.protocol.pause_writing()
@@ -242,13 +240,9 @@ async def test_steady_body_of_the_application_is_received() -> None:
 
 
 async def test_proxies_of_this_machine_are_believed() -> None:
-    """uvicorn reads what they say of their client."""
     scopes: list[Any] = []
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        scopes.append(scope)
-        await answering(start(), {})(scope, receive, send)
-
-    await response(prepared(app), "GET", "X-Forwarded-For: 192.0.2.7", "X-Forwarded-Proto: https")
+    await response(
+        prepared(recording(scopes)), "GET", "X-Forwarded-For: 192.0.2.7", "X-Forwarded-Proto: https"
+    )
 
     assert (scopes[0]["client"], scopes[0]["scheme"]) == (("192.0.2.7", 0), "https")

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.surface.http.wire import LIMIT, Wire, chunk, head, post, settle
+from tests.surface.http.wire import BOTH_WAYS, CHUNKED, LIMIT, Wire, chunk, head, post, settle
 
 from modelserver.errors import BadRequest
 from modelserver.surface.http.asgi_cycle import AsgiCycle
@@ -17,17 +17,10 @@ from modelserver.surface.http.protocol import HttpProtocol
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
-CHUNKED = "Transfer-Encoding: chunked"
-BOTH_WAYS = pytest.mark.parametrize("path", ["/hot", "/cold"])
-
-
 # Requests and responses
 
 
 async def test_hot_request_gets_its_response_in_one_write(wire: Wire) -> None:
-    """Without a task, and the connection stays. What the server itself reads of a head is found however its
-    names are written, and the exchange has the names as the client wrote them.
-    """
     lines = ("content-LENGTH: 2", "Content-Type: text/plain", "CONTENT-ENCODING: gzip", "x-Request-ID: mine",
              "X-Request-Timeout-Ms: 250")  # fmt: skip
     written = wire.send(head(*lines) + b"hi")
@@ -59,20 +52,13 @@ async def test_failed_request_closes_the_connection(busy: Wire) -> None:
 
 
 async def test_failing_endpoint_is_answered_500(wire: Wire, caplog: pytest.LogCaptureFixture) -> None:
-    """An endpoint that raises is the server's fault; the log says why."""
     wire.send(post(path="/hot/bug"))
 
     assert wire.statuses == [500]
     assert "ZeroDivisionError" in caplog.text
 
 
-async def test_request_of_http_1_0_needs_no_host(wire: Wire) -> None:
-    """Unlike one of HTTP/1.1."""
-    assert wire.send(b"GET /hot HTTP/1.0\r\n\r\n").startswith(b"HTTP/1.1 200 ")
-
-
 async def test_client_gets_permission_to_send_at_once(wire: Wire) -> None:
-    """It gets it if it waits for it."""
     assert wire.send(head("Content-Length: 2", "Expect: 100-continue")) == b"HTTP/1.1 100 Continue\r\n\r\n"
     assert wire.send(b"hi").endswith(b"hi")
 
@@ -88,28 +74,31 @@ async def test_pipelined_requests_are_answered_in_order(busy: Wire) -> None:
     assert bodies == [b"a", b"b", b"c"]
 
 
-async def test_endpoint_learns_that_its_client_has_left(busy: Wire) -> None:
-    """Once, and its late response goes nowhere (F37); not of one that leaves after its response."""
+@pytest.mark.parametrize(("state", "calls"), [("waiting", 1), ("streaming", 1), ("answered", 0)])
+async def test_endpoint_learns_once_that_its_client_has_left(busy: Wire, state: str, calls: int) -> None:
+    """What it sends later goes nowhere (F37)."""
     left: list[str] = []
-    after = Wire()
-    after.hot.at_once = False
-    for wire in (busy, after):
-        wire.send(post())
-        wire.hot.exchanges[0].on_disconnect = lambda: left.append("left")
-    after.hot.exchanges[0].reply(200, b"")
-    for wire in (busy, after):
-        wire.protocol.connection_lost(None)
-    busy.hot.exchanges[0].reply(200, b"late")
+    busy.send(post())
+    [exchange] = busy.hot.exchanges
+    exchange.on_disconnect = lambda: left.append("left")
+    if state == "streaming":
+        exchange.begin(200)
+    elif state == "answered":
+        exchange.reply(200, b"")
+    written = busy.transport.written
+    busy.protocol.connection_lost(None)
+    exchange.send(b"late")
+    exchange.reply(200, b"late")
+    exchange.end()
 
-    assert left == ["left"]
-    assert busy.transport.written == b""
-    assert busy.responses[-1][4] == 200
+    assert left == ["left"] * calls
+    assert busy.transport.written == written
+    assert [response[4] for response in busy.responses] == [200]
 
 
 @pytest.mark.parametrize("path", ["/hot", "/cold", "/none"])
 @pytest.mark.parametrize("line", ["Connection: Close", "CONNECTION: x , CLOSE, y", "X: y"])
 async def test_response_says_once_whether_the_connection_stays(wire: Wire, path: str, line: str) -> None:
-    """The connection then behaves so."""
     wire.send(head("Content-Length: 0", line, path=path))
     await settle()
 
@@ -120,7 +109,6 @@ async def test_response_says_once_whether_the_connection_stays(wire: Wire, path:
 
 
 async def test_connection_ends_at_shutdown_once_it_is_idle(wire: Wire, busy: Wire) -> None:
-    """An idle one at once, a busy one behind its response, which says so."""
     application = Wire()
     busy.send(post())
     application.send(post(path="/cold"))
@@ -137,7 +125,6 @@ async def test_connection_ends_at_shutdown_once_it_is_idle(wire: Wire, busy: Wir
 
 
 async def test_body_is_put_together_from_many_pieces(busy: Wire) -> None:
-    """It may be cut anywhere; many small pieces take no object each."""
     bodies = [b"x" * size for size in (1, 2, 3, 5000, 1, 4096, 4095, 2)]
     busy.listener.max_body = 1 << 20
     busy.send(head(CHUNKED), *map(chunk, bodies), chunk(b"yy") * 1000)
@@ -193,16 +180,7 @@ async def test_slow_body_ends_the_connection(wire: Wire, size: int, closed: bool
     assert wire.transport.closed == closed
 
 
-async def test_client_that_waits_for_its_response_is_not_slow(busy: Wire) -> None:
-    """It owes nothing."""
-    busy.send(post())
-    busy.listener.check(time.monotonic() + 1000)
-
-    assert not busy.transport.closed
-
-
 async def test_requests_wait_for_a_client_that_does_not_read(wire: Wire) -> None:
-    """What is owed to it cannot pile up."""
     wire.protocol.pause_writing()
     wire.send(post(b"a") * 3)
     assert wire.hot.exchanges == []
@@ -214,7 +192,6 @@ async def test_requests_wait_for_a_client_that_does_not_read(wire: Wire) -> None
 
 
 async def test_client_that_never_reads_is_cut_off(wire: Wire) -> None:
-    """Once the limit is over, without waiting for it to take what was written."""
     wire.protocol.pause_writing()
     wire.transport.unsent = 100_000
     wire.send(post(b"a"))
@@ -227,9 +204,10 @@ async def test_client_that_never_reads_is_cut_off(wire: Wire) -> None:
     assert wire.transport.aborted
 
 
-async def test_slow_reader_is_not_cut_off_for_the_rest_of_a_request(busy: Wire) -> None:
-    """While that is not being read, and it takes the response steadily."""
-    busy.send(post(), head("Content-Length: 9") + b"x", b"x")
+async def test_client_that_waits_or_reads_slowly_is_not_cut_off_for_the_rest_of_a_request(busy: Wire) -> None:
+    busy.send(post())
+    busy.listener.check(time.monotonic() + 1000)
+    busy.send(head("Content-Length: 9") + b"x", b"x")
     busy.protocol.pause_writing()
     busy.transport.unsent = 1_000_000
     busy.hot.exchanges[0].reply(200, b"large")
@@ -248,7 +226,6 @@ async def test_slow_reader_is_not_cut_off_for_the_rest_of_a_request(busy: Wire) 
     ("path", "line", "status"), [("/none", "X: y", 404), ("/early", "Connection: close", 200)]
 )
 async def test_sending_side_ends_first(wire: Wire, path: str, line: str, status: int) -> None:
-    """Where a client still sends when its last response is written, the rest is received and dropped."""
     wire.send(head("Content-Length: 900", line, path=path), b"x" * 100)
     await settle()
 
@@ -262,7 +239,6 @@ async def test_sending_side_ends_first(wire: Wire, path: str, line: str, status:
 
 
 async def test_tls_connection_ends_with_the_request_at_the_latest() -> None:
-    """No half of it can end; the rest is received as well."""
     for sent in (head("Content-Length: 900", path="/none"), head(f"Content-Length: {LIMIT + 1}")):
         secured = Wire(half_closes=False)
         secured.send(sent, b"x" * 100)
@@ -304,7 +280,6 @@ async def test_rest_of_a_request_is_bounded(wire: Wire) -> None:
 
 
 async def test_client_may_read_its_last_response_steadily(wire: Wire) -> None:
-    """It is not cut off meanwhile, whether it sends or not."""
     wire.send(head("Content-Length: 900", path="/none"), b"x")
     await settle()
     wire.transport.unsent = 1_000_000
@@ -316,7 +291,6 @@ async def test_client_may_read_its_last_response_steadily(wire: Wire) -> None:
 
 
 async def test_body_that_nobody_waits_for_is_bounded(wire: Wire) -> None:
-    """What follows a response that came before the body is dropped, but not without end."""
     wire.send(head(CHUNKED, path="/early"))
     await settle()
     part = chunk(b"x" * 256)
@@ -334,7 +308,6 @@ async def test_body_that_nobody_waits_for_is_bounded(wire: Wire) -> None:
     ids=["whole", "part", "refused", "garbage"],
 )
 async def test_requests_behind_a_failed_one_are_dropped(busy: Wire, rest: bytes) -> None:
-    """The client still gets its response."""
     busy.send(post() + rest)
     busy.hot.exchanges[0].fail(BadRequest("no"))
 
@@ -385,7 +358,6 @@ async def cut_off_while_it_sends(wire: Wire, path: str) -> None:
 
 
 async def cut_off_while_it_reads(wire: Wire, path: str) -> None:
-    """With another request behind, and part of a third."""
     wire.send(post(b"whole", path))
     await settle()
     wire.protocol.pause_writing()
@@ -428,7 +400,6 @@ async def stream_left(wire: Wire, _: str) -> None:
 
 
 async def stream_broken_off(wire: Wire, path: str) -> None:
-    """The handler fails between two parts."""
     wire.hot.at_once = False
     wire.send(post() + post(path=path))
     [exchange] = wire.hot.exchanges

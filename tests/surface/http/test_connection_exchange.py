@@ -30,7 +30,6 @@ def written(wire: Wire) -> tuple[bytes, bytes]:
 
 @pytest.mark.parametrize("name", [None, "traceparent", "Traceparent", "TraceParent"])
 async def test_traceparent_is_noticed(busy: Wire, name: str | None) -> None:
-    """Its name may be in any case; without one, tracing looks no further."""
     busy.send(head(*([f"{name}: 00"] if name else []), method="GET"))
     assert busy.hot.exchanges[-1].has_traceparent == (name is not None)
 
@@ -55,7 +54,6 @@ async def test_whole_response_has_a_length(
 
 
 async def test_large_body_is_not_copied(busy: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is written as it is, behind its head."""
     pieces: list[bytes] = []
     monkeypatch.setattr(busy.transport, "write", pieces.append)
     body = bytes(1_000_000)
@@ -85,7 +83,6 @@ async def test_parts_are_chunks(busy: Wire) -> None:
 
 
 async def test_next_request_waits_for_the_end(busy: Wire) -> None:
-    """A pipelined request is served when the stream before it has ended."""
     first = new(busy)
     first.begin(200)
     assert new(busy) is first
@@ -168,24 +165,9 @@ async def test_exchange_has_one_response(busy: Wire) -> None:
     assert ([each[4] for each in busy.responses], busy.transport.closed) == ([200], False)
 
 
-async def test_endpoint_learns_that_the_client_of_a_stream_has_left(busy: Wire) -> None:
-    """The client may leave within a response in parts; later parts are dropped."""
-    left: list[str] = []
-    exchange = new(busy)
-    exchange.on_disconnect = lambda: left.append("within")
-    exchange.begin(200)
-    busy.protocol.connection_lost(None)
-    exchange.send(b"part")
-    exchange.end()
-
-    assert left == ["within"]
-    assert written(busy)[1] == b""
-
-
 async def test_stream_ends_where_its_client_does_not_read(
     busy: Wire, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A part on top of more than MAX_UNSENT bytes ends the connection, with a line in the log."""
     exchange = new(busy)
     exchange.begin(200)
     busy.transport.unsent = MAX_UNSENT

@@ -2,31 +2,31 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import re
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.surface.http.wire import Wire, head, settle
+from tests.surface.http.wire import CHUNKED, Wire, chunk, head, settle
 
 REQUESTS = st.lists(
     st.tuples(st.sampled_from(["/hot", "/cold", "/hot/a%20b?q=1", "/other"]), st.binary(max_size=40)),
     min_size=1,
     max_size=6,
 )
-CHUNKED = st.lists(st.booleans(), min_size=6, max_size=6)
+CHUNKS = st.lists(st.booleans(), min_size=6, max_size=6)
 CUTS = st.lists(st.integers(0, 2000), max_size=12)
 
 
 def encode(path: str, body: bytes, *, chunked: bool) -> bytes:
-    """A request for the body to be sent back."""
     if not chunked:
         return head(f"Content-Length: {len(body)}", path=path) + body
     pieces = [body[:7], body[7:]]
-    encoded = b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces if piece)
-    return head("Transfer-Encoding: chunked", path=path) + encoded + b"0\r\n\r\n"
+    encoded = b"".join(chunk(piece) for piece in pieces if piece)
+    return head(CHUNKED, path=path) + encoded + b"0\r\n\r\n"
 
 
 @settings(max_examples=150)
-@given(requests=REQUESTS, chunked=CHUNKED, cuts=CUTS)
+@given(requests=REQUESTS, chunked=CHUNKS, cuts=CUTS)
 def test_answers_do_not_depend_on_how_bytes_arrive(
     requests: list[tuple[str, bytes]], chunked: list[bool], cuts: list[int]
 ) -> None:
@@ -56,11 +56,7 @@ def bodies_of(written: bytes) -> list[bytes]:
     while written:
         assert written.startswith(b"HTTP/1.1 200 OK\r\n")
         lines, _, rest = written.partition(b"\r\n\r\n")
-        length = next(
-            int(line.partition(b":")[2])
-            for line in lines.split(b"\r\n")
-            if line.lower().startswith(b"content-length")
-        )
-        bodies.append(rest[:length])
-        written = rest[length:]
+        [length] = re.findall(rb"(?mi)^content-length: (\d+)", lines)
+        bodies.append(rest[: int(length)])
+        written = rest[int(length) :]
     return bodies

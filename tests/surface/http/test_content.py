@@ -25,7 +25,6 @@ LIMIT = 1000
     st.binary(max_size=LIMIT), st.sampled_from([b"gzip", b"x-gzip", b"GZip ", b"deflate", b"", b"identity"])
 )
 def test_content_comes_out_as_it_went_in(content: bytes, encoding: bytes) -> None:
-    """Both encodings, in any case, are undone; none is nothing to undo."""
     name = encoding.strip().lower()
     packed = content
     if name.endswith(b"gzip"):

@@ -53,9 +53,6 @@ async def test_response_that_grows_as_it_is_taken_makes_progress(busy: Wire) -> 
 
 
 async def test_responses_that_are_not_taken_are_bounded(busy: Wire) -> None:
-    """They count whole until they are taken whole; above the limit the connection that has waited longest
-    ends.
-    """
     held = busy.listener.outgoing
     held.limit = 250_000
     others = [Wire(listener=busy.listener), Wire(listener=busy.listener)]
@@ -93,7 +90,6 @@ async def test_time_starts_with_a_response_that_is_not_taken(
 
 
 async def test_parts_count_by_the_most_that_waited(busy: Wire) -> None:
-    """They count until the client has read all."""
     busy.send(post())
     exchange = busy.hot.exchanges[0]
     exchange.begin(200)

@@ -6,15 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.surface.http.test_asgi_cycle import answering, start
-from tests.surface.http.wire import Wire, application, chunk, head, settle
+from tests.surface.http.wire import CHUNKED, Wire, application, chunk, head, settle
 
 from modelserver.errors import MethodNotAllowed
 from modelserver.surface.http.edge import Edge
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-CHUNKED = "Transfer-Encoding: chunked"
 
 
 @dataclass
@@ -51,15 +49,17 @@ def failing(error: Exception, *first: Any) -> Any:
     return app
 
 
-async def test_every_response_has_the_headers_of_all() -> None:
-    """A request id and no-cache headers beside its own."""
-    result = await call(answering(start(200, (b"x-own", b"1")), {}))
+async def test_every_response_has_the_headers_of_all_and_is_reported_with_its_query() -> None:
+    result = await call(answering(start(200, (b"x-own", b"1")), {}), path="/models/?q=1")
+    [(*request, seconds, request_id)] = result.reported
 
-    assert result.status == 200
     assert result.headers["x-own"] == "1"
-    assert len(result.headers["x-request-id"]) == 36
+    assert result.headers["x-request-id"] == request_id
+    assert len(request_id) == 36
     assert result.headers["pragma"] == "no-cache"
     assert result.headers["x-content-type-options"] == "nosniff"
+    assert request == ["127.0.0.1:5000", "POST", "/models/?q=1", "1.1", 200]
+    assert seconds >= 0
 
 
 @pytest.mark.parametrize(("request_id", "is_usable"), [("mine", True), ("two\twords", False)])
@@ -71,18 +71,7 @@ async def test_request_id_of_the_client_is_used(request_id: str, is_usable: bool
     assert is_usable or len(result.headers["x-request-id"]) == 36
 
 
-async def test_response_is_reported_for_the_log() -> None:
-    """Who sent which request and got which status, with the query."""
-    result = await call(application, path="/models/?q=1")
-
-    [(*request, seconds, request_id)] = result.reported
-    assert request == ["127.0.0.1:5000", "POST", "/models/?q=1", "1.1", 200]
-    assert seconds >= 0
-    assert request_id
-
-
 async def test_slashes_at_the_end_of_a_path_do_not_count() -> None:
-    """`/` is the root, and paths of several slashes are not."""
     seen: list[str] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -115,9 +104,6 @@ async def test_body_above_the_limit_gets_413(line: str, body: bytes) -> None:
 async def test_error_that_leaves_the_application_becomes_its_response(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """With the error's headers, in the protocol of its route; an unknown one without a word of its text,
-    which is in the log.
-    """
     result = await call(failing(MethodNotAllowed("GET")), path="/v2/models")
     unknown = await call(failing(RuntimeError("/secret/path")))
 
@@ -129,7 +115,6 @@ async def test_error_that_leaves_the_application_becomes_its_response(
 
 
 async def test_error_within_a_response_starts_no_second_one() -> None:
-    """The connection ends, and the status that was sent is reported."""
     result = await call(failing(RuntimeError("broke off"), start(200)))
 
     assert (result.status, result.body) == (200, b"")
@@ -137,7 +122,6 @@ async def test_error_within_a_response_starts_no_second_one() -> None:
 
 
 async def test_other_protocols_are_ignored() -> None:
-    """What is no HTTP request gets no response."""
     sent: list[Any] = []
     send: Callable[[Any], Any] = sent.append
     await Edge(application, lambda *_: None, 100)({"type": "websocket"}, None, send)  # type: ignore[arg-type]

@@ -1,5 +1,3 @@
-"""Requests of inference, whatever brought them."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
@@ -26,12 +24,10 @@ if TYPE_CHECKING:
     ],
 )
 def test_target_is_read_from_a_url(url: bytes, target: Target | None) -> None:
-    """The path is decoded, the text is what was sent; what is no URL, or has no path, has none."""
     assert read_target(url) == target
 
 
 async def test_error_is_answered_with_its_headers(busy: Wire) -> None:
-    """Each as a line behind those that the endpoint adds."""
     busy.send(post())
     busy.hot.exchanges[0].fail(ServiceUnavailable("later"), extra=b"x: y\r\n")
 

@@ -14,7 +14,6 @@ TOKEN = "Authorization: Bearer good-token"
 
 
 def guarded(cors: Cors | None = None) -> Wire:
-    """A connection that requires a token for inference."""
     verifier = Verifier(lambda: 0.0)
     verifier.replace([Fingerprint.of(Scope.INFERENCE, "good-token")])
     return Wire(guard=Guard(verifier, {"inference"}, ping_token=False), cors=cors)
@@ -38,7 +37,6 @@ async def test_request_without_a_token_is_refused_with_its_head(path: str) -> No
 
 
 async def test_request_with_a_token_passes_on_both_ways() -> None:
-    """Request after request; so do paths that need none."""
     wire = guarded()
     for _ in range(2):
         wire.send(head(TOKEN, "Content-Length: 1") + b"x")
@@ -51,7 +49,6 @@ async def test_request_with_a_token_passes_on_both_ways() -> None:
 
 
 async def test_refused_request_takes_no_response_from_the_one_before_it() -> None:
-    """The connection ends behind that."""
     wire = guarded()
     wire.hot.at_once = False
     assert wire.send(head(TOKEN, "Content-Length: 1") + b"x" + post()) == b""
@@ -63,7 +60,6 @@ async def test_refused_request_takes_no_response_from_the_one_before_it() -> Non
 
 
 async def test_target_that_is_no_path_needs_a_token() -> None:
-    """What cannot be read as a path is refused too."""
     assert b" 400 " in guarded().send(head(path="http://:x", method="GET"))
 
 

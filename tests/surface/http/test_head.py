@@ -31,7 +31,6 @@ HOST = (b"Host", b"x")
 def test_ambiguous_head_is_refused(
     headers: list[tuple[bytes, bytes]], version: str, status: int | None
 ) -> None:
-    """Exactly one host, one length that is a number, and no coding but chunked."""
     fault = fault_of(headers, version)
 
     assert (None if fault is None else fault.status) == status

@@ -12,7 +12,6 @@ from modelserver.surface.http.intake import Intake, IntakeFull
 
 
 def test_share_of_a_process() -> None:
-    """Each of several processes has its share, and always room for one whole request."""
     settings = Settings(max_incoming_bytes=1000, max_request_size=300)
 
     assert Intake.of(settings).limit == 300 + HEADER_LIMIT
@@ -20,7 +19,6 @@ def test_share_of_a_process() -> None:
 
 
 def test_what_waits_in_the_meantime() -> None:
-    """It counts until it was read or refused."""
     sut = Intake(10)
 
     with sut.holding(6):
@@ -32,7 +30,6 @@ def test_what_waits_in_the_meantime() -> None:
 
 
 def test_memory_is_given_back_when_no_more_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second after many bytes were held; not while they are held, or more come, and not for few."""
     trims: list[int] = []
     monkeypatch.setattr(intake, "_LONGEST", 1.0)
     sut = Intake(1 << 30)
@@ -59,7 +56,6 @@ def test_memory_is_given_back_when_no_more_comes(monkeypatch: pytest.MonkeyPatch
 
 
 def test_memory_of_requests_that_take_long_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is done again, after longer and longer pauses, and anew when more comes."""
     trims: list[float] = []
     monkeypatch.setattr(intake, "_LONGEST", 4.0)
     monkeypatch.setattr(intake, "trim", lambda: trims.append(asyncio.get_running_loop().time()))
@@ -79,6 +75,5 @@ def test_memory_of_requests_that_take_long_is_given_back(monkeypatch: pytest.Mon
     run(receive())
 
 
-def test_memory_is_given_back() -> None:
-    """It may be done at any time, whatever the C library."""
+def test_memory_can_be_given_back_with_any_c_library() -> None:
     intake.trim()

@@ -1,5 +1,3 @@
-"""What is worked on aside."""
-
 from __future__ import annotations
 
 import asyncio
@@ -34,9 +32,6 @@ async def test_bytes_that_wait_are_bounded() -> None:
 
 
 async def test_failures_become_answers() -> None:
-    """The server's own error is sent as it is, and any other as an internal one; if the exchange has
-    ended, no error is sent.
-    """
     off_loop = OffLoop(1)
     failed: list[ModelServerError] = []
     for error in (BadRequest("no"), ValueError("secret")):

@@ -1,5 +1,3 @@
-"""What is held for clients that do not take their answers, and who is cut when it is too much."""
-
 from __future__ import annotations
 
 import logging
@@ -9,7 +7,7 @@ import pytest
 from modelserver.models.settings.settings import Settings
 from modelserver.surface.http import outgoing
 from modelserver.surface.http.intake import MUCH
-from modelserver.surface.http.outgoing import Outgoing, OutgoingFull
+from modelserver.surface.http.outgoing import Outgoing
 
 
 class Client:
@@ -32,7 +30,6 @@ class Client:
     [(30_000_000, 0, 30_000_000), (30_000_000, 2, 6_000_000), (50_000_000, 2, 10_000_000)],
 )
 def test_limit_is_shared(most: int, front_ends: int, limit: int) -> None:
-    """Server, front ends and their links have equal shares of it, but room for one prediction."""
     settings = Settings(max_outgoing_bytes=most, max_response_size=6_000_000)
 
     sut = Outgoing.of(settings, front_ends=front_ends) if front_ends else Outgoing.of(settings)
@@ -40,7 +37,7 @@ def test_limit_is_shared(most: int, front_ends: int, limit: int) -> None:
 
 
 def test_size_of_a_holder_is_the_last_one() -> None:
-    """What it has replaces what it had, and is gone with it."""
+    """A single holder is not cut, however much it has."""
     sut, client = Outgoing(1000), Client(0)
     sut.count(client, 300)
     sut.count(client, 500)
@@ -48,14 +45,14 @@ def test_size_of_a_holder_is_the_last_one() -> None:
     assert sut.held == 600
     sut.count(client, 0)
     sut.count(client, 0)
-
     assert sut.held == 100
+
+    sut.count(client, 5000)
+    assert not client.is_cut
+    assert not sut.has_room()
 
 
 def test_holder_that_has_waited_longest_is_cut_first(caplog: pytest.LogCaptureFixture) -> None:
-    """Above the limit, responses are cut until an eighth of it is free; each time the log has their
-    number.
-    """
     sut, clients = Outgoing(1000), [Client(3), Client(9), Client(1), Client(6)]
     for client in clients:
         sut.count(client, 250)
@@ -68,15 +65,6 @@ def test_holder_that_has_waited_longest_is_cut_first(caplog: pytest.LogCaptureFi
     sut.count(Client(0), 140)
     assert [client.is_cut for client in clients] == [False, True, False, True]
     assert caplog.text.count("250 bytes of the 1 answers") == 2
-
-
-def test_one_answer_always_has_room() -> None:
-    """A single holder is not cut, however much it has."""
-    sut, client = Outgoing(1000), Client(9)
-    sut.count(client, 5000)
-
-    assert not client.is_cut
-    assert not sut.has_room()
 
 
 def test_new_request_finds_room_twice_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,8 +86,6 @@ def test_new_request_finds_room_twice_a_second(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_holder_that_has_taken_all_meanwhile_is_not_cut() -> None:
-    """It may find that its client has taken all when its time is looked at."""
-
     class Quick(Client):
         def waited(self) -> float:
             sut.count(self, 0)
@@ -113,7 +99,6 @@ def test_holder_that_has_taken_all_meanwhile_is_not_cut() -> None:
 
 
 def test_memory_is_given_back_after_much_was_held() -> None:
-    """Memory is returned only after large responses."""
     calls: list[int] = []
     sut, client = Outgoing(1 << 30), Client(0)
     sut.give_back = lambda: calls.append(sut.held)
@@ -121,11 +106,3 @@ def test_memory_is_given_back_after_much_was_held() -> None:
         sut.count(client, size)
 
     assert calls == [0]
-
-
-def test_refusal_names_the_setting() -> None:
-    """The response also says when to retry."""
-    error = OutgoingFull(7)
-
-    assert (error.status, error.headers) == (503, ((b"retry-after", b"1"),))
-    assert "max_outgoing_bytes=7" in error.message

@@ -3,34 +3,25 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.surface.http.wire import LIMIT, Wire, chunk, head, pieces, post, settle
+from tests.surface.http.wire import BOTH_WAYS, CHUNKED, LIMIT, Wire, chunk, head, pieces, post, settle
 
 from modelserver.surface.http.head import HEADER_LIMIT
-
-CHUNKED = "Transfer-Encoding: chunked"
-BOTH_WAYS = pytest.mark.parametrize("path", ["/hot", "/cold"])
-
 
 # Limits
 
 
-async def test_body_announced_above_the_limit_gets_413(wire: Wire) -> None:
+@BOTH_WAYS
+async def test_body_announced_above_the_limit_gets_413(wire: Wire, path: str) -> None:
     """It does so before the body comes; the client may read why while it still sends (F5)."""
-    written = wire.send(head(f"Content-Length: {LIMIT + 1}"))
+    wire.send(head(f"Content-Length: {LIMIT}", path=path), b"x" * LIMIT)
+    await settle()
+    written = wire.send(head(f"Content-Length: {LIMIT + 1}", path=path))
 
+    assert wire.statuses == [200, 413]
     assert written.startswith(b"HTTP/1.1 413 ")
     assert wire.transport.ended
     assert not wire.transport.closed
     assert wire.send(b"x" * (LIMIT + 1)) == b""
-
-
-@BOTH_WAYS
-async def test_body_of_exactly_the_limit_is_served(wire: Wire, path: str) -> None:
-    """Both ways of requests are tested."""
-    wire.send(head(f"Content-Length: {LIMIT}", path=path), b"x" * LIMIT)
-    await settle()
-
-    assert wire.statuses == [200]
 
 
 async def test_chunked_body_gets_413_once_it_is_above_the_limit(wire: Wire) -> None:
@@ -78,7 +69,6 @@ async def test_chunk_announced_above_the_limit_gets_413(
 
 
 async def test_body_may_look_like_the_size_of_a_large_chunk(wire: Wire) -> None:
-    """An extension of a chunk may look like it, too."""
     body = b"\r\nffffffff\r\n"
     extension = b";" + b"0" * 100 + b"ffffffff\r\n"
     sent = head(CHUNKED) + b"%x" % len(body) + extension + body
@@ -86,14 +76,6 @@ async def test_body_may_look_like_the_size_of_a_large_chunk(wire: Wire) -> None:
 
     assert wire.statuses == [200]
     assert wire.transport.written.endswith(body)
-
-
-async def test_large_chunk_takes_nothing_from_the_request_before_it(busy: Wire) -> None:
-    """A pipelined request with such a chunk waits for its turn."""
-    assert busy.send(post() + head(CHUNKED) + b"ffffffff\r\n") == b""
-    busy.hot.exchanges[0].reply(200, b"first")
-
-    assert busy.statuses == [200]
 
 
 @pytest.mark.parametrize(
@@ -129,7 +111,6 @@ async def test_head_above_the_limit_gets_431(wire: Wire, request_head: bytes, si
 async def test_trailers_and_extensions_above_the_limit_get_431(
     wire: Wire, path: str, begin: bytes, piece: bytes
 ) -> None:
-    """They are held to the limit of heads."""
     wire.send(head(CHUNKED, path=path), begin)
     wire.send(*[piece] * (HEADER_LIMIT // 8192 + 1))
 
@@ -150,7 +131,6 @@ async def test_empty_lines_above_the_limit_get_431(wire: Wire, before: list[int]
 
 
 async def test_request_gets_503_without_room_for_responses(wire: Wire) -> None:
-    """This is on a hot route; the application still responds."""
     wire.listener.outgoing.add(wire.listener.outgoing.limit)
     refused = wire.send(post(b"a"))
     other = Wire(listener=wire.listener)
@@ -201,24 +181,20 @@ async def test_request_gets_503_where_too_much_comes_in(wire: Wire, path: str) -
         (400, ["Content-Length: -1"]),
         (400, ["Content-Length: 1", "Content-Length: 2"]),
         (400, ["Content-Length: " + "0" * 5000 + "2"]),
-        (400, ["Host: y", "Content-Length: 2"]),
         (400, [CHUNKED, CHUNKED]),
-        (501, ["Transfer-Encoding: gzip, chunked"]),
         (505, b"GET PATH HTTP/0.9\r\nHost: x\r\n\r\n"),
         (505, b"GET PATH HTTP/2.0\r\nHost: x\r\n\r\n"),
         (505, b"GET PATH\r\nHost: x\r\n\r\n"),
         (400, b"GET PATH HTTP/1.1\r\n\r\n"),
-        (400, b"POST PATH HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n"),
     ],
     ids=[
         "words", "bytes", "CONNECT", "no path", "negative length", "two lengths", "endless number",
-        "two hosts", "chunked twice", "gzip", "0.9", "2.0", "no version", "no host", "chunks of 1.0",
+        "chunked twice", "0.9", "2.0", "no version", "no host",
     ],
 )  # fmt: skip
 async def test_doubtful_head_is_refused(
     wire: Wire, path: str, status: int, sent: bytes | list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """At once, with the status in the body too, and the connection ends."""
     sent = sent.replace(b"PATH", path.encode()) if isinstance(sent, bytes) else head(*sent, path=path)
     wire.send(sent)
 
@@ -239,16 +215,16 @@ async def test_refusal_speaks_the_protocol_of_its_route(wire: Wire, path: str, l
     assert (b'"error": ' in refusal) == path.startswith("/v1/")
 
 
-async def test_garbage_takes_no_response_from_requests_before_it(busy: Wire) -> None:
-    """The connection ends after the last of them."""
-    assert busy.send(post(b"a") + post(b"b") + b"garbage\r\n\r\n") == b""
+@pytest.mark.parametrize("bad", [b"garbage\r\n\r\n", head(CHUNKED) + b"ffffffff\r\n"])
+async def test_bad_request_takes_no_response_from_requests_before_it(busy: Wire, bad: bytes) -> None:
+    assert busy.send(post(b"a") + post(b"b") + bad) == b""
     busy.hot.exchanges[0].reply(200, b"first")
     assert not busy.transport.closed
     busy.hot.exchanges[1].reply(200, b"second")
 
     assert busy.statuses == [200, 200]
-    assert b"connection: close\r\n\r\nsecond" in busy.transport.written
-    assert busy.is_ending
+    assert len(busy.hot.exchanges) == 2
+    assert busy.is_ending == bad.startswith(b"garbage")
 
 
 @pytest.mark.parametrize(("path", "status"), [("/cold", 400), ("/early", 200)])
@@ -311,7 +287,6 @@ async def test_offer_to_upgrade_is_ignored(
     ids=["gzip", "two hosts", "endless number", "too long"],
 )
 async def test_offer_to_upgrade_hides_no_fault(wire: Wire, line: str, status: int) -> None:
-    """A head that is refused without an offer is refused with one."""
     wire.send(head("Connection: Upgrade", "Upgrade: h2c", line))
 
     assert wire.statuses == [status]
@@ -319,7 +294,6 @@ async def test_offer_to_upgrade_hides_no_fault(wire: Wire, line: str, status: in
 
 @BOTH_WAYS
 async def test_trailers_are_dropped(wire: Wire, path: str) -> None:
-    """What a client says behind a chunked body is no header of its request."""
     trailers = b"x-request-id: other\r\nAuthorization: Bearer stolen\r\nHost: y\r\n"
     wire.send(head(CHUNKED, path=path), chunk(b"hi") + b"0\r\n" + trailers + b"\r\n")
     await settle()
@@ -362,7 +336,6 @@ async def test_no_more_is_read_behind_a_waiting_request(busy: Wire, size: int) -
 
 @BOTH_WAYS
 async def test_a_thousand_requests_in_one_piece_are_answered_in_order(busy: Wire, path: str) -> None:
-    """They are parsed a few at a time, between those of others."""
     count = 1000
     busy.send(*pieces(b"".join(post(b"%04d" % number, path) for number in range(count)), 30_000))
     assert len(busy.connection.pipeline) < 500
@@ -385,7 +358,6 @@ async def test_a_thousand_requests_in_one_piece_are_answered_in_order(busy: Wire
 async def test_thousands_of_chunks_in_one_piece_take_several_turns_of_the_loop(
     wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What comes next waits."""
     monkeypatch.setattr("modelserver.surface.http.protocol._TURN", 0.0)
     wire.listener.max_body = 1 << 20
     wire.send(head(CHUNKED), chunk(b"ab") * 30_000)

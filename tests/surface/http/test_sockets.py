@@ -1,5 +1,3 @@
-"""States of real connections, by the system."""
-
 from __future__ import annotations
 
 import asyncio
@@ -35,7 +33,6 @@ async def ends() -> AsyncIterator[tuple[asyncio.Transport, socket.socket]]:
 
 
 async def test_bytes_in_the_system_are_counted(ends: tuple[asyncio.Transport, socket.socket]) -> None:
-    """They are those that the client's system has not taken, whether the transport still has some or not."""
     transport, client = ends
     assert bytes_in_system(transport) == 0
     transport.write(bytes(100_000))
@@ -50,7 +47,6 @@ async def test_bytes_in_the_system_are_counted(ends: tuple[asyncio.Transport, so
 
 
 async def test_transport_without_an_open_socket_has_no_bytes() -> None:
-    """A transport without a socket, or with one that listens or is closed, has no bytes in the system."""
     assert bytes_in_system(asyncio.Transport()) == 0
     with socket.create_server(("127.0.0.1", 0)) as other:
         assert bytes_in_system(asyncio.Transport({"socket": other})) == 0
@@ -58,7 +54,6 @@ async def test_transport_without_an_open_socket_has_no_bytes() -> None:
 
 
 async def test_reset_is_noticed_without_reading(ends: tuple[asyncio.Transport, socket.socket]) -> None:
-    """It is seen without reading."""
     transport, client = ends
     transport.pause_reading()  # type: ignore[attr-defined]
     assert not is_reset(transport)
@@ -86,7 +81,6 @@ def test_client_is_shown_by_address_and_port(name: object, text: str) -> None:
 
 
 def test_local_address_is_one_of_the_network_or_a_path() -> None:
-    """Other names of sockets, such as those of Linux's abstract ones, are none."""
     names = [("::1", 80, 0, 0), "/run/s", b"\0abstract"]
     addresses = [local_address(asyncio.Transport({"sockname": name})) for name in names]
 

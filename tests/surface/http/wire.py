@@ -6,6 +6,7 @@ import asyncio
 import re
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from tests.transports import Transport
 
 from modelserver.surface.http.connection import HttpListener
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from modelserver.surface.http.exchange import Target
 
 LIMIT = 1000
+CHUNKED = "Transfer-Encoding: chunked"
+# With an endpoint of its own, and by the application.
+BOTH_WAYS = pytest.mark.parametrize("path", ["/hot", "/cold"])
 
 
 class Hot:
@@ -74,12 +78,10 @@ class Wire:
 
     @property
     def statuses(self) -> list[int]:
-        """The statuses of all responses that were written."""
         return [int(line) for line in re.findall(rb"HTTP/1\.1 (\d+) ", self.transport.written)]
 
     @property
     def is_ending(self) -> bool:
-        """The last response is written."""
         return self.transport.closed or self.transport.ended
 
     def send(self, *pieces: bytes) -> bytes:
@@ -107,6 +109,5 @@ def pieces(data: bytes, size: int) -> list[bytes]:
 
 
 async def settle() -> None:
-    """Lets the tasks of the application run."""
     for _ in range(5):
         await asyncio.sleep(0)

@@ -22,7 +22,6 @@ ANY: Any = None
     [(Route("m", url_path="more"), None), (Route("m", url_path="more", query=True), [("a", "1")])],
 )
 def test_body_is_one_row(route: Route, query: list[tuple[str, str]] | None) -> None:
-    """With the rest of the path, and the query where the handler gets it."""
     target = SimpleNamespace(route=route, query=b"a=1")
     exchange: Any = SimpleNamespace(body=b"body", content_type="text/plain", target=target)
     dispatch = SimpleNamespace(takes_scopes=False)
@@ -40,7 +39,6 @@ def test_body_is_one_row(route: Route, query: list[tuple[str, str]] | None) -> N
 def test_error_names_the_batch_where_the_protocol_does(
     codec: type[Codec], batches: bool, batch: str | None
 ) -> None:
-    """It does if the model batches."""
     failures: list[tuple[Any, ...]] = []
     exchange: Any = SimpleNamespace(
         target=SimpleNamespace(route=Route("m", protocol="v1")),

@@ -1,5 +1,3 @@
-"""Asking a model's handler to describe itself."""
-
 from __future__ import annotations
 
 import asyncio
@@ -13,13 +11,7 @@ import pytest
 
 from modelserver.engine.batching.queue import UnsharedKey
 from modelserver.engine.wire.messages import DESCRIBE, Answer
-from modelserver.errors import (
-    HandlerError,
-    InternalError,
-    ResponseTimeout,
-    ServiceUnavailable,
-    WorkerDied,
-)
+from modelserver.errors import HandlerError, InternalError, ResponseTimeout, ServiceUnavailable, WorkerDied
 from modelserver.surface.inference.customized import TOO_LATE, Description, fetch_description
 
 if TYPE_CHECKING:
@@ -49,27 +41,23 @@ class Pool:
 
 
 def answers(content: bytes, **fields: Any) -> Any:
-    """The worker's answer."""
     return lambda request: request.deliver(0, [(Answer(len(content), **fields), content)])
 
 
 def fails(error: Exception) -> Any:
-    """The request ends with an error."""
     return lambda request: request.fail(error)
 
 
 async def ask(outcome: Any, timeout: float = 5.0) -> Description:
-    pool = Pool(outcome)
+    """``outcome``: of a pool of its own, or a pool."""
+    pool = outcome if isinstance(outcome, Pool) else Pool(outcome)
     model: Any = SimpleNamespace(name="m", pool=pool, options=SimpleNamespace(response_timeout=timeout))
     return await fetch_description(model)
 
 
 async def test_one_row_without_bytes_that_travels_alone() -> None:
-    """The request shares no batch, and is marked as a description."""
     pool = Pool(answers(b"{}"))
-    model: Any = SimpleNamespace(name="m", pool=pool, options=SimpleNamespace(response_timeout=5))
-
-    await fetch_description(model)
+    await ask(pool)
 
     (request,) = pool.requests
     assert [(row.kind, row.size) for row in request.rows] == [(DESCRIBE, 0)]
@@ -79,26 +67,20 @@ async def test_one_row_without_bytes_that_travels_alone() -> None:
 
 
 async def test_metadata_and_what_the_handler_set() -> None:
-    """A JSON object is the metadata; status and headers come with it."""
     result = await ask(answers(b'{"data1": "1"}', status=201, headers=[("x-mine", "1")]))
 
     assert result.metadata == {"data1": "1"}
+    assert (await ask(answers(b""))).metadata is None
     assert (result.answer.status, result.answer.headers) == (201, [("x-mine", "1")])
 
 
 @pytest.mark.parametrize("content", [b"null", b"[1]", b'"text"', b"text", b"\xff", b"[" * 100_000])
 async def test_what_is_no_object(content: bytes, caplog: pytest.LogCaptureFixture) -> None:
-    """It becomes an empty one, and a warning."""
     with caplog.at_level(logging.WARNING):
         result = await ask(answers(content))
 
     assert result.metadata == {}
     assert "returned metadata that is not a JSON object" in caplog.text
-
-
-async def test_nothing_is_left_out() -> None:
-    """An empty answer has no metadata."""
-    assert (await ask(answers(b""))).metadata is None
 
 
 @pytest.mark.parametrize("outcome", [ServiceUnavailable("full"), fails(ServiceUnavailable("no worker left"))])
@@ -112,10 +94,8 @@ async def test_description_without_a_worker_gets_503(outcome: Any) -> None:
 async def test_description_without_a_reply_gets_500() -> None:
     """Past the response timeout it is a 500 in TorchServe's words, and nothing waits any more."""
     pool = Pool(None)
-    model: Any = SimpleNamespace(name="m", pool=pool, options=SimpleNamespace(response_timeout=0))
-
     with pytest.raises(InternalError) as refusal:
-        await fetch_description(model)
+        await ask(pool, timeout=0)
     assert (refusal.value.status, refusal.value.message) == (500, TOO_LATE)
     assert pool.cancelled == pool.requests
 
@@ -130,7 +110,6 @@ async def test_description_without_a_reply_gets_500() -> None:
     ],
 )
 async def test_failure_keeps_its_status(outcome: Any, status: int, message: str) -> None:
-    """The failure of a worker or a handler is sent with its status."""
     with pytest.raises(InternalError) as refusal:
         await ask(outcome)
     assert (refusal.value.status, refusal.value.message) == (status, message)

@@ -40,8 +40,15 @@ class Connection:
         self._metrics.response(status)
 
 
+def served(api: InferenceApi, connection: Connection, path: str, body: bytes) -> None:
+    target = api.find(path.encode())
+    assert target is not None
+    exchange = ConnectionExchange(cast("Any", connection), target, b"POST", "1.1", [], True)
+    exchange.body = body
+    api.serve(exchange)
+
+
 def series(metrics: ServerMetrics) -> Sequence[str]:
-    """Names and labels of all samples."""
     return [line.rpartition(" ")[0] for line in metrics.render().decode().splitlines()]
 
 
@@ -55,13 +62,9 @@ def test_unknown_names_make_no_series(route: str) -> None:
     metrics.response(404)
     before = series(metrics)
     api = InferenceApi(Registry(cast("Any", None)), 1 << 20)
-    connection = cast("Any", Connection(metrics))
+    connection = Connection(metrics)
     for number in range(FLOOD):
-        target = api.find(route.format(f"flood-{number}").encode())
-        assert target is not None
-        exchange = ConnectionExchange(connection, target, b"POST", "1.1", [], True)
-        exchange.body = b"{}"
-        api.serve(exchange)
+        served(api, connection, route.format(f"flood-{number}"), b"{}")
 
     assert set(connection.statuses) == {404}
     assert series(metrics) == before
@@ -71,7 +74,6 @@ def test_unknown_names_make_no_series(route: str) -> None:
 
 @pytest.mark.parametrize(("path", "counted"), [("/predictions/m", [503]), ("/predictions/m/1.0", [])])
 def test_refusals_of_named_versions_say_nothing_of_a_promotion(path: str, counted: list[int]) -> None:
-    """Their answers do not, either; those of requests that leave the version to the server do."""
     statuses: list[int] = []
     traffic = SimpleNamespace(refused=lambda _, status: statuses.append(status))
     api = InferenceApi(Registry(cast("Any", None)), 1 << 20)
@@ -97,7 +99,6 @@ class NamedInBody(Codec):
 
 @pytest.mark.parametrize(("body", "model", "status"), [(b"m", "m", 404), (b"", "", 400)])
 def test_watchers_see_the_model_that_a_body_names(body: bytes, model: str, status: int) -> None:
-    """Recordings and logs are of models; a body that names none is refused, and watched as well."""
     watched: list[str] = []
     protocol = InferenceProtocol("own", "/own", NamedInBody)
     api = InferenceApi(
@@ -107,11 +108,7 @@ def test_watchers_see_the_model_that_a_body_names(body: bytes, model: str, statu
         protocols=[protocol],
     )
     connection = Connection(ServerMetrics(hostname="h"))
-    target = api.find(b"/own")
-    assert target is not None
-    exchange = ConnectionExchange(cast("Any", connection), target, b"POST", "1.1", [], True)
-    exchange.body = body
-    api.serve(exchange)
+    served(api, connection, "/own", body)
 
     assert watched == [model]
     assert connection.statuses == [status]

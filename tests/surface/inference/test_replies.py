@@ -1,5 +1,3 @@
-"""Who waits for the answer to a request in a queue."""
-
 from __future__ import annotations
 
 import json
@@ -55,13 +53,11 @@ class RecordedExchange(Exchange):
 
 @pytest.fixture
 def exchange() -> RecordedExchange:
-    """The exchange of the request."""
     return RecordedExchange()
 
 
 @pytest.fixture
 def metrics() -> ServerMetrics:
-    """The metrics of the server."""
     return ServerMetrics()
 
 
@@ -91,7 +87,6 @@ def ended(*answers: tuple[Answer, bytes], kind: int = BODY) -> Request:
 
 
 def test_one_answer_is_the_body(reply: Reply, exchange: RecordedExchange) -> None:
-    """Its status, headers and times go with it."""
     reply.whole(ended((Answer(2, 201, headers=[("x-own", "1")]), b"ok")))
 
     ((status, body, extra),) = exchange.parts
@@ -104,34 +99,16 @@ def test_one_answer_is_the_body(reply: Reply, exchange: RecordedExchange) -> Non
     ]
 
 
-def test_instances_are_joined(reply: Reply, exchange: RecordedExchange) -> None:
-    """The answers are the predictions."""
+def test_instances_are_joined_until_one_fails(reply: Reply, exchange: RecordedExchange) -> None:
     reply.joined(ended((Answer(1), b"1"), (Answer(3), b"[2]"), kind=INSTANCE))
-
-    status, body, _ = exchange.parts[0]
-    assert (status, json.loads(body)) == (200, {"predictions": [1, [2]]})
-
-
-def test_the_first_failure_is_everybodys(reply: Reply, exchange: RecordedExchange) -> None:
-    """It says which instance failed."""
     reply.joined(ended((Answer(1), b"1"), (Answer(3, 500, failed=True), b"bad"), kind=INSTANCE))
 
-    status, body, _ = exchange.parts[0]
-    assert (status, json.loads(body)["error"]) == (500, "instances[1]: bad")
-
-
-def test_an_error_of_the_server_is_reported(reply: Reply, exchange: RecordedExchange) -> None:
-    """With the batch, where there was one."""
-    request = Request("id", [Row("id", 0)], [b""], 0.0)
-    request.fail(DeadlineExceeded("too late"))
-    reply.whole(request)
-
-    status, body, extra = exchange.parts[0]
-    assert (status, b"too late" in body, extra) == (504, True, b"")
+    (status, body, _), (failed, error, _) = exchange.parts
+    assert (status, json.loads(body)) == (200, {"predictions": [1, [2]]})
+    assert (failed, json.loads(error)["error"]) == (500, "instances[1]: bad")
 
 
 def test_parts_come_before_the_last(reply: Reply, exchange: RecordedExchange) -> None:
-    """Status and headers are the first part's."""
     request = ended((Answer(1), b"c"))
     reply.part(request, Answer(1, 202), b"a")
     reply.part(request, Answer(1), b"b")
@@ -144,7 +121,6 @@ def test_parts_come_before_the_last(reply: Reply, exchange: RecordedExchange) ->
 def test_a_late_failure_breaks_off(
     reply: Reply, exchange: RecordedExchange, metrics: ServerMetrics, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """All that can be done; the log says why, and it is counted."""
     request = ended((Answer(3, 500, failed=True), b"bad"))
     reply.part(request, Answer(1), b"a")
     reply.whole(request)
@@ -156,7 +132,6 @@ def test_a_late_failure_breaks_off(
 
 
 def test_answers_are_counted_by_class_of_status(reply: Reply, metrics: ServerMetrics) -> None:
-    """Whole, joined and in parts; the status of parts is that of the first."""
     reply.whole(ended((Answer(2, 201), b"ok")))
     reply.whole(ended((Answer(2, 302), b"ok")))
     reply.joined(ended((Answer(1), b"1"), (Answer(1, 404), b"1"), kind=INSTANCE))
@@ -168,31 +143,28 @@ def test_answers_are_counted_by_class_of_status(reply: Reply, metrics: ServerMet
     assert counted(metrics, "modelserver_errors_total") == {}
 
 
-def test_errors_are_counted_by_type(reply: Reply, metrics: ServerMetrics) -> None:
-    """By the class of the handler's exception, or of the server's error; the last one is kept."""
+def test_errors_are_counted_by_type(reply: Reply, exchange: RecordedExchange, metrics: ServerMetrics) -> None:
+    """So is a status of 500 or more that a handler chooses, with a type of its own."""
     raised = Answer(3, 503, failed=True, cause="KeyError: 'x' (handler.py, line 3, in handle)")
-    reply.whole(ended((raised, b"bad")))
-    reply.whole(ended((Answer(3, 507, failed=True), b"bad")))
-    reply.whole(ended((Answer(3, 400, failed=True, cause="PredictionException: no"), b"bad")))
+    for answer in (
+        raised,
+        Answer(3, 507, failed=True),
+        Answer(3, 400, failed=True, cause="PredictionException: no"),
+        Answer(2, 599),
+    ):
+        reply.whole(ended((answer, b"bad")))
+    errors = reply.model.metrics.requests.errors
+    assert errors.last.message == "The handler answered with status 599."
     lost = Request("lost", [Row("lost", 0)], [b""], 0.0)
     lost.fail(DeadlineExceeded("too late"))
     reply.whole(lost)
-    errors = reply.model.metrics.requests.errors
 
-    assert counted(metrics, "modelserver_requests_total") == {"4xx": 1, "5xx": 3}
-    assert counted(metrics, "modelserver_errors_total") == {
-        "KeyError": 1, "HandlerError": 1, "DeadlineExceeded": 1
-    }  # fmt: skip
-    assert errors.last is not None
+    status, body, extra = exchange.parts[-1]
+    assert (status, b"too late" in body, extra) == (504, True, b"")
+    assert counted(metrics, "modelserver_requests_total") == {"4xx": 1, "5xx": 4}
+    types = ("KeyError", "HandlerError", "DeadlineExceeded", "Status")
+    assert counted(metrics, "modelserver_errors_total") == dict.fromkeys(types, 1)
     assert (errors.last.status, errors.last.message, errors.last.request_id) == (504, "too late", "lost")
-
-
-def test_statuses_that_handlers_choose_are_errors_too(reply: Reply, metrics: ServerMetrics) -> None:
-    """An answer with a status of 500 or more that is no exception has a type of its own."""
-    reply.whole(ended((Answer(2, 599), b"no")))
-
-    assert counted(metrics, "modelserver_errors_total") == {"Status": 1}
-    assert reply.model.metrics.requests.errors.last.message == "The handler answered with status 599."
 
 
 class Eventful(V1):

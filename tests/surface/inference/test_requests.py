@@ -1,5 +1,3 @@
-"""Requests as rows of work, whatever protocol they came by."""
-
 from __future__ import annotations
 
 from types import SimpleNamespace
@@ -21,12 +19,18 @@ from modelserver.surface.inference.v1 import split
 
 
 def model(timeout: float | None = None, sequences: SequenceHeaders | None = None) -> Any:
-    """A model with a deadline of its own."""
     return SimpleNamespace(
         sequence_headers=sequences,
         options=SimpleNamespace(request_timeout=timeout),
         pool=SimpleNamespace(dispatch=SimpleNamespace(takes_scopes=False)),
     )
+
+
+def made(
+    parsed: Any, of_model: Any = None, *, headers: bytes = NO_HEADERS, call: Any = None, explain: bool = False
+) -> Any:
+    """The request, which came at 10 seconds."""
+    return make_request(parsed, of_model or model(), "id", headers, 10.0, call, explain)
 
 
 @pytest.mark.parametrize(
@@ -36,10 +40,7 @@ def model(timeout: float | None = None, sequences: SequenceHeaders | None = None
 def test_the_first_deadline_counts(
     own: float | None, call: float | None, of_model: float | None, result: float | None
 ) -> None:
-    """That of the request's own parameter, the client's, or the model's."""
-    parsed = Parsed([b""], timeout=own)
-
-    assert make_request(parsed, model(of_model), "id", NO_HEADERS, 10.0, call, False).deadline == result
+    assert made(Parsed([b""], timeout=own), model(of_model), call=call).deadline == result
 
 
 @pytest.mark.parametrize(
@@ -52,7 +53,6 @@ def test_the_first_deadline_counts(
     ],
 )
 def test_a_request_goes_where_its_sequence_is(headers: Any, parameter: Any, expected: str) -> None:
-    """By the header, or by the parameter of its protocol, which counts more."""
     traffic: Any = SimpleNamespace(home=lambda name, _: f"home of {name}")
     chosen = model(sequences=SequenceHeaders())
     parsed = Parsed([b""], sequence=parameter)
@@ -62,21 +62,15 @@ def test_a_request_goes_where_its_sequence_is(headers: Any, parameter: Any, expe
 
 
 def test_predictions_share_batches_with_bare_instances() -> None:
-    """They do so over gRPC too; parameters, and explanations, keep them apart."""
     bodies = Parsed([b"a"]), Parsed([b"a"], FIELDS), split(b'{"instances":[1]}')
-    keys = {make_request(each, model(), "id", NO_HEADERS, 0.0, None, False).key for each in bodies}
-    other = make_request(
-        split(b'{"instances":[1],"parameters":{}}'), model(), "id", NO_HEADERS, 0.0, None, False
-    )
-    explained = make_request(Parsed([b"a"]), model(), "id", NO_HEADERS, 0.0, None, True)
+    keys = {made(each).key for each in bodies}
 
     assert len(keys) == 1
-    assert other.key not in keys
-    assert isinstance(explained.key, ImmediateKey)
+    assert made(split(b'{"instances":[1],"parameters":{}}')).key not in keys
+    assert isinstance(made(Parsed([b"a"]), explain=True).key, ImmediateKey)
 
 
 def test_what_a_row_says() -> None:
-    """Whose it is, how large, and what the route and the client say of it."""
     headers = msgspec.msgpack.encode([[b"a", b"b"]])
     connection: Any = None
     target = Target("/models/m/invoke", b"x=1", "/models/m/invoke?x=1", Route("m", query=True))
@@ -85,15 +79,14 @@ def test_what_a_row_says() -> None:
     )
     exchange.body = b"abc"
     parsed = Codec(RequestLimits(), connection).read(exchange, model())
-    (row,) = make_request(parsed, model(), "id", headers, 0.0, None, False).rows
+    (row,) = made(parsed, headers=headers).rows
 
     assert row == Row("id", 3, BODY, "text/plain", msgspec.Raw(headers), [("x", "1")])
 
 
 def test_a_request_may_say_its_sequence_itself() -> None:
-    """This has the effect of the headers."""
     parsed = Parsed([b""], sequence=[(b"ts_request_sequence_id", b"s")])
-    request = make_request(parsed, model(sequences=SequenceHeaders()), "id", NO_HEADERS, 0.0, None, False)
+    request = made(parsed, model(sequences=SequenceHeaders()))
 
     assert isinstance(request, SequencedRequest)
     assert request.mark.id == "s"

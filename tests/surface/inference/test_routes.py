@@ -34,61 +34,29 @@ def test_path_leads_to_its_model_and_version(path: str, route: Route) -> None:
     assert parse_route(path) == route
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "",
-        "/",
-        "//",
-        "/predictions",
-        "/predictions/",
-        "/predictions//1.0",
-        "/explanations",
-        "/Predictions/m",
-        "/v1/models/m",
-        "/v1/models/m:load",
-        "/v1/models/:predict",
-        "/v1/models/m:predict:predict",
-        "/v1/models/predict",
-        "/v1/models",
-        "/v2/models/predict",
-        "/v2/predict",
-        "/models/predict",
-        "/models/m",
-        "/models/m/predict",
-        "/models/m/1.0",
-        "/models//invoke",
-        "/models/m/1.0/invoke",
-        "/predict",
-        "//predict",
-        "//m/predict",
-        "/a/b/c/predict",
-        "/v2/models/m",
-        "/v2/models//infer",
-        "/v2/models/m/versions//infer",
-        "/v2/models/m/versions/1/ready",
-        "/v2/models/m/infer/more",
-        "/ping",
-        "/workflows/predict",
-        "/metrics",
-    ],
-)
+_OTHERS = """
+    / // /predictions /predictions/ /predictions//1.0 /explanations /Predictions/m
+    /v1/models /v1/models/m /v1/models/m:load /v1/models/:predict /v1/models/m:predict:predict
+    /v1/models/predict
+    /v2/predict /v2/models/predict /v2/models/m /v2/models//infer /v2/models/m/versions//infer
+    /v2/models/m/versions/1/ready /v2/models/m/infer/more
+    /models/predict /models/m /models/m/predict /models/m/1.0 /models//invoke /models/m/1.0/invoke
+    /predict //predict //m/predict /a/b/c/predict /ping /workflows/predict /metrics
+"""
+
+
+@pytest.mark.parametrize("path", ["", *_OTHERS.split()])
 def test_other_paths_are_not_inference(path: str) -> None:
     """Management paths, also of a model called `predict`, and paths without a model are none (F12)."""
     assert parse_route(path) is None
 
 
 def test_paths_of_further_protocols_come_first() -> None:
-    """Their groups are fields of the route; what they do not match is found as before."""
     find = target_finder([("letters", r"/(?i:letters)/(?P<model>[^/]+)(?:/(?P<version>.+))?")])
     routes = [find(path) for path in (b"/Letters/m/2", b"/letters/m", b"/predictions/m", b"/letters")]
 
-    assert [target and target.route for target in routes] == [
-        Route("m", "2", protocol="letters"),
-        Route("m", protocol="letters"),
-        Route("m"),
-        None,
-    ]
+    letters = [Route("m", "2", protocol="letters"), Route("m", protocol="letters")]
+    assert [target and target.route for target in routes] == [*letters, Route("m"), None]
 
 
 @given(st.text(max_size=40).map(lambda text: "/" + text) | st.lists(st.text(max_size=4)).map("/".join))

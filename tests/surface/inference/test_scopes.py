@@ -1,5 +1,3 @@
-"""What ASGI applications in workers learn of a request."""
-
 from __future__ import annotations
 
 import json
@@ -41,14 +39,12 @@ def scope(url: bytes, *headers: tuple[bytes, bytes], method: bytes = b"GET") -> 
     ],
 )
 def test_path_begins_with_that_of_the_model(url: bytes, root: str, path: str) -> None:
-    """The rest is what the application's routes are compared with."""
     result = scope(url)
 
     assert (result["root_path"], result["path"]) == (root, path)
 
 
 def test_scope_has_what_the_client_sent() -> None:
-    """Method, raw path and query, and headers in their order, of which several may have one name."""
     headers = [(b"Cookie", b"a=1"), (b"Accept", b"\xe9"), (b"cookie", b"b=2")]
     result = scope(b"/predictions/m/1/caf%C3%A9%2Fx?q=a%20b&q=", *headers, method=b"PATCH")
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modelserver.errors import BadRequest
-from modelserver.surface.inference.v1 import Instances, join, split
+from modelserver.surface.inference.v1 import join, split
 
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -19,22 +19,17 @@ JSON_VALUES = st.recursive(
 )
 
 
-def parsed(body: Instances) -> list[Any]:
-    return [json.loads(instance) for instance in body.bodies]
-
-
 @given(
     st.lists(JSON_VALUES, min_size=1, max_size=6),
     st.dictionaries(st.text(min_size=1), JSON_VALUES, max_size=3),
 )
 def test_instances_are_taken_apart_unchanged(instances: list[Any], others: dict[str, Any]) -> None:
-    """Each instance and each other field comes out with the value it went in with."""
     others.pop("instances", None)
     text = json.dumps({"instances": instances, **others}, ensure_ascii=False)
 
     body = split(text.encode())
 
-    assert repr(parsed(body)) == repr(instances)
+    assert repr([json.loads(instance) for instance in body.bodies]) == repr(instances)
     assert (json.loads(body.extra) if body.extra else {}) == others
 
 
@@ -42,7 +37,6 @@ def test_instances_are_taken_apart_unchanged(instances: list[Any], others: dict[
     "text", [b"9007199254740993", b"1.0", b"1e30", b'"\\u003c"', b'{"b" : 1,"a":2}', b"1e400", '"ü"'.encode()]
 )
 def test_instances_keep_the_bytes_of_the_client(text: bytes) -> None:
-    """Numbers, escapes, spaces and the order of keys are the client's own."""
     assert split(b'{"instances": [ ' + text + b" , 2]}").bodies == [text, b"2"]
 
 
@@ -56,23 +50,20 @@ def test_other_fields_are_one_object_sorted_by_name() -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [b'{"inputs":[1,2]}', b'{"instances":null,"inputs":[1,2]}', b' {"inputs" : [1,2]} ']
+    ("body", "bodies", "extra"),
+    [
+        (b'{"inputs":[1,2]}', [b"1", b"2"], b""),
+        (b'{"instances":null,"inputs":[1,2]}', [b"1", b"2"], b""),
+        (b' {"inputs" : [1,2]} ', [b"1", b"2"], b""),
+        (b'{"inputs":[9],"instances":[1]}', [b"1"], b'{"inputs":[9]}'),
+        (b'{"instances":[1],"instances":[2]}', [b"2"], b""),
+    ],
 )
-def test_inputs_stand_in_for_instances(body: bytes) -> None:
-    """`inputs` is read where `instances` is absent or null, and leaves no other field."""
-    assert split(body).bodies == [b"1", b"2"]
+def test_inputs_stand_in_for_instances(body: bytes, bodies: list[bytes], extra: bytes) -> None:
+    """The last of repeated keys counts, as in KServe's batcher."""
+    result = split(body)
 
-
-def test_inputs_beside_instances_are_another_field() -> None:
-    """With both given, `instances` are the instances."""
-    body = split(b'{"inputs":[9],"instances":[1]}')
-
-    assert (body.bodies, body.extra) == ([b"1"], b'{"inputs":[9]}')
-
-
-def test_last_of_repeated_keys_wins() -> None:
-    """KServe's batcher does the same."""
-    assert split(b'{"instances":[1],"instances":[2]}').bodies == [b"2"]
+    assert (result.bodies, result.extra) == (bodies, extra)
 
 
 @pytest.mark.parametrize(
@@ -134,20 +125,17 @@ def test_any_bytes_are_split_or_refused(body: bytes) -> None:
         assert split(body).bodies
 
 
-def test_answer_is_the_predictions() -> None:
-    """Without a batcher the body is KServe's plain one."""
-    assert join([b"1", b'"a"'], None) == b'{"predictions":[1,"a"]}'
-
-
-def test_batched_answer_names_its_batch_in_a_fixed_order() -> None:
-    """The batcher's body has three keys in the order that KServe writes them."""
-    assert join([b"2"], "b-1") == b'{"message":"","batchId":"b-1","predictions":[2]}'
-
-
-def test_explanations_have_a_key_of_their_own() -> None:
-    """What KServe calls explanations stands under that name, in both forms."""
-    assert join([b"1"], None, b"explanations") == b'{"explanations":[1]}'
-    assert join([b"1"], "b-1", b"explanations") == b'{"message":"","batchId":"b-1","explanations":[1]}'
+@pytest.mark.parametrize(
+    ("arguments", "body"),
+    [
+        (([b"1", b'"a"'], None), b'{"predictions":[1,"a"]}'),
+        (([b"2"], "b-1"), b'{"message":"","batchId":"b-1","predictions":[2]}'),
+        (([b"1"], None, b"explanations"), b'{"explanations":[1]}'),
+        (([b"1"], "b-1", b"explanations"), b'{"message":"","batchId":"b-1","explanations":[1]}'),
+    ],
+)
+def test_answer_has_the_form_of_kserve_with_and_without_a_batcher(arguments: Any, body: bytes) -> None:
+    assert join(*arguments) == body
 
 
 @pytest.mark.parametrize("batch_id", [None, "b-1"])

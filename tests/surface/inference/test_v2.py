@@ -22,13 +22,11 @@ SEQUENCES = InputRules("m", Signature(), SequenceHeaders("seq-id", "seq-start", 
 
 
 def body(rows: int = 2, **more: Any) -> bytes:
-    """A request of so many rows of one number."""
     tensor = {"name": "x", "datatype": "INT8", "shape": [rows, 1], "data": list(range(rows))}
     return json.dumps({"inputs": [tensor], **more}).encode()
 
 
 def test_each_row_travels_alone() -> None:
-    """It has the request's id and headers; plain rows share batches with other protocols."""
     taken = read_tensors(body(), None, TAKES)
     model: Any = SimpleNamespace(sequence_headers=None, options=SimpleNamespace(request_timeout=None))
     rows = make_request(taken, model, "r", NO_HEADERS, 0.0, None, explain=True).rows
@@ -44,21 +42,29 @@ def test_each_row_travels_alone() -> None:
     ("parameters", "seconds"), [({}, None), ({"timeout": 0}, None), ({"timeout": 2_500_000}, 2.5)]
 )
 def test_a_timeout_is_in_microseconds(parameters: dict[str, Any], seconds: float | None) -> None:
-    """It is no part of what requests of a batch must share."""
     taken = read_tensors(body(parameters=parameters), None, TAKES)
 
     assert (taken.timeout, taken.key) == (seconds, read_tensors(body(), None, TAKES).key)
 
 
-@pytest.mark.parametrize("timeout", [-1, 1.5, True, "1"])
-def test_what_is_no_timeout_is_refused(timeout: Any) -> None:
-    """The error says what is needed."""
-    with pytest.raises(BadRequest, match="a number of microseconds is needed"):
-        read_tensors(body(parameters={"timeout": timeout}), None, TAKES)
+@pytest.mark.parametrize(
+    ("rules", "parameters", "message"),
+    [
+        *(
+            (TAKES, {"timeout": value}, "a number of microseconds is needed")
+            for value in (-1, 1.5, True, "1")
+        ),
+        (SEQUENCES, {"sequence_id": 1.5}, "parameter sequence_"),
+        (SEQUENCES, {"sequence_id": "x" * 300}, "parameter sequence_"),
+        (SEQUENCES, {"sequence_start": 1}, "parameter sequence_"),
+    ],
+)
+def test_unusable_parameters_are_refused(rules: InputRules, parameters: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadRequest, match=message):
+        read_tensors(body(parameters=parameters), None, rules)
 
 
 def test_sequence_parameters_become_headers() -> None:
-    """They come behind the client's own; a model without sequences has none."""
     named = {"sequence_id": 7, "sequence_start": True, "sequence_end": False}
     taken = read_tensors(body(parameters=named), None, SEQUENCES)
 
@@ -68,15 +74,6 @@ def test_sequence_parameters_become_headers() -> None:
         [b"seq-start", b"true"],
     ]
     assert read_tensors(body(parameters=named), None, TAKES).sequence == []
-
-
-@pytest.mark.parametrize(
-    "parameters", [{"sequence_id": 1.5}, {"sequence_id": "x" * 300}, {"sequence_start": 1}]
-)
-def test_what_names_no_sequence_is_refused(parameters: dict[str, Any]) -> None:
-    """This is for models with sequences."""
-    with pytest.raises(BadRequest, match="parameter sequence_"):
-        read_tensors(body(parameters=parameters), None, SEQUENCES)
 
 
 def test_small_answers_are_light() -> None:
@@ -90,7 +87,6 @@ def test_small_answers_are_light() -> None:
 
 
 def test_rows_answers_are_one_response() -> None:
-    """It names model, version and the client's id, or a new one, and has the handler's parameters."""
     parsed = read_tensors(body(), None, TAKES)
     answers = [pack_answer([(OutputForm("y", "INT8", ()), bytes([number]))]) for number in (3, 4)]
     model: Any = SimpleNamespace(name="m", version="1", batches=True)

@@ -54,7 +54,6 @@ class Authority:
         return self._write(f"{name}.p12", content)
 
     def locked_key(self, name: str) -> tuple[Path, Path]:
-        """A key with a password, and its certificate."""
         key, certificate = self._issue(name)
         locked = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"secret"))
         return (

@@ -32,27 +32,10 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
     return Authority(tmp_path_factory.mktemp("certificates"))
 
 
-def has_shaken_hands(side: ssl.SSLObject) -> bool:
-    try:
-        side.do_handshake()
-    except ssl.SSLWantReadError:
-        return False
-    return True
-
-
-def talk(server: ssl.SSLContext, client: ssl.SSLContext) -> str | None:
-    """The protocol that both agree on, in memory."""
-    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
-    ours = server.wrap_bio(to_server, to_client, server_side=True)
-    other = client.wrap_bio(to_client, to_server, server_hostname="localhost")
-    for _ in range(10):
-        if all([has_shaken_hands(other), has_shaken_hands(ours)]):
-            return ours.version()
-    raise AssertionError("no agreement")
-
-
-def certificate_seen(server: ssl.SSLContext, client: ssl.SSLContext, name: str | None = "localhost") -> Any:
-    """The certificate that a client sees, after a handshake in memory and a word each way."""
+def shaken(
+    server: ssl.SSLContext, client: ssl.SSLContext, name: str | None = "localhost"
+) -> tuple[ssl.SSLObject, ssl.SSLObject]:
+    """Both ends of a connection in memory, the server's first, after their handshake."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     ours = server.wrap_bio(to_server, to_client, server_side=True)
     other = client.wrap_bio(to_client, to_server, server_hostname=name)
@@ -63,11 +46,23 @@ def certificate_seen(server: ssl.SSLContext, client: ssl.SSLContext, name: str |
                 side.do_handshake()
                 done.add(side)
         if len(done) == 2:
-            ours.write(b"x")
-            assert other.read(1) == b"x"
-            assert ours.selected_alpn_protocol() in (None, "http/1.1")
-            return other.getpeercert()
+            return ours, other
     raise AssertionError("no agreement")
+
+
+def talk(server: ssl.SSLContext, client: ssl.SSLContext) -> str | None:
+    """The protocol that both agree on."""
+    return shaken(server, client)[0].version()
+
+
+def subject(server: ssl.SSLContext, client: ssl.SSLContext, name: str | None = "localhost") -> str:
+    """That of the certificate which a client sees, after a word of the server's."""
+    ours, other = shaken(server, client, name)
+    ours.write(b"x")
+    assert other.read(1) == b"x"
+    assert ours.selected_alpn_protocol() in (None, "http/1.1")
+    certificate: Any = other.getpeercert()
+    return str(dict(pair for entry in certificate["subject"] for pair in entry)["commonName"])
 
 
 def made(authority: Authority, name: str, client_ca: bytes = b"", *, old_form: bool = False) -> Certificate:

@@ -21,29 +21,18 @@ if TYPE_CHECKING:
 pytest.importorskip("cryptography")
 
 
-def test_only_https_needs_one() -> None:
-    """Without an https address no certificate is searched."""
-    assert not Settings().uses_tls
+@pytest.mark.parametrize("kind", ["PKCS8", "older form", "keystore"])
+def test_files_of_each_kind_are_used(authority: Authority, kind: str) -> None:
+    """Clients can verify what stands in PEM files and in a PKCS12 file with the certificates between."""
     assert settings().uses_tls
-
-
-@pytest.mark.parametrize("old_form", [False, True])
-def test_pem_files_are_used(authority: Authority, old_form: bool) -> None:
-    """A key in PKCS8 or OpenSSL's older form and a certificate are used, and clients can verify them."""
-    key, chain = authority.issue("pem", old_form=old_form)
-    context = load_certificate(pair(key, chain)).server_context()
-
+    assert not Settings().uses_tls
+    pem = pair(*authority.issue("pem", old_form=kind == "older form"))
+    configured = settings(keystore=authority.keystore("store")) if kind == "keystore" else pem
+    certificate = load_certificate(configured)
     client = ssl.create_default_context(cafile=str(authority.file))
-    assert talk(context, client) == "TLSv1.3"
 
-
-def test_keystore_is_used(authority: Authority) -> None:
-    """A PKCS12 file is used instead of PEM files, with the certificates between."""
-    certificate = load_certificate(settings(keystore=authority.keystore("store")))
-
-    assert certificate.chain.count(b"BEGIN CERTIFICATE") == 2
-    client = ssl.create_default_context(cafile=str(authority.file))
     assert talk(certificate.server_context(), client) == "TLSv1.3"
+    assert certificate.chain.count(b"BEGIN CERTIFICATE") == (2 if kind == "keystore" else 1)
 
 
 def test_certificate_is_made_without_any_file(authority: Authority) -> None:
@@ -82,9 +71,6 @@ def test_wrong_files_are_named(authority: Authority, tmp_path: Path) -> None:
 
 
 def test_wrong_keystores_are_named(authority: Authority, tmp_path: Path) -> None:
-    """The errors are for a wrong password, and for a Java keystore, with the command that converts
-    it; they do not have the password.
-    """
     store = authority.keystore("locked-store", "another-password")
     java = tmp_path / "store.jks"
     java.write_bytes(b"\xfe\xed\xfe\xed\x00\x00\x00\x02")
@@ -96,7 +82,6 @@ def test_wrong_keystores_are_named(authority: Authority, tmp_path: Path) -> None
 
 
 def test_missing_package_is_named(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
-    """PEM files need nothing; for the rest the message says what to install."""
     for name in ("keystore", "throwaway"):
         monkeypatch.setitem(sys.modules, f"modelserver.surface.tls.{name}", None)
 

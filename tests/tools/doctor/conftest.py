@@ -17,7 +17,6 @@ Handler = Callable[[list[bytes]], list[Any]]
 
 
 def answer(value: Any, status: int = 200, ms: float = 1.0) -> Answer:
-    """A value as an answer."""
     import orjson
 
     return Answer(status, {"server-timing": f"queue;dur=0.1, inference;dur={ms}"}, orjson.dumps(value))
@@ -79,11 +78,9 @@ class Model:
 
 
 def samples(*bodies: bytes) -> list[InputRow]:
-    """JSON rows."""
     return [InputRow(f"{index}.json", body, JSON) for index, body in enumerate(bodies)]
 
 
 @pytest.fixture
 def rows() -> list[InputRow]:
-    """Two rows, with different answers."""
     return samples(b"1", b"2")

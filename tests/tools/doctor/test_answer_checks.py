@@ -1,5 +1,3 @@
-"""Checks of answers."""
-
 from __future__ import annotations
 
 import itertools
@@ -25,7 +23,6 @@ if TYPE_CHECKING:
 
 
 def result(handler: Handler, rows: list[InputRow], sizes: tuple[int, ...] = (2, 4)) -> dict[str, str]:
-    """What the checks find, by kind."""
     report = CheckReport(methods={"handle": SourceLine("h.py", 1)})
     model = cast("Any", Model(handler))
     alone = check_alone(report, model, rows, 1e-3)
@@ -37,13 +34,10 @@ def result(handler: Handler, rows: list[InputRow], sizes: tuple[int, ...] = (2, 
 
 
 def number(body: bytes) -> int:
-    """The number in a body. Raises ValueError."""
     return int(body)
 
 
 def test_answers_of_batches(rows: list[InputRow]) -> None:
-    """An answer that depends on the batch is reported with row, answer and tolerance."""
-
     def handle(bodies: list[bytes]) -> list[Any]:
         return [number(body) * len(bodies) for body in bodies]
 
@@ -54,21 +48,18 @@ def test_answers_of_batches(rows: list[InputRow]) -> None:
 
 
 def test_reordered_answers_are_a_finding(rows: list[InputRow]) -> None:
-    """Answers that belong to other rows are reported as such."""
     seen = result(lambda bodies: [number(body) for body in bodies[::-1]], rows)
 
     assert seen["order-changed"] == "In a batch of 2, row 0 (0.json) got the answer of 1.json."
 
 
 def test_another_number_of_answers(rows: list[InputRow]) -> None:
-    """It is counted where the handler returned it, whatever the server makes of it."""
     assert result(lambda bodies: [number(body) for body in bodies[:1]], rows)["wrong-count"] == (
         "For 2 rows the handler returned 1 answer."
     )
 
 
 def test_no_answer_to_an_input_that_was_made(rows: list[InputRow]) -> None:
-    """That is the handler's fault, not that of the input."""
     report = CheckReport()
 
     assert check_alone(report, cast("Any", Model(lambda bodies: [])), rows, 0, generated=True) == {}
@@ -77,8 +68,6 @@ def test_no_answer_to_an_input_that_was_made(rows: list[InputRow]) -> None:
 
 
 def test_a_batch_that_fails(rows: list[InputRow]) -> None:
-    """It is found although the server answers every row in the end."""
-
     def handle(bodies: list[bytes]) -> list[Any]:
         (body,) = bodies
         return [number(body)]
@@ -87,7 +76,6 @@ def test_a_batch_that_fails(rows: list[InputRow]) -> None:
 
 
 def test_answers_that_vary(rows: list[InputRow]) -> None:
-    """They are not compared; that they change is found, also by chance later."""
     count = itertools.count()
     assert result(lambda bodies: [next(count) for _ in bodies], rows).keys() == {"answers-vary"}
 
@@ -96,8 +84,6 @@ def test_answers_that_vary(rows: list[InputRow]) -> None:
 
 
 def test_bad_rows_differ_in_type(rows: list[InputRow]) -> None:
-    """One that makes the server repeat the batch is a warning; one that changes other answers an error."""
-
     def spreads(bodies: list[bytes]) -> list[Any]:
         good = all(body.isdigit() for body in bodies)
         return [int(body) if good else 0 for body in bodies]
@@ -110,9 +96,6 @@ def test_bad_rows_differ_in_type(rows: list[InputRow]) -> None:
 
 
 def test_inputs_that_are_refused(rows: list[InputRow]) -> None:
-    """The message is reported with its line, and nothing is compared. Generated inputs that are
-    refused are no finding.
-    """
     report = CheckReport()
 
     def handle(bodies: list[bytes]) -> list[Any]:
@@ -128,7 +111,6 @@ def test_inputs_that_are_refused(rows: list[InputRow]) -> None:
 
 
 def test_a_worker_that_ends(rows: list[InputRow]) -> None:
-    """The report has the reason of its end."""
     report, model = CheckReport(), Model(lambda bodies: [1 for _ in bodies])
     model.ends = lambda bodies: len(bodies) == 2
     alone = check_alone(report, cast("Any", model), rows, 0)
@@ -142,7 +124,6 @@ def test_a_worker_that_ends(rows: list[InputRow]) -> None:
 
 
 def test_empty_body_must_not_be_500() -> None:
-    """A failure is a finding, a refusal is none."""
     report = CheckReport()
     check_empty(report, cast("Any", Model(lambda bodies: [number(body) for body in bodies])), [])
     check_empty(report, cast("Any", Model(lambda bodies: ["nothing"])), [])
@@ -166,12 +147,10 @@ def test_empty_body_must_not_be_500() -> None:
     ],
 )
 def test_differences_are_described(alone: Any, other: Any, lines: str) -> None:
-    """Numbers may differ a little, of many a few more; all else must be the same."""
     assert difference(answer(alone), answer(other), 1e-3) == lines
 
 
 def test_bodies_that_are_not_json_are_compared_as_text() -> None:
-    """Text and bytes are compared as they are, and a status before them."""
     text, other = Answer(200, {}, b"one"), Answer(200, {}, b"two")
 
     assert difference(text, text, 0) == ""

@@ -41,7 +41,6 @@ def examined(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 @pytest.fixture
 def script(tmp_path: Path) -> str:
-    """A file that exists."""
     (tmp_path / "h.py").touch()
     (tmp_path / "bad.py").touch()
     return str(tmp_path / "h.py")
@@ -67,7 +66,6 @@ def test_exit_status_follows_findings(
 def test_json_output_is_one_document(
     script: str, examined: list[Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The output is one document."""
     assert main(["check", script, "--json", "--input", script]) == 0
 
     report = json.loads(capsys.readouterr().out)
@@ -75,7 +73,6 @@ def test_json_output_is_one_document(
 
 
 def test_options_reach_the_doctor(script: str, examined: list[Any]) -> None:
-    """They reach the doctor."""
     options = ("--batch-size", "4", "--tolerance", "0.1", "--calls", "7", "--content-type", "a/b")
     assert main(["check", script, *options, "--input", script, script]) == 0
 
@@ -122,7 +119,6 @@ def test_what_is_no_model(
 
 @pytest.mark.slow
 def test_a_real_check(tmp_path: Path) -> None:
-    """The command's output is the report alone, whatever the handler prints, and no process is left."""
     (tmp_path / "loud.py").write_text(
         "import sys\n\n\nclass Loud:\n    def handle(self, data, context):\n        print('batch')\n"
         "        print('of', len(data), file=sys.stderr)\n        return ['one']\n"

@@ -1,5 +1,3 @@
-"""The cost of batches."""
-
 from __future__ import annotations
 
 import itertools
@@ -62,7 +60,6 @@ def test_advice_names_a_batch_size(
 def test_advice_needs_more_than_noise(
     rows: list[InputRow], factors: tuple[float, ...], ids: list[str]
 ) -> None:
-    """Where the times of one size differ more than those of two sizes, no size is advised for or against."""
     turns = itertools.cycle(factors)
     report = measured(rows, lambda size: 2.0 * size * next(turns), 8)
 
@@ -71,14 +68,12 @@ def test_advice_needs_more_than_noise(
 
 
 def test_negative_cost_is_not_reported(rows: list[InputRow]) -> None:
-    """A line that crosses it says nothing about the fixed cost."""
     (finding,) = measured(rows, lambda size: 4.0 * size - 3.0, 1).findings
 
     assert finding.seen == "A row costs 1 ms alone, and 3.62 ms in a batch of 8."
 
 
 def test_what_cannot_be_measured(rows: list[InputRow]) -> None:
-    """Times that the server does not report, and failures, are listed as left out."""
     report = CheckReport()
     check_cost(report, cast("Any", Model(lambda bodies: [1])), rows, 2, 1)
 

@@ -1,5 +1,3 @@
-"""The doctor, on broken handlers and on whole ones."""
-
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
@@ -50,7 +48,6 @@ _RESULT: Mapping[str, Mapping[str, int]] = {
 
 @pytest.fixture(scope="module")
 def reports() -> Mapping[str, CheckReport]:
-    """What is found in each of the broken handlers."""
     rows = {name: [*_ROWS, _NO_ROW] if name == "mixing" else _ROWS for name in _RESULT}
     wishes = [CheckOptions(str(_BROKEN / f"{name}.py"), samples=rows[name]) for name in _RESULT]
     with ThreadPoolExecutor(2) as executor:
@@ -60,7 +57,6 @@ def reports() -> Mapping[str, CheckReport]:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", _RESULT)
 def test_broken_handler_gets_its_findings(name: str, reports: Mapping[str, CheckReport]) -> None:
-    """Everything that is wrong with them is found, with its line, and nothing else."""
     report = reports[name]
     lines = {each.id: each.place.line if each.place else 0 for each in report.findings}
     lines.pop("batch-cost", None)
@@ -70,7 +66,6 @@ def test_broken_handler_gets_its_findings(name: str, reports: Mapping[str, Check
 
 @pytest.mark.slow
 def test_every_finding_is_shown(reports: Mapping[str, CheckReport]) -> None:
-    """The broken handlers have all that can be found."""
     text = {each.id for report in reports.values() for each in report.findings}
 
     assert text | {"load-failed", "batch-cost"} == KINDS.keys()
@@ -78,7 +73,6 @@ def test_every_finding_is_shown(reports: Mapping[str, CheckReport]) -> None:
 
 @pytest.mark.slow
 def test_what_was_seen(reports: Mapping[str, CheckReport]) -> None:
-    """Findings name the batch, the row, and what was there instead."""
     seen = {each.id: each.seen for name in ("mixing", "sorting") for each in reports[name].findings}
 
     assert "In a batch of 2, row 0 (2.json) was answered 0.25 instead of 1.0." in seen["answers-differ"]
@@ -87,7 +81,6 @@ def test_what_was_seen(reports: Mapping[str, CheckReport]) -> None:
 
 
 def test_handler_without_faults_has_no_findings(tmp_path: Path) -> None:
-    """Inputs are made from its annotations, and all checks are done."""
     script = tmp_path / "adding.py"
     script.write_text(
         "import modelserver\n\nclass Adding(modelserver.Handler):\n"
@@ -103,7 +96,6 @@ def test_handler_without_faults_has_no_findings(tmp_path: Path) -> None:
 
 
 def test_one_that_does_not_load(tmp_path: Path) -> None:
-    """That is a finding, with the user's own line."""
     script = tmp_path / "raising.py"
     script.write_text("def handle(data, context):\n    return absent\n")
     (finding,) = examine(CheckOptions(str(script))).findings
@@ -125,7 +117,6 @@ def test_model_without_inputs_is_not_checked(tmp_path: Path) -> None:
 
 
 def test_what_is_no_model(tmp_path: Path) -> None:
-    """It cannot be checked at all."""
     (tmp_path / "notes.txt").write_text("no model")
 
     with pytest.raises(InvalidModel):

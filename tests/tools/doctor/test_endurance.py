@@ -1,5 +1,3 @@
-"""Checks of many calls."""
-
 from __future__ import annotations
 
 import math
@@ -23,7 +21,6 @@ _MB = 1 << 20
 
 
 def endured(rows: list[InputRow], calls: int = 200, **changed: Any) -> CheckReport:
-    """The chart of a model after many calls."""
     report, model = CheckReport(), Model(lambda bodies: [1 for _ in bodies])
     for name, value in changed.items():
         setattr(model, name, value)
@@ -60,14 +57,10 @@ def endured(rows: list[InputRow], calls: int = 200, **changed: Any) -> CheckRepo
 def test_steady_growth_is_a_finding(
     rows: list[InputRow], changed: dict[str, Callable[[int], Any]], seen: str | None
 ) -> None:
-    """What goes on growing is found; what fills up once, or ever slower, is not."""
     assert [each.seen for each in endured(rows, **changed).findings] == ([seen] if seen else [])
 
 
 def test_single_calls() -> None:
-    """Files that are read and networks that are built in every call, gradients and the mode of networks are
-    found once each.
-    """
     here = SourceLine("h.py", 5, "handle")
     call = Called(
         *(1, 1),

@@ -67,7 +67,6 @@ _ADDENDS = [InputRow("a", b"1", JSON), InputRow("b", b"2.5", JSON)]
 
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, CheckReport]:
-    """What is found in each of them."""
     store = tmp_path_factory.mktemp("store")
     for name, source in _SOURCES.items():
         (store / f"{name}.py").write_text(source)
@@ -127,7 +126,6 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, CheckRepor
 
 
 def table(folder: Path) -> Path:
-    """A model of scikit-learn for rows of two numbers."""
     import skops.io
     from sklearn.linear_model import LinearRegression
 
@@ -137,7 +135,6 @@ def table(folder: Path) -> Path:
 
 
 def mood(folder: Path) -> Path:
-    """The archive of the text example, hardly trained."""
     before = set(sys.modules)
     sys.path.insert(0, str(_EXAMPLES / "text"))
     try:
@@ -157,13 +154,11 @@ def mood(folder: Path) -> Path:
     "name", [*sorted(path.parent.name for path in _EXAMPLES.glob("*/README.md")), "workflow, mood"]
 )
 def test_examples_pass_the_check(name: str, reports: Mapping[str, CheckReport]) -> None:
-    """Nothing is wrong with an example, and its answers in batches were compared."""
     check(name, reports)
 
 
 @pytest.mark.parametrize("name", sorted(BUILT_IN.keys() - {"vllm_handler"}))
 def test_built_in_handlers_pass_the_check(name: str, reports: Mapping[str, CheckReport]) -> None:
-    """They have no findings, either; two of them are used by an example."""
     example = {"object_detector": "detector", "text_classifier": "text"}.get(name, name)
     check(example, reports)
 

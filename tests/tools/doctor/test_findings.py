@@ -1,5 +1,3 @@
-"""What can be found."""
-
 from __future__ import annotations
 
 import re
@@ -9,7 +7,6 @@ from modelserver.tools.doctor.findings import KINDS, Finding
 
 
 def test_kinds_say_what_to_do() -> None:
-    """Each has a level, why it matters, and what to write instead, which one of them says by itself."""
     assert {kind.level for kind in KINDS.values()} == {"error", "warning", "advice"}
     assert [name for name, kind in KINDS.items() if not kind.why.endswith(".")] == []
     assert [name for name, kind in KINDS.items() if not kind.instead] == ["batch-cost"]
@@ -17,7 +14,6 @@ def test_kinds_say_what_to_do() -> None:
 
 
 def test_the_page_lists_them() -> None:
-    """docs/check.md has each with its level."""
     page = (Path(__file__).parents[3] / "docs" / "check.md").read_text("utf-8")
     rows = dict(re.findall(r"(?m)^\| `([a-z-]+)` \| (\w+) \|", page))
 

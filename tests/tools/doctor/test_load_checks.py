@@ -1,5 +1,3 @@
-"""Checks of how a handler loads."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
@@ -23,7 +21,6 @@ if TYPE_CHECKING:
 
 
 def test_slow_unused_import_is_a_finding(tmp_path: Path) -> None:
-    """The longest imports are reported; an import that takes long and is not used is a finding."""
     (tmp_path / "h.py").write_text("import httpx\nimport json\nimport httpx as used\nused\n")
     imported = [
         Imported("httpx", 0.9, 1.2, SourceLine("h.py", 1, "<module>")),
@@ -44,7 +41,6 @@ def test_slow_unused_import_is_a_finding(tmp_path: Path) -> None:
 
 
 def test_package_missing_from_requirements_is_a_finding(tmp_path: Path) -> None:
-    """A package that is not listed is found, with the name to write; a listed one is not."""
     (tmp_path / "h.py").write_text("import sklearn\n")
     absent, other, listed = CheckReport(), CheckReport(), CheckReport()
     check_requirements(absent, tmp_path, None)
@@ -62,7 +58,6 @@ def test_package_missing_from_requirements_is_a_finding(tmp_path: Path) -> None:
 
 
 def test_network_in_training_mode_is_a_finding() -> None:
-    """The mode matters more where layers depend on it."""
     report = CheckReport(methods={"load": SourceLine("h.py", 4)})
     check_training(report, [Training("self.net", "Net", ["BatchNorm2d", "Dropout"])])
 
@@ -99,7 +94,6 @@ def handle(data, context) -> "Client":
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A model's folder."""
     (tmp_path / "handler.py").write_text(_SOURCE)
     (tmp_path / "helper.py").write_text("import handler\n")
     (tmp_path / "broken.py").write_text("def\n")
@@ -107,7 +101,6 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_imports_have_lines_and_use(folder: Path) -> None:
-    """They are those that the code cannot do without, with their lines, and whether they are used."""
     imports = {each.package: each for each in imports_of(folder)}
 
     assert imports == {
@@ -136,10 +129,8 @@ def test_imports_have_lines_and_use(folder: Path) -> None:
 def test_missing_lists_packages_that_are_not_required(
     folder: Path, requirements: str | None, absent: list[str]
 ) -> None:
-    """Neither Python's own, nor the server's and torch's, nor what is required by its name on the index."""
     assert list(missing(imports_of(folder), requirements)) == absent
 
 
 def test_names_on_the_index() -> None:
-    """Packages are installed by other names than they are imported by."""
     assert [distribution_of(name) for name in ("yaml", "unknown_one")] == ["PyYAML", "unknown_one"]

@@ -24,7 +24,6 @@ _TESTS = BLOCKS["docs/check.md: A client for tests of your own: python 1"].text
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current one, with the handler and its inputs."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "handler.py").write_text(_HANDLER)
     (tmp_path / "prices.json").write_text('{"apple": 1.5, "pear": 0.5}')
@@ -34,7 +33,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_report(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """All above the measured figures is printed word for word, but for advice, which depends on them."""
     command, _, display = _TEXT.partition("\n")
 
     assert main(command.split()[2:]) == 1
@@ -43,14 +41,12 @@ def test_the_report(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_tests(folder: Path) -> None:
-    """The test of a batch fails, until the handler keeps the order."""
     assert run(folder) == "1 failed, 2 passed"
     (folder / "handler.py").write_text(_HANDLER.replace("sorted(answers)", "answers"))
     assert run(folder) == "3 passed"
 
 
 def run(folder: Path) -> str:
-    """The last line of pytest."""
     (folder / "test_prices.py").write_text(_TESTS)
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_prices.py"],

@@ -1,5 +1,3 @@
-"""The observed model."""
-
 from __future__ import annotations
 
 import json
@@ -37,7 +35,6 @@ _ONE, _ZERO = InputRow("one", b"1", JSON), InputRow("zero", b"0", JSON)
 
 @pytest.fixture(scope="module")
 def patient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Patient]:
-    """One that ends with a zero."""
     script: Path = tmp_path_factory.mktemp("patient") / "ending.py"
     script.write_text(_SOURCE)
     with Patient(str(script), model_file=None, settings={}) as opened:
@@ -45,7 +42,6 @@ def patient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Patient]:
 
 
 def test_calls_are_seen_with_their_answers(patient: Patient) -> None:
-    """A batch is one call, once batches are allowed."""
     assert patient.loaded.methods["handle"].line == 6
     assert patient.grow(4) == 4
     outcome = patient.ask(patient.rows([_ONE], 3))
@@ -61,7 +57,6 @@ def test_calls_are_seen_with_their_answers(patient: Patient) -> None:
 
 @pytest.mark.slow
 def test_an_end_is_seen_and_waited_for(patient: Patient) -> None:
-    """The next request finds another worker, which is observed too."""
     outcome = patient.ask([_ZERO])
 
     assert outcome.ended
@@ -71,14 +66,12 @@ def test_an_end_is_seen_and_waited_for(patient: Patient) -> None:
 
 
 def test_place_is_read_from_message() -> None:
-    """The model's own line is read from an error."""
     assert place_in("KeyError: 'a' (my/h.py, line 12, in handle)") == SourceLine("my/h.py", 12, "handle")
     assert place_in("invalid syntax (h.py, line 3)") == SourceLine("h.py", 3)
     assert place_in("nothing") is None
 
 
 def test_message_is_read_from_error() -> None:
-    """An error's message, or what there is."""
     assert message_of(Answer(503, {}, b'{"message": "not\\n today"}')) == "not today"
     assert message_of(Answer(503, {}, b"[1]")) == "[1]"
 
@@ -93,7 +86,6 @@ print(json.dumps(sys.argv[1:]))
 
 
 async def test_reports_are_read_as_far_as_they_have_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The process gets a socket of its own beside the worker's, and what it sends arrives in order."""
     workers, text = ObservedWorkers(), [Reported([], 1.0, 2.0), Called(1, 1), Called(2, 2)]
     monkeypatch.setattr(
         "modelserver.tools.doctor.patient.worker_command", lambda *_: [sys.executable, "-c", _PROGRAM]

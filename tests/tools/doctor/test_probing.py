@@ -1,5 +1,3 @@
-"""The reports of an observed worker."""
-
 from __future__ import annotations
 
 import msgspec
@@ -31,11 +29,9 @@ _HERE = SourceLine("h.py", 3, "handle")
     ],
 )
 def test_reports_arrive_as_they_were_sent(report: Report) -> None:
-    """The two kinds of reports are distinguished."""
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(report), type=Report) == report
 
 
 def test_calls() -> None:
-    """One is whole with an answer for each row."""
     assert [Called(2, 2).is_whole, Called(2, 1).is_whole, Called(0, -1).is_whole] == [True, False, False]
     assert (Called(1, 1, "E: no").is_whole, Called(1, -1, "E: no").failed) == (False, True)

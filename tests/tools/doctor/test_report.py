@@ -1,5 +1,3 @@
-"""The report."""
-
 from __future__ import annotations
 
 from pathlib import Path
@@ -31,7 +29,6 @@ def sample_report() -> CheckReport:
 
 
 def test_text_report_lists_findings_and_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Findings have their line, why they matter and what to write; figures and what is left out follow."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "h.py").touch()
     text = as_text("h.py", sample_report(), tmp_path / "h.py", Style({}))
@@ -59,7 +56,6 @@ def test_text_report_lists_findings_and_figures(tmp_path: Path, monkeypatch: pyt
 
 
 def test_json_report_has_the_findings() -> None:
-    """It has the same, with the files of an archive as they are there."""
     document = as_json("m.mar", sample_report(), Path("/store/m.mar"), ok=False)
     first, second = document["findings"]
 
@@ -76,7 +72,6 @@ def test_json_report_has_the_findings() -> None:
 
 
 def test_files_are_shown_by_their_paths(tmp_path: Path) -> None:
-    """Files beside a script have their paths, and a copy of a name with dots has the script's."""
     (tmp_path / "helper.py").touch()
 
     assert display_path(SourceLine("helper.py", 1), tmp_path / "h.1.py") == str(tmp_path / "helper.py")
@@ -84,7 +79,6 @@ def test_files_are_shown_by_their_paths(tmp_path: Path) -> None:
 
 
 def test_verdict_counts_errors_and_warnings() -> None:
-    """Errors and warnings are counted, advice is not."""
     made = CheckReport()
     assert verdict(made) == "nothing is wrong"
     for line in (1, 2):

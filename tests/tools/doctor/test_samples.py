@@ -1,5 +1,3 @@
-"""The inputs of a check."""
-
 from __future__ import annotations
 
 import io
@@ -21,14 +19,12 @@ if TYPE_CHECKING:
 
 
 def model(inputs: Side | None = None, *specs: TensorSpec) -> Any:
-    """A version as far as its inputs are known."""
     return SimpleNamespace(
         annotations=None if inputs is None else Annotations(inputs), signature=Signature(specs)
     )
 
 
 def test_files_become_samples(tmp_path: Path) -> None:
-    """Files have the type of their names or the given one; a folder stands for its files."""
     for name in ("b.json", "a.png", "c"):
         (tmp_path / name).write_bytes(name.encode())
 
@@ -44,7 +40,6 @@ def test_files_become_samples(tmp_path: Path) -> None:
 
 
 def test_files_that_are_missing(tmp_path: Path) -> None:
-    """They are named."""
     with pytest.raises(ConfigError, match="absent: No such file"):
         read_samples([tmp_path / "absent"], None)
     with pytest.raises(ConfigError, match="no files"):
@@ -76,12 +71,10 @@ def test_files_that_are_missing(tmp_path: Path) -> None:
     ],
 )
 def test_json_rows_are_made_from_schema(served: Any, base: str, bodies: list[Any]) -> None:
-    """Rows fit what is known of them, and differ where they can."""
     assert [json.loads(each.body) for each in made_samples(served, base)] == bodies
 
 
 def test_tensors_are_made_from_signature() -> None:
-    """Rows for a signature have its shape; several inputs are named."""
     (first, second, _) = made_samples(model(None, TensorSpec("x", "FP32", (-1, 2, -1))), "base")
     named = made_samples(
         model(None, TensorSpec("x", "INT64", (-1,)), TensorSpec("t", "BYTES", (-1, 1))), "base"
@@ -95,7 +88,6 @@ def test_tensors_are_made_from_signature() -> None:
 
 
 def test_pictures_and_texts_are_made_for_builtin_handlers() -> None:
-    """Built-in handlers, and those that extend them, get what they take."""
     pictures = [Image.open(io.BytesIO(each.body)) for each in made_samples(model(), "image_classifier")]
     texts = made_samples(model(), "text_classifier")
     annotated = made_samples(model(Side([], "text/plain", {})), "typed.handler")
@@ -106,7 +98,6 @@ def test_pictures_and_texts_are_made_for_builtin_handlers() -> None:
 
 
 def test_bad_rows_differ_in_type() -> None:
-    """They are no such file, or JSON of another type."""
     (picture,) = bad_samples(InputRow("a", b"\x89PNG", "image/png"))
     assert (picture.content_type, picture.body[:2]) == ("image/png", b"\x00\xff")
     assert [json.loads(each.body) for each in bad_samples(InputRow("a", b"[1]", JSON))] == ["a bad row", None]

@@ -34,5 +34,4 @@ NO_ROUTE = failure(404, "Requested resource is not found, please refer to API do
 
 
 def change_of(name: str) -> Change:
-    """What the rule of this name does."""
     return next(rule.change for rule in (*RULES, *OF_THE_RUN) if rule.name == name)

@@ -56,7 +56,6 @@ def build_site(folder: Path) -> Path:
 
 
 def key_of(port: str, method: str, path: str, body: bytes) -> str:
-    """The key of a request in the recording."""
     request = readable(body) if len(body) < 200 else hashlib.sha256(body).hexdigest()
     return f"{port} {method} {path} {json.dumps(request)}"
 
@@ -81,18 +80,15 @@ def record(environment: Path) -> None:
 
 
 def _stored(answer: Response) -> Response:
-    """Whole documents of its API are not compared."""
     return masked(answer) if (answer.body or b"").startswith(b'{\n  "openapi"') else answer
 
 
 def _lists(server: ComparedServer) -> list[Probe]:
-    """Requests that list the models."""
     paths = ["/models?limit=100", *(f"/models/{version.name}/all" for version in server.versions())]
     return [Probe("", "management", "GET", path) for path in paths]
 
 
 def recorded() -> dict[str, Response]:
-    """The recorded responses by their :func:`key_of`."""
     document = json.loads(RECORDED.read_text("utf-8"))
     return {key: answer_of(answer) for key, answer in document.items()}
 

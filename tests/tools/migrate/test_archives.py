@@ -1,5 +1,3 @@
-"""What is read from the Python of archives."""
-
 from __future__ import annotations
 
 import ast
@@ -15,7 +13,6 @@ if TYPE_CHECKING:
 
 
 def test_an_archive_tells_what_it_imports_and_reads(site: Path, tmp_path: Path) -> None:
-    """Each has its place."""
     archive = read_archive("reads.mar", site.parent / "store", tmp_path)
 
     assert archive.handler == "reads.py"
@@ -24,7 +21,6 @@ def test_an_archive_tells_what_it_imports_and_reads(site: Path, tmp_path: Path) 
 
 
 def test_an_archive_that_is_not_there_is_reported(site: Path, tmp_path: Path) -> None:
-    """By its name, in the server's words."""
     with pytest.raises(MigrationError, match=r"^nowhere\.mar: Model not found"):
         read_archive("nowhere.mar", site.parent / "store", tmp_path)
 
@@ -42,7 +38,6 @@ def test_an_archive_that_is_not_there_is_reported(site: Path, tmp_path: Path) ->
     ],
 )
 def test_imports_of_ts_are_listed(code: str, names: list[str]) -> None:
-    """They are listed in all forms and places; imports of other packages are not."""
     assert [name for name, _ in ts_imports(ast.parse(code))] == names
 
 
@@ -57,5 +52,4 @@ def test_imports_of_ts_are_listed(code: str, names: list[str]) -> None:
     ],
 )
 def test_keys_of_bodies_are_listed(code: str, keys: list[str]) -> None:
-    """The list has the places where they are read."""
     assert [key for key, _ in body_keys(ast.parse(code))] == keys

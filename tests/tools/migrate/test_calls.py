@@ -1,5 +1,3 @@
-"""Requests and answers as they are sent and kept."""
-
 from __future__ import annotations
 
 import socket
@@ -13,15 +11,11 @@ from modelserver.tools.migrate.calls import Probe, Response, send
 
 @pytest.mark.parametrize("body", [b"text", "größe".encode(), b"\x00\xff", None])
 def test_answers_survive_json(body: bytes | None) -> None:
-    """With any body, and without one that is not compared."""
     answer = Response(200, "OK", {"a": "b"}, body)
     assert answer_of(answer.to_json()) == answer
 
 
 def test_response_has_what_the_server_sent() -> None:
-    """The request's method, path, headers and body are sent; names of headers in the response are in lower
-    case.
-    """
     call = Probe("", "inference", "POST", "/predictions/m", (("Content-Type", "text/plain"),), b"body")
     answer = Response(201, "Made", {"x-mine": "yes"}, b"answer")
     with playing({key_of("inference", "POST", call.path, b"body"): answer}) as urls:

@@ -1,5 +1,3 @@
-"""Rules are functions with their reason in the docstring."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
@@ -13,7 +11,6 @@ if TYPE_CHECKING:
 
 
 def test_a_rule_is_a_function_and_its_docstring() -> None:
-    """The reason is one line, however the docstring is broken; the rules keep their order."""
     rules = Rules()
 
     @rules.taking_over("whole", BETTER)
@@ -25,7 +22,6 @@ def test_a_rule_is_a_function_and_its_docstring() -> None:
 
     @rules.changing("phrase", OTHER)
     def _phrase(_call: Probe, reference: Response, ours: Response) -> Response:
-        """The phrase is ours."""
         return reference.but(reason=ours.reason)
 
     request, ours, failed = a_call("/ping"), good(1), good(0).but(status=500, reason="No")

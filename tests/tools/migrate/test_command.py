@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No server, no measuring of the machine."""
-
     def refuse(*_: object) -> object:
         raise AssertionError("nothing must be started")
 
@@ -71,7 +69,6 @@ def test_torchserve_must_be_named(site: Path) -> None:
 
 
 def test_tokens_are_read_from_torchserves_file(site: Path, tmp_path: Path) -> None:
-    """Each is sent to its own port."""
     keys = tmp_path / "key_file.json"
     keys.write_text(json.dumps({name: {"key": f"of {name}"} for name in ("inference", "management", "API")}))
 
@@ -81,7 +78,6 @@ def test_tokens_are_read_from_torchserves_file(site: Path, tmp_path: Path) -> No
 
 
 def test_both_reports_are_written(proof: Proof, tmp_path: Path) -> None:
-    """They replace those of an earlier run."""
     for _ in range(2):
         paths = command.write(tmp_path / "out", proof, {}, "config.properties")
 

@@ -1,5 +1,3 @@
-"""Which answers are the same."""
-
 from __future__ import annotations
 
 import pytest
@@ -13,7 +11,6 @@ def answer(body: bytes = b"", status: int = 200, **headers: str) -> Response:
 
 
 def test_what_differs_from_run_to_run_is_masked() -> None:
-    """Ids, times, processes, digits behind the fifth; they stay readable as JSON."""
     body = b'{\n  "pid": 77,\n  "startTime": "now",\n  "p": 0.123456789\n}'
     got = masked(answer(body, x_request_id="1", date="today"))
 
@@ -22,7 +19,6 @@ def test_what_differs_from_run_to_run_is_masked() -> None:
 
 
 def test_what_a_model_says_is_not_masked() -> None:
-    """It may say ids of its own; only that of the request is the server's."""
     one, other = (f"2f0c1d3e-0000-4000-8000-00000000000{number}" for number in (1, 2))
     body = f'{{"id": "281", "gpu": true, "found": "{one}", "request": "%s", "p": 0.12345%s}}'
     got = masked(answer((body % (other, "6789")).encode(), x_request_id=other), by_handler=True)
@@ -31,7 +27,6 @@ def test_what_a_model_says_is_not_masked() -> None:
 
 
 def test_masks_inside_texts_are_texts() -> None:
-    """Only a mask in a value's place is quoted."""
     assert unmasked(b'{"message": "a: <reason>", "pid": <pid>}') == {"message": "a: <reason>", "pid": "<pid>"}
 
 
@@ -45,12 +40,10 @@ def test_masks_inside_texts_are_texts() -> None:
     ],
 )
 def test_mismatches_are_reported_in_lines(reference: Response, ours: Response, message: list[str]) -> None:
-    """Headers that only modelserver has are none."""
     assert mismatches(reference, ours) == message
 
 
 def test_fields_that_only_modelserver_has_are_left_out() -> None:
-    """They are left out of descriptions; other bodies stay as they are."""
     body = b'[\n  {\n    "modelName": "m",\n    "batching": {}\n  }\n]\n'
 
     assert without_additions(body) == b'[\n  {\n    "modelName": "m"\n  }\n]\n'

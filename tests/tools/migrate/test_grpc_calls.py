@@ -1,5 +1,3 @@
-"""Calls over gRPC, and the form in which responses are reported."""
-
 from __future__ import annotations
 
 import json
@@ -78,14 +76,12 @@ def test_tokens_are_sent() -> None:
 
 
 def test_missing_response_has_its_reason() -> None:
-    """Nobody listens, or the server does not speak gRPC."""
     (ping, *_) = general(NOBODY)
 
     assert send(ping, ("127.0.0.1", 1)) == Response(0, "ConnectionRefusedError", {}, b"")
 
 
 def test_a_message_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cut off, or of another kind."""
     (ping, *_) = general(NOBODY)
     for body in (b"\0\0\0\0\x09x", b"\0\0", b"\0\0\0\0\x02\xff\xff", b"\x01\0\0\0\0"):
         replied = CallResult(StatusCode.OK, b"", body)
@@ -121,7 +117,6 @@ def test_recorded_messages() -> None:
 
 
 def test_whole_messages_are_sent_as_they_are() -> None:
-    """A response of the Open Inference Protocol is reported as JSON."""
     answer = message("inference.ModelInferResponse")(model_name="m", id="7").SerializeToString()
     sent: list[bytes] = []
 
@@ -142,7 +137,6 @@ def test_whole_messages_are_sent_as_they_are() -> None:
 
 
 def test_more_about_a_failure_is_explained() -> None:
-    """The exception that only modelserver names; another class is not."""
     call = Probe("", "grpc_inference", grpc_calls.METHOD, f"/{grpc_calls.INFERENCE}/Predictions")
     ours = FAILED.but(body=b"Prediction failed: KeyError [request 1]\norg.pytorch.serve.http.X")
 
@@ -151,7 +145,6 @@ def test_more_about_a_failure_is_explained() -> None:
 
 
 def test_additions_to_a_description_are_no_difference() -> None:
-    """Over gRPC the text has no line feed at its end."""
     reference = Response(200, "OK", {}, b'[\n  {\n    "modelName": "m"\n  }\n]')
     ours = reference.but(body=b'[\n  {\n    "modelName": "m",\n    "batching": {}\n  }\n]')
 

@@ -1,5 +1,3 @@
-"""How an installation is read, and how the servers are started with it."""
-
 from __future__ import annotations
 
 import stat
@@ -18,7 +16,6 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def program(tmp_path: Path) -> Path:
-    """A command called torchserve, beside a Python."""
     folder = tmp_path / "bin"
     folder.mkdir()
     for name in ("torchserve", "python"):
@@ -28,7 +25,6 @@ def program(tmp_path: Path) -> Path:
 
 
 def test_flags_of_the_command_count(tmp_path: Path) -> None:
-    """Its model store and models are the installation's; its flags are known by their long names."""
     config = tmp_path / "config.properties"
     config.write_text("job_queue_size=7\n")
     command = f"torchserve --start --ncs --model-store {tmp_path} --models m=a.mar b.mar --log-config x.xml"
@@ -57,7 +53,6 @@ def test_flags_of_the_command_count(tmp_path: Path) -> None:
 def test_what_cannot_be_read_is_reported(
     tmp_path: Path, text: str, command: str | None, error: type[Exception], message: str
 ) -> None:
-    """The error comes before anything is started."""
     config = tmp_path / "config.properties"
     config.write_text(text)
     with pytest.raises(error, match=message):
@@ -65,7 +60,6 @@ def test_what_cannot_be_read_is_reported(
 
 
 def test_both_servers_get_the_same_configuration_elsewhere(site: Path, program: Path, tmp_path: Path) -> None:
-    """On free ports, without snapshots and tokens, writing into their own folders; the rest is unchanged."""
     installation = read_installation(site, f"{program} --ts-config other --log-config mine.xml", {}, {})
     reference = launch_torchserve(installation, tmp_path / "theirs")
     ours = launch_modelserver(installation, tmp_path / "ours")
@@ -125,14 +119,12 @@ def test_model_api_is_on_beside_a_running_torchserve(site: Path, tmp_path: Path)
 
 
 def test_an_absent_program_is_reported(site: Path, tmp_path: Path) -> None:
-    """The error has its name."""
     installation = read_installation(site, "/nowhere/torchserve", {}, {})
     with pytest.raises(MigrationError, match="there is no program /nowhere/torchserve"):
         launch_torchserve(installation, tmp_path / "theirs")
 
 
 def test_only_plain_http_can_be_compared(tmp_path: Path) -> None:
-    """A TLS address of the configuration is refused; others are of the host that was named."""
     config = tmp_path / "config.properties"
     config.write_text(
         "model_store=.\nmanagement_address=http://127.0.0.1:9001\nmetrics_address=https://127.0.0.1:1\n"

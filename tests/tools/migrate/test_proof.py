@@ -1,5 +1,3 @@
-"""The requests, comparisons and conclusions of a proof."""
-
 from __future__ import annotations
 
 from dataclasses import replace
@@ -30,14 +28,12 @@ TEXT = 'inference POST /predictions/plain "The quick brown fox jumps over the la
 
 
 def changed(plan: ProofPlan, change: Callable[[Response], Response], key: str = TEXT) -> ProofPlan:
-    """Ours gives another answer."""
     assert isinstance(plan.ours, Played)
     plan.ours.answers[key] = change(plan.ours.answers[key])
     return plan
 
 
 def test_servers_that_answer_alike_are_the_same(plan: ProofPlan) -> None:
-    """Requests go to all models, over REST and gRPC, and everything is compared."""
     listener = ListedLines()
     proof = prove(plan, listener)
 
@@ -50,7 +46,6 @@ def test_servers_that_answer_alike_are_the_same(plan: ProofPlan) -> None:
 
 
 def test_equal_failures_prove_nothing(plan: ProofPlan) -> None:
-    """A model of which both answered no prediction well is named."""
     for server in (plan.reference, plan.ours):
         assert isinstance(server, Played)
         for key, answer in server.answers.items():
@@ -63,7 +58,6 @@ def test_equal_failures_prove_nothing(plan: ProofPlan) -> None:
 
 
 def test_known_differences_are_explained(plan: ProofPlan) -> None:
-    """The explanations are the names of their rules."""
     proof = prove(changed(plan, lambda answer: answer.but(reason="OK")), ListedLines())
     (result,) = [each for each in proof.compared if each.verdict != SAME]
 
@@ -72,7 +66,6 @@ def test_known_differences_are_explained(plan: ProofPlan) -> None:
 
 
 def test_other_differences_are_unknown(plan: ProofPlan) -> None:
-    """Each has a line."""
     proof = prove(changed(plan, lambda answer: answer.but(body=b"other")), ListedLines())
     (result,) = [each for each in proof.compared if each.verdict != SAME]
 
@@ -99,7 +92,6 @@ def test_an_answer_that_varies_is_not_held_against_modelserver(plan: ProofPlan) 
 
 
 def test_nothing_is_concluded_without_a_response_of_torchserve(plan: ProofPlan) -> None:
-    """Even if modelserver does not answer either; an address for metrics that is silent is left out."""
     silent = Response(0, "ConnectionRefusedError", {}, b"")
     for server in (plan.reference, plan.ours):
         assert isinstance(server, Played)
@@ -114,7 +106,6 @@ def test_nothing_is_concluded_without_a_response_of_torchserve(plan: ProofPlan) 
 
 
 def test_grpc_that_does_not_answer_is_left_out(plan: ProofPlan) -> None:
-    """Nor one that wants TLS, whose address is not known; the report says so."""
     silent = Response(0, "ConnectionRefusedError", {}, b"")
     assert isinstance(plan.reference, Played)
     plan.reference.answers.update({key: silent for key in plan.reference.answers if key.startswith("grpc_")})
@@ -127,7 +118,6 @@ def test_grpc_that_does_not_answer_is_left_out(plan: ProofPlan) -> None:
 
 
 def test_a_model_that_only_torchserve_has_is_not_explained(plan: ProofPlan) -> None:
-    """It is registered, and if that fails the reason is reported."""
     assert isinstance(plan.ours, Played)
     listed = plan.ours.answers['management GET /models?limit=100 ""']
     plan.ours.answers['management GET /models?limit=100 ""'] = listed.but(body=b'{"models": []}')
@@ -147,7 +137,6 @@ def test_a_model_that_only_torchserve_has_is_not_explained(plan: ProofPlan) -> N
 
 
 def test_workers_are_scaled_as_in_the_running_torchserve(plan: ProofPlan) -> None:
-    """Both servers then compute with the same workers."""
     key = 'management GET /models/plain/all ""'
     changed(
         plan,
@@ -187,7 +176,6 @@ def test_a_running_torchserve_is_not_changed(plan: ProofPlan, read_only: bool, l
     ],
 )
 def test_a_model_is_measured_with_its_own_requests(path: str, expected: bool) -> None:
-    """Requests of a model whose name begins alike are not used."""
     assert _predicts(Probe("", "inference", "POST", path), "m") is expected
 
 
@@ -199,12 +187,10 @@ def test_figures_are_of_both(proof: Proof) -> None:
 
 @pytest.mark.parametrize(("batch", "workers", "clients"), [(1, 0, 2), (1, 1, 2), (4, 2, 16), (64, 8, 64)])
 def test_clients_fill_the_batches_of_all_workers(batch: int, workers: int, clients: int) -> None:
-    """Twice, within bounds."""
     assert clients_for(ServedVersion("m", "1", "m.mar", ready=workers, batch_size=batch)) == clients
 
 
 def test_requests_carry_the_token_of_their_server() -> None:
-    """Requests also have their own headers and length."""
     server = ComparedServer("TorchServe", {"inference": ("h", 80)}, {"inference": "secret"})
     call = Probe("", "inference", "POST", "/predictions/m", (("X", "y"), ("Host", "other")), b"body")
 

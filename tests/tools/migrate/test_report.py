@@ -1,5 +1,3 @@
-"""What is written of a proof."""
-
 from __future__ import annotations
 
 import json
@@ -18,7 +16,6 @@ FACTS = {"processor": "a <CPU>"}
 
 
 def test_the_json_has_everything_by_stable_names(proof: Proof) -> None:
-    """These keys are documented."""
     report = json.loads(as_json(proof, FACTS, "config.properties"))
 
     assert list(report) == [
@@ -34,7 +31,6 @@ def test_the_json_has_everything_by_stable_names(proof: Proof) -> None:
 
 
 def test_the_page_needs_nothing_and_trusts_nobody(proof: Proof) -> None:
-    """No address of anything to load, no text that is taken for markup."""
     html = as_html(proof, FACTS, "config.properties")
 
     assert "<script" not in html
@@ -46,7 +42,6 @@ def test_the_page_needs_nothing_and_trusts_nobody(proof: Proof) -> None:
 
 
 def test_secrets_are_not_reported(proof: Proof) -> None:
-    """Headers that hold them have no values, in neither file."""
     result = next(each for each in proof.compared if each.what)
     headers = (("Authorization", "Bearer abc123"), ("X-Kind", "mine"))
     secret = Probe(*(getattr(result.call, name) for name in ("name", "port", "method", "path")), headers)
@@ -58,7 +53,6 @@ def test_secrets_are_not_reported(proof: Proof) -> None:
 
 
 def test_the_terminal_gets_a_few_lines(proof: Proof) -> None:
-    """Counts, what is unknown, what to change, the verdict."""
     first, *unknown, split, remove, last = summary(proof)
 
     assert first.endswith("answered the same, 1 differ as explained, 1 for unknown reasons")
@@ -69,7 +63,6 @@ def test_the_terminal_gets_a_few_lines(proof: Proof) -> None:
 
 
 def test_load_is_in_the_table_and_what_failed_says_so(proof: Proof) -> None:
-    """A figure of a load in which something failed is void."""
     good = Figure(10, 100.0, 1.0, 2.0, 3.0, clients=1)
     bad = Figure(0, 0.0, 0.0, 0.0, 0.0, clients=8, failures={"status 503": 3})
     proof.measured.append(LoadFigures("plain", "a text", "TorchServe", good, bad))

@@ -1,5 +1,3 @@
-"""Where requests come from."""
-
 from __future__ import annotations
 
 import json
@@ -37,7 +35,6 @@ def test_built_in_requests_change_nothing() -> None:
 
 
 def test_versions_share_the_requests_without_a_version() -> None:
-    """These are sent once, in the order in which they were written."""
     other = Subject(ServedVersion("m 1", "2.0", "m.mar"), Archive("m.mar", ""))
     calls = requests_of("builtin", [Subject(VERSION, Archive("m.mar", "")), other], None)
     paths = [call.path for call in calls if call.method == "GET"]
@@ -56,7 +53,6 @@ def test_versions_share_the_requests_without_a_version() -> None:
     ],
 )
 def test_inputs_are_chosen_by_handler(handler: str, types: list[str]) -> None:
-    """One of the user's own gets one of each kind."""
     assert [kind for _, kind, _ in inputs(handler)] == types
 
 
@@ -67,7 +63,6 @@ def test_inputs_are_chosen_by_handler(handler: str, types: list[str]) -> None:
 def test_protocols_are_asked_where_they_are_used(
     envelope: str | None, places: dict[str, str], protocols: set[str]
 ) -> None:
-    """By the configured envelope, or by what the handler reads."""
     posted = {
         call.path.split("/")[1] for call in built_in(envelope=envelope, **places) if call.method == "POST"
     }
@@ -99,7 +94,6 @@ def test_the_picture_is_one() -> None:
     ],
 )
 def test_what_changes_the_state_of_a_server(method: str, path: str, expected: bool) -> None:
-    """Registrations, scaling, new tokens; not inference."""
     assert changes_state(Probe("", "management", method, path)) is expected
 
 
@@ -107,7 +101,6 @@ def test_what_changes_the_state_of_a_server(method: str, path: str, expected: bo
 
 
 def test_files_are_posted_to_the_model_of_their_folder(tmp_path: Path) -> None:
-    """With the content type of their extension; what the index names is sent as it says."""
     for name, text in (("m/a.json", "[1]"), ("m/b", "raw"), ("m/c.txt", "v1"), ("README.md", "no request")):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
@@ -150,7 +143,6 @@ def test_files_are_posted_to_the_model_of_their_folder(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_wrong_with_an_index_is_reported(tmp_path: Path, index: str, message: str) -> None:
-    """The error has the number of the request."""
     (tmp_path / "requests.json").write_text(index)
     with pytest.raises(MigrationError, match=message):
         in_folder(tmp_path)
@@ -158,7 +150,6 @@ def test_what_is_wrong_with_an_index_is_reported(tmp_path: Path, index: str, mes
 
 @pytest.mark.parametrize("source", ["nowhere", __file__])
 def test_other_sources_are_refused(source: str) -> None:
-    """A wrong word, a folder and a file that is no recording are refused."""
     with pytest.raises(MigrationError, match="builtin, a folder or a recording"):
         requests_of(source, [], None)
 
@@ -167,7 +158,6 @@ def test_other_sources_are_refused(source: str) -> None:
 
 
 def test_recorded_requests_are_sent_as_they_came(tmp_path: Path) -> None:
-    """With method, path, headers and body, but for the headers of the connection."""
     path = tmp_path / "traffic.msr"
     headers = [(b"A", b"b"), (b"Content-Length", b"1")]
     with path.open("wb", buffering=0) as file:
@@ -184,9 +174,6 @@ def test_recorded_requests_are_sent_as_they_came(tmp_path: Path) -> None:
 
 
 def test_a_recording_that_was_cut_off(tmp_path: Path) -> None:
-    """The requests before the cut are sent, and the cut is reported; without a request there is
-    nothing to compare.
-    """
     path = tmp_path / "traffic.msr"
     call = Recorded(1, 0, 1, b"GET", "/ping", "", None, [], b"", 200, "", b"", b"", 0, True)
     with path.open("wb", buffering=0) as file:

@@ -1,5 +1,3 @@
-"""The rules explain what is different, from a request and its answers alone, and nothing else."""
-
 from __future__ import annotations
 
 import re
@@ -116,7 +114,6 @@ def test_the_fewest_rules_are_named() -> None:
 def test_rule_takes_over_a_known_difference(
     rule: str, call: Probe, reference: Response, ours: Response
 ) -> None:
-    """The body is ours then."""
     assert change_of(rule)(call, reference, ours).body == ours.body
 
 

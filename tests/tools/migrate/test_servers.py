@@ -1,5 +1,3 @@
-"""Servers that are found, started and ended."""
-
 from __future__ import annotations
 
 import os
@@ -32,7 +30,6 @@ def addresses(urls: dict[str, str]) -> dict[Port, tuple[str, int]]:
 
 
 def test_versions_are_read_from_descriptions() -> None:
-    """They have the fields that the comparison needs; this process is the one that listens."""
     with playing(recorded()) as urls:
         server = running_server("TorchServe", addresses(urls), {})
         result = server.versions()
@@ -59,12 +56,10 @@ def test_versions_are_read_from_descriptions() -> None:
 def test_version_is_settled_when_workers_are_ready_or_failed(
     described: dict[str, object], settled: bool
 ) -> None:
-    """When they have their workers, or have failed."""
     assert ServedVersion.of({"modelName": "m", "modelVersion": "1", **described}).settled is settled
 
 
 def test_server_that_requires_tokens_is_reported() -> None:
-    """The error has its response and the flag that helps."""
     refused = Response(400, "Bad Request", {}, b'{"message": "Token Authentication failed."}')
     answers = {'management GET /models?limit=100 ""': refused, 'management GET /models ""': refused}
     with (
@@ -75,7 +70,6 @@ def test_server_that_requires_tokens_is_reported() -> None:
 
 
 def test_a_server_that_is_not_there_is_reported() -> None:
-    """The error has its address."""
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         port = closed.getsockname()[1]
@@ -87,7 +81,6 @@ def test_a_server_that_is_not_there_is_reported() -> None:
 
 @pytest.mark.parametrize("body", [b"<html>not TorchServe</html>" + b" " * 999, b"{}", b"[1]"])
 def test_a_server_of_another_kind_is_reported(body: bytes) -> None:
-    """The error has the beginning of its response."""
     page = Response(200, "OK", {}, body)
     answers = {'management GET /models?limit=100 ""': page, 'management GET /models ""': page}
     with playing(answers) as urls, pytest.raises(MigrationError) as refused:
@@ -97,14 +90,12 @@ def test_a_server_of_another_kind_is_reported(body: bytes) -> None:
 
 
 def test_another_port_than_that_of_inference_is_reported() -> None:
-    """The error comes before requests are sent there in vain."""
     answers = {'management GET /models?limit=100 ""': Response(200, "OK", {}, b'{"models": []}')}
     with playing(answers) as urls, pytest.raises(MigrationError, match=r"inference address: .*/ping: 404"):
         running_server("TorchServe", addresses(urls), {})
 
 
 def test_tokens_are_for_their_port_unless_the_request_has_one() -> None:
-    """They stand in no text of the server."""
     server = ComparedServer("TorchServe", {}, {"inference": "secret"})
 
     assert server.headers(Probe("", "inference", "GET", "/")) == (("Authorization", "Bearer secret"),)
@@ -115,7 +106,6 @@ def test_tokens_are_for_their_port_unless_the_request_has_one() -> None:
 
 
 def test_nobody_listens_on_a_free_port() -> None:
-    """Then there is no process."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         assert listener(free.getsockname()[1]) is None
@@ -129,7 +119,6 @@ def launch(folder: Path, script: str, **more: Any) -> Launch:
 
 
 def test_a_program_that_ends_is_reported_with_its_last_output(tmp_path: Path) -> None:
-    """A program that cannot be run is reported too."""
     with (
         pytest.raises(MigrationError, match=r"It does not start:\n.*no such thing"),
         started(launch(tmp_path, "echo no such thing; exit 1")),
@@ -146,7 +135,6 @@ def test_a_program_that_ends_is_reported_with_its_last_output(tmp_path: Path) ->
 def test_nothing_is_left_of_what_was_started(
     tmp_path: Path, whole: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Child processes end as well, by themselves or not."""
     monkeypatch.setattr(ComparedServer, "ask", lambda *_: Response(200, "OK", {}, b'{"models": []}'))
     with started(
         launch(tmp_path, "sleep 60 & echo ready; sleep 60", started_line="ready", whole=whole)

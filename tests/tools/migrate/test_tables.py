@@ -14,7 +14,6 @@ def test_every_key_of_torchserve_is_accepted() -> None:
 
 
 def test_every_flag_of_torchserve_is_accepted() -> None:
-    """The parser knows each, and the page refuses none."""
     known = {option for action in build_parser()._actions for option in action.option_strings}
 
     assert [flag for flag in tables.FLAGS if flag not in known] == []

@@ -62,7 +62,6 @@ def test_the_table_has_every_name_of_the_reference() -> None:
 
 
 def test_remarks_are_of_offered_names() -> None:
-    """No remark is about a name that is not there, none about one that is left out is about one that is."""
     there = set(offered())
 
     assert set(REMARKS) - there == set()
@@ -71,5 +70,4 @@ def test_remarks_are_of_offered_names() -> None:
 
 
 def test_the_document_is_current() -> None:
-    """docs/ts-names.md is what the program prints."""
     assert (ROOT / "docs" / "ts-names.md").read_text(encoding="utf-8") == document()

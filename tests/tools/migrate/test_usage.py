@@ -1,5 +1,3 @@
-"""What an installation uses, and what to change."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
@@ -17,7 +15,6 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
-    """A configuration with settings of every state."""
     file = tmp_path / "config.properties"
     file.write_text(
         "model_store=.\nnumber_of_netty_threads=4\nipex_enable=true\nbatch_policy=window\nnonsense=1\n"
@@ -45,7 +42,6 @@ def test_keys_have_the_states_of_the_guide(config: Path) -> None:
 
 
 def test_settings_without_effect_are_removed_by_a_command(config: Path) -> None:
-    """Nothing else is removed; the last advice is the start."""
     installation = read(config)
     remove, start = advice_on(installation, usage_of(installation, [], []), [])
 
@@ -77,7 +73,6 @@ def test_endpoints_are_counted(config: Path) -> None:
 
 
 def test_flags_handlers_and_names_have_their_states(config: Path) -> None:
-    """What is not offered, or without effect, becomes advice."""
     names = {
         "ts.context.Context": "h.py, line 1",
         "ts.service.Context": "h.py, line 2",
@@ -123,7 +118,6 @@ def test_flags_handlers_and_names_have_their_states(config: Path) -> None:
 def test_handlers_that_read_instances_get_whole_bodies(
     config: Path, setting: str, yaml: str | None, advised: bool
 ) -> None:
-    """There is no advice if they get them already."""
     config.write_text(f"model_store=.\n{setting}")
     installation = read(config)
     archives = [Archive("a.mar", "h.py", places={"instances": "h.py, line 9"}, config_text=yaml)]

@@ -17,7 +17,6 @@ URL = "http://127.0.0.1:9"
 
 @pytest.fixture
 def traffic(tmp_path, make_call):
-    """A recording of one call."""
     path = tmp_path / "traffic.msr"
     with path.open("wb", buffering=0) as output:
         Writer(output).write(pack([make_call(), Ended("interrupted")]))
@@ -25,7 +24,6 @@ def traffic(tmp_path, make_call):
 
 
 def test_speed_is_positive_number_or_max() -> None:
-    """Positive numbers, and as fast as possible."""
     assert (read_speed("1"), read_speed("0.5"), read_speed("max")) == (1.0, 0.5, None)
     for wrong in ("0", "-1", "fast", "nan", "inf"):
         with pytest.raises(ConfigError, match="--speed"):
@@ -70,7 +68,6 @@ def test_a_server_that_is_not_there(traffic, capsys) -> None:
 
 @pytest.mark.parametrize(("speed", "times"), [("1", [0.0, 0.4]), ("2", [0.0, 0.2]), ("max", None)])
 def test_gaps_are_scaled_by_speed(tmp_path, make_call, monkeypatch, speed, times) -> None:
-    """Requests are sent as far apart as they were recorded, or closer by that factor."""
     path = tmp_path / "traffic.msr"
     with path.open("wb", buffering=0) as output:
         calls = make_call(at=7), make_call(at=400_000_007)
@@ -96,7 +93,6 @@ def test_what_is_compared(make_call) -> None:
 
 
 def test_incomplete_recording_is_reported() -> None:
-    """Missing parts are reported before anything is sent."""
     cut = notices(Recording(None, [], Lost(3), "", "it was cut off in the middle"))
     killed = notices(Recording(None, [], Lost(), "", ""))
 

@@ -1,5 +1,3 @@
-"""Answers compared with recorded ones."""
-
 from __future__ import annotations
 
 import json
@@ -17,13 +15,11 @@ from modelserver.tools.replay.comparison import body_of, difference, document_of
 
 
 def compared(make_call, then: bytes, now: bytes, **changes) -> str:
-    """The difference of two bodies."""
     call = make_call(answer=then, **changes)
     return difference(call, TimedResponse(0, 0, 200, b"", now), Tolerance(1e-3))
 
 
 def test_status_and_fault_are_compared_first(make_call) -> None:
-    """Come before the bodies."""
     call = make_call()
 
     assert difference(call, TimedResponse(0, 0, 200, b"", b"answer"), Tolerance()) == ""
@@ -50,13 +46,11 @@ def test_status_and_fault_are_compared_first(make_call) -> None:
     ],
 )
 def test_bodies_are_compared_by_value(make_call, then, now, text) -> None:
-    """JSON is compared by value, numbers within the tolerance, anything else byte by byte."""
     assert compared(make_call, then, now) == text
 
 
 @pytest.mark.parametrize("depth", [100, 700, 100_000])
 def test_deep_json_is_compared(make_call, depth) -> None:
-    """Differs, in short, whether or not the interpreter can walk through it."""
     deep = b"[" * depth + b"%d" + b"]" * depth
 
     text = compared(make_call, deep % 1, deep % 2)
@@ -76,7 +70,6 @@ def test_deep_json_is_compared(make_call, depth) -> None:
     ],
 )
 def test_datatypes_are_compared_exactly(make_call, datatype, then, now, text) -> None:
-    """Without a tolerance values are compared exactly, also integers with equal floats."""
     parameters = {"binary_data_size": len(then)}
     output = {"name": "y", "datatype": datatype, "shape": [1], "parameters": parameters}
     head = json.dumps({"outputs": [output]}).encode()
@@ -88,12 +81,10 @@ def test_datatypes_are_compared_exactly(make_call, datatype, then, now, text) ->
 
 
 def test_an_answer_to_head(make_call) -> None:
-    """Has no body, though one was made when it was recorded."""
     assert compared(make_call, b"recorded", b"", method=b"HEAD") == ""
 
 
 def test_ids_of_the_open_inference_protocol(make_call) -> None:
-    """The client's must come back; the server makes up another one each time."""
     path = "/v2/models/m/infer"
     text = compared(make_call, b'{"id": "mine"}', b'{"id": "other"}', target=path, body=b'{"id": "mine"}')
 
@@ -102,7 +93,6 @@ def test_ids_of_the_open_inference_protocol(make_call) -> None:
 
 
 def test_binary_tensors_are_compared_within_tolerance(make_call) -> None:
-    """Numbers after the JSON are compared within the tolerance, texts byte by byte."""
     outputs = [
         {"name": "y", "datatype": "FP32", "shape": [2], "parameters": {"binary_data_size": 8}},
         {"name": "t", "datatype": "BYTES", "shape": [1], "parameters": {"binary_data_size": 5}},
@@ -130,12 +120,10 @@ _Infer, _Inferred = message("inference.ModelInferRequest"), message("inference.M
 
 
 def predicted(*parts: bytes) -> bytes:
-    """An answer in so many messages."""
     return b"".join(message_framed(_Predicted(prediction=part).SerializeToString()) for part in parts)
 
 
 def inferred(*numbers: float, named: str = "1") -> bytes:
-    """An answer with a tensor of these numbers."""
     answer = _Inferred(
         model_name="m", id=named, raw_output_contents=[struct.pack(f"<{len(numbers)}f", *numbers)]
     )
@@ -144,7 +132,6 @@ def inferred(*numbers: float, named: str = "1") -> bytes:
 
 
 def answered(body: bytes, code: int = 0, status: int = 200) -> TimedResponse:
-    """An answer of now."""
     return TimedResponse(0.0, 0.0, status, lines_of_call(code), body)
 
 
@@ -160,7 +147,6 @@ def answered(body: bytes, code: int = 0, status: int = 200) -> TimedResponse:
     ],
 )
 def test_answers_are_compared_by_their_content(make_call, target, then, now, how) -> None:
-    """Numbers within the tolerance, however many messages they came in; not the ids that the server makes."""
     body = _Infer(model_name="m").SerializeToString() if target == INFER else b""
     call = make_call(method=b"gRPC", target=target, body=body, answer=then, lines=lines_of_call(0))
 
@@ -168,7 +154,6 @@ def test_answers_are_compared_by_their_content(make_call, target, then, now, how
 
 
 def test_statuses_are_those_of_grpc(make_call) -> None:
-    """Two codes that are one status of HTTP differ; ids of requests in texts do not count."""
     notices = b"later [request 1]\nclass"
     call = make_call(
         method=b"gRPC", target=PREDICTIONS, answer=notices, status=500, lines=lines_of_call(13)
@@ -181,7 +166,6 @@ def test_statuses_are_those_of_grpc(make_call) -> None:
 
 
 def test_the_clients_own_id_counts(make_call) -> None:
-    """An answer repeats it."""
     named, plain = (_Infer(model_name="m", id=each).SerializeToString() for each in ("7", ""))
     calls = [make_call(method=b"gRPC", target=INFER, body=body) for body in (named, plain, b"\xff")]
 
@@ -190,7 +174,6 @@ def test_the_clients_own_id_counts(make_call) -> None:
 
 
 def test_what_cannot_be_read(make_call) -> None:
-    """Such a body is compared as bytes."""
     call = make_call(method=b"gRPC", target=INFER)
 
     assert body_of(call, b"\0\0\0\0\x09x") == b"\0\0\0\0\x09x"

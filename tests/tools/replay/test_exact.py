@@ -1,5 +1,3 @@
-"""The recorded batches, sent again to a model in a worker."""
-
 from __future__ import annotations
 
 import json
@@ -19,7 +17,6 @@ from modelserver.tools.replay.sender import TimedResponse
 
 
 def heads(batch: str, size: int) -> bytes:
-    """Header lines of an answer."""
     return b"x-batch-id: %b\r\nx-batch-size: %d\r\nserver-timing: queue;dur=1" % (batch.encode(), size)
 
 
@@ -34,14 +31,11 @@ def store(tmp_path_factory):
 
 @pytest.fixture
 def settings_of(store, tmp_path):
-    """Settings with the store."""
     return lambda **flags: load_settings({"model_store": str(store), **flags}, {}, tmp_path)
 
 
 @pytest.fixture
 def queued_call(make_call):
-    """A call with a JSON body, of a batch."""
-
     def make(number, body, batch, size, model="neighbours", **changes):
         return make_call(
             **{
@@ -81,7 +75,6 @@ def test_batches_are_ordered_as_they_were_queued(make_call) -> None:
     ],
 )
 def test_batch_difference_is_described(make_call, answers, difference) -> None:
-    """It is the recorded one if all answers tell the same batch, of the same size."""
     sent = [TimedResponse(0, 0, 200, lines) for lines in answers]
     batch = RecordedBatch(2, [make_call(), make_call()], sent)
     replayed = Replayed([batch], 1)
@@ -94,7 +87,6 @@ def test_batch_difference_is_described(make_call, answers, difference) -> None:
 
 
 async def test_archive_is_taken_from_settings_or_store(settings_of) -> None:
-    """As the settings name them, then by their names in the store; otherwise the message says what to do."""
     plain = settings_of().settings
     named = settings_of(load_models="other=rows.mar").settings
 
@@ -109,9 +101,6 @@ async def test_archive_is_taken_from_settings_or_store(settings_of) -> None:
 
 
 def test_batches_are_sent_as_they_were(settings_of, queued_call) -> None:
-    """Rows keep their order and batch, with any order of the file and any duration of a body;
-    requests of each model are separate.
-    """
     large = "x" * (1 << 20)
     calls = [
         queued_call(5, b"3", "b", 3),
@@ -138,7 +127,6 @@ def test_batches_are_sent_as_they_were(settings_of, queued_call) -> None:
 
 
 def test_a_batch_that_ends_its_worker(tmp_path, queued_call) -> None:
-    """It does so again, and the next batch has a new worker."""
     crashing = tmp_path / "crashing.py"
     crashing.write_text(
         "import os\n\ndef handle(data, context):\n"
@@ -158,7 +146,6 @@ def test_a_batch_that_ends_its_worker(tmp_path, queued_call) -> None:
 
 
 def test_a_batch_that_cannot_be_made_again(settings_of, queued_call) -> None:
-    """Instances that were not recorded are reported."""
     replayed = replay_exactly([queued_call(1, b"1", "a", 4)], settings_of())
 
     assert not replayed.exact
@@ -168,7 +155,6 @@ def test_a_batch_that_cannot_be_made_again(settings_of, queued_call) -> None:
 
 
 def test_a_model_that_does_not_load(tmp_path, queued_call) -> None:
-    """The report has the error of loading."""
     broken = tmp_path / "broken.py"
     broken.write_text("def handle(data, context)\n    return data\n")
     build_archive(ArchiveConfig("broken", str(broken), "1.0", export_path=tmp_path))
@@ -186,7 +172,6 @@ def test_a_model_that_does_not_load(tmp_path, queued_call) -> None:
     ],
 )
 def test_flag_without_effect_is_refused(flags, text, capsys) -> None:
-    """A flag without effect is refused."""
     assert main(["traffic.msr", *flags]) == 2
     assert text in capsys.readouterr().err
 
@@ -206,13 +191,11 @@ def settings(tmp_path):
 
 
 def predict(model, **data):
-    """The message of a prediction."""
     request = message("org.pytorch.serve.grpc.inference.PredictionsRequest")(model_name=model, input=data)
     return request.SerializeToString()
 
 
 def test_calls_of_each_method(settings, make_call) -> None:
-    """Each with its answer, or its failure; a message that cannot be read is one."""
     tensors = message("inference.ModelInferRequest")(model_name="mirror", raw_input_contents=[bytes(8)])
     tensors.inputs.add(name="x", datatype="FP32", shape=[1, 2])
     request = [

@@ -43,7 +43,6 @@ def serve():
 
 
 def test_what_the_server_sends_is_kept(serve, tmp_path, make_call, capsys) -> None:
-    """Calls and losses are reported at the end; only the owner can read the file."""
     url = serve(200, framed(pack([])) + framed(pack([make_call(), Lost(2)])) + framed(pack([Ended("over")])))
     out = tmp_path / "a.msr"
 
@@ -64,8 +63,6 @@ def test_a_server_that_ends(serve, tmp_path, make_call, capsys) -> None:
 
 
 def test_a_disk_that_is_full_from_the_start(serve, tmp_path, capsys, monkeypatch) -> None:
-    """The error names the file, of which nothing is left."""
-
     def refuse(_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -102,7 +99,6 @@ def test_a_device_stays_as_it_is(serve, capsys) -> None:
     ],
 )
 def test_refusal_is_reported_with_hint(serve, tmp_path, capsys, status, body, message) -> None:
-    """Refusals have a hint, and leave no file."""
     assert main(["--out", str(tmp_path / "a.msr"), "--management", serve(status, body)]) == 1
     assert message in capsys.readouterr().err
     assert not (tmp_path / "a.msr").exists()
@@ -120,7 +116,6 @@ def test_refusal_is_reported_with_hint(serve, tmp_path, capsys, status, body, me
     ],
 )
 def test_bad_command_lines_are_refused(tmp_path, capsys, flags, message) -> None:
-    """They are refused before a request is sent."""
     out = tmp_path / "a.msr"
 
     assert main(["--out", str(out), "--management", "http://127.0.0.1:9", *flags]) == 2
@@ -129,7 +124,6 @@ def test_bad_command_lines_are_refused(tmp_path, capsys, flags, message) -> None
 
 
 def test_files_that_exist(serve, tmp_path, capsys) -> None:
-    """Files are overwritten only with a flag, and folders never."""
     url = serve(200, framed(pack([Ended("over")])))
     assert main(["--out", str(tmp_path), "--force", "--management", url]) == 2
     assert f"Is a directory: '{tmp_path}'" in capsys.readouterr().err

@@ -1,5 +1,3 @@
-"""Figures side by side."""
-
 from __future__ import annotations
 
 from modelserver.tools.replay.report import Differences, ReplaySide, page, text_report
@@ -7,7 +5,6 @@ from modelserver.tools.replay.sender import TimedResponse
 
 
 def sides(make_call) -> tuple[ReplaySide, ReplaySide]:
-    """Of two requests, one of which failed now."""
     calls = [make_call(at=0, took=2_000_000), make_call(at=98_000_000, took=2_000_000)]
     lines = b"server-timing: queue;dur=3.0, inference;dur=4.0\r\n"
     answers = [TimedResponse(0.0, 0.008, 200, lines), TimedResponse(0.1, 0.1, 503)]
@@ -15,7 +12,6 @@ def sides(make_call) -> tuple[ReplaySide, ReplaySide]:
 
 
 def test_table_compares_latencies_and_errors(make_call) -> None:
-    """Latencies are those of good answers; errors are counted by status."""
     lines = text_report(*sides(make_call), None).splitlines()
     rows = {line[:16].strip(): line[16:].split() for line in lines}
 
@@ -30,7 +26,6 @@ def test_table_compares_latencies_and_errors(make_call) -> None:
 
 
 def test_without_a_good_answer(make_call) -> None:
-    """There are no latencies, and no plot."""
     bad = ReplaySide.replayed([TimedResponse(0, 0, fault="cannot connect")])
     text = text_report(bad, bad, Differences(1, [(make_call(), "cannot connect")]))
 
@@ -40,7 +35,6 @@ def test_without_a_good_answer(make_call) -> None:
 
 
 def test_many_differences_are_cut(make_call) -> None:
-    """The first ones are shown, the others counted."""
     then, now = sides(make_call)
     text = text_report(then, now, Differences(30, [(make_call(), f"no. {n}") for n in range(25)]))
 
@@ -48,7 +42,6 @@ def test_many_differences_are_cut(make_call) -> None:
 
 
 def test_page_has_curves_and_escapes_text(make_call) -> None:
-    """Has both curves and the table; what comes from outside is escaped."""
     then, now = sides(make_call)
     text = page("<b>.msr", then, now, Differences(1, [(make_call(), "<script>")]))
 

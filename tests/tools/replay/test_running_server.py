@@ -1,5 +1,3 @@
-"""Where the running server is."""
-
 from __future__ import annotations
 
 import os
@@ -28,7 +26,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_running_server_is_read_from_pid_file(folder, monkeypatch) -> None:
-    """Its folder, and the configuration file of its command line, which may be relative."""
     line = ["python", "-m", "modelserver", "--start", "--ts-config", "my.properties"]
     monkeypatch.setattr(running_server, "running_server", lambda _: os.getpid())
     monkeypatch.setattr(psutil.Process, "cwd", lambda _: str(folder))
@@ -42,15 +39,11 @@ def test_running_server_is_read_from_pid_file(folder, monkeypatch) -> None:
 
 
 def test_without_server_settings_apply(folder) -> None:
-    """The file that is named counts, or the defaults."""
     assert management_url(folder / "my.properties", None) == "http://127.0.0.1:9081"
     assert management_url(None, None) == "http://127.0.0.1:8081"
 
 
 def test_token_is_taken_from_file_environment_or_key_file(folder, monkeypatch) -> None:
-    """From the file that is named, the environment, or the server's folder, but that one is sent to no other
-    machine.
-    """
     running, here = RunningServer(folder, None), "http://127.0.0.1:8081"
     (folder / "own.json").write_text('{"management": "chosen-by-me"}')
 

@@ -1,5 +1,3 @@
-"""Recorded requests that are sent again."""
-
 from __future__ import annotations
 
 import asyncio
@@ -28,8 +26,6 @@ OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nX-Batch-Id: b\r\nx-batch-size: 3\
 
 
 async def test_requests_are_sent_when_they_are_due(make_call) -> None:
-    """A request that waits for an answer does not hold up the next; latency counts from the due time."""
-
     async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:
             await reader.readuntil(b"\r\n\r\n")
@@ -47,7 +43,6 @@ async def test_requests_are_sent_when_they_are_due(make_call) -> None:
 
 
 async def test_request_without_answer_has_a_fault(make_call) -> None:
-    """With the time that it was waited for."""
     async with listening(answering(b"", b"")) as port:
         destination = Destination("127.0.0.1", port)
         answers = await send(destination, [make_call(body=b"")] * 3, None, connections=2, patience=0.3)
@@ -57,7 +52,6 @@ async def test_request_without_answer_has_a_fault(make_call) -> None:
 
 
 def test_request_has_recorded_and_added_headers(make_call) -> None:
-    """Recorded headers come first, those given next; length and host are those of now."""
     destination = Destination.of("http://[::1]:80/prefix/", [("authorization", "Bearer x")], None)
 
     assert destination.request(make_call(target="/p?q=1", body=b"abc")) == (
@@ -68,13 +62,11 @@ def test_request_has_recorded_and_added_headers(make_call) -> None:
 
 @pytest.mark.parametrize("url", ["localhost:80", "ftp://x", "http://x:99999", "http://x?y=1", "http://"])
 def test_unusable_url_is_refused(url) -> None:
-    """Are refused."""
     with pytest.raises(ConfigError, match="--to="):
         Destination.of(url, [], None)
 
 
 def test_file_without_certificates_is_refused(tmp_path) -> None:
-    """A file without certificates is refused."""
     with pytest.raises(ConfigError, match="--ca-file="):
         Destination.of("https://x", [], str(tmp_path / "none.pem"))
 
@@ -98,7 +90,6 @@ class Mirror(grpc.GenericRpcHandler):
 
 @contextlib.contextmanager
 def served(credentials: grpc.ServerCredentials | None = None) -> Iterator[tuple[Mirror, int]]:
-    """The library's server on a port of its own."""
     mirror = Mirror()
     server = grpc.server(ThreadPoolExecutor(4), [mirror])
     if credentials is None:
@@ -112,12 +103,10 @@ def served(credentials: grpc.ServerCredentials | None = None) -> Iterator[tuple[
 
 @pytest.fixture
 def call(make_call):
-    """A call of a method."""
     return lambda method="/mirror", **more: make_call(method=b"gRPC", target=method, **more)
 
 
 async def test_calls_are_sent_when_they_are_due(call) -> None:
-    """A call that waits for an answer does not hold up the next; latency counts from the due time."""
     with served() as (_, port):
         destination = Destination.of_grpc(f"http://127.0.0.1:{port}", [], None)
         many = await send_grpc(destination, [call()] * 3, [0.0, 0.05, 0.1], connections=10, patience=10.0)
@@ -130,7 +119,6 @@ async def test_calls_are_sent_when_they_are_due(call) -> None:
 
 
 async def test_metadata_are_sent_and_failures_have_code_and_text(call) -> None:
-    """Recorded metadata, also binary ones, and those that are added; a failure has its code and text."""
     with served() as (mirror, port):
         destination = Destination.of_grpc(f"http://localhost:{port}", [("Authorization", "Bearer x")], None)
         calls = [call("/refuse", headers=[(b"x-mark", b"1"), (b"x-trace-bin", b"\0\xff")])]
@@ -146,7 +134,6 @@ async def test_metadata_are_sent_and_failures_have_code_and_text(call) -> None:
 
 
 async def test_tls_server_needs_trusted_certificate(call, tmp_path) -> None:
-    """With the authorities that are given; another certificate is refused."""
     made = make_certificate(["localhost"])
     with served(grpc.ssl_server_credentials([(made.key, made.chain)])) as (_, port):
         file = tmp_path / "ca.pem"
@@ -163,8 +150,6 @@ async def test_tls_server_needs_trusted_certificate(call, tmp_path) -> None:
 
 
 async def test_grpc_call_without_answer_has_a_fault(call) -> None:
-    """Nobody listens, a server that says nothing, one that hangs up, and one that speaks something else."""
-
     async def ask(port: int) -> TimedResponse:
         destination = Destination("127.0.0.1", port)
         (answer,) = await send_grpc(destination, [call()], None, connections=1, patience=0.3)
@@ -190,7 +175,6 @@ async def test_grpc_call_without_answer_has_a_fault(call) -> None:
 
 
 async def test_an_interruption_ends_all(call) -> None:
-    """Threads that wait for an answer do not hold it up."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         destination = Destination("127.0.0.1", silent.getsockname()[1])
         sending = asyncio.ensure_future(

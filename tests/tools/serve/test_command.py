@@ -1,5 +1,3 @@
-"""The command, apart from serving."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
@@ -20,7 +18,6 @@ def test_a_mistake_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_bad_setting_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
-    """The configuration that was named counts, with its mistakes."""
     (tmp_path / "handler.py").write_text("")
     (tmp_path / "mine.properties").write_text("job_queue_size=many\n")
     monkeypatch.chdir(tmp_path)
@@ -30,7 +27,6 @@ def test_bad_setting_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_port_in_use() -> None:
-    """The message names it, and how to choose another; other problems stay as they are."""
     message = "Cannot listen on management_address=http://127.0.0.1:8081: Address already in use"
 
     assert advised(message).startswith("Port 8081, for management, is in use by another program")

@@ -1,5 +1,3 @@
-"""What the command prints."""
-
 from __future__ import annotations
 
 import logging
@@ -19,16 +17,12 @@ from modelserver.tools.serve.console import RED, Lines, Style
 def test_colours_need_a_terminal(
     terminal: bool, environ: dict[str, str], coloured: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only on a terminal that has and wants them."""
     monkeypatch.setattr("sys.stdout.isatty", lambda: terminal)
 
     assert Style(environ)("text", RED) == ("\x1b[31mtext\x1b[0m" if coloured else "text")
 
 
 def test_model_lines_name_the_worker(capsys: pytest.CaptureFixture[str]) -> None:
-    """They begin with its name; copies of the script's folder are shown as the folder, and control
-    characters are not passed on.
-    """
     lines = Lines(Path("/home/me"))
     copy = os.path.join(tempfile.gettempdir(), f"modelserver-{os.getpid()}-abc", "0" * 32, "handler.py")
     logger = logging.getLogger("modelserver.model")
@@ -44,7 +38,6 @@ def test_model_lines_name_the_worker(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_server_lines_have_a_level(capsys: pytest.CaptureFixture[str]) -> None:
-    """Warnings and errors are printed; outcomes and requests are not printed twice."""
     lines = Lines()
     logging.getLogger("modelserver.server").info("detail")
     logging.getLogger("modelserver.server").warning("odd")

@@ -1,5 +1,3 @@
-"""What is imported before it is known what a server will load."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
@@ -33,7 +31,6 @@ def test_imports_of_script_are_known_before_start(tmp_path: Path, source: str, m
 
 
 def test_what_other_sources_need(tmp_path: Path) -> None:
-    """A network and a model file need a built-in handler, a folder nothing that is known."""
     model = tmp_path / "net.pt2"
     model.write_bytes(b"")
 

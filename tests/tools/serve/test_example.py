@@ -1,5 +1,3 @@
-"""The request to try."""
-
 from __future__ import annotations
 
 import io
@@ -26,7 +24,6 @@ _URL = "http://127.0.0.1:8080/predictions/m"
 
 
 def model(handler: str = "h.py", inputs: Side | None = None, *specs: TensorSpec, name: str = "m") -> Any:
-    """A version as far as an example depends on it."""
     return SimpleNamespace(
         name=name,
         endpoints={},
@@ -77,7 +74,6 @@ def test_body_fits_the_input(served: Any, body: str) -> None:
 
 
 def test_large_tensor_is_written_by_python() -> None:
-    """It is made when the command runs, and is JSON of its shape."""
     text = command(model("base_handler", None, TensorSpec("a", "FP32", (-1, 3, -1, 32))), _URL, "")
     made = subprocess.run(
         ["bash", "-c", text.partition(" | curl ")[0]], capture_output=True, text=True, check=True
@@ -90,7 +86,6 @@ def test_large_tensor_is_written_by_python() -> None:
 
 
 def test_models_of_openai_are_tried_at_their_endpoint() -> None:
-    """With a body that names the model."""
     served = model()
     served.endpoints = {"v1/embeddings": True, "v1/other": False}
 
@@ -100,7 +95,6 @@ def test_models_of_openai_are_tried_at_their_endpoint() -> None:
 
 
 def test_picture_is_piped_to_curl() -> None:
-    """A handler of pictures gets a small one, which is part of the command."""
     text = command(model("image_classifier"), _URL, "")
 
     assert text.startswith(f"echo {_PIXEL} | base64 -d | curl ")
@@ -108,7 +102,6 @@ def test_picture_is_piped_to_curl() -> None:
 
 
 def test_file_is_sent_with_its_type(tmp_path: Path) -> None:
-    """With a file of the user's own, that is the body."""
     text = command(model(), _URL, "", (tmp_path / "my file.jpg", "image/jpeg"))
 
     assert text == f"curl -H 'Content-Type: image/jpeg' --data-binary @'{tmp_path}/my file.jpg' {_URL}"
@@ -135,24 +128,20 @@ def test_file_is_sent_with_its_type(tmp_path: Path) -> None:
     ],
 )
 def test_examples_fit_their_schema(schema: dict[str, Any], value: Any) -> None:
-    """A value for each kind of schema."""
     assert example_of(schema, {}) == value
 
 
 def test_recursive_schema_ends() -> None:
-    """An example of it ends."""
     schemas = {"T": {"type": "object", "required": ["t"], "properties": {"t": {"$ref": "#/x/T"}}}}
 
     assert "null" in json.dumps(example_of({"$ref": "#/x/T"}, schemas))
 
 
 def test_names_in_urls() -> None:
-    """They are one segment of the path."""
     assert url_of(model(name="a b"), Settings()).endswith("/predictions/a%20b")
 
 
 def test_token_is_read_by_the_shell(tmp_path: Path) -> None:
-    """Where a token is needed, the command reads it, and shows none."""
     always = Settings(token_authorization="always")
     (tmp_path / "key_file.json").write_text(json.dumps({"inference": {"key": "secret-key"}}))
     read = shell_token(always, {}, tmp_path)
@@ -167,7 +156,6 @@ def test_token_is_read_by_the_shell(tmp_path: Path) -> None:
 
 
 def test_application_gets_a_request_to_its_root() -> None:
-    """What it takes is not known."""
     served = model()
     served.pool.dispatch.takes_scopes = True
 

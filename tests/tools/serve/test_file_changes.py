@@ -1,5 +1,3 @@
-"""The files that are watched."""
-
 from __future__ import annotations
 
 import asyncio
@@ -24,7 +22,6 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_folders_with_packages_are_watched(folder: Path) -> None:
-    """Of a script its own and those of packages beside it, of a folder all that are not hidden."""
     assert set(folders_of(folder / "handler.py")) == {
         folder, folder / "package", folder / "package" / "inner"
     }  # fmt: skip

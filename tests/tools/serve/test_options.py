@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory with something of each kind."""
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "handler.py").write_text("")
     (tmp_path / "many").mkdir()
@@ -56,7 +55,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_source_becomes_registration_url(
     here: Path, arguments: list[str], url: str, file: str | None
 ) -> None:
-    """Every source becomes the URL of a registration, a local one with its whole path."""
     expected = read_options(arguments)
 
     assert expected.registration.url == url.format(here=here)
@@ -66,7 +64,6 @@ def test_source_becomes_registration_url(
 
 
 def test_options_reach_the_settings(here: Path) -> None:
-    """They are those of a registration."""
     flags = "--name m --batch-size 8 --max-batch-delay 20 --workers 2 --reload --input input.json"
     expected = read_options(["sub/handler.py", *flags.split()])
     values = expected.registration
@@ -78,7 +75,6 @@ def test_options_reach_the_settings(here: Path) -> None:
 
 
 def test_it_listens_on_loopback(here: Path) -> None:
-    """One after the other, from the given port on; nothing else is loaded or restored."""
     flags = read_options(["sub/handler.py", "--port", "9000"]).flags()
 
     assert [flags[f"{role}_address"] for role in ("inference", "management", "metrics")] == [
@@ -91,7 +87,6 @@ def test_it_listens_on_loopback(here: Path) -> None:
 
 
 def test_trust_is_a_setting(here: Path) -> None:
-    """That of the server, for this run only; without the flag the configuration decides."""
     assert read_options(["net.pt2", "--trust"]).flags()["trust_pickles"] == "true"
     assert "trust_pickles" not in read_options(["net.pt2"]).flags()
 
@@ -124,6 +119,5 @@ def test_trust_is_a_setting(here: Path) -> None:
 )
 @pytest.mark.usefixtures("here")
 def test_mistake_is_reported_with_hint(arguments: list[str], message: str) -> None:
-    """Mistakes are reported in one line before anything is started."""
     with pytest.raises(ConfigError, match=message):
         read_options(arguments)

@@ -34,7 +34,6 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
 
 def test_the_command_is_run(commands: list[list[str]]) -> None:
-    """With the file and the name of the class or function, and the arguments as flags."""
     assert modelserver.serve(Doubler, batch_size=8, workers=2, port=9000, reload=True) == 0
     modelserver.serve(handle, name="m", max_batch_delay=5, model_file="w.pt")
 
@@ -48,7 +47,6 @@ def test_the_command_is_run(commands: list[list[str]]) -> None:
 
 
 def test_in_a_worker_it_does_nothing(commands: list[list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker imports the script, which may call it."""
     monkeypatch.setitem(sys.modules, "modelserver.engine.worker.loader", ModuleType("loader"))
 
     assert modelserver.serve(Doubler) == 0
@@ -56,8 +54,6 @@ def test_in_a_worker_it_does_nothing(commands: list[list[str]], monkeypatch: pyt
 
 
 def test_what_workers_cannot_import(commands: list[list[str]], tmp_path: Path) -> None:
-    """A local class, an object, and what is in no file are refused with the reason."""
-
     class Local(modelserver.Handler):
         pass
 

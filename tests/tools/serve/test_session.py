@@ -1,5 +1,3 @@
-"""How answers are shown."""
-
 from __future__ import annotations
 
 import pytest
@@ -18,5 +16,4 @@ from modelserver.tools.serve.session import display
     ],
 )
 def test_answers(content: bytes, kind: str | None, text: str) -> None:
-    """JSON on one line, the beginning of a long text, and of other bytes their number."""
     assert display(content, kind) == text

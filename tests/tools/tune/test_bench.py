@@ -1,5 +1,3 @@
-"""The bench of a server of our own."""
-
 from __future__ import annotations
 
 import signal
@@ -49,7 +47,6 @@ def _servers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def make(folder: Path, *bodies: bytes, url: str = "m") -> LocalBench:
-    """A bench for a model that is sent these."""
     source: Any = SimpleNamespace(url=url, store=folder)
     return LocalBench(source, [Input(f"input {body!r}", body, "text/plain") for body in bodies], folder, None)
 
@@ -71,13 +68,11 @@ def test_one_server_serves_all_settings(tmp_path: Path) -> None:
 
 
 def test_inputs_that_are_answered_with_an_error_are_refused(tmp_path: Path) -> None:
-    """The reason names the input, the status and what the server said."""
     with pytest.raises(SettingRefused, match="input b'503' was answered 503: no"):
         make(tmp_path, b"a", b"503").serve(SETTING)
 
 
 def test_a_server_that_is_gone_ends_the_tuning(tmp_path: Path) -> None:
-    """It is no failure of the setting."""
     with pytest.raises(TuningError, match="no longer responds: nobody there"):
         make(tmp_path, b"a", url="gone").serve(SETTING)
 

@@ -1,5 +1,3 @@
-"""The client, against a small server in the same loop."""
-
 from __future__ import annotations
 
 import asyncio
@@ -91,7 +89,6 @@ def load(server: Answering, *bodies: bytes, least: int = 1, longest: float = 0.0
 
 
 async def test_a_closed_loop_has_as_many_requests_at_once_as_clients() -> None:
-    """No more, on as many kept connections."""
     async with answering() as server:
         figure = summed_up(await closed_loop(load(server), 3), clients=3)
 
@@ -101,7 +98,6 @@ async def test_a_closed_loop_has_as_many_requests_at_once_as_clients() -> None:
 
 
 async def test_the_servers_own_account_is_read() -> None:
-    """Queue, handler and batch come from its headers, whatever their case."""
     async with answering() as server:
         figure = summed_up(await closed_loop(load(server), 1))
 
@@ -119,7 +115,6 @@ async def test_bodies_are_sent_in_turn() -> None:
 
 @pytest.mark.parametrize("status", [404, 500, 503])
 async def test_anything_but_2xx_voids_the_run(status: int) -> None:
-    """With the status as the reason."""
     async with answering(status=status) as server:
         run = await closed_loop(load(server), 1)
 
@@ -128,7 +123,6 @@ async def test_anything_but_2xx_voids_the_run(status: int) -> None:
 
 
 async def test_a_closed_connection_is_opened_again() -> None:
-    """A server may close after each answer; that is no failure."""
     async with answering(close=True) as server:
         run = await closed_loop(load(server), 1)
 
@@ -137,7 +131,6 @@ async def test_a_closed_connection_is_opened_again() -> None:
 
 
 async def test_nobody_there_is_a_failure() -> None:
-    """The run ends in its time and says why it is void."""
     async with answering() as server:
         pass
     run = await closed_loop(load(server), 1)
@@ -146,7 +139,6 @@ async def test_nobody_there_is_a_failure() -> None:
 
 
 async def test_slow_answers_are_waited_for_up_to_a_bound() -> None:
-    """A load with too few answers goes on until there are enough."""
     async with answering(delay=0.15) as server:
         run = await closed_loop(load(server, least=3, longest=10.0), 1)
 
@@ -154,7 +146,6 @@ async def test_slow_answers_are_waited_for_up_to_a_bound() -> None:
 
 
 async def test_at_a_rate_requests_do_not_wait_for_answers() -> None:
-    """As many are under way as the rate and the delay make, and all that were due are answered."""
     async with answering(delay=0.1) as server:
         figure = summed_up(await at_rate(load(server), 200.0), offered=200.0)
 
@@ -173,6 +164,5 @@ async def test_latency_at_a_rate_counts_from_when_a_request_was_due() -> None:
 
 
 def test_a_content_type_cannot_smuggle_headers() -> None:
-    """What is no header's value is refused."""
     with pytest.raises(ValueError, match="content type"):
         post("/", b"", "a\r\nb: c")

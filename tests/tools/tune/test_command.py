@@ -61,7 +61,6 @@ def test_a_model_that_is_not_there_is_refused(work: Path, capsys: pytest.Capture
 
 
 def test_a_configuration_of_someone_else_is_not_overwritten(tmp_path: Path) -> None:
-    """A flag allows it; the tuner's own configuration is overwritten."""
     config = tmp_path / CONFIG
     config.write_text("batchSize: 4\n")
     with pytest.raises(TuningError, match="--force"):
@@ -75,7 +74,6 @@ def test_a_configuration_of_someone_else_is_not_overwritten(tmp_path: Path) -> N
 
 
 def test_the_documented_flags_exist() -> None:
-    """All flags in docs/tuning.md are the command's, and all of the command's are documented."""
     text = (ROOT / "docs" / "tuning.md").read_text(encoding="utf-8")
     documented = set(re.findall(r"--[a-z][a-z-]+", text)) - {"--config-file", "--model-name", "--version"}
     known = {flag for action in build_parser()._actions for flag in action.option_strings if flag[:2] == "--"}
@@ -96,7 +94,6 @@ def test_starting_the_server_does_not_load_the_tuner() -> None:
 
 @pytest.mark.slow
 def test_a_known_cost_leads_to_a_provable_choice(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Of a handler of a + b*n ms, the batch that is chosen under a limit is one that the limit allows."""
     flags = ["--max-batch-size", "32", "--max-workers", "1", "--time-budget", "8"]
     status = tune("sleeper.mar", "--input", "in.json", "--goal", f"p90<={LIMIT_MS}ms", *flags)
     out = capsys.readouterr().out
@@ -137,7 +134,6 @@ def test_a_goal_out_of_reach_writes_nothing(work: Path, capsys: pytest.CaptureFi
 
 @pytest.mark.slow  # starts a server
 def test_an_interruption_leaves_nothing(work: Path) -> None:
-    """The server and its workers end, temporary files are gone, nothing is written. SIGTERM does the same."""
     temp = work / "tmp"
     temp.mkdir()
     roots = os.pathsep.join(str(ROOT / name) for name in ("app", "handlers"))
@@ -167,7 +163,6 @@ def test_an_interruption_leaves_nothing(work: Path) -> None:
 
 
 def alive(process: psutil.Process) -> bool:
-    """Whether it still runs after a moment."""
     deadline = time.monotonic() + 10
     with contextlib.suppress(psutil.Error):
         while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:

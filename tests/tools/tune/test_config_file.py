@@ -18,7 +18,6 @@ FACTS = {"processor": "Fast\nOne", "Python": "3.11"}
 
 
 def comment_above(text: str, key: str) -> str:
-    """The comment lines right above a key."""
     lines = text.splitlines()
     index = next(i for i, line in enumerate(lines) if line.startswith(f"{key}:"))
     above: list[str] = []
@@ -29,7 +28,6 @@ def comment_above(text: str, key: str) -> str:
 
 
 def test_the_server_reads_it_without_a_warning(result: TuningResult) -> None:
-    """All keys are the server's, with the values of the choice."""
     config, warnings = parse_model_config(config_text(None, result, FACTS))
     setting = result.choice.setting
 
@@ -39,7 +37,6 @@ def test_the_server_reads_it_without_a_warning(result: TuningResult) -> None:
 
 
 def test_keys_have_their_reasons(result: TuningResult) -> None:
-    """The fit and the figures stand above the keys, the machine at the top."""
     text = config_text(None, result, FACTS)
 
     assert text.startswith(FIRST_LINE)
@@ -51,7 +48,6 @@ def test_keys_have_their_reasons(result: TuningResult) -> None:
 
 
 def test_what_the_archive_says_besides_is_kept(result: TuningResult) -> None:
-    """With its comments, in its order; what the result replaces goes with its comment."""
     original = (
         "# about workers\nminWorkers: 7\nmaxWorkers: 9\n# seconds\nresponseTimeout: 33  # really\n\n"
         "handler:\n  # inner\n  top_k: 3\nbatchSize: 5\n# last words\n"
@@ -78,7 +74,6 @@ def test_what_the_archive_says_besides_is_kept(result: TuningResult) -> None:
     ],
 )
 def test_any_yaml_keeps_its_meaning(original: str, result: TuningResult) -> None:
-    """Where lines cannot be taken out, the values are written anew."""
     before = yaml.safe_load(original)
     after = yaml.safe_load(config_text(original, result, FACTS))
 
@@ -100,21 +95,18 @@ def test_a_batcher_block_stays_one(result: TuningResult) -> None:
 
 
 def test_a_tuned_file_can_be_tuned_again(result: TuningResult) -> None:
-    """The words of the first tuning go with it."""
     once = config_text("handler:\n  a: 1\n", result, FACTS)
 
     assert config_text(once, result, FACTS) == once
 
 
 def test_a_missed_goal_is_reported(result: TuningResult) -> None:
-    """At the top."""
     result.met = False
 
     assert "NOT MET" in config_text(None, result, FACTS).partition("minWorkers")[0]
 
 
 def test_threads_of_ones_own_are_the_models(result: TuningResult) -> None:
-    """A key says how many each worker has, if not an equal share; what an archive said before goes."""
     assert "workerThreads" not in yaml.safe_load(config_text("workerThreads: 9\n", result, FACTS))
     point = result.choice
     result.points.append(point)
@@ -126,7 +118,6 @@ def test_threads_of_ones_own_are_the_models(result: TuningResult) -> None:
 
 
 def test_the_queue_grows_with_the_clients(result: TuningResult) -> None:
-    """More requests at once than the queue takes by default need a larger one; a larger one stays."""
     point = result.choice
     result.chosen = replace(point, figure=replace(point.figure, clients=300))
 

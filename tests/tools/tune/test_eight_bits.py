@@ -38,22 +38,18 @@ class OneBench:
 
     @property
     def description(self) -> dict[str, Any]:
-        """With the precision alone."""
         return {"precision": self.precision}
 
     def serve(self, setting: ModelSetting) -> int:
-        """Serves a model as the test sets."""
         self.served.append(setting)
         if not self.rate:
             raise SettingRefused("no memory")
         return 100
 
     def closed(self, clients: int, *_times: float) -> Figure:
-        """Responds as the test sets."""
         return figure(self.rate, clients=clients) if self.rate > 0 else void("status 500", clients)
 
     def close(self) -> None:
-        """Remember it."""
         self.is_closed = True
 
 
@@ -86,9 +82,6 @@ def benches(source: ModelSource, own: OneBench, other: OneBench) -> Callable[[Mo
 def test_int8_is_used_if_it_is_faster_and_good_enough(
     work: Path, own: OneBench, other: OneBench, used: bool, message: str
 ) -> None:
-    """Both are measured with the same setting, and the reason of the choice is printed; no server
-    keeps running.
-    """
     source = open_source("sleeper.mar", None, work / "unpacked")
     trial = try_int8(source, INPUTS, work / "int8", benches(source, own, other), threads=2)
 
@@ -107,7 +100,6 @@ def test_a_model_that_cannot_be_served_is_reported(work: Path) -> None:
 
 
 def test_the_archive_gets_the_inputs_and_the_keys(work: Path) -> None:
-    """Each input is a file of its folder, and everything else is as before; so it is when packed again."""
     source = open_source("sleeper.mar", None, work / "unpacked")
     other = with_calibration(source, INPUTS, work / "int8")
     (work / "out").mkdir()
@@ -141,7 +133,6 @@ def test_configuration_gets_int8_keys(original: str | None) -> None:
 
 @pytest.mark.slow
 def test_a_real_network_is_served_in_int8(tmp_path: Path) -> None:
-    """The bodies that are sent are a calibration set that the handler can read."""
     torch = pytest.importorskip("torch")
     from tests.handlers.networks import digits
 

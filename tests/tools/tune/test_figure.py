@@ -1,5 +1,3 @@
-"""Answers summed up."""
-
 from __future__ import annotations
 
 import math
@@ -31,7 +29,6 @@ def test_percentiles_are_values_that_occurred() -> None:
 
 
 def test_a_run_in_numbers() -> None:
-    """Throughput is per second, latencies in ms, the batch is the mean over batches."""
     figure = summed_up(LoadRun(answers(0.010, 0.020, 0.030, 0.040, size=2), 2.0), clients=3)
 
     assert (figure.requests, figure.rate, figure.p50_ms, figure.p99_ms) == (4, 2.0, 20.0, 40.0)
@@ -40,7 +37,6 @@ def test_a_run_in_numbers() -> None:
 
 
 def test_one_failure_voids_a_run() -> None:
-    """The reason is in the figure."""
     figure = summed_up(LoadRun(answers(0.01), 1.0, {"status 503": 2}))
 
     assert figure.void
@@ -48,7 +44,6 @@ def test_one_failure_voids_a_run() -> None:
 
 
 def test_nothing_answered_is_void() -> None:
-    """The figure has this reason."""
     figure = summed_up(LoadRun([], 0.0))
 
     assert figure.void
@@ -56,7 +51,6 @@ def test_nothing_answered_is_void() -> None:
 
 
 def test_a_batch_counts_once_for_the_cost_of_its_size() -> None:
-    """The median over batches, not over answers; batches as rare as accidents are left out."""
     many = [a for i in range(40) for a in answers(0.1, 0.1, batch=f"two{i}-", size=2, inference_ms=8.0)]
     rare = answers(0.1, batch="lone", size=1, inference_ms=90.0)
 
@@ -68,7 +62,6 @@ def test_a_batch_counts_once_for_the_cost_of_its_size() -> None:
     a=st.floats(0, 1000), b=st.floats(0.01, 100), sizes=st.sets(st.integers(1, 256), min_size=2, max_size=9)
 )
 def test_a_line_is_found_again(a: float, b: float, sizes: set[int]) -> None:
-    """Of points on a line, a and b are those of the line, and the fit is perfect."""
     line = fit_line({n: a + b * n for n in sizes})
 
     assert line is not None
@@ -89,7 +82,6 @@ def test_the_squares_of_what_is_left_are_least() -> None:
 
 @pytest.mark.parametrize("costs", [{}, {4: 10.0}])
 def test_one_size_makes_no_line(costs: dict[int, float]) -> None:
-    """Two points are the least."""
     assert fit_line(costs) is None
 
 
@@ -103,7 +95,6 @@ def test_equal_costs_are_a_line_that_allows_no_conclusion() -> None:
 
 
 def test_the_largest_batch_within_a_limit() -> None:
-    """The limit itself is allowed; a limit below a leaves no batch."""
     line = fit_line({n: 20.0 + 2.0 * n for n in (1, 2, 4)})
 
     assert line is not None
@@ -121,7 +112,6 @@ def test_the_largest_batch_within_a_limit() -> None:
     ],
 )
 def test_line_is_reported_if_it_explains_enough_sizes(costs: dict[int, float], text: bool) -> None:
-    """A line is reported if it explains at least three sizes; through two points there always is one."""
     line = fit_line(costs)
 
     assert line is not None

@@ -1,5 +1,3 @@
-"""Goals as they are written, and as figures are judged by them."""
-
 from __future__ import annotations
 
 import pytest
@@ -15,14 +13,12 @@ from modelserver.tools.tune.goal import ALLOWED, ModelSetting, Point, best, near
     [("p99<=80ms", "p99", 80.0), (" P90 <= 1.5 s ", "p90", 1500.0), ("p50<=0.5ms", "p50", 0.5)],
 )
 def test_limits_have_a_percentile_and_a_time(text: str, percentile: str, limit_ms: float) -> None:
-    """Spaces and upper case do not matter; seconds become milliseconds."""
     goal = parse_goal(text)
 
     assert (goal.kind, goal.percentile, goal.limit_ms) == ("limit", percentile, limit_ms)
 
 
 def test_goals_without_a_limit() -> None:
-    """The two words."""
     assert parse_goal("max-throughput").kind == "throughput"
     assert parse_goal("min-latency").kind == "latency"
 
@@ -43,7 +39,6 @@ def test_goals_without_a_limit() -> None:
     ],
 )
 def test_malformed_goals_are_refused_in_one_line(text: str) -> None:
-    """The line says what is allowed."""
     with pytest.raises(ConfigError) as caught:
         parse_goal(text)
 
@@ -51,7 +46,6 @@ def test_malformed_goals_are_refused_in_one_line(text: str) -> None:
 
 
 def test_a_limit_is_kept_up_to_itself() -> None:
-    """Of the percentile that is named only; then throughput is what counts."""
     goal = parse_goal("p90<=15ms")
 
     assert goal.met(figure(p90=15.0, p99=500.0))
@@ -60,7 +54,6 @@ def test_a_limit_is_kept_up_to_itself() -> None:
 
 
 def test_the_least_latency_is_worth_most_where_latency_is_the_goal() -> None:
-    """The median is compared."""
     goal = parse_goal("min-latency")
 
     assert goal.worth(figure(rate=1.0, p50=5.0)) > goal.worth(figure(rate=100.0, p50=6.0))
@@ -68,7 +61,6 @@ def test_the_least_latency_is_worth_most_where_latency_is_the_goal() -> None:
 
 @pytest.mark.parametrize("text", ["p99<=80ms", "max-throughput", "min-latency"])
 def test_a_void_figure_never_meets_a_goal(text: str) -> None:
-    """A load with failures says nothing."""
     assert not parse_goal(text).met(void("status 503"))
     assert parse_goal(text).worth(void("status 503")) == 0.0
 
@@ -78,7 +70,6 @@ LIMIT = parse_goal("p99<=50ms")
 
 
 def test_the_highest_throughput_that_keeps_to_the_limit_wins() -> None:
-    """More throughput with too much latency does not count, and neither does a void figure."""
     points = [
         Point(ModelSetting(4), figure(rate=100, p99=30)),
         Point(ModelSetting(8), figure(rate=150, p99=49)),
@@ -105,7 +96,6 @@ def test_of_those_as_good_the_simplest_wins() -> None:
 
 
 def test_without_a_point_that_keeps_to_the_limit_there_is_no_best() -> None:
-    """The closest point is known."""
     points = [
         Point(ModelSetting(1), figure(p99=60)),
         Point(ModelSetting(2), figure(p99=80)),

@@ -1,5 +1,3 @@
-"""What figures depend on besides the settings."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
@@ -11,7 +9,6 @@ if TYPE_CHECKING:
 
 
 def test_the_processor_names_itself(tmp_path: Path) -> None:
-    """By the first of its lines; without any, by what Python knows."""
     info = tmp_path / "cpuinfo"
     info.write_text("processor: 0\nmodel name\t: One 9000\nmodel name\t: Two\n")
 
@@ -28,7 +25,6 @@ def test_other_work_is_reported_if_it_disturbs() -> None:
 
 
 def test_the_device_is_the_workers() -> None:
-    """A GPU only if they use one."""
     result = [machine_facts({"workers": [{"gpu": gpu}]}, 0)["device"] for gpu in (True, False)]
 
     assert [*result, machine_facts({"workers": []}, 0)["device"]] == ["GPU", "CPU", "CPU"]

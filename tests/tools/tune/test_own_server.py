@@ -1,5 +1,3 @@
-"""The server that the tuner starts for itself."""
-
 from __future__ import annotations
 
 import socket
@@ -12,7 +10,6 @@ from modelserver.tools.tune.own_server import free_ports, message_of, own_enviro
 
 
 def test_the_servers_environment_is_its_own() -> None:
-    """What configures another server is left out."""
     values = {"TS_CONFIG_FILE": "x", "LOG_LOCATION": "y", "HOME": "/h", "OMP_NUM_THREADS": "7"}
 
     assert own_environment(values) == {"HOME": "/h", "OMP_NUM_THREADS": "7"}
@@ -27,12 +24,10 @@ def test_the_servers_environment_is_its_own() -> None:
     ],
 )
 def test_an_errors_message_is_one_line(body: bytes, message: str) -> None:
-    """Of JSON as the server writes it, or of anything else."""
     assert message_of(body) == message
 
 
 def test_free_ports_differ() -> None:
-    """As many as asked for, no two alike, and none of those that connections get."""
     ports = free_ports(5)
 
     assert len(set(ports)) == 5
@@ -40,7 +35,6 @@ def test_free_ports_differ() -> None:
 
 
 def test_a_port_that_is_used_is_not_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another one is taken; without another one, the error says how many there are."""
     with socket.socket() as used:
         used.bind(("127.0.0.1", 0))
         port = used.getsockname()[1]

@@ -1,5 +1,3 @@
-"""The report."""
-
 from __future__ import annotations
 
 import json
@@ -38,7 +36,6 @@ def page(result: TuningResult, title: str = "model") -> str:
 
 
 def test_names_from_outside_are_escaped(result: TuningResult) -> None:
-    """Names of models, machines and reasons are text, whatever they contain."""
     result.points.append(Point(ModelSetting(2), void(EVIL)))
     result.remarks.append(EVIL)
     html = page(result, EVIL)
@@ -51,7 +48,6 @@ def test_names_from_outside_are_escaped(result: TuningResult) -> None:
 
 
 def test_the_page_needs_nothing_else(result: TuningResult) -> None:
-    """No address leads out of it, and the curve is drawn in it."""
     tags = Tags()
     tags.feed(page(result))
 
@@ -60,14 +56,12 @@ def test_the_page_needs_nothing_else(result: TuningResult) -> None:
 
 
 def test_the_page_says_whether_the_goal_is_kept(result: TuningResult) -> None:
-    """In so many words."""
     assert ">p99&lt;=70ms</strong>: kept." in page(result)
     result.met = False
     assert "not met" in page(result)
 
 
 def test_the_results_are_json(result: TuningResult) -> None:
-    """With every figure; what is no number is null."""
     result.points.append(Point(ModelSetting(2), void("status 503")))
     document = json.loads(results_json("model", result, {"cores": "2"}))
 
@@ -80,12 +74,10 @@ def test_the_results_are_json(result: TuningResult) -> None:
 
 @pytest.mark.skipif(find_spec("matplotlib") is None, reason="matplotlib is not installed")
 def test_the_curve_is_a_picture_where_matplotlib_is(result: TuningResult) -> None:
-    """A PNG."""
     assert (curve_png(result) or b"").startswith(b"\x89PNG")
 
 
 def test_busy_machine_is_reported_first(result: TuningResult) -> None:
-    """The warning stands directly below the title, and only where there is something to warn of."""
     busy = html_report("model", result, {USED_BY_OTHERS: "40 %"}, "", "")
 
     assert '</h1>\n<p class="miss"><strong>Other programs used 40 % of the CPUs' in busy

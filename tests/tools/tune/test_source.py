@@ -1,5 +1,3 @@
-"""The model to tune, made ready once."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
@@ -16,7 +14,6 @@ if TYPE_CHECKING:
 
 
 def test_a_model_is_found_by_path_and_in_the_store(work: Path) -> None:
-    """And unpacked once; its configuration is read."""
     for name, (model, store) in enumerate(
         [("sleeper.mar", None), ("sleeper.mar", work), (str(work / "sleeper.mar"), None)]
     ):
@@ -27,7 +24,6 @@ def test_a_model_is_found_by_path_and_in_the_store(work: Path) -> None:
 
 
 def test_a_folder_is_used_in_place_and_a_network_of_torchvision_is_written(work: Path) -> None:
-    """The server does the same."""
     build_archive(ArchiveConfig("plain", "sleeper.py", "1.0", export_path=work, archive_format="no-archive"))
     folder = open_source("plain", None, work / "one")
     network = open_source("torchvision://resnet18?weights=random", None, work / "two")
@@ -39,7 +35,6 @@ def test_a_folder_is_used_in_place_and_a_network_of_torchvision_is_written(work:
 
 @pytest.mark.parametrize("has_one", [True, False])
 def test_the_finished_archive(has_one: bool, work: Path) -> None:
-    """It has the new configuration, whether the old one had any or not, and is the old one besides."""
     (work / "old.yaml").write_text("batchSize: 3\n")
     config = "old.yaml" if has_one else None
     build_archive(

@@ -1,5 +1,3 @@
-"""Curves as inline SVG."""
-
 from __future__ import annotations
 
 import math
@@ -16,7 +14,6 @@ if TYPE_CHECKING:
 
 
 def test_the_chart_is_well_formed_and_shows_the_limit(result: TuningResult) -> None:
-    """It has the curve, the other settings and a line where the limit is."""
     root = ET.fromstring(draw(curve_chart(result)))
     kinds = [element.tag for element in root]
 
@@ -26,7 +23,6 @@ def test_the_chart_is_well_formed_and_shows_the_limit(result: TuningResult) -> N
 
 
 def test_the_chart_says_what_it_shows(result: TuningResult) -> None:
-    """Each series is in the legend, and each point of the curve has its number of clients."""
     chart = curve_chart(result)
     texts = [element for element in ET.fromstring(draw(chart)) if element.tag == "text"]
 
@@ -37,7 +33,6 @@ def test_the_chart_says_what_it_shows(result: TuningResult) -> None:
 
 
 def test_a_chart_without_points_can_be_drawn() -> None:
-    """And one with values that are no numbers leaves them out."""
     empty = ET.fromstring(draw(Chart("t", "x", "y", [])))
     odd = ET.fromstring(draw(Chart("t", "x", "y", [Series("s", [(1.0, math.nan), (1.0, 2.0)], "one")])))
 

@@ -1,5 +1,3 @@
-"""What is tried next."""
-
 from __future__ import annotations
 
 import pytest
@@ -25,14 +23,12 @@ def costs(a: float, b: float, *sizes: int, beside: float = 1.0) -> Costs:
 
 
 def test_sizes_are_doubled_up_to_the_largest() -> None:
-    """Which is among them, whatever it is."""
     assert sweep.sizes(1) == [1]
     assert sweep.sizes(16) == [1, 2, 4, 8, 16]
     assert sweep.sizes(20) == [1, 2, 4, 8, 16, 20]
 
 
 def test_sizes_that_take_longer_than_the_limit_are_pruned() -> None:
-    """By the line through the smaller ones, or by what was seen."""
     assert sweep.pruned(LIMIT, BOUNDS, 16, costs(20, 2, 1, 2, 4, 8)) is None
     assert "a batch of 32 would take about 84 ms" in (
         sweep.pruned(LIMIT, BOUNDS, 32, costs(20, 2, 1, 2, 4, 8, 16)) or ""
@@ -41,13 +37,11 @@ def test_sizes_that_take_longer_than_the_limit_are_pruned() -> None:
 
 
 def test_without_a_limit_only_what_brings_nothing_is_pruned() -> None:
-    """Two doublings without more throughput are enough."""
     assert sweep.pruned(FAST, BOUNDS, 64, costs(20, 2, 1, 2, 4, 8, 16, 32)) is None
     assert "no more throughput" in (sweep.pruned(FAST, BOUNDS, 8, costs(0, 10, 1, 2, 4)) or "")
 
 
 def test_batches_that_the_clients_cannot_fill_are_pruned() -> None:
-    """Where the number of clients is given."""
     few = SearchBounds(clients=3)
 
     assert sweep.pruned(FAST, few, 4, costs(20, 2, 1, 2)) is None
@@ -64,12 +58,10 @@ def test_the_line_suggests_a_size_between_those_measured() -> None:
 
 
 def test_no_size_above_the_largest_allowed_is_tried() -> None:
-    """Whatever the line suggests."""
     assert sweep.promising(LIMIT, SearchBounds(max_batch=16), costs(20, 2, 1, 2, 4, 8, 16)) == [1, 16, 8]
 
 
 def test_the_line_suggests_nothing_far_from_what_was_measured() -> None:
-    """A size hardly larger than a measured one is not suggested, either."""
     assert sweep.in_between(1000.0, costs(20, 2, 1, 2, 4)) is None
     assert sweep.in_between(60.0, costs(20, 2, 1, 2, 4, 8, 16)) is None
     assert sweep.in_between(70.0, costs(20, 2, 4)) is None
@@ -86,7 +78,6 @@ def test_loads_fill_batches() -> None:
 
 
 def test_a_limit_is_tried_with_a_window_at_once() -> None:
-    """It is what makes full batches of few clients; a batch of one has nothing to wait for."""
     known = costs(20, 2, 1, 2, 4)
 
     assert [s.policy for s in sweep.of_size(LIMIT, BOUNDS, 4, known)] == ["adaptive", "window"]
@@ -99,7 +90,6 @@ def test_a_limit_is_tried_with_a_window_at_once() -> None:
     ("policy", "others"), [("adaptive", {"greedy", "window"}), ("window", {"adaptive", "greedy"})]
 )
 def test_other_policies_include_those_not_chosen(policy: Policy, others: set[str]) -> None:
-    """All three are tried in the end."""
     tried = sweep.other_policies(FAST, ModelSetting(4, policy), costs(20, 2, 1, 2, 4))
 
     assert others <= {setting.policy for setting in tried}
@@ -107,7 +97,6 @@ def test_other_policies_include_those_not_chosen(policy: Policy, others: set[str
 
 
 def test_threads_are_halved_and_doubled() -> None:
-    """Within the cores, around the server's own share; never where the user said how many."""
     of = sweep.other_threads
 
     assert [s.threads for s in of(SearchBounds(cores=8), ModelSetting(4, workers=2))] == [2, 8]
@@ -117,7 +106,6 @@ def test_threads_are_halved_and_doubled() -> None:
 
 
 def test_more_workers_are_tried_with_smaller_batches_under_a_limit() -> None:
-    """Each has fewer cores and is slower."""
     assert sweep.more_workers(FAST, ModelSetting(8), 2) == [ModelSetting(8, workers=2)]
     assert sweep.more_workers(LIMIT, ModelSetting(8), 2) == [
         ModelSetting(8, workers=2),
@@ -126,7 +114,6 @@ def test_more_workers_are_tried_with_smaller_batches_under_a_limit() -> None:
 
 
 def test_the_curve_goes_from_one_client_to_twice_the_choice() -> None:
-    """In few steps, without the choice, which is measured already."""
     assert sweep.ladder(1) == [2]
     assert sweep.ladder(6) == [1, 2, 4, 12]
     long = sweep.ladder(500)

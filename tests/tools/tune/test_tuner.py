@@ -1,5 +1,3 @@
-"""The order of a tuning, on a bench where time is a number."""
-
 from __future__ import annotations
 
 from dataclasses import replace
@@ -36,7 +34,6 @@ def test_under_a_limit_the_largest_batch_that_keeps_to_it_is_chosen() -> None:
 
 
 def test_without_a_limit_the_batch_grows_as_long_as_that_pays() -> None:
-    """Where an instance costs the same in a batch, the smallest is as good; where not, the largest."""
     assert tuned("max-throughput").choice.setting.batch_size == 64
     assert tuned("max-throughput", FakeBench(a=0.0, b=10.0)).choice.setting.batch_size == 1
 
@@ -52,7 +49,6 @@ def test_the_least_latency_is_that_of_a_lone_client_without_batches() -> None:
 
 
 def test_workers_are_added_as_long_as_that_pays() -> None:
-    """Four cores carry four workers and no more."""
     result = tuned(
         "max-throughput", FakeBench(cores=4), SearchBounds(max_batch=8, max_workers=16, cores=4), 600.0
     )
@@ -61,7 +57,6 @@ def test_workers_are_added_as_long_as_that_pays() -> None:
 
 
 def test_a_setting_that_cannot_be_started_is_left_out() -> None:
-    """Others are chosen, and the refusal is among what was measured."""
     result = tuned("max-throughput", FakeBench(cores=4, refused=frozenset({2})), SearchBounds(max_workers=4))
 
     assert result.met
@@ -78,13 +73,11 @@ def test_batches_that_fail_bound_the_sizes() -> None:
 
 
 def test_a_model_that_answers_with_errors_cannot_be_tuned() -> None:
-    """The error has the reason."""
     with pytest.raises(TuningError, match="1 x status 507"):
         tuned("max-throughput", FakeBench(broken=1))
 
 
 def test_a_choice_that_misses_the_goal_in_its_proof_gives_way() -> None:
-    """The next one with clearly less latency is proven instead."""
     first = tuned("p99<=70ms").choice.setting.batch_size
     result = tuned("p99<=70ms", FakeBench(spoilt={first: 2.0}))
 
@@ -94,8 +87,6 @@ def test_a_choice_that_misses_the_goal_in_its_proof_gives_way() -> None:
 
 
 def test_where_the_promising_sizes_all_miss_the_limit_smaller_ones_are_tried() -> None:
-    """Latency beside the handler, which the line does not see, keeps all but small batches from the limit."""
-
     class Slow(FakeBench):
         def closed(self, clients: int, seconds: float, settle: float, longest: float) -> Figure:
             figure = super().closed(clients, seconds, settle, longest)
@@ -109,7 +100,6 @@ def test_where_the_promising_sizes_all_miss_the_limit_smaller_ones_are_tried() -
 
 
 def test_a_limit_below_the_cost_of_one_is_not_met() -> None:
-    """The result says so and names what came closest."""
     result = tuned("p99<=10ms")
 
     assert not result.met
@@ -132,7 +122,6 @@ def test_the_result_has_a_curve_and_a_baseline() -> None:
 
 @pytest.mark.parametrize("budget", [10.0, 60.0, 300.0])
 def test_the_budget_is_kept_to_in_the_main(budget: float) -> None:
-    """No more than a proof and its curve may come on top."""
     bench = FakeBench(cores=8)
     result = tuned("p99<=70ms", bench, SearchBounds(max_workers=8, cores=8), budget)
 
@@ -141,8 +130,6 @@ def test_the_budget_is_kept_to_in_the_main(budget: float) -> None:
 
 
 def test_unsteady_machine_is_reported() -> None:
-    """A setting answers far fewer requests at no lower a load, or a lone client waits longer than many."""
-
     def unsteady(*measured: tuple[ModelSetting, int, float]) -> str:
         result = TuningResult(parse_goal("max-throughput"), SearchBounds(), Costs())
         result.points = [Point(each, figure(rate=rate, clients=clients)) for each, clients, rate in measured]
@@ -159,7 +146,6 @@ def test_unsteady_machine_is_reported() -> None:
 
 
 def test_listener_receives_every_stage() -> None:
-    """The reported share of the time only grows."""
     notes = Notes()
     Tuner(FakeBench(), parse_goal("p99<=70ms"), SearchBounds(), 300.0, notes).run()
 

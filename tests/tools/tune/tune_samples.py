@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 def figure(
     rate: float = 100.0, p50: float = 10.0, p90: float = 15.0, p99: float = 20.0, clients: int = 4
 ) -> Figure:
-    """A figure that is not void."""
     return Figure(50, rate, p50, p90, p99, clients=clients)
 
 

@@ -1,5 +1,3 @@
-"""How long imports take."""
-
 from __future__ import annotations
 
 import importlib
@@ -36,7 +34,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_costs(folder: Path) -> None:
-    """Each package has its own time; an import of the model's own code has its whole time and its line."""
     clock = ImportClock(str(folder))
     with clock:
         importlib.import_module("probed_handler")
@@ -51,7 +48,6 @@ def test_costs(folder: Path) -> None:
 
 
 def test_failed_import_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are those of the import, and nothing stays changed."""
     machinery = importlib._bootstrap
     before = machinery._find_and_load
     with pytest.raises(ModuleNotFoundError, match="probed_nowhere"), ImportClock(str(tmp_path)):

@@ -1,5 +1,3 @@
-"""Networks in training mode and gradients, with a stand-in for torch, which is slow to import."""
-
 from __future__ import annotations
 
 import contextlib
@@ -68,7 +66,6 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Torch:
 
 
 def test_networks_are_found(torch: Torch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In attributes, containers and other objects of the handler, and in its module; each once."""
     held = Module(Dropout(), weights=1)
     inside = SimpleNamespace(net=Module(weights=2))
     handler = SimpleNamespace(
@@ -92,7 +89,6 @@ def test_networks_are_found(torch: Torch, tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_what_is_no_network(torch: Torch, tmp_path: Path) -> None:
-    """Transforms have neither weights nor such layers; classes are no objects."""
     handler = SimpleNamespace(transform=Module(Module()), kind=Module, text="a", context=SimpleNamespace())
 
     assert networks_in_training(handler, str(tmp_path)) == []
@@ -100,7 +96,6 @@ def test_what_is_no_network(torch: Torch, tmp_path: Path) -> None:
 
 
 def test_unused_gradients_are_seen(torch: Torch, tmp_path: Path) -> None:
-    """A graph that is built for nothing is noted; one whose tensors are used again is not."""
     with Gradients(str(tmp_path)) as idle:
         pass
     with Gradients(str(tmp_path)) as built:
@@ -112,8 +107,6 @@ def test_unused_gradients_are_seen(torch: Torch, tmp_path: Path) -> None:
 
 
 def test_networks_that_are_built(torch: Torch) -> None:
-    """The line that creates it is recorded, not that of its class; nothing is watched afterwards."""
-
     class Own:
         def __init__(self) -> None:
             torch.hooks[0]("layer", "weight", None)
@@ -133,8 +126,6 @@ def test_networks_that_are_built(torch: Torch) -> None:
 
 
 def test_networks_that_a_library_loads(torch: Torch, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which neither registers weights nor opens files by Python; its classes are as before afterwards."""
-
     class InferenceSession:
         def __init__(self, path: str) -> None:
             self.path = path
@@ -179,7 +170,6 @@ def test_networks_that_torch_loads(tmp_path: Path) -> None:
 
 
 def test_handler_without_torch_has_no_networks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is imported for it."""
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     with Gradients("/") as gradients, Building("/") as building:
         pass

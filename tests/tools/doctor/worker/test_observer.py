@@ -1,5 +1,3 @@
-"""The observer of a worker's handler, in this process."""
-
 from __future__ import annotations
 
 import gc
@@ -50,12 +48,10 @@ def observer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[
 
 
 def received(reports: socket.socket) -> Any:
-    """The next report."""
     return msgspec.msgpack.decode(reports.recv(1 << 20), type=Report)
 
 
 def test_loading_and_calls(observer: tuple[Observer, socket.socket], tmp_path: Path) -> None:
-    """It reports how the handler loads, and each call with its rows, answers and errors."""
     loads, reports = observer
     handler = loads.load_handler("observed_handler.py:Observed", tmp_path)
     handler.initialize(None)
@@ -85,15 +81,12 @@ def test_loading_and_calls(observer: tuple[Observer, socket.socket], tmp_path: P
 def test_asynchronous_handler_is_not_wrapped(
     observer: tuple[Observer, socket.socket], tmp_path: Path
 ) -> None:
-    """Their calls overlap, and are left as they are."""
     handler = observer[0].load_handler("observed_handler.py:waits", tmp_path)
 
     assert handler.entry.__name__ == "waits"
 
 
 def test_built_in_base_is_named() -> None:
-    """A class that extends one takes what it takes."""
-
     class Own(TextHandler):
         pass
 

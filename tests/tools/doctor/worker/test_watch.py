@@ -1,5 +1,3 @@
-"""What happens during a call."""
-
 from __future__ import annotations
 
 import os
@@ -19,14 +17,10 @@ _HERE = str(Path(__file__).parent)
 
 
 def line() -> int:
-    """The line of the caller."""
     return sys._getframe(1).f_lineno
 
 
 def test_files_that_are_read_are_noted() -> None:
-    """Files that are read are recorded with their line; written ones, and other things than files,
-    are not.
-    """
     watch = CallWatch(_HERE)
     watch.on_event("open", ("/a", "r", 0))
     watch.begin()
@@ -51,7 +45,6 @@ def test_files_that_are_read_are_noted() -> None:
 
 
 def test_a_call_without_end() -> None:
-    """Only some of what it does is kept, and nothing of the call before."""
     watch = CallWatch("/elsewhere")
     watch.begin()
     for _ in range(100):
@@ -64,7 +57,6 @@ def test_a_call_without_end() -> None:
 
 
 def test_what_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Threads and processes are recorded, and start as usual."""
     hooks: list[Any] = []
     monkeypatch.setattr(sys, "addaudithook", hooks.append)
     monkeypatch.setattr(threading.Thread, "start", threading.Thread.start)
@@ -89,7 +81,6 @@ def test_what_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_place_is_line_of_the_model() -> None:
-    """The nearest line in the folder that leads here; none where there is no such code."""
     here = place_of_caller(_HERE)
 
     assert here == SourceLine("test_watch.py", line() - 2, "test_place_is_line_of_the_model")
