@@ -21,14 +21,11 @@ if TYPE_CHECKING:
         (np.ones((1, 2), np.float32), b"[[1.0,1.0]]", "application/json"),
     ],
 )
-def test_values_become_bodies(value: Any, body: bytes, kind: str) -> None:
-    assert as_body(value) == (body, kind)
-
-
-def test_a_path_becomes_its_content(tmp_path: Path) -> None:
+def test_values_and_files_become_bodies(value: Any, body: bytes, kind: str, tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(b"\x89PNG")
     (tmp_path / "b").write_bytes(b"b")
 
+    assert as_body(value) == (body, kind)
     assert as_body(tmp_path / "a.png") == (b"\x89PNG", "image/png")
     assert as_body(tmp_path / "b") == (b"b", "")
 

@@ -28,6 +28,9 @@ def test_requests_of_a_batch_are_one_call(doubler: testing.Client) -> None:
 
     assert [answer.json() for answer in answers] == [0, 2, 4, 6, 8, 10]
     assert [answer.batch_size for answer in answers] == [4, 4, 4, 4, 2, 2]
+    good, bad = doubler.predict_batch([1, "one"])
+    assert (good.json(), bad.status, bad.ok) == (2, 400, False)
+    assert "Expected `int`" in bad.json()["message"]
 
 
 def test_v1_and_v2_take_rows_or_bodies(doubler: testing.Client) -> None:
@@ -85,21 +88,12 @@ def test_an_annotated_function_is_served_by_every_protocol(script: Path) -> None
         assert client.model.annotations.inputs.media == "text/plain"
 
 
-def test_a_bad_row_has_the_servers_status_and_message(doubler: testing.Client) -> None:
-    good, bad = doubler.predict_batch([1, "one"])
+def test_settings_of_the_server_apply(doubler: testing.Client, script: Path) -> None:
+    """False is a value, too."""
+    client = testing.client(f"{script}:Doubler", isolate_failures=False)
 
-    assert (good.json(), bad.status, bad.ok) == (2, 400, False)
-    assert "Expected `int`" in bad.json()["message"]
-
-
-def test_settings_of_the_server_apply(doubler: testing.Client) -> None:
     assert doubler.v1(list(range(10))).status == 413
-
-
-def test_false_is_a_value_of_a_setting(script: Path) -> None:
-    settings = testing.client(f"{script}:Doubler", isolate_failures=False)._loaded.settings
-
-    assert not settings.isolate_failures
+    assert not client._loaded.settings.isolate_failures
 
 
 def test_only_paths_for_inference_can_be_called(doubler: testing.Client) -> None:

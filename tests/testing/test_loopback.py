@@ -3,6 +3,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+import pytest
+
 from modelserver.surface.http.exchange import Target
 from modelserver.testing.loopback import Loopback
 
@@ -17,45 +19,29 @@ def opened() -> tuple[ConnectionExchange, asyncio.Future[Answer]]:
     return Loopback(ended).exchange(Target("/p", b"", "/p"), b"body", headers), ended
 
 
-async def test_a_request_is_read_as_from_a_connection() -> None:
-    exchange, _ = opened()
-
+async def test_request_and_whole_answer_arrive_as_written() -> None:
+    exchange, ended = opened()
     assert (exchange.method, exchange.body) == (b"POST", b"body")
     assert (exchange.content_type, exchange.deadline_ms) == ("text/plain", 50)
-
-
-async def test_a_whole_answer_arrives_as_written() -> None:
-    exchange, ended = opened()
     exchange.reply(201, b"made", "text/plain", b"x-more: 1\r\n")
 
     answer = ended.result()
     assert (answer.status, answer.body, answer.parts, answer.complete) == (201, b"made", (), True)
     assert (answer.content_type, answer.headers["x-more"]) == ("text/plain", "1")
-
-
-async def test_an_answer_without_a_body_is_whole() -> None:
     exchange, ended = opened()
     exchange.reply(204, b"")
-
     assert (ended.result().status, ended.result().complete) == (204, True)
 
 
-async def test_parts_are_kept_apart_and_joined() -> None:
+@pytest.mark.parametrize("complete", [True, False])
+async def test_parts_are_kept_apart_and_joined(complete: bool) -> None:
     exchange, ended = opened()
     exchange.begin(200, "text/plain")
     for part in (b"a", b"", b"bc"):
         exchange.send(part)
     assert not ended.done()
-    exchange.end()
+    exchange.end(complete)
 
     assert (ended.result().parts, ended.result().body) == ((b"a", b"bc"), b"abc")
+    assert ended.result().complete is complete
     assert exchange.unsent() == 0
-
-
-async def test_a_broken_stream_is_not_complete() -> None:
-    exchange, ended = opened()
-    exchange.begin(200)
-    exchange.send(b"a")
-    exchange.end(complete=False)
-
-    assert (ended.result().body, ended.result().complete) == (b"a", False)

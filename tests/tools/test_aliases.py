@@ -19,6 +19,13 @@ NAMES = ["torchserve", "torch-model-archiver", "torch-workflow-archiver"]
 FILES = ["modelserver_aliases/model_archiver.py", "modelserver_aliases/ts.py"]
 
 
+def run_python(folders: list[str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    """With these folders in PYTHONPATH beside the server's."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(["app", "handlers", *folders])}
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
 def test_aliases_are_written_and_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["install", str(tmp_path / "new" / "bin")]) == 0
 
@@ -35,22 +42,19 @@ def test_aliases_are_written_and_run(tmp_path: Path, capsys: pytest.CaptureFixtu
         )
     )
     assert (version.returncode, version.stdout) == (0, f"modelserver Version is {__version__}\n")
-    assert (archiver.returncode, archiver.stderr.splitlines()[0]) == (
-        1,
-        "Model name contains special characters.",
-    )
-    assert (workflows.returncode, workflows.stderr.splitlines()[0]) == (
-        1,
-        "Workflow name contains special characters.",
-    )
+    for name, done in (("Model", archiver), ("Workflow", workflows)):
+        assert done.returncode == 1
+        assert done.stderr.splitlines()[0] == f"{name} name contains special characters."
 
 
 def test_server_gets_the_name_of_the_command(tmp_path: Path) -> None:
-    lines = tmp_path / "told.py"
-    lines.write_text("#!/bin/sh\necho $MODELSERVER_STARTED_AS $@\n")
-    lines.chmod(0o755)
+    """The interpreter may lie anywhere."""
+    program = tmp_path / "it's a folder" / "python"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\necho $MODELSERVER_STARTED_AS $@\n")
+    program.chmod(0o755)
     alias = tmp_path / "torchserve"
-    alias.write_text(script("torchserve", str(lines)))
+    alias.write_text(script("torchserve", str(program)))
 
     done = subprocess.run(["sh", alias, "--start"], capture_output=True, text=True, check=True)
 
@@ -64,49 +68,45 @@ def test_install_may_be_repeated_and_undone(tmp_path: Path) -> None:
     assert [path.relative_to(tmp_path).as_posix() for path in remove(tmp_path)] == [*NAMES, *FILES]
     assert [path.name for path in tmp_path.iterdir()] == ["other"]
     assert remove(tmp_path) == []
+    beside = install(tmp_path)[-1].with_name("other.py")
+    beside.write_text("mine")
+    remove(tmp_path)
+    assert {path for path in tmp_path.rglob("*") if path.is_file()} == {tmp_path / "other", beside}
 
 
+@pytest.mark.parametrize("kind", ["file", "link", "dangling link"])
 @pytest.mark.parametrize("name", NAMES)
-def test_a_real_torchserve_is_kept(tmp_path: Path, name: str) -> None:
-    real = tmp_path / name
-    real.write_text("#!/usr/bin/python\nfrom ts.model_server import start\n")
+def test_a_real_torchserve_is_kept(tmp_path: Path, name: str, kind: str) -> None:
+    """What a link leads to stays even with ``--force``."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    real = folder / name if kind == "file" else tmp_path / "real"
+    if kind != "file":
+        (folder / name).symlink_to(real)
+    if kind != "dangling link":
+        real.write_text("#!/usr/bin/python\nfrom ts.model_server import start\n")
 
     with pytest.raises(AliasError, match="perhaps the real TorchServe"):
-        install(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == [name]
+        install(folder)
+    assert [path.name for path in folder.iterdir()] == [name]
 
-    install(tmp_path, force=True)
-    assert [is_alias(tmp_path / each) for each in NAMES] == [True] * len(NAMES)
-
-
-def test_what_lies_beside_the_module_stays(tmp_path: Path) -> None:
-    install(tmp_path)
-    other = tmp_path / "modelserver_aliases" / "other.py"
-    other.write_text("mine")
-    remove(tmp_path)
-
-    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [other]
+    install(folder, force=True)
+    assert [is_alias(folder / each) for each in NAMES] == [True] * len(NAMES)
+    assert kind != "link" or "ts.model_server" in real.read_text()
+    assert kind != "dangling link" or not real.exists()
 
 
 def test_model_archiver_can_be_imported(tmp_path: Path) -> None:
     """Scripts that import ``model_archiver`` find it where the folder is in PYTHONPATH, and nowhere else;
     what they patch in it is what is called.
     """
-    folder = install(tmp_path)[-1].parent
+    folder = str(install(tmp_path)[-1].parent)
     (tmp_path / "h.py").write_text("def handle(data, context): return data\n")
     (tmp_path / "use.py").write_text(SCRIPT)
+    use = (str(tmp_path / "use.py"), str(tmp_path))
 
-    def run(**variables: str) -> subprocess.CompletedProcess[str]:
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(["app", "handlers"]), **variables}
-        return subprocess.run(
-            [sys.executable, str(tmp_path / "use.py"), str(tmp_path)],
-            env=environment, capture_output=True, text=True, check=False,
-        )  # fmt: skip
-
-    without = run()
-    assert without.stderr.splitlines()[-1] == "ModuleNotFoundError: No module named 'model_archiver'"
-    result = run(PYTHONPATH=os.pathsep.join(["app", "handlers", str(folder)]))
-    assert result.stderr == ""
+    assert "ModuleNotFoundError: No module named 'model_archiver'" in run_python([], *use).stderr
+    assert run_python([folder], *use).stderr == ""
     assert sorted(path.name for path in tmp_path.glob("*.mar")) == ["first.mar", "second.mar"]
 
 
@@ -134,22 +134,6 @@ with mock.patch("model_archiver.arg_parser.ArgParser.export_model_args_parser", 
     generate_model_archive()
 assert model_archiver.model_packaging.ArgParser is ArgParser
 """
-
-
-def test_a_link_is_replaced_and_not_followed(tmp_path: Path) -> None:
-    real = tmp_path / "real"
-    real.write_text("real")
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    (folder / "torchserve").symlink_to(real)
-    (folder / "torch-model-archiver").symlink_to(tmp_path / "nowhere")
-
-    with pytest.raises(AliasError):
-        install(folder)
-    install(folder, force=True)
-
-    assert real.read_text() == "real"
-    assert is_alias(folder / "torchserve")
 
 
 def test_directories_are_never_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -180,16 +164,6 @@ def test_other_commands_on_the_path_are_reported(
     ]
 
 
-def test_paths_with_spaces_and_quotes_work(tmp_path: Path) -> None:
-    odd = tmp_path / "it's a folder"
-    odd.mkdir()
-    (odd / "python").symlink_to(sys.executable)
-    alias = tmp_path / "torchserve"
-    alias.write_text(script("torchserve", str(odd / "python")).replace("-m modelserver", "-c 'print(5)'"))
-
-    assert subprocess.run(["sh", alias], capture_output=True, text=True, check=True).stdout == "5\n"
-
-
 @pytest.mark.parametrize("arguments", [[], ["install"], ["explode", "x"]])
 def test_wrong_command_lines_of_aliases_exit_with_2(arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as caught:
@@ -200,14 +174,8 @@ def test_wrong_command_lines_of_aliases_exit_with_2(arguments: list[str]) -> Non
 
 def test_the_launcher_of_language_models_runs_by_its_name(tmp_path: Path) -> None:
     """``python -m ts.llm_launcher`` is ``modelserver llm``; other modules of ``ts`` are no programs."""
-    path = os.pathsep.join(["app", "handlers", str(install(tmp_path)[-1].parent)])
-
-    def run(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", module, *arguments]
-        environment = {**os.environ, "PYTHONPATH": path}
-        return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-
-    launched = run("ts.llm_launcher", "--model_id", "m", "--engine", "trt_llm")
+    folders = [str(install(tmp_path)[-1].parent)]
+    launched = run_python(folders, "-m", "ts.llm_launcher", "--model_id", "m", "--engine", "trt_llm")
 
     assert (launched.returncode, launched.stderr) == (1, "--engine=trt_llm is not offered: vllm is\n")
-    assert "No code object available for ts.context" in run("ts.context").stderr
+    assert "No code object available for ts.context" in run_python(folders, "-m", "ts.context").stderr

@@ -33,25 +33,19 @@ async def ask(
 
 
 async def test_answers_are_read() -> None:
+    """Those to HEAD have no body, whatever their length says."""
     chunked = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nab\r\n1\r\nc\r\n0\r\n\r\n"
     interim = b"HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n"
     async with listening(answering(OK, chunked, interim + OK)) as port:
         answers = await ask(port, 3)
 
-    assert [(a.status, a.body, a.fault) for a in answers] == [
-        (200, b"ok", ""),
-        (200, b"abc", ""),
-        (200, b"ok", ""),
-    ]
+    bodies = [(a.status, a.body, a.fault) for a in answers]
+    assert bodies == [(200, body, "") for body in (b"ok", b"abc", b"ok")]
     assert answers[0].lines == b"x-batch-id: b\r\nx-batch-size: 3\r\n"
-
-
-async def test_answers_to_head_have_no_body() -> None:
     head = REQUEST.replace(b"POST", b"HEAD")
     empty = OK.replace(b"content-length: 2", b"content-length: 0")
     async with listening(answering(OK[:-2])) as port, listening(answering(empty[:-2])) as other:
         answers = [*await ask(port, 2, request=head), *await ask(other, 2, request=head)]
-
     assert [(a.status, a.body, a.fault) for a in answers] == [(200, b"", "")] * 4
 
 
@@ -94,12 +88,5 @@ async def test_response_that_does_not_come_is_a_fault(answer: bytes, fault: str)
         answers = await ask(port, 3, connections=2, patience=0.5)
 
     assert all(each.status == 0 and (fault in each.fault or "no answer" in each.fault) for each in answers)
-
-
-async def test_fault_says_why_no_connection_is_made() -> None:
-    """For every request: nobody listens, or a host name is none."""
-    async with listening(answering(OK)) as port:
-        pass
-    answers = [*await ask(port, 6, connections=4), *await ask(80, 3, host="a..b")]
-
-    assert ["cannot connect" in answer.fault for answer in answers] == [True] * 9
+    unmade = [*await ask(port, 6, connections=4), *await ask(80, 3, host="a..b")]
+    assert ["cannot connect" in answer.fault for answer in unmade] == [True] * 9

@@ -37,26 +37,41 @@ def number(body: bytes) -> int:
     return int(body)
 
 
-def test_answers_of_batches(rows: list[InputRow]) -> None:
-    def handle(bodies: list[bytes]) -> list[Any]:
-        return [number(body) * len(bodies) for body in bodies]
-
-    assert result(handle, rows)["answers-differ"] == (
-        "In a batch of 2, row 0 (0.json) was answered 2 instead of 1. "
-        "The tolerance is 0.001 of the largest number."
-    )
+def multiplied(bodies: list[bytes]) -> list[Any]:
+    return [number(body) * len(bodies) for body in bodies]
 
 
-def test_reordered_answers_are_a_finding(rows: list[InputRow]) -> None:
-    seen = result(lambda bodies: [number(body) for body in bodies[::-1]], rows)
+def single(bodies: list[bytes]) -> list[Any]:
+    (body,) = bodies
+    return [number(body)]
 
-    assert seen["order-changed"] == "In a batch of 2, row 0 (0.json) got the answer of 1.json."
 
-
-def test_another_number_of_answers(rows: list[InputRow]) -> None:
-    assert result(lambda bodies: [number(body) for body in bodies[:1]], rows)["wrong-count"] == (
-        "For 2 rows the handler returned 1 answer."
-    )
+@pytest.mark.parametrize(
+    ("handler", "kind", "seen"),
+    [
+        (
+            multiplied,
+            "answers-differ",
+            "was answered 2 instead of 1. The tolerance is 0.001 of the largest number.",
+        ),
+        (
+            lambda bodies: [number(body) for body in bodies[::-1]],
+            "order-changed",
+            "In a batch of 2, row 0 (0.json) got the answer of 1.json.",
+        ),
+        (
+            lambda bodies: [number(body) for body in bodies[:1]],
+            "wrong-count",
+            "For 2 rows the handler returned 1 answer.",
+        ),
+        (single, "batch-failed", "A call with 2 rows failed"),
+    ],
+    ids=["multiplied", "reversed", "first", "single"],
+)
+def test_wrong_answers_of_batches_are_findings(
+    rows: list[InputRow], handler: Handler, kind: str, seen: str
+) -> None:
+    assert seen in result(handler, rows)[kind]
 
 
 def test_no_answer_to_an_input_that_was_made(rows: list[InputRow]) -> None:
@@ -65,14 +80,6 @@ def test_no_answer_to_an_input_that_was_made(rows: list[InputRow]) -> None:
     assert check_alone(report, cast("Any", Model(lambda bodies: [])), rows, 0, generated=True) == {}
     assert {each.seen for each in report.findings} == {"For 1 row the handler returned 0 answers."}
     assert report.left_out == {}
-
-
-def test_a_batch_that_fails(rows: list[InputRow]) -> None:
-    def handle(bodies: list[bytes]) -> list[Any]:
-        (body,) = bodies
-        return [number(body)]
-
-    assert "A call with 2 rows failed" in result(handle, rows)["batch-failed"]
 
 
 def test_answers_that_vary(rows: list[InputRow]) -> None:
@@ -89,10 +96,8 @@ def test_bad_rows_differ_in_type(rows: list[InputRow]) -> None:
         return [int(body) if good else 0 for body in bodies]
 
     assert result(lambda bodies: [number(body) for body in bodies], rows).keys() == {"bad-row-retried"}
-    assert (
-        "Beside a JSON value of another type, 0.json was answered 0 instead of 1."
-        in (result(spreads, rows)["bad-row-spreads"])
-    )
+    seen = result(spreads, rows)["bad-row-spreads"]
+    assert "Beside a JSON value of another type, 0.json was answered 0 instead of 1." in seen
 
 
 def test_inputs_that_are_refused(rows: list[InputRow]) -> None:

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -61,13 +62,7 @@ def test_exit_status_follows_findings(
     assert ": no answer was checked (nothing is known), 1 warning" in capsys.readouterr().out
     assert main(["check", script, "--json"]) == 3
     assert not json.loads(capsys.readouterr().out)["ok"]
-
-
-def test_json_output_is_one_document(
-    script: str, examined: list[Any], capsys: pytest.CaptureFixture[str]
-) -> None:
     assert main(["check", script, "--json", "--input", script]) == 0
-
     report = json.loads(capsys.readouterr().out)
     assert (report["source"], report["ok"], report["warnings"]) == (script, True, 1)
 
@@ -90,7 +85,7 @@ def test_options_reach_the_doctor(script: str, examined: list[Any]) -> None:
         (["--model-file", "absent.pt"], "absent.pt does not exist"),
     ],
 )
-def test_what_cannot_be_run(
+def test_unusable_options_are_refused(
     script: str, examined: list[Any], capsys: pytest.CaptureFixture[str], options: list[str], lines: str
 ) -> None:
     """Status 2, and one line."""
@@ -99,26 +94,25 @@ def test_what_cannot_be_run(
     assert examined == []
 
 
-def test_what_is_no_model(
-    script: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("error", "status", "line"),
+    [(InvalidModel("no archive"), 2, "no archive"), (KeyboardInterrupt(), 130, "Interrupted.")],
+)
+def test_failures_have_their_status(
+    script: str,
+    error: BaseException,
+    status: int,
+    line: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Status 2, with the reason; an interruption has its own."""
-
-    def refuse(wish: CheckOptions) -> CheckReport:
-        raise InvalidModel("no archive")
-
-    def interrupt(wish: CheckOptions) -> CheckReport:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(command, "examine", refuse)
-    assert main(["check", script]) == 2
-    assert capsys.readouterr().err == "no archive\n"
-    monkeypatch.setattr(command, "examine", interrupt)
-    assert main(["check", script]) == 130
+    monkeypatch.setattr(command, "examine", Mock(side_effect=error))
+    assert main(["check", script]) == status
+    assert capsys.readouterr().err == f"{line}\n"
 
 
 @pytest.mark.slow
-def test_a_real_check(tmp_path: Path) -> None:
+def test_report_is_the_only_output_whatever_the_handler_prints(tmp_path: Path) -> None:
     (tmp_path / "loud.py").write_text(
         "import sys\n\n\nclass Loud:\n    def handle(self, data, context):\n        print('batch')\n"
         "        print('of', len(data), file=sys.stderr)\n        return ['one']\n"

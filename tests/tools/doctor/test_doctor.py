@@ -95,7 +95,16 @@ def test_handler_without_faults_has_no_findings(tmp_path: Path) -> None:
     assert list(report.left_out) == ["memory, threads and processes"]
 
 
-def test_one_that_does_not_load(tmp_path: Path) -> None:
+def test_model_that_cannot_be_checked_is_reported(tmp_path: Path) -> None:
+    """Where nothing is known of its inputs no answer is checked, as the report says first."""
+    (tmp_path / "notes.txt").write_text("no model")
+    with pytest.raises(InvalidModel):
+        examine(CheckOptions(str(tmp_path / "notes.txt")))
+    script = tmp_path / "echo.py"
+    script.write_text("def handle(data, context):\n    return data\n")
+    report = examine(CheckOptions(str(script)))
+    assert report.unanswered.startswith("nothing is known about its inputs")
+    assert "answers alone" not in report.checked
     script = tmp_path / "raising.py"
     script.write_text("def handle(data, context):\n    return absent\n")
     (finding,) = examine(CheckOptions(str(script))).findings
@@ -104,20 +113,3 @@ def test_one_that_does_not_load(tmp_path: Path) -> None:
     assert finding.seen == "NameError: name 'absent' is not defined (raising.py, line 2, in handle)"
     assert finding.place is not None
     assert (finding.place.line, finding.place.function) == (2, "handle")
-
-
-def test_model_without_inputs_is_not_checked(tmp_path: Path) -> None:
-    """Nothing is known of what it takes, so no answer was checked, as the chart says first."""
-    script = tmp_path / "echo.py"
-    script.write_text("def handle(data, context):\n    return data\n")
-    report = examine(CheckOptions(str(script)))
-
-    assert report.unanswered.startswith("nothing is known about its inputs")
-    assert "answers alone" not in report.checked
-
-
-def test_what_is_no_model(tmp_path: Path) -> None:
-    (tmp_path / "notes.txt").write_text("no model")
-
-    with pytest.raises(InvalidModel):
-        examine(CheckOptions(str(tmp_path / "notes.txt")))

@@ -7,7 +7,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -72,11 +72,13 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, CheckRepor
         (store / f"{name}.py").write_text(source)
     (store / "index_to_name.json").write_text(_LABELS)
 
-    def pack(name: str, handler: str | Path, network: Path | None = None, **more: object) -> Path:
+    def packed(
+        name: str, handler: str | Path, network: Path | None = None, samples: Any = (), **more: object
+    ) -> CheckOptions:
         config = ArchiveConfig(name, str(handler), "1.0", model_file=network, export_path=store, **more)  # type: ignore[arg-type]
-        return build_archive(config)
+        return CheckOptions(str(build_archive(config)), samples=samples)
 
-    labels = store / "index_to_name.json"
+    labels = str(store / "index_to_name.json")
     classes, shapes = store / "classes.py", _EXAMPLES / "detector"
     summing = _EXAMPLES / "stateful" / "sum_handler.py"
     babbling = _EXAMPLES / "streaming" / "babble_handler.py"
@@ -84,37 +86,24 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, CheckRepor
     wishes = {
         "mnist": CheckOptions(str(_ROOT / "model_store" / "mnist.mar")),
         "text": CheckOptions(str(mood(store))),
-        "detector": CheckOptions(
-            str(
-                pack(
-                    *("shapes", "object_detector", shapes / "shape_model.py"),
-                    config_file=shapes / "model-config.yaml",
-                )
-            )
+        "detector": packed(
+            "shapes", "object_detector", shapes / "shape_model.py", config_file=shapes / "model-config.yaml"
         ),
-        "resnet152": CheckOptions(
-            str(pack("batching", resnet, classes, extra_files=str(labels))), samples=_PICTURES
+        "resnet152": packed("batching", resnet, classes, _PICTURES, extra_files=labels),
+        "stateful": packed(
+            "sum", summing, samples=_ADDENDS, config_file=summing.with_name("model-config.yaml")
         ),
-        "stateful": CheckOptions(
-            str(pack("sum", summing, config_file=summing.with_name("model-config.yaml"))), samples=_ADDENDS
-        ),
-        "streaming": CheckOptions(
-            str(pack("babble", babbling, extra_files=str(babbling.with_name("text.txt")))), samples=_WORDS
+        "streaming": packed(
+            "babble", babbling, samples=_WORDS, extra_files=str(babbling.with_name("text.txt"))
         ),
         "rollouts": CheckOptions(str(_EXAMPLES / "rollouts" / "moods.py"), samples=_TEXTS),
         "workflow": CheckOptions(str(_EXAMPLES / "workflow" / "kind.py"), samples=_TEXTS),
         "workflow, mood": CheckOptions(str(_EXAMPLES / "workflow" / "mood.py"), samples=_TEXTS),
-        "image_classifier": CheckOptions(
-            str(pack("image", "image_classifier", classes, extra_files=str(labels)))
-        ),
-        "densenet_handler": CheckOptions(
-            str(pack("dense", "densenet_handler", classes, extra_files=str(labels)))
-        ),
-        "image_segmenter": CheckOptions(str(pack("segments", "image_segmenter", store / "pixels.py"))),
+        "image_classifier": packed("image", "image_classifier", classes, extra_files=labels),
+        "densenet_handler": packed("dense", "densenet_handler", classes, extra_files=labels),
+        "image_segmenter": packed("segments", "image_segmenter", store / "pixels.py"),
         "tabular": CheckOptions(str(table(store)), samples=_NUMBERS),
-        "base_handler": CheckOptions(
-            str(pack("base", "base_handler", store / "numbers.py")), samples=_NUMBERS
-        ),
+        "base_handler": packed("base", "base_handler", store / "numbers.py", _NUMBERS),
     }
     with ThreadPoolExecutor(2) as executor, pytest.MonkeyPatch.context() as patch:
         # Two at a time.

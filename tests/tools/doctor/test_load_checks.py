@@ -30,11 +30,9 @@ def test_slow_unused_import_is_a_finding(tmp_path: Path) -> None:
     report = CheckReport()
     check_imports(report, Reported(imported, 1.25, 0.5), tmp_path)
 
-    assert report.figures["load"] == {
-        "import_seconds": 1.25,
-        "initialize_seconds": 0.5,
-        "packages": {"httpx": 0.9, "anyio": 0.3},
-    }
+    packages = {"httpx": 0.9, "anyio": 0.3}
+    load = {"import_seconds": 1.25, "initialize_seconds": 0.5, "packages": packages}
+    assert report.figures["load"] == load
     assert [(each.id, each.seen) for each in report.findings] == [
         ("import-unused", "httpx takes 1.2 s to import, and h.py does not use it.")
     ]
@@ -101,17 +99,12 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_imports_have_lines_and_use(folder: Path) -> None:
-    imports = {each.package: each for each in imports_of(folder)}
+    used = {"os": 2, "typing": 4, "sklearn": 5, "httpx": 7}
+    unused = {"json": 2, "yaml": 5, "psutil": 16, "captum": 22}
 
-    assert imports == {
-        "json": Import("json", SourceLine("handler.py", 2), used=False),
-        "os": Import("os", SourceLine("handler.py", 2), used=True),
-        "typing": Import("typing", SourceLine("handler.py", 4), used=True),
-        "sklearn": Import("sklearn", SourceLine("handler.py", 5), used=True),
-        "yaml": Import("yaml", SourceLine("handler.py", 5), used=False),
-        "httpx": Import("httpx", SourceLine("handler.py", 7), used=True),
-        "psutil": Import("psutil", SourceLine("handler.py", 16), used=False),
-        "captum": Import("captum", SourceLine("handler.py", 22), used=False),
+    assert {each.package: each for each in imports_of(folder)} == {
+        name: Import(name, SourceLine("handler.py", line), used=name in used)
+        for name, line in {**used, **unused}.items()
     }
 
 
@@ -129,8 +122,6 @@ def test_imports_have_lines_and_use(folder: Path) -> None:
 def test_missing_lists_packages_that_are_not_required(
     folder: Path, requirements: str | None, absent: list[str]
 ) -> None:
+    """Packages are installed by other names than they are imported by."""
     assert list(missing(imports_of(folder), requirements)) == absent
-
-
-def test_names_on_the_index() -> None:
     assert [distribution_of(name) for name in ("yaml", "unknown_one")] == ["PyYAML", "unknown_one"]

@@ -65,13 +65,10 @@ def test_an_end_is_seen_and_waited_for(patient: Patient) -> None:
     assert patient.calls[-1].rows == 1
 
 
-def test_place_is_read_from_message() -> None:
+def test_place_and_message_are_read_from_errors() -> None:
     assert place_in("KeyError: 'a' (my/h.py, line 12, in handle)") == SourceLine("my/h.py", 12, "handle")
     assert place_in("invalid syntax (h.py, line 3)") == SourceLine("h.py", 3)
     assert place_in("nothing") is None
-
-
-def test_message_is_read_from_error() -> None:
     assert message_of(Answer(503, {}, b'{"message": "not\\n today"}')) == "not today"
     assert message_of(Answer(503, {}, b"[1]")) == "[1]"
 

@@ -22,6 +22,7 @@ def test_a_rule_is_a_function_and_its_docstring() -> None:
 
     @rules.changing("phrase", OTHER)
     def _phrase(_call: Probe, reference: Response, ours: Response) -> Response:
+        """The phrase is ours."""
         return reference.but(reason=ours.reason)
 
     request, ours, failed = a_call("/ping"), good(1), good(0).but(status=500, reason="No")

@@ -66,23 +66,16 @@ def test_tokens_are_sent() -> None:
         addresses: dict[Port, tuple[str, int]] = {
             call.port: ("127.0.0.1", ports[f"{call.port}_port"]) for call in calls
         }
-        with_token = [
-            ComparedServer("TorchServe", addresses, {"inference": "secret"}).ask(call) for call in calls
-        ]
-        without = [ComparedServer("TorchServe", addresses).ask(call) for call in calls]
+        token = ComparedServer("TorchServe", addresses, {"inference": "secret"})
+        without = ComparedServer("TorchServe", addresses)
 
-    assert [answer.reason for answer in with_token] == ["OK", "OK"]
-    assert [answer.reason for answer in without] == ["UNAUTHENTICATED", "OK"]
+        assert [token.ask(call).reason for call in calls] == ["OK", "OK"]
+        assert [without.ask(call).reason for call in calls] == ["UNAUTHENTICATED", "OK"]
 
 
-def test_missing_response_has_its_reason() -> None:
+def test_missing_and_unreadable_responses_have_status_0(monkeypatch: pytest.MonkeyPatch) -> None:
     (ping, *_) = general(NOBODY)
-
     assert send(ping, ("127.0.0.1", 1)) == Response(0, "ConnectionRefusedError", {}, b"")
-
-
-def test_a_message_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    (ping, *_) = general(NOBODY)
     for body in (b"\0\0\0\0\x09x", b"\0\0", b"\0\0\0\0\x02\xff\xff", b"\x01\0\0\0\0"):
         replied = CallResult(StatusCode.OK, b"", body)
         monkeypatch.setattr(grpc_calls, "send_call", lambda *_, replied=replied: replied)
@@ -94,12 +87,9 @@ def test_recorded_messages() -> None:
     """If a message has only fields and the input ``data``, these are reported; other messages are
     sent as they are.
     """
-    plain = message("org.pytorch.serve.grpc.inference.PredictionsRequest")(
-        model_name="m", model_version="1.0", input={"data": b"x"}
-    )
-    two = message("org.pytorch.serve.grpc.inference.PredictionsRequest")(
-        model_name="m", input={"data": b"x", "more": b"y"}
-    )
+    kind = message("org.pytorch.serve.grpc.inference.PredictionsRequest")
+    plain = kind(model_name="m", model_version="1.0", input={"data": b"x"})
+    two = kind(model_name="m", input={"data": b"x", "more": b"y"})
     tensors = message("inference.ModelInferRequest")(model_name="m", raw_input_contents=[b"x"])
     paths = [f"/{grpc_calls.INFERENCE}/Predictions"] * 2 + [f"/{grpc_calls.OPEN_INFERENCE}/ModelInfer"]
     mark = (("x-mark", "1"),)
@@ -136,16 +126,12 @@ def test_whole_messages_are_sent_as_they_are() -> None:
     assert (answered.status, json.loads(answered.body or b"")) == (200, {"model_name": "m", "id": "7"})
 
 
-def test_more_about_a_failure_is_explained() -> None:
+def test_more_about_a_failure_or_a_model_is_explained() -> None:
     call = Probe("", "grpc_inference", grpc_calls.METHOD, f"/{grpc_calls.INFERENCE}/Predictions")
     ours = FAILED.but(body=b"Prediction failed: KeyError [request 1]\norg.pytorch.serve.http.X")
 
     assert [[rule.name for rule in rules] for rules in explain(call, FAILED, ours)] == [["exposed"]]
     assert explain(call, FAILED, ours.but(body=(ours.body or b"") + b"Y")) == []
-
-
-def test_additions_to_a_description_are_no_difference() -> None:
     reference = Response(200, "OK", {}, b'[\n  {\n    "modelName": "m"\n  }\n]')
     ours = reference.but(body=b'[\n  {\n    "modelName": "m",\n    "batching": {}\n  }\n]')
-
     assert mismatches(masked(reference), masked(ours)) == []

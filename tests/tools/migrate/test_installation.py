@@ -32,13 +32,8 @@ def test_flags_of_the_command_count(tmp_path: Path) -> None:
 
     assert installation.store == tmp_path
     assert list(map(str, installation.loaded.settings.load_models)) == ["m=a.mar", "b.mar"]
-    assert installation.flags == [
-        "--start",
-        "--no-config-snapshots",
-        "--model-store",
-        "--models",
-        "--log-config",
-    ]
+    flags = "--start --no-config-snapshots --model-store --models --log-config"
+    assert installation.flags == flags.split()
 
 
 @pytest.mark.parametrize(
@@ -63,23 +58,14 @@ def test_both_servers_get_the_same_configuration_elsewhere(site: Path, program: 
     installation = read_installation(site, f"{program} --ts-config other --log-config mine.xml", {}, {})
     reference = launch_torchserve(installation, tmp_path / "theirs")
     ours = launch_modelserver(installation, tmp_path / "ours")
+    configs = [tmp_path / name / "config.properties" for name in ("theirs", "ours")]
     before, *after = (
-        load_settings({"ts_config": str(config)}, {}, tmp_path).settings
-        for config in (
-            site,
-            tmp_path / "theirs" / "config.properties",
-            tmp_path / "ours" / "config.properties",
-        )
+        load_settings({"ts_config": str(config)}, {}, tmp_path).settings for config in (site, *configs)
     )
 
     assert list(reference.command) == [
         *(str(program), "--log-config", "mine.xml", "--start", "--foreground", "--ncs"),
-        *(
-            "--ts-config",
-            str(tmp_path / "theirs" / "config.properties"),
-            "--model-store",
-            str(installation.store),
-        ),
+        *("--ts-config", str(configs[0]), "--model-store", str(installation.store)),
     ]
     assert reference.environment["PATH"].startswith(f"{program.parent}:")
     for launch, settings in zip((reference, ours), after, strict=True):
@@ -95,11 +81,8 @@ def test_what_the_environment_says_is_written_down(tmp_path: Path) -> None:
     """Variables are not passed on: those that name addresses would count more than the free ports."""
     config = tmp_path / "config.properties"
     config.write_text("enable_envvars_config=true\nmodel_store=.\n")
-    variables = {
-        "TS_CONFIG_FILE": "absent",
-        "TS_JOB_QUEUE_SIZE": "33",
-        "TS_INFERENCE_ADDRESS": "http://0.0.0.0:9000",
-    }
+    variables = {"TS_CONFIG_FILE": "absent", "TS_JOB_QUEUE_SIZE": "33"}
+    variables["TS_INFERENCE_ADDRESS"] = "http://0.0.0.0:9000"
     launch = launch_modelserver(read_installation(config, None, {}, variables), tmp_path / "ours")
     settings = load_settings({"ts_config": launch.command[-1]}, {}, tmp_path).settings
 
@@ -112,16 +95,11 @@ def test_model_api_is_on_beside_a_running_torchserve(site: Path, tmp_path: Path)
     installation = read_installation(site, None, {"compat_defaults": "torchserve"}, {})
     for follows in (False, True):
         launch = launch_modelserver(installation, tmp_path / str(follows), follows=follows)
-        assert (
-            load_settings({"ts_config": launch.command[-1]}, {}, tmp_path).settings.enable_model_api
-            is follows
-        )
-
-
-def test_an_absent_program_is_reported(site: Path, tmp_path: Path) -> None:
-    installation = read_installation(site, "/nowhere/torchserve", {}, {})
+        settings = load_settings({"ts_config": launch.command[-1]}, {}, tmp_path).settings
+        assert settings.enable_model_api is follows
+    absent = read_installation(site, "/nowhere/torchserve", {}, {})
     with pytest.raises(MigrationError, match="there is no program /nowhere/torchserve"):
-        launch_torchserve(installation, tmp_path / "theirs")
+        launch_torchserve(absent, tmp_path / "theirs")
 
 
 def test_only_plain_http_can_be_compared(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
 from tests.tools.migrate.conftest import ListedLines, Played
@@ -57,22 +57,22 @@ def test_equal_failures_prove_nothing(plan: ProofPlan) -> None:
     assert proof.remarks == ["plain: no prediction was answered well by both, so nothing is shown of it."]
 
 
-def test_known_differences_are_explained(plan: ProofPlan) -> None:
-    proof = prove(changed(plan, lambda answer: answer.but(reason="OK")), ListedLines())
+@pytest.mark.parametrize(
+    ("change", "verdict", "names", "line"),
+    [
+        ({"reason": "OK"}, EXPLAINED, [["phrase"]], ""),
+        ({"body": b"other"}, UNKNOWN, [], "body: TorchServe b'fine', modelserver b'other'"),
+    ],
+)
+def test_only_known_differences_are_explained(
+    plan: ProofPlan, change: dict[str, Any], verdict: str, names: list[list[str]], line: str
+) -> None:
+    proof = prove(changed(plan, lambda answer: answer.but(**change)), ListedLines())
     (result,) = [each for each in proof.compared if each.verdict != SAME]
 
-    assert (proof.verdict, result.verdict) == (EXPLAINED, EXPLAINED)
-    assert [[rule.name for rule in rules] for rules in result.reasons] == [["phrase"]]
-
-
-def test_other_differences_are_unknown(plan: ProofPlan) -> None:
-    proof = prove(changed(plan, lambda answer: answer.but(body=b"other")), ListedLines())
-    (result,) = [each for each in proof.compared if each.verdict != SAME]
-
-    assert proof.verdict == UNKNOWN
-    assert (
-        result.summary_line == "a text to /predictions/plain: body: TorchServe b'fine', modelserver b'other'"
-    )
+    assert (proof.verdict, result.verdict) == (verdict, verdict)
+    assert [[rule.name for rule in rules] for rules in result.reasons] == names
+    assert verdict == EXPLAINED or result.summary_line == f"a text to /predictions/plain: {line}"
 
 
 def test_an_answer_that_varies_is_not_held_against_modelserver(plan: ProofPlan) -> None:
@@ -124,11 +124,8 @@ def test_a_model_that_only_torchserve_has_is_not_explained(plan: ProofPlan) -> N
     proof = prove(plan, ListedLines())
 
     assert proof.verdict == UNKNOWN
-    assert [(each.version.name, each.server) for each in proof.missing] == [
-        ("parts", "modelserver"),
-        ("plain", "modelserver"),
-        ("reads", "modelserver"),
-    ]
+    missing = [(each.version.name, each.server) for each in proof.missing]
+    assert missing == [(name, "modelserver") for name in ("parts", "plain", "reads")]
     assert [call.path for call in plan.ours.calls if call.method == "POST"][1] == (
         "/models?url=plain.mar&model_name=plain&batch_size=4&max_batch_delay=1&response_timeout=120"
         "&initial_workers=1"
@@ -137,18 +134,15 @@ def test_a_model_that_only_torchserve_has_is_not_explained(plan: ProofPlan) -> N
 
 
 def test_workers_are_scaled_as_in_the_running_torchserve(plan: ProofPlan) -> None:
-    key = 'management GET /models/plain/all ""'
-    changed(
-        plan,
-        lambda answer: answer.but(body=(answer.body or b"").replace(b'"maxWorkers": 1', b'"maxWorkers": 2')),
-        key,
-    )
+    def two_workers(answer: Response) -> Response:
+        return answer.but(body=(answer.body or b"").replace(b'"maxWorkers": 1', b'"maxWorkers": 2'))
+
+    changed(plan, two_workers, 'management GET /models/plain/all ""')
     assert align_versions(plan) == {}
 
     assert isinstance(plan.ours, Played)
-    assert [call.path for call in plan.ours.calls if call.method == "PUT"] == [
-        "/models/plain/1.0?min_worker=1&max_worker=1"
-    ]
+    scaled = [call.path for call in plan.ours.calls if call.method == "PUT"]
+    assert scaled == ["/models/plain/1.0?min_worker=1&max_worker=1"]
 
 
 @pytest.mark.parametrize(("read_only", "left_out"), [(True, 1), (False, 0)])
@@ -176,21 +170,14 @@ def test_a_running_torchserve_is_not_changed(plan: ProofPlan, read_only: bool, l
     ],
 )
 def test_a_model_is_measured_with_its_own_requests(path: str, expected: bool) -> None:
+    """As many clients as fill the batches of all workers twice, within bounds."""
     assert _predicts(Probe("", "inference", "POST", path), "m") is expected
+    for batch, workers, clients in ((1, 0, 2), (1, 1, 2), (4, 2, 16), (64, 8, 64)):
+        version = ServedVersion("m", "1", "m.mar", ready=workers, batch_size=batch)
+        assert clients_for(version) == clients
 
 
-def test_figures_are_of_both(proof: Proof) -> None:
-    """TorchServe's come first."""
-    assert proof.memory == (300 << 20, 300 << 20)
-    assert proof.start == (None, None)
-
-
-@pytest.mark.parametrize(("batch", "workers", "clients"), [(1, 0, 2), (1, 1, 2), (4, 2, 16), (64, 8, 64)])
-def test_clients_fill_the_batches_of_all_workers(batch: int, workers: int, clients: int) -> None:
-    assert clients_for(ServedVersion("m", "1", "m.mar", ready=workers, batch_size=batch)) == clients
-
-
-def test_requests_carry_the_token_of_their_server() -> None:
+def test_requests_carry_the_token_of_their_server(proof: Proof) -> None:
     server = ComparedServer("TorchServe", {"inference": ("h", 80)}, {"inference": "secret"})
     call = Probe("", "inference", "POST", "/predictions/m", (("X", "y"), ("Host", "other")), b"body")
 
@@ -198,3 +185,4 @@ def test_requests_carry_the_token_of_their_server() -> None:
         b"POST /predictions/m HTTP/1.1\r\nHost: h:80\r\nX: y\r\nAuthorization: Bearer secret\r\n"
         b"Content-Length: 4\r\n\r\nbody"
     )
+    assert (proof.memory, proof.start) == ((300 << 20, 300 << 20), (None, None))

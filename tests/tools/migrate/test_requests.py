@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import io
 import json
 from typing import TYPE_CHECKING
 
 import pytest
+from PIL import Image
 
 from modelserver.ext.recording.entries import Call as Recorded
 from modelserver.ext.recording.entries import pack
@@ -29,9 +31,8 @@ def test_built_in_requests_change_nothing() -> None:
 
     assert [call for call in calls if changes_state(call)] == []
     assert len({call.name for call in calls}) == len(calls)
-    assert {"/predictions/m%201", "/models/m%201/all", "/v2/models/m%201/infer"} <= {
-        call.path for call in calls
-    }
+    paths = {call.path for call in calls}
+    assert {"/predictions/m%201", "/models/m%201/all", "/v2/models/m%201/infer"} <= paths
 
 
 def test_versions_share_the_requests_without_a_version() -> None:
@@ -53,7 +54,11 @@ def test_versions_share_the_requests_without_a_version() -> None:
     ],
 )
 def test_inputs_are_chosen_by_handler(handler: str, types: list[str]) -> None:
+    """Pillow reads the picture."""
     assert [kind for _, kind, _ in inputs(handler)] == types
+    picture = Image.open(io.BytesIO(png()))
+    picture.load()
+    assert (picture.mode, picture.size) == ("RGB", (64, 64))
 
 
 @pytest.mark.parametrize(
@@ -63,22 +68,10 @@ def test_inputs_are_chosen_by_handler(handler: str, types: list[str]) -> None:
 def test_protocols_are_asked_where_they_are_used(
     envelope: str | None, places: dict[str, str], protocols: set[str]
 ) -> None:
-    posted = {
-        call.path.split("/")[1] for call in built_in(envelope=envelope, **places) if call.method == "POST"
-    }
+    calls = built_in(envelope=envelope, **places)
+    posted = {call.path.split("/")[1] for call in calls if call.method == "POST"}
 
     assert posted & {"v1", "v2"} == protocols
-
-
-def test_the_picture_is_one() -> None:
-    """Pillow reads it."""
-    import io
-
-    from PIL import Image
-
-    picture = Image.open(io.BytesIO(png()))
-    picture.load()
-    assert (picture.mode, picture.size) == ("RGB", (64, 64))
 
 
 @pytest.mark.parametrize(
@@ -111,10 +104,7 @@ def test_files_are_posted_to_the_model_of_their_folder(tmp_path: Path) -> None:
     ]
     (tmp_path / "requests.json").write_text(json.dumps(entries))
 
-    json_type, octets = (
-        (("Content-Type", "application/json"),),
-        (("Content-Type", "application/octet-stream"),),
-    )
+    json_type, octets = ((("Content-Type", f"application/{kind}"),) for kind in ("json", "octet-stream"))
     assert in_folder(tmp_path) == [
         Probe("m/a.json", "inference", "POST", "/predictions/m", json_type, b"[1]"),
         Probe("m/b", "inference", "POST", "/predictions/m", octets, b"raw"),
@@ -146,12 +136,9 @@ def test_what_is_wrong_with_an_index_is_reported(tmp_path: Path, index: str, mes
     (tmp_path / "requests.json").write_text(index)
     with pytest.raises(MigrationError, match=message):
         in_folder(tmp_path)
-
-
-@pytest.mark.parametrize("source", ["nowhere", __file__])
-def test_other_sources_are_refused(source: str) -> None:
-    with pytest.raises(MigrationError, match="builtin, a folder or a recording"):
-        requests_of(source, [], None)
+    for source in ("nowhere", __file__):
+        with pytest.raises(MigrationError, match="builtin, a folder or a recording"):
+            requests_of(source, [], None)
 
 
 # A recording

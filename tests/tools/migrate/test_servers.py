@@ -34,11 +34,8 @@ def test_versions_are_read_from_descriptions() -> None:
         server = running_server("TorchServe", addresses(urls), {})
         result = server.versions()
 
-    assert [(version.name, version.batch_size, version.ready, version.settled) for version in result] == [
-        ("parts", 1, 1, True),
-        ("plain", 4, 1, True),
-        ("reads", 1, 1, True),
-    ]
+    described = [(version.name, version.batch_size, version.ready, version.settled) for version in result]
+    assert described == [("parts", 1, 1, True), ("plain", 4, 1, True), ("reads", 1, 1, True)]
     assert server.pid == os.getpid()
     assert (server.memory() or 0) > 1 << 20
 
@@ -59,40 +56,31 @@ def test_version_is_settled_when_workers_are_ready_or_failed(
     assert ServedVersion.of({"modelName": "m", "modelVersion": "1", **described}).settled is settled
 
 
-def test_server_that_requires_tokens_is_reported() -> None:
-    refused = Response(400, "Bad Request", {}, b'{"message": "Token Authentication failed."}')
-    answers = {'management GET /models?limit=100 ""': refused, 'management GET /models ""': refused}
-    with (
-        playing(answers) as urls,
-        pytest.raises(MigrationError, match=r"Token Authentication failed.*--key-file"),
-    ):
+@pytest.mark.parametrize(
+    ("status", "body", "message"),
+    [
+        (400, b'{"message": "Token Authentication failed."}', r"Token Authentication failed.*--key-file"),
+        (200, b"<html>not this</html>" + b" " * 999, "/models was answered 200 <html>not this</html>"),
+        (200, b"{}", "/models was answered 200 {}"),
+        (200, b"[1]", r"/models was answered 200 \[1\]"),
+        (200, b'{"models": []}', "inference address: .*/ping: 404"),
+    ],
+    ids=["tokens", "page", "object", "list", "another port"],
+)
+def test_a_server_that_is_another_is_reported(status: int, body: bytes, message: str) -> None:
+    answer = Response(status, "", {}, body)
+    answers = {'management GET /models?limit=100 ""': answer, 'management GET /models ""': answer}
+    with playing(answers) as urls, pytest.raises(MigrationError, match=message):
         running_server("TorchServe", addresses(urls), {})
 
 
 def test_a_server_that_is_not_there_is_reported() -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
-        port = closed.getsockname()[1]
-        with pytest.raises(MigrationError, match=f"http://127.0.0.1:{port}/models was answered Connection"):
-            running_server(
-                "TorchServe", {"inference": ("127.0.0.1", port), "management": ("127.0.0.1", port)}, {}
-            )
-
-
-@pytest.mark.parametrize("body", [b"<html>not TorchServe</html>" + b" " * 999, b"{}", b"[1]"])
-def test_a_server_of_another_kind_is_reported(body: bytes) -> None:
-    page = Response(200, "OK", {}, body)
-    answers = {'management GET /models?limit=100 ""': page, 'management GET /models ""': page}
-    with playing(answers) as urls, pytest.raises(MigrationError) as refused:
-        running_server("TorchServe", addresses(urls), {})
-
-    assert f"/models was answered 200 {body.decode().strip()}" in str(refused.value)
-
-
-def test_another_port_than_that_of_inference_is_reported() -> None:
-    answers = {'management GET /models?limit=100 ""': Response(200, "OK", {}, b'{"models": []}')}
-    with playing(answers) as urls, pytest.raises(MigrationError, match=r"inference address: .*/ping: 404"):
-        running_server("TorchServe", addresses(urls), {})
+        address = closed.getsockname()
+        assert listener(address[1]) is None
+        with pytest.raises(MigrationError, match=f"http://127.0.0.1:{address[1]}/models was answered Conn"):
+            running_server("TorchServe", {"inference": address, "management": address}, {})
 
 
 def test_tokens_are_for_their_port_unless_the_request_has_one() -> None:
@@ -105,12 +93,6 @@ def test_tokens_are_for_their_port_unless_the_request_has_one() -> None:
     assert "secret" not in repr(server)
 
 
-def test_nobody_listens_on_a_free_port() -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        assert listener(free.getsockname()[1]) is None
-
-
 def launch(folder: Path, script: str, **more: Any) -> Launch:
     command = ["/bin/sh", "-c", script]
     return Launch(
@@ -119,15 +101,11 @@ def launch(folder: Path, script: str, **more: Any) -> Launch:
 
 
 def test_a_program_that_ends_is_reported_with_its_last_output(tmp_path: Path) -> None:
-    with (
-        pytest.raises(MigrationError, match=r"It does not start:\n.*no such thing"),
-        started(launch(tmp_path, "echo no such thing; exit 1")),
-    ):
+    ends = launch(tmp_path, "echo no such thing; exit 1")
+    with pytest.raises(MigrationError, match=r"It does not start:\n.*no such thing"), started(ends):
         pass
-    with (
-        pytest.raises(MigrationError, match="It cannot be started"),
-        started(Launch("It", [str(tmp_path / "absent")], {}, tmp_path, {}, tmp_path / "output")),
-    ):
+    absent = Launch("It", [str(tmp_path / "absent")], {}, tmp_path, {}, tmp_path / "output")
+    with pytest.raises(MigrationError, match="It cannot be started"), started(absent):
         pass
 
 

@@ -28,8 +28,14 @@ def read(config: Path, command: str | None = None) -> Installation:
 
 
 def test_keys_have_the_states_of_the_guide(config: Path) -> None:
-    """Also those of modelserver, and those that nobody knows."""
-    usage = usage_of(read(config), [], [])
+    """So have modelserver's own and unknown ones; those without effect are removed by a command."""
+    installation = read(config)
+    usage = usage_of(installation, [], [])
+    remove, start = advice_on(installation, usage, [])
+    pattern = "ipex_enable|number_of_netty_threads|nonsense"
+
+    assert remove.commands == [f"sed -i -E '/^ *({pattern}) *[=:]/d' {config}"]
+    assert start.commands == [f"modelserver --start --ts-config {config}"]
 
     assert {part.name: part.state for part in usage.keys} == {
         "model_store": "same",
@@ -41,23 +47,12 @@ def test_keys_have_the_states_of_the_guide(config: Path) -> None:
     }
 
 
-def test_settings_without_effect_are_removed_by_a_command(config: Path) -> None:
-    installation = read(config)
-    remove, start = advice_on(installation, usage_of(installation, [], []), [])
-
-    assert remove.commands == [
-        f"sed -i -E '/^ *(ipex_enable|number_of_netty_threads|nonsense) *[=:]/d' {config}"
-    ]
-    assert start.commands == [f"modelserver --start --ts-config {config}"]
-
-
 def test_endpoints_are_counted(config: Path) -> None:
     """They are counted by TorchServe's paths; other paths are left out."""
+    posted = ("/predictions/m", "/predictions/m/1.0/v1/chat", "/v1/models/m:predict")
     calls = [
-        Probe("", "inference", "POST", "/predictions/m"),
+        *(Probe("", "inference", "POST", path) for path in posted),
         Probe("", "inference", "PUT", "/predictions/m?x=1"),
-        Probe("", "inference", "POST", "/predictions/m/1.0/v1/chat"),
-        Probe("", "inference", "POST", "/v1/models/m:predict"),
         Probe("", "management", "GET", "/models/m/all"),
         Probe("", "inference", "GET", "/nowhere"),
     ]
@@ -73,33 +68,23 @@ def test_endpoints_are_counted(config: Path) -> None:
 
 
 def test_flags_handlers_and_names_have_their_states(config: Path) -> None:
-    names = {
-        "ts.context.Context": "h.py, line 1",
-        "ts.service.Context": "h.py, line 2",
-        "ts.torch_handler": "h.py, line 3",
-        "ts.torch_handler.trt_llm_handler.TRTLLMHandler": "h.py, line 4",
-        "ts.made_up": "h.py, line 5",
-    }
-    archives = [
-        Archive("a.mar", "h.py", names),
-        Archive("b.mar", "trt_llm_handler"),
-        Archive("c.mar", "base_handler"),
-    ]
-    installation = read(config, "torchserve --start --ppath plugins")
-    usage = usage_of(installation, [], archives)
-
-    assert {part.name: part.state for part in usage.flags} == {
-        "--start": "same",
-        "--plugins-path": "no effect",
-    }
-    assert [part.state for part in usage.handlers] == ["same", "not offered", "same"]
-    assert {part.name: part.state for part in usage.ts_names} == {
+    states = {
         "ts.context.Context": "better",
         "ts.service.Context": "same",
         "ts.torch_handler": "same",
         "ts.torch_handler.trt_llm_handler.TRTLLMHandler": "not offered",
         "ts.made_up": "not offered",
     }
+    names = {name: f"h.py, line {number}" for number, name in enumerate(states, 1)}
+    others = [Archive("b.mar", "trt_llm_handler"), Archive("c.mar", "base_handler")]
+    archives = [Archive("a.mar", "h.py", names), *others]
+    installation = read(config, "torchserve --start --ppath plugins")
+    usage = usage_of(installation, [], archives)
+
+    flags = {part.name: part.state for part in usage.flags}
+    assert flags == {"--start": "same", "--plugins-path": "no effect"}
+    assert [part.state for part in usage.handlers] == ["same", "not offered", "same"]
+    assert {part.name: part.state for part in usage.ts_names} == states
     texts = " ".join(advice.text for advice in advice_on(installation, usage, archives))
     assert "ts.made_up, which a.mar: h.py, line 5 uses, is not here" in texts
     assert "Leave out the flag --plugins-path" in texts

@@ -44,6 +44,8 @@ def test_speed_is_positive_number_or_max() -> None:
         (["--to", URL, "--tolerance", "nan"], "--tolerance=nan"),
         (["--exact", "--tolerance", "-1"], "--tolerance=-1"),
         (["--to", URL, "--plot", "/nowhere/plot.html"], "--plot=/nowhere/plot.html"),
+        (["--exact", "--speed", "2"], "--speed has no effect with --exact"),
+        (["--to", URL, "--models", "a.mar"], "--models has no effect with --to"),
     ],
 )
 def test_bad_command_line_exits_with_2(traffic, flags, message, capsys) -> None:
@@ -52,16 +54,11 @@ def test_bad_command_line_exits_with_2(traffic, flags, message, capsys) -> None:
     assert message in capsys.readouterr().err
 
 
-def test_a_file_that_is_no_recording(tmp_path, capsys) -> None:
-    """Has status 2, too."""
+def test_missing_recording_and_server_have_their_status(traffic, tmp_path, capsys) -> None:
     (tmp_path / "a").write_text("text")
 
     assert main([str(tmp_path / "a"), "--to", URL]) == 2
     assert "not a recording" in capsys.readouterr().err
-
-
-def test_a_server_that_is_not_there(traffic, capsys) -> None:
-    """Has status 1, and the table says why."""
     assert main([traffic, "--to", URL]) == 1
     assert "errors now: 1 x cannot connect" in capsys.readouterr().out
 
@@ -84,15 +81,11 @@ def test_gaps_are_scaled_by_speed(tmp_path, make_call, monkeypatch, speed, times
     assert values == [times]
 
 
-def test_what_is_compared(make_call) -> None:
+def test_incomplete_recordings_and_answers_are_left_out(make_call) -> None:
     """Answers that were cut off, or that nobody waited for, are not compared."""
     calls = [make_call(), make_call(status=0), make_call(complete=False)]
     result = differences_of(calls, [TimedResponse(0, 0, 200, b"", b"other")] * 3, Tolerance())
-
     assert (result.compared, [how for _, how in result.differing]) == (1, ["'answer' became 'other'"])
-
-
-def test_incomplete_recording_is_reported() -> None:
     cut = notices(Recording(None, [], Lost(3), "", "it was cut off in the middle"))
     killed = notices(Recording(None, [], Lost(), "", ""))
 

@@ -11,7 +11,6 @@ from modelserver.ext.recording.entries import code_of
 from modelserver.models.settings.load import load_settings
 from modelserver.tools.archiver import ArchiveConfig, build_archive
 from modelserver.tools.grpc_client import messages_of
-from modelserver.tools.replay.command import main
 from modelserver.tools.replay.exact import RecordedBatch, Replayed, archive_of, batches_of, replay_exactly
 from modelserver.tools.replay.sender import TimedResponse
 
@@ -54,13 +53,8 @@ def queued_call(make_call):
 
 def test_batches_are_ordered_as_they_were_queued(make_call) -> None:
     """In the order of the queue, as are the calls of each; not those of calls that tell none."""
-    calls = [
-        make_call(number=4, lines=heads("b", 2)),
-        make_call(number=1, lines=heads("a", 2)),
-        make_call(number=3, lines=b""),
-        make_call(number=2, lines=heads("b", 2)),
-    ]
-    result = batches_of(calls)
+    lines = {4: heads("b", 2), 1: heads("a", 2), 3: b"", 2: heads("b", 2)}
+    result = batches_of([make_call(number=number, lines=each) for number, each in lines.items()])
 
     assert [[call.number for call in batch.calls] for batch in result] == [[1], [2, 4]]
 
@@ -145,37 +139,6 @@ def test_a_batch_that_ends_its_worker(tmp_path, queued_call) -> None:
     ]  # fmt: skip
 
 
-def test_a_batch_that_cannot_be_made_again(settings_of, queued_call) -> None:
-    replayed = replay_exactly([queued_call(1, b"1", "a", 4)], settings_of())
-
-    assert not replayed.exact
-    assert "a batch of 4 became one of 1" in replayed.lines()[1]
-    assert "what the sample left out" in replayed.lines()[2]
-    assert replayed.batches[0].answers[0].body == b"1"
-
-
-def test_a_model_that_does_not_load(tmp_path, queued_call) -> None:
-    broken = tmp_path / "broken.py"
-    broken.write_text("def handle(data, context)\n    return data\n")
-    build_archive(ArchiveConfig("broken", str(broken), "1.0", export_path=tmp_path))
-    loaded = load_settings({"model_store": str(tmp_path)}, {}, tmp_path)
-
-    with pytest.raises(ConfigError, match=r"broken.mar cannot be loaded: .*SyntaxError"):
-        replay_exactly([queued_call(1, b"1", "a", 1, "broken")], loaded)
-
-
-@pytest.mark.parametrize(
-    ("flags", "text"),
-    [
-        (["--exact", "--speed", "2"], "--speed has no effect with --exact"),
-        (["--to", "http://127.0.0.1:9", "--models", "a.mar"], "--models has no effect with --to"),
-    ],
-)
-def test_flag_without_effect_is_refused(flags, text, capsys) -> None:
-    assert main(["traffic.msr", *flags]) == 2
-    assert text in capsys.readouterr().err
-
-
 PREDICT = "/org.pytorch.serve.grpc.inference.InferenceAPIsService/"
 INFER = "/inference.GRPCInferenceService/ModelInfer"
 _Predicted = message("org.pytorch.serve.grpc.inference.PredictionResponse")
@@ -193,6 +156,22 @@ def settings(tmp_path):
 def predict(model, **data):
     request = message("org.pytorch.serve.grpc.inference.PredictionsRequest")(model_name=model, input=data)
     return request.SerializeToString()
+
+
+def test_batches_that_cannot_be_made_again_are_reported(tmp_path, settings_of, queued_call) -> None:
+    """So is the error of a model that does not load."""
+    replayed = replay_exactly([queued_call(1, b"1", "a", 4)], settings_of())
+    assert not replayed.exact
+    assert "a batch of 4 became one of 1" in replayed.lines()[1]
+    assert "what the sample left out" in replayed.lines()[2]
+    assert replayed.batches[0].answers[0].body == b"1"
+
+    broken = tmp_path / "broken.py"
+    broken.write_text("def handle(data, context)\n    return data\n")
+    build_archive(ArchiveConfig("broken", str(broken), "1.0", export_path=tmp_path))
+    loaded = load_settings({"model_store": str(tmp_path)}, {}, tmp_path)
+    with pytest.raises(ConfigError, match=r"broken.mar cannot be loaded: .*SyntaxError"):
+        replay_exactly([queued_call(1, b"1", "a", 1, "broken")], loaded)
 
 
 def test_calls_of_each_method(settings, make_call) -> None:

@@ -61,12 +61,9 @@ def test_request_has_recorded_and_added_headers(make_call) -> None:
 
 
 @pytest.mark.parametrize("url", ["localhost:80", "ftp://x", "http://x:99999", "http://x?y=1", "http://"])
-def test_unusable_url_is_refused(url) -> None:
+def test_unusable_url_and_authorities_are_refused(url, tmp_path) -> None:
     with pytest.raises(ConfigError, match="--to="):
         Destination.of(url, [], None)
-
-
-def test_file_without_certificates_is_refused(tmp_path) -> None:
     with pytest.raises(ConfigError, match="--ca-file="):
         Destination.of("https://x", [], str(tmp_path / "none.pem"))
 
@@ -124,12 +121,8 @@ async def test_metadata_are_sent_and_failures_have_code_and_text(call) -> None:
         calls = [call("/refuse", headers=[(b"x-mark", b"1"), (b"x-trace-bin", b"\0\xff")])]
         (answer,) = await send_grpc(destination, calls, None, connections=1, patience=10.0)
 
-    (metadata,) = mirror.metadata
-    assert (metadata["x-mark"], metadata["x-trace-bin"], metadata["authorization"]) == (
-        "1",
-        b"\0\xff",
-        "Bearer x",
-    )
+    sent = {"x-mark": "1", "x-trace-bin": b"\0\xff", "authorization": "Bearer x"}
+    assert sent.items() <= mirror.metadata[0].items()
     assert (answer.status, code_of(answer.lines), answer.body) == (404, 5, "nothing h\u00e9re".encode())
 
 

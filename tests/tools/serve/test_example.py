@@ -73,38 +73,33 @@ def test_body_fits_the_input(served: Any, body: str) -> None:
     assert text.endswith(_URL)
 
 
-def test_large_tensor_is_written_by_python() -> None:
+def test_large_bodies_are_piped_to_curl() -> None:
+    """Tensors are written by Python; a picture is part of the command."""
     text = command(model("base_handler", None, TensorSpec("a", "FP32", (-1, 3, -1, 32))), _URL, "")
-    made = subprocess.run(
-        ["bash", "-c", text.partition(" | curl ")[0]], capture_output=True, text=True, check=True
-    )
-    values = json.loads(made.stdout)
-
+    writing = ["bash", "-c", text.partition(" | curl ")[0]]
+    values = json.loads(subprocess.run(writing, capture_output=True, text=True, check=True).stdout)
     assert len(text) < 300
     assert text.endswith(f" --data-binary @- {_URL}")
     assert (len(values), len(values[0]), len(values[0][0])) == (3, 1, 32)
 
-
-def test_models_of_openai_are_tried_at_their_endpoint() -> None:
-    served = model()
-    served.endpoints = {"v1/embeddings": True, "v1/other": False}
-
-    assert command(served, _URL, "").endswith(
-        """-d '{"model": "m", "input": ["a tensor", "a matrix"]}' http://127.0.0.1:8080/v1/embeddings"""
-    )
-
-
-def test_picture_is_piped_to_curl() -> None:
     text = command(model("image_classifier"), _URL, "")
-
     assert text.startswith(f"echo {_PIXEL} | base64 -d | curl ")
     assert Image.open(io.BytesIO(b64decode(_PIXEL))).convert("RGB").size == (1, 1)
 
 
-def test_file_is_sent_with_its_type(tmp_path: Path) -> None:
-    text = command(model(), _URL, "", (tmp_path / "my file.jpg", "image/jpeg"))
+def test_models_are_tried_where_they_are_served(tmp_path: Path) -> None:
+    """Those of OpenAI at their endpoint, applications at their root; the user's own file is the body."""
+    served, openai, application = model(), model(), model()
+    openai.endpoints = {"v1/embeddings": True, "v1/other": False}
+    application.pool.dispatch.takes_scopes = True
+    file = (tmp_path / "my file.jpg", "image/jpeg")
+    typed = f"curl -H 'Content-Type: image/jpeg' --data-binary @'{tmp_path}/my file.jpg' {_URL}"
+    inputs = """-d '{"model": "m", "input": ["a tensor", "a matrix"]}' http://127.0.0.1:8080/v1/embeddings"""
 
-    assert text == f"curl -H 'Content-Type: image/jpeg' --data-binary @'{tmp_path}/my file.jpg' {_URL}"
+    assert command(openai, _URL, "").endswith(inputs)
+    assert command(served, _URL, "", file) == typed
+    assert command(application, _URL, "$TOKEN") == f'curl -H "Authorization: Bearer $TOKEN" {_URL}/'
+    assert url_of(model(name="a b"), Settings()).endswith("/predictions/a%20b")
 
 
 @pytest.mark.parametrize(
@@ -129,16 +124,8 @@ def test_file_is_sent_with_its_type(tmp_path: Path) -> None:
 )
 def test_examples_fit_their_schema(schema: dict[str, Any], value: Any) -> None:
     assert example_of(schema, {}) == value
-
-
-def test_recursive_schema_ends() -> None:
-    schemas = {"T": {"type": "object", "required": ["t"], "properties": {"t": {"$ref": "#/x/T"}}}}
-
-    assert "null" in json.dumps(example_of({"$ref": "#/x/T"}, schemas))
-
-
-def test_names_in_urls() -> None:
-    assert url_of(model(name="a b"), Settings()).endswith("/predictions/a%20b")
+    recursive = {"T": {"type": "object", "required": ["t"], "properties": {"t": {"$ref": "#/x/T"}}}}
+    assert "null" in json.dumps(example_of({"$ref": "#/x/T"}, recursive))
 
 
 def test_token_is_read_by_the_shell(tmp_path: Path) -> None:
@@ -153,10 +140,3 @@ def test_token_is_read_by_the_shell(tmp_path: Path) -> None:
     arguments = {"MODELSERVER_INFERENCE_TOKEN": "other-key"}
     assert shell_token(Settings(), arguments, tmp_path) == "$MODELSERVER_INFERENCE_TOKEN"
     assert '-H "Authorization: Bearer $X"' in command(model(), _URL, "$X")
-
-
-def test_application_gets_a_request_to_its_root() -> None:
-    served = model()
-    served.pool.dispatch.takes_scopes = True
-
-    assert command(served, _URL, "$TOKEN") == f'curl -H "Authorization: Bearer $TOKEN" {_URL}/'

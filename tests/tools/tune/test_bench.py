@@ -68,11 +68,9 @@ def test_one_server_serves_all_settings(tmp_path: Path) -> None:
 
 
 def test_inputs_that_are_answered_with_an_error_are_refused(tmp_path: Path) -> None:
+    """A server that is gone ends the tuning instead."""
     with pytest.raises(SettingRefused, match="input b'503' was answered 503: no"):
         make(tmp_path, b"a", b"503").serve(SETTING)
-
-
-def test_a_server_that_is_gone_ends_the_tuning(tmp_path: Path) -> None:
     with pytest.raises(TuningError, match="no longer responds: nobody there"):
         make(tmp_path, b"a", url="gone").serve(SETTING)
 

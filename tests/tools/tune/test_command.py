@@ -55,7 +55,6 @@ def test_wrong_arguments_are_reported_in_one_line(
 
 
 def test_a_model_that_is_not_there_is_refused(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """In the server's words, with status 1."""
     assert tune("nowhere.mar", "--input", "in.json", "--goal", "max-throughput") == 1
     assert "Model not found at: nowhere.mar" in capsys.readouterr().err
 

@@ -27,24 +27,24 @@ def comment_above(text: str, key: str) -> str:
     return " ".join(above)
 
 
-def test_the_server_reads_it_without_a_warning(result: TuningResult) -> None:
-    config, warnings = parse_model_config(config_text(None, result, FACTS))
+def test_keys_have_their_reasons(result: TuningResult) -> None:
+    """The server reads the file without a warning, and it can be tuned again; a missed goal is at the top."""
+    text = config_text(None, result, FACTS)
+    config, warnings = parse_model_config(text)
     setting = result.choice.setting
 
     assert warnings == []
     assert (config.batch_size, config.batch_policy) == (setting.batch_size, setting.policy)
     assert (config.min_workers, config.max_workers) == (setting.workers, setting.workers)
-
-
-def test_keys_have_their_reasons(result: TuningResult) -> None:
-    text = config_text(None, result, FACTS)
-
     assert text.startswith(FIRST_LINE)
     assert "20 + 2*n ms" in comment_above(text, "batchSize")
     assert "the limit is 70 ms" in comment_above(text, "batchSize")
     assert "requests/s" in comment_above(text, "minWorkers")
     assert result.choice.setting.policy in comment_above(text, "batchPolicy")
     assert "processor Fast One, Python 3.11" in text.replace("\n# ", " ")
+    assert config_text(text, result, FACTS) == text
+    result.met = False
+    assert "NOT MET" in config_text(None, result, FACTS).partition("minWorkers")[0]
 
 
 def test_what_the_archive_says_besides_is_kept(result: TuningResult) -> None:
@@ -84,26 +84,13 @@ def test_any_yaml_keeps_its_meaning(original: str, result: TuningResult) -> None
 
 def test_a_batcher_block_stays_one(result: TuningResult) -> None:
     """It means more than its numbers: only these change, and the server reads them from there."""
-    config, warnings = parse_model_config(
-        config_text("batcher:\n  maxBatchSize: 3\n  timeout: 9\n", result, FACTS)
-    )
+    text = config_text("batcher:\n  maxBatchSize: 3\n  timeout: 9\n", result, FACTS)
+    config, warnings = parse_model_config(text)
 
     assert warnings == []
     assert config.batcher is not None
     assert (config.batcher.max_batch_size, config.batcher.timeout) == (result.choice.setting.batch_size, 9)
     assert config.batch_size is None
-
-
-def test_a_tuned_file_can_be_tuned_again(result: TuningResult) -> None:
-    once = config_text("handler:\n  a: 1\n", result, FACTS)
-
-    assert config_text(once, result, FACTS) == once
-
-
-def test_a_missed_goal_is_reported(result: TuningResult) -> None:
-    result.met = False
-
-    assert "NOT MET" in config_text(None, result, FACTS).partition("minWorkers")[0]
 
 
 def test_threads_of_ones_own_are_the_models(result: TuningResult) -> None:

@@ -36,18 +36,17 @@ def test_a_run_in_numbers() -> None:
     assert (figure.clients, figure.void) == (3, False)
 
 
-def test_one_failure_voids_a_run() -> None:
-    figure = summed_up(LoadRun(answers(0.01), 1.0, {"status 503": 2}))
+@pytest.mark.parametrize(
+    ("run", "reason"),
+    [
+        (LoadRun(answers(0.01), 1.0, {"status 503": 2}), "2 x status 503"),
+        (LoadRun([], 0.0), "nothing answered"),
+    ],
+)
+def test_run_with_a_failure_or_without_answers_is_void(run: LoadRun, reason: str) -> None:
+    figure = summed_up(run)
 
-    assert figure.void
-    assert figure.reason() == "2 x status 503"
-
-
-def test_nothing_answered_is_void() -> None:
-    figure = summed_up(LoadRun([], 0.0))
-
-    assert figure.void
-    assert figure.reason() == "nothing answered"
+    assert (figure.void, figure.reason()) == (True, reason)
 
 
 def test_a_batch_counts_once_for_the_cost_of_its_size() -> None:
@@ -71,27 +70,21 @@ def test_a_line_is_found_again(a: float, b: float, sizes: set[int]) -> None:
     assert line.trusted
 
 
-def test_the_squares_of_what_is_left_are_least() -> None:
-    """Worked by hand: the line through (1, 1), (2, 3), (3, 2) is 1 + 0.5n with R^2 0.25."""
-    line = fit_line({1: 1.0, 2: 3.0, 3: 2.0})
+@pytest.mark.parametrize(
+    ("costs", "expected"),
+    [({1: 1.0, 2: 3.0, 3: 2.0}, (1.0, 0.5, 0.25)), ({1: 5.0, 2: 5.0}, (5.0, 0.0, 1.0))],
+    ids=["by hand", "equal"],
+)
+def test_the_squares_of_what_is_left_are_least(
+    costs: dict[int, float], expected: tuple[float, float, float]
+) -> None:
+    """The line of equal costs says nothing of how large batches may be; one size has none."""
+    line = fit_line(costs)
 
     assert line is not None
-    assert (line.a_ms, line.b_ms, line.r2) == pytest.approx((1.0, 0.5, 0.25))
+    assert (line.a_ms, line.b_ms, line.r2) == pytest.approx(expected)
     assert not line.trusted
-
-
-@pytest.mark.parametrize("costs", [{}, {4: 10.0}])
-def test_one_size_makes_no_line(costs: dict[int, float]) -> None:
-    assert fit_line(costs) is None
-
-
-def test_equal_costs_are_a_line_that_allows_no_conclusion() -> None:
-    """Larger batches cost nothing more: how large they may be cannot be computed."""
-    line = fit_line({1: 5.0, 2: 5.0})
-
-    assert line is not None
-    assert (line.a_ms, line.b_ms, line.r2) == (5.0, 0.0, 1.0)
-    assert not line.trusted
+    assert fit_line({}) is fit_line({4: 10.0}) is None
 
 
 def test_the_largest_batch_within_a_limit() -> None:

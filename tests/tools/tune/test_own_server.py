@@ -9,12 +9,6 @@ from modelserver.tools.tune.errors import TuningError
 from modelserver.tools.tune.own_server import free_ports, message_of, own_environment
 
 
-def test_the_servers_environment_is_its_own() -> None:
-    values = {"TS_CONFIG_FILE": "x", "LOG_LOCATION": "y", "HOME": "/h", "OMP_NUM_THREADS": "7"}
-
-    assert own_environment(values) == {"HOME": "/h", "OMP_NUM_THREADS": "7"}
-
-
 @pytest.mark.parametrize(
     ("body", "message"),
     [
@@ -27,14 +21,13 @@ def test_an_errors_message_is_one_line(body: bytes, message: str) -> None:
     assert message_of(body) == message
 
 
-def test_free_ports_differ() -> None:
+def test_environment_and_ports_are_the_servers_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A port that is used is not free; none is one of those that connections get."""
+    values = {"TS_CONFIG_FILE": "x", "LOG_LOCATION": "y", "HOME": "/h", "OMP_NUM_THREADS": "7"}
+    assert own_environment(values) == {"HOME": "/h", "OMP_NUM_THREADS": "7"}
     ports = free_ports(5)
-
     assert len(set(ports)) == 5
     assert max(ports) < 32_768
-
-
-def test_a_port_that_is_used_is_not_free(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as used:
         used.bind(("127.0.0.1", 0))
         port = used.getsockname()[1]

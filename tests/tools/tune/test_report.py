@@ -45,20 +45,24 @@ def test_names_from_outside_are_escaped(result: TuningResult) -> None:
     assert "script" not in tags.names
     assert EVIL not in html
     assert html.count("&lt;script&gt;") >= 5
-
-
-def test_the_page_needs_nothing_else(result: TuningResult) -> None:
-    tags = Tags()
-    tags.feed(page(result))
-
     assert tags.addresses == []
     assert tags.names.count("svg") == 2
 
 
-def test_the_page_says_whether_the_goal_is_kept(result: TuningResult) -> None:
-    assert ">p99&lt;=70ms</strong>: kept." in page(result)
+def test_the_page_has_goal_machine_and_line(result: TuningResult) -> None:
+    """A busy machine stands right below the title; a line through two points is neither drawn nor written."""
+    html = page(result)
+    assert ">p99&lt;=70ms</strong>: kept." in html
+    assert "Other programs" not in html
+    busy = html_report("model", result, {USED_BY_OTHERS: "40 %"}, "", "")
+    assert '</h1>\n<p class="miss"><strong>Other programs used 40 % of the CPUs' in busy
     result.met = False
-    assert "not met" in page(result)
+    result.costs.handler_ms = {1: 22.0, 2: 24.0}
+    html = page(result)
+
+    assert "not met" in html
+    assert "*n ms" not in html
+    assert json.loads(results_json("model", result, {}))["cost"]["line"] is None
 
 
 def test_the_results_are_json(result: TuningResult) -> None:
@@ -75,19 +79,3 @@ def test_the_results_are_json(result: TuningResult) -> None:
 @pytest.mark.skipif(find_spec("matplotlib") is None, reason="matplotlib is not installed")
 def test_the_curve_is_a_picture_where_matplotlib_is(result: TuningResult) -> None:
     assert (curve_png(result) or b"").startswith(b"\x89PNG")
-
-
-def test_busy_machine_is_reported_first(result: TuningResult) -> None:
-    busy = html_report("model", result, {USED_BY_OTHERS: "40 %"}, "", "")
-
-    assert '</h1>\n<p class="miss"><strong>Other programs used 40 % of the CPUs' in busy
-    assert "Other programs" not in page(result)
-
-
-def test_a_line_through_two_points_is_not_drawn(result: TuningResult) -> None:
-    """It is missing in the chart and in the results."""
-    result.costs.handler_ms = {1: 22.0, 2: 24.0}
-    document = json.loads(results_json("model", result, {}))
-
-    assert document["cost"]["line"] is None
-    assert "*n ms" not in page(result)

@@ -14,9 +14,8 @@ if TYPE_CHECKING:
 
 
 def test_a_model_is_found_by_path_and_in_the_store(work: Path) -> None:
-    for name, (model, store) in enumerate(
-        [("sleeper.mar", None), ("sleeper.mar", work), (str(work / "sleeper.mar"), None)]
-    ):
+    places = [("sleeper.mar", None), ("sleeper.mar", work), (str(work / "sleeper.mar"), None)]
+    for name, (model, store) in enumerate(places):
         source = open_source(model, store, work / f"dir{name}")
         assert (source.name, source.manifest.handler) == ("sleeper", "sleeper.py")
         assert (source.store / source.url / "sleeper.py").is_file()
@@ -36,10 +35,8 @@ def test_a_folder_is_used_in_place_and_a_network_of_torchvision_is_written(work:
 @pytest.mark.parametrize("has_one", [True, False])
 def test_the_finished_archive(has_one: bool, work: Path) -> None:
     (work / "old.yaml").write_text("batchSize: 3\n")
-    config = "old.yaml" if has_one else None
-    build_archive(
-        ArchiveConfig("plain", "sleeper.py", "2.5", export_path=work, runtime="python3", config_file=config)
-    )
+    more = {"runtime": "python3", "config_file": "old.yaml" if has_one else None}
+    build_archive(ArchiveConfig("plain", "sleeper.py", "2.5", export_path=work, **more))
     (work / "new" / CONFIG).parent.mkdir()
     (work / "new" / CONFIG).write_text("batchSize: 7\n")
     source = open_source("plain.mar", None, work / "before")

@@ -13,23 +13,19 @@ if TYPE_CHECKING:
     from modelserver.tools.tune.tuner import TuningResult
 
 
-def test_the_chart_is_well_formed_and_shows_the_limit(result: TuningResult) -> None:
-    root = ET.fromstring(draw(curve_chart(result)))
+def test_the_chart_shows_series_clients_and_limit(result: TuningResult) -> None:
+    chart = curve_chart(result)
+    root = ET.fromstring(draw(chart))
     kinds = [element.tag for element in root]
+    texts = [element for element in root if element.tag == "text"]
+    marks = [element.text for element in texts if element.get("class") == "mark"]
+
+    assert {series.name for series in chart.series} <= {element.text for element in texts}
+    assert marks == [str(figure.clients) for figure in result.curve]
 
     assert kinds.count("polyline") == 2
     assert [e.text for e in root if e.get("class") == "limit" and e.text] == ["p99<=70ms"]
     assert kinds.count("circle") > len(result.curve)
-
-
-def test_the_chart_says_what_it_shows(result: TuningResult) -> None:
-    chart = curve_chart(result)
-    texts = [element for element in ET.fromstring(draw(chart)) if element.tag == "text"]
-
-    assert {series.name for series in chart.series} <= {element.text for element in texts}
-    assert [element.text for element in texts if element.get("class") == "mark"] == [
-        str(figure.clients) for figure in result.curve
-    ]
 
 
 def test_a_chart_without_points_can_be_drawn() -> None:

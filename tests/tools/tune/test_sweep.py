@@ -29,23 +29,18 @@ def test_sizes_are_doubled_up_to_the_largest() -> None:
 
 
 def test_sizes_that_take_longer_than_the_limit_are_pruned() -> None:
+    """Without a limit those that bring nothing are, and those that the clients cannot fill."""
+    few, known = SearchBounds(clients=3), costs(20, 2, 1, 2, 4, 8, 16)
     assert sweep.pruned(LIMIT, BOUNDS, 16, costs(20, 2, 1, 2, 4, 8)) is None
-    assert "a batch of 32 would take about 84 ms" in (
-        sweep.pruned(LIMIT, BOUNDS, 32, costs(20, 2, 1, 2, 4, 8, 16)) or ""
-    )
-    assert "a batch of 32 alone takes 84 ms" in (sweep.pruned(LIMIT, BOUNDS, 64, costs(20, 2, 32)) or "")
-
-
-def test_without_a_limit_only_what_brings_nothing_is_pruned() -> None:
     assert sweep.pruned(FAST, BOUNDS, 64, costs(20, 2, 1, 2, 4, 8, 16, 32)) is None
-    assert "no more throughput" in (sweep.pruned(FAST, BOUNDS, 8, costs(0, 10, 1, 2, 4)) or "")
-
-
-def test_batches_that_the_clients_cannot_fill_are_pruned() -> None:
-    few = SearchBounds(clients=3)
-
     assert sweep.pruned(FAST, few, 4, costs(20, 2, 1, 2)) is None
-    assert "3 clients" in (sweep.pruned(FAST, few, 8, costs(20, 2, 1, 2, 4)) or "")
+    for reason, pruned in (
+        ("a batch of 32 would take about 84 ms", sweep.pruned(LIMIT, BOUNDS, 32, known)),
+        ("a batch of 32 alone takes 84 ms", sweep.pruned(LIMIT, BOUNDS, 64, costs(20, 2, 32))),
+        ("no more throughput", sweep.pruned(FAST, BOUNDS, 8, costs(0, 10, 1, 2, 4))),
+        ("3 clients", sweep.pruned(FAST, few, 8, costs(20, 2, 1, 2, 4))),
+    ):
+        assert reason in (pruned or "")
 
 
 def test_the_line_suggests_a_size_between_those_measured() -> None:
@@ -55,9 +50,6 @@ def test_the_line_suggests_a_size_between_those_measured() -> None:
     assert between is not None
     assert 16 < between < 25
     assert sweep.promising(LIMIT, BOUNDS, costs(20, 2, 1, 2, 4, 8, 16)) == [1, between, 16, 8]
-
-
-def test_no_size_above_the_largest_allowed_is_tried() -> None:
     assert sweep.promising(LIMIT, SearchBounds(max_batch=16), costs(20, 2, 1, 2, 4, 8, 16)) == [1, 16, 8]
 
 
@@ -106,11 +98,9 @@ def test_threads_are_halved_and_doubled() -> None:
 
 
 def test_more_workers_are_tried_with_smaller_batches_under_a_limit() -> None:
-    assert sweep.more_workers(FAST, ModelSetting(8), 2) == [ModelSetting(8, workers=2)]
-    assert sweep.more_workers(LIMIT, ModelSetting(8), 2) == [
-        ModelSetting(8, workers=2),
-        ModelSetting(4, workers=2),
-    ]
+    eight, four = ModelSetting(8, workers=2), ModelSetting(4, workers=2)
+    assert sweep.more_workers(FAST, ModelSetting(8), 2) == [eight]
+    assert sweep.more_workers(LIMIT, ModelSetting(8), 2) == [eight, four]
 
 
 def test_the_curve_goes_from_one_client_to_twice_the_choice() -> None:

@@ -33,7 +33,9 @@ def test_under_a_limit_the_largest_batch_that_keeps_to_it_is_chosen() -> None:
     assert (result.costs.line.a_ms, result.costs.line.b_ms) == pytest.approx((20.0, 2.0))
 
 
-def test_without_a_limit_the_batch_grows_as_long_as_that_pays() -> None:
+def test_without_a_limit_batches_and_workers_grow_as_long_as_that_pays() -> None:
+    bounds = SearchBounds(max_batch=8, max_workers=16, cores=4)
+    assert tuned("max-throughput", FakeBench(cores=4), bounds, 600.0).choice.setting.workers == 4
     assert tuned("max-throughput").choice.setting.batch_size == 64
     assert tuned("max-throughput", FakeBench(a=0.0, b=10.0)).choice.setting.batch_size == 1
 
@@ -46,35 +48,23 @@ def test_the_least_latency_is_that_of_a_lone_client_without_batches() -> None:
     assert result.choice.setting.batch_size == 1
     assert result.choice.figure.p50_ms == pytest.approx(22.0)
     assert {setting.batch_size for setting in bench.served} == {1, 64}
-
-
-def test_workers_are_added_as_long_as_that_pays() -> None:
-    result = tuned(
-        "max-throughput", FakeBench(cores=4), SearchBounds(max_batch=8, max_workers=16, cores=4), 600.0
-    )
-
-    assert result.choice.setting.workers == 4
+    missed = tuned("p99<=10ms")
+    assert (missed.met, missed.choice.setting.batch_size) == (False, 1)
+    assert missed.choice.figure.p99_ms == pytest.approx(22.0)
 
 
 def test_a_setting_that_cannot_be_started_is_left_out() -> None:
+    """Where a batch of 16 runs out of memory, nothing of that size or above is chosen."""
+    with pytest.raises(TuningError, match="1 x status 507"):
+        tuned("max-throughput", FakeBench(broken=1))
+    result = tuned("max-throughput", FakeBench(broken=16))
+    assert result.choice.setting.batch_size == 8
+    assert result.costs.pruned == ["16 and above: 1 x status 507"]
     result = tuned("max-throughput", FakeBench(cores=4, refused=frozenset({2})), SearchBounds(max_workers=4))
 
     assert result.met
     assert result.choice.setting.workers == 1
     assert "no memory" in " ".join(point.figure.reason() for point in result.points)
-
-
-def test_batches_that_fail_bound_the_sizes() -> None:
-    """A batch of 16 runs out of memory: nothing of that size or above is chosen."""
-    result = tuned("max-throughput", FakeBench(broken=16))
-
-    assert result.choice.setting.batch_size == 8
-    assert result.costs.pruned == ["16 and above: 1 x status 507"]
-
-
-def test_a_model_that_answers_with_errors_cannot_be_tuned() -> None:
-    with pytest.raises(TuningError, match="1 x status 507"):
-        tuned("max-throughput", FakeBench(broken=1))
 
 
 def test_a_choice_that_misses_the_goal_in_its_proof_gives_way() -> None:
@@ -99,17 +89,13 @@ def test_where_the_promising_sizes_all_miss_the_limit_smaller_ones_are_tried() -
     assert result.choice.setting.batch_size in (2, 3, 4)
 
 
-def test_a_limit_below_the_cost_of_one_is_not_met() -> None:
-    result = tuned("p99<=10ms")
-
-    assert not result.met
-    assert result.choice.setting.batch_size == 1
-    assert result.choice.figure.p99_ms == pytest.approx(22.0)
-
-
 def test_the_result_has_a_curve_and_a_baseline() -> None:
     """From a lone client on; the baseline is batch size 1 with one worker."""
-    result = tuned("p99<=70ms")
+    notes = Notes()
+    result = Tuner(FakeBench(), parse_goal("p99<=70ms"), SearchBounds(), 300.0, notes).run()
+    stages = ["what batches cost", "settings", "proof"]
+    assert [line for line in notes.lines if line in stages] == stages
+    assert notes.shares == sorted(notes.shares)
     clients = [figure.clients or 0 for figure in result.curve]
 
     assert clients[0] == 1
@@ -143,15 +129,3 @@ def test_unsteady_machine_is_reported() -> None:
     assert "120 requests/s of 8 clients, and" in unsteady((eight, 8, 120.0), (eight, 16, 50.0))
     assert "only 2 of 16 clients" in unsteady((eight, 16, 2.0), (eight, 16, 100.0))
     assert "184 requests/s of 2 clients, and" in unsteady((ModelSetting(1), 1, 1.3), (two, 2, 184.0))
-
-
-def test_listener_receives_every_stage() -> None:
-    notes = Notes()
-    Tuner(FakeBench(), parse_goal("p99<=70ms"), SearchBounds(), 300.0, notes).run()
-
-    assert [line for line in notes.lines if line in {"what batches cost", "settings", "proof"}] == [
-        "what batches cost",
-        "settings",
-        "proof",
-    ]
-    assert notes.shares == sorted(notes.shares)

@@ -68,13 +68,8 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Torch:
 def test_networks_are_found(torch: Torch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     held = Module(Dropout(), weights=1)
     inside = SimpleNamespace(net=Module(weights=2))
-    handler = SimpleNamespace(
-        net=held,
-        same=[held],
-        more={"a": (Module(weights=3),)},
-        inside=inside,
-        ready=Module(weights=1, training=False),
-    )
+    handler = SimpleNamespace(net=held, same=[held], more={"a": (Module(weights=3),)}, inside=inside)
+    handler.ready = Module(weights=1, training=False)
     own = ModuleType("own_module")
     own.__file__ = str(tmp_path / "own_module.py")
     own.NET = Module(Dropout(), weights=1)  # type: ignore[attr-defined]
@@ -86,13 +81,15 @@ def test_networks_are_found(torch: Torch, tmp_path: Path, monkeypatch: pytest.Mo
         ("self.inside.net", []),
         ("NET", ["Dropout"]),
     ]
-
-
-def test_what_is_no_network(torch: Torch, tmp_path: Path) -> None:
-    handler = SimpleNamespace(transform=Module(Module()), kind=Module, text="a", context=SimpleNamespace())
-
-    assert networks_in_training(handler, str(tmp_path)) == []
-    assert networks_in_training(None, str(tmp_path)) == []
+    others = SimpleNamespace(transform=Module(Module()), kind=Module, text="a", context=SimpleNamespace())
+    monkeypatch.delitem(sys.modules, "own_module")
+    assert networks_in_training(others, str(tmp_path)) == networks_in_training(None, str(tmp_path)) == []
+    monkeypatch.delitem(sys.modules, "torch")
+    with Gradients("/") as gradients, Building("/") as building:
+        pass
+    assert (gradients.left_on, building.place) == (False, None)
+    assert networks_in_training(handler, "/") == []
+    assert "torch" not in sys.modules
 
 
 def test_unused_gradients_are_seen(torch: Torch, tmp_path: Path) -> None:
@@ -118,10 +115,8 @@ def test_networks_that_are_built(torch: Torch) -> None:
 
     assert idle.place is None
     assert building.place is not None
-    assert (building.place.file, building.place.function) == (
-        "test_networks.py",
-        "test_networks_that_are_built",
-    )
+    assert building.place.file == "test_networks.py"
+    assert building.place.function == "test_networks_that_are_built"
     assert torch.hooks == []
 
 
@@ -167,13 +162,3 @@ def test_networks_that_torch_loads(tmp_path: Path) -> None:
         seen[name] = building.place is not None
 
     assert [name for name, was_seen in seen.items() if was_seen] == ["script", "bytes of a script", "program"]
-
-
-def test_handler_without_torch_has_no_networks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "torch", raising=False)
-    with Gradients("/") as gradients, Building("/") as building:
-        pass
-
-    assert (gradients.left_on, building.place) == (False, None)
-    assert networks_in_training(SimpleNamespace(net=Module(weights=1)), "/") == []
-    assert "torch" not in sys.modules

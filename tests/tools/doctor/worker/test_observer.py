@@ -70,9 +70,8 @@ def test_loading_and_calls(observer: tuple[Observer, socket.socket], tmp_path: P
     assert received(reports) == Called(0, -1)
     with pytest.raises(ValueError, match="a bad row"):
         handler.entry(["bad"], None)
-    assert received(reports) == Called(
-        1, -1, "ValueError: a bad row", SourceLine("observed_handler.py", 8, "handle")
-    )
+    place = SourceLine("observed_handler.py", 8, "handle")
+    assert received(reports) == Called(1, -1, "ValueError: a bad row", place)
     for _ in range(22):
         handler.entry(["a"], None)
     assert [received(reports).blocks is None for _ in range(22)] == [True] * 21 + [False]
@@ -81,13 +80,9 @@ def test_loading_and_calls(observer: tuple[Observer, socket.socket], tmp_path: P
 def test_asynchronous_handler_is_not_wrapped(
     observer: tuple[Observer, socket.socket], tmp_path: Path
 ) -> None:
-    handler = observer[0].load_handler("observed_handler.py:waits", tmp_path)
-
-    assert handler.entry.__name__ == "waits"
-
-
-def test_built_in_base_is_named() -> None:
     class Own(TextHandler):
         pass
 
+    handler = observer[0].load_handler("observed_handler.py:waits", tmp_path)
+    assert handler.entry.__name__ == "waits"
     assert (base_of(Own()), base_of(object())) == ("text_handler", "")

@@ -38,13 +38,12 @@ def test_files_that_are_read_are_noted() -> None:
     watch.end()
     watch.on_event("open", ("/e", "r", 0))
 
+    place = SourceLine("test_watch.py", here, "test_files_that_are_read_are_noted")
     assert [each.path for each in watch.opened] == ["/a", "/b"]
-    assert watch.opened[0] == Opened(
-        "/a", SourceLine("test_watch.py", here, "test_files_that_are_read_are_noted")
-    )
+    assert watch.opened[0] == Opened("/a", place)
 
 
-def test_a_call_without_end() -> None:
+def test_of_a_call_without_end_only_the_beginning_is_kept() -> None:
     watch = CallWatch("/elsewhere")
     watch.begin()
     for _ in range(100):
@@ -56,7 +55,7 @@ def test_a_call_without_end() -> None:
     assert (watch.opened, watch.started) == ([], [])
 
 
-def test_what_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_and_processes_are_noted_and_start(monkeypatch: pytest.MonkeyPatch) -> None:
     hooks: list[Any] = []
     monkeypatch.setattr(sys, "addaudithook", hooks.append)
     monkeypatch.setattr(threading.Thread, "start", threading.Thread.start)
@@ -74,10 +73,8 @@ def test_what_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
     subprocess.run(["true"], check=True)
 
     assert done.is_set()
-    assert [(each.what, each.place is not None) for each in watch.started] == [
-        ("thread", True),
-        ("process", True),
-    ]
+    started = [(each.what, each.place is not None) for each in watch.started]
+    assert started == [("thread", True), ("process", True)]
 
 
 def test_place_is_line_of_the_model() -> None:
