@@ -1,13 +1,11 @@
 """What holds for every extension of the table."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
 from importlib import import_module
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -22,10 +20,6 @@ from modelserver.surface.api.services import Services
 from modelserver.surface.http.intake import Intake
 from modelserver.surface.http.off_loop import OffLoop
 from modelserver.surface.http.outgoing import Outgoing
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-    from pathlib import Path
 
 # Settings with which only the core is on.
 ALL_OFF: dict[str, Any] = {
@@ -58,15 +52,15 @@ ON: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture
-async def make_host(tmp_path: Path) -> AsyncIterator[Callable[..., Host]]:
+async def make_host(tmp_path):
     """Hosts with these settings, and without models."""
-    asides: list[OffLoop] = []
+    asides = []
 
-    def make(**changed: Any) -> Host:
+    def make(**changed):
         settings = Settings(**{**ALL_OFF, **changed})
         off_loop, intake = OffLoop(1000), Intake.of(settings)
         asides.append(off_loop)
-        registry: Any = _Registry()
+        registry = _Registry()
         services = Services(
             registry,
             ServerMetrics(),
@@ -85,8 +79,6 @@ async def make_host(tmp_path: Path) -> AsyncIterator[Callable[..., Host]]:
 
 
 class _Registry:
-    """A registry without models."""
-
     def __init__(self) -> None:
         self.workflows: dict[str, Any] = {}
         self.builder = self
@@ -96,20 +88,17 @@ class _Registry:
         self.store = SimpleNamespace(remote=None)
 
 
-def test_table_and_contract_have_the_same_extensions() -> None:
-    """A new row is tested here, too."""
+def test_table_and_contract_have_the_same_extensions():
     assert set(ON) == set(EXTENSIONS)
 
 
 @pytest.mark.parametrize("name", EXTENSIONS)
-def test_settings_turn_it_on_and_off(name: str) -> None:
-    """It is on with its own settings, and off with those that turn all off."""
+def test_settings_turn_it_on_and_off(name):
     assert EXTENSIONS[name].is_on(Settings(**{**ALL_OFF, **ON[name]}))
     assert EXTENSIONS[name].is_on(Settings(**ALL_OFF)) is (name in ALWAYS)
 
 
-def test_extension_that_is_off_is_not_imported() -> None:
-    """A server without any has none of their modules; the table of them is all that is there."""
+def test_extension_that_is_off_is_not_imported():
     code = (
         "import asyncio, json, sys\n"
         "import modelserver.__main__, modelserver.run.server, modelserver.run.listeners\n"
@@ -135,8 +124,7 @@ def test_extension_that_is_off_is_not_imported() -> None:
 
 
 @pytest.mark.parametrize("name", EXTENSIONS)
-async def test_it_opens_and_closes(name: str, make_host: Callable[..., Host]) -> None:
-    """It adds something to the host, and is closed within its grace also if the server never listened."""
+async def test_it_opens_and_closes(name, make_host):
     host = make_host(**ON[name])
     extensions = await open_extensions({name: EXTENSIONS[name]}, host)
     await close_extensions(extensions, 1.0)
@@ -152,8 +140,7 @@ async def test_it_opens_and_closes(name: str, make_host: Callable[..., Host]) ->
 
 
 @pytest.mark.parametrize("name", EXTENSIONS)
-async def test_it_closes_without_having_been_opened(name: str) -> None:
-    """This happens if its own opening has failed."""
+async def test_it_closes_without_having_been_opened(name):
     await import_module(EXTENSIONS[name].module).Extension().close(1.0)
 
 
@@ -169,10 +156,7 @@ async def test_it_closes_without_having_been_opened(name: str) -> None:
         ),
     ],
 )
-async def test_wrong_setting_is_refused_by_name(
-    name: str, wrong: dict[str, Any], text: str, make_host: Callable[..., Host]
-) -> None:
-    """The start ends with a line that names it; what was open before is closed."""
+async def test_wrong_setting_is_refused_by_name(name, wrong, text, make_host):
     host = make_host(**{**ON["recording"], **ON[name], **wrong})
     rows = {each: EXTENSIONS[each] for each in ("recording", name)}
     with pytest.raises(ConfigError, match=text):

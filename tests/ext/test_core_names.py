@@ -1,7 +1,5 @@
 """What extensions import from the core."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 
@@ -13,8 +11,7 @@ _CORE = ("engine", "models", "surface", "run", "extension", "errors")
 MOST = 220
 
 
-def test_extensions_import_only_names_on_the_list() -> None:
-    """A name that the list does not have is not for extensions; the list does not grow."""
+def test_extensions_import_only_names_on_the_list():
     allowed = {(module, name) for module, names in NAMES.items() for name in names.split()}
     used = {
         (node.module.removeprefix("modelserver."), alias.name)
@@ -29,7 +26,7 @@ def test_extensions_import_only_names_on_the_list() -> None:
     assert len(allowed) <= MOST
 
 
-def test_no_extension_imports_whole_modules_of_the_core() -> None:
+def test_no_extension_imports_whole_modules_of_the_core():
     """A whole module would give it any name of the module."""
     whole = [
         alias.name

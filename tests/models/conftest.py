@@ -1,9 +1,8 @@
 """What tests of this folder share."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any, cast
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from tests.models import doubles
@@ -19,16 +18,10 @@ from modelserver.models.settings.keys import KEYS
 from modelserver.models.settings.settings import Settings
 from modelserver.models.settings.values import ModelToLoad
 from modelserver.models.snapshot import parse_snapshot
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from modelserver.models.version import SavedModel
+from modelserver.models.version import SavedModel
 
 
 def write_model(store: Path, folder: str, name: str, version: str = "1.0") -> None:
-    """A model in a folder of the store."""
     place = store / folder
     (place / "MAR-INF").mkdir(parents=True, exist_ok=True)
     manifest = {
@@ -40,7 +33,7 @@ def write_model(store: Path, folder: str, name: str, version: str = "1.0") -> No
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Path:
+def store(tmp_path):
     made = tmp_path / "store"
     made.mkdir()
     write_model(made, "a", "a")
@@ -49,30 +42,33 @@ def store(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def new_registry(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Registry]:
+def new_registry(store, tmp_path, monkeypatch):
     """A registry as at a server's start, whose pools note how many workers they should have."""
 
-    def expect(pool: Pool, min_workers: int, max_workers: int) -> list[Any]:
+    def expect(pool, min_workers, max_workers):
         pool.crew.min_workers, pool.crew.max_workers = min_workers, max_workers
         return []
 
     monkeypatch.setattr(Pool, "scale", expect)
 
-    def make() -> Registry:
+    builders = []
+
+    def make():
         sources = dict.fromkeys(KEYS, "default")
         work, metrics = tmp_path / "work", ServerMetrics(hostname="h")
-        return Registry(VersionBuilder(naming(store), sources, work, metrics, DeviceRing(0)))
+        builders.append(VersionBuilder(naming(store), sources, work, metrics, DeviceRing(0)))
+        return Registry(builders[-1])
 
-    return make
+    yield make
+    for each in builders:
+        each.close()
 
 
 def naming(store: Path, *models: str) -> Settings:
-    """Settings that name these models of the start."""
     return Settings(model_store=store, load_models=tuple(map(ModelToLoad, models)))
 
 
 def entry(url: str, workers: int = 0, *, default: bool = True, **fields: Any) -> dict[str, Any]:
-    """A version as a snapshot has it."""
     numbers = {"minWorkers": workers, "maxWorkers": workers, "batchSize": 1, "maxBatchDelay": 100}
     return {"defaultVersion": default, "marName": url, **numbers, **fields}
 
@@ -81,19 +77,25 @@ def saved(**models: dict[str, Any]) -> tuple[SavedModel, ...]:
     return parse_snapshot(json.dumps({"models": models})).models
 
 
+async def load(registry: Registry, settings: Settings, *, restored: bool = False) -> list[str]:
+    """What could not be loaded of the models that the settings name."""
+    models = await loading.initial(settings, registry.builder.store)
+    return await loading.load_initial(registry, models, lambda _: None, restored=restored)
+
+
 async def restore(registry: Registry, items: tuple[SavedModel, ...]) -> Registry:
     await loading.restore(registry, items, lambda _: None)
     return registry
 
 
 @pytest.fixture
-async def builder() -> doubles.VersionBuilder:
+async def builder():
     """A builder for archives that need no files."""
     return doubles.VersionBuilder()
 
 
 @pytest.fixture
-async def registry(builder: doubles.VersionBuilder) -> Registry:
+async def registry(builder):
     """Of models whose workers load, or fail, when the test says so."""
     return Registry(cast("Any", builder))
 

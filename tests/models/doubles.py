@@ -1,19 +1,14 @@
 """Archives, pools and a builder of versions for tests of the registry that need no files and no processes."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from modelserver.engine.telemetry.arrivals import Arrivals
 from modelserver.errors import ModelNotFound
 from modelserver.models.archives.manifest import Manifest
 from modelserver.models.options.resolve import ModelOptions
-
-if TYPE_CHECKING:
-    from modelserver.models.options.resolve import Registration
 
 
 class Archive:
@@ -70,7 +65,7 @@ class Pool:
     async def close(self, grace: float) -> None:
         self.closed = True
 
-    async def retire(self, successor: Pool, grace: float) -> None:
+    async def retire(self, successor: "Pool", grace: float) -> None:
         self.successor = successor
         await self.close(0)
 
@@ -92,9 +87,7 @@ class VersionBuilder:
     def close(self) -> None:
         pass
 
-    async def open(
-        self, registration: Registration, on_progress: Any = None, *, beside: Any = None
-    ) -> Archive:
+    async def open(self, registration, on_progress=None, *, beside=None):
         url = registration.url or ""
         if url == "absent":
             raise ModelNotFound("Model not found at: absent")
@@ -103,15 +96,7 @@ class VersionBuilder:
         await self.gate.wait()
         return archive
 
-    async def build(
-        self,
-        name: str,
-        registration: Registration,
-        archive: Archive,
-        *,
-        at_startup: bool,
-        on_progress: Any = None,
-    ) -> Any:
+    async def build(self, name, registration, archive, *, at_startup, on_progress=None):
         if self.refusal is not None:
             raise self.refusal
         workers = registration.min_workers or registration.initial_workers or 0

@@ -1,12 +1,9 @@
-from __future__ import annotations
-
 import json
 import logging
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-from unittest.mock import Mock
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 
@@ -23,15 +20,11 @@ from modelserver.models.settings.keys import KEYS
 from modelserver.models.settings.model_defaults import ModelDefaults
 from modelserver.models.settings.settings import Settings
 
-if TYPE_CHECKING:
-    from modelserver.models.version import ModelVersion
-
 SOURCES = dict.fromkeys(KEYS, "default")
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Path:
-    """A model store with one folder ``m``, whose manifest names everything."""
+def store(tmp_path):
     made = tmp_path / "store"
     made.mkdir()
     write(made / "m")
@@ -39,7 +32,6 @@ def store(tmp_path: Path) -> Path:
 
 
 def write(folder: Path, config: str = "", **model: object) -> None:
-    """An archive in a folder."""
     (folder / "MAR-INF").mkdir(parents=True)
     described: dict[str, object] = {
         "modelName": folder.name,
@@ -57,12 +49,12 @@ def write(folder: Path, config: str = "", **model: object) -> None:
 
 
 @pytest.fixture
-async def prepare(store: Path, tmp_path: Path) -> Any:
+async def prepare(store, tmp_path):
     """Composes a model version of the store under the given settings and parameters."""
 
-    async def compose(
-        url: str = "m", *, gpus: int = 0, parameters: Any = None, cluster: Any = None, **settings: Any
-    ) -> ModelVersion:
+    builders = []
+
+    async def compose(url="m", *, gpus=0, parameters=None, cluster=None, **settings):
         workdir = tmp_path / "work"
         workdir.mkdir(exist_ok=True)
         builder = VersionBuilder(
@@ -72,17 +64,19 @@ async def prepare(store: Path, tmp_path: Path) -> Any:
             ServerMetrics(mode="prometheus"),
             DeviceRing(gpus),
         )
+        builders.append(builder)
         builder.cluster = cluster
         archive = await builder.open(Registration(url=url))
         return await builder.build(
             url, Registration(url=url, **(parameters or {})), archive, at_startup=False
         )
 
-    return compose
+    yield compose
+    for each in builders:
+        each.close()
 
 
-async def test_worker_starts_with_its_options(prepare: Any, store: Path) -> None:
-    """The options with which a worker starts come from archive, parameters and settings."""
+async def test_worker_starts_with_its_options(prepare, store):
     model = await prepare(
         parameters={"batch_size": 4, "initial_workers": 2},
         decode_input_request=False,
@@ -104,16 +98,15 @@ async def test_worker_starts_with_its_options(prepare: Any, store: Path) -> None
     assert spec.python == sys.executable
     assert spec.threads >= 1
 
-
-async def test_registration_names_the_handler(prepare: Any, store: Path) -> None:
-    """A handler given at registration beats the manifest's."""
     model = await prepare(parameters={"handler": "other:run"})
 
     assert model.pool.crew.spec.load.handler == "other:run"
 
 
-async def test_archive_without_handler_is_refused(prepare: Any, store: Path) -> None:
-    """Without a handler anywhere a registration is refused; ``default_service_handler`` is one."""
+async def test_archive_without_handler_is_refused(prepare, store):
+    """Without a handler anywhere a registration is refused; the operator's ``default_service_handler`` is
+    one, and may be any file, which what a client names may not.
+    """
     write(store / "bare", handler=None)
     (store / "empty").mkdir()
     with pytest.raises(InvalidModel, match=r"names no handler.*registration\.$"):
@@ -123,10 +116,6 @@ async def test_archive_without_handler_is_refused(prepare: Any, store: Path) -> 
 
     assert (await prepare("bare", default_service_handler="d.py:f")).pool.crew.spec.load.handler == "d.py:f"
 
-
-async def test_default_handler_may_be_outside_of_the_archive(prepare: Any, store: Path) -> None:
-    """The operator's ``default_service_handler`` may be any file; what a client names may not."""
-    write(store / "bare", handler=None)
     path = "/opt/sagemaker/handler_service.py:handle"
 
     assert (await prepare("bare", default_service_handler=path)).pool.crew.spec.load.handler == path
@@ -135,14 +124,14 @@ async def test_default_handler_may_be_outside_of_the_archive(prepare: Any, store
 
 
 @pytest.mark.parametrize("handler", ["os:system", "../own.py:handle"])
-async def test_dangerous_handler_is_refused(prepare: Any, handler: str) -> None:
+async def test_dangerous_handler_is_refused(prepare, handler):
     """A handler never names a path outside its archive, nor a module of Python itself (F59)."""
     with pytest.raises(BadRequest):
         await prepare(parameters={"handler": handler})
 
 
 @pytest.mark.parametrize("where", ["manifest", "registration"])
-async def test_cpp_runtime_is_refused(prepare: Any, store: Path, where: str) -> None:
+async def test_cpp_runtime_is_refused(prepare, store, where):
     """TorchServe's C++ runtime is refused (reference 21)."""
     write(store / "cpp", runtime="LSP")
     with pytest.raises(InvalidModel, match="LSP"):
@@ -159,15 +148,12 @@ async def test_cpp_runtime_is_refused(prepare: Any, store: Path, where: str) -> 
         ({}, {"m": {"1.0": ModelDefaults(batch_size=3)}}, "python"),
     ],
 )
-async def test_runtime_is_chosen_by_rank(
-    prepare: Any, parameters: dict[str, Any], models: Any, expected: str
-) -> None:
+async def test_runtime_is_chosen_by_rank(prepare, parameters, models, expected):
     """The registration, ``models=``, the manifest (reference 3.4)."""
     assert (await prepare("m", parameters=parameters, models=models)).runtime == expected
 
 
-async def test_model_config_is_read(prepare: Any, store: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The archive's model-config.yaml has its say; what is not understood is logged."""
+async def test_model_config_and_settings_limit_the_pool(prepare, store, caplog):
     write(store / "tuned", "batchSize: 7\nresponseTimeout: 9\nminWorkers: two\n")
     with caplog.at_level(logging.WARNING):
         model = await prepare("tuned")
@@ -176,9 +162,6 @@ async def test_model_config_is_read(prepare: Any, store: Path, caplog: pytest.Lo
     assert model.pool.crew.times.response == 9
     assert "minWorkers" in caplog.text
 
-
-async def test_limits(prepare: Any) -> None:
-    """The pool gets policy, delay in seconds and bounds."""
     model = await prepare(
         parameters={"batch_size": 2, "max_batch_delay": 250}, job_queue_size=5, job_queue_bytes=99
     )
@@ -187,20 +170,7 @@ async def test_limits(prepare: Any) -> None:
     assert (limits.policy, limits.max_delay, limits.max_requests, limits.max_bytes) == ("window", 0.25, 5, 99)
 
 
-async def test_batch_beyond_measure(prepare: Any) -> None:
-    """A batch size that no frame can hold is refused."""
-    with pytest.raises(BadRequest, match="batch_size=99999999"):
-        await prepare(parameters={"batch_size": 99999999})
-
-
-async def test_too_many_parallel_devices_are_refused(prepare: Any, store: Path) -> None:
-    """A model that needs more GPUs than there are is refused in TorchServe's words."""
-    write(store / "wide", "parallelType: pp\nparallelLevel: 4\n")
-    with pytest.raises(InternalError, match=r"^No enough gpu devices for model:wide parallelLevel:4$"):
-        await prepare("wide", gpus=2)
-
-
-async def test_workers_get_the_devices_of_their_model(prepare: Any, store: Path) -> None:
+async def test_workers_get_the_devices_of_their_model(prepare, store):
     """A model takes its turn among all GPUs, those it names, or none (reference 18.3)."""
     write(store / "named", "deviceIds: [1, 0]\n")
     write(store / "cpu", "deviceType: cpu\n")
@@ -212,8 +182,8 @@ async def test_workers_get_the_devices_of_their_model(prepare: Any, store: Path)
     assert (await prepare("cpu", gpus=2)).pool.crew.devices.assign() is None
 
 
-async def test_config_that_cannot_be_meant(prepare: Any, store: Path) -> None:
-    """The refusal names archive, key, value and what is allowed."""
+async def test_what_cannot_be_meant_is_refused(prepare, store):
+    """Such as a batch size that no frame can hold, or more GPUs than there are, in TorchServe's words."""
     write(store / "odd", "batchPolicy: fast\n")
     with pytest.raises(InvalidModel) as error:
         await prepare("odd")
@@ -222,22 +192,24 @@ async def test_config_that_cannot_be_meant(prepare: Any, store: Path) -> None:
         "odd: model-config.yaml: batchPolicy=fast: one of adaptive, greedy, window is needed"
     )
 
+    with pytest.raises(BadRequest, match="batch_size=99999999"):
+        await prepare(parameters={"batch_size": 99999999})
+
+    write(store / "wide", "parallelType: pp\nparallelLevel: 4\n")
+    with pytest.raises(InternalError, match=r"^No enough gpu devices for model:wide parallelLevel:4$"):
+        await prepare("wide", gpus=2)
+
 
 @pytest.mark.parametrize("required", [False, True])
-async def test_workers_learn_whether_they_need_their_gpu(prepare: Any, required: bool) -> None:
-    """`require_gpu` sets this."""
+async def test_workers_learn_whether_they_need_their_gpu(prepare, required):
     assert (await prepare("m", gpus=1, require_gpu=required)).pool.crew.spec.load.gpu_required is required
 
 
-async def test_gpus_that_came_after_the_start_are_used(prepare: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many as `number_of_gpu` allows, by a model that is registered from then on."""
+async def test_gpus_that_came_after_the_start_are_used(prepare, monkeypatch):
     monkeypatch.setattr(gpus.driver, "is_broken", True)
     monkeypatch.setattr(gpus, "latest", (None, None, None))
 
-    async def renew() -> bool:
-        return True
-
-    monkeypatch.setattr(gpus, "renew", renew)
+    monkeypatch.setattr(gpus, "renew", AsyncMock(return_value=True))
     model = await prepare("m", number_of_gpu=2)
 
     assert model.options.device_type == "gpu"
@@ -257,14 +229,7 @@ async def test_gpus_that_came_after_the_start_are_used(prepare: Any, monkeypatch
         ("parallelType: tp\nparallelLevel: 2\ndeviceType: cpu", 2, True, {}),
     ],
 )
-async def test_workers_may_span_devices(
-    prepare: Any,
-    store: Path,
-    config: str,
-    processes: int,
-    broadcast: bool,
-    groups: dict[int, tuple[int, ...]],
-) -> None:
+async def test_workers_may_span_devices(prepare, store, config, processes, broadcast, groups):
     """Each worker takes the next group of GPUs (reference 18.1, 18.3)."""
     write(store / "wide", config)
     pool = (await prepare("wide", gpus=4)).pool
@@ -275,7 +240,7 @@ async def test_workers_may_span_devices(
     assert [pool.crew.devices.assign() for _ in range(3)] == [firsts[i % len(firsts)] for i in range(3)]
 
 
-async def test_ranks_compute_on_the_cpu_without_gpus(prepare: Any, store: Path) -> None:
+async def test_ranks_compute_on_the_cpu_without_gpus(prepare, store):
     """Without GPUs ranks compute on the CPU, as with TorchServe; each loads the model."""
     write(store / "wide", "parallelType: tp\ntorchrun: {nproc-per-node: 3, OMP_NUMBER_THREADS: 2}")
     usual, wide = (await prepare("m")).pool.crew.spec, (await prepare("wide")).pool.crew.spec
@@ -292,9 +257,7 @@ async def test_ranks_compute_on_the_cpu_without_gpus(prepare: Any, store: Path) 
         ("parallelType: custom\nparallelLevel: 2\ndeviceType: gpu", 0, 2, "spread"),
     ],
 )
-async def test_ranks_run_on_other_machines(
-    prepare: Any, store: Path, config: str, processes: int, gpus: int, placement: str
-) -> None:
+async def test_ranks_run_on_other_machines(prepare, store, config, processes, gpus, placement):
     """The server's own GPUs do not count; ranks stay together unless the model says otherwise."""
     write(store / "wide", config)
     cluster = Cluster(Mock(), Mock(), 1.0, 1.0)
@@ -308,7 +271,7 @@ async def test_ranks_run_on_other_machines(
     assert (demand.num_cpus, demand.num_gpus, demand.placement) == (1, gpus, placement)
 
 
-async def test_gpus_that_ranks_cannot_share(prepare: Any, store: Path) -> None:
+async def test_gpus_that_ranks_cannot_share(prepare, store):
     """Which Ray would refuse, is refused at once."""
     write(store / "wide", "parallelType: tp\nparallelLevel: 2\nresources: {num_gpus: 3}")
     cluster = Cluster(Mock(), Mock(), 1.0, 1.0)
@@ -319,7 +282,7 @@ async def test_gpus_that_ranks_cannot_share(prepare: Any, store: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", ["continuousBatching", "asyncCommunication"])
-async def test_ranks_take_whole_batches(prepare: Any, store: Path, mode: str) -> None:
+async def test_ranks_take_whole_batches(prepare, store, mode):
     """Ways of serving in which processes would part ways are refused for several."""
     write(store / "wide", f"parallelType: tp\ntorchrun: {{nproc-per-node: 2}}\n{mode}: true")
     with pytest.raises(InvalidModel, match=r"^wide: model-config.yaml: continuousBatching and async"):
@@ -332,9 +295,7 @@ async def test_ranks_take_whole_batches(prepare: Any, store: Path, mode: str) ->
 # Packages of its own
 
 
-async def test_requirements_are_not_installed_unasked(
-    prepare: Any, store: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_requirements_are_not_installed_unasked(prepare, store, caplog):
     """One line says so; the worker is started as usual (F67)."""
     write(store / "needy", requirementsFile="requirements.txt")
     model = await prepare("needy")
@@ -346,9 +307,7 @@ async def test_requirements_are_not_installed_unasked(
     assert model.pool.crew.spec.extra_environment == {}
 
 
-async def test_model_gets_a_virtual_environment(
-    prepare: Any, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_model_gets_a_virtual_environment(prepare, store, tmp_path, monkeypatch):
     """``useVenv`` gives the workers a Python of their own, also where nothing may be installed; it stays as
     long as the version does.
     """
@@ -365,19 +324,15 @@ async def test_model_gets_a_virtual_environment(
     assert [str(place) for place in prune(environments, 0)] == [spec.python.removesuffix("/venv/bin/python")]
 
 
-def test_steps_of_a_known_size() -> None:
-    """The progress of a download is reported at every tenth of it."""
-    messages: list[str] = []
+def test_steps_of_a_download_are_reported():
+    messages = []
     steps = Steps("http://x/a/b.mar?token=secret", messages.append)
     for received in range(0, 101, 5):
         steps(received, 100)
 
     assert messages == [f"Downloading b.mar: {percent} %" for percent in range(10, 101, 10)]
 
-
-def test_steps_of_an_unknown_size() -> None:
-    """Without a size, progress is reported at every 64 MiB."""
-    messages: list[str] = []
+    messages = []
     steps = Steps("http://x/b.mar", messages.append)
     for mebibytes in (1, 63, 64, 65, 130):
         steps(mebibytes << 20, None)

@@ -1,7 +1,3 @@
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 
 from modelserver.errors import BadRequest
@@ -9,8 +5,7 @@ from modelserver.models.changes import Change
 from modelserver.models.options.resolve import BatchPolicy, ModelOptions
 
 
-def test_only_what_is_named_changes() -> None:
-    """A delay alone leaves the policy; the source says where a value came from."""
+def test_what_is_named_changes():
     before = ModelOptions(batch_size=4, sources={"batch_size": "default"})
     after = Change.of(max_batch_delay=50).applied_to(before)
 
@@ -18,9 +13,6 @@ def test_only_what_is_named_changes() -> None:
     assert after.sources == {"batch_size": "default", "max_batch_delay": "register parameter"}
     assert (before.max_batch_delay, after.batch_size) == (100, 4)
 
-
-def test_all_options_are_changed() -> None:
-    """Batch size, delay, policy and response timeout; the change says what it is."""
     change = Change.of(batch_size=8, max_batch_delay=0, batch_policy="Greedy", response_timeout=3)
     after = change.applied_to(ModelOptions())
 
@@ -32,7 +24,7 @@ def test_all_options_are_changed() -> None:
 @pytest.mark.parametrize(
     "source", [{}, {"batch_size": None}, {"batch_size": -1, "response_timeout": -1}, {"batch_policy": ""}]
 )
-def test_change_without_options_is_empty(source: dict[str, Any]) -> None:
+def test_change_without_options_is_empty(source):
     """TorchServe's marks for "not given" are no change."""
     assert not Change.of(**source)
 
@@ -41,8 +33,7 @@ def test_change_without_options_is_empty(source: dict[str, Any]) -> None:
     "source",
     [{"batch_size": -2}, {"max_batch_delay": -5}, {"response_timeout": 0}, {"batch_policy": "often"}],
 )
-def test_values_out_of_range_are_refused(source: dict[str, Any]) -> None:
-    """Values are checked as those of a registration."""
+def test_values_out_of_range_are_refused(source):
     with pytest.raises(BadRequest, match=next(iter(source))):
         Change.of(**source)
 
@@ -56,9 +47,8 @@ def test_values_out_of_range_are_refused(source: dict[str, Any]) -> None:
         {"processes": 2},
     ],
 )
-def test_batches_that_stay(options: dict[str, Any]) -> None:
+def test_batches_that_stay(options):
     """If requests are not batched like others, only the timeout can be changed."""
     with pytest.raises(BadRequest, match="batch_size cannot be changed while the model runs"):
         Change.of(batch_size=2).applied_to(ModelOptions(**options))
-
     assert Change.of(response_timeout=2).applied_to(ModelOptions(**options)).response_timeout == 2

@@ -1,22 +1,22 @@
 """Restoring a snapshot, loading what the settings name, telling of both, and of changes: without workers."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import shutil
 import time
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from tests.models.conftest import entry, naming, restore, saved, write_model
+from tests.models.conftest import entry, load, naming, restore, saved, write_model
 
 from modelserver.errors import Conflict, InvalidModel, ModelNotFound, ServiceUnavailable, StartFailed
 from modelserver.models.archives.store import ModelStore
 from modelserver.models.loading import default_name, initial, load_first, load_initial, tell_first_loads
 from modelserver.models.options.resolve import BatchPolicy, Registration
+from modelserver.models.registry import Registry
 from modelserver.models.replacing import load_anew
 from modelserver.models.settings.load import load_settings
 from modelserver.models.settings.settings import Settings
@@ -26,19 +26,12 @@ from modelserver.models.snapshot_files import SnapshotFolder
 from modelserver.models.version import FailedVersion
 from modelserver.run.cli import build_parser, setting_flags
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from modelserver.models.registry import Registry
-
 
 def described(registry: Registry) -> Any:
-    """The whole state, as it would be written."""
     return registry_document(registry)["models"]
 
 
-async def test_everything_comes_back(new_registry: Callable[..., Registry], store: Path) -> None:
+async def test_everything_comes_back(new_registry, store):
     """What was registered over the API is the same after a restart, down to handler and policy."""
     write_model(store, "a2", "a", "2.0")
     before = new_registry()
@@ -59,9 +52,7 @@ async def test_everything_comes_back(new_registry: Callable[..., Registry], stor
     assert after.get("c").options.split_instances == "false"
 
 
-async def test_missing_archive_is_reported(
-    new_registry: Callable[..., Registry], caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_missing_or_broken_archive_is_reported(new_registry, caplog, store):
     """A model whose archive is gone is listed as failed with the reason, and the others serve (F55)."""
     registry = await restore(
         new_registry(), saved(gone={"1.0": entry("gone.mar", workers=2)}, b={"1.0": entry("b")})
@@ -78,9 +69,6 @@ async def test_missing_archive_is_reported(
         model.pool.submit(None)  # type: ignore[arg-type]
     assert not isinstance(registry.get("b"), FailedVersion)
 
-
-async def test_broken_archive_is_reported(new_registry: Callable[..., Registry], store: Path) -> None:
-    """The reason of a failed version is what a registration would be answered."""
     (store / "bad.mar").write_bytes(b"no archive")
     registry = await restore(new_registry(), saved(bad={"1.0": entry("bad.mar")}))
 
@@ -89,22 +77,13 @@ async def test_broken_archive_is_reported(new_registry: Callable[..., Registry],
     assert getattr(registry.get("bad"), "failure", "") == refused.value.message
 
 
-async def test_other_version_in_the_archive_is_served(
-    new_registry: Callable[..., Registry], store: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """An archive that was built anew with another version is served under that, with a warning."""
+async def test_other_version_in_the_archive_is_served(new_registry, store, caplog):
     write_model(store, "a", "a", "1.1")
     registry = await restore(new_registry(), saved(a={"1.0": entry("a")}))
 
     assert [model.version for model in registry.versions("a")] == ["1.1"]
     assert "a 1.0 could not be restored as a now has version 1.1" in caplog.text
 
-
-async def test_two_versions_of_one_file_become_one(
-    new_registry: Callable[..., Registry], store: Path
-) -> None:
-    """Two versions that were in one file, one after the other: the one that is there now is served."""
-    write_model(store, "a", "a", "1.1")
     items = saved(a={"1.0": entry("a", default=False), "1.1": entry("a")})
     registry = await restore(new_registry(), items)
 
@@ -112,17 +91,10 @@ async def test_two_versions_of_one_file_become_one(
     assert registry.get("a").version == "1.1"
 
 
-async def test_settings_load_beside_the_snapshot(
-    new_registry: Callable[..., Registry], store: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_settings_load_beside_the_snapshot(new_registry, store, caplog):
     """What the settings name is loaded beside what is restored, and nothing twice (design, section 9)."""
     registry = await restore(new_registry(), saved(a={"1.0": entry("a", batchSize=4)}))
-    await load_initial(
-        registry,
-        await initial(naming(store, "a", "b"), registry.builder.store),
-        lambda _: None,
-        restored=True,
-    )
+    await load(registry, naming(store, "a", "b"), restored=True)
 
     assert registry.names() == ["a", "b"]
     assert registry.get("a").options.batch_size == 4
@@ -130,12 +102,12 @@ async def test_settings_load_beside_the_snapshot(
     await registry.close(0)
 
 
-async def test_changes_are_reported(new_registry: Callable[..., Registry]) -> None:
+async def test_changes_are_reported(new_registry):
     """Each accepted change is reported before its caller gets the result; refused changes are not."""
     registry = new_registry()
-    seen: list[Any] = []
+    seen = []
 
-    async def note() -> None:
+    async def note():
         seen.append({name: list(versions) for name, versions in described(registry).items()})
 
     registry.on_change = note
@@ -151,22 +123,12 @@ async def test_changes_are_reported(new_registry: Callable[..., Registry]) -> No
     assert seen == [{"a": ["1.0"]}] * 3 + [{}]
 
 
-async def test_folder_outside_of_the_store_is_restored(
-    new_registry: Callable[..., Registry], store: Path, tmp_path: Path
-) -> None:
-    """What the operator named outside of the store is restored from there; a client's url is not
-    loaded, and cannot replace it by something else out there.
-    """
+async def test_folder_outside_of_the_store_is_restored(new_registry, store, tmp_path):
     for name in ("mine", "other"):
         write_model(tmp_path, name, name)
     registry = new_registry()
     settings = naming(store, f"{tmp_path}/mine")
-    assert (
-        await load_initial(
-            registry, await initial(settings, registry.builder.store), lambda _: None, restored=False
-        )
-        == []
-    )
+    assert await load(registry, settings) == []
     document = registry_document(registry)
     assert document["models"]["mine"]["1.0"]["trusted"] is True
 
@@ -182,12 +144,7 @@ async def test_folder_outside_of_the_store_is_restored(
 
 
 @pytest.mark.parametrize("way", ["config.properties", "TS_LOAD_MODELS", "--models"])
-async def test_operator_may_name_archives_outside_the_store(
-    new_registry: Callable[..., Registry], store: Path, tmp_path: Path, way: str
-) -> None:
-    """The operator writes the file, the environment and the command line: a folder, an archive and a file URL
-    outside the store are loaded under their names.
-    """
+async def test_operator_may_name_archives_outside_the_store(new_registry, store, tmp_path, way):
     outside = tmp_path / "outside"
     for name in ("folder", "archive", "file"):
         write_model(outside, name, name)
@@ -205,18 +162,13 @@ async def test_operator_may_name_archives_outside_the_store(
     (tmp_path / "config.properties").write_text(file)
     loaded = load_settings({**flags, "model_store": str(store)}, environment, tmp_path)
     registry = new_registry()
-    left_out = await load_initial(
-        registry, await initial(loaded.settings, registry.builder.store), lambda _: None, restored=False
-    )
 
-    assert left_out == []
+    assert await load(registry, loaded.settings) == []
     assert registry.names() == ["folder", "mine", "file"]
     await registry.close(0)
 
 
-async def test_load_initial(
-    new_registry: Callable[..., Registry], store: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_load_initial(new_registry, store, caplog):
     """A model that cannot be loaded at start is logged and left out; progress is reported (F55)."""
     registry, messages = new_registry(), list[str]()
     left_out = await load_initial(
@@ -232,7 +184,7 @@ async def test_load_initial(
     assert "Failed to load model: absent: Model not found at: absent" in caplog.text
 
 
-async def test_a_model_without_a_name(registry: Registry) -> None:
+async def test_a_model_without_a_name(registry):
     """It is called as its file is where a start names it, and refused where a client does (reference 2.3)."""
     settings = Settings(load_models=(ModelToLoad("-1.0.mar"),))
     assert (
@@ -247,12 +199,12 @@ async def test_a_model_without_a_name(registry: Registry) -> None:
     assert registry.names() == ["1_0"]
 
 
-async def test_a_start(new_registry: Callable[..., Registry], store: Path) -> None:
+async def test_a_start(new_registry, store):
     """The models of a snapshot are loaded first, then those of the settings; the outcome of both is
     reported.
     """
-    notices: list[str] = []
-    loaded: Any = SimpleNamespace(settings=naming(store, "absent"), sources={"model_snapshot": "a file"})
+    notices = []
+    loaded = SimpleNamespace(settings=naming(store, "absent"), sources={"model_snapshot": "a file"})
     source = saved(b={"1.0": entry("b")}, gone={"1.0": entry("gone")})
     registry = new_registry()
     whole = await load_first(
@@ -283,12 +235,7 @@ async def start_with(registry: Registry, settings: Settings, snapshots: Snapshot
     return notices
 
 
-async def test_all_brings_nothing_back(
-    new_registry: Callable[..., Registry],
-    store: Path,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_all_brings_nothing_back(new_registry, store, tmp_path, caplog):
     """With ``all``, the snapshot of a server that was started so decides, also an empty one; one line names
     the other archives of the store and how they are loaded.
     """
@@ -310,9 +257,7 @@ async def test_all_brings_nothing_back(
 @pytest.mark.parametrize(
     ("models", "loaded"), [("all", ["b", "a"]), ("a", ["b", "a"])], ids=["all is new", "named"]
 )
-async def test_what_an_operator_asks_for_anew_is_loaded(
-    new_registry: Callable[..., Registry], store: Path, tmp_path: Path, models: str, loaded: list[str]
-) -> None:
+async def test_what_an_operator_asks_for_anew_is_loaded(new_registry, store, tmp_path, models, loaded):
     """``all`` where the last server was started without it, and archives that are named in any case."""
     snapshots = written(tmp_path, "" if models == "all" else "all", b={"1.0": entry("b")})
     registry = new_registry()
@@ -322,8 +267,8 @@ async def test_what_an_operator_asks_for_anew_is_loaded(
     assert notices == [f"Restored from {snapshots.newest()[0]}: b 1.0"]  # type: ignore[index]
 
 
-async def test_all_does_not_add_to_a_given_state(new_registry: Callable[..., Registry], store: Path) -> None:
-    """A ``model_snapshot`` of the configuration decides as a file does."""
+async def test_all_loads_what_no_state_decides_about(new_registry, store, tmp_path):
+    """A ``model_snapshot`` of the configuration decides as a file does; without any all are loaded."""
     registry = new_registry()
     settings = replace(naming(store, "all"), model_snapshot="{}")
     (left,) = await start_with(registry, settings, None)
@@ -331,18 +276,13 @@ async def test_all_does_not_add_to_a_given_state(new_registry: Callable[..., Reg
     assert registry.names() == []
     assert "them: a, b. " in left
 
-
-async def test_a_first_start_with_all_loads_all(
-    new_registry: Callable[..., Registry], store: Path, tmp_path: Path
-) -> None:
-    """It does so if there is no snapshot yet."""
     registry = new_registry()
 
     assert await start_with(registry, naming(store, "all"), SnapshotFolder(tmp_path / "none", {})) == []
     assert registry.names() == ["a", "b"]
 
 
-async def test_all_at_start(store: Path) -> None:
+async def test_all_at_start(store):
     """``all`` are the folders and archives of the store, without what is hidden or
     something else (reference 2.3).
     """
@@ -369,7 +309,7 @@ async def test_all_at_start(store: Path) -> None:
         ("x.tar.gz", "x_tar_gz"),
     ],
 )
-def test_default_name(url: str, name: str) -> None:
+def test_default_name(url, name):
     """A name is made of the file's where the manifest has none (reference 2.3)."""
     assert default_name(url) == name
 
@@ -377,12 +317,12 @@ def test_default_name(url: str, name: str) -> None:
 def model(name: str, *loads: BaseException | None, expected: int | None = None) -> Any:
     """A model whose workers have loaded, or have failed so."""
     workers = []
-    for load in loads:
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        if load is None:
+    for outcome in loads:
+        future = asyncio.get_running_loop().create_future()
+        if outcome is None:
             future.set_result(None)
         else:
-            future.set_exception(load)
+            future.set_exception(outcome)
             future.exception()
         workers.append(SimpleNamespace(first_load=future))
     failure = next((str(load) for load in loads if load is not None), "")
@@ -396,9 +336,9 @@ def model(name: str, *loads: BaseException | None, expected: int | None = None) 
     return SimpleNamespace(name=name, pool=pool)
 
 
-async def test_ready_models_are_reported(caplog: pytest.LogCaptureFixture) -> None:
-    """A line each, with the time since the start, to the operator and to the log."""
-    output: list[str] = []
+async def test_ready_and_failed_models_are_reported(caplog):
+    """The line of a failed one says why; one of them is enough for a start that is not whole."""
+    output = []
     caplog.set_level("INFO")
 
     assert await tell_first_loads([model("a", None, None), model("b")], output.append, time.monotonic() - 3.0)
@@ -407,10 +347,7 @@ async def test_ready_models_are_reported(caplog: pytest.LogCaptureFixture) -> No
     assert all(3.0 <= float(each) < 10.0 for each in seconds)
     assert [record.getMessage() for record in caplog.records] == output
 
-
-async def test_models_that_fail() -> None:
-    """The line says why; one of them is enough for a start that is not whole."""
-    output: list[str] = []
+    output = []
     models = [model("a", None), model("b", StartFailed("no such file")), model("c", expected=1)]
 
     assert not await tell_first_loads(models, output.append, time.monotonic())

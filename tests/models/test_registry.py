@@ -1,7 +1,4 @@
-from __future__ import annotations
-
 import asyncio
-from typing import TYPE_CHECKING
 
 import pytest
 from tests.models.conftest import register
@@ -17,27 +14,21 @@ from modelserver.errors import (
 )
 from modelserver.models.options.resolve import Registration
 
-if TYPE_CHECKING:
-    from tests.models.doubles import VersionBuilder
 
-    from modelserver.models.registry import Registry
-
-
-async def test_given_name(registry: Registry) -> None:
-    """A name given at registration beats the manifest's."""
+async def test_name_is_given_or_the_manifests(registry, builder):
+    """A name given at registration beats the manifest's; without any a registration is refused, unless there
+    is one for that case (reference 2.3).
+    """
     await register(registry, "m.mar", model_name="other")
 
     assert registry.names() == ["other"]
 
-
-async def test_no_name(registry: Registry, builder: VersionBuilder) -> None:
-    """Without any name a registration is refused, unless there is one for that case (reference 2.3)."""
     with pytest.raises(InvalidModel, match="Model name is not defined"):
         await register(registry, "-1.0.mar")
     await registry.register(Registration(url="-1.0.mar"), fallback_name="made_of_the_file")
 
-    assert registry.names() == ["made_of_the_file"]
-    assert builder.archives[0].removed
+    assert registry.names() == ["other", "made_of_the_file"]
+    assert builder.archives[1].removed
 
 
 @pytest.mark.parametrize(
@@ -47,9 +38,7 @@ async def test_no_name(registry: Registry, builder: VersionBuilder) -> None:
         ("m" * 5000, "has 5000 characters, 256 are allowed"),
     ],
 )
-async def test_name_that_no_path_can_ask_for_is_refused(
-    registry: Registry, builder: VersionBuilder, name: str, reason: str
-) -> None:
+async def test_name_that_no_path_can_ask_for_is_refused(registry, builder, name, reason):
     """Nothing is left of it, and the message is not as long as the name (F12)."""
     with pytest.raises(InvalidModel, match=reason):
         await register(registry, "m.mar", model_name=name)
@@ -58,8 +47,7 @@ async def test_name_that_no_path_can_ask_for_is_refused(
     assert registry.names() == []
 
 
-async def test_too_many_workers_are_refused(registry: Registry, builder: VersionBuilder) -> None:
-    """More workers than anybody could mean are refused, at registration and when a model is scaled."""
+async def test_too_many_workers_are_refused(registry, builder):
     with pytest.raises(BadRequest, match="a model may have 1024"):
         await register(registry, "m.mar", workers=1025)
     assert registry.names() == []
@@ -70,7 +58,7 @@ async def test_too_many_workers_are_refused(registry: Registry, builder: Version
     assert model.pool.workers == []
 
 
-async def test_registered_version_conflicts(registry: Registry, builder: VersionBuilder) -> None:
+async def test_registered_version_conflicts(registry, builder):
     """The same version twice is refused, and what was unpacked for it removed (F53)."""
     await register(registry, "m.mar")
     with pytest.raises(Conflict, match=r"^Model version 1\.0 is already registered for model m$"):
@@ -79,7 +67,7 @@ async def test_registered_version_conflicts(registry: Registry, builder: Version
     assert [archive.removed for archive in builder.archives] == [False, True]
 
 
-async def test_simultaneous_registrations_conflict(registry: Registry, builder: VersionBuilder) -> None:
+async def test_simultaneous_registrations_conflict(registry, builder):
     """If one version is registered twice at the same time, one registration succeeds (F51)."""
     builder.gate.clear()
     both = [asyncio.create_task(register(registry, "m.mar")) for _ in range(2)]
@@ -91,7 +79,7 @@ async def test_simultaneous_registrations_conflict(registry: Registry, builder: 
     assert len(registry.versions()) == 1
 
 
-async def test_refused_build(registry: Registry, builder: VersionBuilder) -> None:
+async def test_refused_build(registry, builder):
     """A registration that fails while it is composed leaves nothing, and its name is free again."""
     builder.refusal = BadRequest("no")
     with pytest.raises(BadRequest):
@@ -103,7 +91,7 @@ async def test_refused_build(registry: Registry, builder: VersionBuilder) -> Non
     assert registry.names() == ["m"]
 
 
-async def test_failure_is_rolled_back(registry: Registry, builder: VersionBuilder) -> None:
+async def test_failure_is_rolled_back(registry, builder):
     """A synchronous registration whose workers fail is undone before the error is reported (design,
     section 9).
     """
@@ -121,10 +109,7 @@ async def test_failure_is_rolled_back(registry: Registry, builder: VersionBuilde
     assert [version.version for version in registry.versions("m")] == ["1.0"]
 
 
-async def test_failed_scaling_leaves_the_model_registered(
-    registry: Registry, builder: VersionBuilder
-) -> None:
-    """A scaling whose workers fail leaves the model registered; a version that was not named is null."""
+async def test_failed_scaling_leaves_the_model_registered(registry, builder):
     model = await register(registry, "m.mar")
     started = await registry.scale("m", None, 1, 1)
     model.pool.loaded.set_exception(StartFailed("why"))
@@ -136,8 +121,8 @@ async def test_failed_scaling_leaves_the_model_registered(
     assert registry.get("m") is model
 
 
-async def test_set_default(registry: Registry) -> None:
-    """The default moves to a version that exists."""
+async def test_versions_have_a_default_that_goes_last(registry, builder):
+    """The default moves to a version that exists; it can only be removed as the last."""
     await register(registry, "m-1.0.mar")
     second = await register(registry, "m-2.0.mar")
     await registry.set_default("m", "2.0")
@@ -148,29 +133,24 @@ async def test_set_default(registry: Registry) -> None:
     with pytest.raises(ModelNotFound):
         await registry.set_default("none", "1.0")
 
-
-async def test_unregistering_removes_the_version(registry: Registry, builder: VersionBuilder) -> None:
-    """Other versions go before the default one; with the last the name is gone."""
-    await register(registry, "m-1.0.mar")
-    await register(registry, "m-2.0.mar")
     with pytest.raises(InvalidModelVersion, match=r"^Cannot remove default version for model m$"):
         await registry.unregister("m", None)
-    await registry.unregister("m", "2.0")
     await registry.unregister("m", "1.0")
+    await registry.unregister("m", "2.0")
 
-    assert builder.dismantled == ["m-2.0", "m-1.0"]
+    assert builder.dismantled == ["m-1.0", "m-2.0"]
     assert registry.names() == []
     with pytest.raises(ModelNotFound):
         await registry.unregister("m", None)
 
 
-async def test_changes_of_one_model_take_turns(registry: Registry, builder: VersionBuilder) -> None:
+async def test_changes_of_one_model_take_turns(registry, builder):
     """While a model is being removed a scaling of it waits, and then finds it gone; others go on (F51)."""
     model = await register(registry, "m.mar")
     await register(registry, "other.mar")
     gate = asyncio.Event()
 
-    async def close(grace: float) -> None:
+    async def close(grace):
         await gate.wait()
 
     model.pool.close = close
@@ -186,12 +166,12 @@ async def test_changes_of_one_model_take_turns(registry: Registry, builder: Vers
         await scaling
 
 
-async def test_random_changes(registry: Registry) -> None:
+async def test_random_changes(registry):
     """Twenty clients that register, scale and remove one model at once end in a state that
     is one of theirs (F51).
     """
 
-    async def client(number: int) -> None:
+    async def client(number):
         for turn in range(10):
             with_errors = (Conflict, ModelNotFound, InvalidModelVersion, ModelVersionNotFound)
             try:
@@ -211,7 +191,7 @@ async def test_random_changes(registry: Registry) -> None:
     assert len(registry.versions()) == len(registry.names())
 
 
-async def test_end(registry: Registry, builder: VersionBuilder) -> None:
+async def test_end(registry, builder):
     """At the end all pools are drained and closed, and what was unpacked is cleaned up."""
     model = await register(registry, "m.mar")
     await registry.drain(1)

@@ -1,37 +1,24 @@
-from __future__ import annotations
-
 import asyncio
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 from unittest.mock import Mock
 
 import pytest
 from tests.models.conftest import register
+from tests.models.doubles import VersionBuilder
 from tests.waiting import until
 
 from modelserver.errors import BadRequest, Conflict, ModelNotFound, OutOfMemory, StartFailed
 from modelserver.models import replacing as replacing_module
 from modelserver.models.changes import Change
 from modelserver.models.options.resolve import BatchPolicy, ModelOptions, Registration
-from modelserver.models.replacing import (
-    check_room,
-    load_anew,
-    replace_archive,
-    taken_over,
-    worker_count,
-)
-
-if TYPE_CHECKING:
-    from tests.models.doubles import VersionBuilder
-
-    from modelserver.models.registry import Registry
+from modelserver.models.registry import Registry
+from modelserver.models.replacing import check_room, load_anew, replace_archive, taken_over, worker_count
 
 MIB = 1 << 20
 
 
-def running(
-    registration: Registration | None = None, workers: tuple[int, int] = (1, 1), **options: Any
-) -> Any:
+def running(registration=None, workers=(1, 1), **options):
     """A version with these options, all of which somebody asked for, unless ``sources`` says otherwise."""
     options.setdefault("sources", dict.fromkeys(options, "register parameter"))
     return cast(
@@ -51,15 +38,10 @@ def running(
     )
 
 
-def test_trust_is_not_taken_over() -> None:
-    """That an operator named the old archive says nothing about where a client's url may lead."""
-    before = running(Registration(url="/opt/old", trusted=True))
-
-    assert not taken_over(before, Registration(url="/opt/new")).trusted
-
-
-def test_what_was_asked_for_stays() -> None:
-    """Handler, batch settings and timeouts of the registration and of later changes; not the url."""
+def test_what_was_asked_for_stays():
+    """Unless something else is given, of which TorchServe's marks for "not given" are none. Trust is never
+    taken over.
+    """
     before = running(
         Registration(url="old.mar", handler="h.py:serve", batch_size=2, split_instances="true"),
         batch_size=8,
@@ -73,29 +55,27 @@ def test_what_was_asked_for_stays() -> None:
     assert (after.batch_size, after.max_batch_delay, after.batch_policy) == (8, 20, "window")
     assert (after.response_timeout, after.startup_timeout, after.split_instances) == (9, None, "true")
 
-
-def test_what_is_given_wins() -> None:
-    """TorchServe's marks for "not given" are none."""
     before = running(Registration(url="old.mar", handler="h.py:serve"), batch_size=8, response_timeout=9)
     new = Registration(url="new.mar", handler="new.py:serve", batch_size=4, response_timeout=-1)
     after = taken_over(before, new)
 
     assert (after.handler, after.batch_size, after.response_timeout) == ("new.py:serve", 4, 9)
 
+    before = running(Registration(url="/opt/old", trusted=True))
+
+    assert not taken_over(before, Registration(url="/opt/new")).trusted
+
 
 @pytest.mark.parametrize("source", ["model-config.yaml", "models= in config.properties", "default"])
-def test_what_nobody_asked_for_comes_with_the_new_archive(source: str) -> None:
-    """What the old archive's yaml or the settings said is not asked of the new one."""
+def test_what_nobody_asked_for_comes_with_the_new_archive(source):
     after = taken_over(running(batch_size=8, sources={"batch_size": source}), Registration(url="new.mar"))
-
     assert after.batch_size is None
 
 
-def test_a_batcher_stays_one() -> None:
+def test_a_batcher_stays_one():
     """A version that was registered in KServe's words keeps them, so that V1 answers keep their form."""
     before = running(Registration(url="old.mar", max_batch_size=8, timeout=30), batch_size=8)
     after = taken_over(before, Registration(url="new.mar", batch_size=16))
-
     assert (after.max_batch_size, after.batch_size, after.timeout, after.has_batcher) == (16, None, 30, True)
 
 
@@ -109,12 +89,8 @@ def test_a_batcher_stays_one() -> None:
         ((2, 4), {"max_workers": 1}, (1, 1)),
     ],
 )
-def test_number_of_workers_stays_unless_named(
-    now: tuple[int, int], named: dict[str, int], expected: tuple[int, int]
-) -> None:
-    """As many as there should be, unless they are named."""
+def test_number_of_workers_stays_unless_named(now, named, expected):
     after = taken_over(running(workers=now), Registration(url="new.mar", **cast("Any", named)))
-
     assert (after.min_workers, after.max_workers) == expected
 
 
@@ -129,10 +105,7 @@ def test_number_of_workers_stays_unless_named(
         (0, 600, 100, 0, True),
     ],
 )
-def test_replacement_needs_memory_for_both(
-    workers: int, need: int, used: int, available: int, fits: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A worker counts what one uses now and what its archive grew by, or without any what its files need."""
+def test_replacement_needs_memory_for_both(workers, need, used, available, fits, monkeypatch):
     monkeypatch.setattr(replacing_module, "worker_memory", lambda pid: used * MIB)
     monkeypatch.setattr(replacing_module, "available_memory", lambda: available * MIB)
     before, after = running(), running(min_workers=workers, max_workers=workers)
@@ -144,8 +117,7 @@ def test_replacement_needs_memory_for_both(
         check_room(before, after)
 
 
-def test_other_machines_have_memory_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers on other machines take none here, and what has their pids here counts for nothing."""
+def test_other_machines_have_memory_of_their_own(monkeypatch):
     monkeypatch.setattr(replacing_module, "available_memory", lambda: 1000 * MIB)
     monkeypatch.setattr(replacing_module, "worker_memory", lambda pid: 2000 * MIB)
     before, after = running(workers=(2, 2)), running(min_workers=2, max_workers=2)
@@ -156,10 +128,8 @@ def test_other_machines_have_memory_of_their_own(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize(("bounds", "count"), [((1, 8), 3), ((4, 8), 4), ((1, 2), 2), ((0, 0), 0)])
-def test_as_many_workers_as_there_are(bounds: tuple[int, int], count: int) -> None:
-    """Between its bounds a version begins with as many workers as the version that it replaces had."""
+def test_as_many_workers_as_there_are(bounds, count):
     after = running(min_workers=bounds[0], max_workers=bounds[1])
-
     assert worker_count(running(workers=(3, 8)), after) == count
 
 
@@ -167,7 +137,6 @@ def test_as_many_workers_as_there_are(bounds: tuple[int, int], count: int) -> No
 
 
 async def replacing(registry: Registry, before: Any, url: str) -> asyncio.Task[Any]:
-    """A replacement whose workers have not loaded yet."""
     built = cast("Any", registry.builder).built
     count = len(built)
     task = asyncio.create_task(
@@ -178,12 +147,11 @@ async def replacing(registry: Registry, before: Any, url: str) -> asyncio.Task[A
 
 
 def replacement(builder: VersionBuilder) -> Any:
-    """The version that was built last."""
     return builder.built[-1]
 
 
 @pytest.mark.parametrize("version", ["1.0", "3.0"])
-async def test_a_model_is_replaced(registry: Registry, builder: VersionBuilder, version: str) -> None:
+async def test_a_model_is_replaced(registry, builder, version):
     """The old one serves until the new one is loaded; then that has its place, as the default too (F52)."""
     before = await register(registry, "m-1.0.mar")
     other = await register(registry, "m-2.0.mar")
@@ -203,7 +171,7 @@ async def test_a_model_is_replaced(registry: Registry, builder: VersionBuilder, 
     assert after.arrivals is before.arrivals
 
 
-async def test_a_failed_replacement_changes_nothing(registry: Registry, builder: VersionBuilder) -> None:
+async def test_a_failed_replacement_changes_nothing(registry, builder):
     """What was there goes on serving; what was built for the other is gone (F52)."""
     before = await register(registry, "m-1.0.mar")
     task = await replacing(registry, before, "m-1.0.mar")
@@ -218,7 +186,7 @@ async def test_a_failed_replacement_changes_nothing(registry: Registry, builder:
     assert failed.archive.removed
 
 
-async def test_changes_of_what_is_being_replaced(registry: Registry, builder: VersionBuilder) -> None:
+async def test_changes_of_what_is_being_replaced(registry, builder):
     """They would be lost or lose the other: until it is over each is refused, and then it counts."""
     before = await register(registry, "m-1.0.mar")
     task = await replacing(registry, before, "m-1.0.mar")
@@ -240,10 +208,7 @@ async def test_changes_of_what_is_being_replaced(registry: Registry, builder: Ve
     assert len(builder.built) == 2
 
 
-async def test_what_a_replacement_takes_over(registry: Registry, builder: VersionBuilder) -> None:
-    """The numbers of workers and the requested options stay; the state is reported until the new
-    version serves.
-    """
+async def test_what_a_replacement_takes_over(registry, builder):
     builder.options = {"batch_size": 4, "sources": {"batch_size": "register parameter"}}
     before = await register(registry, "m-1.0.mar", 2, handler="h.py:serve")
     task = await replace_archive(registry, "m", None, Registration(url="http://u:p@h/m-3.0.mar"))
@@ -256,10 +221,7 @@ async def test_what_a_replacement_takes_over(registry: Registry, builder: Versio
     assert (after.pool.min_workers, after.replacement) == (2, None)
 
 
-async def test_a_replacement_that_cannot_be(
-    registry: Registry, builder: VersionBuilder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """No archive, no room, no worker: the version says why and can be changed as before."""
+async def test_a_replacement_that_cannot_be(registry, builder, monkeypatch):
     before = await register(registry, "m-1.0.mar", 1)
     with pytest.raises(ModelNotFound):
         await replace_archive(registry, "m", None, Registration(url="absent"))
@@ -283,14 +245,11 @@ async def test_a_replacement_that_cannot_be(
 
 
 @pytest.mark.parametrize("again", [False, True])
-async def test_metrics_go_with_the_last_of_a_version(
-    registry: Registry, builder: VersionBuilder, again: bool
-) -> None:
-    """While the workers of one end another may be registered under its name and version, and keeps them."""
+async def test_metrics_go_with_the_last_of_a_version(registry, builder, again):
     before = await register(registry, "m-1.0.mar")
     gate = asyncio.Event()
 
-    async def close(grace: float) -> None:
+    async def close(grace):
         await gate.wait()
 
     before.pool.close = close
@@ -305,16 +264,7 @@ async def test_metrics_go_with_the_last_of_a_version(
     assert builder.forgotten == ([] if again else ["m-1.0"])
 
 
-async def test_sequences_are_not_replaced(registry: Registry, builder: VersionBuilder) -> None:
-    """What their workers remember no other worker knows."""
-    builder.options = {"sequence_batching": True}
-    await register(registry, "m-1.0.mar")
-    with pytest.raises(BadRequest, match="its sequences live in its workers"):
-        await replace_archive(registry, "m", None, Registration(url="m-2.0.mar"))
-
-
-async def test_the_end_breaks_replacements_off(registry: Registry, builder: VersionBuilder) -> None:
-    """A server that ends does not wait for what was loading beside a version."""
+async def test_the_end_breaks_replacements_off(registry, builder):
     before = await register(registry, "m-1.0.mar")
     task = await replacing(registry, before, "m-2.0.mar")
     await registry.drain(1)
@@ -325,11 +275,15 @@ async def test_the_end_breaks_replacements_off(registry: Registry, builder: Vers
     assert replacement(builder).archive.removed
 
 
-async def test_another_version_replaces_one(registry: Registry) -> None:
-    """One that is registered beside it cannot take its place."""
+async def test_what_cannot_be_replaced(registry, builder):
     before = await register(registry, "m-1.0.mar")
     await register(registry, "m-2.0.mar")
     with pytest.raises(Conflict):
         await load_anew(registry, before, Registration(url="m-2.0.mar"))
 
     assert registry.get("m") is before
+
+    builder.options = {"sequence_batching": True}
+    await register(registry, "s-1.0.mar")
+    with pytest.raises(BadRequest, match="its sequences live in its workers"):
+        await replace_archive(registry, "s", None, Registration(url="s-2.0.mar"))

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,7 +28,6 @@ TORCHSERVE = """{
 
 
 def version(url: str = "noop.mar", registration: Registration | None = None, **options: Any) -> Any:
-    """A version of the model ``noop``."""
     return SimpleNamespace(
         name="noop",
         version=options.pop("version", "1.0"),
@@ -45,7 +42,6 @@ def version(url: str = "noop.mar", registration: Registration | None = None, **o
 
 
 def document(*models: Any) -> dict[str, Any]:
-    """What is written of these versions, of which the first is the default."""
     registry = SimpleNamespace(
         versions=lambda: list(models), is_default=lambda model: model is models[0], workflows={}
     )
@@ -53,11 +49,10 @@ def document(*models: Any) -> dict[str, Any]:
 
 
 def restored(*models: Any) -> list[Registration]:
-    """The registrations that a snapshot of these versions leads to."""
     return [saved.registration for saved in parse_snapshot(json.dumps(document(*models))).models]
 
 
-def test_document_has_the_fields_of_torchserve() -> None:
+def test_document_has_the_fields_of_torchserve():
     """The state has TorchServe's fields, and counts versions."""
     written = document(version(), version("two.mar", version="2.0", batch_size=8, parallel_level=2))
 
@@ -79,8 +74,7 @@ def test_document_has_the_fields_of_torchserve() -> None:
     assert (second["defaultVersion"], second["batchSize"], second["parallelLevel"]) == (False, 8, 2)
 
 
-def test_the_traffic_is_with_the_default_version() -> None:
-    """It is restored unchanged."""
+def test_the_traffic_is_with_the_default_version():
     state = {"weights": {"1.0": 90, "2.0": 10}, "shadow": {"2.0": {"percent": 5}}}
     versions = version(), version(version="2.0")
     for each in versions:
@@ -90,7 +84,7 @@ def test_the_traffic_is_with_the_default_version() -> None:
     assert [each.traffic for each in saved] == [state, None]
 
 
-def test_snapshot_of_torchserve_is_read() -> None:
+def test_snapshot_of_torchserve_is_read():
     """A state that TorchServe wrote is understood; timeouts that it lacks are 120 s."""
     (saved,) = parse_snapshot(TORCHSERVE).models
 
@@ -107,8 +101,7 @@ def test_snapshot_of_torchserve_is_read() -> None:
     )
 
 
-def test_what_was_registered_is_written() -> None:
-    """Handler override, policy, numbers of workers and a requested split are restored."""
+def test_what_was_registered_is_written():
     registration = Registration(url="noop.mar", handler="mine.py:f", split_instances="true")
     (back,) = restored(
         version(
@@ -126,8 +119,7 @@ def test_what_was_registered_is_written() -> None:
 
 
 @pytest.mark.parametrize(("source", "is_written"), [(REGISTER, True), (SNAPSHOT, True), (YAML, False)])
-def test_own_options_are_written_if_they_were_registered(source: str, is_written: bool) -> None:
-    """What the archive says is not written down: it may change there."""
+def test_own_options_are_written_if_they_were_registered(source, is_written):
     own = {"autoscale": False, "autoscale_up_pause": 600, "max_worker_memory": 1 << 33}
     model = version()
     model.options = model.options.changed(own, source)
@@ -136,7 +128,7 @@ def test_own_options_are_written_if_they_were_registered(source: str, is_written
     assert {name: getattr(back, name) for name in own} == (own if is_written else dict.fromkeys(own))
 
 
-def test_words_of_kserve_are_kept() -> None:
+def test_words_of_kserve_are_kept():
     """A registration in KServe's words has a batcher again, so that V1 answers keep their form."""
     registration = Registration(url="noop.mar", max_batch_size=8, timeout=7)
     (back,) = restored(version(registration=registration, batch_size=8, max_batch_delay=50, batcher=True))
@@ -155,18 +147,16 @@ def test_words_of_kserve_are_kept() -> None:
         ("https://user:secret@host/noop.mar?token=secret", "noop.mar"),
     ],
 )
-def test_where_it_is_restored_from(url: str, restored_from: str) -> None:
+def test_where_it_is_restored_from(url, restored_from):
     """What the store does not hold keeps its URL; what was fetched is in the store, and its URL, which may
     hold secrets, is not written.
     """
     (back,) = restored(version(url))
-
     assert back.url == restored_from
     assert "secret" not in json.dumps(document(version(url)))
 
 
-def test_file_that_was_fetched() -> None:
-    """The archive's name is that of the file in the store."""
+def test_file_that_was_fetched():
     assert mar_name(version("https://host/x", downloaded=Path("/store/x.mar"))) == "x.mar"
 
 
@@ -196,9 +186,7 @@ def test_file_that_was_fetched() -> None:
         ('{"models": ' + "[" * 100_000, "a JSON object is needed"),
     ],
 )
-def test_state_that_is_not_understood(text: str, problem: str) -> None:
-    """The message says where the state is wrong and what is needed there."""
+def test_state_that_is_not_understood(text, problem):
     with pytest.raises(ConfigError, match="Invalid configuration: model_snapshot") as raised:
         parse_snapshot(text)
-
     assert problem in str(raised.value)

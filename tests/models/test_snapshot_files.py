@@ -1,10 +1,10 @@
-from __future__ import annotations
-
 import gc
 import json
 import os
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -19,19 +19,13 @@ from modelserver.models.snapshot_files import (
     newest_configuration,
     parse_file,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from modelserver.models.version import SavedModel
-
+from modelserver.models.version import SavedModel
 
 NOON = datetime(2026, 5, 4, 12, 0, 0, 123456)  # noqa: DTZ001 - names carry local time
 PROPERTIES = {"model_store": "/srv/models", "job_queue_size": "7"}
 
 
 def state(name: str) -> dict[str, Any]:
-    """A state with one model of this name."""
     return {"models": {name: {"1.0": {"marName": f"{name}.mar", "minWorkers": 1, "maxWorkers": 1}}}}
 
 
@@ -44,12 +38,11 @@ def write(snapshots: SnapshotFolder, model: str) -> Path:
 
 
 def models(snapshots: SnapshotFolder) -> list[str]:
-    """The names of what would be restored."""
     result = snapshots.newest()
     return [] if result is None else [model.name for model in result[1].models]
 
 
-def test_names_and_content(tmp_path: Path) -> None:
+def test_names_and_content(tmp_path):
     """A file is named by time and kind, is for its owner only, and is Java properties with the state."""
     path = folder(tmp_path).write("startup", state("a"))
     values = parse(path.read_bytes())
@@ -61,8 +54,7 @@ def test_names_and_content(tmp_path: Path) -> None:
     assert sorted(os.listdir(path.parent)) == [path.name]
 
 
-def test_content_leaves_no_garbage() -> None:
-    """What a change of models leaves behind is freed at once, and reads like the standard library's JSON."""
+def test_content_leaves_no_garbage():
     document = {"models": {"caf\xe9": {"1.0": {"marName": "a.mar", "weights": [1.5, None]}}}}
     file_content(PROPERTIES, document)
     gc.collect()
@@ -72,7 +64,7 @@ def test_content_leaves_no_garbage() -> None:
     assert parse(content)["model_snapshot"] == json.dumps(document, indent=2)
 
 
-def test_newest_is_restored(tmp_path: Path) -> None:
+def test_newest_is_restored(tmp_path):
     """The latest name counts, whatever its kind; without files there is nothing."""
     snapshots = folder(tmp_path)
     assert models(snapshots) == []
@@ -82,7 +74,7 @@ def test_newest_is_restored(tmp_path: Path) -> None:
     assert models(snapshots) == ["c"]
 
 
-def test_clock_that_goes_back(tmp_path: Path) -> None:
+def test_clock_that_goes_back(tmp_path):
     """What is written later has the later name, in this server and the next (F35)."""
     write(folder(tmp_path), "a")
     write(folder(tmp_path, NOON - timedelta(days=1)), "b")
@@ -93,8 +85,7 @@ def test_clock_that_goes_back(tmp_path: Path) -> None:
     assert models(back) == ["d"]
 
 
-def test_stamp_that_is_no_time(tmp_path: Path) -> None:
-    """A name made of digits that are no time does not hinder the next."""
+def test_stamp_that_is_no_time(tmp_path):
     snapshots = folder(tmp_path)
     first = write(snapshots, "a")
     first.rename(first.with_name("99999999999999998-snapshot.cfg"))
@@ -103,7 +94,7 @@ def test_stamp_that_is_no_time(tmp_path: Path) -> None:
     assert models(folder(tmp_path)) == ["b"]
 
 
-def test_strange_files_are_ignored(tmp_path: Path) -> None:
+def test_strange_files_are_ignored(tmp_path):
     """What is no snapshot neither hinders the start nor is deleted (reference 17)."""
     snapshots = folder(tmp_path)
     write(snapshots, "a")
@@ -114,8 +105,12 @@ def test_strange_files_are_ignored(tmp_path: Path) -> None:
     assert models(snapshots) == ["b"]
     assert len(os.listdir(tmp_path / "config")) == 5
 
+    (tmp_path / "config" / "20990101000000000-snapshot.cfg").mkdir()
+    (tmp_path / "config" / "20980101000000000-snapshot.cfg").write_text("model_snapshot=\\uXXXX\n")
+    assert models(snapshots) == ["b"]
 
-def test_old_files_go(tmp_path: Path) -> None:
+
+def test_old_files_go(tmp_path):
     """The newest 50 are kept, and what a killed server was writing is swept away."""
     snapshots = folder(tmp_path)
     for number in range(MOST_FILES + 3):
@@ -128,7 +123,7 @@ def test_old_files_go(tmp_path: Path) -> None:
     assert names[-1] == "20260504120000176-snapshot.cfg"
 
 
-def test_file_broken_at_any_byte_is_skipped(tmp_path: Path) -> None:
+def test_file_broken_at_any_byte_is_skipped(tmp_path):
     """A newest file that is cut or changed at any byte is passed over for the one before, or still means the
     same (F54).
     """
@@ -150,57 +145,35 @@ def test_file_broken_at_any_byte_is_skipped(tmp_path: Path) -> None:
     assert passed_over > 1.9 * len(whole)
 
 
-@pytest.mark.parametrize("moment", ["write", "sync", "rename"])
-def test_killed_while_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
+@pytest.mark.parametrize(("module", "step"), [(os, "open"), (os, "fsync"), (Path, "replace")])
+def test_killed_while_writing(tmp_path, monkeypatch, module, step):
     """Whatever step fails, the last state stays and no part of the new one is seen (F54, F56)."""
     snapshots = folder(tmp_path)
     write(snapshots, "good")
-
-    def fail(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    if moment == "rename":
-        monkeypatch.setattr(type(tmp_path), "replace", fail)
-    elif moment == "sync":
-        monkeypatch.setattr(os, "fsync", fail)
-    else:
-        monkeypatch.setattr(os, "open", fail)
-    with pytest.raises(OSError, match="No space"):
-        write(snapshots, "new")
-    monkeypatch.undo()
+    with monkeypatch.context() as patch:
+        patch.setattr(module, step, Mock(side_effect=OSError(28, "No space left on device")))
+        with pytest.raises(OSError, match="No space"):
+            write(snapshots, "new")
 
     assert models(snapshots) == ["good"]
     assert len(os.listdir(tmp_path / "config")) == 1
 
 
-def test_unreadable_file_is_skipped(tmp_path: Path) -> None:
-    """A folder with a snapshot's name, or a file of another form, is passed over."""
-    snapshots = folder(tmp_path)
-    write(snapshots, "good")
-    (tmp_path / "config" / "20990101000000000-snapshot.cfg").mkdir()
-    (tmp_path / "config" / "20980101000000000-snapshot.cfg").write_text("model_snapshot=\\uXXXX\n")
-
-    assert models(snapshots) == ["good"]
-
-
-def test_file_of_torchserve_is_read() -> None:
-    """A file as TorchServe 0.12 writes it is read, whatever else stands in it."""
-    state = (
+def test_file_of_torchserve_is_read():
+    """As TorchServe 0.12 writes it, without a checksum and whatever else stands in it."""
+    text = (
         r'{\n  "name"\: "20261121080646318-shutdown.cfg",\n  "modelCount"\: 1,\n  "created"\: 1795248406318,'
         r'\n  "models"\: {\n    "echo"\: {\n      "1.0"\: {\n        "defaultVersion"\: true,'
         r'\n        "marName"\: "echo.mar",\n        "minWorkers"\: 1,\n        "maxWorkers"\: 1,'
         r'\n        "batchSize"\: 3,\n        "maxBatchDelay"\: 70,\n        "responseTimeout"\: 120,'
         r'\n        "startupTimeout"\: 120,\n        "runtimeType"\: "python"\n      }\n    }\n  }\n}'
     )
-    file = f"#Saving snapshot\ntsConfigFile=c.properties\nmodel_snapshot={state}\nversion=0.12.0\n"
+    file = f"#Saving snapshot\ntsConfigFile=c.properties\nmodel_snapshot={text}\nversion=0.12.0\n"
     ((echo,), _) = parse_file(file.encode())
 
     assert (echo.name, echo.version, echo.default) == ("echo", "1.0", True)
     assert (echo.registration.batch_size, echo.registration.max_batch_delay) == (3, 70)
 
-
-def test_file_without_checksum_is_read() -> None:
-    """TorchServe's files have none; they are read if their state can be."""
     content = file_content({}, state("a"))
 
     assert [m.name for m in parse_file(content.partition(b"\n")[2])[0]] == ["a"]
@@ -212,12 +185,10 @@ def test_file_without_checksum_is_read() -> None:
 
 
 def saved(**fields: str) -> tuple[SavedModel, ...]:
-    """A state with one version."""
     return parse_snapshot(json.dumps({"models": {"m": {"2.0": {"marName": "m.mar", **fields}}}})).models
 
 
-def test_the_newest_whole_file_is_the_configuration(tmp_path: Path) -> None:
-    """One that was changed under its checksum is passed over, and files that are no snapshots are ignored."""
+def test_the_newest_whole_file_is_the_configuration(tmp_path):
     assert newest_configuration(tmp_path / "config") is None
     folder = SnapshotFolder(tmp_path / "config", {"job_queue_size": "7"})
     first, last = (folder.write("snapshot", {"models": {}}) for _ in range(2))
@@ -228,7 +199,7 @@ def test_the_newest_whole_file_is_the_configuration(tmp_path: Path) -> None:
     assert newest_configuration(tmp_path / "config") == first
 
 
-def test_archives_must_be_there(tmp_path: Path) -> None:
+def test_archives_must_be_there(tmp_path):
     """The message is TorchServe's."""
     with pytest.raises(ConfigError) as error:
         check_archives(saved(), tmp_path)
@@ -241,7 +212,6 @@ def test_archives_must_be_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("url", ["torchvision://resnet18", "https://example.org/m.mar"])
-def test_what_comes_from_elsewhere_is_not_looked_for(tmp_path: Path, url: str) -> None:
-    """Only names of files are names in the model store; nor is there anything to find without a store."""
+def test_what_comes_from_elsewhere_is_not_looked_for(tmp_path, url):
     check_archives(saved(url=url), tmp_path)
     check_archives(saved(), None)

@@ -1,14 +1,9 @@
-from __future__ import annotations
-
 import asyncio
 import threading
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from modelserver.models.state import StateKeeper
-
-if TYPE_CHECKING:
-    import pytest
 
 
 class Folder:
@@ -33,8 +28,7 @@ def keeper(folder: Folder) -> StateKeeper:
     return StateKeeper(cast("Any", registry), cast("Any", folder))
 
 
-async def test_changes_at_the_same_time_share_a_file() -> None:
-    """Each change waits until a file that has it is there; twenty at once need two files."""
+async def test_changes_at_the_same_time_share_a_file():
     folder = Folder()
     folder.may_go.clear()
     state_keeper = keeper(folder)
@@ -49,8 +43,7 @@ async def test_changes_at_the_same_time_share_a_file() -> None:
     assert folder.written == [("snapshot", 0)] * 2
 
 
-async def test_each_kind_is_written() -> None:
-    """The files of start and shutdown are written in any case."""
+async def test_each_kind_is_written():
     folder = Folder()
     state_keeper = keeper(folder)
     for kind in ("startup", "shutdown"):
@@ -59,7 +52,7 @@ async def test_each_kind_is_written() -> None:
     assert [kind for kind, _ in folder.written] == ["startup", "shutdown"]
 
 
-async def test_full_disk_keeps_the_last_snapshot(caplog: pytest.LogCaptureFixture) -> None:
+async def test_full_disk_keeps_the_last_snapshot(caplog):
     """A state that cannot be written is logged, and the next one is tried again (F56)."""
     folder = Folder()
     folder.full = True

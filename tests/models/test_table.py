@@ -1,18 +1,10 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
-
 import pytest
 from tests.models.conftest import register
 
 from modelserver.errors import ModelNotFound, ModelVersionNotFound
 
-if TYPE_CHECKING:
-    from modelserver.models.registry import Registry
 
-
-async def test_versions_are_found_by_number(registry: Registry) -> None:
-    """The first version is the default; others are found by their number."""
+async def test_versions_are_found_by_number(registry):
     first = await register(registry, "m-1.0.mar")
     second = await register(registry, "m-2.0.mar")
 
@@ -23,8 +15,7 @@ async def test_versions_are_found_by_number(registry: Registry) -> None:
     assert registry.names() == ["m"]
 
 
-async def test_error_lists_what_there_is(registry: Registry) -> None:
-    """If clients may know, the message lists the registered models and versions."""
+async def test_error_lists_what_there_is(registry):
     telling = type(registry)(registry.builder, tells_names=True)
     await register(telling, "m.mar")
 
@@ -41,10 +32,7 @@ async def test_error_lists_what_there_is(registry: Registry) -> None:
         (("m", "9"), ModelVersionNotFound, "Model version: 9 does not exist for model: m"),
     ],
 )
-async def test_unknown_names_get_torchserves_words(
-    registry: Registry, arguments: Any, error: type[Exception], message: str
-) -> None:
-    """Errors for unknown names have TorchServe's words."""
+async def test_unknown_names_get_torchserves_words(registry, arguments, error, message):
     await register(registry, "m.mar")
     with pytest.raises(error) as caught:
         registry.get(*arguments)
@@ -54,7 +42,7 @@ async def test_unknown_names_get_torchserves_words(
         registry.versions("none")
 
 
-async def test_health_is_that_of_the_default_versions(registry: Registry) -> None:
+async def test_health_is_that_of_the_default_versions(registry):
     """The health is that of the default versions (reference 6.2)."""
     first = await register(registry, "m-1.0.mar")
     second = await register(registry, "m-2.0.mar")

@@ -1,9 +1,8 @@
 """A hub and machines of this machine: agents as plain processes, connected over the network."""
 
-from __future__ import annotations
-
+import asyncio
 import socket
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 import uvloop
@@ -14,11 +13,6 @@ from modelserver.ext.cluster.node.dial import LOCAL_SOCKET
 from modelserver.ext.cluster.processes import ProcessPlacer
 from modelserver.surface.tls.throwaway import make_certificate
 
-if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import AsyncIterator, Callable
-    from pathlib import Path
-
 
 def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
     """The server's loop, on which connections behave otherwise than on Python's."""
@@ -26,7 +20,7 @@ def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEv
 
 
 @pytest.fixture
-def bound() -> socket.socket:
+def bound():
     """A socket on loopback that does not listen yet."""
     made = socket.socket()
     made.bind(("127.0.0.1", 0))
@@ -34,9 +28,7 @@ def bound() -> socket.socket:
 
 
 @pytest.fixture(params=["plain", "tls", "local"])
-async def cluster(
-    request: pytest.FixtureRequest, bound: socket.socket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[Cluster]:
+async def cluster(request, bound, tmp_path, monkeypatch):
     """Machines connected in each of the three ways."""
     kind = request.param
     certificate = make_certificate(["127.0.0.1"]) if kind == "tls" else None

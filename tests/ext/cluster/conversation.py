@@ -1,20 +1,13 @@
 """Conversations with real workers that agents of this machine have started."""
 
-from __future__ import annotations
-
 import asyncio
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from modelserver.engine.demand import Demand
-from modelserver.engine.pools.spec import WorkerSpec
+from modelserver.engine.pools.spec import Ranks, WorkerSpec
 from modelserver.engine.wire.messages import Load, Predict, Row
-from modelserver.ext.cluster.launcher import ClusterLauncher
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from modelserver.engine.pools.spec import Ranks
-    from modelserver.ext.cluster.launcher import Cluster
+from modelserver.ext.cluster.launcher import Cluster, ClusterLauncher
 
 _DEMAND = Demand()
 HANDLER = """
@@ -26,11 +19,6 @@ def handle(data, context):
     body = data[0]["body"]
     if body == b"print":
         print("out" * 10); print("err", file=sys.stderr)
-    if body == b"crash":
-        os._exit(7)
-    if body == b"sleep":
-        print("asleep", flush=True)
-        time.sleep(60)
     return [bytes(row["body"]) * 2 for row in data]
 """
 
@@ -46,16 +34,11 @@ class Conversation:
         self._load = load
 
     async def start(self, cluster: Cluster, folder: Path, demand: Demand = _DEMAND) -> Any:
-        """Starts the worker; it says next that it has loaded."""
         (folder / "model").mkdir(parents=True)
         (folder / "model" / "h.py").write_text(self._handler)
         about: dict[str, Any] = {"model_name": "m", **self._load}
         load = Load(
-            model_version="1.0",
-            model_dir=str(folder / "model"),
-            handler="h.py:handle",
-            batch_size=2,
-            **about,
+            model_version="1.0", model_dir=str(folder / "model"), handler="h.py:handle", batch_size=2, **about
         )
         spec = WorkerSpec(load=load, threads=1, frame_limit=1 << 26, ranks=self._ranks)
         self.worker: Any = await ClusterLauncher(cluster, demand)(spec, "W-1-m", self._take, self._lose)
@@ -69,7 +52,6 @@ class Conversation:
             self.lost.set_result(reason)
 
     async def next(self) -> tuple[Any, bytes]:
-        """What it says next."""
         return await asyncio.wait_for(self.messages.get(), 20)
 
 

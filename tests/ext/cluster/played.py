@@ -1,12 +1,14 @@
 """Agents and workers that are played by the test, through the real workers' address."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
 
 from modelserver import __version__
+from modelserver.engine.demand import Demand
 from modelserver.engine.wire.frames import FrameReader, encode, to_worker_decoder
 from modelserver.ext.cluster.greeting import Invitation
 from modelserver.ext.cluster.messages import (
@@ -22,19 +24,10 @@ from modelserver.ext.cluster.messages import (
 )
 from modelserver.ext.cluster.node.dial import dial_streams
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import msgspec
-
-    from modelserver.engine.demand import Demand
-
 PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
 
 
 class End:
-    """A node's end of a connection."""
-
     def __init__(self, invitation: Invitation, decoder: msgspec.msgpack.Decoder[Any], limit: int) -> None:
         self._invitation = invitation
         self._frames: FrameReader[Any] = FrameReader(decoder, limit)
@@ -42,17 +35,13 @@ class End:
         self.writer: asyncio.StreamWriter | None = None
 
     async def dial(self) -> None:
-        """Connects."""
         self.reader, self.writer = await dial_streams(self._invitation)
         _dialled.append(self)
 
     def send(self, message: msgspec.Struct, bodies: Sequence[bytes] = ()) -> None:
-        """Sends a message."""
         self.write(b"".join(encode(message, bodies)))
 
     def write(self, data: bytes) -> None:
-        """Sends bytes."""
-        assert self.writer is not None
         self.writer.write(data)
 
     async def receive(self) -> tuple[Any, bytes]:
@@ -65,7 +54,6 @@ class End:
         return self._ahead.pop(0)
 
     async def ended(self) -> bool:
-        """Waits until the server has closed the connection."""
         try:
             while True:
                 await self.receive()
@@ -73,7 +61,6 @@ class End:
             return True
 
     def close(self) -> None:
-        """Breaks the connection."""
         if self.writer is not None:
             self.writer.transport.abort()
 
@@ -82,7 +69,6 @@ _dialled: list[End] = []
 
 
 def close_all() -> None:
-    """Breaks all connections of nodes that are played."""
     while _dialled:
         _dialled.pop().close()
 
@@ -99,11 +85,9 @@ class PlayedAgent(End):
         self._listening: asyncio.Task[None] | None = None
 
     def present(self, version: str = __version__, python: str = PYTHON) -> None:
-        """Says who it is."""
         self.send(Present(version, python, "n1", "host1"))
 
     def listen(self) -> None:
-        """Begins to take what the server says."""
         self._listening = asyncio.create_task(self._listen())
 
     async def _listen(self) -> None:
@@ -124,7 +108,6 @@ class PlayedAgent(End):
             self.gone.set_result(None)
 
     async def worker(self) -> End:
-        """Starts a worker, that is played, too."""
         start = await asyncio.wait_for(self.start, 10)
         worker = End(start.worker, to_worker_decoder, 1 << 30)
         self.send(WorkerStarted(4711, start.load.model_dir, ""))
@@ -157,7 +140,6 @@ class PlayedPlacer:
         return self.placements[-1]
 
     async def agent(self) -> PlayedAgent:
-        """The agent of the next place, connected."""
         agent = PlayedAgent(await asyncio.wait_for(self.invitations.get(), 10))
         await agent.dial()
         return agent

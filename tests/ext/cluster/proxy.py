@@ -1,14 +1,9 @@
 """A network between nodes and a server that can be slow, stop, or break."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import threading
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from collections.abc import Iterator
 
 _CHUNK = 1 << 16
 # Pieces that are on their way in one direction.
@@ -57,7 +52,6 @@ class Proxy:
         asyncio.run_coroutine_threadsafe(self._cut(-2 if last else 0), self._loop).result()
 
     def close(self) -> None:
-        """Ends it."""
         self._loop.call_soon_threadsafe(self._end.set)
         self._thread.join()
         self._loop.close()
@@ -108,9 +102,7 @@ class Proxy:
             delivery.cancel()
             self._writers.pop(target, None)
 
-    async def _deliver(
-        self, under_way: asyncio.Queue[tuple[float, bytes]], target: asyncio.StreamWriter, way: str
-    ) -> None:
+    async def _deliver(self, under_way, target, way):
         with contextlib.suppress(OSError):
             while True:
                 due, data = await under_way.get()
@@ -127,7 +119,6 @@ class Proxy:
 
 @contextlib.contextmanager
 def proxy_to(port: int) -> Iterator[Proxy]:
-    """A proxy that ends with the block."""
     proxy = Proxy(port)
     try:
         yield proxy

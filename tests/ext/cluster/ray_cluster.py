@@ -4,8 +4,6 @@ Reads one JSON value a line: the arguments of a node to add, or null to start th
 Answers with the process ids of the node's, or the head's, raylet and GCS. All ends at the end of the input.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -32,7 +30,6 @@ def pids(node: Any) -> dict[str, int]:
 
 
 def main() -> None:
-    """The process."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     stay_on_loopback()

@@ -1,7 +1,5 @@
 """Starts a Ray cluster for tests: its nodes are processes on loopback, and it demands a token."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -10,15 +8,13 @@ import subprocess
 import sys
 import tempfile
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psutil
 import pytest
 from tests.e2e.serving import free_port
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 # Longer paths of sockets than 107 bytes are refused; what Ray adds has 80.
 _LONGEST_FOLDER = 24
@@ -61,7 +57,6 @@ class RayCluster:
         )
 
     def add(self, **node: Any) -> dict[str, int]:
-        """Adds a node; returns its processes."""
         return self._order(node)
 
     def start_gcs_anew(self) -> None:
@@ -69,7 +64,6 @@ class RayCluster:
         self._order(None)
 
     def _order(self, order: dict[str, Any] | None) -> dict[str, int]:
-        assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write(json.dumps(order) + "\n")
         self.process.stdin.flush()
@@ -78,11 +72,9 @@ class RayCluster:
         return dict(json.loads(line))
 
     def close(self) -> None:
-        """Ends all its processes, if they have not ended."""
         if self.process.returncode is not None:
             return
         ours = psutil.Process(self.process.pid).children(recursive=True)
-        assert self.process.stdin is not None
         self.process.stdin.close()
         try:
             self.process.wait(30)
@@ -92,7 +84,6 @@ class RayCluster:
         for process in ours:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
-        assert self.process.stdout is not None
         self.process.stdout.close()
         self._log.close()
 
@@ -116,7 +107,6 @@ def redis(folder: Path) -> Iterator[dict[str, str]]:
 
 @contextlib.contextmanager
 def short_folder() -> Iterator[Path]:
-    """A folder with a short path."""
     usual = tempfile.gettempdir()
     path = Path(tempfile.mkdtemp(prefix="r", dir=usual if len(usual) < _LONGEST_FOLDER else "/tmp"))
     yield path

@@ -1,11 +1,10 @@
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os
 import socket
 import struct
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from tests.waiting import until
@@ -14,9 +13,6 @@ from modelserver.engine.wire.arena import Arena
 from modelserver.engine.wire.frames import encode
 from modelserver.engine.wire.messages import Answer, Ping, Pong, Result
 from modelserver.ext.cluster.channel import RemoteChannel
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 _LIMIT = 1 << 22
 
@@ -49,19 +45,18 @@ class Line:
         await asyncio.get_running_loop().sock_sendall(self.end, data)
 
     async def received(self, count: int) -> list[tuple[Any, bytes]]:
-        """Receives so many messages."""
         await until(lambda: len(self.messages) >= count)
         return self.messages
 
 
 @pytest.fixture(params=[socket.AF_INET, socket.AF_UNIX], ids=["network", "local"])
-async def line(request: pytest.FixtureRequest) -> AsyncIterator[Line]:
+async def line(request):
     async with opened(request.param) as made:
         yield made
 
 
 @pytest.fixture
-async def other() -> AsyncIterator[Line]:
+async def other():
     async with opened(socket.AF_INET) as made:
         yield made
 
@@ -79,8 +74,7 @@ async def opened(family: int) -> AsyncIterator[Line]:
 on_network = pytest.mark.parametrize("line", [socket.AF_INET], indirect=True)
 
 
-async def test_frames_of_any_size_arrive_in_any_pieces(line: Line) -> None:
-    """Small ones together, large ones where they belong, and those that begin in one and end in another."""
+async def test_frames_of_any_size_arrive_in_any_pieces(line):
     bodies = [os.urandom(size) for size in (0, 10, 70_000, 3_000_000, 5, 300_000, 1)]
     sent = b"".join(
         b"".join(encode(Result(n, [Answer(len(body))], 0.0), [body])) for n, body in enumerate(bodies)
@@ -92,7 +86,7 @@ async def test_frames_of_any_size_arrive_in_any_pieces(line: Line) -> None:
     assert line.channel.connected.done()
 
 
-async def test_channels_do_not_mix_their_pieces(line: Line, other: Line) -> None:
+async def test_channels_do_not_mix_their_pieces(line, other):
     """Each gets its own, though both receive small frames into the same memory."""
     bodies = [os.urandom(size) for size in (10, 70_000, 200_000, 1)]
     lines = (line, bodies), (other, bodies[::-1])
@@ -110,8 +104,7 @@ async def test_channels_do_not_mix_their_pieces(line: Line, other: Line) -> None
         assert [tail for _, tail in await each.received(4)] == others
 
 
-async def test_a_large_frame_is_received_in_place(line: Line) -> None:
-    """Once its size is known, its bytes are not collected elsewhere first."""
+async def test_a_large_frame_is_received_in_place_and_memory_given_back_when_idle(line):
     head = b"".join(encode(Result(0, [Answer(1_000_000)], 0.0), [bytes(1_000_000)]))
     await line.send(head[:100])
     await until(lambda: line.channel._reader.room() is not None)
@@ -120,11 +113,6 @@ async def test_a_large_frame_is_received_in_place(line: Line) -> None:
     await line.send(head[100:])
     assert (await line.received(1))[0][1] == bytes(1_000_000)
 
-
-async def test_an_idle_worker_keeps_no_memory(line: Line) -> None:
-    """What was kept for large frames is given back with a ping, which only idle workers get."""
-    await line.send(b"".join(encode(Result(0, [Answer(1_000_000)], 0.0), [bytes(1_000_000)])))
-    await line.received(1)
     remaining = len(line.channel._reader._spare)
     line.channel.send(Ping())
 
@@ -134,16 +122,14 @@ async def test_an_idle_worker_keeps_no_memory(line: Line) -> None:
 
 @on_network
 @pytest.mark.parametrize("size", [_LIMIT + 1, 0xFFFFFFFF])
-async def test_frame_over_the_limit_ends_the_connection(line: Line, size: int) -> None:
-    """It ends the connection, with the reason, before there is memory for it; the limit can be changed."""
+async def test_frame_over_the_limit_ends_the_connection(line, size):
     line.channel.allow(_LIMIT)
     await line.send(struct.pack("<II", size, 10))
     assert f"no frame: {size} bytes announced" in (await asyncio.wait_for(line.lost, 5) or "")
     assert line.channel._reader._frame is None
 
 
-async def test_channel_knows_whether_its_worker_is_local(line: Line) -> None:
-    """A worker on the server's own socket is local, and one on the network is not, even once it is gone."""
+async def test_channel_knows_whether_its_worker_is_local(line):
     local = line.end.family == socket.AF_UNIX
     assert line.channel.is_local == local
     line.end.close()
@@ -152,16 +138,14 @@ async def test_channel_knows_whether_its_worker_is_local(line: Line) -> None:
 
 
 @on_network
-async def test_a_reset_is_no_message(line: Line) -> None:
-    """A machine that is gone resets its connection: there is no reason to tell."""
+async def test_a_reset_is_no_message(line):
     line.end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     line.end.close()
     assert await asyncio.wait_for(line.lost, 5) is None
     line.channel.send(Ping())
 
 
-async def test_only_shared_memory_of_an_agent_is_used(line: Line) -> None:
-    """The memory of an agent on this machine is used; other files at its place are not."""
+async def test_only_shared_memory_of_an_agent_is_used(line):
     memory = Arena.create()
     if memory is None:
         pytest.skip("memory cannot be shared here")

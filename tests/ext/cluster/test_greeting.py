@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import msgspec
 import pytest
 
@@ -19,8 +17,10 @@ from modelserver.ext.cluster.greeting import (
 )
 
 
-def test_both_sides_prove_that_they_know_the_secret() -> None:
-    """The server's confirmation is the one that the node expects, and the secret is in none of the bytes."""
+def test_greeting_proves_the_secret_to_both_sides():
+    """The server's confirmation is the one that the node expects, and the secret is in none of the bytes. A
+    server that does not know it cannot send the node's own proof back; another secret gives other proofs.
+    """
     invitation = invite("h", 1)
     first, nonce = challenge()
     response, expected = respond(invitation, first)
@@ -29,8 +29,18 @@ def test_both_sides_prove_that_they_know_the_secret() -> None:
     assert confirmation == expected
     assert invitation.secret not in first + response + confirmation
 
+    *_, proof = RESPONSE.unpack(response)
+    assert proof != expected
 
-def test_every_greeting_differs() -> None:
+    stolen = msgspec.structs.replace(invitation, secret=bytes(32))
+    first, nonce = challenge()
+    response, expected = respond(stolen, first)
+    with pytest.raises(GreetingError, match="could not prove"):
+        confirm(invitation, nonce, response)
+    assert confirm(stolen, nonce, response) == expected
+
+
+def test_every_greeting_differs():
     """Nothing of a greeting can be used again: neither tickets, nor nonces, nor proofs."""
     invitation = invite("h", 1)
     assert invite("h", 1).ticket != invitation.ticket
@@ -46,8 +56,7 @@ def test_every_greeting_differs() -> None:
 
 
 @pytest.mark.parametrize("position", [RESPONSE.size - 1, RESPONSE.size - 40, 10])
-def test_an_altered_response_proves_nothing(position: int) -> None:
-    """A change of the proof, the nonce or the ticket is noticed."""
+def test_an_altered_response_proves_nothing(position):
     invitation = invite("h", 1)
     first, nonce = challenge()
     response = bytearray(respond(invitation, first)[0])
@@ -56,36 +65,13 @@ def test_an_altered_response_proves_nothing(position: int) -> None:
         confirm(invitation, nonce, bytes(response))
 
 
-def test_a_proof_is_not_one_for_the_other_side() -> None:
-    """A server that does not know the secret cannot send the node's own proof back to it."""
-    invitation = invite("h", 1)
-    response, expected = respond(invitation, challenge()[0])
-    *_, proof = RESPONSE.unpack(response)
-    assert proof != expected
-
-
-def test_another_secret_gives_other_proofs() -> None:
-    """Who knows the ticket only, proves nothing, and is proven nothing."""
-    invitation = invite("h", 1)
-    stolen = msgspec.structs.replace(invitation, secret=bytes(32))
-    first, nonce = challenge()
-    response, expected = respond(stolen, first)
-    with pytest.raises(GreetingError, match="could not prove"):
-        confirm(invitation, nonce, response)
-    assert confirm(stolen, nonce, response) == expected
-
-
-def test_something_else_than_a_server_is_recognised() -> None:
-    """A node says what answered: nothing of this product, or another version of it."""
+def test_something_else_than_server_or_node_is_recognised():
     invitation = invite("h", 1)
     with pytest.raises(GreetingError, match="no modelserver answers there"):
         respond(invitation, CHALLENGE.pack(b"HTTP", VERSION, bytes(NONCE)))
     with pytest.raises(GreetingError, match=f"greets by version 9, this machine by {VERSION}"):
         respond(invitation, CHALLENGE.pack(MAGIC, 9, bytes(NONCE)))
 
-
-def test_something_else_than_a_node_is_recognised() -> None:
-    """A server says what connected: nothing of this product, another version, or who says too much."""
     with pytest.raises(GreetingError, match="something else"):
         named_ticket(b"GET / HTTP/1.1\r\n".ljust(RESPONSE.size, b"x"))
     with pytest.raises(GreetingError, match=f"greets by version 9, this server by {VERSION}"):
@@ -96,8 +82,8 @@ def test_something_else_than_a_node_is_recognised() -> None:
             named_ticket(wrong)
 
 
-def test_an_invitation_is_text_for_another_machine() -> None:
-    """It is read as it was written; anything else is refused, without repeating it."""
+def test_an_invitation_is_text_for_another_machine_and_shows_no_secret():
+    """Neither the representation of an invitation, nor that of what contains it, has ticket or secret."""
     invitation = invite("h", 1, certificate="PEM", path="/run/x.sock")
     assert Invitation.parse(invitation.text()) == invitation
     for wrong in (
@@ -111,9 +97,6 @@ def test_an_invitation_is_text_for_another_machine() -> None:
             Invitation.parse(wrong)
         assert str(invitation.secret) not in str(refused.value)
 
-
-def test_a_secret_is_not_shown() -> None:
-    """Neither the representation of an invitation, nor that of what contains it, has ticket or secret."""
     invitation = invite("h", 1)
     for visible in (repr(invitation), str(invitation), repr([invitation]), f"{invitation!s}"):
         assert visible.strip("[]") == "Invitation(h:1)"

@@ -1,22 +1,18 @@
 """A model's files as a stream: equal contents are equal bytes, from any offset, and none but those hashed."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import io
 import os
 import resource
 import tarfile
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
+from tests.waiting import turns_of
 
 from modelserver.ext.cluster import packing
 from modelserver.ext.cluster.packing import PIECE, Packed, Packer, PackingFailed
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def write(folder: Path) -> Path:
@@ -35,25 +31,21 @@ def write(folder: Path) -> Path:
 
 
 def names(folder: Path) -> list[Path]:
-    """Everything below a folder."""
     return sorted(path.relative_to(folder) for path in folder.rglob("*"))
 
 
 async def stream(packed: Packed, offset: int = 0) -> bytes:
-    """All bytes from there."""
     pieces = [piece async for piece in packed.read(offset)]
     assert all(0 < len(piece) <= PIECE for piece in pieces)
     return b"".join(pieces)
 
 
 @pytest.fixture
-def model(tmp_path: Path) -> Path:
-    """A model's directory."""
+def model(tmp_path):
     return write(tmp_path / "model")
 
 
-async def test_the_stream_is_a_tar_archive(tmp_path: Path, model: Path) -> None:
-    """It has the announced size and digest, and unpacks to the same files, modes and links."""
+async def test_absolute_links_become_relative_in_the_archive(tmp_path, model):
     packed = await Packer().pack(model)
     data = await stream(packed)
     with tarfile.open(fileobj=io.BytesIO(data)) as opened:
@@ -69,18 +61,24 @@ async def test_the_stream_is_a_tar_archive(tmp_path: Path, model: Path) -> None:
     assert os.readlink(there / "link") == "MAR-INF/MANIFEST.json"
     assert os.readlink(there / "MAR-INF" / "up") == "../weights.pt"
 
+    (model / "empty" / "absolute").symlink_to(model / "weights.pt")
+    with tarfile.open(fileobj=io.BytesIO(await stream(await Packer().pack(model)))) as opened:
+        assert opened.getmember("empty/absolute").linkname == "../weights.pt"
 
-async def test_stream_begins_at_any_offset(model: Path) -> None:
-    """A torn transfer goes on anywhere: in a header, a file, the padding, at the end."""
+
+async def test_stream_begins_at_any_offset_without_blocking(model):
     packed = await Packer().pack(model)
     whole = await stream(packed)
 
     for offset in (1, 511, 512, 513, 700, PIECE - 1, PIECE + 1, packed.size - 1, packed.size):
         assert await stream(packed, offset) == whole[offset:]
 
+    read, turns = await turns_of(asyncio.gather(*(stream(packed) for _ in range(5))))
+    assert set(read) == {whole}
+    assert turns > 5
 
-async def test_the_digest_is_that_of_the_content(tmp_path: Path, model: Path) -> None:
-    """Another place, times, order, owners' modes and compiled modules do not count; content and names do."""
+
+async def test_the_digest_is_that_of_the_content(tmp_path, model):
     other = write(tmp_path / "other")
     os.utime(other / "weights.pt", (1, 1))
     (other / "weights.pt").chmod(0o600)
@@ -94,14 +92,11 @@ async def test_the_digest_is_that_of_the_content(tmp_path: Path, model: Path) ->
     assert (await packer.pack(other)).digest != first.digest
 
 
-async def test_who_asks_at_the_same_time_shares_the_work(
-    model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A directory is hashed once, also if the first who asked gave up; and anew only if it changes."""
+async def test_who_asks_at_the_same_time_shares_the_work(model, monkeypatch):
     hashed = 0
     original = packing._hashed
 
-    def counted(*arguments: object) -> Packed:
+    def counted(*arguments):
         nonlocal hashed
         hashed += 1
         return original(*arguments)  # type: ignore[arg-type]
@@ -121,8 +116,7 @@ async def test_who_asks_at_the_same_time_shares_the_work(
     assert hashed == 2
 
 
-async def test_files_that_change_are_not_sent(model: Path) -> None:
-    """The error names the file that has changed or is gone; packing again has the new content."""
+async def test_files_that_change_are_not_sent(model):
     packer = Packer()
     packed = await packer.pack(model)
     (model / "weights.pt").write_bytes(bytes(2_560_000))
@@ -137,8 +131,7 @@ async def test_files_that_change_are_not_sent(model: Path) -> None:
         await stream(again)
 
 
-async def test_models_that_are_gone_are_forgotten(tmp_path: Path, model: Path) -> None:
-    """Nothing is kept of a model whose files were removed, and asking for it says so."""
+async def test_models_that_are_gone_are_forgotten(tmp_path, model):
     packer = Packer()
     await packer.pack(model)
     os.rename(model, tmp_path / "other")
@@ -149,44 +142,21 @@ async def test_models_that_are_gone_are_forgotten(tmp_path: Path, model: Path) -
         await packer.pack(model)
 
 
-async def test_absolute_link_becomes_relative(tmp_path: Path, model: Path) -> None:
-    """One that leads to a file of the model becomes a relative one."""
-    (model / "empty" / "absolute").symlink_to(model / "weights.pt")
-    with tarfile.open(fileobj=io.BytesIO(await stream(await Packer().pack(model)))) as opened:
-        assert opened.getmember("empty/absolute").linkname == "../weights.pt"
+@pytest.mark.parametrize("target", ["/etc/passwd", "../beside", "MAR-INF/../../beside", "..", None])
+async def test_link_out_of_the_model_and_pipe_are_refused(model, target):
+    """They would lead elsewhere on another machine, or block whoever reads it: the model is refused."""
+    if target is None:
+        os.mkfifo(model / "MAR-INF" / "pipe")
+        reason = "'MAR-INF/pipe' is neither a file nor a directory"
+    else:
+        (model / "out").symlink_to(target)
+        reason = f"the link 'out' leads out of its directory, to '{target}'"
 
-
-@pytest.mark.parametrize("target", ["/etc/passwd", "../beside", "MAR-INF/../../beside", ".."])
-async def test_link_out_of_the_model_is_refused(model: Path, target: str) -> None:
-    """They would lead elsewhere on another machine: the model is refused, with the link's name and target."""
-    (model / "out").symlink_to(target)
-
-    with pytest.raises(PackingFailed, match=f"the link 'out' leads out of its directory, to '{target}'"):
+    with pytest.raises(PackingFailed, match=reason):
         await Packer().pack(model)
 
 
-async def test_special_file_is_refused(model: Path) -> None:
-    """A pipe would block whoever reads it: the model is refused."""
-    os.mkfifo(model / "MAR-INF" / "pipe")
-
-    with pytest.raises(PackingFailed, match="'MAR-INF/pipe' is neither a file nor a directory"):
-        await Packer().pack(model)
-
-
-async def test_reading_does_not_block(model: Path) -> None:
-    """Several readers take turns with everything else on the loop."""
-    packed = await Packer().pack(model)
-    readers = [asyncio.create_task(stream(packed)) for _ in range(5)]
-    turns = 0
-    while not all(reader.done() for reader in readers):
-        await asyncio.sleep(0)
-        turns += 1
-
-    assert len({reader.result() for reader in readers}) == 1
-    assert turns > 5
-
-
-async def test_memory_is_level(tmp_path: Path) -> None:
+async def test_memory_is_level(tmp_path):
     """A model of 200 MB is hashed and read without growth of the server and without further room on disk."""
     folder = tmp_path / "large"
     folder.mkdir()

@@ -1,10 +1,7 @@
-from __future__ import annotations
-
 import asyncio
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -13,23 +10,19 @@ from modelserver.ext.cluster import processes as processes_module
 from modelserver.ext.cluster.placing import NoPlace
 from modelserver.ext.cluster.processes import ProcessPlacer
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-    from pathlib import Path
-
 
 @pytest.fixture
-async def placer() -> AsyncIterator[ProcessPlacer]:
+async def placer():
     made = ProcessPlacer()
     yield made
     await made.close()
 
 
 @pytest.fixture
-def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+def agent(tmp_path, monkeypatch):
     """What runs instead of an agent's Python."""
 
-    def write(script: str) -> None:
+    def write(script):
         path = tmp_path / "agent.sh"
         path.write_text(f"#!/bin/sh\n{script}\n")
         path.chmod(0o755)
@@ -38,10 +31,7 @@ def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], No
     return write
 
 
-async def test_an_agent_reads_its_invitation(
-    placer: ProcessPlacer, agent: Callable[[str], None], tmp_path: Path
-) -> None:
-    """From a pipe, where nobody else sees it; arguments and environment have nothing of it."""
+async def test_an_agent_reads_its_invitation(placer, agent, tmp_path):
     agent(f"cat > {tmp_path}/read; echo $* > {tmp_path}/arguments; env > {tmp_path}/environment; exit 4")
     placement = await placer.place(['{"secret": "s3cr3t"}'], Demand(), "W-1")
     assert await asyncio.wait_for(placement.ended, 10) == "its agent's process ended with 4"
@@ -52,10 +42,7 @@ async def test_an_agent_reads_its_invitation(
     placement.withdraw()
 
 
-async def test_agent_that_reads_nothing_is_forgotten(
-    placer: ProcessPlacer, agent: Callable[[str], None]
-) -> None:
-    """It may have ended before its invitation is written."""
+async def test_agents_that_end_or_cannot_be_started_are_forgotten(placer, agent, monkeypatch):
     agent("exec 0<&-; exit 1")
     placements = [await placer.place(["x" * 20_000], Demand(), "W-1") for _ in range(3)]
     for placement in placements:
@@ -65,9 +52,12 @@ async def test_agent_that_reads_nothing_is_forgotten(
     # Placements that have ended are forgotten.
     assert len(placer.placements) == 1
 
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    with pytest.raises(NoPlace, match=r"an agent's process cannot be started: .*No such file"):
+        await placer.place(["x"], Demand(), "W-1")
 
-async def test_a_place_is_given_back(placer: ProcessPlacer, agent: Callable[[str], None]) -> None:
-    """Its agent is asked once to end."""
+
+async def test_closing_and_withdrawing_end_agents(placer, agent):
     agent("exec sleep 60")
     placement = await placer.place(["x"], Demand(), "W-1")
     placement.withdraw()
@@ -76,11 +66,12 @@ async def test_a_place_is_given_back(placer: ProcessPlacer, agent: Callable[[str
     placement.withdraw()
     assert placer.situation() == ""
 
+    placements = [await placer.place(["x"], Demand(), "W-1") for _ in range(3)]
+    await placer.close()
+    assert all(placement.ended.done() for placement in placements)
 
-async def test_agent_that_does_not_react_is_killed(
-    placer: ProcessPlacer, agent: Callable[[str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One that is stopped, or does not heed the request, is killed after a while."""
+
+async def test_agent_that_does_not_react_is_killed(placer, agent, tmp_path, monkeypatch):
     monkeypatch.setattr(processes_module, "_GRACE", 0.2)
     agent(f"trap : TERM; touch {tmp_path}/ready; while :; do read x < {tmp_path}/never; done")
     os.mkfifo(tmp_path / "never")
@@ -90,18 +81,3 @@ async def test_agent_that_does_not_react_is_killed(
     os.kill(placement.pids[0], signal.SIGSTOP)
     placement.withdraw()
     assert "ended with -9" in await asyncio.wait_for(placement.ended, 10)
-
-
-async def test_no_process_can_be_started(placer: ProcessPlacer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error has one line."""
-    monkeypatch.setattr(sys, "executable", "/nowhere/python")
-    with pytest.raises(NoPlace, match=r"an agent's process cannot be started: .*No such file"):
-        await placer.place(["x"], Demand(), "W-1")
-
-
-async def test_closing_ends_all_agents(placer: ProcessPlacer, agent: Callable[[str], None]) -> None:
-    """No agent is left."""
-    agent("exec sleep 60")
-    placements = [await placer.place(["x"], Demand(), "W-1") for _ in range(3)]
-    await placer.close()
-    assert all(placement.ended.done() for placement in placements)

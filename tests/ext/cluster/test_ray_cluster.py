@@ -3,8 +3,6 @@
 How workers are placed, killed and replaced there is tested in tests/e2e/test_ray.py.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json
@@ -13,7 +11,7 @@ import sys
 import tempfile
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -26,9 +24,6 @@ from modelserver.ext.cluster import ray_placer
 from modelserver.ext.cluster.placing import NoPlace
 from modelserver.ext.cluster.ray_joining import demands_token
 from modelserver.ext.cluster.ray_placer import RayPlacement, RayPlacer
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
 
 pytestmark = [
     pytest.mark.slow,  # starts two clusters of Ray
@@ -60,14 +55,13 @@ sys.modules["modelserver.ext.cluster.node.agent"].run = run
 
 
 @pytest.fixture(scope="module")
-def folder() -> Iterator[Path]:
-    """A folder with a short path."""
+def folder():
     with short_folder() as path:
         yield path
 
 
 @pytest.fixture(scope="module")
-def cluster(folder: Path) -> Iterator[RayCluster]:
+def cluster(folder):
     """A head and another node with a label and a resource of its own."""
     with guarded(folder):
         result = RayCluster(folder, free_port(), _AGENT)
@@ -80,7 +74,7 @@ def cluster(folder: Path) -> Iterator[RayCluster]:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def server(cluster: RayCluster) -> AsyncIterator[RayPlacer]:
+async def server(cluster):
     """The server's side. With other tests beside it, Ray may keep its helper waiting for longer than a server
     would stand.
     """
@@ -92,7 +86,7 @@ async def server(cluster: RayCluster) -> AsyncIterator[RayPlacer]:
 
 
 @pytest.fixture
-def placer(server: RayPlacer) -> Iterator[RayPlacer]:
+def placer(server):
     """The same for all tests, as its helper takes seconds to start; each test's places are given back."""
     yield server
     for placement in list(server._places.values()):
@@ -100,8 +94,6 @@ def placer(server: RayPlacer) -> Iterator[RayPlacer]:
 
 
 class Invited:
-    """An agent that was requested."""
-
     def __init__(self, folder: Path) -> None:
         self.file = Path(tempfile.mkdtemp(dir=folder)) / "agent"
 
@@ -130,13 +122,11 @@ def search_for_secret(folder: Path) -> tuple[int, list[Path]]:
 
 
 async def put(placer: RayPlacer, folder: Path, **demand: Any) -> tuple[Invited, RayPlacement]:
-    """Requests a place."""
     invited = Invited(folder)
     return invited, await placer.place([invited.invitation], Demand(**demand), "W-9000-noop_1.0")
 
 
-async def test_a_resource_and_a_label_choose_the_node(placer: RayPlacer, folder: Path) -> None:
-    """Agents that ask for what one node alone has run there, spread or packed."""
+async def test_a_resource_and_a_label_choose_the_node(placer, folder):
     by_resource, _ = await put(placer, folder, num_cpus=0.5, custom={"disk": 1}, memory=1 << 20)
     by_label, _ = await put(placer, folder, num_cpus=0.5, label_selector={"zone": "a"})
     packed, _ = await put(placer, folder, num_cpus=0.5, label_selector={"zone": "in(a, b)"}, placement="pack")
@@ -145,10 +135,7 @@ async def test_a_resource_and_a_label_choose_the_node(placer: RayPlacer, folder:
     assert len(nodes) == 1
 
 
-async def test_the_invitation_reaches_the_agent_only(
-    placer: RayPlacer, folder: Path, cluster: RayCluster
-) -> None:
-    """It is in no file of Ray, not in the state of actors, nor in any process's arguments or environment."""
+async def test_the_invitation_reaches_the_agent_only(placer, folder, cluster):
     invited, _ = await put(placer, folder)
     await invited.until_up()
     await asyncio.sleep(1)
@@ -168,10 +155,7 @@ async def test_the_invitation_reaches_the_agent_only(
     assert _SECRET.encode() not in state.stdout
 
 
-async def test_a_token_is_demanded(
-    cluster: RayCluster, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The cluster refuses clients with no token or another one; the error has one line."""
+async def test_a_token_is_demanded(cluster, folder, monkeypatch):
     assert await asyncio.to_thread(demands_token, cluster.address)
     for variables in ({"RAY_AUTH_MODE": "disabled"}, {"RAY_AUTH_TOKEN": "another" * 6}):
         with monkeypatch.context() as patch:
@@ -183,7 +167,7 @@ async def test_a_token_is_demanded(
             await placer.close()
 
 
-async def test_open_cluster_demands_no_token() -> None:
+async def test_open_cluster_demands_no_token():
     """A cluster that takes anyone is known as such, so that the server can refuse it."""
     with short_folder() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_AUTH_MODE", "disabled")
@@ -195,10 +179,7 @@ async def test_open_cluster_demands_no_token() -> None:
             cluster.close()
 
 
-async def test_another_version_is_refused_with_both(
-    cluster: RayCluster, folder: Path, tmp_path: Path
-) -> None:
-    """A helper whose Ray is not the cluster's says which is where."""
+async def test_another_version_is_refused_with_both(cluster, folder, tmp_path):
     ray = tmp_path / "sitecustomize.py"
     ray.write_text("import ray\nray.__version__ = '2.59.9'\n")
     with pytest.MonkeyPatch.context() as patch:

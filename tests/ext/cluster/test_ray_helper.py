@@ -1,7 +1,5 @@
 """The helper, with a played Ray."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket
@@ -9,9 +7,11 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import Future
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -26,12 +26,6 @@ from modelserver.ext.cluster.ray_messages import (
     WatchActors,
     WithdrawActors,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from modelserver.ext.cluster.ray_messages import FromHelper
 
 
 class ActorDiedError(Exception):
@@ -126,27 +120,23 @@ class PlayedRay:
 
 
 @pytest.fixture
-def ray() -> PlayedRay:
-    """Ray."""
+def ray():
     return PlayedRay()
 
 
 @pytest.fixture
-def reports() -> list[FromHelper]:
-    """What the helper reported."""
+def reports():
     return []
 
 
 @pytest.fixture
-def places(ray: PlayedRay, reports: list[FromHelper]) -> Iterator[ActorPlaces]:
-    """The helper's actors."""
+def places(ray, reports):
     made = ActorPlaces(ray, object, reports.append)
     yield made
     made.close()
 
 
 def until(condition: Callable[[], object]) -> None:
-    """Waits for something to be so."""
     deadline = time.monotonic() + 10
     while not condition():
         assert time.monotonic() < deadline, "it does not come to be"
@@ -156,12 +146,17 @@ def until(condition: Callable[[], object]) -> None:
 _PLACE = PlaceActors(1, "a", ["the-invitation"], {"num_cpus": 1})
 
 
-def test_an_actor_is_created_detached(places: ActorPlaces, ray: PlayedRay, reports: list[FromHelper]) -> None:
-    """It has its name and options; a call sends the invitation. It is placed when it responds."""
+@pytest.fixture
+def placed(places, ray):
+    """The actor, which was created and has its invitation."""
     places.handle(_PLACE)
     until(lambda: ray.actor.invitations)
+    return ray.actor
+
+
+def test_an_actor_is_created_detached_and_its_end_reported(placed, ray, reports):
     assert reports == []
-    ray.actor.calls["alive"][0].set_result(None)
+    placed.calls["alive"][0].set_result(None)
 
     assert reports == [ActorsPlaced(1)]
     assert ray.actor.invitations == ["the-invitation"]
@@ -173,61 +168,41 @@ def test_an_actor_is_created_detached(places: ActorPlaces, ray: PlayedRay, repor
         "num_cpus": 1,
     }
 
-
-def test_the_end_of_an_actor_is_reported(
-    places: ActorPlaces, ray: PlayedRay, reports: list[FromHelper]
-) -> None:
-    """Once, with the reason; it needs no killing."""
-    places.handle(_PLACE)
-    until(lambda: ray.actor.invitations)
-    ray.actor.calls["alive"][0].set_result(None)
-    ray.actor.calls["run"][0].set_exception(ActorDiedError("The actor is dead because its node has died."))
+    placed.calls["run"][0].set_exception(ActorDiedError("The actor is dead because its node has died."))
 
     assert reports == [ActorsPlaced(1), ActorEnded(1, "is dead because its node has died.")]
     assert ray.killed == []
 
 
-def test_an_actor_that_cannot_run_its_agent_is_killed(
-    places: ActorPlaces, ray: PlayedRay, reports: list[FromHelper]
-) -> None:
+def test_an_actor_that_cannot_run_its_agent_is_killed(placed, ray, reports):
     """It would keep its resources."""
-    places.handle(_PLACE)
-    until(lambda: ray.actor.invitations)
-    ray.actor.calls["run"][0].set_exception(RuntimeError("ModuleNotFoundError: No module named 'x'"))
+    placed.calls["run"][0].set_exception(RuntimeError("ModuleNotFoundError: No module named 'x'"))
     until(lambda: ray.killed)
-
     assert reports == [ActorEnded(1, "ModuleNotFoundError: No module named 'x'")]
 
 
-def test_an_actor_out_of_reach_is_looked_for_again(
-    places: ActorPlaces, ray: PlayedRay, reports: list[FromHelper], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its agent may well run on: that is no end, and no reason to kill it."""
+def test_an_actor_out_of_reach_is_looked_for_again(placed, ray, reports, monkeypatch):
     monkeypatch.setattr(ray_helper, "_LOOKS", 0.01)
-    places.handle(_PLACE)
-    until(lambda: ray.actor.invitations)
-    ray.actor.calls["run"][0].set_exception(ActorUnavailableError("no answer"))
-    until(lambda: len(ray.actor.calls["alive"]) == 2)
+    placed.calls["run"][0].set_exception(ActorUnavailableError("no answer"))
+    until(lambda: len(placed.calls["alive"]) == 2)
     assert reports == []
-    ray.actor.calls["alive"][1].set_exception(ActorDiedError("it died"))
+    placed.calls["alive"][1].set_exception(ActorDiedError("it died"))
 
     assert reports == [ActorEnded(1, "it died")]
     assert ray.killed == []
 
 
-def test_what_ray_refuses_has_ended(places: ActorPlaces, ray: PlayedRay, reports: list[FromHelper]) -> None:
-    """Options that Ray does not support are an example."""
+def test_what_ray_refuses_has_ended(places, ray, reports):
     ray.error = ValueError("bad options")
     places.handle(_PLACE)
     until(lambda: reports)
 
     assert reports == [ActorEnded(1, "Ray refused it: bad options")]
 
+    assert unreachable("127.0.0.1:1") == "nothing answers at 127.0.0.1:1: Connection refused"
 
-def test_cluster_that_was_started_anew_needs_another_helper(
-    places: ActorPlaces, ray: PlayedRay, reports: list[FromHelper]
-) -> None:
-    """A helper of the one before can do nothing in it: it says that another one is needed."""
+
+def test_cluster_that_was_started_anew_needs_another_helper(places, ray, reports):
     refused = ClusterRefused("the cluster was started anew, and has to be joined again")
     ray.error = RuntimeError("RPC error: WrongClusterID: Perhaps the client is accessing GCS")
     places.handle(_PLACE)
@@ -241,10 +216,7 @@ def test_cluster_that_was_started_anew_needs_another_helper(
         assert _state(f"127.0.0.1:{listener.getsockname()[1]}", places) == refused
 
 
-def test_an_actor_that_is_withdrawn_while_it_is_created_is_killed(
-    places: ActorPlaces, ray: PlayedRay, reports: list[FromHelper]
-) -> None:
-    """It gets no invitation."""
+def test_an_actor_that_is_withdrawn_while_it_is_created_is_killed(places, ray, reports):
     ray.may_create.clear()
     places.handle(_PLACE)
     places.handle(WithdrawActors("a"))
@@ -256,10 +228,7 @@ def test_an_actor_that_is_withdrawn_while_it_is_created_is_killed(
     assert reports == [ActorEnded(1, "it was withdrawn")]
 
 
-def test_actors_of_an_earlier_helper_are_killed_and_watched_by_name(
-    places: ActorPlaces, ray: PlayedRay, reports: list[FromHelper]
-) -> None:
-    """Their handles are lost; what Ray does not know has ended."""
+def test_actors_of_an_earlier_helper_are_killed_and_watched_by_name(places, ray, reports):
     places.handle(WithdrawActors("earlier"))
     until(lambda: ray.killed)
     places.handle(WatchActors(2, "running"))
@@ -276,10 +245,7 @@ def test_actors_of_an_earlier_helper_are_killed_and_watched_by_name(
     assert ray.killed == [ray.actor]
 
 
-def test_the_situation_is_looked_up_while_an_actor_waits(
-    places: ActorPlaces, ray: PlayedRay, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """After a while, the resources that no node has are reported."""
+def test_the_situation_is_looked_up_while_an_actor_waits(places, ray, monkeypatch):
     assert places.situation() == ("", "")
     places.handle(PlaceActors(1, "a", ["{}"], {"num_cpus": 4}))
     assert places.situation() == ("Ray has free 1 of 2 CPU", "")
@@ -290,12 +256,7 @@ def test_the_situation_is_looked_up_while_an_actor_waits(
     assert places.situation() == ("", "")
 
 
-def test_a_group_has_its_places_together(
-    places: ActorPlaces, ray: PlayedRay, reports: list[FromHelper]
-) -> None:
-    """Each actor has a bundle of its own; they are placed when all are, and what is reserved for them is free
-    once the last has ended.
-    """
+def test_a_group_has_its_places_together(places, ray, reports):
     options = {"num_cpus": 0.5, "num_gpus": 1, "label_selector": {"zone": "a"}}
     places.handle(PlaceActors(1, "g", ["first", "second"], options, "PACK"))
     until(lambda: [actor.invitations for actor in ray.actors.values()] == [["first"], ["second"]])
@@ -320,8 +281,7 @@ def test_a_group_has_its_places_together(
     assert ray.killed == [first]
 
 
-def test_a_group_is_given_back(places: ActorPlaces, ray: PlayedRay, reports: list[FromHelper]) -> None:
-    """All that is left of it, also if another helper has made it, or Ray refuses a part."""
+def test_a_group_is_given_back(places, ray, reports):
     places.handle(PlaceActors(1, "g", ["first", "second"], {"num_cpus": 1}, "SPREAD"))
     until(lambda: len(ray.actors) == 2)
     places.handle(WithdrawActors("g", 2))
@@ -344,11 +304,6 @@ def test_a_group_is_given_back(places: ActorPlaces, ray: PlayedRay, reports: lis
     until(lambda: ActorEnded(4, "Ray refused it: bad options") in reports and "h" not in ray.groups)
 
 
-def test_an_address_that_does_not_answer_is_reported() -> None:
-    """The error has the system's reason."""
-    assert unreachable("127.0.0.1:1") == "nothing answers at 127.0.0.1:1: Connection refused"
-
-
 def start(folder: Path, ray: str, pid: int | None = None, inherited: int = 2) -> subprocess.Popen[bytes]:
     """The real process with a module ``ray`` of our own."""
     (folder / "ray.py").write_text(ray)
@@ -364,11 +319,9 @@ def start(folder: Path, ray: str, pid: int | None = None, inherited: int = 2) ->
     )
 
 
-def test_only_messages_are_written(tmp_path: Path) -> None:
-    """What Ray prints goes elsewhere, by Python or by a descriptor; a refusal ends the process."""
+def test_only_messages_are_written(tmp_path):
     noise = "import os\nprint('noise')\nos.write(1, b'more noise')\n__version__ = '2.40.0'\n"
     with start(tmp_path, noise) as process:
-        assert process.stdout is not None
         output = process.stdout.read()
 
     (line,) = output.splitlines()
@@ -377,30 +330,23 @@ def test_only_messages_are_written(tmp_path: Path) -> None:
     assert process.returncode == 1
 
 
-def test_it_keeps_no_file_of_its_server(tmp_path: Path) -> None:
-    """Not even the other end of its own input, which the server's event loop leaves open."""
+def test_it_keeps_no_file_of_its_server(tmp_path):
     listing = "import os\nopen(__file__ + '.up', 'w').write(' '.join(os.listdir('/proc/self/fd')))\n1 / 0"
     high = os.dup2(0, 200)
     with start(tmp_path, listing, inherited=high) as process:
         os.close(high)
-        assert process.stdout is not None
         process.stdout.read()
 
     assert "200" not in (tmp_path / "ray.py.up").read_text().split()
 
 
-def test_it_ends_with_its_input_while_ray_hangs(tmp_path: Path) -> None:
-    """A server that closes the helper does not wait for Ray."""
+def test_process_ends_with_its_server(tmp_path):
     with start(tmp_path, "import time\nopen(__file__ + '.up', 'w').close()\ntime.sleep(600)") as process:
         until((tmp_path / "ray.py.up").exists)
         process.communicate(timeout=30)
 
     assert process.returncode == 0
 
-
-def test_it_does_not_start_without_its_server(tmp_path: Path) -> None:
-    """Its parent is another process: the server has died before."""
     with start(tmp_path, "", pid=1) as process:
         process.communicate(timeout=60)
-
     assert process.returncode == 1

@@ -1,11 +1,10 @@
 """How a Ray cluster is joined, or refused in one line; played, as real ones are in test_ray_cluster.py."""
 
-from __future__ import annotations
-
 import json
 import sys
 from types import ModuleType, SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -57,7 +56,7 @@ class PlayedRay:
 
 
 @pytest.fixture
-def ray(monkeypatch: pytest.MonkeyPatch) -> PlayedRay:
+def ray(monkeypatch):
     """A cluster on loopback without tokens."""
     return PlayedRay(monkeypatch)
 
@@ -74,13 +73,12 @@ def ray(monkeypatch: pytest.MonkeyPatch) -> PlayedRay:
         ("no-such-host.invalid", False),
     ],
 )
-def test_loopback_is_recognised(host: str, loopback: bool) -> None:
+def test_loopback_is_recognised(host, loopback):
     """The check resolves the name."""
     assert is_loopback(host) is loopback
 
 
-def test_a_cluster_on_loopback_is_joined_there(ray: PlayedRay) -> None:
-    """It needs no token, and Ray leaves its address alone."""
+def test_a_cluster_on_loopback_is_joined_there(ray):
     assert join("127.0.0.1:6379") is ray.module
 
     assert ray.joined == ["127.0.0.1:6379"]
@@ -93,14 +91,9 @@ def test_a_cluster_on_loopback_is_joined_there(ray: PlayedRay) -> None:
     [("127.0.0.1:6379", ["127.0.0.1", "10.0.0.7"]), ("10.0.0.7:6379", ["10.0.0.7"])],
     ids=["a node is elsewhere", "its address is no loopback"],
 )
-def test_an_open_cluster_elsewhere_is_refused(
-    ray: PlayedRay, monkeypatch: pytest.MonkeyPatch, address: str, nodes: list[str]
-) -> None:
-    """Without token mode here, and with it if the cluster takes anyone; only one that does not is joined.
-    Ray's addresses stay Ray's.
-    """
+def test_an_open_cluster_elsewhere_is_refused(ray, monkeypatch, address, nodes):
     ray.addresses = nodes
-    requests: list[str] = []
+    requests = []
     with pytest.raises(
         Unusable, match=r"not on loopback \(10\.0\.0\.7\), and RAY_AUTH_MODE=token is not set"
     ):
@@ -122,9 +115,7 @@ def test_an_open_cluster_elsewhere_is_refused(
     ("result", "reason"),
     [(False, "there is none"), (AuthenticationError("No file x. Ensure that"), "No file x")],
 )
-def test_token_mode_without_a_token_is_refused(
-    ray: PlayedRay, monkeypatch: pytest.MonkeyPatch, result: bool | Exception, reason: str
-) -> None:
+def test_token_mode_without_a_token_is_refused(ray, monkeypatch, result, reason):
     """Ray itself would end the process."""
     monkeypatch.setenv("RAY_AUTH_MODE", "TOKEN")
     ray.has_token = result
@@ -132,44 +123,34 @@ def test_token_mode_without_a_token_is_refused(
         join("127.0.0.1:6379")
 
 
-def test_an_old_ray_is_refused(ray: PlayedRay) -> None:
-    """Tokens came with 2.52."""
-    ray.module.__version__ = "2.51.2"
-    with pytest.raises(Unusable, match=r"has Ray 2\.51\.2; Ray 2\.52 or later is needed"):
-        join("127.0.0.1:6379")
-
-
-def test_a_python_without_ray_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The words name the interpreter and what to install."""
+def test_what_refuses_to_be_joined_is_explained(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(Unusable, match=r"has no Ray: .*; pip install 'modelserver\[ray\]'"):
         join("127.0.0.1:6379")
 
-
-def test_a_machine_that_is_no_node_is_refused(ray: PlayedRay) -> None:
-    """A driver needs a node beside it; the words have the command."""
-    ray.own_nodes = set()
-    with pytest.raises(Unusable, match=r"ray start --address=127\.0\.0\.1:6379 --num-cpus=0"):
-        join("127.0.0.1:6379")
+    words = explained(AuthenticationError("RPC error.\nEnsure that"), "10.0.0.1:6379")
+    assert "demands another token: the server needs RAY_AUTH_MODE=token and the cluster's token in" in words
 
 
-def test_a_cluster_without_nodes_is_refused(ray: PlayedRay) -> None:
-    """A head that has just started, or a GCS alone."""
-    ray.addresses = []
-    with pytest.raises(Unusable, match="has no nodes"):
+@pytest.mark.parametrize(
+    ("attribute", "value", "reason"),
+    [
+        ("own_nodes", set(), r"ray start --address=127\.0\.0\.1:6379 --num-cpus=0"),
+        ("addresses", [], "has no nodes"),
+        # Tokens came with 2.52.
+        ("module.__version__", "2.51.2", r"has Ray 2\.51\.2; Ray 2\.52 or later is needed"),
+    ],
+)
+def test_cluster_that_cannot_be_joined_is_refused(ray, monkeypatch, attribute, value, reason):
+    *path, name = attribute.split(".")
+    monkeypatch.setattr(getattr(ray, path[0]) if path else ray, name, value)
+    with pytest.raises(Unusable, match=reason):
         join("127.0.0.1:6379")
 
 
 @pytest.mark.parametrize("error", [SystemExit(15), ConnectionError("Failed to connect\n\nhint")])
-def test_what_ray_raises_is_one_line(
-    ray: PlayedRay, monkeypatch: pytest.MonkeyPatch, error: BaseException
-) -> None:
-    """This includes the exception with which it ends the process."""
-
-    def fail(**_options: object) -> None:
-        raise error
-
-    monkeypatch.setattr(ray.module, "init", fail)
+def test_what_ray_raises_is_one_line(ray, monkeypatch, error):
+    monkeypatch.setattr(ray.module, "init", Mock(side_effect=error))
     with pytest.raises(Unusable, match="cannot be joined: ") as refused:
         join("127.0.0.1:6379")
 
@@ -186,14 +167,7 @@ def test_what_ray_raises_is_one_line(
         ("2.60.0", "3.11.1", "minor", True),
     ],
 )
-def test_versions_are_compared_as_ray_does(
-    ray: PlayedRay,
-    monkeypatch: pytest.MonkeyPatch,
-    ray_version: str,
-    python_version: str,
-    level: str,
-    refused: bool,
-) -> None:
+def test_versions_are_compared_as_ray_does(ray, monkeypatch, ray_version, python_version, level, refused):
     """Ray's version must be equal, Python's equal to the patch or as Ray's setting says; a refusal
     has both sides.
     """
@@ -208,13 +182,6 @@ def test_versions_are_compared_as_ray_does(
         join("127.0.0.1:6379")
 
     assert ray.joined == []
-
-
-def test_another_token_is_explained() -> None:
-    """The error names the source of the server's token."""
-    words = explained(AuthenticationError("RPC error.\nEnsure that"), "10.0.0.1:6379")
-
-    assert "demands another token: the server needs RAY_AUTH_MODE=token and the cluster's token in" in words
 
 
 _NODE_DIED = """The actor died unexpectedly before finishing this task.
@@ -234,7 +201,6 @@ ModuleNotFoundError: No module named 'modelserver'"""
         ("", "ValueError"),
     ],
 )
-def test_errors_of_actors_are_one_line(text: str, line: str) -> None:
-    """What matters, without names, colours and stacks."""
+def test_errors_of_actors_are_one_line(text, line):
     assert one_line(ValueError(text)) == line
     assert len(one_line(ValueError("x" * 9999))) == 300

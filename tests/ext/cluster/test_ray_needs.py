@@ -1,7 +1,5 @@
 """What nodes could ever have, and what is free."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -36,8 +34,7 @@ _NODES: list[dict[str, Any]] = [
         ),
     ],
 )
-def test_a_demand_is_compared_with_each_node(options: dict[str, Any], reason: str) -> None:
-    """One node alone has to have all of it; nodes that are gone do not count."""
+def test_a_demand_is_compared_with_each_node(options, reason):
     assert impossible(options, _NODES) == reason
 
 
@@ -55,16 +52,13 @@ def test_a_demand_is_compared_with_each_node(options: dict[str, Any], reason: st
         ({"zone": "!in(a, b)"}, False),
     ],
 )
-def test_labels_are_matched_as_ray_does(selector: dict[str, str], exists: bool) -> None:
-    """Equal, unequal, one of several, none of several."""
+def test_labels_are_matched_as_ray_does(selector, exists):
     reason = impossible({"num_cpus": 1, "label_selector": selector}, _NODES)
-
     assert (reason == "") is exists
     assert exists or reason.startswith("no node has the labels ")
 
 
-def test_the_situation_is_in_words() -> None:
-    """Processors, GPUs and memory come first; what Ray counts for itself does not appear."""
+def test_the_situation_is_in_words():
     total = {
         "disk": 2.0,
         "memory": 8 << 30,

@@ -1,7 +1,5 @@
 """The server's side of Ray, with played helpers instead of Ray."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging
@@ -10,7 +8,7 @@ import socket
 import sys
 import textwrap
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from tests.waiting import until
@@ -20,9 +18,6 @@ from modelserver.engine.demand import Demand
 from modelserver.ext.cluster import ray_placer
 from modelserver.ext.cluster.placing import NoPlace
 from modelserver.ext.cluster.ray_placer import RayPlacer, options_of
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
 
 _HELPER = """#!{python} -IS
 import json, os, signal, sys, time
@@ -61,7 +56,6 @@ class Played:
         self.python.chmod(0o755)
 
     def play(self, body: str) -> None:
-        """Says how the next helper behaves."""
         self.python.write_text(
             _HELPER.format(
                 python=sys.executable,
@@ -79,11 +73,9 @@ class Played:
 
     @property
     def starts(self) -> list[dict[str, Any]]:
-        """How each helper was started."""
         return self._lines("starts")
 
     def requests_of(self, kind: str) -> list[dict[str, Any]]:
-        """The requests of one kind to all helpers."""
         return [request for request in self._lines("requests") if request["type"] == kind]
 
 
@@ -92,22 +84,21 @@ def runs(pid: int) -> bool:
 
 
 @pytest.fixture
-def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Played:
+def played(tmp_path, monkeypatch):
     """A helper that finds a machine for all that ask for no GPU; others follow it after short pauses."""
     monkeypatch.setattr(ray_placer, "_FIRST_PAUSE", 0.01)
     return Played(tmp_path, _OBEDIENT)
 
 
 @pytest.fixture
-def address() -> Iterator[str]:
+def address():
     """Where something accepts connections, as Ray's GCS would."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         yield f"127.0.0.1:{listener.getsockname()[1]}"
 
 
 @pytest.fixture
-async def placer(played: Played, address: str) -> AsyncIterator[RayPlacer]:
-    """The server's side, with the played helper."""
+async def placer(played, address):
     made = RayPlacer(address, str(played.python))
     yield made
     await made.close()
@@ -116,8 +107,7 @@ async def placer(played: Played, address: str) -> AsyncIterator[RayPlacer]:
 _WAITING = Demand(num_gpus=1)
 
 
-def test_a_demand_becomes_an_actors_options() -> None:
-    """The options have Ray's names; resources that are not requested are left out."""
+def test_a_demand_becomes_an_actors_options():
     everything = Demand(0.5, 2, 1 << 30, {"disk": 1}, {"zone": "in(a, b)"}, "pack")
 
     assert options_of(Demand()) == {"num_cpus": 1.0, "num_gpus": 0.0}
@@ -130,8 +120,7 @@ def test_a_demand_becomes_an_actors_options() -> None:
     }
 
 
-async def test_a_place_is_asked_for_and_withdrawn(placer: RayPlacer, played: Played) -> None:
-    """Each has a name of its own; one that is withdrawn, even twice, is killed once and has ended."""
+async def test_a_place_is_asked_for_and_withdrawn(placer, played):
     first = await placer.place(["{}"], Demand(), "W-9000-a_1.0")
     second = await placer.place(["{}"], Demand(placement="pack"), "W-9000-a_1.0")
     await until(lambda: first.placed and second.placed)
@@ -149,10 +138,7 @@ async def test_a_place_is_asked_for_and_withdrawn(placer: RayPlacer, played: Pla
     ]
 
 
-async def test_the_agents_of_a_workers_ranks_are_a_group(placer: RayPlacer, played: Played) -> None:
-    """They are requested together, packed or spread. The end of one is reported at once, and the
-    others are released with the place.
-    """
+async def test_the_agents_of_a_workers_ranks_are_a_group(placer, played):
     played.play("""
         join()
         for request in requests():
@@ -176,8 +162,7 @@ async def test_the_agents_of_a_workers_ranks_are_a_group(placer: RayPlacer, play
     ]
 
 
-async def test_a_place_ends_with_its_actor(placer: RayPlacer, played: Played) -> None:
-    """The reason is the helper's; withdrawing the place then does nothing."""
+async def test_a_place_ends_with_its_actor(placer, played):
     played.play("""
         join()
         for request in requests():
@@ -190,12 +175,7 @@ async def test_a_place_ends_with_its_actor(placer: RayPlacer, played: Played) ->
     assert await place.ended == "its place on Ray is gone: its node has died"
 
 
-async def test_the_helper_gets_what_it_needs_only(
-    placer: RayPlacer, played: Played, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """It has a session of its own, and none of the server's settings; the invitation comes by its input and
-    is not logged.
-    """
+async def test_the_helper_gets_what_it_needs_only(placer, played, monkeypatch, caplog):
     caplog.set_level(logging.DEBUG)
     monkeypatch.setenv("TS_KEYSTORE_PASS", "hush")
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
@@ -213,20 +193,14 @@ async def test_the_helper_gets_what_it_needs_only(
 
 
 @pytest.mark.parametrize("address", ["", "6379", "ray://10.0.0.1:10001", "host:port", "host:99999", "auto"])
-async def test_an_address_has_host_and_port(address: str) -> None:
-    """Anything else is refused with the form."""
+async def test_an_address_has_host_and_port(address):
     placer = RayPlacer(address)
     with pytest.raises(NoPlace, match=r"ray_address=.* is not HOST:PORT"):
         await placer.place(["{}"], Demand(), "W")
     await placer.close()
 
 
-async def test_an_address_that_leads_nowhere_is_reported_until_ray_is_there(
-    played: Played, address: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Every place is refused at once, in one line that is logged once; nothing is started. When something
-    answers there, places work.
-    """
+async def test_an_address_that_leads_nowhere_is_reported_until_ray_is_there(played, address, caplog):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
@@ -246,10 +220,7 @@ async def test_an_address_that_leads_nowhere_is_reported_until_ray_is_there(
     assert caplog.text.count("no Ray cluster answers") == 1
 
 
-async def test_an_address_without_an_answer_is_given_up(
-    played: Played, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A host that drops everything takes a few seconds, not the minutes of the kernel."""
+async def test_an_address_without_an_answer_is_given_up(played, monkeypatch):
     monkeypatch.setattr(ray_placer, "_REACH_PATIENCE", 0.05)
     with socket.socket() as full:
         full.bind(("127.0.0.1", 0))
@@ -267,10 +238,7 @@ async def test_an_address_without_an_answer_is_given_up(
             filler.close()
 
 
-async def test_a_refusal_is_passed_on(
-    placer: RayPlacer, played: Played, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A cluster that the helper refuses is refused in its words, and tried again; the log has it once."""
+async def test_a_refusal_is_passed_on(placer, played, caplog):
     played.play("say('refused', reason='another version: 1 and 2')")
     with pytest.raises(NoPlace, match=r"^another version: 1 and 2$"):
         await placer.place(["{}"], Demand(), "W")
@@ -279,25 +247,20 @@ async def test_a_refusal_is_passed_on(
     assert caplog.text.count("another version: 1 and 2") == 1
 
 
-async def test_a_python_that_is_none_is_reported(address: str, tmp_path: Path) -> None:
-    """A ``ray_python`` that cannot be started is named."""
-    placer = RayPlacer(address, str(tmp_path / "none"))
-    with pytest.raises(NoPlace, match=r"ray_python \(.*none\) cannot be started"):
-        await placer.place(["{}"], Demand(), "W")
-    await placer.close()
-
-
-async def test_a_python_without_modelserver_is_reported(address: str, tmp_path: Path) -> None:
-    """The last line that it printed is in the refusal, without the native stack after it."""
+async def test_a_python_that_is_none_is_reported(address, tmp_path):
+    """A ``ray_python`` that cannot be started, or has no modelserver, is named in one line."""
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
     python.chmod(0o755)
-    placer = RayPlacer(address, str(python))
-    with pytest.raises(NoPlace, match=r"ended with 1: .*No module named 'modelserver'") as refused:
-        await placer.place(["{}"], Demand(), "W")
-    await placer.close()
-
-    assert "\n" not in str(refused.value)
+    for path, reason in (
+        (tmp_path / "none", r"^ray_python \(.*none\) cannot be started.*$"),
+        (python, r"^.*ended with 1: .*No module named 'modelserver'.*$"),
+    ):
+        placer = RayPlacer(address, str(path))
+        with pytest.raises(NoPlace, match=reason) as refused:
+            await placer.place(["{}"], Demand(), "W")
+        await placer.close()
+        assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -318,12 +281,7 @@ async def test_a_python_without_modelserver_is_reported(address: str, tmp_path: 
     ],
     ids=["another modelserver", "Ray ends it", "cannot join"],
 )
-async def test_helper_that_does_not_join_is_ended(
-    placer: RayPlacer, played: Played, monkeypatch: pytest.MonkeyPatch, body: str, reason: str
-) -> None:
-    """Places are refused with the reason: both versions, what Ray says before its native stack, or the time
-    within which it could not join.
-    """
+async def test_helper_that_does_not_join_is_ended(placer, played, monkeypatch, body, reason):
     monkeypatch.setattr(ray_placer, "JOIN_PATIENCE", 0.5 if "join" in reason else 60.0)
     played.play(body)
     with pytest.raises(NoPlace, match=reason):
@@ -342,17 +300,7 @@ async def test_helper_that_does_not_join_is_ended(
     ],
     ids=["killed", "hangs", "garbage", "too much"],
 )
-async def test_a_helper_that_fails_is_replaced(
-    placer: RayPlacer,
-    played: Played,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    ending: str,
-    how: str,
-) -> None:
-    """Places without a machine end with the reason, and the next helper kills their actors; those with one go
-    on, and it watches them. It is logged once.
-    """
+async def test_a_helper_that_fails_is_replaced(placer, played, monkeypatch, caplog, ending, how):
     monkeypatch.setattr(ray_placer, "SILENCE", 0.5)
     played.play(f"""
         join()
@@ -386,10 +334,7 @@ async def test_a_helper_that_fails_is_replaced(
     assert caplog.text.count(how) == 1
 
 
-async def test_what_is_withdrawn_without_a_helper_is_killed_by_the_next(
-    placer: RayPlacer, played: Played, address: str
-) -> None:
-    """A place that is given back while Ray is away is remembered."""
+async def test_what_is_withdrawn_without_a_helper_is_killed_by_the_next(placer, played, address):
     played.play("""
         join()
         some = requests()
@@ -409,12 +354,7 @@ async def test_what_is_withdrawn_without_a_helper_is_killed_by_the_next(
     assert played.requests_of("watch") == []
 
 
-async def test_while_ray_is_away_places_are_refused(
-    placer: RayPlacer, played: Played, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The helper says so: waiting places end, new ones are refused at once, running ones go on; it says when
-    Ray is back. The log has it once.
-    """
+async def test_while_ray_is_away_places_are_refused(placer, played, caplog):
     played.play("""
         join()
         some = requests()
@@ -445,12 +385,7 @@ async def test_while_ray_is_away_places_are_refused(
     assert caplog.text.count("nothing answers") == 1
 
 
-async def test_the_situation_is_reported_while_a_place_waits(
-    placer: RayPlacer, played: Played, caplog: pytest.LogCaptureFixture
-) -> None:
-    """What is free and what no node has, as the helper says; nothing before and after. What cannot be had is
-    logged once.
-    """
+async def test_the_situation_is_reported_while_a_place_waits(placer, played, caplog):
     played.play("""
         join()
         for request in requests():
@@ -467,8 +402,7 @@ async def test_the_situation_is_reported_while_a_place_waits(
     assert caplog.text.count("no node has 9 GPU; waiting for such a node") == 1
 
 
-async def test_closing_kills_the_actors_and_ends_the_helper(placer: RayPlacer, played: Played) -> None:
-    """The helper reads the last requests and ends; after that there are no places."""
+async def test_closing_kills_the_actors_and_ends_the_helper(placer, played):
     places = [await placer.place(["{}"], Demand(), "W") for _ in range(3)]
     await placer.close()
 
@@ -479,18 +413,11 @@ async def test_closing_kills_the_actors_and_ends_the_helper(placer: RayPlacer, p
         await placer.place(["{}"], Demand(), "W")
 
 
-async def test_closing_does_not_wait_for_a_helper_that_hangs(
-    placer: RayPlacer, played: Played, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is killed."""
+async def test_closing_waits_for_no_helper_that_hangs_or_was_never_started(placer, played, monkeypatch):
     monkeypatch.setattr(ray_placer, "_END_PATIENCE", 0.1)
     played.play("join()\ntime.sleep(600)")
     await placer.place(["{}"], Demand(), "W")
     await placer.close()
 
     assert not runs(played.starts[0]["pid"])
-
-
-async def test_what_was_never_used_is_closed(address: str) -> None:
-    """Without a place, no helper is started."""
-    await RayPlacer(address, "/nowhere/python").close()
+    await RayPlacer(placer._address, "/nowhere/python").close()

@@ -1,9 +1,6 @@
 """The numbers of a worker's processes on several machines."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
@@ -13,31 +10,26 @@ from modelserver.engine.wire.messages import Load
 from modelserver.ext.cluster.messages import Meeting, Present
 from modelserver.ext.cluster.seating import rank_spec, seats
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
 _MEETING = Meeting("10.0.0.1", 29501)
 _SPEC = WorkerSpec(Load("m", "1.0", "/m", "h", 4), threads=8, frame_limit=1, extra_environment={"OWN": "1"})
 
 
 def presents(*machines: str | tuple[str, str]) -> list[Present]:
     """Agents on machines, with their GPUs."""
-    named: Iterable[tuple[str, str]] = ((m, "") if isinstance(m, str) else m for m in machines)
+    named = ((m, "") if isinstance(m, str) else m for m in machines)
     return [Present("1", "3.11", node, "h", devices) for node, devices in named]
 
 
 def specs(*machines: str | tuple[str, str], has_gpus: bool = False) -> list[WorkerSpec]:
-    """The specs of all ranks, in their order."""
     order, ranks = seats(presents(*machines)), Ranks(len(machines))
     return [rank_spec(_SPEC, ranks, seat, _MEETING, has_gpus=has_gpus) for seat in order]
 
 
 def variables(results: list[WorkerSpec], name: str) -> list[str]:
-    """A variable of each rank."""
     return [spec.extra_environment[name] for spec in results]
 
 
-def test_ranks_of_one_machine_follow_each_other() -> None:
+def test_ranks_of_one_machine_follow_each_other():
     """As torchrun numbers them, whatever the order in which places were found."""
     order = seats(presents("a", "b", "a", "b", "b"))
 
@@ -52,8 +44,10 @@ def test_ranks_of_one_machine_follow_each_other() -> None:
     ]
 
 
-def test_ranks_on_several_machines_have_torchruns_variables() -> None:
-    """Each finds what torchrun would tell it there; all meet on the first machine."""
+def test_ranks_on_several_machines_have_torchruns_variables():
+    """Each finds what torchrun would tell it there; all meet on the first machine. They meet there whatever
+    its firewall accepts from other machines.
+    """
     result = specs("a", "b", "b")
 
     assert variables(result, "RANK") == ["0", "1", "2"]
@@ -72,9 +66,6 @@ def test_ranks_on_several_machines_have_torchruns_variables() -> None:
     ]
     assert [spec.load.gpu_id for spec in result] == [None] * 3
 
-
-def test_ranks_on_one_machine_meet_there() -> None:
-    """They meet there whatever its firewall accepts from other machines."""
     assert variables(specs("a", "a"), "MASTER_ADDR") == ["127.0.0.1"] * 2
 
 
@@ -89,26 +80,18 @@ def test_ranks_on_one_machine_meet_there() -> None:
         (["", ""], None, [0, 1]),
     ],
 )
-def test_ranks_see_all_gpus_of_their_machine(
-    values: list[str], visible: str | None, devices: list[int]
-) -> None:
-    """All see those of all on their machine, in order, and each is given its own, as its local rank says."""
+def test_ranks_see_all_gpus_of_their_machine(values, visible, devices):
     result = specs(*(("a", each) for each in values), has_gpus=True)
-
     assert {spec.extra_environment.get("CUDA_VISIBLE_DEVICES") for spec in result} == {visible}
     assert [spec.load.gpu_id for spec in result] == devices
 
 
-def test_gpus_of_another_machine_do_not_count() -> None:
-    """Each machine numbers its own."""
+def test_gpus_of_other_machines_do_not_count():
     result = specs(("a", "5"), ("b", "0"), ("b", "1"), has_gpus=True)
 
     assert variables(result, "CUDA_VISIBLE_DEVICES") == ["5", "0,1", "0,1"]
     assert [spec.load.gpu_id for spec in result] == [0, 0, 1]
 
-
-def test_devices_of_the_server_do_not_count() -> None:
-    """Those that it would have given the worker are on its own machine."""
     order, ranks = seats(presents("a", "a")), Ranks(2)
     here = replace(_SPEC, load=msgspec.structs.replace(_SPEC.load, gpu_id=7))
 

@@ -1,16 +1,14 @@
 """The image's health check finds the server of its container and sends a request without a token."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -20,9 +18,6 @@ from modelserver.models.settings.settings import Settings
 from modelserver.run.cli import published_address
 from modelserver.run.pidfile import address_file
 from modelserver.surface.tls.certificate import load_certificate
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 class Answers(BaseHTTPRequestHandler):
@@ -38,8 +33,6 @@ class Answers(BaseHTTPRequestHandler):
 
 
 class UnixServer(HTTPServer):
-    """A server on a unix socket."""
-
     address_family = socket.AF_UNIX
 
     def server_bind(self) -> None:
@@ -50,7 +43,7 @@ class UnixServer(HTTPServer):
 
 
 @pytest.fixture
-def plain() -> Iterator[HTTPServer]:
+def plain():
     """One that speaks HTTP."""
     yield from running(HTTPServer(("127.0.0.1", 0), Answers))
 
@@ -79,8 +72,7 @@ def on(server: HTTPServer, host: str = "0.0.0.0", scheme: str = "http") -> dict[
 
 
 @pytest.fixture
-def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The file with the server's addresses."""
+def file(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     return address_file()
 
@@ -90,7 +82,7 @@ class OverIPv6(HTTPServer):
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "127.0.0.1", "localhost", "::", "::1"])
-def test_server_is_asked_at_its_address(host: str) -> None:
+def test_server_is_asked_at_its_address(host):
     """At whatever address and port the settings say: one of IPv6 is in brackets; the answer of a server that
     is not ready is part of what is printed.
     """
@@ -103,17 +95,14 @@ def test_server_is_asked_at_its_address(host: str) -> None:
         assert ask(on(server, host)) == "/v2/health/ready answers 503"
 
 
-def test_a_unix_socket_is_asked(tmp_path: Path) -> None:
-    """The inference address may be one."""
+def test_server_is_asked_over_unix_sockets_and_tls(tmp_path):
+    """Also with a certificate that nobody can verify. Where clients need one, which the check does not have,
+    a handshake is enough: the server would end the connection instead of answering.
+    """
     path = tmp_path / "socket"
     for _ in running(UnixServer(str(path), Answers)):  # type: ignore[arg-type]
         assert ask(description(Address("unix", path=str(path)))) == "ready"
 
-
-def test_tls_is_spoken() -> None:
-    """Also with a certificate that nobody can verify. Where clients need one, which the check does not have,
-    a handshake is enough: the server would end the connection instead of answering.
-    """
     server = HTTPServer(("127.0.0.1", 0), Answers)
     context = load_certificate(Settings(inference_address=Address("https", "127.0.0.1", 1))).server_context()
     server.socket = context.wrap_socket(server.socket, server_side=True)
@@ -125,17 +114,13 @@ def test_tls_is_spoken() -> None:
         assert ask(description(address, certificates=True)) == "ready"
 
 
-def test_a_server_that_does_not_listen_is_unhealthy(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A refused connection fails the check, with the reason."""
+def test_server_without_an_answer_is_unhealthy(file, capsys):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         file.write_text(json.dumps(description(Address("http", "127.0.0.1", free.getsockname()[1]))))
         assert main() == 1
     assert "refused" in capsys.readouterr().out
 
-
-def test_one_that_says_nothing_is_unhealthy(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A server that closes the connection is unhealthy too."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         file.write_text(json.dumps(description(Address("http", "127.0.0.1", listener.getsockname()[1]))))
         closing = threading.Thread(target=lambda: (got := listener.accept()[0]).recv(4096) and got.close())
@@ -148,10 +133,7 @@ def test_one_that_says_nothing_is_unhealthy(file: Path, capsys: pytest.CaptureFi
 @pytest.mark.parametrize(
     ("text", "data"), [(None, "modelserver is not currently running.\n"), ("{}", "'inference'\n")]
 )
-def test_without_a_server_it_is_unhealthy(
-    file: Path, capsys: pytest.CaptureFixture[str], text: str | None, data: str
-) -> None:
-    """No file, or one that nobody can read."""
+def test_without_a_server_it_is_unhealthy(file, capsys, text, data):
     if text is not None:
         file.write_text(text)
 
@@ -159,8 +141,7 @@ def test_without_a_server_it_is_unhealthy(
     assert capsys.readouterr().out == data
 
 
-def test_the_server_tells_its_address(file: Path) -> None:
-    """That of its settings, wherever they are from, as long as it runs."""
+def test_the_server_tells_its_address(file):
     settings = Settings(
         inference_address=Address("https", "0.0.0.0", 9000), tls_client_ca_file=Path("/etc/ca.pem")
     )
@@ -171,7 +152,7 @@ def test_the_server_tells_its_address(file: Path) -> None:
     assert not file.exists()
 
 
-def test_check_imports_little(plain: HTTPServer, tmp_path: Path) -> None:
+def test_check_imports_little(plain, tmp_path):
     """It runs every 30 seconds beside models: no library of the server is imported, and no event loop."""
     (tmp_path / ".model_server.address").write_text(json.dumps(on(plain)))
     roots = os.pathsep.join(str(Path(__file__).parents[3] / name) for name in ("app", "handlers"))

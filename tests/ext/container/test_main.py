@@ -1,11 +1,10 @@
 """The image's entry point: which flags the server gets."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -22,8 +21,7 @@ _OTHERS = ["tune", "check", "migrate", "record", "replay"]
 
 
 @pytest.fixture
-def temp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The temporary folder that the entry point writes to."""
+def temp(tmp_path, monkeypatch):
     folder = tmp_path / "temp"
     folder.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(folder))
@@ -31,8 +29,7 @@ def temp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def models(tmp_path: Path) -> Path:
-    """What KServe mounts: one archive."""
+def models(tmp_path):
     folder = tmp_path / "models"
     folder.mkdir()
     (folder / "mnist.mar").write_bytes(b"")
@@ -59,19 +56,16 @@ def models(tmp_path: Path) -> Path:
     ],
     ids=lambda words: " ".join(words) or "none",
 )
-def test_arguments_become_flags_of_the_server(arguments: list[str], flags: list[str]) -> None:
+def test_arguments_become_flags_of_the_server(arguments, flags):
     """Flags reach the server as they are, behind those that keep it in the foreground. TorchServe's words, as
     in ``docker run IMAGE torchserve --start``, are understood; other commands of modelserver are no start,
     and a server for one script is called in full. The environment is not changed.
     """
     environment = {"TS_JOB_QUEUE_SIZE": "7", "TS_CONFIG_FILE": "y"}
-
     assert prepare(arguments, environment) == (flags, environment)
 
 
-def test_the_images_settings_are_beneath_a_configuration(
-    tmp_path: Path, models: Path, temp: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_images_settings_are_beneath_a_configuration(tmp_path, models, temp, monkeypatch):
     """Of a server alone: neither of other commands nor under KServe, whose configuration is complete."""
     monkeypatch.setattr(container, "IMAGES_OWN", tmp_path / "own")
     (tmp_path / "own").touch()
@@ -82,7 +76,7 @@ def test_the_images_settings_are_beneath_a_configuration(
     assert prepare([f"--model-dir={models}"], {})[1] == {}
 
 
-def test_all_commands_are_known() -> None:
+def test_all_commands_are_known():
     """Those of ``modelserver`` are no commands of their own in the image."""
     assert set(container._COMMANDS) == set(COMMANDS)
 
@@ -95,8 +89,7 @@ def test_all_commands_are_known() -> None:
         ["--model-dir", "{}", "--model-name", "digits", "--http-port", "9000", "--grpc-port", "9001"],
     ],
 )
-def test_kserves_arguments_become_a_configuration(temp: Path, models: Path, arguments: list[str]) -> None:
-    """Both spellings are accepted; other flags are passed on after it."""
+def test_kserves_arguments_become_a_configuration(temp, models, arguments):
     words = [*(word.format(models) for word in arguments), "--disable-token-auth"]
 
     flags, _ = prepare(words, {})
@@ -110,7 +103,7 @@ def test_kserves_arguments_become_a_configuration(temp: Path, models: Path, argu
     assert settings["grpc_inference_port"] == "9001"
 
 
-def test_a_configuration_named_in_the_environment_is_the_base(temp: Path, models: Path) -> None:
+def test_a_configuration_named_in_the_environment_is_the_base(temp, models):
     """``TS_CONFIG_FILE`` wins over the flag, as for the server, and does not hide what was made of it."""
     own = models / "own.properties"
     own.write_text("job_queue_size=7\n", encoding="utf-8")
@@ -121,9 +114,7 @@ def test_a_configuration_named_in_the_environment_is_the_base(temp: Path, models
     assert environment == {"A": "b"}
 
 
-def test_kserves_own_runtime_needs_no_other_arguments(
-    temp: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_kserves_own_runtime_needs_no_other_arguments(temp, tmp_path, monkeypatch):
     """``PROTOCOL_VERSION`` in the environment shows that KServe started it."""
     (tmp_path / "model-store").mkdir()
     (tmp_path / "model-store" / "mnist.mar").write_bytes(b"")
@@ -137,23 +128,19 @@ def test_kserves_own_runtime_needs_no_other_arguments(
     assert elsewhere == [*_ALWAYS, *arguments[1:]]
 
 
-def test_a_folder_without_models_ends_the_container(tmp_path: Path, temp: Path) -> None:
-    """A message says so; nothing is written."""
+def test_a_folder_without_models_ends_the_container(tmp_path, temp, capsys):
     with pytest.raises(ConfigError, match="No model"):
         prepare([f"--model-dir={tmp_path}"], {})
 
     assert list(temp.iterdir()) == []
 
+    assert container.main([f"--model-dir={tmp_path}"]) == 1
+    assert capsys.readouterr().out.startswith(f"No model in {tmp_path}: ")
 
-def test_a_temporary_folder_that_is_missing_ends_the_container(
-    models: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With the folders that were tried, as where the container is read-only and has no volume."""
 
-    def refuse() -> str:
-        raise FileNotFoundError(2, "No usable temporary directory found in ['/tmp']")
-
-    monkeypatch.setattr("tempfile.gettempdir", refuse)
+def test_a_temporary_folder_that_is_missing_ends_the_container(models, monkeypatch):
+    missing = FileNotFoundError(2, "No usable temporary directory found in ['/tmp']")
+    monkeypatch.setattr("tempfile.gettempdir", Mock(side_effect=missing))
     with pytest.raises(ConfigError, match=r"properties cannot be written: .* found in \['/tmp'\]$"):
         prepare([f"--model-dir={models}"], {})
 
@@ -172,8 +159,7 @@ def entry_point(folder: Path, *arguments: str, **environment: str) -> subprocess
     )
 
 
-def test_any_other_command_is_run(tmp_path: Path) -> None:
-    """As in TorchServe's image: a shell, a script by its path, a program by its name, with its status."""
+def test_any_other_command_is_run(tmp_path):
     script = tmp_path / "mine.sh"
     script.write_text("#!/bin/sh\necho mine $1\nexit 3\n")
     script.chmod(0o755)
@@ -186,9 +172,12 @@ def test_any_other_command_is_run(tmp_path: Path) -> None:
     assert (by_path.returncode, by_path.stdout) == (3, "mine one two\n")
     assert by_name.stdout == "mine x\n"
 
+    done = entry_point(tmp_path, "torchserve", "--version")
 
-def test_a_word_that_nobody_knows_ends_the_container(tmp_path: Path) -> None:
-    """With the shells' status, and no server in its place."""
+    assert done.stdout == f"modelserver Version is {__version__}\n"
+
+
+def test_a_word_that_nobody_knows_ends_the_container(tmp_path):
     (tmp_path / "notes.txt").write_text("")
     missing = entry_point(tmp_path, "server")
     unusable = entry_point(tmp_path, "./notes.txt")
@@ -196,16 +185,3 @@ def test_a_word_that_nobody_knows_ends_the_container(tmp_path: Path) -> None:
     assert missing.returncode == unusable.returncode == 127
     assert missing.stdout == "server: this image has no such command, and modelserver no such word.\n"
     assert unusable.stdout == "./notes.txt cannot be run: Permission denied\n"
-
-
-def test_the_entry_point_becomes_the_command(tmp_path: Path) -> None:
-    """It ends as the command does, in the same process: nothing stands between signals and it."""
-    done = entry_point(tmp_path, "torchserve", "--version")
-
-    assert done.stdout == f"modelserver Version is {__version__}\n"
-
-
-def test_the_entry_point_says_why_it_cannot_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """In one line, with status 1."""
-    assert container.main([f"--model-dir={tmp_path}"]) == 1
-    assert capsys.readouterr().out.startswith(f"No model in {tmp_path}: ")

@@ -1,19 +1,14 @@
 """How front ends share the connections of one listening socket."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import socket
-from typing import TYPE_CHECKING
 
 import pytest
+from tests.waiting import until
 
 from modelserver.ext.frontends.acceptor import Acceptor
 from modelserver.ext.frontends.counts import ConnectionCounts, make_counts
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 
 class Taken(asyncio.Protocol):
@@ -43,12 +38,12 @@ class House:
 
         return Acceptor(shared, self.counts, seat, make)
 
-    def connect(self, count: int) -> None:
+    async def take(self, count: int) -> list[int]:
+        """How many each acceptor has when so many more clients were accepted."""
+        before = sum(map(len, self.taken))
         self.clients += [socket.create_connection(self.listener.getsockname()) for _ in range(count)]
-
-    async def until_taken(self, count: int) -> None:
-        while sum(map(len, self.taken)) < count:  # noqa: ASYNC110 - it is not told of each
-            await asyncio.sleep(0.001)
+        await until(lambda: sum(map(len, self.taken)) == before + count)
+        return [len(taken) for taken in self.taken]
 
     def close(self) -> None:
         for acceptor in self.acceptors:
@@ -63,52 +58,42 @@ class House:
 
 
 @pytest.fixture
-async def house() -> AsyncIterator[House]:
+async def house():
     made = House(2)
     yield made
     made.close()
     await asyncio.sleep(0.01)
 
 
-async def test_connections_are_spread_evenly(house: House) -> None:
-    """A burst of connections leaves all front ends with as many as the others."""
+async def test_connections_are_spread_evenly_until_one_closes(house):
     for acceptor in house.acceptors:
         acceptor.open()
-    house.connect(20)
-    await asyncio.wait_for(house.until_taken(20), 10)
+    assert await house.take(20) == [10, 10]
+    house.acceptors[0].close()
+    assert await house.take(4) == [10, 14]
 
-    assert [len(taken) for taken in house.taken] == [10, 10]
 
-
-async def test_who_is_slow_goes_first_still(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_is_slow_goes_first_still(house, monkeypatch):
     """Who takes connections goes first, though a turn of its loop takes longer than the wait."""
     monkeypatch.setattr("modelserver.ext.frontends.acceptor.COURTESY", 0.0)
     house.acceptors[0].open()
-    house.connect(6)
-    await asyncio.wait_for(house.until_taken(6), 10)
+    await house.take(6)
     house.acceptors[1].open()
-    house.connect(6)
-    await asyncio.wait_for(house.until_taken(12), 10)
 
-    assert [len(taken) for taken in house.taken] == [6, 6]
+    assert await house.take(6) == [6, 6]
 
 
-async def test_nobody_waits_for_ever_for_the_others(house: House) -> None:
-    """Where the front end with the fewest connections does not take one, another does after a moment."""
+async def test_nobody_waits_for_ever_for_the_others(house):
     house.acceptors[0].open()
     house.counts.put(1, 0)
-    house.connect(5)
-    await asyncio.wait_for(house.until_taken(5), 10)
-
-    assert len(house.taken[0]) == 5
+    assert await house.take(5) == [5, 0]
 
 
-async def test_the_board_follows(house: House) -> None:
+async def test_the_board_follows(house):
     """Connections that have ended are no longer counted."""
     acceptor = house.acceptors[0]
     acceptor.open()
-    house.connect(2)
-    await asyncio.wait_for(house.until_taken(2), 10)
+    await house.take(2)
     assert acceptor.connections == 2
 
     acceptor.left()
@@ -116,32 +101,19 @@ async def test_the_board_follows(house: House) -> None:
     assert house.counts.fewest() == 1
 
 
-async def test_a_closed_acceptor_takes_none(house: House) -> None:
-    """What comes after that waits for the others, none is lost."""
-    for acceptor in house.acceptors:
-        acceptor.open()
-    house.acceptors[0].close()
-    house.connect(4)
-    await asyncio.wait_for(house.until_taken(4), 10)
-
-    assert [len(taken) for taken in house.taken] == [0, 4]
-
-
-async def test_connection_is_accepted_later_when_descriptors_run_out(
-    house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_connection_is_accepted_later_when_descriptors_run_out(house, monkeypatch):
     """A connection that cannot be accepted is tried again a little later (F38)."""
     monkeypatch.setattr("modelserver.ext.frontends.acceptor._PAUSE", 0.01)
     acceptor, tries = house.acceptors[0], []
 
     class Poor:
-        def __init__(self, listener: socket.socket) -> None:
+        def __init__(self, listener):
             self._listener = listener
 
-        def __getattr__(self, name: str) -> object:
+        def __getattr__(self, name):
             return getattr(self._listener, name)
 
-        def accept(self) -> tuple[socket.socket, object]:
+        def accept(self):
             tries.append(1)
             if len(tries) < 3:
                 raise OSError(24, "Too many open files")
@@ -149,8 +121,7 @@ async def test_connection_is_accepted_later_when_descriptors_run_out(
 
     monkeypatch.setattr(acceptor, "_listener", Poor(acceptor._listener))
     acceptor.open()
-    house.connect(1)
-    await asyncio.wait_for(house.until_taken(1), 10)
+    await house.take(1)
 
     assert len(tries) == 3
     assert ConnectionCounts(house.descriptor, 2).fewest() == 1

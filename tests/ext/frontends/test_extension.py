@@ -1,9 +1,6 @@
 """What front ends are started with."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -14,10 +11,9 @@ from modelserver.models.settings.settings import Settings
 
 @pytest.mark.parametrize("scheme", ["http", "https"])
 @pytest.mark.parametrize("has_tokens", [False, True])
-def test_setup_has_certificate_and_roles_where_they_apply(scheme: str, has_tokens: bool) -> None:
-    """The certificate only for https; the roles, by which tokens are checked, only with tokens."""
+def test_setup_has_certificate_and_roles_where_they_apply(scheme, has_tokens):
     address = Address(scheme, "127.0.0.1", 1)
-    endpoints: Any = SimpleNamespace(
+    endpoints = SimpleNamespace(
         services=SimpleNamespace(
             settings=Settings(inference_address=address, frontend_processes=2),
             tokens=object() if has_tokens else None,

@@ -1,12 +1,10 @@
 """A front end and the server together answer as one process does: every test compares the bytes of both."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import gc
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from tests.transports import Transport
@@ -26,9 +24,6 @@ from modelserver.surface.http.exchange import MAX_UNSENT, Exchange, Target, read
 from modelserver.surface.http.intake import MUCH
 from modelserver.surface.http.protocol import HttpProtocol
 from modelserver.surface.inference.routes import parse_route
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
 
 LIMIT = 1000
 
@@ -96,7 +91,6 @@ class Hot:
 
 
 async def application(scope: Any, receive: Any, send: Any) -> None:
-    """What answers on all other paths."""
     verb = scope["path"].rpartition("/")[2]
     body, more = b"", verb not in {"unread", "raise"}
     while more:
@@ -125,9 +119,7 @@ class Client:
         self.statuses = statuses
         self.lines: list[tuple[str, str, int]] = []
 
-        def on_response(
-            client: str, method: str, target: str, _: str, status: int, _s: float, _i: str
-        ) -> None:
+        def on_response(client, method, target, _, status, _s, _i):
             self.lines.append((method, target, status))
             if count is not None:
                 count(status)
@@ -185,7 +177,6 @@ class Pair:
         self.front = Client((forwarder, forwarder), hot, statuses, forwarder.count)
 
     def another(self) -> Client:
-        """A further connection to the front end."""
         before = self.front
         return Client((self.forwarder, self.forwarder), before.hot, before.statuses, self.forwarder.count)
 
@@ -202,7 +193,7 @@ class Pair:
 
 
 @pytest.fixture
-async def pair() -> AsyncIterator[Pair]:
+async def pair():
     made = Pair()
     await made.connect()
     yield made
@@ -211,9 +202,7 @@ async def pair() -> AsyncIterator[Pair]:
     await asyncio.sleep(0.01)
 
 
-def head(
-    *lines: str, path: str = "/predictions/m/1/echo", method: str = "POST", version: str = "1.1"
-) -> bytes:
+def head(*lines, path="/predictions/m/1/echo", method="POST", version="1.1"):
     fixed = ["Host: x", "x-request-id: mine"]
     return "\r\n".join([f"{method} {path} HTTP/{version}", *fixed, *lines, "", ""]).encode()
 
@@ -223,8 +212,7 @@ def post(verb: str, body: bytes = b"", *lines: str, **more: str) -> bytes:
 
 
 @pytest.mark.parametrize("verb", ["echo", "phrase", "empty", "fail", "bug", "twice", "parts", "broken"])
-async def test_hot_routes_answer_as_in_one_process(pair: Pair, verb: str) -> None:
-    """Answers, errors and answers in parts are the same, and counted once."""
+async def test_hot_routes_answer_as_in_one_process(pair, verb):
     answer = await pair.both(post(verb, b"hello", "Content-Type: text/x"))
 
     assert answer.startswith(b"HTTP/1.1 ")
@@ -236,18 +224,15 @@ async def test_hot_routes_answer_as_in_one_process(pair: Pair, verb: str) -> Non
 
 
 @pytest.mark.parametrize("verb", ["head", "packed"])
-async def test_endpoint_gets_the_head_as_it_was_written(pair: Pair, verb: str) -> None:
-    """The endpoint sees the request as it was written: names, values, query, method."""
+async def test_endpoint_gets_the_head_as_it_was_written(pair, verb):
     lines = ["X-Mixed-Case: a", "x-request-timeout-ms: 25", "Content-Encoding: gzip", "X-Latin: \xe9"]
     answer = await pair.both(post(f"{verb}?a=%20&b", b"z", *lines, method="PUT"))
-
     assert b"X-Mixed-Case" in answer
 
 
 @pytest.mark.parametrize("version", ["1.0", "1.1"])
 @pytest.mark.parametrize("method", ["HEAD", "POST"])
-async def test_versions_and_methods_are_treated_alike(pair: Pair, version: str, method: str) -> None:
-    """HTTP/1.0 and HEAD are treated alike, also for answers in parts."""
+async def test_versions_and_methods_are_treated_alike(pair, version, method):
     for verb in ("echo", "parts"):
         await pair.both(post(verb, b"x", version=version, method=method))
 
@@ -256,7 +241,7 @@ async def test_versions_and_methods_are_treated_alike(pair: Pair, version: str, 
     "path", ["/ping/scope", "/ping/unread", "/ping/echo", "/ping/raise", "/ping/chunks", "/v1/x%2Fy"]
 )
 @pytest.mark.parametrize("lines", [(), ("Expect: 100-continue",), ("Connection: close",)], ids=str)
-async def test_application_answers_as_in_one_process(pair: Pair, path: str, lines: tuple[str, ...]) -> None:
+async def test_application_answers_as_in_one_process(pair, path, lines):
     """The application answers from afar as it does from near: body, head, errors, 100 Continue."""
     answer = await pair.both(head("Content-Length: 5", *lines, path=f"{path}?q=1"), b"he", b"llo")
 
@@ -266,8 +251,7 @@ async def test_application_answers_as_in_one_process(pair: Pair, path: str, line
 
 
 @pytest.mark.parametrize("path", ["/predictions/m/1/echo", "/ping/echo"])
-async def test_refusals_are_those_of_one_process(pair: Pair, path: str) -> None:
-    """What is too large is refused before it has come, as by one process; so is what is no HTTP."""
+async def test_refusals_are_those_of_one_process(pair, path):
     answer = await pair.both(head(f"Content-Length: {LIMIT + 1}", path=path))
     assert answer.startswith(b"HTTP/1.1 413")
 
@@ -280,7 +264,7 @@ async def test_refusals_are_those_of_one_process(pair: Pair, path: str) -> None:
     other.link.abort()
 
 
-async def test_nonsense_gets_400_and_is_counted(pair: Pair) -> None:
+async def test_nonsense_gets_400_and_is_counted(pair):
     """Nonsense is answered 400 by the front end, and the server counts it."""
     answer = await pair.front.send(b"NONSENSE\r\n\r\n")
 
@@ -289,15 +273,13 @@ async def test_nonsense_gets_400_and_is_counted(pair: Pair) -> None:
     assert pair.front.lines == [("-", "-", 400)]
 
 
-async def test_pipelined_requests_are_answered_in_order(pair: Pair) -> None:
-    """Requests of both kinds on one connection are answered in their order."""
+async def test_pipelined_requests_are_answered_in_order(pair):
     ping = head("Content-Length: 0", path="/ping/unread")
     answer = await pair.both(post("echo", b"1") + ping + post("parts") + post("echo", b"2") + ping)
-
     assert answer.count(b"HTTP/1.1 200 OK") == 5
 
 
-async def test_endpoint_knows_what_its_client_has_not_taken(pair: Pair) -> None:
+async def test_endpoint_knows_what_its_client_has_not_taken(pair):
     """The endpoint knows how much its client has not taken yet, to some 64 kB."""
     await pair.front.send(post("begin"))
     exchange, transport = pair.front.hot.exchanges[0], pair.front.transport
@@ -335,25 +317,23 @@ class Endless:
         self.ended = True
 
     async def end(self) -> None:
-        """Fails if it does not end soon."""
         for _ in range(2000):
             await asyncio.sleep(0)
         assert self.ended
 
 
-async def test_the_application_waits_for_a_client_that_does_not_read(pair: Pair) -> None:
-    """It sends little more than the client takes, and once the client has left, nothing holds it up."""
+async def test_the_application_waits_for_a_client_that_does_not_read(pair):
     app, flow, taken = Endless(), pair.front.protocol, 0
     pair.end._app = app
 
-    def write(data: bytes) -> None:
+    def write(data):
         nonlocal taken
         taken += len(data) >= 1 << 16
         flow.pause_writing()
 
     pair.front.transport.write = write  # type: ignore[method-assign,assignment]
     pair.front.protocol.data_received(head(path="/recording"))
-    ahead: list[int] = []
+    ahead = []
     for _ in range(20):
         await pair.front.settle()
         ahead.append(app.parts - taken)
@@ -369,9 +349,8 @@ async def test_the_application_waits_for_a_client_that_does_not_read(pair: Pair)
     assert (pair.end._calls, pair.forwarder._calls) == ({}, {})
 
 
-async def test_memory_of_large_answers_is_given_back(pair: Pair) -> None:
-    """After the application's answers of several megabytes, not after others."""
-    gave_back: list[int] = []
+async def test_memory_of_large_answers_is_given_back(pair):
+    gave_back = []
     for parts in (MUCH >> 17, MUCH >> 16):
         pair.end._app = Endless(parts)
         pair.forwarder.on_much = lambda parts=parts: gave_back.append(parts)  # type: ignore[misc]
@@ -385,13 +364,12 @@ async def test_memory_of_large_answers_is_given_back(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("ends", ["the answer", "the front end"])
-async def test_the_application_waits_for_nobody(pair: Pair, ends: str) -> None:
-    """It goes on, and ends, when its answer cannot be sent any more."""
+async def test_the_application_waits_for_nobody(pair, ends):
     app = pair.end._app = Endless()
     stuck = asyncio.Event()
     scope, receive, _ = reading_call()
 
-    async def send(_: Any) -> None:
+    async def send(_):
         await stuck.wait()
         raise RuntimeError
 
@@ -411,10 +389,7 @@ async def test_the_application_waits_for_nobody(pair: Pair, ends: str) -> None:
     assert (pair.end._calls, pair.forwarder._calls) == ({}, {})
 
 
-async def test_end_of_a_front_end_is_that_of_its_clients(pair: Pair) -> None:
-    """All its clients have left: the endpoint and the application learn about each, and other front
-    ends keep running.
-    """
+async def test_end_of_a_front_end_is_that_of_its_clients(pair):
     await pair.front.send(post("wait", b"x"))
     calling = asyncio.create_task(pair.forwarder(*reading_call()))
     await pair.front.settle()
@@ -447,7 +422,6 @@ def reading_call() -> tuple[Any, Any, Any]:
 
 
 async def answered(pair: Pair, path: str) -> None:
-    """A request with its answer."""
     await pair.front.send(head("Content-Length: 5", path=path), b"whole")
     assert pair.front.transport.written.startswith(b"HTTP/1.1 200")
 
@@ -459,20 +433,17 @@ async def partly_sent(pair: Pair, path: str) -> None:
 
 
 async def announced_too_large(pair: Pair, path: str) -> None:
-    """A request that is refused before its body comes."""
     await pair.front.send(head(f"Content-Length: {LIMIT + 1}", path=path), b"x" * LIMIT)
     assert pair.front.transport.written.startswith(b"HTTP/1.1 413")
 
 
 async def too_large(pair: Pair, path: str) -> None:
-    """A request that is refused while its body comes."""
     chunks = b"3e8\r\n" + b"x" * LIMIT + b"\r\n"
     await pair.front.send(head("Transfer-Encoding: chunked", path=path), chunks, b"1\r\nx\r\n")
     assert pair.front.transport.written.startswith(b"HTTP/1.1 413")
 
 
 async def beyond_the_intake(pair: Pair, path: str) -> None:
-    """A request that there is no room for."""
     pair.front.listener.intake.limit = 500
     await pair.front.send(head("Content-Length: 900", path=path), b"x" * 800)
     assert pair.front.transport.written.startswith(b"HTTP/1.1 503")
@@ -500,7 +471,6 @@ async def left_within_its_answer(pair: Pair, path: str) -> None:
 
 
 async def broken_off(pair: Pair, path: str) -> None:
-    """An answer whose handler fails between two parts."""
     await pair.front.send(post("broken", b"x" * 900), head("Content-Length: 5", path=path) + b"whole")
     assert pair.front.transport.closed
 
@@ -517,7 +487,6 @@ async def not_read(pair: Pair, path: str) -> None:
 
 
 async def cut_off(pair: Pair, path: str) -> None:
-    """A client that is slow to send."""
     await partly_sent(pair, path)
     pair.front.listener.check(time.monotonic() + RECEIVE_TIMEOUT + 1)
     assert pair.front.transport.closed
@@ -539,9 +508,7 @@ async def cut_off(pair: Pair, path: str) -> None:
         cut_off,
     ],
 )
-async def test_nothing_outlives_its_connection(
-    pair: Pair, path: str, happen: Callable[[Pair, str], Awaitable[None]]
-) -> None:
+async def test_nothing_outlives_its_connection(pair, path, happen):
     """What both sides have of a connection and its requests is gone when it is, without the collector of
     circles, however it ended.
     """
@@ -568,8 +535,7 @@ async def test_nothing_outlives_its_connection(
     assert (pair.end.exchanges, pair.end._calls) == ({}, {})
 
 
-async def test_requests_that_travel_together_get_their_own_answers(pair: Pair) -> None:
-    """Each of many requests that travel together gets its own answer."""
+async def test_requests_that_travel_together_get_their_own_answers(pair):
     clients = [pair.another() for _ in range(50)]
     for number, client in enumerate(clients):
         client.protocol.data_received(post("echo", b"%d" % number * (number + 1)))

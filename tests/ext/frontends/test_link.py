@@ -1,22 +1,15 @@
 """The socket between the server and a front end."""
 
-from __future__ import annotations
-
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from modelserver.ext.frontends.link import Link, make_pair
 from modelserver.ext.frontends.messages import End, ReplyPart, to_frontend_decoder
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
 
 class Side:
-    """One end, and what came to it."""
-
     def __init__(self) -> None:
         self._came: asyncio.Queue[Any] = asyncio.Queue()
         self.lost = asyncio.get_running_loop().create_future()
@@ -27,14 +20,12 @@ class Side:
         )
 
     async def come(self) -> tuple[int, bytes]:
-        """The number of the next message that came, and its body."""
         message, body = await asyncio.wait_for(self._came.get(), 10)
         return message.number, body
 
 
 @pytest.fixture
-async def ends() -> AsyncIterator[tuple[Side, Side]]:
-    """Both ends of a link."""
+async def ends():
     loop, pair = asyncio.get_running_loop(), (Side(), Side())
     for end, connection in zip(pair, make_pair(), strict=True):
         await loop.create_connection(lambda end=end: end.link, sock=connection)  # type: ignore[misc]
@@ -43,8 +34,7 @@ async def ends() -> AsyncIterator[tuple[Side, Side]]:
         end.link.abort()
 
 
-async def test_messages_of_a_turn_arrive_in_order(ends: tuple[Side, Side]) -> None:
-    """Each with its body, from either side."""
+async def test_messages_of_a_turn_arrive_in_order(ends):
     here, there = ends
     here.link.send(ReplyPart(1, 4), b"body")
     here.link.send(End(2, True))
@@ -53,17 +43,12 @@ async def test_messages_of_a_turn_arrive_in_order(ends: tuple[Side, Side]) -> No
     assert [await there.come(), await there.come()] == [(1, b"body"), (2, b"")]
     assert await here.come() == (3, b"")
 
-
-async def test_large_bodies_travel_by_the_socket_where_no_memory_is_shared(ends: tuple[Side, Side]) -> None:
-    """They arrive whole."""
-    here, there = ends
     here.link.send(ReplyPart(1, 1 << 20), bytes(1 << 20))
 
     assert await there.come() == (1, bytes(1 << 20))
 
 
-async def test_both_sides_learn_about_the_end(ends: tuple[Side, Side]) -> None:
-    """Messages sent before the end arrive; later ones are dropped."""
+async def test_both_sides_learn_about_the_end(ends):
     here, there = ends
     here.link.send(End(1, True))
     here.link.close()
@@ -73,10 +58,9 @@ async def test_both_sides_learn_about_the_end(ends: tuple[Side, Side]) -> None:
     assert await there.come() == (1, b"")
 
 
-async def test_nonsense_ends_it(ends: tuple[Side, Side], caplog: pytest.LogCaptureFixture) -> None:
+async def test_nonsense_ends_it(ends, caplog):
     """The log says that it made no sense."""
     here, there = ends
-    assert here.link._transport is not None
     here.link._transport.write(b"\xff" * 64)
     await asyncio.wait_for(there.lost, 10)
 

@@ -1,7 +1,5 @@
 """Frames between the server and its front ends."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 
@@ -119,23 +117,19 @@ def cut(data: bytes, places: list[int]) -> list[bytes]:
 
 
 @given(st.lists(FROM_FRONTEND, max_size=3), st.lists(st.integers(0, 10_000), max_size=5))
-def test_what_a_front_end_says_arrives(turns: list[list[Message]], places: list[int]) -> None:
+def test_what_a_front_end_says_arrives(turns, places):
     """Every message arrives once, in order, with its own body, however the bytes are cut."""
     data = b"".join(map(written, turns))
-
     assert heard(from_frontend_decoder, cut(data, places)) == [output for turn in turns for output in turn]
 
 
 @given(st.lists(TO_FRONTEND, max_size=3), st.lists(st.integers(0, 10_000), max_size=5))
-def test_what_the_server_says_arrives(turns: list[list[Message]], places: list[int]) -> None:
-    """The other way too."""
+def test_what_the_server_says_arrives(turns, places):
     data = b"".join(map(written, turns))
-
     assert heard(to_frontend_decoder, cut(data, places)) == [output for turn in turns for output in turn]
 
 
-def test_a_turn_is_one_piece() -> None:
-    """Many small messages are one write; nothing is nothing."""
+def test_a_turn_is_one_piece_but_for_large_bodies():
     turn = Turn()
     for number in range(100):
         turn.add(ReplyPart(number, 3), b"abc")
@@ -143,9 +137,6 @@ def test_a_turn_is_one_piece() -> None:
     assert len(turn.take()) == 1
     assert turn.take() == []
 
-
-def test_large_bodies_are_not_copied() -> None:
-    """A large body is a piece of its own, the very object."""
     body = bytes(1 << 20)
     turn = Turn()
     turn.add(ReplyPart(1, len(body)), body)
@@ -153,7 +144,7 @@ def test_large_bodies_are_not_copied() -> None:
     assert turn.take()[1] is body
 
 
-def test_stored_bodies() -> None:
+def test_stored_bodies():
     """A body that lies elsewhere is fetched from there; its neighbours' are in the frame."""
     turn = Turn()
     turn.add(ReplyPart(1, 2), b"ab")
@@ -169,8 +160,7 @@ def test_stored_bodies() -> None:
     ]
 
 
-def test_a_turn_with_much_is_several_frames(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What one side has to say may be more than a frame has: order stays."""
+def test_a_turn_with_much_is_several_frames(monkeypatch):
     monkeypatch.setattr(frontend, "FRAME_BYTES", 100)
     output = [(ReplyPart(number, 40), bytes([number]) * 40) for number in range(10)]
     data = written(output)
@@ -191,13 +181,11 @@ def test_a_turn_with_much_is_several_frames(monkeypatch: pytest.MonkeyPatch) -> 
     ],
     ids=["endless head", "no msgpack", "no list", "more bytes than announced", "fewer", "no such message"],
 )
-def test_malformed_frames_are_refused(data: bytes) -> None:
-    """Bytes that are not a frame are refused."""
+def test_malformed_frames_are_refused(data):
     with pytest.raises(FrameError):
         heard(to_frontend_decoder, [data])
 
 
-def test_sides_are_kept_apart() -> None:
-    """A side takes no message that is only for the other one."""
+def test_sides_are_kept_apart():
     with pytest.raises(FrameError):
         heard(from_frontend_decoder, [written([(Open(), b"")])])

@@ -1,13 +1,11 @@
 """What a front-end process is made of."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tests.waiting import until
 
@@ -16,12 +14,8 @@ from modelserver.ext.frontends.link import make_pair
 from modelserver.ext.frontends.process import Frontend, LogToServer
 from modelserver.ext.frontends.server_end import ServerEnd
 
-if TYPE_CHECKING:
-    import pytest
 
-
-def test_front_end_imports_little() -> None:
-    """A front end imports neither torch nor the framework of the application, nor what workers need."""
+def test_front_end_imports_little():
     program = (
         "import sys, modelserver.ext.frontends.process;"
         "print([m for m in ('torch', 'fastapi', 'starlette', 'pydantic', 'httpx', 'psutil', 'PIL', 'numpy')"
@@ -32,8 +26,7 @@ def test_front_end_imports_little() -> None:
     assert done.stdout == "[]\n"
 
 
-async def test_records_reach_the_servers_log(caplog: pytest.LogCaptureFixture) -> None:
-    """Records reach the log of the server, with their own time, level, name and traceback."""
+async def test_records_reach_the_servers_log(caplog):
     end = ServerEnd(None, None, print, print)  # type: ignore[arg-type]
     ended = asyncio.Event()
     frontend = Frontend(None, None, 0, ended.set)  # type: ignore[arg-type]
@@ -61,9 +54,8 @@ async def test_records_reach_the_servers_log(caplog: pytest.LogCaptureFixture) -
     assert second.getMessage().endswith("'oh'")
 
 
-async def test_stall_is_reported_to_the_server() -> None:
-    """The server learns for how long the event loop of a front end was blocked."""
-    stalls: list[float] = []
+async def test_stall_is_reported_to_the_server():
+    stalls = []
     end = ServerEnd(None, None, print, stalls.append)  # type: ignore[arg-type]
     frontend = Frontend(None, None, 0, lambda: None)  # type: ignore[arg-type]
     await join(end, frontend)
@@ -77,20 +69,16 @@ async def test_stall_is_reported_to_the_server() -> None:
     end.link.abort()
 
 
-async def test_memory_of_large_answers_is_given_back() -> None:
-    """It is returned to the system, as after large requests."""
+async def test_memory_of_large_answers_is_given_back():
     frontend = Frontend(None, None, 0, lambda: None)  # type: ignore[arg-type]
     frontend._set_up(messages.Setup(1000, 1000, access=False, stamped=False, max_outgoing=2000))
     listener = frontend._listener
-    assert listener is not None
     assert frontend._forwarder.on_much == listener.outgoing.give_back == listener.intake.give_back
     assert listener.outgoing.limit == 2000
-    assert frontend._access is not None
     frontend._access.close()
 
 
 async def join(end: ServerEnd, frontend: Any) -> None:
-    """Connects both by a socket pair."""
     loop = asyncio.get_running_loop()
     ours, other = make_pair()
     await loop.create_unix_connection(lambda: end.link, sock=ours)

@@ -1,13 +1,12 @@
 """Calls of gRPC for tests: one that notes what a method does, and a server for real ones."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from dataclasses import dataclass
 from time import monotonic
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from modelserver.ext.grpc.call import GrpcCall, GrpcPort
 from modelserver.ext.grpc.calls import CallContext
@@ -20,12 +19,6 @@ from modelserver.surface.http.intake import Intake
 from modelserver.surface.http.outgoing import Outgoing
 from modelserver.surface.watching import message_framed
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
-
-    from modelserver.ext.grpc.call import CallHandler
-    from modelserver.ext.grpc.heads import Metadata
-
 LARGEST = 64 << 20  # bytes of a message
 CLIENT = "127.0.0.1:1"
 
@@ -37,15 +30,7 @@ class FakeCall(GrpcCall):
     with which the call ended, None before.
     """
 
-    def __init__(
-        self,
-        metadata: Metadata = (),
-        *,
-        timeout: float | None = None,
-        cancelled: bool = False,
-        unread: bool = False,
-        requests: Sequence[bytes] = (),
-    ) -> None:
+    def __init__(self, metadata=(), *, timeout=None, cancelled=False, unread=False, requests=()):
         self.head = CallHead("", metadata, timeout, "identity", 0)
         self.arrived = monotonic()
         self.is_cancelled, self.is_unread = cancelled, unread
@@ -102,16 +87,12 @@ def around_calls(codes: list[int]) -> CallContext:
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """A server, and where it is."""
-
     listener: Http2Listener
     address: str
 
 
 @contextlib.asynccontextmanager
-async def listening(
-    methods: Mapping[str, CallHandler], limits: Http2Limits | None = None
-) -> AsyncIterator[Listening]:
+async def listening(methods, limits=None):
     """A server of these methods on a port of its own, until the block is left."""
     port = GrpcPort(methods, LARGEST, Intake(1 << 30), Outgoing(1 << 30))
     listener = Http2Listener(port.make, read_head, limits or Http2Limits())

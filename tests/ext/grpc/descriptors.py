@@ -4,8 +4,6 @@ They are data, not code: messages are made from them at the server's start, in a
 of protobuf can be installed, and the process may contain other copies of the same messages.
 """
 
-from __future__ import annotations
-
 import sys
 import tempfile
 from importlib import import_module

@@ -1,7 +1,5 @@
 """Messages that are too heavy to be taken apart on the event loop."""
 
-from __future__ import annotations
-
 import pytest
 from tests.opcodes import opcodes_of
 
@@ -15,13 +13,19 @@ _Part = message("inference.ModelStreamInferResponse")
 _Answer = message("inference.ModelInferResponse")
 
 
-def test_buffers_are_light() -> None:
+def test_buffers_are_light_and_weighing_looks_at_few_fields():
     """Raw contents and packed floating-point numbers weigh nothing, however large they are."""
     raw = _Request(model_name="m", inputs=[{"name": "x"}], raw_input_contents=[bytes(1 << 20)])
     typed = _Request(model_name="m", inputs=[{"name": "x", "contents": {"fp32_contents": [0.5] * 100_000}}])
 
     assert not is_heavy(NAME, raw.SerializeToString())
     assert not is_heavy(NAME, typed.SerializeToString())
+
+    many, few = b"\x2a\x00" * 3_000_000, b"\x2a\x00" * 20_000
+
+    assert is_heavy(NAME, many)
+    assert opcodes_of(lambda: is_heavy(NAME, many)) <= opcodes_of(lambda: is_heavy(NAME, few))
+    assert is_heavy(NAME, b"\xff" * 100_000)
 
 
 @pytest.mark.parametrize(
@@ -35,22 +39,12 @@ def test_buffers_are_light() -> None:
     ],
     ids=["inputs", "raw", "bytes", "integers", "parameters"],
 )
-def test_structure_is_heavy(fields: dict[str, object]) -> None:
+def test_structure_is_heavy(fields):
     """Many fields are heavy, each as small as it may be."""
     assert is_heavy(NAME, _Request(**fields).SerializeToString())
 
 
-def test_weighing_looks_at_few_fields() -> None:
-    """Millions of fields take no more work than thousands; what is no message is left to a helper."""
-    many, few = b"\x2a\x00" * 3_000_000, b"\x2a\x00" * 20_000
-
-    assert is_heavy(NAME, many)
-    assert opcodes_of(lambda: is_heavy(NAME, many)) <= opcodes_of(lambda: is_heavy(NAME, few))
-    assert is_heavy(NAME, b"\xff" * 100_000)
-
-
-def test_names_are_read_without_decoding() -> None:
-    """The names in a message are known without taking it apart."""
+def test_encoded_messages_have_names_and_become_parts_of_streams():
     request = _Request(model_name="m", model_version="2", id="i", inputs=[{}] * 9)
 
     result = texts_of(_Request.DESCRIPTOR, request.SerializeToString())
@@ -60,9 +54,6 @@ def test_names_are_read_without_decoding() -> None:
         with pytest.raises(BadRequest, match=NAME):
             texts_of(_Request.DESCRIPTOR, broken)
 
-
-def test_encoded_answer_becomes_part_of_a_stream() -> None:
-    """An encoded answer becomes a part of a stream without being taken apart."""
     answer = _Answer(model_name="m", raw_output_contents=[bytes(300)])
     encoded = EncodedMessage(_Answer.DESCRIPTOR, answer.SerializeToString())
 

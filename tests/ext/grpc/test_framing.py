@@ -1,13 +1,10 @@
 """Messages in the body of a call."""
 
-from __future__ import annotations
-
 import asyncio
 import gzip
 import itertools
 import threading
 import zlib
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -17,9 +14,6 @@ from modelserver.ext.grpc.framing import _AT_ONCE, CallRefused, Inbox, unpacked
 from modelserver.ext.grpc.statuses import StatusCode
 from modelserver.surface.watching import message_framed
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 LARGEST = 1 << 20
 
 
@@ -27,8 +21,7 @@ LARGEST = 1 << 20
     st.lists(st.binary(max_size=40) | st.integers(5000, 9000).map(bytes), max_size=6),
     st.lists(st.tuples(st.integers(1, 8) | st.integers(1000, 20_000), st.integers(0, 3)), min_size=1),
 )
-def test_messages_come_in_any_pieces(messages: list[bytes], cuts: list[tuple[int, int]]) -> None:
-    """However a body is cut, its messages are the same, in order, and nothing is left over."""
+def test_messages_come_in_any_pieces(messages, cuts):
     body, inbox, result = b"".join(map(message_framed, messages)), Inbox(LARGEST), []
     for size, most in itertools.cycle(cuts):
         if not body:
@@ -44,8 +37,7 @@ def test_messages_come_in_any_pieces(messages: list[bytes], cuts: list[tuple[int
     assert not inbox._pieces
 
 
-def test_message_before_another_is_taken_alone() -> None:
-    """What follows on a message is seen, and a flag is kept with its message."""
+def test_message_before_another_is_taken_alone():
     inbox = Inbox(LARGEST)
     inbox.add(b"\1\0\0\0\2ab\0")
     assert inbox.is_complete
@@ -59,7 +51,7 @@ def test_message_before_another_is_taken_alone() -> None:
     assert inbox.next() == (0, b"")
 
 
-def test_tiny_pieces_take_little_memory() -> None:
+def test_pieces_and_messages_take_little_memory():
     """Pieces of a byte are joined, as each object would take many."""
     inbox = Inbox(LARGEST)
     for _ in range(50_000):
@@ -67,9 +59,6 @@ def test_tiny_pieces_take_little_memory() -> None:
 
     assert len(inbox._pieces) <= 20
 
-
-def test_many_messages_in_a_piece_are_taken_one_by_one() -> None:
-    """Taking a message does not copy what follows it: a piece of very many costs no more than its size."""
     inbox, count = Inbox(LARGEST), 50_000
     inbox.add(message_framed(b"") * count)
     [piece] = inbox._pieces
@@ -89,8 +78,7 @@ def test_many_messages_in_a_piece_are_taken_one_by_one() -> None:
         (b"\xff\0\0\0\1a", StatusCode.INTERNAL),
     ],
 )
-def test_message_too_long_or_with_unknown_flags_is_refused(data: bytes, code: StatusCode) -> None:
-    """Lengths above the limit are refused before anything of the message comes, and so are unknown flags."""
+def test_message_too_long_or_with_unknown_flags_is_refused(data, code):
     inbox = Inbox(LARGEST)
     inbox.add(data)
     for _ in range(2):
@@ -105,21 +93,15 @@ def deflated(data: bytes) -> bytes:
 
 @pytest.mark.parametrize(("encoding", "pack"), [("gzip", gzip.compress), ("deflate", deflated)])
 @pytest.mark.parametrize("size", [0, 10, _AT_ONCE - 1, _AT_ONCE, _AT_ONCE + 1, LARGEST])
-async def test_compressed_message_is_unpacked(
-    encoding: str, pack: Callable[[bytes], bytes], size: int
-) -> None:
-    """They come out as they went in, up to the limit."""
+async def test_compressed_message_is_unpacked(encoding, pack, size):
     message = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
-
     assert await unpacked(pack(message), encoding, LARGEST) == message
 
 
 @pytest.mark.parametrize("largest", [0, 100, _AT_ONCE - 1, _AT_ONCE, LARGEST])
-async def test_bomb_is_refused_at_the_limit(largest: int) -> None:
-    """No more than the limit comes out of a compressed message, and its call says so."""
+async def test_bomb_is_refused_at_the_limit(largest):
     with pytest.raises(CallRefused) as refused:
         await unpacked(gzip.compress(bytes(max(largest + 1, 10 * largest))), "gzip", largest)
-
     assert refused.value.code is StatusCode.RESOURCE_EXHAUSTED
 
 
@@ -134,22 +116,17 @@ async def test_bomb_is_refused_at_the_limit(largest: int) -> None:
         (b"x", "snappy", StatusCode.UNIMPLEMENTED),
     ],
 )
-async def test_message_that_cannot_be_unpacked_is_refused(
-    message: bytes, encoding: str, code: StatusCode
-) -> None:
-    """Nonsense is an error of the call, and an unknown compression one that clients understand."""
+async def test_message_that_cannot_be_unpacked_is_refused(message, encoding, code):
     with pytest.raises(CallRefused) as refused:
         await unpacked(message, encoding, LARGEST)
-
     assert refused.value.code is code
 
 
-async def test_large_messages_are_unpacked_aside(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The event loop only does the first part of a large message."""
-    threads: list[int] = []
+async def test_large_messages_are_unpacked_aside(monkeypatch):
+    threads = []
 
-    async def off_loop(act: Callable[..., bytes], *value: object) -> bytes:
-        def noted() -> bytes:
+    async def off_loop(act, *value):
+        def noted():
             threads.append(threading.get_ident())
             return act(*value)
 

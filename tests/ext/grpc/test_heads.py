@@ -1,7 +1,5 @@
 """The heads of calls, and the header fields of answers."""
 
-from __future__ import annotations
-
 from typing import Any
 from urllib.parse import unquote
 
@@ -27,8 +25,7 @@ def fields_in(block: bytes) -> list[Any]:
     return [tuple(each) for each in Decoder().decode(block)]
 
 
-def test_usual_head_is_read() -> None:
-    """The head has the path, and defaults for everything else."""
+def test_usual_head_is_read():
     head = read_head(USUAL)
 
     assert (head.path, head.metadata, head.timeout, head.encoding) == (
@@ -40,8 +37,7 @@ def test_usual_head_is_read() -> None:
     assert not head.wrong
 
 
-def test_metadata_are_decoded_in_order() -> None:
-    """Metadata keep their order; binary ones are decoded, with or without padding, if they can be."""
+def test_metadata_are_decoded_in_order():
     head = read_head(
         [
             *USUAL[:4],
@@ -68,23 +64,14 @@ def test_metadata_are_decoded_in_order() -> None:
 
 @pytest.mark.parametrize(
     ("data", "seconds"),
-    [
-        (b"1H", 3600),
-        (b"2M", 120),
-        (b"30S", 30),
-        (b"1500m", 1.5),
-        (b"99999999u", 99.999999),
-        (b"1n", 1e-9),
-    ],
+    [(b"1H", 3600), (b"2M", 120), (b"30S", 30), (b"1500m", 1.5), (b"99999999u", 99.999999), (b"1n", 1e-9)],
 )
-def test_timeout_is_read_with_its_unit(data: bytes, seconds: float) -> None:
-    """A timeout has at most eight digits and a unit."""
+def test_timeout_is_read_with_its_unit(data, seconds):
     assert read_head([*USUAL, (b"grpc-timeout", data)]).timeout == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize("data", [b"123456789S", b"5", b"-5S", b"5 S", b"1s", b"1.5S", b"\xb2S", b"S", b""])
-def test_malformed_timeouts_are_refused(data: bytes) -> None:
-    """A client that wants a deadline is not served without one."""
+def test_malformed_timeouts_are_refused(data):
     assert read_head([*USUAL, (b"grpc-timeout", data)]).wrong == 400
 
 
@@ -99,15 +86,12 @@ def test_malformed_timeouts_are_refused(data: bytes) -> None:
         ((b"x", b"a\tb \xff"), 0),
     ],
 )
-def test_other_method_or_content_is_refused(field: tuple[bytes, bytes], status: int) -> None:
-    """Other methods and contents."""
+def test_other_method_or_content_is_refused(field, status):
     others = [each for each in USUAL if each[0] != field[0]]
-
     assert read_head([*others, field]).wrong == status
 
 
-def test_answers_have_their_fields() -> None:
-    """A good answer says what is needed; one that is not gRPC's says its status."""
+def test_answers_have_their_fields():
     assert fields_in(OK_HEAD) == [
         (":status", "200"),
         ("content-type", "application/grpc"),
@@ -125,8 +109,7 @@ def test_answers_have_their_fields() -> None:
 
 
 @given(st.text())
-def test_message_of_any_text_is_printable_ascii(text: str) -> None:
-    """The text of a status is what clients decode, and travels as printable ASCII."""
+def test_message_of_any_text_is_printable_ascii(text):
     result = dict(fields_in(trailers(StatusCode.NOT_FOUND, text)))
 
     assert result["grpc-status"] == "5"

@@ -1,7 +1,5 @@
 """The standard health service."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncGenerator
 from types import SimpleNamespace
@@ -20,8 +18,6 @@ _SERVING, _NOT_SERVING, _UNKNOWN = 1, 2, 3
 
 
 class Registry:
-    """A registry with one model."""
-
     def __init__(self) -> None:
         self.healthy = True
         self.pool = SimpleNamespace(ready=False)
@@ -34,38 +30,34 @@ class Registry:
 
 
 def question(service: str = "") -> Any:
-    """A question."""
     return message("grpc.health.v1.HealthCheckRequest")(service=service)
 
 
 def call(client: int = 1) -> Any:
-    """A call on a connection of this client."""
     return SimpleNamespace(client=f"127.0.0.1:{client}")
 
 
 @pytest.fixture
-def registry() -> Registry:
+def registry():
     """Of a healthy server, whose model is not ready."""
     return Registry()
 
 
 @pytest.fixture
-def stopping() -> asyncio.Event:
-    """Set when the server stops."""
+def stopping():
     return asyncio.Event()
 
 
 @pytest.fixture
-def service(registry: Any, stopping: asyncio.Event) -> HealthService:
+def service(registry, stopping):
     """The service under test."""
     return HealthService(registry, ["own.Service"], stopping)
 
 
-async def test_server_and_models_have_their_state(service: HealthService, stopping: asyncio.Event) -> None:
-    """The server by no name or a service's, a model by its own; a server that stops serves nothing."""
-    context: Any = None
+async def test_server_and_models_have_their_state(service, stopping):
+    context = None
 
-    async def statuses() -> list[int]:
+    async def statuses():
         names = ("", "own.Service", "grpc.health.v1.Health", "m")
         return [(await service.check(question(name), context)).status for name in names]
 
@@ -76,10 +68,7 @@ async def test_server_and_models_have_their_state(service: HealthService, stoppi
     assert await statuses() == [_NOT_SERVING] * 4
 
 
-async def test_changes_are_watched_until_the_end(
-    service: HealthService, registry: Registry, stopping: asyncio.Event, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The state now, and each that is another."""
+async def test_changes_are_watched_until_the_end(service, registry, stopping, monkeypatch):
     monkeypatch.setattr("modelserver.ext.grpc.health.EVERY", 0.001)
     watched = service.watch(question("m"), call())
     seen = [(await anext(watched)).status]
@@ -92,8 +81,7 @@ async def test_changes_are_watched_until_the_end(
     assert [answer.status async for answer in service.watch(question("no"), call())] == [_UNKNOWN]
 
 
-async def test_many_watchers_share_one_look(service: HealthService, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is looked for all of them at once while nothing changes, and not at all once they have left."""
+async def test_many_watchers_share_one_look(service, monkeypatch):
     monkeypatch.setattr("modelserver.ext.grpc.health.EVERY", 0.01)
     watched = [
         service.watch(question(("", "m")[each % 2]), call(each // MOST_OF_CLIENT)) for each in range(MOST)
@@ -101,7 +89,7 @@ async def test_many_watchers_share_one_look(service: HealthService, monkeypatch:
     for each in watched:
         await anext(each)
     waiting = [asyncio.ensure_future(anext(each)) for each in watched]
-    looked: list[str] = []
+    looked = []
     look = service._status
     monkeypatch.setattr(service, "_status", lambda name: looked.append(name) or look(name))
     while len(looked) < 4:  # noqa: ASYNC110 - there is no event for it
@@ -116,7 +104,7 @@ async def test_many_watchers_share_one_look(service: HealthService, monkeypatch:
 
 
 @pytest.mark.parametrize(("of_client", "count"), [(MOST_OF_CLIENT + 1, MOST_OF_CLIENT), (1, MOST)])
-async def test_watchers_are_bounded(service: HealthService, of_client: int, count: int) -> None:
+async def test_watchers_are_bounded(service, of_client, count):
     """A client may have some on its connection, and all clients some together, until one of them leaves."""
     watched = [service.watch(question(), call(each // of_client)) for each in range(count)]
     for each in watched:

@@ -1,7 +1,5 @@
 """Changes that are done to their end."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest
@@ -9,10 +7,8 @@ import pytest
 from modelserver.ext.grpc.management import Uninterrupted
 
 
-async def test_results_and_errors_come_back() -> None:
-    """Who waits gets either."""
-
-    async def fail() -> None:
+async def test_leaving_stops_no_change_whose_result_or_error_comes_back():
+    async def fail():
         raise ValueError("no")
 
     finishing = Uninterrupted()
@@ -21,12 +17,9 @@ async def test_results_and_errors_come_back() -> None:
     with pytest.raises(ValueError, match="no"):
         await finishing.run(fail())
 
-
-async def test_leaving_does_not_stop_it() -> None:
-    """A cancelled caller leaves the change running; its failure then is nobody's."""
     gate, ended = asyncio.Event(), asyncio.Event()
 
-    async def change() -> None:
+    async def change():
         await gate.wait()
         ended.set()
         raise ValueError("too late to tell")

@@ -1,20 +1,20 @@
 """What calls leave in memory, until the garbage collector runs: nothing, however they end."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import gc
 import logging
 import tracemalloc
+from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import grpc
 import pytest
 from tests.ext.grpc.calling import around_calls, listening
 from tests.waiting import until
 
+from modelserver.engine.batching.request import Request
 from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.engine.tensors.limits import RequestLimits
 from modelserver.engine.wire.messages import Answer
@@ -28,11 +28,6 @@ from modelserver.models.options.signature import Signature
 from modelserver.models.settings.settings import Settings
 from modelserver.surface.http.intake import Intake
 from modelserver.surface.http.off_loop import OffLoop
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-
-    from modelserver.engine.batching.request import Request
 
 SIZE = 1 << 20  # bytes of a request
 CALLS = 3
@@ -69,8 +64,6 @@ def silent(_: Request) -> None:
 
 
 class Pool:
-    """Handles each request as a test sets."""
-
     ready = True
 
     def __init__(self) -> None:
@@ -88,13 +81,12 @@ class Pool:
 
 
 @pytest.fixture
-def pool() -> Pool:
-    """The only model's."""
+def pool():
     return Pool()
 
 
 @pytest.fixture
-async def client(pool: Pool) -> AsyncIterator[grpc.aio.Channel]:
+async def client(pool):
     """Connected with a server of both services."""
     metrics = ServerMetrics().model("m", "1.0")
     options = SimpleNamespace(request_timeout=None, signature=Signature())
@@ -103,9 +95,9 @@ async def client(pool: Pool) -> AsyncIterator[grpc.aio.Channel]:
         batches=False, splits_tensors=True, exposes_errors=True, traffic=None,
     )  # fmt: skip
     off_loop = OffLoop(SIZE)
-    registry: Any = SimpleNamespace(get=lambda *_: model, version_for=lambda *_: model)
+    registry = SimpleNamespace(get=lambda *_: model, version_for=lambda *_: model)
     settings = Settings(max_request_instances=4)
-    services: Any = SimpleNamespace(
+    services = SimpleNamespace(
         registry=registry,
         settings=settings,
         limits=RequestLimits(4),
@@ -126,7 +118,7 @@ async def client(pool: Pool) -> AsyncIterator[grpc.aio.Channel]:
 
 
 @pytest.fixture
-def traced() -> Iterator[None]:
+def traced():
     """Memory is counted, the collector of circles is off, and no record keeps what was logged."""
     logging.disable()
     gc.collect()
@@ -139,13 +131,11 @@ def traced() -> Iterator[None]:
 
 
 def prediction() -> bytes:
-    """A large request of TorchServe's."""
     body: bytes = _Predict(model_name="m", input={"data": bytes(SIZE)}).SerializeToString()
     return body
 
 
 def tensor(rows: int = 1, *, name: str = "m") -> bytes:
-    """A large request of the Open Inference Protocol."""
     form = {"name": "i", "datatype": "UINT8", "shape": [rows, SIZE // rows]}
     made = _Infer(model_name=name, inputs=[form], raw_input_contents=[bytes(SIZE // rows * rows)])
     body: bytes = made.SerializeToString()
@@ -153,7 +143,6 @@ def tensor(rows: int = 1, *, name: str = "m") -> bytes:
 
 
 async def one(client: grpc.aio.Channel, body: bytes, timeout: float = 20.0) -> None:
-    """A call with one answer."""
     tensors = body.startswith(tensor()[:3]) and b"UINT8" in body[:50]
     path = f"{open_inference.NAME}/ModelInfer" if tensors else f"{inference.NAME}/Predictions"
     call: Any = client.unary_unary(f"/{path}")
@@ -161,14 +150,12 @@ async def one(client: grpc.aio.Channel, body: bytes, timeout: float = 20.0) -> N
 
 
 async def many(client: grpc.aio.Channel, path: str, *bodies: bytes) -> None:
-    """A stream of requests, and its answers."""
     call: Any = client.stream_stream(f"/{path}")
     async for _ in call(iter(bodies), timeout=20.0):
         pass
 
 
 async def cancelled(client: grpc.aio.Channel) -> None:
-    """A call that its client gives up."""
     task = asyncio.ensure_future(one(client, prediction()))
     await asyncio.sleep(0.1)
     task.cancel()
@@ -176,7 +163,6 @@ async def cancelled(client: grpc.aio.Channel) -> None:
 
 
 async def stream(client: grpc.aio.Channel) -> None:
-    """A call whose answer comes in parts."""
     call: Any = client.unary_stream(f"/{inference.NAME}/StreamPredictions")
     async for _ in call(prediction(), timeout=20.0):
         pass
@@ -220,13 +206,7 @@ CALLS_OF: dict[str, Callable[[grpc.aio.Channel], Awaitable[None]]] = {
     ids=lambda each: each if isinstance(each, str) else each.__name__,
 )
 @pytest.mark.usefixtures("traced")
-async def test_nothing_outlives_a_call_that_failed(
-    client: grpc.aio.Channel,
-    pool: Pool,
-    does: Callable[[Request], None],
-    calls: str,
-) -> None:
-    """Its bodies are freed with it, and not by the collector of circles."""
+async def test_nothing_outlives_a_call_that_failed(client, pool, does, calls):
     pool.does = does
     for name in calls.split(", "):
         before, _ = tracemalloc.get_traced_memory()

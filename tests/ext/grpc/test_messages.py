@@ -1,7 +1,5 @@
 """The descriptors: what the protos say, in a pool of their own."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -24,20 +22,22 @@ _IN_PART = {
 }
 
 
-def test_descriptors_are_current() -> None:
+def test_descriptors_are_current():
     """`python -m tests.ext.grpc.descriptors` would write what is there."""
     pytest.importorskip("grpc_tools", reason="grpcio-tools is not installed, so nothing can be compared")
-
     assert generate() == DESCRIPTORS.read_bytes(), "run python -m tests.ext.grpc.descriptors"
 
 
-def test_pool_is_our_own() -> None:
-    """A client's copy of the same messages, in the pool of all, is not in the way."""
+def test_pool_is_our_own():
     other = pytest.importorskip("tritonclient.grpc").service_pb2.ModelInferRequest
 
     assert "raw_input_contents" in message("inference.ModelInferRequest").DESCRIPTOR.fields_by_name
     assert other.DESCRIPTOR.full_name == "inference.ModelInferRequest"
     assert other.DESCRIPTOR.file.pool is not POOL
+
+    for find in (message, service):
+        with pytest.raises(KeyError):
+            find("inference.NoSuch")
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_pool_is_our_own() -> None:
         ),
     ],
 )
-def test_field_numbers_are_torchserves(name: str, numbers: dict[str, int]) -> None:
+def test_field_numbers_are_torchserves(name, numbers):
     """They are TorchServe's (reference 20); those of the Open Inference Protocol are compared below."""
     assert {field.name: field.number for field in message(name).DESCRIPTOR.fields} == numbers
 
@@ -106,7 +106,7 @@ def compared(pool: Any, name: str) -> dict[str, tuple[Any, ...]]:
     return {f"{name}.{field}": number for field, number in fields_of(kind).items()}
 
 
-def test_messages_are_tritons() -> None:
+def test_messages_are_tritons():
     """Every method of Triton's that its client knows is there, and the messages have the fields that Triton's
     have, by number, type and name; beside them only those that KServe's clients know.
     """
@@ -122,10 +122,3 @@ def test_messages_are_tritons() -> None:
         assert {field: mine[field] for field in shared} == {field: other[field] for field in shared}
         assert mine.keys() - shared <= _OF_KSERVE
         assert name in _IN_PART or other.keys() == shared
-
-
-def test_unknown_name_is_a_key_error() -> None:
-    """Names that the protos do not have are KeyErrors."""
-    for find in (message, service):
-        with pytest.raises(KeyError):
-            find("inference.NoSuch")

@@ -1,17 +1,12 @@
 """Several items of a stream at a time, in order."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator
 
 import pytest
 
 from modelserver.ext.grpc.open_inference import in_order
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator
 
 
 async def numbers(count: int, read: list[int] | None = None) -> AsyncIterator[int]:
@@ -21,12 +16,12 @@ async def numbers(count: int, read: list[int] | None = None) -> AsyncIterator[in
         yield number
 
 
-async def test_results_are_in_order() -> None:
+async def test_results_are_in_order():
     """The first result comes first, however late it is; the others work meanwhile."""
     gates = [asyncio.Event() for _ in range(3)]
-    ended: list[int] = []
+    ended = []
 
-    async def work(number: int) -> int:
+    async def work(number):
         await gates[number].wait()
         ended.append(number)
         gates[number - 1].set()
@@ -38,11 +33,10 @@ async def test_results_are_in_order() -> None:
     assert ended == [2, 1, 0]
 
 
-async def test_window_limits_what_is_read() -> None:
-    """What nobody takes keeps further items from being read."""
-    read: list[int] = []
+async def test_window_limits_what_is_read():
+    read = []
 
-    async def work(number: int) -> int:
+    async def work(number):
         return number
 
     results = in_order(numbers(100, read), work, 4)
@@ -53,15 +47,15 @@ async def test_window_limits_what_is_read() -> None:
     assert [result async for result in results] == list(range(1, 100))
 
 
-async def test_failures_have_their_turn() -> None:
+async def test_failures_have_their_turn():
     """What ``work`` raises comes after the results before it; what the items raise comes last."""
 
-    async def work(number: int) -> int:
+    async def work(number):
         if number == 1:
             raise ValueError("one")
         return number
 
-    async def broken() -> AsyncIterator[int]:
+    async def broken():
         yield 0
         raise OSError("gone")
 
@@ -75,11 +69,10 @@ async def test_failures_have_their_turn() -> None:
         await anext(results)
 
 
-async def test_leaving_ends_the_work() -> None:
-    """Who takes no more results cancels what is not done."""
-    cancelled: list[int] = []
+async def test_leaving_ends_the_work():
+    cancelled = []
 
-    async def work(number: int) -> int:
+    async def work(number):
         if number == 0:
             return 0
         try:
@@ -100,18 +93,17 @@ async def test_leaving_ends_the_work() -> None:
     assert cancelled == [1, 2]
 
 
-async def test_items_can_be_closed_while_the_next_is_awaited() -> None:
-    """Who has enough while the next item is awaited can close the items at once."""
+async def test_items_can_be_closed_while_the_next_is_awaited():
     waits = asyncio.Event()
 
-    async def endless() -> AsyncGenerator[int, None]:
+    async def endless():
         yield 1
         await waits.wait()
 
-    async def work(number: int) -> int:
+    async def work(number):
         return number
 
-    async def take() -> None:
+    async def take():
         async with contextlib.aclosing(endless()) as items:
             async for _ in in_order(items, work, 8):
                 pass

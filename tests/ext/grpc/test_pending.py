@@ -1,15 +1,14 @@
 """Requests that somebody awaits."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pytest
 from tests.ext.grpc.calling import FakeCall
 
+from modelserver.engine.batching.request import Request
 from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.engine.wire.messages import TENSORS, Answer
 from modelserver.errors import HandlerError, InternalError, PayloadTooLarge, ServiceUnavailable
@@ -19,9 +18,6 @@ from modelserver.ext.grpc.statuses import prediction_status
 from modelserver.ext.grpc.watching import WatchedRequest
 from modelserver.surface.inference.codec import Parsed
 from modelserver.surface.inference.v2 import Inference
-
-if TYPE_CHECKING:
-    from modelserver.engine.batching.request import Request
 
 CALL = FakeCall()
 UNWATCHED: Any = WatchedRequest(None, "", cast("Any", None), cast("Any", None), prediction_status)
@@ -47,7 +43,7 @@ class Pool:
 
 
 @pytest.fixture
-def model() -> Any:
+def model():
     """A model version that goes nowhere."""
     metrics = ServerMetrics().model("m", "1.0")
     return SimpleNamespace(
@@ -69,7 +65,6 @@ def outcomes(model: Any) -> list[str]:
 
 
 async def fails(model: Any, answer: tuple[Answer, bytes]) -> None:
-    """A request whose answer is a failure."""
     with contextlib.suppress(HandlerError):
         async with Pending(model, parsed(), CALL, None, UNWATCHED) as waiting:
             waiting.request.deliver(0, [answer])
@@ -77,17 +72,14 @@ async def fails(model: Any, answer: tuple[Answer, bytes]) -> None:
 
 
 def parsed(rows: int = 1) -> Parsed:
-    """A request with so many rows."""
     return Parsed([b""] * rows)
 
 
 def failed(text: str, status: int = 503) -> tuple[Answer, bytes]:
-    """An answer of a handler that failed."""
     return Answer(len(text), status, failed=True), text.encode()
 
 
-async def test_answers_come_together(model: Any) -> None:
-    """Whoever awaits them gets those of all rows, in order."""
+async def test_answers_come_together(model):
     async with Pending(model, parsed(2), CALL, None, UNWATCHED) as waiting:
         task = asyncio.create_task(waiting.answers())
         await asyncio.sleep(0)
@@ -98,15 +90,15 @@ async def test_answers_come_together(model: Any) -> None:
     assert model.pool.cancelled == []
 
 
-async def test_leaving_cancels(model: Any) -> None:
+async def test_leaving_cancels(model):
     """A caller that is cancelled takes its request out of the pool (F37)."""
 
-    async def wait() -> None:
+    async def wait():
         async with Pending(model, parsed(), CALL, None, UNWATCHED) as made:
             waiting.append(made.request)
             await made.answers()
 
-    waiting: list[Request] = []
+    waiting = []
     task = asyncio.create_task(wait())
     await asyncio.sleep(0)
     task.cancel()
@@ -117,8 +109,7 @@ async def test_leaving_cancels(model: Any) -> None:
     assert outcomes(model) == []
 
 
-async def test_outcomes_are_counted(model: Any) -> None:
-    """An answer, a failure of the handler, and a refusal."""
+async def test_outcomes_are_counted(model):
     async with Pending(model, parsed(), CALL, None, UNWATCHED) as waiting:
         waiting.request.deliver(0, [(Answer(1), b"a")])
         await waiting.answers()
@@ -131,12 +122,10 @@ async def test_outcomes_are_counted(model: Any) -> None:
     assert model.metrics.requests.errors.by_type == {"HandlerError": 1, "ServiceUnavailable": 1}
 
 
-async def test_parts_come_before_the_returned_answer(model: Any) -> None:
-    """The parts come as they are sent, then what was returned; the backlog is what was not taken."""
+async def test_parts_come_before_the_returned_answer_and_count_until_the_caller_leaves(model):
     async with Pending(model, parsed(), CALL, None, UNWATCHED, parts=True) as waiting:
         made = waiting.request
         backlog = made.backlog
-        assert made.on_part is not None
         assert backlog is not None
         made.on_part(made, Answer(3), b"one")
         made.on_part(made, Answer(3), b"two")
@@ -148,13 +137,18 @@ async def test_parts_come_before_the_returned_answer(model: Any) -> None:
         assert [part async for part in parts] == [b"two", b"last"]
         assert backlog() == 0
 
+    call = FakeCall()
+    async with Pending(model, parsed(), call, None, UNWATCHED, parts=True) as waiting:
+        waiting.request.on_part(waiting.request, Answer(3), b"one")
+        assert call.held == 3
 
-async def test_slow_client_ends_the_work(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If a client reads nothing, the work for it ends, and it gets the reason."""
+    assert call.held == 0
+
+
+async def test_slow_client_ends_the_work(model, monkeypatch):
     monkeypatch.setattr(pending, "MAX_UNSENT", 4)
     async with Pending(model, parsed(), CALL, None, UNWATCHED, parts=True) as waiting:
         made = waiting.request
-        assert made.on_part is not None
         for _ in range(3):
             made.on_part(made, Answer(3), b"abc")
         with pytest.raises(PayloadTooLarge, match="The client reads too slowly"):
@@ -163,8 +157,8 @@ async def test_slow_client_ends_the_work(model: Any, monkeypatch: pytest.MonkeyP
     assert model.pool.cancelled == [made]
 
 
-async def test_failures_name_their_row(model: Any) -> None:
-    """The first row that failed is named; errors of the server are passed on, strange ones are INTERNAL."""
+async def test_failures_name_their_row_and_have_the_status_of_their_protocol(model):
+    """What is 503 in TorchServe's protocol is 500 in V2 (design 9, "Statuses")."""
     async with Pending(model, Inference([b"", b""], TENSORS), CALL, None, UNWATCHED) as waiting:
         waiting.request.deliver(0, [(Answer(1), b"a"), failed("bad", 400)])
         with pytest.raises(HandlerError, match="row 1: bad") as caught:
@@ -176,9 +170,6 @@ async def test_failures_name_their_row(model: Any) -> None:
             with pytest.raises(kind):
                 await waiting.answers()
 
-
-async def test_failed_body_is_500_in_v2(model: Any) -> None:
-    """What is 503 in TorchServe's protocol is 500 in V2 (design 9, "Statuses")."""
     async with Pending(model, parsed(), CALL, None, UNWATCHED) as waiting:
         waiting.request.deliver(0, [failed("Prediction failed")])
         with pytest.raises(HandlerError) as caught:
@@ -187,23 +178,12 @@ async def test_failed_body_is_500_in_v2(model: Any) -> None:
     assert (caught.value.status, caught.value.kserve_status) == (503, 500)
 
 
-def test_usable_request_id_is_taken() -> None:
+def test_usable_request_id_is_taken():
     """A usable one of the metadata is taken; line breaks never are (F13)."""
 
-    def of(*metadata: tuple[str, str | bytes]) -> str:
+    def of(*metadata):
         return request_id_of(FakeCall(metadata))
 
     assert of(("a", "b"), ("x-request-id", "mine")) == "mine"
     assert len(of(("x-request-id", "a\nb"))) == 36
     assert len(of()) == 36
-
-
-async def test_parts_of_a_caller_that_left_do_not_count(model: Any) -> None:
-    """They do not count any more when the caller has left."""
-    call = FakeCall()
-    async with Pending(model, parsed(), call, None, UNWATCHED, parts=True) as waiting:
-        assert waiting.request.on_part is not None
-        waiting.request.on_part(waiting.request, Answer(3), b"one")
-        assert call.held == 3
-
-    assert call.held == 0

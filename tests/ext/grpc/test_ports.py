@@ -1,7 +1,5 @@
 """Ports that are kept for gRPC."""
 
-from __future__ import annotations
-
 import socket
 
 import pytest
@@ -11,15 +9,11 @@ from modelserver.ext.grpc.ports import addresses, reserved
 from modelserver.models.settings.settings import Settings
 
 
-def test_addresses_are_those_of_the_settings() -> None:
+def test_ports_are_those_of_the_settings_until_the_end():
     """Both sides, as the settings say; IPv6 is in brackets where gRPC reads it."""
     first, second = addresses(Settings(grpc_inference_address="::1", grpc_management_port=9))
-
     assert (str(first), str(second)) == ("[::1]:7070", "127.0.0.1:9")
 
-
-def test_ports_are_held_until_the_end() -> None:
-    """Nobody else gets them meanwhile; afterwards anybody does."""
     with reserved(Settings(grpc_inference_port=0, grpc_management_port=0)) as held:
         ports = [each.getsockname()[1] for each in held]
         with socket.socket() as other, pytest.raises(OSError, match="in use"):
@@ -30,7 +24,7 @@ def test_ports_are_held_until_the_end() -> None:
     assert len(set(ports)) == 2
 
 
-def test_taken_port_is_refused_with_its_settings() -> None:
+def test_taken_port_is_refused_with_its_settings():
     """The error names the settings, the reason and the ways out (F56)."""
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))

@@ -1,7 +1,5 @@
 """Calls of gRPC as recordings keep them."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +10,7 @@ from modelserver.errors import ServiceUnavailable
 from modelserver.ext.grpc.messages import message
 from modelserver.ext.grpc.statuses import prediction_status
 from modelserver.ext.grpc.watching import WatchedRequest
-from modelserver.ext.recording.entries import Call, Frames, Lost, code_of, unpack
+from modelserver.ext.recording.entries import Call, Frames, code_of, unpack
 from modelserver.ext.recording.recorder import LiveRecording, Recorder, RecordingOptions
 from modelserver.surface.watching import message_framed
 
@@ -23,19 +21,17 @@ _Answer = message("org.pytorch.serve.grpc.inference.PredictionResponse")
 
 
 @pytest.fixture
-def recorder() -> Recorder:
+def recorder():
     """Nobody records yet."""
     return Recorder()
 
 
 def begin(recorder: Recorder, method: str = "Predictions", model: str = "m", **call: Any) -> WatchedRequest:
-    """A request of a service that may be recorded."""
     request = _Request(model_name=model, input={"data": b"x"})
     return WatchedRequest(recorder.watch, PATH + method, request, FakeCall(**call), prediction_status)
 
 
 async def taken(recording: LiveRecording) -> list[Any]:
-    """All that was recorded, but for begin and end."""
     recording.finish("over")
     frames = Frames()
     entries = [
@@ -44,7 +40,7 @@ async def taken(recording: LiveRecording) -> list[Any]:
     return entries[1:-1]
 
 
-async def test_a_call(recorder: Recorder) -> None:
+async def test_a_call(recorder):
     """With its message, the headers that are recorded, its code, batch and times."""
     recording = recorder.start(RecordingOptions(headers=("x-mark",)))
     metadata = (("x-mark", "1"), ("authorization", "secret"))
@@ -63,8 +59,7 @@ async def test_a_call(recorder: Recorder) -> None:
     assert (call.parts, call.complete) == (0, True)
 
 
-async def test_ends_of_all_kinds(recorder: Recorder) -> None:
-    """Parts, failures before and after the first one, and a client that leaves."""
+async def test_ends_of_all_kinds(recorder):
     recording = recorder.start(RecordingOptions())
     part = _Answer(prediction=b"p")
     with begin(recorder, "StreamPredictions2") as watched:
@@ -88,42 +83,3 @@ async def test_ends_of_all_kinds(recorder: Recorder) -> None:
     assert failed.answer.startswith(b"later\n")
     assert (broken.status, broken.batch, broken.complete) == (503, "b", False)
     assert (left.status, left.answer, left.complete) == (0, b"", False)
-
-
-async def test_parts_that_are_kept_count(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Toward what may wait, until their answer ends, however it does; those beyond it are not kept."""
-    monkeypatch.setattr("modelserver.ext.recording.recorder.MOST_BYTES", 2000)
-    recording = recorder.start(RecordingOptions())
-    part = _Answer(prediction=b"p" * 300)
-    streams = [begin(recorder, "StreamPredictions") for _ in range(8)]
-    for each in streams:
-        each.part(part)
-    assert 1800 < recording._bytes <= 2000
-
-    for each, end in zip(streams, [GeneratorExit(), ServiceUnavailable("no")] * 4, strict=True):
-        with pytest.raises(type(end)), each:
-            raise end
-    with begin(recorder, "StreamPredictions") as watched:
-        watched.part(part)
-        watched.answered(None, REQUEST)
-    lost, *calls = await taken(recording)
-
-    assert lost == Lost(full=2)
-    assert [len(call.answer) > 300 for call in calls] == [False] * 6 + [True]
-    assert recording._bytes == 0
-
-
-async def test_other_models_are_not_recorded(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing while nobody records, of other models, or of a size that is not kept."""
-    monkeypatch.setattr("modelserver.ext.recording.recorder.LARGEST", 10)
-    part = _Answer(prediction=b"p" * 20)
-    with begin(recorder) as watched:
-        watched.answered(part, REQUEST)
-    recording = recorder.start(RecordingOptions(models=frozenset({"m"})))
-    with begin(recorder, model="other") as watched:
-        watched.answered(part, REQUEST)
-    with begin(recorder) as watched:
-        watched.part(part)
-        watched.answered(None, REQUEST)
-
-    assert await taken(recording) == [Lost(large=1)]

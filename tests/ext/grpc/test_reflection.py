@@ -1,8 +1,7 @@
 """The standard reflection service."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
@@ -11,21 +10,16 @@ from tests.ext.grpc.calling import FakeCall
 from modelserver.ext.grpc.messages import message
 from modelserver.ext.grpc.reflection import NAMES, ReflectionService
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
 _OURS = "inference.GRPCInferenceService"
 
 
 @pytest.fixture(params=NAMES, ids=lambda name: name.split(".")[2])
-def name(request: pytest.FixtureRequest) -> str:
+def name(request):
     """The service, in each version of its protocol."""
-    result: str = request.param
-    return result
+    return request.param
 
 
 async def ask(name: str, **query: Any) -> Any:
-    """The only answer to a request."""
     request = message(f"{name.rpartition('.')[0]}.ServerReflectionRequest")(host="here", **query)
 
     async def requests() -> AsyncIterator[Any]:
@@ -39,31 +33,20 @@ async def ask(name: str, **query: Any) -> Any:
 
 
 def files(answer: Any) -> list[str]:
-    """The names of the files in the responses."""
     response = answer.file_descriptor_response.file_descriptor_proto
     return [FileDescriptorProto.FromString(each).name for each in response]
 
 
-async def test_services_are_listed_by_name(name: str) -> None:
-    """All services of the port are listed, sorted by name."""
+async def test_symbols_come_with_services_and_imports(name):
     answer = await ask(name, list_services="")
 
     assert [each.name for each in answer.list_services_response.service] == ["a.B", _OURS]
 
+    answer = await ask(name, all_extension_numbers_of_type="inference.ModelInferRequest")
 
-@pytest.mark.parametrize(
-    "symbol", [_OURS, f"{_OURS}.ModelInfer", "inference.ModelInferRequest", "inference.ModelInferRequest.id"]
-)
-async def test_symbol_is_found_in_its_file(name: str, symbol: str) -> None:
-    """A service, a method, a message or a field: the file that has it comes first."""
-    first, *_ = files(await ask(name, file_containing_symbol=symbol))
+    response = answer.all_extension_numbers_response
+    assert (response.base_type_name, list(response.extension_number)) == ("inference.ModelInferRequest", [])
 
-    assert files(await ask(name, file_by_filename=first))[0] == first
-    assert first.startswith("open_inference")
-
-
-async def test_files_come_with_what_they_import(name: str) -> None:
-    """Each file once: a client need not ask again."""
     result = files(
         await ask(name, file_containing_symbol="org.pytorch.serve.grpc.inference.InferenceAPIsService")
     )
@@ -72,12 +55,13 @@ async def test_files_come_with_what_they_import(name: str) -> None:
     assert len(result) == len(set(result))
 
 
-async def test_messages_have_no_extensions(name: str) -> None:
-    """Our messages have none."""
-    answer = await ask(name, all_extension_numbers_of_type="inference.ModelInferRequest")
-
-    response = answer.all_extension_numbers_response
-    assert (response.base_type_name, list(response.extension_number)) == ("inference.ModelInferRequest", [])
+@pytest.mark.parametrize(
+    "symbol", [_OURS, f"{_OURS}.ModelInfer", "inference.ModelInferRequest", "inference.ModelInferRequest.id"]
+)
+async def test_symbol_is_found_in_its_file(name, symbol):
+    first, *_ = files(await ask(name, file_containing_symbol=symbol))
+    assert files(await ask(name, file_by_filename=first))[0] == first
+    assert first.startswith("open_inference")
 
 
 @pytest.mark.parametrize(
@@ -91,8 +75,6 @@ async def test_messages_have_no_extensions(name: str) -> None:
     ],
     ids=lambda query: next(iter(query), "nothing"),
 )
-async def test_unknown_name_is_not_found(name: str, query: dict[str, Any]) -> None:
-    """NOT_FOUND, and the stream goes on."""
+async def test_unknown_name_is_not_found(name, query):
     error = (await ask(name, **query)).error_response
-
     assert (error.error_code, error.error_message) == (5, "not found")

@@ -1,7 +1,5 @@
 """The same tensor in JSON, in binary, and typed and raw over gRPC: one is as good as the other."""
 
-from __future__ import annotations
-
 import json
 import math
 from typing import Any, NamedTuple
@@ -81,7 +79,6 @@ class Sent(NamedTuple):
 
     @property
     def head(self) -> dict[str, Any]:
-        """What all forms say of it."""
         return {"name": "x", "datatype": self.datatype, "shape": self.shape}
 
 
@@ -134,8 +131,7 @@ def forms(sent: Sent) -> list[InferRequest]:
 @pytest.mark.parametrize("datatype", NAMES)
 @given(data=st.data())
 @_FEW
-def test_all_forms_of_a_request_are_the_same_tensor(datatype: str, data: st.DataObject) -> None:
-    """Every form of a request is the same tensor, has the same rows, and may share their batch."""
+def test_all_forms_of_a_request_are_the_same_tensor(datatype, data):
     sent = data.draw(tensors(datatype))
     requests = forms(sent)
 
@@ -151,7 +147,6 @@ def test_all_forms_of_a_request_are_the_same_tensor(datatype: str, data: st.Data
 
 
 def echoed(request: InferRequest) -> list[OutputTensor]:
-    """The outputs that a model makes of a request whose rows it gives back."""
     extra, whole, rows = cut(request)
     form = decode_form(extra)
     (tensor,) = form.inputs
@@ -167,8 +162,7 @@ def echoed(request: InferRequest) -> list[OutputTensor]:
 @pytest.mark.parametrize("datatype", NAMES)
 @given(data=st.data())
 @_FEW
-def test_answers_come_back_in_every_form(datatype: str, data: st.DataObject) -> None:
-    """What came back in any form is what was sent in any other."""
+def test_answers_come_back_in_every_form(datatype, data):
     sent = data.draw(tensors(datatype))
 
     for request in forms(sent):
@@ -210,7 +204,7 @@ def from_grpc(request: InferRequest, outputs: list[OutputTensor]) -> bytes:
 @pytest.mark.parametrize("datatype", ["FP16", "BF16", "FP32", "FP64"])
 @given(data=st.data())
 @_FEW
-def test_any_bits_pass(datatype: str, data: st.DataObject) -> None:
+def test_any_bits_pass(datatype, data):
     """Infinities, what is no number, and all else that bits can be pass in binary, raw and typed."""
     count = data.draw(st.integers(1, 4))
     width = DATATYPES[datatype].width

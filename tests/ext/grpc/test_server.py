@@ -1,13 +1,11 @@
 """The gRPC servers."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import logging
 import socket
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest.mock import Mock
 
 import grpc
@@ -23,16 +21,12 @@ from modelserver.models.settings.settings import Settings
 from modelserver.surface.http.intake import Intake
 from modelserver.surface.http.outgoing import Outgoing
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
 _INFERENCE = "/org.pytorch.serve.grpc.inference.InferenceAPIsService"
 _Request = message("org.pytorch.serve.grpc.inference.PredictionsRequest")
 _Health = message("org.pytorch.serve.grpc.inference.TorchServeHealthResponse")
 
 
 def servers(settings: Settings) -> GrpcServers:
-    """The gRPC servers of a server without models."""
     intake = Intake.of(settings)
     services: Any = SimpleNamespace(
         intake=intake,
@@ -50,9 +44,7 @@ def servers(settings: Settings) -> GrpcServers:
 
 
 @contextlib.asynccontextmanager
-async def serving(
-    caplog: pytest.LogCaptureFixture, **settings: Any
-) -> AsyncIterator[tuple[GrpcServers, list[str]]]:
+async def serving(caplog, **settings):
     """Servers at free ports, and these ports: that of inference first."""
     caplog.set_level(logging.INFO, "modelserver.grpc")
     chosen = Settings(grpc_inference_port=0, grpc_management_port=0, **settings)
@@ -66,7 +58,6 @@ async def serving(
 
 
 async def ask(port: str, method: str, body: bytes = b"") -> bytes:
-    """A call, without fields unless they are given."""
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
         call: Any = channel.unary_unary(method)
         answer: bytes = await call(body, timeout=20)
@@ -74,13 +65,12 @@ async def ask(port: str, method: str, body: bytes = b"") -> bytes:
 
 
 def watch(channel: grpc.aio.Channel) -> Any:
-    """A call that goes on until somebody ends it."""
     call: Any = channel.unary_stream("/grpc.health.v1.Health/Watch")
     return call(b"", timeout=20)
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "::"])
-async def test_each_side_has_its_port(caplog: pytest.LogCaptureFixture, address: str) -> None:
+async def test_each_side_has_its_port(caplog, address):
     """Inference answers at one of them only, until the servers are closed; a server at `::` is reached over
     IPv4 too, as over HTTP.
     """
@@ -102,15 +92,13 @@ async def test_each_side_has_its_port(caplog: pytest.LogCaptureFixture, address:
     ("defaults", "code"),
     [("modelserver", grpc.StatusCode.UNAVAILABLE), ("torchserve", grpc.StatusCode.INTERNAL)],
 )
-async def test_refusal_is_unavailable_or_torchserves_internal(
-    defaults: Any, code: grpc.StatusCode, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_refusal_is_unavailable_or_torchserves_internal(defaults, code, caplog):
     """If no queue accepts a request, its status makes clients retry, unless TorchServe's defaults
     apply (reference 20).
     """
     body = _Request(model_name="m").SerializeToString()
     async with serving(caplog, compat_defaults=defaults) as (made, (inference, _)):
-        registry: Any = made._services.registry
+        registry = made._services.registry
         registry.version_for = Mock(side_effect=ServiceUnavailable("full"))
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await ask(inference, f"{_INFERENCE}/Predictions", body)
@@ -119,17 +107,9 @@ async def test_refusal_is_unavailable_or_torchserves_internal(
     assert (refused.value.details() or "").startswith("full\n")
 
 
-async def test_connections_have_an_age(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The setting's: a call that goes on beyond that and the time of grace is ended; the other port has its
-    own settings.
-    """
+async def test_connections_have_an_age(caplog, monkeypatch):
     monkeypatch.setattr("modelserver.ext.grpc.server._CHECK", 0.02)
-    ages = {
-        "grpc_inference_max_connection_age_ms": 100,
-        "grpc_inference_max_connection_age_grace_ms": 100,
-    }
+    ages = {"grpc_inference_max_connection_age_ms": 100, "grpc_inference_max_connection_age_grace_ms": 100}
     async with serving(caplog, **ages) as (_, ports), contextlib.AsyncExitStack() as stack:
         channels = [grpc.aio.insecure_channel(f"127.0.0.1:{port}") for port in ports]
         watched, other = [watch(await stack.enter_async_context(channel)) for channel in channels]
@@ -142,8 +122,7 @@ async def test_connections_have_an_age(
     assert ended.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
-async def test_a_port_that_is_taken_stops_the_start() -> None:
-    """The error names it, also where two servers have reserved it at the same time."""
+async def test_a_port_that_is_taken_stops_the_start():
     settings = Settings(grpc_inference_port=0, grpc_management_port=0)
     first = servers(settings)
     with reserved(settings) as held:

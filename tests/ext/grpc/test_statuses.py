@@ -1,37 +1,15 @@
 """Errors as endings of calls."""
 
-from __future__ import annotations
-
 from urllib.parse import quote
 
 import grpc
 import pytest
 
+from modelserver import errors
 from modelserver.engine.pools.spec import no_worker
-from modelserver.errors import (
-    BadRequest,
-    Conflict,
-    DeadlineExceeded,
-    DownloadFailed,
-    HandlerError,
-    InternalError,
-    InvalidModel,
-    InvalidModelVersion,
-    MethodNotAllowed,
-    ModelFileExists,
-    ModelNotFound,
-    ModelServerError,
-    ModelVersionNotFound,
-    PayloadTooLarge,
-    ResponseTimeout,
-    ServiceUnavailable,
-    StartFailed,
-    WorkerDied,
-)
 from modelserver.ext.grpc.statuses import (
     RefusedRequest,
     StatusCode,
-    ToStatus,
     code_of_http,
     http_status,
     management_status,
@@ -63,24 +41,21 @@ _TABLE = {
 }
 
 
-def test_codes_are_those_of_grpc() -> None:
-    """Names and numbers are those that clients know."""
+def test_codes_are_those_of_grpc():
     assert {code.name: code.value for code in StatusCode} == {
         code.name: code.value[0] for code in grpc.StatusCode
     }
 
 
 @pytest.mark.parametrize(("status", "code"), _TABLE.items())
-def test_http_status_has_its_code(status: int, code: int) -> None:
+def test_http_status_has_its_code(status, code):
     """The table of reference 20."""
     assert code_of_http(status) == code
 
 
 @pytest.mark.parametrize("code", StatusCode)
-def test_code_counts_as_success_or_whose_fault(code: StatusCode) -> None:
-    """Each code counts as success, the client's fault or the server's."""
+def test_code_counts_as_success_or_whose_fault(code):
     like = http_status(code) // 100
-
     servers = {"UNKNOWN", "INTERNAL", "UNAVAILABLE", "UNIMPLEMENTED", "DEADLINE_EXCEEDED", "DATA_LOSS"}
     assert like == (2 if code is StatusCode.OK else 5 if code.name in servers else 4)
 
@@ -89,29 +64,29 @@ def test_code_counts_as_success_or_whose_fault(code: StatusCode) -> None:
     ("error", "text"),
     [
         (
-            ModelNotFound.named("m"),
+            errors.ModelNotFound.named("m"),
             "Model not found: m\norg.pytorch.serve.archive.model.ModelNotFoundException",
         ),
         (
-            ModelVersionNotFound.named("m", "2"),
+            errors.ModelVersionNotFound.named("m", "2"),
             (
                 "Model version: 2 does not exist for model: m\n"
                 "org.pytorch.serve.archive.model.ModelVersionNotFoundException"
             ),
         ),
-        (BadRequest("x"), "x\nBadRequestException.()"),
-        (ServiceUnavailable("full"), "full\nInternalServerException.()"),
+        (errors.BadRequest("x"), "x\nBadRequestException.()"),
+        (errors.ServiceUnavailable("full"), "full\nInternalServerException.()"),
     ],
 )
-def test_refused_prediction_is_internal(error: ModelServerError, text: str) -> None:
+def test_refused_prediction_is_internal(error, text):
     """Whatever the reason, it is INTERNAL, as a recording of TorchServe 0.12 has it."""
     assert torchserve_status(RefusedRequest(error)) == (StatusCode.INTERNAL, text)
     if error.status != 503:
         assert prediction_status(RefusedRequest(error)) == (StatusCode.INTERNAL, text)
 
 
-@pytest.mark.parametrize("error", [ServiceUnavailable("full"), IntakeFull(1), no_worker("m")])
-def test_refusals_that_clients_may_repeat(error: ModelServerError) -> None:
+@pytest.mark.parametrize("error", [errors.ServiceUnavailable("full"), IntakeFull(1), no_worker("m")])
+def test_refusals_that_clients_may_repeat(error):
     """What is 503 over REST is UNAVAILABLE in all services, the code on which clients of gRPC retry."""
     code, text = prediction_status(RefusedRequest(error))
 
@@ -123,16 +98,14 @@ def test_refusals_that_clients_may_repeat(error: ModelServerError) -> None:
 @pytest.mark.parametrize(
     ("error", "code"),
     [
-        (HandlerError("m", 503), StatusCode.UNAVAILABLE),
-        (WorkerDied(), StatusCode.INTERNAL),
-        (DeadlineExceeded("m"), StatusCode.DEADLINE_EXCEEDED),
-        (PayloadTooLarge("m"), StatusCode.RESOURCE_EXHAUSTED),
+        (errors.HandlerError("m", 503), StatusCode.UNAVAILABLE),
+        (errors.WorkerDied(), StatusCode.INTERNAL),
+        (errors.DeadlineExceeded("m"), StatusCode.DEADLINE_EXCEEDED),
+        (errors.PayloadTooLarge("m"), StatusCode.RESOURCE_EXHAUSTED),
     ],
 )
-def test_failed_prediction_has_the_code_of_its_status(error: ModelServerError, code: StatusCode) -> None:
-    """By the HTTP status, with the class on the second line."""
+def test_failed_prediction_has_the_code_of_its_status(error, code):
     result, text = prediction_status(error)
-
     assert result is code
     assert text == f"{error.message}\norg.pytorch.serve.http.{error.type}"
 
@@ -140,23 +113,22 @@ def test_failed_prediction_has_the_code_of_its_status(error: ModelServerError, c
 @pytest.mark.parametrize(
     ("error", "code"),
     [
-        (ModelNotFound("m"), StatusCode.NOT_FOUND),
-        (BadRequest("m"), StatusCode.INVALID_ARGUMENT),
-        (InvalidModel("m"), StatusCode.INVALID_ARGUMENT),
-        (DownloadFailed("m"), StatusCode.INVALID_ARGUMENT),
-        (StartFailed("m"), StatusCode.INTERNAL),
-        (StartFailed("m", 507), StatusCode.INTERNAL),
-        (InternalError("m"), StatusCode.INTERNAL),
-        (MethodNotAllowed(), StatusCode.PERMISSION_DENIED),
-        (Conflict("m"), StatusCode.UNKNOWN),
-        (ModelFileExists("m"), StatusCode.INTERNAL),
-        (InvalidModelVersion("m"), StatusCode.UNKNOWN),
+        (errors.ModelNotFound("m"), StatusCode.NOT_FOUND),
+        (errors.BadRequest("m"), StatusCode.INVALID_ARGUMENT),
+        (errors.InvalidModel("m"), StatusCode.INVALID_ARGUMENT),
+        (errors.DownloadFailed("m"), StatusCode.INVALID_ARGUMENT),
+        (errors.StartFailed("m"), StatusCode.INTERNAL),
+        (errors.StartFailed("m", 507), StatusCode.INTERNAL),
+        (errors.InternalError("m"), StatusCode.INTERNAL),
+        (errors.MethodNotAllowed(), StatusCode.PERMISSION_DENIED),
+        (errors.Conflict("m"), StatusCode.UNKNOWN),
+        (errors.ModelFileExists("m"), StatusCode.INTERNAL),
+        (errors.InvalidModelVersion("m"), StatusCode.UNKNOWN),
     ],
 )
-def test_management_error_has_its_code(error: ModelServerError, code: StatusCode) -> None:
+def test_management_error_has_its_code(error, code):
     """The table of reference 20; what TorchServe does not map is UNKNOWN, but has a text."""
     result, text = management_status(error)
-
     assert result is code
     assert text
 
@@ -164,23 +136,23 @@ def test_management_error_has_its_code(error: ModelServerError, code: StatusCode
 @pytest.mark.parametrize(
     ("error", "code", "text"),
     [
-        (ModelNotFound.named("m"), StatusCode.NOT_FOUND, "Model with name m does not exist."),
-        (BadRequest("b"), StatusCode.INVALID_ARGUMENT, "b"),
-        (ServiceUnavailable("s"), StatusCode.UNAVAILABLE, "s"),
-        (ResponseTimeout("t"), StatusCode.DEADLINE_EXCEEDED, "t"),
-        (HandlerError("h", 503, 500), StatusCode.INTERNAL, "h"),
-        (MethodNotAllowed(message="off"), StatusCode.PERMISSION_DENIED, "off"),
+        (errors.ModelNotFound.named("m"), StatusCode.NOT_FOUND, "Model with name m does not exist."),
+        (errors.BadRequest("b"), StatusCode.INVALID_ARGUMENT, "b"),
+        (errors.ServiceUnavailable("s"), StatusCode.UNAVAILABLE, "s"),
+        (errors.ResponseTimeout("t"), StatusCode.DEADLINE_EXCEEDED, "t"),
+        (errors.HandlerError("h", 503, 500), StatusCode.INTERNAL, "h"),
+        (errors.MethodNotAllowed(message="off"), StatusCode.PERMISSION_DENIED, "off"),
     ],
 )
-def test_open_inference_error_has_its_code(error: ModelServerError, code: StatusCode, text: str) -> None:
+def test_open_inference_error_has_its_code(error, code, text):
     """The code follows the status and the text that V2 has over REST."""
     assert open_inference_status(error) == (code, text)
 
 
 @pytest.mark.parametrize("tell", [prediction_status, management_status, open_inference_status])
-def test_long_message_is_cut_before_its_class(tell: ToStatus) -> None:
+def test_long_message_is_cut_before_its_class(tell):
     """A message is cut, but neither the request's id nor TorchServe's class after it."""
-    error = HandlerError("x" * 5000, 503)
+    error = errors.HandlerError("x" * 5000, 503)
     error.request_id = "mine"
     _, text = tell(error)
 
@@ -190,16 +162,12 @@ def test_long_message_is_cut_before_its_class(tell: ToStatus) -> None:
 
 
 @pytest.mark.parametrize("letter", ["x", "é", "語", "😀"])
-def test_long_message_fits_into_a_header(letter: str) -> None:
-    """A message fits into a header, in which gRPC writes bytes that are not ASCII with three."""
-    _, text = open_inference_status(HandlerError(letter * 9000, 503, 500))
-
+def test_long_message_fits_into_a_header(letter):
+    _, text = open_inference_status(errors.HandlerError(letter * 9000, 503, 500))
     assert 4000 < len(quote(text)) <= 4096
     assert set(text) == {letter}
 
 
-def test_long_refusal_is_cut() -> None:
-    """Messages of requests that no queue accepted are cut, too."""
-    _, text = torchserve_status(RefusedRequest(ServiceUnavailable("x" * 5000)))
-
+def test_long_refusal_is_cut():
+    _, text = torchserve_status(RefusedRequest(errors.ServiceUnavailable("x" * 5000)))
     assert text == "x" * 4096 + "\nInternalServerException.()"

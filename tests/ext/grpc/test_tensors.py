@@ -1,14 +1,13 @@
 """Requests and responses of ModelInfer: their tensors, and the rows that models get."""
 
-from __future__ import annotations
-
 import json
 import struct
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pytest
 
+from modelserver.engine.tensors.rest import InferRequest
 from modelserver.engine.tensors.tensor import OutputTensor
 from modelserver.engine.tensors.weight import LIGHT_BYTES, TooHeavy
 from modelserver.engine.wire.messages import BODY, TENSORS, SequenceHeaders
@@ -25,29 +24,22 @@ from modelserver.ext.grpc.tensors import (
 from modelserver.models.options.signature import Signature
 from modelserver.surface.inference.v2 import InputRules, ResponseParts
 
-if TYPE_CHECKING:
-    from modelserver.engine.tensors.rest import InferRequest
-
 
 def asking(**fields: Any) -> Any:
-    """A request as it arrives."""
     made = message("inference.ModelInferRequest")(**fields)
     return message("inference.ModelInferRequest").FromString(made.SerializeToString())
 
 
 def read(request: Any) -> InferRequest:
-    """Reads a request for a model that accepts anything."""
     return read_request(request, InputRules("m", Signature()))
 
 
 def answering(request: Any, identity: str = "id", **parameters: Any) -> ResponseParts:
-    """What a response to the request is made of."""
     return ResponseParts("m", "1", request, TENSORS, False, [], identity, parameters)
 
 
 @pytest.mark.parametrize("datatype", ["FP16", "BF16", "FP32"])
-def test_raw_request_gets_raw_answer(datatype: str) -> None:
-    """What comes raw is sent raw, without a change."""
+def test_raw_request_gets_raw_answer(datatype):
     raw = bytes(range(8))
     count = 8 // (4 if datatype == "FP32" else 2)
     tensor = {"name": "x", "datatype": datatype, "shape": [count]}
@@ -62,7 +54,7 @@ def test_raw_request_gets_raw_answer(datatype: str) -> None:
     assert (answer.model_name, answer.model_version, answer.id) == ("m", "1", "id")
 
 
-def test_one_raw_output_makes_all_raw() -> None:
+def test_one_raw_output_makes_all_raw():
     """An output without a typed form makes all of them raw, though the request was typed."""
     request = read(
         asking(inputs=[{"name": "x", "datatype": "FP32", "shape": [1], "contents": {"fp32_contents": [1]}}])
@@ -72,8 +64,7 @@ def test_one_raw_output_makes_all_raw() -> None:
     assert list(response(answering(request), outputs).raw_output_contents) == [b"aaaa", b"bb"]
 
 
-def test_parameters_are_read_by_kind() -> None:
-    """Each kind is read as what it is, of the request, its inputs and its outputs."""
+def test_parameters_are_read_by_kind():
     value = {
         "b": {"bool_param": True},
         "i": {"int64_param": -1},
@@ -88,13 +79,11 @@ def test_parameters_are_read_by_kind() -> None:
 
     assert request.parameters == {"b": True, "i": -1, "s": "t", "d": 0.5, "u": 1 << 63}
     assert request.inputs[0].parameters == {"p": 2}
-    assert request.outputs is not None
     assert request.outputs[0].parameters == {"q": True}
 
 
 @pytest.mark.parametrize("count", [0, 1, 31, 32, 5000])
-def test_floats_are_taken_as_they_lie(count: int) -> None:
-    """However long their field's length is; what else a newer client puts beside them is passed over."""
+def test_floats_are_taken_as_they_lie(count):
     values = [n / 4 for n in range(count)]
     contents = message("inference.InferTensorContents")(fp32_contents=values)
     unknown = contents.FromString(b"\xc2\x3e\x02hi" + contents.SerializeToString() + b"\xc2\x3e\x02hi")
@@ -105,7 +94,7 @@ def test_floats_are_taken_as_they_lie(count: int) -> None:
         assert bytes(made.data) == struct.pack(f"<{count}f", *values)
 
 
-def test_parameters_of_rest_are_left_out() -> None:
+def test_parameters_of_rest_are_left_out():
     """KServe's client says here too what is binary, with sizes: they must not keep requests apart (F22)."""
     sized = {"binary_data_size": {"int64_param": 4}, "p": {"int64_param": 2}}
     wish = {"name": "o", "parameters": {"binary_data": {"bool_param": True}}}
@@ -120,11 +109,10 @@ def test_parameters_of_rest_are_left_out() -> None:
     )
 
     assert (request.inputs[0].parameters, request.parameters) == ({"p": 2}, None)
-    assert request.outputs is not None
     assert request.outputs[0].parameters == {}
 
 
-def test_envelope_gets_json() -> None:
+def test_envelope_gets_json():
     """A model in an envelope gets the JSON that REST would have, and its answer becomes tensors."""
     tensor = {"name": "x", "datatype": "BYTES", "shape": [2], "contents": {"bytes_contents": [b"a", b"\xff"]}}
     request = read(asking(id="i", inputs=[tensor], outputs=[{"name": "o"}]))
@@ -138,9 +126,6 @@ def test_envelope_gets_json() -> None:
     answer = response(answering(request), [output])
     assert list(answer.outputs[0].contents.fp64_contents) == [1.0, 2.5]
 
-
-def test_objects_in_bytes_become_json() -> None:
-    """What an envelope puts into BYTES and is no text is its JSON."""
     body = b'{"outputs":[{"name":"o","datatype":"BYTES","shape":[2],"data":[{"a":1},[2]]}]}'
 
     assert bytes(outputs_of_json(body)[0].data) == b'\x07\0\0\0{"a":1}\x03\0\0\0[2]'
@@ -157,8 +142,7 @@ def test_objects_in_bytes_become_json() -> None:
         b'{"outputs":[{"name":"o","datatype":"INT8","shape":[1],"data":[300]}]}',
     ],
 )
-def test_answer_that_is_none_is_internal(body: bytes) -> None:
-    """The handler's fault is INTERNAL and says what it should have been."""
+def test_answer_that_is_none_is_internal(body):
     with pytest.raises(InternalError, match="does not follow the Open Inference Protocol"):
         outputs_of_json(body)
 
@@ -181,8 +165,7 @@ def make_request(rows: int = 2, **parameters: Any) -> Any:
     return request
 
 
-def test_rows_are_taken_apart() -> None:
-    """This is for a model that takes rows; the loop and a helper have the same result."""
+def test_rows_are_taken_apart():
     here, off_loop = (
         read_message(make_request(), TAKES),
         read_bytes(make_request().SerializeToString(), TAKES),
@@ -193,9 +176,6 @@ def test_rows_are_taken_apart() -> None:
         assert (read.request.id, read.kind) == ("own", TENSORS)
     assert off_loop.request.inputs == []
 
-
-def test_another_model_gets_the_whole_as_json() -> None:
-    """The JSON is that of the same request over REST."""
     read = read_message(make_request(), WHOLE)
 
     assert read.kind == BODY
@@ -204,8 +184,7 @@ def test_another_model_gets_the_whole_as_json() -> None:
     ]
 
 
-def test_sequence_parameters_become_headers() -> None:
-    """They do only if the model has sequences; the parameters are then removed."""
+def test_sequence_parameters_become_headers():
     data = {"sequence_id": 7, "sequence_start": True, "sequence_end": False}
 
     for splits in (True, False):
@@ -214,14 +193,11 @@ def test_sequence_parameters_become_headers() -> None:
         assert list(read.sequence) == [(b"seq-id", b"7"), (b"seq-start", b"true")]
     assert not read_message(make_request(**data), TAKES).sequence
 
-
-def test_wrong_sequence_parameter_is_refused() -> None:
-    """The error is the same as over REST."""
     with pytest.raises(BadRequest, match="parameter sequence_start is 1, true or false is needed"):
         read_message(make_request(sequence_id=7, sequence_start=1), SEQUENCES)
 
 
-def test_heavy_request_is_left_to_a_helper() -> None:
+def test_heavy_request_is_left_to_a_helper():
     """With ``light=True`` such a request raises TooHeavy, and the caller uses a helper."""
     request = make_request(0)
     request.inputs[0].shape[:] = [LIGHT_BYTES + 1, 1]
@@ -230,21 +206,16 @@ def test_heavy_request_is_left_to_a_helper() -> None:
     with pytest.raises(TooHeavy):
         read_message(request, WHOLE, light=True)
 
-
-def test_bytes_of_no_message_are_a_bad_request() -> None:
-    """It names the message that it should have been."""
     with pytest.raises(BadRequest, match=r"not of type inference\.ModelInferRequest"):
         read_bytes(b"\xff\xff", TAKES)
 
 
 def floats(*values: float, **changes: Any) -> dict[str, Any]:
-    """A typed input of one row of numbers."""
     usual = {"name": "x", "datatype": "FP32", "shape": [len(values)], "contents": {"fp32_contents": values}}
     return {**usual, **changes}
 
 
 def raw(datatype: str = "FP32", size: int = 2) -> dict[str, Any]:
-    """An input whose contents are raw."""
     return {"name": "x", "datatype": datatype, "shape": [size]}
 
 
@@ -298,9 +269,8 @@ def raw(datatype: str = "FP32", size: int = 2) -> dict[str, Any]:
         ),
     ],
 )
-def test_malformed_request_is_refused_by_name(fields: dict[str, Any], text: str) -> None:
+def test_malformed_request_is_refused_by_name(fields, text):
     """The message says which input or parameter is wrong (F9, F11)."""
     with pytest.raises(BadRequest) as refused:
         read_message(message("inference.ModelInferRequest")(model_name="m", **fields), TAKES)
-
     assert refused.value.message.startswith(text)

@@ -57,32 +57,26 @@ class Notes(Watcher):
 
 
 def begin(notes: Notes | None) -> WatchedRequest:
-    """A request of a service."""
     request = _Request(model_name="m", model_version="2")
     watch = None if notes is None else notes.watch
     return WatchedRequest(watch, "/service/Predictions", request, FakeCall(), prediction_status)
 
 
-def test_request_and_answer_reach_the_watcher() -> None:
-    """As REST's do: model, version and body, then status, body, content type and lines."""
+def test_request_and_answer_reach_the_watcher():
     notes = Notes()
     with begin(notes) as watched:
         watched.queued(REQUEST, ANY)
         answer = _Answer(prediction=b"ab")
         watched.answered(answer, REQUEST)
 
-    assert notes.events == [
-        ("queued", REQUEST),
-        ("replied", 200, answer.SerializeToString(), TYPE, LINES),
-    ]
+    assert notes.events == [("queued", REQUEST), ("replied", 200, answer.SerializeToString(), TYPE, LINES)]
     seen = notes.watched
     assert (seen.method, seen.target.text, seen.code) == (b"gRPC", "/service/Predictions", 0)
     assert (seen.target.route.model, seen.target.route.version) == ("m", "2")
     assert _Request.FromString(seen.body).model_name == "m"
 
 
-def test_parts_reach_the_watcher_and_can_be_joined() -> None:
-    """Each as a message; joined, they are one with the other fields of the last one."""
+def test_parts_reach_the_watcher_and_can_be_joined():
     notes = Notes()
     with begin(notes) as watched:
         for part in (b"a", b"b"):
@@ -104,10 +98,7 @@ def test_parts_reach_the_watcher_and_can_be_joined() -> None:
         (GeneratorExit(), None, ""),
     ],
 )
-def test_error_that_leaves_the_context_is_the_requests(
-    error: BaseException, code: StatusCode | None, text: str
-) -> None:
-    """It goes on, and the watcher learns what the client gets, or that it has left."""
+def test_error_that_leaves_the_context_is_the_requests(error, code, text):
     notes = Notes()
     with pytest.raises(type(error)), begin(notes):
         raise error
@@ -120,23 +111,24 @@ def test_error_that_leaves_the_context_is_the_requests(
         assert notes.watched.code == code
 
 
-def test_nothing_is_built_without_watchers() -> None:
-    """Without watchers, no copies of parts, responses and errors are made."""
+def test_what_is_not_watched_costs_nothing():
     watched = begin(None)
     watched.part(ANY)
     watched.answered(ANY, ANY)
     with pytest.raises(ServiceUnavailable), watched:
         raise ServiceUnavailable("later")
 
+    call = FakeCall()
 
-def test_whole_call_is_watched_once() -> None:
-    """It has the id of its first request, its own code, and the trace context that a watcher has set."""
+    assert WholeCall.of(lambda _: None, "/s/m", call) is None
+    assert call.on_queued is None
+
+
+def test_whole_call_is_watched_once():
     notes, call = Notes(), FakeCall((("traceparent", "old"),))
     whole = WholeCall.of(notes.watch, "/inference.GRPCInferenceService/ModelInfer", call)
-    assert whole is not None
     assert whole.request_id == ""
     notes.watched.replace_header(b"traceparent", b"new")
-    assert call.on_queued is not None
     for name in ("first", "second"):
         call.on_queued(SimpleNamespace(id=name), ANY)  # type: ignore[arg-type]
     assert whole.request_id == "first"
@@ -147,12 +139,4 @@ def test_whole_call_is_watched_once() -> None:
     assert notes.watched.headers == [(b"traceparent", b"new")]
     assert [event for event, *_ in notes.events] == ["queued", "queued", "replied"]
     assert (notes.watched.code, notes.watched.request_id) == (5, "first")
-    assert call.on_queued is None
-
-
-def test_call_that_is_not_watched_costs_nothing() -> None:
-    """The requests of such a call are not reported."""
-    call = FakeCall()
-
-    assert WholeCall.of(lambda _: None, "/s/m", call) is None
     assert call.on_queued is None

@@ -1,18 +1,14 @@
 """A collector for tests: an OTLP receiver over HTTP that decodes the published messages, or hangs."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 import time
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 PATIENCE = 20.0
 
@@ -65,11 +61,9 @@ class Collector:
         return self.of(trace_id)
 
     def of(self, trace_id: str) -> list[Received]:
-        """The spans of a trace so far."""
         return [span for span in list(self.spans) if span.trace_id == trace_id]
 
     def wait(self, happened: Callable[[], object], what: str) -> None:
-        """Waits until ``happened`` is true; fails the test if that takes too long."""
         deadline = time.monotonic() + PATIENCE
         while not happened():
             assert time.monotonic() < deadline, f"waited in vain: {what}; {self.spans[-20:]}"
@@ -95,7 +89,6 @@ def _value(value: Any) -> Any:
 
 @contextlib.contextmanager
 def collector() -> Iterator[Collector]:
-    """One on a port of its own."""
     made = Collector()
 
     class Handler(BaseHTTPRequestHandler):

@@ -1,17 +1,11 @@
 """Tracing whose spans stay here."""
 
-from __future__ import annotations
+from typing import Any
 
-from typing import TYPE_CHECKING, Any
-
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.sampling import ALWAYS_ON, ParentBased
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.sampling import ALWAYS_ON, ParentBased, Sampler
 
 from modelserver.ext.otel.spans import Tracing
-
-if TYPE_CHECKING:
-    from opentelemetry.sdk.trace import ReadableSpan
-    from opentelemetry.sdk.trace.sampling import Sampler
 
 
 class SpanStore:
@@ -32,7 +26,6 @@ class SpanStore:
         self.noted.append((request_id, trace_id))
 
     def named(self, name: str) -> ReadableSpan:
-        """The only span of this name."""
         (only,) = [span for span in self.spans if span.name == name]
         return only
 

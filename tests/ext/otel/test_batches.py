@@ -1,7 +1,5 @@
 """The spans of batches."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
@@ -31,17 +29,15 @@ def members(count: int) -> tuple[list[TracedRequest], list[Request], Any]:
 
 
 def batch_of(requests: list[Request], at: float = 11.0) -> Batch:
-    """A batch that a worker gets in second 11."""
     batch = Batch([Parcel(request, 0, 1) for request in requests], len(requests), "delay", id="b")
     batch.sent(None, at)
     return batch
 
 
-def test_times() -> None:
+def test_times():
     """The handler's time ends with the answer, and its phases follow each other from its begin."""
     (traced,), requests, store = members(1)
     batch = batch_of(requests)
-    assert batch.trace is not None
     batch.trace.answered(batch, Result(0, [Answer(1)], 2.0, (0.5, 1.0, 0.25), 3), 12.0, 15.0)
 
     start = traced.clock(0.0)
@@ -68,11 +64,9 @@ def test_times() -> None:
     assert store.named("handler").attributes["modelserver.batch.calls"] == 3
 
 
-def test_clocks_that_disagree_are_bounded() -> None:
-    """Seconds of another process that are more than there are here do not go beyond the batch."""
+def test_clocks_that_disagree_are_bounded():
     (traced,), requests, store = members(1)
     batch = batch_of(requests)
-    assert batch.trace is not None
     batch.trace.answered(batch, Result(0, [Answer(1)], 9.0, (5.0, 5.0, 0.0)), 12.0, 15.0)
 
     start, end = traced.clock(12.0), traced.clock(15.0)
@@ -81,12 +75,10 @@ def test_clocks_that_disagree_are_bounded() -> None:
     assert "postprocess" not in {span.name for span in store.spans}
 
 
-def test_requests_of_a_batch_share_its_span() -> None:
-    """The spans are in the first one's trace, with links to all; the others have links to the batch."""
+def test_requests_of_a_batch_share_its_span():
     traced, requests, store = members(3)
     plain = Request("p", [Row("p", 1)], [b"x"], 10.0)
     batch = batch_of([plain, *requests])
-    assert batch.trace is not None
     parent = batch.trace.parent
     batch.trace.answered(batch, Result(0, [Answer(1)] * 4, 1.0), 12.0, 15.0)
 
@@ -98,23 +90,17 @@ def test_requests_of_a_batch_share_its_span() -> None:
     assert [each.batches for each in traced] == [[], [span.context], [span.context]]
     assert [each.name for each in store.spans].count("queue") == 3
 
-
-def test_parcels_of_one_request_are_linked_once() -> None:
-    """Count once."""
     (traced,), (request,), store = members(1)
     batch = Batch([Parcel(request, 0, 1), Parcel(request, 0, 1)], 2, "size")
     batch.sent(None, 11.0)
-    assert batch.trace is not None
     batch.trace.answered(batch, Result(0, [Answer(1)] * 2, 1.0), 12.0, 15.0)
 
     assert [link.context for link in store.named("batch").links] == [traced.context]
 
 
-def test_failures_are_on_the_spans() -> None:
-    """Some of the answers, and all of them where the worker has died."""
+def test_failures_are_on_the_spans():
     _, requests, store = members(2)
     batch = batch_of(requests)
-    assert batch.trace is not None
     batch.trace.answered(batch, Result(0, [Answer(1), Answer(1, failed=True)], 1.0), 12.0, 15.0)
     assert store.named("handler").status.description == "1 of 2 instances failed."
     assert store.named("batch").status.is_ok
@@ -126,12 +112,10 @@ def test_failures_are_on_the_spans() -> None:
     assert [span.name for span in store.spans] == ["queue", "batch"]
 
 
-def test_a_batch_that_is_sent_again() -> None:
-    """The request waits until a handler has it; what was taken back leaves no span."""
+def test_a_batch_that_is_sent_again():
     (traced,), requests, store = members(1)
     batch_of(requests).returned()
     batch = batch_of(requests, at=20.0)
-    assert batch.trace is not None
     batch.trace.answered(batch, Result(0, [Answer(1)], 1.0), 21.0, 23.0)
 
     assert store.named("queue").end_time == traced.clock(21.0)

@@ -1,7 +1,5 @@
 """The server's metrics as OTLP has them."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from typing import Any
@@ -37,8 +35,7 @@ def encoded(metrics: ServerMetrics) -> dict[str, Any]:
     return {each.name: each for each in message.resource_metrics[0].scope_metrics[0].metrics}
 
 
-def test_each_kind_is_encoded() -> None:
-    """Counters are sums since the start, gauges numbers, histograms have the counts between their bounds."""
+def test_each_kind_is_encoded():
     metrics = encoded(server_metrics())
 
     total = metrics["own_total"].sum
@@ -56,9 +53,6 @@ def test_each_kind_is_encoded() -> None:
     assert "own_unused" not in metrics
     assert "Requests2XX" in metrics
 
-
-def test_what_is_set_when_metrics_are_read() -> None:
-    """It is up to date."""
     metrics = server_metrics()
     gauge = metrics.add(Gauge("late", "Set late.")).labels()
     metrics.on_render(lambda: gauge.set(7))
@@ -69,10 +63,7 @@ def test_what_is_set_when_metrics_are_read() -> None:
 @pytest.mark.parametrize(
     ("text", "seconds"), [(None, 60.0), ("", 60.0), ("500", 0.5), ("0", 0.1), ("soon", 60.0)]
 )
-def test_interval_is_read_in_milliseconds(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, text: str | None, seconds: float
-) -> None:
-    """The interval is in milliseconds, with a minimum; an invalid value is reported and ignored."""
+def test_interval_is_read_in_milliseconds(monkeypatch, caplog, text, seconds):
     monkeypatch.delenv("OTEL_METRIC_EXPORT_INTERVAL", raising=False)
     if text is not None:
         monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", text)
@@ -81,7 +72,7 @@ def test_interval_is_read_in_milliseconds(
     assert bool(caplog.records) is (text == "soon")
 
 
-async def test_metrics_are_sent(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+async def test_metrics_are_sent(monkeypatch, caplog):
     """Again and again, and a last time at the end; a failure does not end it."""
     caplog.set_level(logging.CRITICAL, "opentelemetry")
     with collector() as at:

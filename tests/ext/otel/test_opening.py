@@ -1,13 +1,10 @@
 """What is opened by setting and environment, and how it ends."""
 
-from __future__ import annotations
-
 import logging
 import subprocess
 import sys
 import time
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from tests.ext.otel.collector import collector, environment
@@ -26,7 +23,7 @@ def set_environment(monkeypatch: pytest.MonkeyPatch, **variables: str) -> None:
         monkeypatch.setenv(name, value)
 
 
-def test_off_imports_nothing() -> None:
+def test_off_imports_nothing():
     """Neither the server nor a worker imports OpenTelemetry unless it is on."""
     code = (
         "import sys, modelserver.run.server, modelserver.run.listeners, modelserver.ext.grpc.server, "
@@ -38,8 +35,7 @@ def test_off_imports_nothing() -> None:
     assert completed.stdout == "[]\n"
 
 
-async def test_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server does not start, and says what to install."""
+async def test_missing_extra_is_named(monkeypatch):
     monkeypatch.delitem(sys.modules, "modelserver.ext.otel.opening")
     monkeypatch.delitem(sys.modules, "modelserver.engine.otlp")
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
@@ -59,17 +55,13 @@ async def test_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"OTEL_SDK_DISABLED": "true"}, False),
     ],
 )
-def test_what_the_environment_turns_off(
-    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], is_on: bool
-) -> None:
-    """The variables that say so, each for its signal or for all."""
+def test_what_the_environment_turns_off(monkeypatch, variables, is_on):
     set_environment(monkeypatch, **variables)
-
     assert is_enabled("traces") is is_on
     assert (OpenTelemetry(Settings(otel="traces")).start(lambda *_: None) is not None) is is_on
 
 
-async def test_nothing_to_send() -> None:
+async def test_nothing_to_send():
     """Each signal is off unless it is turned on."""
     traces, metrics = OpenTelemetry(Settings(otel="traces")), OpenTelemetry(Settings(otel="metrics"))
     await traces.send_metrics(ServerMetrics())
@@ -80,16 +72,13 @@ async def test_nothing_to_send() -> None:
 
 
 @pytest.mark.slow  # waits until the collector is given up
-async def test_a_collector_that_hangs_at_the_end(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The end waits for it for two seconds, and what is in the queue is bounded by then."""
+async def test_a_collector_that_hangs_at_the_end(monkeypatch, caplog):
     caplog.set_level(logging.CRITICAL, "opentelemetry")
     with collector() as at:
         at.gate.clear()
         set_environment(monkeypatch, **environment(at, OTEL_BSP_MAX_QUEUE_SIZE="600"))
         opened = OpenTelemetry(Settings(otel="all"))
-        tracing: Any = opened.start(lambda *_: None)
+        tracing = opened.start(lambda *_: None)
         context = tracing.context(1)
         began = time.monotonic()
         for _ in range(5000):

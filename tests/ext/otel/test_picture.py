@@ -1,13 +1,11 @@
 """The picture of a trace in the documentation."""
 
-from __future__ import annotations
-
 import json
 
 from docs.trace_picture import RECORDED, picture, rows
 
 
-def test_the_picture_is_made_from_the_recorded_trace() -> None:
+def test_the_picture_is_made_from_the_recorded_trace():
     """``python -m docs.trace_picture > docs/pictures/trace.svg`` was run; each span has its row."""
     recorded = json.loads(RECORDED.read_text())
     spans = rows(recorded)

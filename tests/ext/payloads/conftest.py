@@ -1,18 +1,10 @@
 """What tests of this folder share."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import pytest
-from tests.ext.payloads.sinks import SinkServer, sink_server
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from tests.ext.payloads.sinks import sink_server
 
 
 @pytest.fixture
-def sink() -> Iterator[SinkServer]:
-    """A sink that takes everything."""
+def sink():
     with sink_server() as server:
         yield server

@@ -1,17 +1,12 @@
 """Sinks for tests: HTTP servers that keep what they are sent, or misbehave as told."""
 
-from __future__ import annotations
-
 import contextlib
+import ssl
 import threading
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import ssl
-    from collections.abc import Callable, Iterator
 
 PATIENCE = 20.0
 
@@ -53,7 +48,6 @@ class SinkServer:
 
 
 def wait_for(happened: Callable[[], object], what: str) -> None:
-    """Waits until ``happened`` is true; fails the test if that takes too long."""
     deadline = time.monotonic() + PATIENCE
     while not happened():
         assert time.monotonic() < deadline, f"waited in vain: {what}"
@@ -62,7 +56,6 @@ def wait_for(happened: Callable[[], object], what: str) -> None:
 
 @contextlib.contextmanager
 def sink_server(tls: ssl.SSLContext | None = None) -> Iterator[SinkServer]:
-    """A sink on a port of its own, over TLS if told so; its gate is open."""
     sink = SinkServer()
     sink.gate.set()
 

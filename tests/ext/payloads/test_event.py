@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import socket
 
@@ -8,7 +6,6 @@ from modelserver.models.settings.settings import Settings
 
 
 def event(**fields: object) -> Event:
-    """A request's event."""
     fields_of_all = {
         "kind": REQUEST,
         "id": "1",
@@ -19,7 +16,7 @@ def event(**fields: object) -> Event:
     return Event(**{**fields_of_all, **fields})  # type: ignore[arg-type]  # of the test's making
 
 
-def test_event_has_the_attributes() -> None:
+def test_event_has_the_attributes():
     """Each attribute of the agent is there, under its name (kserve reference 10.2)."""
     settings = Settings(
         payload_log_source="pod-1",
@@ -51,9 +48,6 @@ def test_event_has_the_attributes() -> None:
         "content-type": "application/json",
     }
 
-
-def test_what_is_not_set() -> None:
-    """Attributes without a value are left out, metadata is an empty object, the source is the host."""
     heads = Origin.of(Settings()).heads(event(content_type=""), 2.0)
 
     assert heads["ce-source"] == socket.gethostname()
@@ -63,17 +57,16 @@ def test_what_is_not_set() -> None:
     assert "content-type" not in heads
 
 
-def test_credentials_are_hidden() -> None:
-    """A value that authenticates somebody is not told, whatever the header is called."""
+def test_headers_hide_credentials_and_begin_no_others():
+    """A value that authenticates somebody is not told, whatever the header is called. What a client says
+    cannot begin another header, and has only characters that headers have.
+    """
     headers = [(b"x-forwarded", b"Bearer abc"), (b"x-forwarded", b" basic dTpw"), (b"x-forwarded", b"bearer")]
 
     heads = Origin("s", copied=frozenset({"x-forwarded"})).heads(event(headers=headers), 2.0)
 
     assert json.loads(heads["ce-metadata"]) == {"X-Forwarded": [HIDDEN, HIDDEN, "bearer"]}
 
-
-def test_heads_are_heads() -> None:
-    """What a client says cannot begin another header, and has only characters that headers have."""
     headers = [(b"x-a", b"\xe9\n%")]
     heads = Origin("s", copied=frozenset({"x-a"})).heads(
         event(headers=headers, content_type="text/plain\r\nce-id: 2", about={"modelname": "mö%"}), 2.0

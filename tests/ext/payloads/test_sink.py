@@ -1,16 +1,11 @@
-from __future__ import annotations
-
 import contextlib
 import socket
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 
 from modelserver.ext.payloads.sink import Sink, SinkConnection, SinkError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 
@@ -53,7 +48,6 @@ class Script:
 
 @contextlib.contextmanager
 def posting(script: Script, timeout: float = 2.0) -> Iterator[SinkConnection]:
-    """A connection to the script."""
     connection = SinkConnection(Sink(script.url, timeout))
     try:
         yield connection
@@ -62,7 +56,7 @@ def posting(script: Script, timeout: float = 2.0) -> Iterator[SinkConnection]:
         script.close()
 
 
-def test_what_is_sent() -> None:
+def test_what_is_sent():
     """One POST with the URL's path and query, its host, the heads and the length; the connection is kept."""
     script = Script(_OK, _OK)
     with posting(script) as connection:
@@ -90,8 +84,7 @@ def test_what_is_sent() -> None:
     ],
     ids=["202", "204", "chunks", "100", "close", "HTTP/1.0", "long"],
 )
-def test_answers_that_are_well(answer: bytes, closes: bool) -> None:
-    """Every form that HTTP has for a success is one, and the next event arrives as well."""
+def test_answers_that_are_well(answer, closes):
     script = Script(answer, answer, closes=closes)
     with posting(script) as connection:
         connection.post({}, b"1")
@@ -109,26 +102,23 @@ def test_answers_that_are_well(answer: bytes, closes: bool) -> None:
         (b"", "closed the connection without an answer"),
     ],
 )
-def test_answers_that_are_not(answer: bytes, reason: str) -> None:
-    """All else loses the event, and says why."""
+def test_answers_that_are_not(answer, reason):
     with posting(Script(answer, closes=True)) as connection, pytest.raises(SinkError, match=reason):
         connection.post({}, b"1")
 
 
-def test_timeout_covers_the_whole_exchange() -> None:
-    """A sink that answers bit by bit has the same time as one that does not answer."""
+def test_timeout_covers_the_whole_exchange():
     script = Script(b"HTTP/1.1 200 OK\r\n", b"the rest, which is never asked for")
     with posting(script, 0.1) as connection, pytest.raises(SinkError, match=r"no answer within 0\.1 s"):
         connection.post({}, b"1")
 
 
-def test_large_bodies_are_sent() -> None:
-    """A body of any size is sent as it is."""
+def test_large_bodies_are_sent():
     body = bytes(range(256)) * 4096
     with socket.create_server(("127.0.0.1", 0)) as server:
         received = bytearray()
 
-        def take() -> None:
+        def take():
             client, _ = server.accept()
             with client:
                 while not received.endswith(body):

@@ -1,9 +1,7 @@
 """The payload log's watcher, on requests of the test's own."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -11,16 +9,11 @@ from modelserver.ext.payloads.log import PayloadLimits
 from modelserver.ext.payloads.watcher import watch_with
 from modelserver.surface.inference.routes import Route
 
-if TYPE_CHECKING:
-    from modelserver.surface.watching import Watcher
-
 ANY: Any = None
 _HEADERS = [(b"content-type", b"text/plain"), (b"Ce-Id", b"7")]
 
 
 class Log:
-    """A log that keeps its events."""
-
     def __init__(self, mode: str = "all", body: int = 1000) -> None:
         self.requests, self.responses = mode != "response", mode != "request"
         self.limits = PayloadLimits(body=body)
@@ -41,8 +34,6 @@ class Log:
 
 
 class Inner:
-    """A request."""
-
     def __init__(self, path: str = "/predictions/m/1.0?key=1", route: Route | None = None) -> None:
         route = route or Route("m", "1.0")
         self.target = SimpleNamespace(path=path.partition("?")[0], text=path, route=route)
@@ -61,10 +52,8 @@ def served(act: Any, log: Log | None = None, inner: Inner | None = None) -> Log:
     return log
 
 
-def test_request_and_response_are_events_of_one_id() -> None:
-    """Both say model, version, path without its query; the response says its batch."""
-
-    def respond(_: Inner, watcher: Watcher) -> None:
+def test_request_and_response_are_events_of_one_id():
+    def respond(_, watcher):
         watcher.replied(200, b"answer", "text/html", b"x-a: b\r\nx-batch-id: b-1\r\nx-batch-size: 2\r\n")
 
     log = served(respond)
@@ -75,27 +64,30 @@ def test_request_and_response_are_events_of_one_id() -> None:
     assert [e.about for e in log.events] == [about, {**about, "batchid": "b-1"}]
 
 
-def test_inflated_body_is_logged() -> None:
-    """What the routes make of a body, before the request is queued."""
+def test_inflated_body_and_a_new_id_are_logged():
+    """A ``Ce-Id`` that is not an id gives way to a new one."""
 
-    def inflate(inner: Inner, watcher: Watcher) -> None:
+    def inflate(inner, watcher):
         inner.body = b"inflated"
         watcher.queued(ANY, ANY)
 
     assert served(inflate).lines == [("request", b"inflated", "text/plain")]
 
+    inner = Inner()
+    inner.headers = [(b"ce-id", b"bad id")]
+
+    log = served(lambda _, watcher: watcher.queued(ANY, ANY), inner=inner)
+    assert len(log.events[0].id) == 36
+
 
 @pytest.mark.parametrize("act", [lambda w: w.replied(400, b"", "", b""), lambda w: w.left()])
-def test_failures_log_the_request_alone(act: Any) -> None:
-    """An error reaches the client and not the log, also if its response had started."""
+def test_failures_log_the_request_alone(act):
     log = served(lambda _, watcher: act(watcher))
     assert [kind for kind, *_ in log.lines] == ["request"]
 
 
-def test_response_in_parts_is_one_event() -> None:
-    """If it is whole, and not too large."""
-
-    def respond(watcher: Watcher, *, complete: bool) -> None:
+def test_response_in_parts_is_one_event_unless_it_is_too_large():
+    def respond(watcher, *, complete):
         watcher.started(200, "text/plain", b"")
         watcher.part(b"a")
         watcher.part(b"b")
@@ -107,11 +99,8 @@ def test_response_in_parts_is_one_event() -> None:
     broken = served(lambda _, watcher: respond(watcher, complete=False))
     assert [kind for kind, *_ in broken.lines] == ["request"]
 
-
-def test_parts_above_the_limit_are_not_kept() -> None:
-    """The response is counted as too large; its parts use no memory meanwhile."""
     log = Log(body=10)
-    watcher: Any = watch_with(log)(Inner())  # type: ignore[arg-type]  # as much of it as is needed
+    watcher = watch_with(log)(Inner())  # type: ignore[arg-type]  # as much of it as is needed
     watcher.started(200, "text/plain", b"")
     for _ in range(3):
         watcher.part(bytes(6))
@@ -122,15 +111,6 @@ def test_parts_above_the_limit_are_not_kept() -> None:
     assert log.too_large_ones == 1
 
 
-def test_unusable_id_is_replaced() -> None:
-    """A ``Ce-Id`` that is not an id gives way to a new one."""
-    inner = Inner()
-    inner.headers = [(b"ce-id", b"bad id")]
-
-    log = served(lambda _, watcher: watcher.queued(ANY, ANY), inner=inner)
-    assert len(log.events[0].id) == 36
-
-
 @pytest.mark.parametrize(
     ("route", "headers", "kind"),
     [
@@ -139,10 +119,7 @@ def test_unusable_id_is_replaced() -> None:
         (Route("m"), [], "application/octet-stream"),
     ],
 )
-def test_request_without_a_type_has_its_protocols(
-    route: Route, headers: list[tuple[bytes, bytes]], kind: str
-) -> None:
-    """JSON, unless tensors are binary."""
+def test_request_without_a_type_has_its_protocols(route, headers, kind):
     inner = Inner(route=route)
     inner.content_type, inner.headers = "", headers
 
@@ -151,7 +128,7 @@ def test_request_without_a_type_has_its_protocols(
 
 
 @pytest.mark.parametrize("mode", ["request", "response"])
-def test_mode_chooses_events(mode: str) -> None:
+def test_mode_chooses_events(mode):
     """Requests or responses alone."""
     log = served(lambda _, watcher: watcher.replied(200, b"answer", "text/html", b""), Log(mode))
     assert [kind for kind, *_ in log.lines] == [mode]

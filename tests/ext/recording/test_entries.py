@@ -1,7 +1,5 @@
 """Entries and their frames."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 
@@ -18,15 +16,12 @@ from modelserver.ext.recording.entries import (
 )
 
 
-def test_entries_come_back(make_call) -> None:
+def test_entries_come_back(make_call):
     """All kinds survive their encoding."""
     entries = [Beginning(1.5, "1.0", ["m"], ["accept"], 0.5), make_call(), Lost(1, 2), Ended("over")]
 
     assert unpack(pack(entries)) == entries
 
-
-def test_batch_and_timing_are_read_from_lines(make_call) -> None:
-    """Batch, size and timing are read where they are there; an answer in parts has no handler time yet."""
     call = make_call()
     bare = make_call(lines=b"")
     parts = make_call(lines=b"x-batch-id: b\r\nx-batch-size: 1\r\nserver-timing: queue;dur=3.000")
@@ -35,9 +30,11 @@ def test_batch_and_timing_are_read_from_lines(make_call) -> None:
     assert (bare.batch, bare.batch_size, bare.timing) == ("", 0, (0.0, 0.0))
     assert parts.timing == (3.0, 0.0)
 
+    assert str(Lost()) == ""
+    assert str(Lost(large=2)) == "2 were too large"
 
-def test_frames_are_split_from_any_pieces() -> None:
-    """Wherever the stream is cut, the same frames come out."""
+
+def test_frames_are_split_from_any_pieces():
     stream = framed(b"one") + framed(b"") + framed(b"three" * 100)
     for size in (1, 3, 7, len(stream)):
         frames = Frames()
@@ -50,14 +47,7 @@ def test_frames_are_split_from_any_pieces() -> None:
         assert contents == [b"one", b"", b"three" * 100]
 
 
-def test_losses_are_written_in_words() -> None:
-    """Only actual losses are mentioned."""
-    assert str(Lost()) == ""
-    assert str(Lost(large=2)) == "2 were too large"
-
-
-def test_calls_are_counted_without_being_decoded(make_call) -> None:
-    """The other entries are; what is no entry is refused."""
+def test_calls_are_counted_without_being_decoded(make_call):
     content = pack([make_call(), Lost(2), make_call(), Ended("over")])
 
     assert unpack_others(content) == (2, [Lost(2), Ended("over")])

@@ -1,10 +1,8 @@
 """The file of a recording: written, cut anywhere, damaged, of another version."""
 
-from __future__ import annotations
-
 import errno
 import io
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 import zstandard
@@ -14,12 +12,8 @@ from modelserver.ext.recording import requests_of
 from modelserver.ext.recording.entries import Beginning, Ended, Lost, pack
 from modelserver.ext.recording.file import Writer, read
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 def written(path: Path, *frames) -> Path:
-    """A recording with these frames."""
     with path.open("wb", buffering=0) as output:
         writer = Writer(output)
         for entries in frames:
@@ -27,8 +21,7 @@ def written(path: Path, *frames) -> Path:
     return path
 
 
-def test_a_recording_comes_back(tmp_path, make_call) -> None:
-    """Calls are sorted by arrival, of the losses the last counts."""
+def test_a_recording_comes_back(tmp_path, make_call):
     began, ended = Beginning(5.0, "1.0", [], [], 1.0), Ended("interrupted")
     late, early = make_call(at=9, number=1), make_call(at=2, number=2)
     recording = read(written(tmp_path / "a.msr", [began], [late, Lost(1)], [early, Lost(1, 1), ended]))
@@ -41,9 +34,6 @@ def test_a_recording_comes_back(tmp_path, make_call) -> None:
     )
     assert recording.fault == ""
 
-
-def test_other_commands_read_requests(tmp_path, make_call) -> None:
-    """Other commands get time in seconds, method, path, headers as text, and body."""
     path = written(tmp_path / "a.msr", [make_call(at=1_500_000_000)])
 
     assert list(requests_of(path)) == [
@@ -51,10 +41,7 @@ def test_other_commands_read_requests(tmp_path, make_call) -> None:
     ]
 
 
-def test_a_file_cut_anywhere_is_read_to_its_last_whole_frame(tmp_path, make_call) -> None:
-    """At any length, all calls before the cut are read, and the cut is reported unless it is between
-    frames.
-    """
+def test_a_file_cut_anywhere_is_read_to_its_last_whole_frame(tmp_path, make_call):
     parts = [written(tmp_path / f"{n}.msr", *([make_call(number=i)] for i in range(n))) for n in range(4)]
     ends = [path.stat().st_size for path in parts]
     whole = parts[-1].read_bytes()
@@ -76,8 +63,7 @@ def test_a_file_cut_anywhere_is_read_to_its_last_whole_frame(tmp_path, make_call
         (b"MSRECORD\x02\0\0\0", "version 2 of the format, 1 is supported"),
     ],
 )
-def test_other_files_and_versions_are_refused(tmp_path, content, message) -> None:
-    """Other files and versions are refused with what they are; so is a file that is not there."""
+def test_other_files_and_versions_are_refused(tmp_path, content, message):
     path = tmp_path / "b.msr"
     path.write_bytes(content)
     with pytest.raises(ConfigError, match=message):
@@ -86,7 +72,7 @@ def test_other_files_and_versions_are_refused(tmp_path, content, message) -> Non
         read(tmp_path / "none.msr")
 
 
-def test_damage_ends_the_recording_before_it(tmp_path, make_call) -> None:
+def test_damage_ends_the_recording_before_it(tmp_path, make_call):
     """A changed byte ends the recording at the frame before it. A frame that would fill the memory
     is not unpacked, and one that is not a list of entries is reported.
     """
@@ -123,8 +109,7 @@ class Full(io.BytesIO):
         return count
 
 
-def test_a_full_disk_leaves_whole_frames(tmp_path, make_call) -> None:
-    """The frame that did not fit is taken back."""
+def test_a_full_disk_leaves_whole_frames(tmp_path, make_call):
     frame = pack([make_call()])
     whole = written(tmp_path / "whole.msr", [make_call()])
     disk = Full(whole.stat().st_size + 20)

@@ -1,7 +1,5 @@
 """The server's side of a recording, on exchanges of the test's own."""
 
-from __future__ import annotations
-
 import asyncio
 from types import SimpleNamespace
 from typing import Any
@@ -22,15 +20,12 @@ EXTRA = TIMING_LINES + b"\r\nset-cookie: secret\r\n"
 
 
 def inner(model: str = "m", body: bytes = b"question") -> Any:
-    """A request for the model."""
     path = f"/predictions/{model}"
     target = Target(path, b"", path, Route(model, None))
     return SimpleNamespace(target=target, method=b"POST", headers=HEADERS, body=body, watcher=None)
 
 
 def taken(recording: Any) -> Any:
-    """All frames until the recording ends, as entries."""
-
     async def take() -> list[Any]:
         frames = Frames()
         return [
@@ -52,8 +47,11 @@ class Routes:
         self._serve(exchange)
 
 
-def test_without_a_recording_nothing_is_watched() -> None:
-    """A request for a model that is not recorded is not watched either."""
+def answering(recorder: Recorder, answer: bytes = b"a") -> Routes:
+    return Routes(recorder, lambda exchange: exchange.watcher.replied(200, answer, "", b""))
+
+
+def test_without_a_recording_nothing_is_watched():
     recorder = Recorder()
     before = recorder.watch(inner())
     recorder.start(RecordingOptions(models=frozenset({"other"})))
@@ -61,14 +59,11 @@ def test_without_a_recording_nothing_is_watched() -> None:
     assert (before, recorder.watch(inner())) == (None, None)
 
 
-async def test_an_answer_is_recorded() -> None:
-    """The entry has the chosen headers, the bodies as sent, and the response's lines about batch and
-    timing.
-    """
+async def test_an_answer_is_recorded():
     ticks = iter([0, 1000, 5000])
     recorder = Recorder(lambda: next(ticks))
 
-    def serve(exchange: Any) -> None:
+    def serve(exchange):
         exchange.body = b"inflated"
         exchange.watcher.queued(None, None)
         exchange.watcher.replied(200, b"answer", "text/plain", EXTRA)
@@ -88,10 +83,9 @@ async def test_an_answer_is_recorded() -> None:
     assert ended == Ended("the limit of 1 was reached")
 
 
-async def test_request_without_a_model_in_its_path_is_recorded() -> None:
-    """The entry names the model that it was queued for, and none if it was refused before."""
+async def test_request_without_a_model_in_its_path_is_recorded():
     recorder = Recorder()
-    exchanges: list[Any] = []
+    exchanges = []
     recording = recorder.start(RecordingOptions(requests=2))
     hot = Routes(recorder, exchanges.append)
     for _ in range(2):
@@ -104,13 +98,10 @@ async def test_request_without_a_model_in_its_path_is_recorded() -> None:
     assert [call.model for call in calls] == ["only", None]
 
 
-async def test_streams_failures_and_clients_that_leave_are_recorded() -> None:
-    """Parts are joined; a stream that broke off, and a client that left, are recorded as such; each
-    counts once.
-    """
+async def test_streams_failures_and_clients_that_leave_are_recorded():
     recorder = Recorder()
     recording = recorder.start(RecordingOptions(requests=5))
-    exchanges: list[Any] = []
+    exchanges = []
     hot = Routes(recorder, exchanges.append)
     for _ in range(5):
         hot.serve(inner())
@@ -133,12 +124,11 @@ async def test_streams_failures_and_clients_that_leave_are_recorded() -> None:
     assert calls[4].lines == b"x-batch-id: b\r\nx-batch-size: 2"
 
 
-async def test_headers_and_queries_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Headers count toward the limit: they may be most of a request."""
+async def test_headers_and_queries_count(monkeypatch):
     monkeypatch.setattr(module, "MOST_BYTES", 10_000)
     recorder = Recorder()
     recording = recorder.start(RecordingOptions())
-    hot = Routes(recorder, lambda exchange: exchange.watcher.replied(200, b"a", "", b""))
+    hot = answering(recorder)
     for _ in range(20):
         request = inner()
         request.headers = [(b"content-type", b"x" * 1000)]
@@ -150,17 +140,16 @@ async def test_headers_and_queries_count(monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(calls) < 11
 
 
-async def test_memory_is_bounded_while_the_client_does_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Calls that do not fit are counted, and so are bodies that are too large."""
+async def test_memory_is_bounded_while_the_client_does_not_read(monkeypatch):
     monkeypatch.setattr(module, "MOST_CALLS", 2)
     monkeypatch.setattr(module, "LARGEST", 100)
     recorder = Recorder()
     recording = recorder.start(RecordingOptions())
-    hot = Routes(recorder, lambda exchange: exchange.watcher.replied(200, b"a", "", b""))
+    hot = answering(recorder)
     for _ in range(5):
         hot.serve(inner())
     hot.serve(inner(body=b"x" * 200))
-    endless: list[Any] = []
+    endless = []
     Routes(recorder, endless.append).serve(inner())
     endless[0].watcher.started(200, "", b"")
     for _ in range(5):
@@ -174,7 +163,7 @@ async def test_memory_is_bounded_while_the_client_does_not_read(monkeypatch: pyt
     assert ended == Ended("the server stopped")
 
 
-async def test_held_parts_count(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_held_parts_count(monkeypatch):
     """Parts count toward the limit until their response ends or is too large; responses beyond it are
     lost.
     """
@@ -182,7 +171,7 @@ async def test_held_parts_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LARGEST", 800)
     recorder = Recorder()
     recording = recorder.start(RecordingOptions())
-    exchanges: list[Any] = []
+    exchanges = []
     hot = Routes(recorder, exchanges.append)
     for _ in range(6):
         hot.serve(inner(body=b""))
@@ -209,11 +198,10 @@ async def test_held_parts_count(monkeypatch: pytest.MonkeyPatch) -> None:
     assert recording._bytes == 0
 
 
-async def test_parts_are_dropped_after_the_recording() -> None:
-    """A response that outlasts the recording's client is dropped with its next part."""
+async def test_parts_are_dropped_after_the_recording():
     recorder = Recorder()
     recording = recorder.start(RecordingOptions())
-    exchanges: list[Any] = []
+    exchanges = []
     Routes(recorder, exchanges.append).serve(inner())
     watcher = exchanges[0].watcher
     watcher.started(200, "", b"")
@@ -226,12 +214,12 @@ async def test_parts_are_dropped_after_the_recording() -> None:
     assert recording._pending == 0
 
 
-async def test_many_requests_are_encoded_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_many_requests_are_encoded_in_pieces(monkeypatch):
     """No frame is much larger than a piece, so that the event loop is not held up; none is lost."""
     monkeypatch.setattr(module, "_PIECE", 1000)
     recorder = Recorder()
     recording = recorder.start(RecordingOptions(requests=20))
-    hot = Routes(recorder, lambda exchange: exchange.watcher.replied(200, b"a" * 300, "", b""))
+    hot = answering(recorder, b"a" * 300)
     for _ in range(20):
         hot.serve(inner())
     frames = [unpack(content) async for data in recording.frames() for content in Frames().feed(data)]
@@ -240,11 +228,10 @@ async def test_many_requests_are_encoded_in_pieces(monkeypatch: pytest.MonkeyPat
     assert sum(isinstance(e, Call) for entries in frames for e in entries) == 20
 
 
-async def test_a_recording_ends_in_time() -> None:
-    """After its seconds it waits for the responses to the requests that it has begun to record."""
+async def test_a_recording_ends_in_time():
     recorder = Recorder()
     recording = recorder.start(RecordingOptions(seconds=0.01))
-    exchanges: list[Any] = []
+    exchanges = []
     Routes(recorder, exchanges.append).serve(inner())
     taking = asyncio.create_task(taken(recording))
     await asyncio.sleep(0.15)
@@ -256,8 +243,7 @@ async def test_a_recording_ends_in_time() -> None:
     assert ended == Ended("0.01 seconds are over")
 
 
-def test_only_one_client_records() -> None:
-    """Another client gets a conflict until the recording is closed."""
+def test_one_client_records_a_share():
     recorder = Recorder()
     recording = recorder.start(RecordingOptions())
     with pytest.raises(Conflict):
@@ -266,9 +252,6 @@ def test_only_one_client_records() -> None:
 
     assert recorder.start(RecordingOptions()) is recorder.now
 
-
-def test_a_sample_is_a_share() -> None:
-    """About that share of requests is recorded."""
     recording = Recorder().start(RecordingOptions(sample=0.2))
 
     assert 100 < sum(recording.accepts("m") for _ in range(1000)) < 300
@@ -279,18 +262,16 @@ def test_a_sample_is_a_share() -> None:
     [{"sample": 0}, {"sample": float("nan")}, {"seconds": -1}, {"requests": 0}, {"headers": ("cookie",)},
      {"headers": ("x-api-key",)}, {"headers": ("a b",)}],
 )  # fmt: skip
-def test_wrong_options_are_refused(wrong) -> None:
-    """Values out of bounds and headers with credentials are refused."""
+def test_wrong_options_are_refused(wrong):
     with pytest.raises(BadRequest):
         RecordingOptions(**wrong)
 
 
-async def test_a_recording_counts_as_outgoing() -> None:
-    """Bytes that wait for its client count, at most a quarter of all; none do after its end."""
+async def test_a_recording_counts_as_outgoing():
     outgoing = Outgoing(4000)
     recorder = Recorder(outgoing=outgoing)
     recording = recorder.start(RecordingOptions())
-    hot = Routes(recorder, lambda exchange: exchange.watcher.replied(200, b"a" * 300, "", b""))
+    hot = answering(recorder, b"a" * 300)
     for _ in range(5):
         hot.serve(inner())
     assert 600 < outgoing.held <= 1000

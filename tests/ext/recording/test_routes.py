@@ -1,9 +1,6 @@
 """The route that is recorded through."""
 
-from __future__ import annotations
-
 import asyncio
-from typing import Any
 from unittest.mock import Mock
 
 import httpx
@@ -17,27 +14,25 @@ from modelserver.surface.api.application import Application
 
 
 @pytest.fixture
-def recorder() -> Recorder:
-    """The recorder of the application."""
+def recorder():
     return Recorder()
 
 
 @pytest.fixture
-def client(recorder: Recorder) -> httpx.AsyncClient:
+def client(recorder):
     """An application with the route, one model, ``m``, and one workflow, ``w``."""
 
-    def get(name: str) -> None:
+    def get(name):
         if name != "m":
             raise ModelNotFound(name)
 
-    registry: Any = Mock(get=get, workflows={"w": None})
+    registry = Mock(get=get, workflows={"w": None})
     app = Application()
     add_recording(app, registry, recorder)
     return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1")
 
 
-async def test_a_recording_is_streamed(client, recorder) -> None:
-    """The first frame has the options; after the last one nobody records."""
+async def test_a_recording_is_streamed_until_it_is_ended(client, recorder):
     answer = await client.post("/recording?model=m&model=w&header=X-Mark&sample=0.5&seconds=0.01")
     began, ended = (entry for content in Frames().feed(answer.content) for entry in unpack(content))
 
@@ -46,9 +41,6 @@ async def test_a_recording_is_streamed(client, recorder) -> None:
     assert ended.reason == "0.01 seconds are over"
     assert recorder.now is None
 
-
-async def test_a_recording_is_ended(client, recorder) -> None:
-    """Its client gets the end; without a recording there is nothing to end."""
     with pytest.raises(ResourceNotFound):
         await client.delete("/recording")
     recording = asyncio.create_task(client.post("/recording"))
@@ -60,16 +52,15 @@ async def test_a_recording_is_ended(client, recorder) -> None:
     assert last.reason == "interrupted"
 
 
-@pytest.mark.parametrize("query", ["sample=x", "sample=2", "header=cookie", "requests=0"])
-async def test_wrong_parameter_is_refused(client, recorder, query) -> None:
-    """The route answers 400 before anything is recorded."""
-    with pytest.raises(BadRequest):
+@pytest.mark.parametrize(
+    ("query", "error"),
+    [
+        *((query, BadRequest) for query in ("sample=x", "sample=2", "header=cookie", "requests=0")),
+        ("model=other", ModelNotFound),
+    ],
+)
+async def test_wrong_parameter_is_refused(client, recorder, query, error):
+    """The route answers before anything is recorded, and does not wait for the model."""
+    with pytest.raises(error):
         await client.post(f"/recording?{query}")
-
     assert recorder.now is None
-
-
-async def test_unknown_model_is_refused(client) -> None:
-    """The route answers 404; it does not wait for the model."""
-    with pytest.raises(ModelNotFound):
-        await client.post("/recording?model=other")

@@ -1,7 +1,5 @@
 """Versions whose workers are ready, and whose pools answer, when the test says so."""
 
-from __future__ import annotations
-
 from collections import deque
 from types import SimpleNamespace
 from typing import Any
@@ -38,7 +36,6 @@ class Pool:
             worker.state = WorkerState.FAILED
 
     def answer(self, *contents: bytes, status: int = 200) -> None:
-        """Answers the oldest request; one content is for all of its rows."""
         request = self.submitted.popleft()
         every = list(contents) if len(contents) > 1 else list(contents) * len(request.rows)
         answers = [Answer(len(each), status, failed=status != 200) for each in every]
@@ -46,8 +43,6 @@ class Pool:
 
 
 class Version:
-    """A version."""
-
     def __init__(self, version: str, pool: Pool | None = None) -> None:
         self.name, self.version = "m", version
         self.pool: Any = pool or Pool()
@@ -55,15 +50,11 @@ class Version:
         self.sequence_headers: Any = None
 
 
-def request(
-    body: bytes = b"x", rows: int = 1, *, now: float = 0.0, key: object = None, kind: int = 0
-) -> Request:
-    """A client's request."""
+def request(body=b"x", rows=1, *, now=0.0, key=None, kind=0):
     return Request("r", [Row("r", len(body), kind)] * rows, [body] * rows, now, key=key)
 
 
 def answered(content: bytes = b"1", status: int = 200, **more: Any) -> Request:
-    """One that has its answer."""
     made = request(**more)
     answer = Answer(len(content), status, failed=status != 200)
     made.deliver(0, [(answer, content)] * len(made.rows))

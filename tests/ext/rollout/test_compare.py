@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import runpy
 from pathlib import Path
@@ -38,7 +36,7 @@ def tensor(*numbers: float, datatype: str = "FP32", name: str = "y") -> bytes:
         (["x" * 100], [{"a": 1}], f'"{"x" * 58}… and {{"a": 1}} at [0]'),
     ],
 )
-def test_numbers_may_differ_a_little(primary: Any, shadow: Any, expected: str) -> None:
+def test_numbers_may_differ_a_little(primary, shadow, expected):
     """Everything else must be the same; the reason names the first place."""
     assert difference_in_json(primary, shadow) == expected
 
@@ -54,8 +52,7 @@ def test_numbers_may_differ_a_little(primary: Any, shadow: Any, expected: str) -
         (3, 4, "the most probable is 3 and 4"),
     ],
 )
-def test_only_the_most_probable_class_counts(primary: Any, shadow: Any, expected: str) -> None:
-    """Of a mapping from classes to numbers, a list of numbers, or a list of such."""
+def test_only_the_most_probable_class_counts(primary, shadow, expected):
     assert difference_in_json(primary, shadow, "top1") == expected
 
 
@@ -68,13 +65,11 @@ def test_only_the_most_probable_class_counts(primary: Any, shadow: Any, expected
         (b"cat", b"cat", ""),
     ],
 )
-def test_other_bodies_agree_byte_by_byte(primary: bytes, shadow: bytes, expected: str, mode: Any) -> None:
-    """What is not JSON agrees if all bytes do."""
+def test_other_bodies_agree_byte_by_byte(primary, shadow, expected, mode):
     assert difference(Pair(primary, shadow), mode, 0.1) == expected
 
 
-def test_exact_mode_compares_bytes() -> None:
-    """Byte by byte."""
+def test_exact_mode_compares_bytes():
     assert difference_in_json([1], [1], "exact") == ""
     assert difference_in_json([1], [1.0], "exact") == "bodies of 3 and 5 bytes differ"
 
@@ -92,15 +87,13 @@ def test_exact_mode_compares_bytes() -> None:
         (tensor(1, 2), b"", "numeric", "tensors that cannot be read: "),
     ],
 )
-def test_tensors_are_compared_like_json(primary: bytes, shadow: bytes, mode: Any, expected: str) -> None:
-    """They have the same names, datatypes and shapes, and numbers as in JSON."""
+def test_tensors_are_compared_like_json(primary, shadow, mode, expected):
     result = difference(Pair(primary, shadow, tensors=True), mode, 0.01)
-
     assert result.startswith(expected)
     assert bool(result) == bool(expected)
 
 
-def test_versions_of_the_example_agree_on_the_class() -> None:
+def test_versions_of_the_example_agree_on_the_class():
     """They agree on the class, and on no number, as docs/rollouts.md says."""
     path = Path(__file__).parents[3] / "examples" / "rollouts" / "moods.py"
     moods = runpy.run_path(str(path))["Moods"]

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -35,10 +33,8 @@ GOALS = st.builds(
         (Evidence(1000, 0, None, None, 0), "on", "kept", "1000 answers within the bounds (failed 0 of 1000)"),
     ],
 )  # fmt: skip
-def test_verdict_follows_the_evidence(seen: Evidence, action: str, cause: str, reason: str) -> None:
-    """Up after enough answers within the bounds, back as soon as they cannot be kept."""
+def test_verdict_follows_the_evidence(seen, action, cause, reason):
     verdict = judge(ALL, seen)
-
     assert (verdict.action, verdict.cause) == (action, cause)
     assert verdict.reason.startswith(reason)
 
@@ -57,8 +53,7 @@ def evidence(draw: Any) -> Evidence:
 
 
 @given(GOALS, evidence())
-def test_nothing_goes_up_that_breaks_a_bound(goal: Promotion, seen: Evidence) -> None:
-    """A weight does not rise before there are enough answers, either."""
+def test_nothing_goes_up_that_breaks_a_bound(goal, seen):
     if judge(goal, seen).action == "on":
         assert seen.answers >= goal.after
         assert goal.errors is None or seen.failed <= goal.errors * seen.answers
@@ -71,7 +66,7 @@ def test_nothing_goes_up_that_breaks_a_bound(goal: Promotion, seen: Evidence) ->
 
 
 @given(GOALS, st.lists(st.booleans(), max_size=300))
-def test_it_goes_back_early_only_if_the_bound_cannot_be_kept(goal: Promotion, failures: list[bool]) -> None:
+def test_it_goes_back_early_only_if_the_bound_cannot_be_kept(goal, failures):
     """It does so whatever the next answers are: good ones alone would not have been enough."""
     failed = 0
     for number, failure in enumerate(failures, 1):
@@ -83,8 +78,6 @@ def test_it_goes_back_early_only_if_the_bound_cannot_be_kept(goal: Promotion, fa
 
 
 @given(st.floats(0, 100))
-def test_steps_go_up_to_the_last(weight: float) -> None:
-    """Each is above the weight, and after the last there is none."""
+def test_steps_go_up_to_the_last(weight):
     step = next_step(ALL, weight)
-
     assert step is None if weight == 100 else step is not None and step > weight

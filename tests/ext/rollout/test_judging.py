@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 
@@ -34,7 +32,7 @@ class Helpers:
 
 
 @pytest.fixture
-async def judge(monkeypatch: pytest.MonkeyPatch) -> Judge:
+async def judge(monkeypatch):
     monkeypatch.setattr(judging, "Helpers", Helpers)
     return Judge()
 
@@ -50,16 +48,11 @@ async def reasons_of(judge: Judge, *cases: list[Pair], how: Shadowing = HOW) -> 
     return results
 
 
-async def test_each_case_gets_its_reason(judge: Judge) -> None:
-    """The first of its pairs, and all cases that wait are one call."""
+async def test_each_case_gets_its_reason_unless_the_helper_fails(judge):
     same, other = Pair(b"1", b"1.0"), Pair(b"1", b"2")
-
     assert await reasons_of(judge, [same], [same, other], [same, same]) == ["", "1 and 2 at the top", ""]
     assert judge._helpers.calls == [5]  # type: ignore[union-attr]
 
-
-async def test_a_helper_that_fails_has_compared_nothing(judge: Judge) -> None:
-    """Later cases are compared again."""
     await reasons_of(judge, [])
     judge._helpers.failure = InternalError("no memory")  # type: ignore[union-attr]
     assert await reasons_of(judge, [Pair(b"1", b"2")], [Pair(b"1", b"1.0")]) == [None, None]
@@ -68,8 +61,7 @@ async def test_a_helper_that_fails_has_compared_nothing(judge: Judge) -> None:
     assert await reasons_of(judge, [Pair(b"1", b"1.0")]) == [""]
 
 
-async def test_only_so_much_waits(judge: Judge) -> None:
-    """The rest is not compared, at once; there is room again afterwards."""
+async def test_only_so_much_waits(judge):
     large = Pair(bytes(judging.MOST_BYTES // 2), b"")
 
     assert await reasons_of(judge, [large], [large], [large]) == [
@@ -78,9 +70,6 @@ async def test_only_so_much_waits(judge: Judge) -> None:
     ]
     assert await reasons_of(judge, [large]) == ["bodies differ, and are no JSON that can be read"]
 
-
-async def test_only_so_many_wait(judge: Judge) -> None:
-    """Small answers, too, for there is more to each than its bytes."""
     cases = [[Pair(b"1", b"1.0")]] * (judging.MOST_WAITING + 1)
     result = await reasons_of(judge, *cases)
 
@@ -88,9 +77,8 @@ async def test_only_so_many_wait(judge: Judge) -> None:
     assert result.count("") == judging.MOST_WAITING
 
 
-async def test_each_way_of_comparing_has_calls_of_its_own(judge: Judge) -> None:
-    """So do cases that do not fit into one call."""
-    results: list[str | None] = []
+async def test_each_way_of_comparing_has_calls_of_its_own(judge):
+    results = []
     for _ in range(judging.TOGETHER + 1):
         judge.compare([Pair(b"1", b"1.1")], HOW, results.append)
     judge.compare([Pair(b"1", b"1.1")], Shadowing(5, tolerance=0.5), results.append)

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,7 +6,7 @@ from modelserver.ext.rollout.latencies import Latencies, milliseconds
 
 
 @given(st.lists(st.floats(1e-5, 1000), min_size=1), st.floats(0.01, 1))
-def test_percentile_is_within_one_interval(values: list[float], share: float) -> None:
+def test_percentile_is_within_one_interval(values, share):
     """Within one interval, 4.4 %, of the exact one."""
     latencies = Latencies()
     for value in values:
@@ -19,8 +17,7 @@ def test_percentile_is_within_one_interval(values: list[float], share: float) ->
 
 
 @given(st.lists(st.floats(1e-5, 1000)), st.floats(1e-5, 1000))
-def test_only_longer_latencies_are_above(values: list[float], bound: float) -> None:
-    """A latency counts only if it certainly was longer."""
+def test_only_longer_latencies_are_above(values, bound):
     latencies = Latencies()
     for value in values:
         latencies.add(value)
@@ -29,8 +26,7 @@ def test_only_longer_latencies_are_above(values: list[float], bound: float) -> N
     assert latencies.above(bound) <= sum(value >= bound * 0.999 for value in values)
 
 
-def test_extreme_latencies_are_counted() -> None:
-    """No time and very long times are counted too, and without any there is no percentile."""
+def test_extreme_latencies_are_counted():
     latencies = Latencies()
     assert latencies.percentile(0.5) is None
 
@@ -40,7 +36,4 @@ def test_extreme_latencies_are_counted() -> None:
     assert latencies.total == 2
     assert latencies.above(60) == 1
 
-
-def test_milliseconds_have_three_digits() -> None:
-    """They have three digits after the point."""
     assert (milliseconds(0.0123456), milliseconds(None)) == (12.346, None)

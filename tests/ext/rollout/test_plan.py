@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -35,23 +33,16 @@ def plan(**parts: Any) -> Plan:
         ({"promote": {"after": 5, **BOUND}}, Plan(promote=Promotion(5, errors=0.1))),
     ],
 )
-def test_numbers_alone_are_weights(document: Any, expected: Plan) -> None:
-    """Numbers alone are weights."""
+def test_numbers_alone_are_weights(document, expected):
     assert patched(Plan(), document) == expected
 
 
-def test_parts_that_are_not_given_stay() -> None:
-    """Each part is changed by itself, and null removes it."""
+def test_parts_that_are_not_given_stay():
     whole = plan(weights=HALVES, sticky="x-user", shadow={"2.0": {"percent": 25}}, promote=BOUND)
 
     assert patched(whole, {"1.0": 100}).shadow == whole.shadow
     assert patched(whole, {"shadow": {"2.0": {"percent": 5}}}).weights == HALVES
     assert patched(whole, dict.fromkeys(("weights", "sticky", "shadow", "promote"))) == Plan()
-
-
-def test_a_document_says_the_same_again() -> None:
-    """A snapshot stores the document and reads it back."""
-    whole = plan(weights=HALVES, sticky="x-user", shadow={"2.0": {"percent": 25}}, promote=BOUND)
 
     assert patched(Plan(), whole.document()) == whole
     assert not Plan()
@@ -69,8 +60,7 @@ def test_a_document_says_the_same_again() -> None:
         *({"promote": {"p99_ratio": float("inf")}}, {"shadow": {"2.0": {"percent": 5, "tolerance": 1e400}}}),
     ],
 )
-def test_what_is_no_plan_is_refused(document: Any) -> None:
-    """The status is 400."""
+def test_what_is_no_plan_is_refused(document):
     with pytest.raises(BadRequest):
         check(patched(Plan(), document), ["1.0", "2.0"], "1.0")
 
@@ -97,11 +87,9 @@ def test_what_is_no_plan_is_refused(document: Any) -> None:
         ({"shadow": {"2.0": {"percent": 0}}, "promote": BOUND}, "promote: 2.0 gets no requests"),
     ],
 )  # fmt: skip
-def test_plans_that_cannot_be_carried_out_are_refused(parts: Any, message: str) -> None:
-    """The message names the part."""
+def test_plans_that_cannot_be_carried_out_are_refused(parts, message):
     with pytest.raises(BadRequest) as refused:
         check(plan(**parts), ["1.0", "2.0"], "1.0")
-
     assert refused.value.message.startswith(message)
 
 
@@ -115,8 +103,7 @@ def test_plans_that_cannot_be_carried_out_are_refused(parts: Any, message: str) 
         ({"sticky": "x user"}, "sticky: the name of a header is needed."),
     ],
 )
-def test_document_for_no_versions_is_refused(document: Any, message: str) -> None:
-    """It is refused whichever versions there are; versions that a valid one names may come later."""
+def test_document_for_no_versions_is_refused(document, message):
     with pytest.raises(BadRequest) as refused:
         check_form(document)
 
@@ -124,8 +111,7 @@ def test_document_for_no_versions_is_refused(document: Any, message: str) -> Non
     check_form({"weights": {"8": 50, "9": 50}, "promote": {"version": "7", "errors": 0.1}})
 
 
-def test_other_version_is_promoted() -> None:
-    """The only other version beside the default one, or the one that is named."""
+def test_other_version_is_promoted():
     shadow = {"shadow": {"2.0": {"percent": 5}}}
 
     assert pair_of(plan(promote=BOUND, **shadow), "1.0") == ("2.0", "1.0")
@@ -133,7 +119,7 @@ def test_other_version_is_promoted() -> None:
     assert pair_of(plan(promote={**BOUND, "version": "1.0"}, weights=HALVES), "1.0") == ("1.0", "2.0")
 
 
-def test_a_version_leaves() -> None:
+def test_a_version_leaves_or_gets_another_name():
     """The others get its weight in proportion, and the sum stays 100."""
     left = without(plan(weights={"a": 50, "b": 25, "c": 25}, shadow={"c": {"percent": 5}}), "c")
 
@@ -141,9 +127,6 @@ def test_a_version_leaves() -> None:
     assert without(plan(weights={"a": 0, "b": 100}), "b") == Plan()
     check(left, ["a", "b"], "a")
 
-
-def test_a_version_gets_another_name() -> None:
-    """It keeps its place."""
     whole = plan(weights=HALVES, shadow={"2.0": {"percent": 25}}, promote={**BOUND, "version": "2.0"})
 
     assert renamed(whole, "2.0", "2.1") == plan(

@@ -1,17 +1,13 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from tests.ext.rollout.doubles import answered
 
+from modelserver.engine.batching.request import Request
 from modelserver.errors import BadRequest, WorkerDied
 from modelserver.ext.rollout.guard import Evidence
 from modelserver.ext.rollout.plan import Promotion
 from modelserver.ext.rollout.promoting import Promoter, Report, has_failed
-
-if TYPE_CHECKING:
-    from modelserver.engine.batching.request import Request
 
 
 def promoter(**goal: Any) -> Promoter:
@@ -35,13 +31,11 @@ def failed(error: Exception) -> Request:
         (failed(ValueError()), True),
     ],
 )
-def test_only_the_versions_failures_count(request_: Request, expected: bool) -> None:
-    """The version's, not a mistake of the client."""
+def test_only_the_versions_failures_count(request_, expected):
     assert has_failed(request_) is expected
 
 
-def test_answers_of_the_version_count() -> None:
-    """To clients and to copies; refused requests too, and those of other versions for their latency only."""
+def test_answers_of_the_version_count():
     counts = promoter()
     counts.answered(answered(), "2.0", 0.1)
     counts.answered(answered(status=503), "2.0", 0.1)
@@ -59,8 +53,7 @@ def test_answers_of_the_version_count() -> None:
     assert counts.seen(5) == Evidence()
 
 
-def test_slow_answers_are_those_slower_than_the_other_version() -> None:
-    """Its percentile stays the bound where it gets no requests any more."""
+def test_slow_answers_are_those_slower_than_the_other_version():
     counts = promoter(p99_ratio=2)
     for _ in range(100):
         counts.answered(answered(), "1.0", 0.1)
@@ -74,8 +67,7 @@ def test_slow_answers_are_those_slower_than_the_other_version() -> None:
     assert counts.seen(100).slow == 1
 
 
-def test_a_report_has_the_time_of_its_last_change() -> None:
-    """The report also has the reason of the change."""
+def test_a_report_has_the_time_of_its_last_change():
     report = Report("2.0", "1.0", since=0)
     report.note("why", "rolled back")
 

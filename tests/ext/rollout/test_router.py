@@ -1,8 +1,6 @@
-from __future__ import annotations
-
 import asyncio
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from tests.models.conftest import entry, register, restore, saved
@@ -12,27 +10,20 @@ from modelserver.errors import BadRequest, ConfigError, InvalidModel, ModelNotFo
 from modelserver.ext.rollout.plan import Plan, patched
 from modelserver.ext.rollout.router import TrafficRouter
 from modelserver.ext.rollout.traffic import ModelTraffic
+from modelserver.models.registry import Registry
 from modelserver.models.snapshot import check_routes, parse_snapshot
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
-    from tests.models.doubles import VersionBuilder
-
-    from modelserver.models.registry import Registry
 
 HALVES = {"1.0": 50, "2.0": 50}
 
 
 @pytest.fixture
-async def router(registry: Registry) -> TrafficRouter:
+async def router(registry):
     registry.router = router = TrafficRouter(registry, ServerMetrics(hostname="h"))
     return router
 
 
 @pytest.fixture(autouse=True)
-async def versions(registry: Registry, router: TrafficRouter) -> Any:
+async def versions(registry, router):
     """Versions 1.0 and 2.0 of model m, with workers that are ready."""
     made = [await register(registry, f"m-{number}.0.mar") for number in (1, 2)]
     yield made
@@ -54,11 +45,10 @@ def plan_of(registry: Registry) -> Plan | None:
     return None if traffic is None else traffic_in(registry).plan
 
 
-async def test_all_versions_have_the_same_traffic(registry: Registry, router: TrafficRouter) -> None:
-    """A version that comes later has it too; each change is saved."""
-    saved: list[Plan | None] = []
+async def test_all_versions_have_the_same_traffic(registry, router):
+    saved = []
 
-    async def save() -> None:
+    async def save():
         await asyncio.sleep(0)
         saved.append(plan_of(registry))
 
@@ -71,10 +61,7 @@ async def test_all_versions_have_the_same_traffic(registry: Registry, router: Tr
 
 
 @pytest.mark.parametrize("document", [{"1.0": 90}, {"3.0": 100}, {"promote": {}}])
-async def test_a_plan_that_is_refused_changes_nothing(
-    registry: Registry, router: TrafficRouter, document: Any
-) -> None:
-    """This holds with and without a plan before."""
+async def test_a_plan_that_is_refused_changes_nothing(registry, router, document):
     with pytest.raises(BadRequest):
         await router.change("m", document)
     assert plan_of(registry) is None
@@ -85,16 +72,14 @@ async def test_a_plan_that_is_refused_changes_nothing(
     assert plan_of(registry) == Plan(HALVES)
 
 
-async def test_unknown_models_have_no_traffic(registry: Registry, router: TrafficRouter) -> None:
-    """It cannot be changed nor dropped."""
+async def test_unknown_models_have_no_traffic(registry, router):
     with pytest.raises(ModelNotFound):
         await router.change("none", HALVES)
     with pytest.raises(ModelNotFound):
         await router.drop("none")
 
 
-async def test_weights_set_by_hand_end_a_promotion(registry: Registry, router: TrafficRouter) -> None:
-    """Other parts do not, nor do weights that come with one."""
+async def test_weights_set_by_hand_end_a_promotion(registry, router):
     promote = {"errors": 0.1}
     await router.change("m", {"weights": HALVES, "promote": promote})
     await router.change("m", {"sticky": "x-user"})
@@ -102,23 +87,20 @@ async def test_weights_set_by_hand_end_a_promotion(registry: Registry, router: T
     assert traffic.plan.promote is not None
 
     await router.change("m", {"1.0": 10, "2.0": 90})
-    assert traffic.promotion is not None
     assert (traffic.plan.promote, traffic.promotion.reason) == (None, "weights were set")
     await router.change("m", {"weights": HALVES, "promote": promote})
     assert traffic.plan.promote is not None
 
 
-async def test_a_promotion_that_moves_weights_is_saved(registry: Registry, router: TrafficRouter) -> None:
-    """It is saved like a change by an operator."""
+async def test_a_promotion_that_moves_weights_is_saved(registry, router):
     saved = asyncio.Event()
 
-    async def save() -> None:
+    async def save():
         saved.set()
 
     await router.change("m", {"weights": HALVES, "promote": {"after": 1, "errors": 0.5}})
     registry.on_change = save
     traffic = traffic_in(registry)
-    assert traffic.promoter is not None
     traffic.promoter.copied(failed=False, seconds=0.1, agreed=None)
     traffic._look_again()
     await asyncio.wait_for(saved.wait(), 5)
@@ -126,19 +108,7 @@ async def test_a_promotion_that_moves_weights_is_saved(registry: Registry, route
     assert traffic.plan.weights == {"1.0": 0, "2.0": 100}
 
 
-async def test_a_default_gets_everything(registry: Registry, router: TrafficRouter) -> None:
-    """The weights are gone."""
-    await router.change("m", {"weights": HALVES, "sticky": "x-user"})
-    await registry.set_default("m", "2.0")
-
-    assert plan_of(registry) == Plan(sticky="x-user")
-    assert registry.get("m").version == "2.0"
-
-
-async def test_a_version_that_is_unregistered_leaves_its_weight(
-    registry: Registry, router: TrafficRouter
-) -> None:
-    """The others get it; with the last version the traffic is removed."""
+async def test_a_version_that_is_unregistered_leaves_its_weight(registry, router):
     await router.change("m", HALVES)
     await registry.unregister("m", "2.0")
     assert plan_of(registry) == Plan({"1.0": 100})
@@ -148,10 +118,7 @@ async def test_a_version_that_is_unregistered_leaves_its_weight(
     assert plan_of(registry) is None
 
 
-async def test_a_model_is_ready_if_one_that_gets_requests_is(
-    registry: Registry, router: TrafficRouter, versions: Sequence[Any]
-) -> None:
-    """A version is ready only itself."""
+async def test_a_model_is_ready_if_one_that_gets_requests_is(registry, router, versions):
     await router.change("m", {"1.0": 0, "2.0": 100})
     versions[0].pool.ready = False
 
@@ -173,15 +140,7 @@ async def test_a_model_is_ready_if_one_that_gets_requests_is(
         ),
     ],
 )
-async def test_sequences_are_not_divided(
-    registry: Registry,
-    router: TrafficRouter,
-    versions: Sequence[Any],
-    stateful: Sequence[str],
-    document: Any,
-    message: str,
-) -> None:
-    """All versions that get requests have them, or none, and they cannot be copied."""
+async def test_sequences_are_not_divided(registry, router, versions, stateful, document, message):
     for model in versions:
         model.sequence_headers = object() if model.version in stateful else None
     if not message:
@@ -193,10 +152,7 @@ async def test_sequences_are_not_divided(
     assert refused.value.message.startswith(message)
 
 
-async def test_a_file_may_set_it(
-    registry: Registry, builder: VersionBuilder, caplog: pytest.LogCaptureFixture
-) -> None:
-    """It applies when all versions that it names are there; before that there is a warning."""
+async def test_a_file_may_set_it(registry, builder, caplog):
     builder.options = {"traffic": {"2.0": 50, "4.0": 50}}
     await register(registry, "m-3.0.mar")
     assert plan_of(registry) is None
@@ -206,10 +162,7 @@ async def test_a_file_may_set_it(
     assert plan_of(registry) == patched(Plan(), builder.options["traffic"])
 
 
-async def test_a_file_ends_a_promotion(
-    registry: Registry, router: TrafficRouter, builder: VersionBuilder
-) -> None:
-    """Which says so."""
+async def test_a_file_ends_a_promotion(registry, router, builder):
     await router.change("m", {"weights": HALVES, "promote": {"errors": 0.1}})
     builder.options = {"traffic": {"2.0": 50, "3.0": 50}}
     model = await register(registry, "m-3.0.mar")
@@ -219,8 +172,7 @@ async def test_a_file_ends_a_promotion(
     assert traffic.promotion.reason.startswith("3.0 was registered")
 
 
-async def test_a_file_with_traffic_that_cannot_be(registry: Registry, builder: VersionBuilder) -> None:
-    """Is refused, as other files with such values are, and nothing stays."""
+async def test_a_file_with_traffic_that_cannot_be(registry, builder):
     builder.options = {"traffic": {"1.0": 90, "3.0": 20}}
     with pytest.raises(
         InvalidModel, match=r"m-3.0.mar: model-config.yaml: traffic: weights: they add up to 110"
@@ -237,10 +189,7 @@ def routed(registry: Registry) -> Registry:
     return registry
 
 
-async def test_snapshot_decides_the_traffic(
-    new_registry: Callable[..., Registry], store: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """It holds, and not what the files say; one that the versions cannot carry out is left out."""
+async def test_snapshot_decides_the_traffic(new_registry, store, caplog):
     file = "traffic: {1.0: 100}\n"
     for name in "ab":
         manifest = store / name / "MAR-INF" / "MANIFEST.json"
@@ -259,14 +208,10 @@ async def test_snapshot_decides_the_traffic(
     assert "The traffic of b is not restored: weights: version 7.0 is not registered" in caplog.text
 
 
-def test_state_that_no_versions_could_have_is_refused(router: TrafficRouter) -> None:
-    """The message says where it is, in models and in nodes of workflows."""
+def test_state_that_no_versions_could_have_is_refused(router):
     node = {"defaultVersion": "1.0", "traffic": {"1.0": 50}}
     for state, problem in (
-        (
-            {"models": {"a": {"1": {"marName": "a", "traffic": {"1": "x"}}}}},
-            "models.a.1.traffic: The",
-        ),
+        ({"models": {"a": {"1": {"marName": "a", "traffic": {"1": "x"}}}}}, "models.a.1.traffic: The"),
         ({"workflows": {"w": {"url": "w", "nodes": {"n": node}}}}, "workflows.w.nodes.n.traffic: weights: "),
     ):
         with pytest.raises(ConfigError, match=f"model_snapshot: {problem}"):

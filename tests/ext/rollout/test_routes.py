@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 from types import SimpleNamespace
 from typing import Any, cast
@@ -34,10 +32,9 @@ WHOLE = {
 
 
 @pytest.fixture
-async def model() -> Any:
-    """The default version of a model with all kinds of traffic."""
-    versions: dict[str, Any] = {name: Version(name) for name in ("1.0", "2.0")}
-    traffic: ModelTraffic[Any] = ModelTraffic("m")
+async def model():
+    versions = {name: Version(name) for name in ("1.0", "2.0")}
+    traffic = ModelTraffic("m")
     traffic.follow(versions, "1.0")
     traffic.adopt(patched(Plan(), WHOLE))
     versions["1.0"].traffic = traffic
@@ -57,8 +54,7 @@ def named(schema: Any) -> Any:
     )
 
 
-async def test_requested_traffic_is_returned(model: Any) -> None:
-    """The document also has the current state, and every field."""
+async def test_traffic_is_described_with_and_without_weights(model):
     description = json.loads(pretty(describe_traffic(model)))
 
     assert {part: description[part] for part in WHOLE} == WHOLE
@@ -67,9 +63,6 @@ async def test_requested_traffic_is_returned(model: Any) -> None:
     jsonschema.validate(description, named(schema_of("management", "Traffic")))
     jsonschema.validate(WHOLE, named(schema_of("management", "TrafficChange")))
 
-
-async def test_without_traffic_the_default_gets_everything(model: Any) -> None:
-    """It does so if it is ready."""
     model.traffic.close()
     model.traffic = None
     assert describe_traffic(model) == {"modelName": "m", "default": "1.0", "effective": {"1.0": 100}}
@@ -79,8 +72,7 @@ async def test_without_traffic_the_default_gets_everything(model: Any) -> None:
     assert describe_shadows(model) == {"modelName": "m", "shadows": {}}
 
 
-async def test_shadows_are_reported_with_their_last_differences(model: Any) -> None:
-    """The newest first; the document has every field."""
+async def test_shadows_are_reported_with_their_last_differences(model):
     shadow = model.traffic.shadows["2.0"]
     shadow.count("agreed", 3)
     shadow.count("differed")
@@ -107,14 +99,13 @@ async def test_shadows_are_reported_with_their_last_differences(model: Any) -> N
     jsonschema.validate(description, named(schema_of("management", "Shadows")))
 
 
-async def test_routes_change_what_they_say(model: Any) -> None:
-    """Each changes its document and returns the result; a body that is not JSON is refused."""
-    calls: list[object] = []
+async def test_routes_change_what_they_say(model):
+    calls = []
 
-    async def change(name: str, document: object) -> None:
+    async def change(name, document):
         calls.append((name, document))
 
-    async def drop(name: str) -> None:
+    async def drop(name):
         calls.append(name)
 
     registry, router = SimpleNamespace(get=lambda _: model), SimpleNamespace(change=change, drop=drop)

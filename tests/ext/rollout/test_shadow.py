@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 
@@ -26,20 +24,19 @@ class Spare:
 
 
 @pytest.fixture(autouse=True)
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def at_once(monkeypatch):
     """Copies are sent in the next turn of the loop."""
     monkeypatch.setattr(shadows, "SOON", 0)
     monkeypatch.setattr(shadows, "LATER", 0)
 
 
 @pytest.fixture
-async def primary() -> Version:
+async def primary():
     return Version("1.0")
 
 
 @pytest.fixture
-async def pool() -> Pool:
-    """The pool of the shadow."""
+async def pool():
     return Pool()
 
 
@@ -57,9 +54,8 @@ def outcomes(shadow: Shadow) -> dict[str, int]:
     return {name: count for name, count in shadow.counts.outcomes.items() if count}
 
 
-async def test_copies_are_sent_together(primary: Version, pool: Pool) -> None:
-    """Those that wait, up to the size of a batch, as one request; each gets its part of the answers."""
-    reports: list[Any] = []
+async def test_copies_are_sent_together(primary, pool):
+    reports = []
     shadow = shadow_of(pool, on_result=lambda *data: reports.append((*data[1:2], data[3])))
     for content in b"abcdefghij":
         shadow.take(answered(bytes([content])), primary, streamed=False)
@@ -81,8 +77,7 @@ async def test_copies_are_sent_together(primary: Version, pool: Pool) -> None:
     assert (shadow.counts.latencies.total, shadow.counts.batch_sizes) == (10, 8 * 8 + 2 * 2)
 
 
-async def test_rows_of_one_request_stay_together(primary: Version, pool: Pool) -> None:
-    """Requests of another key travel apart, and one that is too large for a batch travels alone."""
+async def test_rows_of_one_request_stay_together(primary, pool):
     shadow = shadow_of(pool)
     for rows, key in ((6, "a"), (3, "a"), (1, "b"), (20, "b")):
         shadow.take(answered(rows=rows, key=key), primary, streamed=False)
@@ -97,8 +92,7 @@ async def test_rows_of_one_request_stay_together(primary: Version, pool: Pool) -
 
 
 @pytest.mark.parametrize("why", ["clients", "loop", "workers"])
-async def test_copies_wait_for_what_matters_more(primary: Version, pool: Pool, why: str) -> None:
-    """Clients of the version, the event loop, and a worker that has no copies yet."""
+async def test_copies_wait_for_what_matters_more(primary, pool, why):
     spare = Spare()
     shadow = shadow_of(pool, spare=spare)
     spare.has = why != "loop"
@@ -118,10 +112,7 @@ async def test_copies_wait_for_what_matters_more(primary: Version, pool: Pool, w
     assert (len(pool.submitted), shadow.waiting) == (1, 0)
 
 
-async def test_only_so_many_copies_wait(
-    primary: Version, pool: Pool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Copies are limited by number and by bytes; the rest is dropped and counted."""
+async def test_only_so_many_copies_wait(primary, pool, monkeypatch):
     monkeypatch.setattr(shadows, "MOST_WAITING", 3)
     shadow = shadow_of(pool)
     for _ in range(5):
@@ -134,8 +125,7 @@ async def test_only_so_many_copies_wait(
     assert outcomes(shadow) == {"queue_full": 3}
 
 
-async def test_a_busy_loop_keeps_only_what_it_can_send_next(primary: Version, pool: Pool) -> None:
-    """One batch; no copy is made of further requests, which is counted."""
+async def test_a_busy_loop_keeps_only_what_it_can_send_next(primary, pool):
     spare = Spare()
     spare.has, spare.busy = False, True
     shadow = shadow_of(pool, spare=spare)
@@ -148,8 +138,7 @@ async def test_a_busy_loop_keeps_only_what_it_can_send_next(primary: Version, po
     assert not shadow.passes_over()
 
 
-async def test_a_dead_shadow_gets_nothing(primary: Version, pool: Pool) -> None:
-    """What waits for it is dropped; later copies are sent once it is back."""
+async def test_a_dead_shadow_gets_nothing(primary, pool):
     shadow = shadow_of(pool)
     states = [worker.state for worker in pool.workers]
     pool.fail_workers()
@@ -169,9 +158,9 @@ async def test_a_dead_shadow_gets_nothing(primary: Version, pool: Pool) -> None:
     assert len(pool.submitted) == 1
 
 
-async def test_failed_copy_differs(primary: Version, pool: Pool) -> None:
+async def test_failed_copy_differs(primary, pool):
     """A copy that fails differs, and counts as failed where the primary did not fail."""
-    reports: list[Any] = []
+    reports = []
     shadow = shadow_of(pool, on_result=lambda *data: reports.append((data[1], data[3])))
     cases = ((200, None), (503, None), (200, 503), (503, 503))
     for mine, other in cases:
@@ -189,8 +178,7 @@ async def test_failed_copy_differs(primary: Version, pool: Pool) -> None:
     assert shadow.differences[0].reason == "Worker died."
 
 
-async def test_what_cannot_be_compared_is_not_copied(primary: Version, pool: Pool) -> None:
-    """A request without an answer, one with an answer in parts, and one of a version with other rows."""
+async def test_what_cannot_be_compared_is_not_copied(primary, pool):
     shadow = shadow_of(pool)
     failed = request()
     failed.fail(WorkerDied())
@@ -202,14 +190,12 @@ async def test_what_cannot_be_compared_is_not_copied(primary: Version, pool: Poo
     assert outcomes(shadow) == {"unanswered": 1, "streamed": 1, "refused": 1}
 
 
-async def test_streamed_copy_is_not_compared(primary: Version, pool: Pool) -> None:
-    """Its answers come without errors, and are not compared."""
+async def test_streamed_copy_is_not_compared(primary, pool):
     shadow = shadow_of(pool)
     for _ in range(2):
         shadow.take(answered(), primary, streamed=False)
     await turn()
     together = pool.submitted[0]
-    assert together.on_part is not None
     together.on_part(together, Answer(1), b"1")
     pool.answer(b"")
     await turn()
@@ -218,10 +204,7 @@ async def test_streamed_copy_is_not_compared(primary: Version, pool: Pool) -> No
 
 
 @pytest.mark.parametrize(("keep", "bodies"), [(0, None), (3, (b"que", b"fir", b"sec"))])
-async def test_bodies_are_kept_only_if_asked_for(
-    primary: Version, pool: Pool, keep: int, bodies: object
-) -> None:
-    """A setting limits the bytes of each body."""
+async def test_bodies_are_kept_only_if_asked_for(primary, pool, keep, bodies):
     shadow = shadow_of(pool, keep=keep)
     shadow.take(answered(b"first", body=b"question"), primary, streamed=False)
     await turn()
@@ -231,11 +214,10 @@ async def test_bodies_are_kept_only_if_asked_for(
     assert shadow.differences[0].bodies == bodies
 
 
-async def test_the_judge_compares_what_takes_long(primary: Version, pool: Pool) -> None:
-    """Bodies that differ byte by byte, unless they have to be the same."""
-    reports: list[Any] = []
+async def test_the_judge_compares_what_takes_long(primary, pool):
+    reports = []
     shadow = shadow_of(pool, how=Shadowing(100, "numeric"), on_result=lambda *data: reports.append(data[3]))
-    requests: list[Any] = []
+    requests = []
     shadow._judge = type("J", (), {"compare": lambda _, *case: requests.append(case)})()
     for _ in range(4):
         shadow.take(answered(b"1"), primary, streamed=False)
@@ -250,8 +232,7 @@ async def test_the_judge_compares_what_takes_long(primary: Version, pool: Pool) 
     assert reports == [True, True, False, None]
 
 
-async def test_closed_shadow_takes_nothing(primary: Version, pool: Pool) -> None:
-    """What waits is dropped, what was sent still ends, and nothing new is taken."""
+async def test_closed_shadow_takes_nothing(primary, pool):
     shadow = shadow_of(pool)
     shadow.take(answered(), primary, streamed=False)
     await turn()

@@ -1,9 +1,7 @@
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from tests.ext.rollout.doubles import Version, request
@@ -17,9 +15,6 @@ from modelserver.ext.rollout.guard import Evidence
 from modelserver.ext.rollout.plan import Plan, patched
 from modelserver.ext.rollout.traffic import ModelTraffic
 
-if TYPE_CHECKING:
-    from modelserver.engine.batching.request import Request
-
 HALVES = {"1.0": 50, "2.0": 50}
 SHADOW = {"2.0": {"percent": 100}}
 
@@ -32,13 +27,11 @@ class HeadersOnly:
 
 
 @pytest.fixture
-async def versions() -> dict[str, Version]:
+async def versions():
     return {name: Version(name) for name in ("1.0", "2.0")}
 
 
 class Direct:
-    """The traffic of the versions with a plan."""
-
     def __init__(self, versions: dict[str, Version]) -> None:
         self.saved = 0
         self.traffic: ModelTraffic[Version] = ModelTraffic("m", on_change=self._save)
@@ -53,7 +46,7 @@ class Direct:
 
 
 @pytest.fixture
-async def direct(versions: dict[str, Version]) -> Any:
+async def direct(versions):
     made = Direct(versions)
     yield made
     made.traffic.close()
@@ -63,14 +56,10 @@ def chosen(traffic: ModelTraffic[Version], count: int = 400, requests: Any = Hea
     return Counter(traffic.choose(requests).version for _ in range(count))
 
 
-async def test_without_weights_the_default_gets_everything(direct: Direct) -> None:
-    """The default gets all requests, with any headers."""
+async def test_weights_share_the_requests(direct):
     assert chosen(direct(shadow=SHADOW, sticky="x-user")) == {"1.0": 400}
     assert direct.traffic.effective == {"1.0": 100}
 
-
-async def test_weights_share_the_requests(direct: Direct) -> None:
-    """Each gets about its share, which is counted."""
     traffic = direct(weights={"1.0": 75, "2.0": 25})
     seen = chosen(traffic)
 
@@ -79,7 +68,7 @@ async def test_weights_share_the_requests(direct: Direct) -> None:
     assert traffic.effective == {"1.0": 75, "2.0": 25}
 
 
-async def test_a_header_decides(direct: Direct) -> None:
+async def test_a_header_decides(direct):
     """Its name may be in any case; without it the choice is random."""
     traffic = direct(weights=HALVES, sticky="X-User")
     users = [Counter(chosen(traffic, 5, HeadersOnly(x_USER=f"u{number}"))) for number in range(40)]
@@ -89,10 +78,7 @@ async def test_a_header_decides(direct: Direct) -> None:
     assert len(chosen(traffic, 100)) == 2
 
 
-async def test_versions_that_are_not_ready_get_nothing(
-    direct: Direct, versions: dict[str, Version], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """From the first request on, and again soon after they are back; without any, all do as before."""
+async def test_versions_that_are_not_ready_get_nothing(direct, versions, monkeypatch):
     monkeypatch.setattr(traffics, "EVERY", 0.001)
     traffic = direct(weights=HALVES)
     versions["2.0"].pool.fail_workers()
@@ -109,15 +95,12 @@ async def test_versions_that_are_not_ready_get_nothing(
     assert len(chosen(traffic)) == 2
 
 
-async def test_copies_are_made_of_what_others_answer(
-    direct: Direct, versions: dict[str, Version], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """After the answer; not of the shadow's own requests, and not of what clients do not wait for."""
+async def test_copies_are_made_of_what_others_answer(direct, versions, monkeypatch):
     monkeypatch.setattr("modelserver.ext.rollout.shadow.SOON", 0)
     traffic = direct(shadow=SHADOW)
-    ids: list[str] = []
+    ids = []
 
-    def ask(version: str, end: Any) -> None:
+    def ask(version, end):
         made = request()
         made.on_done = lambda ended: ids.append(ended.id)
         traffic.watch(made, versions[version])
@@ -132,26 +115,18 @@ async def test_copies_are_made_of_what_others_answer(
     assert traffic.shadows["2.0"].counts.outcomes["unanswered"] == 1
 
 
-async def test_answers_in_parts_reach_the_client(direct: Direct, versions: dict[str, Version]) -> None:
-    """Responses in parts are not copied."""
+async def test_answers_in_parts_reach_the_client_whatever_becomes_of_copies(direct, versions, caplog):
     traffic = direct(shadow=SHADOW)
-    parts: list[bytes] = []
+    parts = []
     made = request()
     made.on_part = lambda _, __, content: parts.append(content)
     traffic.watch(made, versions["1.0"])
-    assert made.on_part is not None
     made.on_part(made, Answer(1), b"1")
     made.deliver(0, [(Answer(1), b"1")])
 
     assert parts == [b"1"]
     assert traffic.shadows["2.0"].counts.outcomes["streamed"] == 1
 
-
-async def test_a_copy_that_goes_wrong_harms_no_answer(
-    direct: Direct, versions: dict[str, Version], caplog: pytest.LogCaptureFixture
-) -> None:
-    """It is logged."""
-    traffic = direct(shadow=SHADOW)
     versions["2.0"].splits = property  # type: ignore[assignment]
     traffic.shadows["2.0"].take = None  # type: ignore[assignment,method-assign]
     made = request()
@@ -164,15 +139,12 @@ async def test_a_copy_that_goes_wrong_harms_no_answer(
 
 def serve(traffic: ModelTraffic[Version], version: Version, count: int, status: int = 200) -> None:
     for _ in range(count):
-        made: Request = request()
+        made = request()
         traffic.watch(made, version)
         made.deliver(0, [(Answer(1, status, failed=status != 200), b"1")])
 
 
-async def test_promotion_goes_from_the_first_step_to_the_last(
-    direct: Direct, versions: dict[str, Version]
-) -> None:
-    """Its weight goes up, the plan is saved each time, and at the end the promotion is over."""
+async def test_promotion_goes_from_the_first_step_to_the_last(direct, versions):
     traffic = direct(weights={"1.0": 99, "2.0": 1}, promote={"after": 10, "errors": 0.1, "steps": [50, 100]})
     weights = []
     for _ in range(3):
@@ -181,15 +153,11 @@ async def test_promotion_goes_from_the_first_step_to_the_last(
         weights.append(traffic.plan.weights)
 
     assert weights == [HALVES, {"1.0": 0, "2.0": 100}, {"1.0": 0, "2.0": 100}]
-    assert traffic.promotion is not None
     assert (traffic.promotion.state, traffic.plan.promote, direct.saved) == ("promoted", None, 3)
     assert traffic.promotion.decisions == {"kept": 3, "errors": 0, "p99_ratio": 0, "agreement": 0}
 
 
-async def test_failed_promotion_is_rolled_back(
-    direct: Direct, versions: dict[str, Version], caplog: pytest.LogCaptureFixture
-) -> None:
-    """All requests go to the other version again; refused ones count as failures."""
+async def test_failed_promotion_is_rolled_back(direct, versions, caplog):
     traffic = direct(weights=HALVES, promote={"after": 10, "errors": 0.1})
     serve(traffic, versions["2.0"], 1, 503)
     traffic.refused(versions["2.0"], 404)
@@ -200,35 +168,28 @@ async def test_failed_promotion_is_rolled_back(
     traffic._look_again()
 
     assert traffic.plan.weights == {"1.0": 100, "2.0": 0}
-    assert traffic.promotion is not None
     assert traffic.promotion.state == "rolled back"
     assert traffic.promotion.reason == "2.0 goes from 50 % to 0 %: failed: 2 of 2, 10 % are allowed"
     assert traffic.promotion.reason in caplog.text
 
 
-async def test_a_dry_run_only_says_it(direct: Direct, versions: dict[str, Version]) -> None:
-    """It only reports the change, also for later steps."""
+async def test_a_dry_run_only_says_it(direct, versions):
     traffic = direct(weights=HALVES, promote={"after": 10, "errors": 0.1, "dry_run": True})
     for _ in range(2):
         serve(traffic, versions["2.0"], 10)
         traffic._look_again()
 
-    assert traffic.promotion is not None
     assert (traffic.plan.weights, direct.saved, traffic.promotion.decisions["kept"]) == (HALVES, 0, 2)
     assert traffic.promotion.reason.startswith("dry run, nothing is changed: 2.0 goes from 50 % to 100 %")
 
 
-async def test_copies_count_for_a_promotion(
-    direct: Direct, versions: dict[str, Version], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Before the first step nothing else counts."""
+async def test_copies_count_for_a_promotion(direct, versions, monkeypatch):
     monkeypatch.setattr("modelserver.ext.rollout.shadow.SOON", 0)
     traffic = direct(shadow=SHADOW, promote={"after": 8, "agreement": 1, "steps": [10]})
     serve(traffic, versions["1.0"], 8)
     while not versions["2.0"].pool.submitted:  # noqa: ASYNC110 - the loop has to turn
         await asyncio.sleep(0)
     versions["2.0"].pool.answer(b"1")
-    assert traffic.progress is not None
     assert traffic.progress.seen == Evidence(answers=8, failed=0, slow=None, compared=8, differed=0)
     assert traffic.progress.next_weight == 10
     traffic._look_again()
@@ -236,26 +197,22 @@ async def test_copies_count_for_a_promotion(
     assert traffic.plan.weights == {"1.0": 90, "2.0": 10}
 
 
-async def test_versions_come_and_go(direct: Direct, versions: dict[str, Version]) -> None:
-    """One that leaves leaves its weight to the others, and ends the promotion and the copies."""
+async def test_versions_come_and_go(direct, versions):
     traffic = direct(weights=HALVES, shadow=SHADOW, promote={"errors": 0.1})
     one = {"1.0": versions["1.0"]}
     traffic.follow(one, "1.0")
 
     assert traffic.plan == Plan({"1.0": 100})
     assert (traffic.shadows, chosen(traffic)) == ({}, {"1.0": 400})
-    assert traffic.promotion is not None
     assert traffic.promotion.state == "stopped"
     assert traffic.promotion.reason.startswith("versions changed: ")
 
 
-async def test_a_replaced_version_keeps_its_part(direct: Direct, versions: dict[str, Version]) -> None:
-    """It keeps its part under its name or another; the counts of the promotion are reset."""
+async def test_a_replaced_version_keeps_its_part(direct, versions):
     traffic = direct(weights=HALVES, shadow=SHADOW, promote={"after": 10, "errors": 0.1})
     serve(traffic, versions["2.0"], 9)
     again, other = Version("2.0"), Version("2.1")
     traffic.follow({**versions, "2.0": again}, "1.0", ("2.0", "2.0"))
-    assert traffic.progress is not None
     assert traffic.progress.seen.answers == 0
     assert traffic.shadows["2.0"].version is again
 
@@ -265,27 +222,20 @@ async def test_a_replaced_version_keeps_its_part(direct: Direct, versions: dict[
     assert traffic.shadows["2.1"].version is other
 
 
-async def test_shadows_that_stay_keep_their_counts(direct: Direct) -> None:
-    """Other changes do not matter; a shadow with other settings begins anew."""
+async def test_shadows_stay_where_the_default_gets_all(direct):
     remaining = direct(shadow=SHADOW).shadows["2.0"]
-
     assert direct(weights=HALVES).shadows["2.0"] is remaining
     assert direct(shadow={"2.0": {"percent": 5}}).shadows["2.0"] is not remaining
 
-
-async def test_the_default_gets_all(direct: Direct) -> None:
-    """And a promotion ends, with its reason."""
     traffic = direct(weights=HALVES, promote={"errors": 0.1}, shadow=SHADOW)
     traffic.send_all("told so")
 
     assert (traffic.plan.weights, traffic.plan.promote) == ({}, None)
-    assert traffic.promotion is not None
     assert (traffic.promotion.state, traffic.promotion.reason) == ("stopped", "told so")
     assert traffic.plan.shadow
 
 
-async def test_sequences_stay_where_their_state_is(direct: Direct, versions: dict[str, Version]) -> None:
-    """Others go where their id says, always the same."""
+async def test_sequences_stay_where_their_state_is(direct, versions):
     for name, version in versions.items():
         known = {"mine"} if name == "2.0" else set()
         version.pool.affinity = SimpleNamespace(knows=known.__contains__)
@@ -301,9 +251,7 @@ async def test_sequences_stay_where_their_state_is(direct: Direct, versions: dic
 
 
 @pytest.mark.parametrize("percent", [5, 50, 100])
-async def test_as_many_copies_are_made_as_configured(
-    direct: Direct, versions: dict[str, Version], percent: float
-) -> None:
+async def test_as_many_copies_are_made_as_configured(direct, versions, percent):
     """Of each shadow, whatever others get."""
     versions["3.0"] = Version("3.0")
     traffic = direct(shadow={"2.0": {"percent": percent}, "3.0": {"percent": percent / 2}})
@@ -316,10 +264,9 @@ async def test_as_many_copies_are_made_as_configured(
     assert direct(shadow=None).watches is False
 
 
-async def test_description_has_the_part_of_a_version() -> None:
-    """What it is to get and gets, and the promotion that it is part of."""
-    versions: dict[str, Any] = {name: Version(name) for name in ("1.0", "2.0", "3.0")}
-    traffic: ModelTraffic[Any] = ModelTraffic("m")
+async def test_description_has_the_part_of_a_version():
+    versions = {name: Version(name) for name in ("1.0", "2.0", "3.0")}
+    traffic = ModelTraffic("m")
     traffic.follow(versions, "1.0")
     weights = {"weights": {"1.0": 60, "2.0": 40}, "shadow": {"3.0": {"percent": 5}}}
     traffic.adopt(patched(Plan(), {**weights, "promote": {"errors": 0.1, "version": "2.0"}}))

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,8 +15,7 @@ WEIGHTS = st.lists(st.integers(0, 100), min_size=1, max_size=5).filter(sum).map(
 
 
 @given(WEIGHTS, st.sets(st.sampled_from("01234")))
-def test_ready_versions_share_all_points(weights: dict[str, float], ready: set[str]) -> None:
-    """Each gets its weight and its part of what is missing; the others get nothing."""
+def test_ready_versions_share_all_points(weights, ready):
     able = {version for version, weight in weights.items() if weight and version in ready}
     result = intervals(weights, ready)
     total = sum(weights[version] for version in able)
@@ -30,16 +27,14 @@ def test_ready_versions_share_all_points(weights: dict[str, float], ready: set[s
 
 
 @given(WEIGHTS, st.sets(st.sampled_from("01234")), st.floats(0, 1, exclude_max=True))
-def test_points_of_ready_versions_stay(weights: dict[str, float], ready: set[str], point: float) -> None:
-    """If another version is not ready, they still go where they went."""
+def test_points_of_ready_versions_stay(weights, ready, point):
     before = version_at(point, weights, set(weights))
     if before in ready:
         assert version_at(point, weights, ready) == before
 
 
 @given(st.integers(0, 100), st.integers(0, 100), st.binary())
-def test_as_few_users_as_possible_move(before: int, after: int, user: bytes) -> None:
-    """Of two versions, the one that gets more keeps the users that it has."""
+def test_as_few_users_as_possible_move(before, after, user):
     first = version_at(point_of(user), {"1.0": 100 - before, "2.0": before}, {"1.0", "2.0"})
     second = version_at(point_of(user), {"1.0": 100 - after, "2.0": after}, {"1.0", "2.0"})
 
@@ -49,13 +44,11 @@ def test_as_few_users_as_possible_move(before: int, after: int, user: bytes) -> 
 
 @pytest.mark.parametrize("share", [0.01, 0.1, 0.5])
 @pytest.mark.parametrize("form", ["%d", "user-%d", "%08d@example.com"])
-def test_similar_names_are_spread(share: float, form: str) -> None:
+def test_similar_names_are_spread(share, form):
     """As many users as the weight says, whatever their names have in common."""
     users = [(form % number).encode() for number in range(20_000)]
-
     assert sum(point_of(user) < share for user in users) / len(users) == pytest.approx(share, rel=0.1)
 
 
-def test_a_point_is_the_same_everywhere() -> None:
-    """Users stay on their version when the server starts again."""
+def test_a_point_is_the_same_everywhere():
     assert point_of(b"alice") == 0.08567405282519758

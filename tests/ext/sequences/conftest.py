@@ -1,7 +1,5 @@
 """Pools of sequences are tested with what other pools are tested with."""
 
-from __future__ import annotations
-
 from tests.engine.pools.conftest import begin, counts, spec, stage, times
 
 __all__ = ["begin", "counts", "spec", "stage", "times"]

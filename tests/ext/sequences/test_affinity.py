@@ -1,10 +1,8 @@
-from __future__ import annotations
-
 import asyncio
 import time
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from tests.waiting import until
@@ -15,20 +13,8 @@ from modelserver.engine.pools.devices import DeviceRing
 from modelserver.engine.pools.pool import Pool
 from modelserver.engine.pools.spec import PoolLimits
 from modelserver.engine.wire.messages import Answer, Pong, Result, Row, SequenceHeaders, Stop
-from modelserver.errors import (
-    DeadlineExceeded,
-    HandlerError,
-    ResponseTimeout,
-    ServiceUnavailable,
-    WorkerDied,
-)
+from modelserver.errors import DeadlineExceeded, HandlerError, ResponseTimeout, ServiceUnavailable, WorkerDied
 from modelserver.ext.sequences.affinity import sequence_affinity
-
-if TYPE_CHECKING:
-    from tests.engine.pools.conftest import Counts
-
-    from modelserver.engine.pools.spec import WorkerSpec, WorkerTimes
-
 
 LIMITS = PoolLimits(batch_size=4, policy="greedy", max_delay=0.0, max_requests=10, max_bytes=10_000)
 REFUSED = (
@@ -39,21 +25,12 @@ REFUSED = (
 
 
 @pytest.fixture
-def make(begin: Any, spec: WorkerSpec, times: WorkerTimes, counts: Counts) -> Any:
+def make(begin, spec, times, counts):
     """Makes pools with loaded workers: ``make(workers, idle=ms, age=ms, most=, waiting=, **limits)``."""
 
-    async def pool(
-        workers: int = 1,
-        idle: int = 60_000,
-        age: int = 0,
-        most: int = 4,
-        waiting: int = 2,
-        concurrency: int = 0,
-        response: float = 60.0,
-        **limits: Any,
-    ) -> Pool:
+    async def pool(workers=1, idle=60000, age=0, most=4, waiting=2, concurrency=0, response=60.0, **limits):
         bounds = replace(LIMITS, **limits)
-        options: Any = SimpleNamespace(
+        options = SimpleNamespace(
             sequence_max_idle_ms=idle,
             sequence_timeout_ms=age,
             max_num_sequence=most,
@@ -92,31 +69,13 @@ def content(request: Request) -> bytes | None:
 
 
 def bodies(process: Any) -> list[list[bytes]]:
-    """The batches that the process has not answered."""
     return [sent for message, sent in process.received if hasattr(message, "rows")]
 
 
 # Order and stickiness
 
 
-async def test_sequence_stays_at_its_worker(make: Any, stage: Any) -> None:
-    """A sequence stays where it began, though its worker is busy and another idle."""
-    pool = await make(2)
-    first, second = stage.processes
-    submit(pool, step("a", b"a1"), step("b", b"b1"))
-    await stage.settle()
-    assert (bodies(first), bodies(second)) == ([[b"a1"]], [[b"b1"]])
-    second.answer()
-    submit(pool, step("a", b"a2"))
-    await stage.settle()
-
-    assert bodies(second) == []
-    first.answer()
-    assert bodies(first) == [[b"a2"]]
-
-
-async def test_description_goes_to_any_worker(make: Any, stage: Any) -> None:
-    """The server's own question to a handler belongs to no sequence and waits for none."""
+async def test_description_goes_to_any_worker(make, stage):
     pool = await make(2)
     submit(pool, step("a"))
     await stage.settle()
@@ -128,21 +87,10 @@ async def test_description_goes_to_any_worker(make: Any, stage: Any) -> None:
     assert content(question) == b"{}"
 
 
-async def test_requests_join_a_continuous_worker(make: Any, stage: Any) -> None:
-    """With continuous batching a worker has several sequences at a time, but one step of each."""
-    pool = await make(batch_size=1, concurrency=4)
-    submit(pool, step("a", b"a1"), step("b", b"b1"), step("a", b"a2"))
-    await stage.settle()
-
-    assert bodies(stage.processes[0]) == [[b"a1"], [b"b1"]]
-    stage.processes[0].answer()
-    assert bodies(stage.processes[0]) == [[b"b1"], [b"a2"]]
-
-
 # Bounds
 
 
-async def test_too_many_sequences_are_refused(make: Any, counts: Counts) -> None:
+async def test_too_many_sequences_are_refused(make, counts):
     """One sequence too many is refused with TorchServe's text, and counted."""
     pool = await make(most=1)
     submit(pool, step("a"))
@@ -153,27 +101,10 @@ async def test_too_many_sequences_are_refused(make: Any, counts: Counts) -> None
     assert counts("rejected") == [("sequences",)]
 
 
-async def test_ticket_needs_an_idle_worker(make: Any, stage: Any) -> None:
-    """With job tickets a request is refused unless its own worker is idle (reference 8.8)."""
-    pool = await make(2, tickets=True)
-    submit(pool, step("a"))
-    await stage.settle()
-
-    with pytest.raises(ServiceUnavailable):
-        pool.submit(step("a"))
-    submit(pool, step("b"))
-    await stage.settle()
-    with pytest.raises(ServiceUnavailable):
-        pool.submit(step("c"))
-    stage.processes[0].answer()
-    submit(pool, step("a"))
-
-
 # Ends
 
 
-async def test_idle_sequence_ends_by_itself(make: Any, stage: Any) -> None:
-    """A sequence that rests for too long makes place for another one."""
+async def test_idle_sequence_ends_by_itself(make, stage):
     pool = await make(most=1, idle=30)
     submit(pool, first := step("a"))
     await stage.settle()
@@ -187,21 +118,7 @@ async def test_idle_sequence_ends_by_itself(make: Any, stage: Any) -> None:
     assert other.is_first
 
 
-async def test_lifetime_ends_what_waits(make: Any, stage: Any) -> None:
-    """What waits of a sequence that is too old is refused; the step that runs is answered."""
-    pool = await make(age=30)
-    submit(pool, running := step("a", b"1"), waiting := step("a", b"2"))
-    await stage.settle()
-    await asyncio.sleep(0.031)
-    stage.processes[0].answer()
-
-    assert content(running) == b"1"
-    assert isinstance(waiting.error, ServiceUnavailable)
-    assert waiting.error.message == REFUSED
-    assert pool.affinity.statistics.living == 0
-
-
-async def test_handler_ends_sequences(make: Any, stage: Any) -> None:
+async def test_handler_ends_sequences(make, stage):
     """The header of an answer names sequences that end, in any case and separated by ``;``."""
     pool = await make()
     submit(pool, a := step("a"), b := step("b"), c := step("c"), waiting := step("a"))
@@ -216,19 +133,7 @@ async def test_handler_ends_sequences(make: Any, stage: Any) -> None:
     assert pool.affinity.statistics.living == 1
 
 
-async def test_step_of_a_client_that_left_is_not_sent(make: Any, stage: Any) -> None:
-    """What waits of a client that left is never sent; its sequence goes on."""
-    pool = await make()
-    submit(pool, step("a", b"1"), gone := step("a", b"2"))
-    await stage.settle()
-    pool.cancel(gone)
-    submit(pool, step("a", b"3"))
-    stage.processes[0].answer()
-
-    assert bodies(stage.processes[0]) == [[b"3"]]
-
-
-async def test_late_step_is_answered_while_it_waits(make: Any, stage: Any) -> None:
+async def test_late_step_is_answered_while_it_waits(make, stage):
     """A step whose deadline passes while it waits is answered then (F33); the next has its turn."""
     pool = await make()
     submit(pool, step("a", b"1"))
@@ -243,7 +148,7 @@ async def test_late_step_is_answered_while_it_waits(make: Any, stage: Any) -> No
     assert bodies(stage.processes[0]) == [[b"3"]]
 
 
-async def test_a_late_step_is_not_sent(make: Any, stage: Any) -> None:
+async def test_a_late_step_is_not_sent(make, stage):
     """A step whose deadline has passed is not sent, although the loop has not come to answer it yet."""
     pool = await make()
     submit(pool, step("a", b"1"))
@@ -259,8 +164,7 @@ async def test_a_late_step_is_not_sent(make: Any, stage: Any) -> None:
     assert isinstance(late.error, DeadlineExceeded)
 
 
-async def test_a_deadline_lets_a_worker_leave(make: Any, stage: Any) -> None:
-    """A worker on its way out does not stay for a sequence of which nothing is left but what is late."""
+async def test_a_deadline_lets_a_worker_leave(make, stage):
     pool = await make(concurrency=1)
     submit(pool, step("a", b"1", ends=True))
     await stage.settle()
@@ -277,7 +181,7 @@ async def test_a_deadline_lets_a_worker_leave(make: Any, stage: Any) -> None:
 # Deaths
 
 
-async def test_dead_worker_loses_its_sequences(make: Any, stage: Any, counts: Counts) -> None:
+async def test_dead_worker_loses_its_sequences(make, stage, counts):
     """What waits of its sequences gets an error that says so; other workers' sequences go on (F39)."""
     pool = await make(2)
     first, second = stage.processes
@@ -301,8 +205,7 @@ async def test_dead_worker_loses_its_sequences(make: Any, stage: Any, counts: Co
     assert content(other) == b"b1"
 
 
-async def test_wrong_number_of_answers_ends_the_worker(make: Any, stage: Any) -> None:
-    """A worker that cannot be trusted is ended, and its sequences with it."""
+async def test_wrong_number_of_answers_ends_the_worker(make, stage):
     pool = await make()
     submit(pool, first := step("a"), second := step("a"))
     await stage.settle()
@@ -313,7 +216,7 @@ async def test_wrong_number_of_answers_ends_the_worker(make: Any, stage: Any) ->
     assert isinstance(second.error, WorkerDied)
 
 
-async def test_one_of_several_is_given_up(make: Any, stage: Any) -> None:
+async def test_one_of_several_is_given_up(make, stage):
     """A request that is overdue while its process lives does not cost the sequences their state (F34)."""
     pool = await make(batch_size=1, concurrency=4, response=0.3)
     process = stage.processes[0]
@@ -334,8 +237,7 @@ async def test_one_of_several_is_given_up(make: Any, stage: Any) -> None:
 # Scaling and stopping
 
 
-async def test_scaled_down_worker_keeps_its_sequences(make: Any, stage: Any) -> None:
-    """It serves those it has until they end, gets no new ones, and then it stops."""
+async def test_scaled_down_worker_keeps_its_sequences(make, stage):
     pool = await make(2, most=8)
     first, second = stage.processes
     submit(pool, step("a"), step("b", b"b1"))
@@ -354,7 +256,7 @@ async def test_scaled_down_worker_keeps_its_sequences(make: Any, stage: Any) -> 
     assert [type(message).__name__ for message, _ in second.received][-1] == "Stop"
 
 
-async def test_scaled_down_worker_waits_no_longer(make: Any, stage: Any) -> None:
+async def test_scaled_down_worker_waits_no_longer(make, stage):
     """Sequences that do not end in time are lost as if the worker had died."""
     pool = await make(2, response=0.02)
     submit(pool, step("a"), step("b"))
@@ -368,7 +270,7 @@ async def test_scaled_down_worker_waits_no_longer(make: Any, stage: Any) -> None
         pool.submit(step("b"))
 
 
-async def test_living_sequences_are_served_when_scaled_to_nothing(make: Any, stage: Any) -> None:
+async def test_living_sequences_are_served_when_scaled_to_nothing(make, stage):
     """Sequences that live are served to their end (F50); new ones are refused."""
     pool = await make()
     submit(pool, step("a", b"1"))
@@ -385,9 +287,7 @@ async def test_living_sequences_are_served_when_scaled_to_nothing(make: Any, sta
     assert content(last) == b"2"
 
 
-async def test_requests_without_a_worker_are_refused_with_the_reason(
-    make: Any, stage: Any, counts: Counts
-) -> None:
+async def test_requests_without_a_worker_are_refused_with_the_reason(make, stage, counts):
     """Where no worker can be loaded, what waits and what comes is refused with the reason (F40, F41)."""
     pool = await make()
     submit(pool, step("a", b"1"))
@@ -409,8 +309,7 @@ async def test_requests_without_a_worker_are_refused_with_the_reason(
     assert counts.calls["rejected"] == [("no_worker",)]
 
 
-async def test_leaving_worker_that_dies_is_not_waited_for(make: Any, stage: Any) -> None:
-    """A worker on its way out that dies is not waited for."""
+async def test_leaving_worker_that_dies_is_not_waited_for(make, stage):
     pool = await make(2)
     submit(pool, step("a"), waiting := step("b"))
     await stage.settle()
@@ -424,10 +323,7 @@ async def test_leaving_worker_that_dies_is_not_waited_for(make: Any, stage: Any)
 
 
 @pytest.mark.parametrize("cancelled", [True, False])
-async def test_a_worker_that_leaves_is_stopped_whatever_happens(
-    make: Any, stage: Any, monkeypatch: pytest.MonkeyPatch, cancelled: bool
-) -> None:
-    """Also if waiting for its sequences is cancelled, or their end fails: then nothing of it stays behind."""
+async def test_a_worker_that_leaves_is_stopped_whatever_happens(make, stage, monkeypatch, cancelled):
     pool = await make()
     submit(pool, step("a"))
     await stage.settle()
@@ -435,7 +331,7 @@ async def test_a_worker_that_leaves_is_stopped_whatever_happens(
     if not cancelled:
         lose, failures = pool.affinity.lose, [ZeroDivisionError()]
 
-        def fail_once(worker: Any, now: float) -> Any:
+        def fail_once(worker, now):
             if failures:
                 raise failures.pop()
             return lose(worker, now)
@@ -455,8 +351,7 @@ async def test_a_worker_that_leaves_is_stopped_whatever_happens(
     assert cancelled or isinstance(leaving.exception(), ZeroDivisionError)
 
 
-async def test_drained_pool_serves_what_waits(make: Any, stage: Any) -> None:
-    """A server that stops serves what waits of all sequences, one step after the other."""
+async def test_drained_pool_serves_what_waits(make, stage):
     pool = await make()
     submit(pool, step("a", b"1"), last := step("a", b"2"))
     await stage.settle()
@@ -471,8 +366,7 @@ async def test_drained_pool_serves_what_waits(make: Any, stage: Any) -> None:
     assert content(last) == b"2"
 
 
-async def test_closed_pool_refuses_what_waits(make: Any, stage: Any) -> None:
-    """What waits when a version is removed is refused, and no worker stays for its sequences."""
+async def test_closed_pool_refuses_what_waits(make, stage):
     pool = await make(2)
     submit(pool, step("a"), step("b"), waiting := step("b"))
     await stage.settle()

@@ -4,11 +4,8 @@ The machine below is a pool reduced to its queue: a worker is the batch that it 
 is honoured to the instant. Beside it stands what every client saw.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -16,16 +13,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from modelserver.engine.batching.policies import Adaptive, Greedy, Policy, Window
 from modelserver.engine.batching.queue import QueueFull
-from modelserver.engine.batching.request import SequencedRequest, SequenceMark
+from modelserver.engine.batching.request import Batch, Request, SequencedRequest, SequenceMark
 from modelserver.engine.wire.messages import Answer, Row, SequenceHeaders
-from modelserver.ext.sequences.queue import (
-    SequenceLimits,
-    SequenceLost,
-    SequenceQueue,
-)
-
-if TYPE_CHECKING:
-    from modelserver.engine.batching.request import Batch, Request
+from modelserver.ext.sequences.queue import SequenceLimits, SequenceLost, SequenceQueue
 
 NAMES = "abcdef"
 
@@ -62,15 +52,7 @@ class Sequences(RuleBasedStateMachine):
         max_waiting=st.integers(1, 3),
         max_age=st.sampled_from([3.0, math.inf]),
     )
-    def start(
-        self,
-        name: str,
-        batch_size: int,
-        workers: int,
-        max_sequences: int,
-        max_waiting: int,
-        max_age: float,
-    ) -> None:
+    def start(self, name, batch_size, workers, max_sequences, max_waiting, max_age):
         policies: dict[str, Policy] = {
             "window": Window(0.5), "greedy": Greedy(), "adaptive": Adaptive(0.5)
         }  # fmt: skip
@@ -151,16 +133,7 @@ class Sequences(RuleBasedStateMachine):
         size=st.integers(0, 12),
         deadline=st.sampled_from([None, None, 0.25]),
     )
-    def ask(
-        self,
-        name: str,
-        rows: int,
-        key: str,
-        starts: bool,
-        ends: bool,
-        size: int,
-        deadline: float | None,
-    ) -> None:
+    def ask(self, name, rows, key, starts, ends, size, deadline):
         self.refuse(self.queue.expire(self.now))
         request = SequencedRequest(
             str(len(self.clients)),
@@ -202,7 +175,6 @@ class Sequences(RuleBasedStateMachine):
         busy = [worker for worker, batch in enumerate(self.workers) if batch is not None]
         worker = busy[which % len(busy)]
         batch = self.workers[worker]
-        assert batch is not None
         self.workers[worker] = None
         self.queue.policy.finished(batch.size, 0.1, self.now)
         self.refuse(self.queue.finish(batch, self.now))
@@ -214,7 +186,6 @@ class Sequences(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 2))
     def die(self, which: int) -> None:
-        """A process ends, and another one takes its place later."""
         worker = which % len(self.workers)
         running, self.workers[worker] = self.workers[worker], None
         self.loaded[worker] = False
@@ -245,7 +216,6 @@ class Sequences(RuleBasedStateMachine):
     @precondition(lambda self: any(not client.request.done for client in self.clients.values()))
     @rule(which=st.integers(0, 50))
     def leave(self, which: int) -> None:
-        """A client goes away."""
         open_ones = [client for client in self.clients.values() if not client.request.done]
         request = open_ones[which % len(open_ones)].request
         self.queue.remove(request)

@@ -1,7 +1,5 @@
 """What URLs of object stores name."""
 
-from __future__ import annotations
-
 import pytest
 
 from modelserver.errors import BadRequest
@@ -19,8 +17,7 @@ from modelserver.ext.stores.address import StoreAddress, parse_address, signed_a
         ("hf://owner/name@v1.0/deep/x.mar", StoreAddress("hf", "owner/name@v1.0", "deep/x.mar")),
     ],
 )
-def test_url_names_bucket_and_key(url: str, place: StoreAddress) -> None:
-    """A bucket, or a repository with its revision, and a key."""
+def test_url_names_bucket_and_key(url, place):
     assert parse_address(url) == place
 
 
@@ -53,8 +50,7 @@ def test_url_names_bucket_and_key(url: str, place: StoreAddress) -> None:
         "x.mar",
     ],
 )
-def test_nothing_else_can_be_named(url: str) -> None:
-    """Neither another account or endpoint, nor credentials, options, versions, chains or patterns."""
+def test_nothing_else_can_be_named(url):
     with pytest.raises(BadRequest):
         parse_address(url)
 
@@ -69,10 +65,8 @@ def test_nothing_else_can_be_named(url: str) -> None:
         ("http://127.0.0.1:9000/models/x.mar", ("models", "x.mar", "")),
     ],
 )
-def test_addresses_of_s3_are_recognised(url: str, place: tuple[str, str, str]) -> None:
-    """Amazon's, with the bucket in host or path, and those of the operator's endpoint."""
+def test_addresses_of_s3_are_recognised(url, place):
     result = signed_address(url, {"AWS_ENDPOINT_URL": "http://127.0.0.1:9000/"})
-
     assert (result.scheme, result.bucket, result.key, result.region) == ("s3", *place)
 
 
@@ -89,7 +83,6 @@ def test_addresses_of_s3_are_recognised(url: str, place: tuple[str, str, str]) -
         "http://127.0.0.1:9000.evil.com/models/x.mar",
     ],
 )
-def test_nothing_is_signed_for_others(url: str) -> None:
-    """A URL that is signed already is not signed, either."""
+def test_nothing_is_signed_for_others(url):
     with pytest.raises(BadRequest):
         signed_address(url, {"AWS_ENDPOINT_URL": "http://127.0.0.1:9000"})

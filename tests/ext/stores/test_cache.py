@@ -1,13 +1,12 @@
 """The cache of archives, with a store that is a folder."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import os
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import fsspec
 import pytest
@@ -16,11 +15,6 @@ from modelserver.errors import DownloadFailed, InternalError
 from modelserver.ext.stores.address import StoreAddress
 from modelserver.ext.stores.cache import Cache
 from modelserver.ext.stores.stores import Changed, Item, Store
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from modelserver.models.environments.environment_store import Use
 
 
 class Folder(Store):
@@ -52,29 +46,25 @@ class Folder(Store):
         return bytes(self._files.cat_file(item.path, start, end))
 
 
-def held(
-    cache: Cache, store: Store, items: list[Item] | None = None, reports: list[tuple[int, int]] | None = None
-) -> tuple[Path, Use]:
-    """What the cache gives."""
+def held(cache, store, items=None, reports=None):
     got = store.items() if items is None else items
     progress = [] if reports is None else reports
     return asyncio.run(cache.hold(store, got, "s3://b/x", lambda *pair: progress.append(pair), lambda: None))
 
 
 @pytest.fixture
-def source(tmp_path: Path) -> Path:
+def source(tmp_path):
     path = tmp_path / "source"
     path.write_bytes(os.urandom(9 << 20))
     return path
 
 
 @pytest.fixture
-def cache(tmp_path: Path) -> Cache:
+def cache(tmp_path):
     return Cache(tmp_path / "cache", 40 << 20)
 
 
-def test_archive_is_fetched_once(cache: Cache, source: Path, tmp_path: Path) -> None:
-    """It is fetched once, in ranges, and is named by its content; another cache in the folder has it too."""
+def test_archive_is_fetched_once(cache, source, tmp_path):
     store, reports = Folder(source), list[tuple[int, int]]()
     path, use = held(cache, store, reports=reports)
 
@@ -88,8 +78,7 @@ def test_archive_is_fetched_once(cache: Cache, source: Path, tmp_path: Path) -> 
     other_use.end()
 
 
-def test_folder_becomes_a_zip_file(cache: Cache, tmp_path: Path) -> None:
-    """It becomes a zip file, the same for the same content."""
+def test_folder_becomes_a_zip_file(cache, tmp_path):
     for name in ("one", "two"):
         (tmp_path / name / "MAR-INF").mkdir(parents=True)
         (tmp_path / name / "MAR-INF" / "MANIFEST.json").write_text("{}")
@@ -102,8 +91,7 @@ def test_folder_becomes_a_zip_file(cache: Cache, tmp_path: Path) -> None:
     assert first == second
 
 
-def test_it_goes_on_where_it_was(cache: Cache, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Some tries later it gives up, and the next one needs only the rest."""
+def test_it_goes_on_where_it_was(cache, source, monkeypatch):
     monkeypatch.setattr("modelserver.ext.stores.cache._PAUSE", 0.001)
     store = Folder(source)
     store.fails = 2
@@ -127,8 +115,7 @@ def _fail() -> bytes:
     raise OSError("a torn connection")
 
 
-def test_changed_object_is_refused(cache: Cache, source: Path, tmp_path: Path) -> None:
-    """It is refused, and nothing of it stays."""
+def test_changed_object_is_refused(cache, source, tmp_path):
     store = Folder(source)
     items = store.items()
     os.utime(source, (1, 1))
@@ -141,8 +128,7 @@ def test_changed_object_is_refused(cache: Cache, source: Path, tmp_path: Path) -
     assert [path.name for path in (tmp_path / "cache").iterdir() if path.is_dir()] == []
 
 
-def test_wrong_checksum_is_refused(cache: Cache, source: Path, tmp_path: Path) -> None:
-    """It is refused, and nothing of it stays, unless the store takes the checksum back."""
+def test_wrong_checksum_is_refused(cache, source, tmp_path):
     store = Folder(source)
     store.wrong.add("")
     with pytest.raises(DownloadFailed, match=r"its checksum is wrong: md5 .* instead of 0000"):
@@ -154,8 +140,7 @@ def test_wrong_checksum_is_refused(cache: Cache, source: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("name", ["../x", "/etc/x", "a\\b", "a/../../x", "a//b"])
-def test_name_that_leads_elsewhere_is_refused(cache: Cache, source: Path, name: str) -> None:
-    """They are refused before anything is read."""
+def test_name_that_leads_elsewhere_is_refused(cache, source, name):
     item = Item(name, str(source), 5, "1")
     store = Folder(source)
 
@@ -164,8 +149,7 @@ def test_name_that_leads_elsewhere_is_refused(cache: Cache, source: Path, name: 
     assert store.reads == []
 
 
-def test_least_recently_used_archives_give_way(cache: Cache, source: Path, tmp_path: Path) -> None:
-    """The least recently used archives make room, but not those in use; what can never fit is refused."""
+def test_least_recently_used_archives_give_way(cache, source, tmp_path):
     archives = []
     for number in range(5):
         source.write_bytes(bytes([number]) * (9 << 20))
@@ -183,8 +167,7 @@ def test_least_recently_used_archives_give_way(cache: Cache, source: Path, tmp_p
         held(Cache(tmp_path / "cache", 1000), Folder(source), [Item("", str(source), 1001, "1")])
 
 
-def test_damaged_archive_is_fetched_again(cache: Cache, source: Path) -> None:
-    """What somebody wrote to is fetched again."""
+def test_damaged_archive_is_fetched_again(cache, source):
     store = Folder(source)
     path, use = held(cache, store)
     use.end()
@@ -197,12 +180,11 @@ def test_damaged_archive_is_fetched_again(cache: Cache, source: Path) -> None:
     assert len(store.reads) == 3
 
 
-async def test_concurrent_fetches_download_once(cache: Cache, source: Path) -> None:
-    """One process downloads; the other waits and gets the same file."""
+async def test_concurrent_fetches_download_once(cache, source):
     store, waited = Folder(source), list[str]()
     items = store.items()
 
-    async def hold(name: str) -> Path:
+    async def hold(name):
         path, use = await cache.hold(store, items, "u", lambda *_: None, lambda: waited.append(name))
         use.end()
         return path

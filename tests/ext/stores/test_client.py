@@ -1,12 +1,9 @@
 """Fetching through a process of its own."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import socket
 from functools import partial
-from typing import TYPE_CHECKING
 
 import psutil
 import pytest
@@ -21,17 +18,11 @@ from modelserver.models.archives import sources
 from modelserver.models.archives.incoming import Transfer
 from modelserver.models.archives.urls import UrlPolicy
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.object_stores import Bucket
-
 pytestmark = pytest.mark.slow  # needs the libraries of object stores, which each fetch imports in a process
 
 
 @pytest.fixture(scope="module")
-def bucket() -> Iterator[Bucket]:
+def bucket():
     with s3() as made:
         made.put("store/x.mar", b"x" * (9 << 20))
         made.put("store/deep/a.py", b"a")
@@ -39,13 +30,12 @@ def bucket() -> Iterator[Bucket]:
 
 
 @pytest.fixture(autouse=True)
-def _environment(bucket: Bucket, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def _environment(bucket, monkeypatch, tmp_path):
     for name, value in {**bucket.variables, "MODELSERVER_CACHE": str(tmp_path / "cache")}.items():
         monkeypatch.setenv(name, value)
 
 
 def fetchers() -> list[psutil.Process]:
-    """The processes that fetch."""
     results = []
     for child in psutil.Process().children():
         with contextlib.suppress(psutil.Error):
@@ -54,23 +44,7 @@ def fetchers() -> list[psutil.Process]:
     return results
 
 
-async def test_archive_is_fetched_with_progress(tmp_path: Path) -> None:
-    """The file is in the cache and in use, the process gone."""
-    reports = list[tuple[int, int | None]]()
-    url = "s3://models/store/x.mar"
-    path, use = await fetch(
-        url, parse_address(url), tmp_path, Transfer(progress=lambda *pair: reports.append(pair))
-    )
-
-    assert path.is_relative_to(tmp_path / "cache" / "downloads")
-    assert path.stat().st_size == 9 << 20
-    assert reports[-1] == (9 << 20, 9 << 20)
-    assert fetchers() == []
-    use.end()
-
-
-async def test_missing_or_too_large_object_is_refused(tmp_path: Path) -> None:
-    """What is not there, and what is too large."""
+async def test_missing_or_too_large_object_is_refused(tmp_path):
     url = "s3://models/store/none.mar"
     with pytest.raises(ModelNotFound, match=rf"^Model not found at: {url}$"):
         await fetch(url, parse_address(url), tmp_path)
@@ -80,7 +54,7 @@ async def test_missing_or_too_large_object_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def silent(monkeypatch):
     """A store that accepts connections and says nothing."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{listener.getsockname()[1]}")
@@ -88,8 +62,7 @@ def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("silent")
-async def test_silent_store_is_given_up(tmp_path: Path) -> None:
-    """It is given up; whoever cancels need not wait for it, and no process stays."""
+async def test_silent_store_is_given_up(tmp_path):
     url = "s3://models/store/x.mar"
     with pytest.raises(DownloadFailed, match=r"nothing arrived for 0\.25 seconds"):
         await fetch(url, parse_address(url), tmp_path, Transfer(read_timeout=0.05))
@@ -106,8 +79,7 @@ async def test_silent_store_is_given_up(tmp_path: Path) -> None:
     assert fetchers() == []
 
 
-async def test_names_in_a_folder_are_listed_once(bucket: Bucket) -> None:
-    """Names of folders end in a slash; a listing is requested once, for any number of callers."""
+async def test_names_in_a_folder_are_listed_once(bucket):
     listing = Listing("s3://models/store")
     result = await asyncio.gather(*(listing.names() for _ in range(5)))
 
@@ -119,7 +91,7 @@ async def test_names_in_a_folder_are_listed_once(bucket: Bucket) -> None:
 locate = partial(sources.locate, stores=Stores())
 
 
-async def test_signed_download_uses_the_servers_credentials(bucket: Bucket, tmp_path: Path) -> None:
+async def test_signed_download_uses_the_servers_credentials(bucket, tmp_path):
     """With ``s3_sse_kms`` the server's credentials sign the download of an http(s) URL of S3."""
     (tmp_path / "store").mkdir()
     url, signed = f"{bucket.url}/store/x.mar", Transfer(signed=True)
@@ -139,7 +111,7 @@ async def test_signed_download_uses_the_servers_credentials(bucket: Bucket, tmp_
         await locate("https://example.com/x.mar", tmp_path / "store", allowing(".*"), tmp_path, signed)
 
 
-async def test_clients_need_allowed_urls(tmp_path: Path) -> None:
+async def test_clients_need_allowed_urls(tmp_path):
     """An operator's models need no ``allowed_urls``, but clients' do; a model store has plain names."""
     url = "s3://models/store/x.mar"
     with pytest.raises(ModelNotFound, match="s3:// needs an allowed_urls in the configuration"):

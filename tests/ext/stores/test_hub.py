@@ -1,25 +1,17 @@
 """Models of a hub come into the hub's own cache, in a process of its own."""
 
-from __future__ import annotations
-
 import asyncio
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from tests.models.archives.conftest import allowing
 from tests.object_stores import SECRETS, hub
 
-from modelserver.errors import DownloadFailed, InvalidModel, ModelNotFound, ModelServerError
+from modelserver.errors import DownloadFailed, InvalidModel, ModelNotFound
 from modelserver.ext.stores.extension import Stores
 from modelserver.models.archives import sources
 from modelserver.models.archives.incoming import Transfer
 from modelserver.models.archives.urls import UrlPolicy
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.object_stores import Hub
 
 pytestmark = pytest.mark.slow  # each fetch imports the hub's library in a process
 
@@ -36,7 +28,7 @@ MODEL = {
 
 
 @pytest.fixture
-def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+def repository(tmp_path, monkeypatch):
     """A hub with a model, and an empty cache."""
     pytest.importorskip("huggingface_hub")
     with hub() as made:
@@ -47,7 +39,6 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]
 
 
 async def fetched(tmp_path: Path, url: str = URL, transfer: Transfer | None = None) -> Path:
-    """The folder of the model."""
     policy = allowing("hf://.*")
     located = await sources.locate(url, tmp_path, policy, tmp_path, transfer or Transfer(), stores=Stores())
     assert located.held is None
@@ -55,12 +46,10 @@ async def fetched(tmp_path: Path, url: str = URL, transfer: Transfer | None = No
 
 
 def names(folder: Path) -> set[str]:
-    """Its files."""
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
 
 
-async def test_model_is_fetched_with_progress(repository: Hub, tmp_path: Path) -> None:
-    """Only what is of use, once; its code only if that is trusted. The token is that of the hub's library."""
+async def test_model_is_fetched_with_progress(repository, tmp_path):
     reports = list[tuple[int, int | None]]()
     folder = await fetched(tmp_path, f"{URL}@main", Transfer(progress=lambda *pair: reports.append(pair)))
 
@@ -72,10 +61,7 @@ async def test_model_is_fetched_with_progress(repository: Hub, tmp_path: Path) -
     assert "code.py" in names(await fetched(tmp_path, f"{URL}?trust_remote_code=true"))
 
 
-async def test_model_in_the_cache_needs_no_hub(
-    repository: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Offline, or where the hub cannot be reached; another model is not there."""
+async def test_model_in_the_cache_needs_no_hub(repository, tmp_path, monkeypatch):
     folder = await fetched(tmp_path)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert await fetched(tmp_path) == folder
@@ -96,10 +82,7 @@ async def test_model_in_the_cache_needs_no_hub(
         (URL, DownloadFailed, "it is gated: accept its conditions at http://127.* and log in with"),
     ],
 )
-async def test_refusal_of_the_hub_is_explained(
-    repository: Hub, tmp_path: Path, url: str, kind: type[ModelServerError], problem: str
-) -> None:
-    """With what to do, and without the token."""
+async def test_refusal_of_the_hub_is_explained(repository, tmp_path, url, kind, problem):
     repository.gated = True
     with pytest.raises(kind, match=problem) as caught:
         await fetched(tmp_path, url)
@@ -116,10 +99,7 @@ async def test_refusal_of_the_hub_is_explained(
         (("adapter_config.json", "adapter_model.safetensors"), "is an adapter"),
     ],
 )
-async def test_what_cannot_be_served_is_not_fetched(
-    repository: Hub, tmp_path: Path, files: tuple[str, ...], problem: str
-) -> None:
-    """The list of its files says so."""
+async def test_what_cannot_be_served_is_not_fetched(repository, tmp_path, files, problem):
     repository.files = dict.fromkeys(files, b"{}")
     with pytest.raises(InvalidModel, match=problem):
         await fetched(tmp_path)
@@ -130,8 +110,7 @@ async def test_what_cannot_be_served_is_not_fetched(
         assert names(folder) == {"pytorch_model.bin", "config.json"}
 
 
-async def test_repository_may_still_be_an_archive(repository: Hub, tmp_path: Path) -> None:
-    """An unpacked one is packed, as from other stores; a model that is too large is not fetched."""
+async def test_repository_may_still_be_an_archive(repository, tmp_path):
     with pytest.raises(DownloadFailed, match="larger than 1000 bytes"):
         await fetched(tmp_path, transfer=Transfer(max_bytes=1000))
     repository.files = {"MAR-INF/MANIFEST.json": b"{}", "handler.py": b""}
@@ -142,7 +121,7 @@ async def test_repository_may_still_be_an_archive(repository: Hub, tmp_path: Pat
     located.release()
 
 
-async def test_clients_need_permission(repository: Hub, tmp_path: Path) -> None:
+async def test_clients_need_permission(repository, tmp_path):
     """Only operators may name any model; a fetch that is cancelled leaves no process behind."""
     with pytest.raises(ModelNotFound, match="hf:// needs an allowed_urls"):
         await sources.locate(URL, tmp_path, UrlPolicy(), tmp_path, stores=Stores())

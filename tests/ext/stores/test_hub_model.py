@@ -1,9 +1,8 @@
 """What a folder of the Hugging Face hub is, and the archive that it becomes."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,15 +12,11 @@ from modelserver.ext.stores.hub_model import HubOptions, is_hub_model, lay_out
 from modelserver.models.archives.archive import open_archive
 from modelserver.models.options.yaml_file import parse_model_config
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 URL = "hf://org/Tiny-1.5@main"
 
 
 @pytest.fixture(autouse=True)
-def engines(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No engine is installed."""
+def engines(monkeypatch):
     monkeypatch.setattr(hub_model, "find_spec", lambda name: None)
 
 
@@ -103,10 +98,7 @@ def read(made: Path) -> tuple[str, str, dict[str, Any]]:
         ),
     ],
 )
-def test_task_is_known_from_the_configuration(
-    tmp_path: Path, task: str, handler: str, config: dict[str, Any], files: dict[str, Any]
-) -> None:
-    """It decides about the handler."""
+def test_task_is_known_from_the_configuration(tmp_path, task, handler, config, files):
     folder = written(tmp_path / "x", config, **files)
 
     assert is_hub_model(folder)
@@ -115,7 +107,7 @@ def test_task_is_known_from_the_configuration(
     assert settings == {"model_path": "model", "task": task}
 
 
-def test_files_are_linked(tmp_path: Path) -> None:
+def test_files_are_linked(tmp_path):
     """Nothing is copied; a folder's name is the model's."""
     folder = written(tmp_path / "my model", {"architectures": ["BertModel"]}, modules=[])
     (folder / "1_Pooling").mkdir()
@@ -129,8 +121,7 @@ def test_files_are_linked(tmp_path: Path) -> None:
     assert not is_hub_model(made)
 
 
-def test_engine_and_task_can_be_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """vLLM generates text wherever it is installed."""
+def test_engine_and_task_can_be_chosen(tmp_path, monkeypatch):
     folder = written(tmp_path / "x", {"architectures": ["LlamaForCausalLM"]})
     chosen = HubOptions("embeddings", "vllm", trusts_code=True)
     _, handler, settings = read(lay_out(folder, URL, chosen, tmp_path))
@@ -166,17 +157,13 @@ def test_engine_and_task_can_be_chosen(tmp_path: Path, monkeypatch: pytest.Monke
         ),
     ],
 )
-def test_what_cannot_be_served_is_explained(
-    tmp_path: Path, config: dict[str, Any] | None, files: dict[str, Any], problem: str
-) -> None:
-    """Before anything is loaded."""
+def test_what_cannot_be_served_is_explained(tmp_path, config, files, problem):
     folder = written(tmp_path / "x", config, **files)
-
     with pytest.raises(InvalidModel, match=problem):
         lay_out(folder, URL, HubOptions(), tmp_path)
 
 
-def test_pickles_need_trust(tmp_path: Path) -> None:
+def test_pickles_need_trust_and_other_folders_are_no_models(tmp_path):
     """The message says how."""
     folder = written(tmp_path / "x", {"architectures": ["BertModel"]})
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
@@ -188,9 +175,6 @@ def test_pickles_need_trust(tmp_path: Path) -> None:
     with pytest.raises(InvalidModel, match="no weights in safetensors"):
         lay_out(folder, URL, HubOptions(trusts_code=True), tmp_path)
 
-
-def test_other_folders_are_no_models(tmp_path: Path) -> None:
-    """Archives are not, nor what has another config.json."""
     assert not is_hub_model(written(tmp_path / "a", {"some": "thing"}))
     assert not is_hub_model(written(tmp_path / "b", config_dot_json="[]"))
     assert not is_hub_model(tmp_path / "none")
@@ -211,8 +195,7 @@ def test_other_folders_are_no_models(tmp_path: Path) -> None:
         ("odd?.mar", "odd?.mar", HubOptions()),
     ],
 )
-def test_query_of_a_url_has_the_options(url: str, plain: str, options: HubOptions) -> None:
-    """Other URLs stay as they are."""
+def test_query_of_a_url_has_the_options(url, plain, options):
     assert HubOptions.split(url) == (plain, options)
 
 
@@ -224,7 +207,6 @@ def test_query_of_a_url_has_the_options(url: str, plain: str, options: HubOption
         ("trust_remote_code=1", "trust_remote_code must be one of true, false"),
     ],
 )
-def test_wrong_options_are_named(query: str, problem: str) -> None:
-    """With those that there are."""
+def test_wrong_options_are_named(query, problem):
     with pytest.raises(BadRequest, match=problem):
         HubOptions.split(f"hf://a/b?{query}")

@@ -1,11 +1,10 @@
 """The process that fetches."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -13,12 +12,8 @@ import pytest
 from modelserver.ext.stores.address import StoreAddress
 from modelserver.ext.stores.process import Message, Task
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 def start(tmp_path: Path, **changes: Any) -> subprocess.Popen[bytes]:
-    """The process with a task."""
     task = Task(
         **{
             "url": "s3://models/x.mar",
@@ -37,17 +32,14 @@ def start(tmp_path: Path, **changes: Any) -> subprocess.Popen[bytes]:
         stdout=subprocess.PIPE,
         env={**os.environ, "AWS_ENDPOINT_URL": "http://127.0.0.1:9", "AWS_EC2_METADATA_DISABLED": "true"},
     )
-    assert process.stdin is not None
     process.stdin.write(msgspec.json.encode(task) + b"\n")
     process.stdin.flush()
     return process
 
 
 @pytest.mark.slow  # needs the libraries of object stores
-def test_unreachable_store_is_reported(tmp_path: Path) -> None:
-    """The message names what happened, and the process ends."""
+def test_unreachable_store_is_reported(tmp_path):
     with start(tmp_path, lists=True) as process:
-        assert process.stdout is not None
         message = msgspec.json.decode(process.stdout.readline(), type=Message)
         assert process.wait(10) == 0
 
@@ -58,10 +50,8 @@ def test_unreachable_store_is_reported(tmp_path: Path) -> None:
     assert "NoCredentialsError" in message.text or "EndpointConnectionError" in message.text
 
 
-def test_it_ends_with_the_server(tmp_path: Path) -> None:
-    """It ends when no process holds its input any more."""
+def test_it_ends_with_the_server(tmp_path):
     process = start(tmp_path)
-    assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.close()
     assert process.wait(20) == 0

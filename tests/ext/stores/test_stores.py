@@ -1,10 +1,7 @@
 """Objects of the real libraries, from real servers."""
 
-from __future__ import annotations
-
 import hashlib
 import sys
-from typing import TYPE_CHECKING
 
 import pytest
 from tests.object_stores import SECRETS, azure, denying, google, hub, s3
@@ -12,11 +9,6 @@ from tests.object_stores import SECRETS, azure, denying, google, hub, s3
 from modelserver.errors import DownloadFailed, InternalError
 from modelserver.ext.stores.address import parse_address
 from modelserver.ext.stores.stores import Changed, Item, Store, is_missing, open_store, reason_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.object_stores import Bucket, Hub
 
 # Warnings of the libraries themselves, about connections that are closed with the process.
 pytestmark = [
@@ -28,12 +20,11 @@ pytestmark = [
 
 
 def opened(url: str) -> Store:
-    """The store of a URL."""
     return open_store(parse_address(url))
 
 
 @pytest.fixture(scope="module")
-def amazon() -> Iterator[Bucket]:
+def amazon():
     with pytest.MonkeyPatch.context() as patch, s3() as bucket:
         for name, value in bucket.variables.items():
             patch.setenv(name, value)
@@ -45,7 +36,7 @@ def amazon() -> Iterator[Bucket]:
 
 
 @pytest.fixture(scope="module")
-def googles() -> Iterator[Bucket]:
+def googles():
     with pytest.MonkeyPatch.context() as patch, google() as bucket:
         for name, value in bucket.variables.items():
             patch.setenv(name, value)
@@ -54,7 +45,7 @@ def googles() -> Iterator[Bucket]:
         yield bucket
 
 
-def test_object_of_s3_is_read_in_ranges(amazon: Bucket) -> None:
+def test_object_of_s3_is_read_in_ranges(amazon):
     """It is known by size, ETag and MD5, and read in ranges."""
     store = opened("s3://models/store/x.mar")
     (item,) = store.items()
@@ -64,9 +55,6 @@ def test_object_of_s3_is_read_in_ranges(amazon: Bucket) -> None:
     assert store.read(item, 1, 4) == b"irs"
     assert store.endpoint == amazon.variables["AWS_ENDPOINT_URL"]
 
-
-def test_folder_of_s3_has_all_files(amazon: Bucket) -> None:
-    """All files below it, without the mark that stands for the folder itself; names for a model store."""
     assert amazon
     items = opened("s3://models/store/deep").items()
 
@@ -74,8 +62,10 @@ def test_folder_of_s3_has_all_files(amazon: Bucket) -> None:
     assert sorted(opened("s3://models/store").names()) == [("deep", True), ("x.mar", False)]
 
 
-def test_changed_object_of_s3_is_not_read(amazon: Bucket) -> None:
-    """A replaced or removed object is never read as if it were the old one."""
+def test_changed_or_encrypted_object_of_s3_is_not_vouched_for(amazon):
+    """A replaced or removed object is never read as if it were the old one. The ETag of such an object is not
+    compared with its MD5.
+    """
     amazon.put("changes", b"before")
     store = opened("s3://models/changes")
     (item,) = store.items()
@@ -85,9 +75,6 @@ def test_changed_object_of_s3_is_not_read(amazon: Bucket) -> None:
         store.read(item, 0, 6)
     assert not store.has_still([item])
 
-
-def test_encrypted_object_of_s3_has_no_checksum(amazon: Bucket) -> None:
-    """The ETag of such an object is not compared with its MD5."""
     amazon.put("kms", b"secret", **{"x-amz-server-side-encryption": "aws:kms"})
     store = opened("s3://models/kms")
 
@@ -96,24 +83,29 @@ def test_encrypted_object_of_s3_has_no_checksum(amazon: Bucket) -> None:
 
 
 @pytest.mark.parametrize("url", ["s3://models/none", "s3://no-such-bucket/x.mar"])
-def test_missing_object_of_s3_is_known_to_be_missing(amazon: Bucket, url: str) -> None:
-    """It is known to be missing, which is not an error of the store."""
+def test_missing_object_of_s3_is_known_to_be_missing(amazon, url):
     assert amazon
     with pytest.raises(OSError) as caught:  # noqa: PT011 - whichever the library has
         opened(url).items()
     assert is_missing(caught.value)
 
 
-def test_missing_permission_is_reported_without_a_key(amazon: Bucket) -> None:
-    """The reason says so, and names no key."""
+def test_reason_names_no_key_and_quotes_nothing(amazon):
+    """Texts of libraries may have signatures in URLs; codes and names of errors do not."""
     with denying(amazon), pytest.raises(OSError) as caught:  # noqa: PT011
         opened("s3://models/store/x.mar").items()
 
     assert reason_of(caught.value) == "the server's credentials do not allow it"
     assert not is_missing(caught.value)
 
+    error = OSError("https://host/x?sig=secret")
+    error.__cause__ = TimeoutError("key=secret")
 
-def test_objects_of_google_are_read(googles: Bucket) -> None:
+    assert reason_of(error) == "the store could not be read: OSError, caused by TimeoutError"
+    assert reason_of(Changed()) == "it was changed or removed while it was read"
+
+
+def test_objects_of_google_are_read(googles):
     """They are known by generation and MD5, and one with another generation is another."""
     store = opened("gs://models/store/x.mar")
     (item,) = store.items()
@@ -129,7 +121,7 @@ def test_objects_of_google_are_read(googles: Bucket) -> None:
 
 
 @pytest.fixture
-def repository(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+def repository(monkeypatch):
     """The library reads its environment when it is imported."""
     constants = pytest.importorskip("huggingface_hub.constants")
     with hub() as made:
@@ -141,7 +133,7 @@ def repository(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
         yield made
 
 
-def test_files_of_a_hub_are_read(repository: Hub) -> None:
+def test_files_of_a_hub_are_read(repository):
     """Large files are known by SHA-256, others by the id of their blob; all are of one commit."""
     store = opened("hf://owner/tiny@main/x.mar")
     (item,) = store.items()
@@ -159,15 +151,14 @@ def test_files_of_a_hub_are_read(repository: Hub) -> None:
 
 
 @pytest.mark.parametrize("name", ["owner/tiny/none", "owner/none/x.mar", "owner/tiny@gone/x.mar"])
-def test_missing_file_of_a_hub_is_known_to_be_missing(repository: Hub, name: str) -> None:
-    """A file, repository or revision that is not there is missing."""
+def test_missing_file_of_a_hub_is_known_to_be_missing(repository, name):
     assert repository
     with pytest.raises(OSError) as caught:  # noqa: PT011
         opened(f"hf://{name}").items()
     assert is_missing(caught.value)
 
 
-def test_blobs_of_azure_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blobs_of_azure_are_read(monkeypatch):
     """They are known by ETag and MD5; a blob with another ETag is not read."""
     with azure() as container:
         for name, value in container.variables.items():
@@ -190,27 +181,14 @@ def test_blobs_of_azure_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
             opened("az://models/none").items()
 
 
-def test_unnamed_account_of_azure_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error names the variables."""
+def test_what_is_missing_is_named(monkeypatch):
     for name in ("AZURE_STORAGE_CONNECTION_STRING", "AZURE_STORAGE_ACCOUNT_NAME"):
         monkeypatch.delenv(name, raising=False)
 
     with pytest.raises(DownloadFailed, match="AZURE_STORAGE_ACCOUNT_NAME or AZURE_STORAGE_CONNECTION_STRING"):
         opened("az://models/x.mar")
 
-
-def test_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error says what to install."""
     monkeypatch.setitem(sys.modules, "adlfs", None)
 
     with pytest.raises(InternalError, match=r"az:// needs adlfs, .* pip install fsspec adlfs"):
         opened("az://container/x.mar")
-
-
-def test_reasons_quote_nothing() -> None:
-    """Texts of libraries may have signatures in URLs; codes and names of errors do not."""
-    error = OSError("https://host/x?sig=secret")
-    error.__cause__ = TimeoutError("key=secret")
-
-    assert reason_of(error) == "the store could not be read: OSError, caused by TimeoutError"
-    assert reason_of(Changed()) == "it was changed or removed while it was read"

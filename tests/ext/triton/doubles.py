@@ -1,7 +1,5 @@
 """A model's version with what the extensions read of it."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A model's configuration in Triton's terms."""
 
-from __future__ import annotations
-
 import pytest
 from tests.ext.triton.doubles import version
 
@@ -12,7 +10,7 @@ from modelserver.models.options.signature import Signature
 ROWS = Signature((TensorSpec("x", "FP32", (-1, 3)),), (TensorSpec("y", "BYTES", (-1,)),))
 
 
-def test_rows_are_batches() -> None:
+def test_rows_are_batches():
     """If the first dimension is the rows, `dims` leaves it out and the batch size is set; times are
     in microseconds.
     """
@@ -34,28 +32,23 @@ def test_rows_are_batches() -> None:
     assert "sequence_batching" not in config
 
 
-def test_batch_size_of_one_has_no_scheduler() -> None:
-    """A batch size of one has no scheduler; the server's timeout appears with one."""
+def test_batch_size_of_one_has_no_scheduler():
     assert "dynamic_batching" not in describe_config(version(ROWS))
     policy = describe_config(version(ROWS, batch_size=2, request_timeout=1.5))["dynamic_batching"]
 
     assert policy["default_queue_policy"]["default_timeout_microseconds"] == 1_500_000
 
-
-@pytest.mark.parametrize("shape", [(2, 3), (), (3, -1)], ids=["fixed", "scalar", "fixed rows"])
-def test_tensor_without_rows_is_not_batched(shape: tuple[int, ...]) -> None:
-    """Where a tensor's first dimension is not any number of rows, clients must not add one."""
-    config = describe_config(version(Signature((TensorSpec("x", "INT8", shape),)), batch_size=4))
-
-    assert (config["max_batch_size"], config["input"][0]["dims"]) == (0, list(shape))
-
-
-def test_unsplit_bodies_have_no_rows() -> None:
-    """An envelope gets bodies whole."""
     assert describe_config(version(ROWS, batch_size=4, tensors=False))["max_batch_size"] == 0
 
 
-def test_sequences_are_described() -> None:
+@pytest.mark.parametrize("shape", [(2, 3), (), (3, -1)], ids=["fixed", "scalar", "fixed rows"])
+def test_tensor_without_rows_is_not_batched(shape):
+    """Where a tensor's first dimension is not any number of rows, clients must not add one."""
+    config = describe_config(version(Signature((TensorSpec("x", "INT8", shape),)), batch_size=4))
+    assert (config["max_batch_size"], config["input"][0]["dims"]) == (0, list(shape))
+
+
+def test_sequences_and_unknown_tensors_are_described():
     """Triton's tools need to know of them."""
     options = {"sequence_batching": True, "sequence_max_idle_ms": 60_000, "max_num_sequence": 16}
     config = describe_config(version(ROWS, batch_size=4, max_batch_delay=2, **options))
@@ -66,18 +59,6 @@ def test_sequences_are_described() -> None:
     }
     assert "dynamic_batching" not in config
 
-
-@pytest.mark.parametrize(("gpus", "kind"), [((None, None), "KIND_CPU"), ((1, 0, 1), "KIND_GPU")])
-def test_workers_are_one_group_of_instances(gpus: tuple[int | None, ...], kind: str) -> None:
-    """One group of all workers, with their devices."""
-    (group,) = describe_config(version(ROWS, gpus=gpus))["instance_group"]
-
-    assert (group["kind"], group["count"]) == (kind, len(gpus))
-    assert group["gpus"] == ([0, 1] if kind == "KIND_GPU" else [])
-
-
-def test_unknown_tensors_are_left_out() -> None:
-    """A built-in handler takes and returns bytes; others have no tensors in the configuration."""
     built_in, other = describe_config(version(splits=True)), describe_config(version())
 
     assert [(each["name"], each["data_type"]) for each in (*built_in["input"], *built_in["output"])] == [
@@ -85,3 +66,10 @@ def test_unknown_tensors_are_left_out() -> None:
         ("output_0", "TYPE_STRING"),
     ]
     assert (other["input"], other["output"]) == ([], [])
+
+
+@pytest.mark.parametrize(("gpus", "kind"), [((None, None), "KIND_CPU"), ((1, 0, 1), "KIND_GPU")])
+def test_workers_are_one_group_of_instances(gpus, kind):
+    (group,) = describe_config(version(ROWS, gpus=gpus))["instance_group"]
+    assert (group["kind"], group["count"]) == (kind, len(gpus))
+    assert group["gpus"] == ([0, 1] if kind == "KIND_GPU" else [])

@@ -1,10 +1,9 @@
 """The routes of Triton's extensions."""
 
-from __future__ import annotations
-
 import logging
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
 import pytest
@@ -14,13 +13,8 @@ from modelserver.errors import BadRequest, MethodNotAllowed, ModelNotFound
 from modelserver.ext.triton.routes import add_triton
 from modelserver.surface.api.application import Application
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 class NoModels:
-    """A registry without any."""
-
     def get(self, name: str, version: str | None = None) -> Any:
         raise ModelNotFound.named(name)
 
@@ -39,8 +33,7 @@ def client(folder: Path, host: str = "127.0.0.1") -> httpx.AsyncClient:
     return httpx.AsyncClient(transport=transport, base_url="http://server")
 
 
-async def test_shared_memory_is_registered_and_forgotten(tmp_path: Path) -> None:
-    """It is registered, listed, and forgotten by name or as a whole."""
+async def test_shared_memory_is_registered_and_forgotten(tmp_path):
     (tmp_path / "k").write_bytes(bytes(64))
     base = "/v2/systemsharedmemory"
     async with client(tmp_path) as request:
@@ -67,16 +60,14 @@ async def test_shared_memory_is_registered_and_forgotten(tmp_path: Path) -> None
         ({"key": "/../k", "byte_size": 8}, "not the name of shared memory"),
     ],
 )
-async def test_bad_registration_is_refused(tmp_path: Path, body: dict[str, Any], reason: str) -> None:
-    """Each says what is needed."""
+async def test_bad_registration_is_refused(tmp_path, body, reason):
     (tmp_path / "k").write_bytes(bytes(64))
     async with client(tmp_path) as request:
         with pytest.raises(BadRequest, match=reason):
             await request.post("/v2/systemsharedmemory/region/r/register", json=body)
 
 
-async def test_cuda_memory_is_refused(tmp_path: Path) -> None:
-    """There is none: nothing is listed, forgetting is easy, registering is refused."""
+async def test_cuda_memory_is_refused(tmp_path):
     base = "/v2/cudasharedmemory"
     async with client(tmp_path) as request:
         assert (await request.get(f"{base}/status")).json() == []
@@ -86,10 +77,7 @@ async def test_cuda_memory_is_refused(tmp_path: Path) -> None:
             await request.post(f"{base}/region/r/register", json={"raw_handle": {"b64": "x"}})
 
 
-async def test_only_clients_on_this_machine_change_the_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Clients on this machine; others may look."""
+async def test_only_clients_on_this_machine_change_the_log(tmp_path, monkeypatch):
     # It is put back afterwards.
     monkeypatch.setattr(logging.getLogger("modelserver"), "level", logging.INFO)
     async with client(tmp_path, "10.0.0.1") as request:
@@ -103,8 +91,7 @@ async def test_only_clients_on_this_machine_change_the_log(
 @pytest.mark.parametrize(
     "path", ["config", "stats", "versions/1/config", "versions/1/stats", "trace/setting"]
 )
-async def test_missing_model_is_not_found(tmp_path: Path, path: str) -> None:
-    """Each route of a model looks for it."""
+async def test_missing_model_is_not_found(tmp_path, path):
     async with client(tmp_path) as request:
         assert (await request.get("/v2/models/stats")).json() == {"model_stats": []}
         assert (await request.get("/v2/trace/setting")).json() == {"trace_level": ["OFF"]}

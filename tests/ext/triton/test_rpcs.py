@@ -1,7 +1,5 @@
 """Triton's extensions over gRPC; what clients see of them is in tests/e2e/test_triton_clients.py."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 
@@ -46,8 +44,7 @@ async def respond(registry: Any, method: str, /, *, client: str = LOCAL, **field
     return await method_of(method, triton_rpcs(services)[method])(request, call)
 
 
-async def test_statistics_are_made_one_version_in_a_turn() -> None:
-    """Other work has its turn after each version; the message has what the list has."""
+async def test_statistics_are_made_one_version_in_a_turn():
     registry = OneModel()
     response, turns = await turns_of(respond(registry, "ModelStatistics"))
 
@@ -56,8 +53,7 @@ async def test_statistics_are_made_one_version_in_a_turn() -> None:
     assert response == ParseDict({"model_stats": models}, message("inference.ModelStatisticsResponse")())
 
 
-async def test_log_changes_need_a_local_client() -> None:
-    """Others may read the settings."""
+async def test_log_changes_need_a_local_client():
     settings = (await respond(OneModel(), "LogSettings", client=REMOTE)).settings
     with pytest.raises(MethodNotAllowed):
         await respond(OneModel(), "LogSettings", client=REMOTE, settings={"log_error": {"bool_param": True}})
@@ -68,8 +64,7 @@ async def test_log_changes_need_a_local_client() -> None:
 
 
 @pytest.mark.parametrize("name", ["ModelConfig", "TraceSetting"])
-async def test_missing_model_is_not_found(name: str) -> None:
-    """Both methods look for the model of the request."""
+async def test_missing_model_is_not_found(name):
     field = {"ModelConfig": "name", "TraceSetting": "model_name"}[name]
     with pytest.raises(ModelNotFound):
         await respond(OneModel(), name, **{field: "gone"})

@@ -1,28 +1,16 @@
 """What became of the requests, in Triton's terms."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from tests.ext.triton.doubles import version
-from tests.waiting import turns_of
 
 from modelserver.errors import ModelNotFound
 from modelserver.ext.triton.statistics import list_statistics, statistics_of
 
 
-def test_fresh_version_has_zeros() -> None:
-    """A fresh version has zeros, and no batches."""
-    statistics = statistics_of(version())
-
-    assert statistics["last_inference"] == statistics["inference_count"] == statistics["execution_count"] == 0
-    assert set(map(tuple, map(dict.values, statistics["inference_stats"].values()))) == {(0, 0)}
-    assert statistics["batch_stats"] == []
-
-
-def test_batches_are_counted() -> None:
+def test_batches_are_counted():
     """Instances and batches are counted; a request's computation is that of its batch, in nanoseconds."""
     model = version()
     model.metrics.batches.finished(2, 2, 4, "size", 0.004, (0.001, 0.002, 0.001))
@@ -40,9 +28,14 @@ def test_batches_are_counted() -> None:
     assert (twos["batch_size"], twos["compute_infer"]) == (2, {"count": 2, "ns": 5_000_000})
     assert (fours["batch_size"], fours["compute_infer"]) == (4, {"count": 1, "ns": 4_000_000})
 
+    statistics = statistics_of(version())
 
-def test_ends_of_requests_are_counted() -> None:
-    """Success is what a worker answered well; failures, refusals and disconnected clients count apart."""
+    assert statistics["last_inference"] == statistics["inference_count"] == statistics["execution_count"] == 0
+    assert set(map(tuple, map(dict.values, statistics["inference_stats"].values()))) == {(0, 0)}
+    assert statistics["batch_stats"] == []
+
+
+def test_ends_of_requests_are_counted():
     model = version()
     metrics = model.metrics
     for _ in range(3):
@@ -66,19 +59,16 @@ async def listed(registry: Any, *which: str) -> list[dict[str, Any]]:
     return [each async for each in list_statistics(registry, *which)]
 
 
-async def test_versions_are_listed_by_name_and_version() -> None:
-    """A version, all of a model, all of all; what is not registered any more is not found."""
+async def test_versions_are_listed_by_name_and_version():
     made = version()
 
-    def get(name: str, expected: str) -> Any:
+    def get(name, expected):
         if (name, expected) != ("m", "1"):
             raise ModelNotFound.named(name)
         return made
 
-    registry: Any = SimpleNamespace(
-        get=get,
-        versions=lambda name=None: [made, made] if name else [made] * 3,
-        is_default=lambda _: True,
+    registry = SimpleNamespace(
+        get=get, versions=lambda name=None: [made, made] if name else [made] * 3, is_default=lambda _: True
     )
 
     assert [len(await listed(registry, *which)) for which in (("m", "1"), ("m",), ())] == [1, 2, 3]
@@ -96,20 +86,12 @@ async def test_versions_are_listed_by_name_and_version() -> None:
         (["v1", "1.2.3", "٣.0"], ["٣.0", "v1", "1"]),
     ],
 )
-async def test_versions_are_numbers(versions: list[str], numbers: list[str]) -> None:
+async def test_versions_are_numbers(versions, numbers):
     """Triton's tools expect whole numbers, so 1.0 is reported as 1; the last one here is the default."""
     made = []
     for name in versions:
         made.append(version())
         made[-1].version = name
-    registry: Any = SimpleNamespace(versions=lambda _=None: made, is_default=lambda model: model is made[-1])
+    registry = SimpleNamespace(versions=lambda _=None: made, is_default=lambda model: model is made[-1])
 
     assert [each["version"] for each in await listed(registry, "m")] == numbers
-
-
-async def test_many_are_listed_one_in_a_turn() -> None:
-    """Other work has its turn after each version."""
-    made = version()
-    registry: Any = SimpleNamespace(versions=lambda _=None: [made] * 100, is_default=lambda _: True)
-
-    assert (await turns_of(listed(registry)))[1] >= 100

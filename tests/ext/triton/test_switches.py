@@ -1,9 +1,5 @@
 """Triton's settings of traces and logs."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
-
 import pytest
 
 from modelserver.engine.telemetry.logs import log_level, set_log_level
@@ -15,12 +11,9 @@ from modelserver.ext.triton.switches import (
     trace_settings,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 
 @pytest.fixture(autouse=True)
-def _level() -> Iterator[None]:
+def _level():
     before = log_level()
     set_log_level("info")
     yield
@@ -28,16 +21,15 @@ def _level() -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [{}, {"trace_level": ["OFF"]}, {"trace_level": "OFF"}, {"trace_level": None, "trace_rate": []}],
+    "changes", [{}, {"trace_level": ["OFF"]}, {"trace_level": "OFF"}, {"trace_level": None, "trace_rate": []}]
 )
-def test_traces_stay_off(changes: dict[str, Any]) -> None:
+def test_traces_stay_off(changes):
     """Requests may turn tracing off and clear its settings."""
     assert change_trace_settings(changes) == trace_settings() == {"trace_level": ["OFF"]}
 
 
 @pytest.mark.parametrize("changes", [{"trace_level": ["TIMESTAMPS"]}, {"trace_rate": "1"}, {"x" * 99: "1"}])
-def test_traces_are_refused(changes: dict[str, Any]) -> None:
+def test_traces_are_refused(changes):
     """The message names the setting."""
     with pytest.raises(BadRequest, match=f"^{next(iter(changes))[:40]}: this server has no Triton traces"):
         change_trace_settings(changes)
@@ -54,8 +46,7 @@ def test_traces_are_refused(changes: dict[str, Any]) -> None:
         ({"log_error": True, "log_file": "", "log_format": "default"}, "info"),
     ],
 )
-def test_log_level_is_set(changes: dict[str, Any], level: str) -> None:
-    """Each combination that means a level sets it, and is reported afterwards."""
+def test_log_level_is_set(changes, level):
     settings = change_log_settings(changes)
 
     assert log_level() == level
@@ -78,8 +69,7 @@ def test_log_level_is_set(changes: dict[str, Any], level: str) -> None:
         ({"log_verbose_level": 1, "log_info": False}, "log_verbose_level needs log_info"),
     ],
 )
-def test_impossible_setting_is_refused(changes: dict[str, Any], reason: str) -> None:
-    """Says why, and changes nothing."""
+def test_impossible_setting_is_refused(changes, reason):
     with pytest.raises(BadRequest, match=reason):
         change_log_settings(changes)
     assert log_level() == "info"

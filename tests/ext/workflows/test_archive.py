@@ -1,10 +1,9 @@
 """Workflow archives: found, unpacked, read."""
 
-from __future__ import annotations
-
 import json
 import zipfile
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,15 +12,11 @@ from modelserver.ext.workflows.errors import InvalidWorkflow, WorkflowNotFound
 from modelserver.models.archives.sources import locate
 from modelserver.models.archives.urls import UrlPolicy
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 NAMED = {"workflowName": "w", "specFile": "flow.yaml", "handler": "functions.py"}
 FILES = {"flow.yaml": "dag: {first: []}", "functions.py": "def first(data, context): ..."}
 
 
 def pack(path: Path, manifest: Any = None, **files: str) -> Path:
-    """An archive; a manifest of ``...`` leaves it out."""
     document = {"workflow": NAMED} if manifest is None else manifest
     with zipfile.ZipFile(path, "w") as archive:
         for name, content in {**FILES, **files}.items():
@@ -34,14 +29,12 @@ def pack(path: Path, manifest: Any = None, **files: str) -> Path:
 
 
 async def _find_file(url: str, store: Path | None, workdir: Path) -> tuple[Path, Path | None] | None:
-    """Finds a file as the builder of versions does."""
     located = await locate(url, store, UrlPolicy(), workdir)
     is_file = located.path.is_file() and located.single is None
     return (located.path, located.downloaded) if is_file else None
 
 
-async def test_an_archive_is_opened_and_removed(tmp_path: Path) -> None:
-    """It is unpacked in a helper process; nothing stays afterwards."""
+async def test_an_archive_is_opened_and_removed(tmp_path):
     pack(tmp_path / "w.war")
     reader = ArchiveReader(_find_file, tmp_path, tmp_path / "work")
     archive = await reader.open("w.war")
@@ -57,8 +50,7 @@ async def test_an_archive_is_opened_and_removed(tmp_path: Path) -> None:
         reader.close()
 
 
-def test_a_downloaded_file_goes_with_its_archive(tmp_path: Path) -> None:
-    """Removing deletes both, and may be repeated."""
+def test_a_downloaded_file_goes_with_its_archive(tmp_path):
     folder, file = tmp_path / "unpacked", tmp_path / "w.war"
     contents = read_archive(str(pack(file)), str(folder))
     archive = WorkflowArchive("https://x/w.war", folder, contents, file)
@@ -82,8 +74,7 @@ def test_a_downloaded_file_goes_with_its_archive(tmp_path: Path) -> None:
         ("http://127.0.0.1/w.war", "not public"),
     ],
 )
-async def test_other_url_is_not_found(tmp_path: Path, url: str, why: str) -> None:
-    """Only files of the store are archives, and URLs by the rules for models."""
+async def test_other_url_is_not_found(tmp_path, url, why):
     (tmp_path / "m.py").touch()
     (tmp_path / "folder").mkdir()
     with pytest.raises(WorkflowNotFound, match=why):
@@ -106,8 +97,7 @@ async def test_other_url_is_not_found(tmp_path: Path, url: str, why: str) -> Non
     ],
     ids=range(10),
 )
-def test_invalid_archive_is_refused(tmp_path: Path, manifest: Any, files: dict[str, str], why: str) -> None:
-    """Each with what is wrong, in the words of workflows."""
-    encoded: Any = {name: text.encode("utf-8", "surrogateescape") for name, text in files.items()}
+def test_invalid_archive_is_refused(tmp_path, manifest, files, why):
+    encoded = {name: text.encode("utf-8", "surrogateescape") for name, text in files.items()}
     with pytest.raises(InvalidWorkflow, match=why):
         read_archive(str(pack(tmp_path / "w.war", manifest, **encoded)), str(tmp_path / "unpacked"))

@@ -1,7 +1,5 @@
 """The paths of workflows."""
 
-from __future__ import annotations
-
 import pytest
 
 from modelserver.ext.workflows.extension import PATHS
@@ -12,8 +10,7 @@ from modelserver.surface.inference.routes import Route, target_finder
     ("path", "workflow"),
     [("/wfpredict/w", "w"), ("/WFPredict/w/", "w"), ("/wfpredict/a%20b/more", "a b"), ("/wfpredict", None)],
 )
-def test_paths_name_the_workflow(path: str, workflow: str | None) -> None:
+def test_paths_name_the_workflow(path, workflow):
     """In any case, and whatever follows the name, as in TorchServe (reference 6.1)."""
     target = target_finder([("workflow", PATHS)])(path.encode())
-
     assert (target and target.route) == (workflow and Route(workflow, protocol="workflow"))

@@ -1,13 +1,12 @@
 """The API of workflows (reference 19), with workflows that the test provides."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import httpx
 import jsonschema
 import pytest
+from starlette.requests import Request
 from starlette.responses import Response
 from tests.documents import exactly, schema_of
 
@@ -18,9 +17,6 @@ from modelserver.ext.workflows.specification import NodeOptions, NodeSpec
 from modelserver.models.version import SavedWorkflow
 from modelserver.surface.api.application import Application
 from modelserver.surface.http.answers import error_body
-
-if TYPE_CHECKING:
-    from starlette.requests import Request
 
 
 class Workflows:
@@ -54,9 +50,7 @@ class Workflows:
         self.sent.append(self.get(name).name)
 
 
-async def ask(
-    method: str, path: str, workflows: Workflows | None = None, *, model_api: bool = True, **more: Any
-) -> httpx.Response:
+async def ask(method, path, workflows=None, *, model_api=True, **more):
     """The answer of an application with both sets of routes."""
     app = Application()
     add_workflow_management(app, cast("Any", workflows), model_api=model_api)
@@ -72,7 +66,7 @@ async def ask(
         return await client.request(method, path, **more)
 
 
-async def test_workflow_is_registered() -> None:
+async def test_workflow_is_registered():
     """The parameters come from the query or a JSON body; unknown ones are warned of."""
     workflows = Workflows()
     answer = await ask("POST", "/workflows?url=w.war&response_timeout=5&synchronous=false&urk=1", workflows)
@@ -98,16 +92,14 @@ async def test_workflow_is_registered() -> None:
         ("?limit=-1&next_page_token=3", [], None),
     ],
 )
-async def test_workflows_are_listed_in_pages(query: str, names: list[str], token: str | None) -> None:
+async def test_workflows_are_listed_in_pages(query, names, token):
     """They are sorted by name; as in TorchServe, a full last page has a token too."""
     data = (await ask("GET", f"/workflows{query}", Workflows())).json()
-
     assert [each["workflowName"] for each in data["workflows"]] == names
     assert data.get("nextPageToken") == token
 
 
-async def test_workflow_is_described_and_unregistered() -> None:
-    """Options, graph and nodes; what follows the name does not count."""
+async def test_workflow_is_described_and_unregistered():
     workflows = Workflows()
     (described,) = (await ask("GET", "/workflows/w/more", workflows)).json()
     nodes = described.pop("nodes")
@@ -124,8 +116,7 @@ async def test_workflow_is_described_and_unregistered() -> None:
     assert (answer.json(), workflows.sent) == ({"status": 'Workflow "w" unregistered'}, ["w"])
 
 
-async def test_all_fields_are_documented() -> None:
-    """Each field stands in the OpenAPI document, and no others do; functions have no URL."""
+async def test_all_fields_are_documented():
     described = (await ask("GET", "/workflows/w", Workflows())).json()
     listed = (await ask("GET", "/workflows?limit=1", Workflows())).json()
     function = described[0]["nodes"].pop(1)
@@ -135,15 +126,14 @@ async def test_all_fields_are_documented() -> None:
     assert set(function) == set(described[0]["nodes"][0]) - {"url"}
 
 
-async def test_the_model_api_is_needed() -> None:
-    """Registering a workflow registers models, so that nobody may who may not register those."""
+async def test_model_api_and_workflows_can_be_turned_off():
+    """Registering a workflow registers models, so that nobody may who may not register those. Without
+    workflows there are none, and none can be registered, as at TorchServe's head.
+    """
     for method, path in (("POST", "/workflows?url=w.war"), ("DELETE", "/workflows/w")):
         assert (await ask(method, path, Workflows(), model_api=False)).status_code == 405
     assert (await ask("GET", "/workflows/w", Workflows(), model_api=False)).status_code == 200
 
-
-async def test_workflows_can_be_turned_off() -> None:
-    """There are none, and none can be registered, as at TorchServe's head."""
     answer = await ask("POST", "/workflows?url=w.war")
     assert (answer.status_code, answer.json()["message"]) == (400, "Registering new workflows is disabled.")
     assert (await ask("GET", "/workflows")).text == '{\n  "workflows": []\n}\n'
@@ -160,7 +150,7 @@ async def test_workflows_can_be_turned_off() -> None:
     ],
 )
 @pytest.mark.parametrize("workflows", [None, Workflows()])
-async def test_no_workflow_is_found(method: str, path: str, workflows: Workflows | None) -> None:
+async def test_no_workflow_is_found(method, path, workflows):
     """404 with TorchServe's words."""
     answer = await ask(method, path, workflows)
 
@@ -180,6 +170,6 @@ async def test_no_workflow_is_found(method: str, path: str, workflows: Workflows
         ("POST", "/wfpredict", 404),
     ],
 )
-async def test_other_methods_and_routes_are_refused(method: str, path: str, status: int) -> None:
+async def test_other_methods_and_routes_are_refused(method, path, status):
     """Other methods are 405, and a workflow needs a name."""
     assert (await ask(method, path, Workflows())).status_code == status

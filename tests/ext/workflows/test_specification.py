@@ -1,7 +1,5 @@
 """Specifications of workflows."""
 
-from __future__ import annotations
-
 import pytest
 
 from modelserver.ext.workflows.errors import InvalidDag, InvalidWorkflow
@@ -18,12 +16,10 @@ MODELS = "models:\n  m:\n    url: m.mar\n"
 
 
 def parse(text: str, functions: str | None = FUNCTIONS) -> Specification:
-    """Parses a specification with the functions above."""
     return parse_specification(text, "flow.yaml", functions)
 
 
-def test_own_options_win_over_common_ones() -> None:
-    """A model's own options win over the common ones, wherever these stand; functions retry and time out."""
+def test_own_options_win_over_common_ones():
     data = parse(
         "models:\n  m:\n    url: m.mar\n    batch-size: 4\n    min-workers: 3\n  n: {url: n.mar}\n"
         "  batch-size: 2\n  max-batch-delay: 7\n  max-workers: 2\n  retry-attempts: 0\n  timeout-ms: 500\n"
@@ -38,8 +34,7 @@ def test_own_options_win_over_common_ones() -> None:
     assert data.dag == "{first=[m], m=[n]}"
 
 
-def test_what_may_be_left_out() -> None:
-    """No models, no list, empty names in a list; names that the module imports or assigns are functions."""
+def test_specification_may_leave_much_out():
     for names in ("", "[]", "[null]", '[""]'):
         assert parse(f"dag:\n  last: {names}\n").graph.ends == ("last",)
     for name in ("js", "path", "last"):
@@ -47,9 +42,6 @@ def test_what_may_be_left_out() -> None:
     assert parse("dag: {anything: []}", "from x import *\n").nodes
     assert parse(f"{MODELS}dag: {{m: [null]}}", None).dag == "{m=[null]}"
 
-
-def test_unknown_keys_are_warned_of() -> None:
-    """The warning has a guess; there is none for models that no node needs."""
     data = parse(f"{MODELS}    batch_size: 3\n  spare: {{url: absent.mar}}\ndag: {{m: []}}\nmodel: 1\n")
 
     assert list(data.nodes) == ["m"]
@@ -77,8 +69,7 @@ def test_unknown_keys_are_warned_of() -> None:
         ("dag: {first: [[last]]}", "a list of nodes"),
     ],
 )
-def test_specification_of_another_form_is_refused(text: str, why: str) -> None:
-    """The refusal names file, key and value."""
+def test_specification_of_another_form_is_refused(text, why):
     with pytest.raises(InvalidWorkflow, match=why):
         parse(text)
 
@@ -93,8 +84,7 @@ def test_specification_of_another_form_is_refused(text: str, why: str) -> None:
         ("{first: [last], last: [first]}", FUNCTIONS, "cycle"),
     ],
 )
-def test_graph_that_cannot_be_run_is_refused(dag: str, functions: str | None, why: str) -> None:
-    """Unknown nodes and cycles are named."""
+def test_graph_that_cannot_be_run_is_refused(dag, functions, why):
     with pytest.raises(InvalidDag, match=why):
         parse(f"dag: {dag}", functions)
 
@@ -113,8 +103,7 @@ def test_graph_that_cannot_be_run_is_refused(dag: str, functions: str | None, wh
         ),
     ],
 )
-def test_misspelt_key_is_named_in_the_refusal(text: str, warning: str) -> None:
-    """Are named with it, and what may have been meant; of many, only the first ones."""
+def test_misspelt_key_is_named_in_the_refusal(text, warning):
     with pytest.raises((InvalidDag, InvalidWorkflow)) as refused:
         parse(text)
     assert refused.value.message.endswith(f". flow.yaml: {warning}")
@@ -126,8 +115,7 @@ def test_misspelt_key_is_named_in_the_refusal(text: str, warning: str) -> None:
     assert refused.value.message.count("odd") == (0 if "models: {m: {urls" in text else 3)
 
 
-def test_number_of_nodes_is_bounded() -> None:
-    """A workflow has a limited number of nodes, and its functions are Python."""
+def test_number_of_nodes_is_bounded():
     many = ", ".join(f"n{number}" for number in range(MAX_NODES))
     with pytest.raises(InvalidDag, match=f"{MAX_NODES + 1} nodes, {MAX_NODES} are allowed"):
         parse(f"dag: {{a: [{many}]}}")
@@ -135,17 +123,13 @@ def test_number_of_nodes_is_bounded() -> None:
         parse("dag: {a: []}", "def (")
 
 
-def test_nodes_know_those_before_and_after_them() -> None:
-    """Each node knows those before and after it; repeated names count once."""
+def test_nodes_know_those_before_and_after_them():
     graph = make_graph({"a": ["b", "c", "b"], "b": ["d"], "c": ["d"]})
 
     assert (graph.start, graph.ends) == ("a", ("d",))
     assert graph.after == {"a": ("b", "c"), "b": ("d",), "c": ("d",), "d": ()}
     assert graph.before == {"a": (), "b": ("a",), "c": ("a",), "d": ("b", "c")}
 
-
-def test_ends_are_in_order() -> None:
-    """They are in the order in which they were named."""
     assert make_graph({"a": ["z", "b"]}).ends == ("z", "b")
 
 
@@ -159,7 +143,6 @@ def test_ends_are_in_order() -> None:
         ({"a": ["b"], "b": ["a"]}, "a cycle"),
     ],
 )
-def test_other_graph_is_refused(edges: dict[str, list[str]], why: str) -> None:
-    """The refusal says which nodes are wrong."""
+def test_other_graph_is_refused(edges, why):
     with pytest.raises(InvalidDag, match=why):
         make_graph(edges)

@@ -1,7 +1,5 @@
 """A registered workflow and the requests that it is answering."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from typing import Any, cast
@@ -13,12 +11,11 @@ from modelserver.models.version import SavedWorkflow
 
 
 def workflow(text: str) -> Workflow:
-    """A workflow with this specification."""
     contents = ArchiveContents("w", "functions.py", parse_specification(text, "flow.yaml", "def f(): ..."))
     return Workflow("w", WorkflowArchive("w.war", Path("folder"), contents))
 
 
-def test_what_the_specification_does_not_say_is_up_to_the_archive() -> None:
+def test_what_the_specification_does_not_say_is_up_to_the_archive():
     """A delay of 50 ms, as TorchServe has it, only comes with a batch size."""
     flow = workflow("models: {m: {url: m.mar}, n: {url: n.mar, max-batch-delay: 0}}\ndag: {m: [n]}")
     first, second = (
@@ -35,8 +32,7 @@ def test_what_the_specification_does_not_say_is_up_to_the_archive() -> None:
     assert flow.specification.warnings == ()
 
 
-async def test_settling_waits_for_requests() -> None:
-    """Until the last one has ended, or the grace is over."""
+async def test_settling_waits_for_requests():
     flow = workflow("dag: {f: []}")
     await flow.settle(1.0)
     one, two = cast("Any", "one"), cast("Any", "two")

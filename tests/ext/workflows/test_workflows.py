@@ -1,18 +1,15 @@
 """The registered workflows, with models that need no files."""
 
-from __future__ import annotations
-
 import asyncio
 import json
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pytest
 from tests.models import doubles
 
-from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.errors import Conflict, InvalidModel
-from modelserver.ext.rollout.router import TrafficRouter
 from modelserver.ext.workflows.archive import ArchiveContents
 from modelserver.ext.workflows.errors import InvalidWorkflow, WorkflowFailed, WorkflowNotFound
 from modelserver.ext.workflows.specification import parse_specification
@@ -22,9 +19,6 @@ from modelserver.models.registry import Registry
 from modelserver.models.settings.settings import Settings
 from modelserver.models.snapshot import parse_snapshot, registry_document
 from modelserver.models.version import SavedWorkflow
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 WAR = SavedWorkflow("w.war")
 TEXT = "models:\n  m: {url: m.mar, min-workers: 1, batch-size: 2}\ndag:\n  f: [m]\n"
@@ -77,14 +71,14 @@ class Known:
 
 
 @pytest.fixture
-async def known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Known:
+async def known(tmp_path, monkeypatch):
     """The known names, without workflows so far."""
     # A double of an archive is no dataclass.
     monkeypatch.setattr("modelserver.ext.workflows.workflows.replace", lambda archive, **_: archive)
     return Known(tmp_path)
 
 
-async def test_nodes_become_models(known: Known, tmp_path: Path) -> None:
+async def test_nodes_become_models(known, tmp_path):
     """A model's archive is its own, a function's the workflow's; snapshots keep the workflow instead."""
     workflow = await known.workflows.register(SavedWorkflow("w.war", 5, 6))
     function, model = sorted(
@@ -105,36 +99,7 @@ async def test_nodes_become_models(known: Known, tmp_path: Path) -> None:
     assert parse_snapshot(json.dumps(document)).workflows == {"w": SavedWorkflow("w.war", 5, 6)}
 
 
-async def test_versions_beside_a_node_come_back_with_their_traffic(
-    known: Known, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The workflow's version stays the default, and the weights hold; so does a snapshot before that."""
-    monkeypatch.setattr("modelserver.models.snapshot._version_document", lambda _: {"marName": "m.mar"})
-    known.registry.router = router = TrafficRouter(known.registry, ServerMetrics(hostname="h"))
-    await known.workflows.register(WAR)
-    node = known.registry.get("w__m").version
-    other = Registration(url="w__m-7.0.mar", model_name="w__m")
-    await known.registry.register(other)
-    plan = {"weights": {node: 100, "7.0": 0}}
-    await router.change("w__m", plan)
-    document = registry_document(known.registry)
-    saved = parse_snapshot(json.dumps(document))
-    await known.workflows.unregister("w")
-
-    known.registry.workflows.update(saved.workflows)
-    await known.registry.register(other)
-    between = registry_document(known.registry)
-    assert await known.workflows.restore(lambda _: None)
-
-    assert document["workflows"]["w"]["nodes"] == {"w__m": {"defaultVersion": node, "traffic": plan}}
-    assert between["workflows"] == document["workflows"]
-    model = known.registry.get("w__m")
-    assert (model.version, model.traffic and model.traffic.state) == (node, plan)
-    await router.drop("w__m")
-
-
-async def test_unregistering_takes_everything_away(known: Known) -> None:
-    """Models, archive and name; a model that somebody unregistered before is no hindrance."""
+async def test_unregistering_takes_everything_away(known):
     await known.workflows.register(WAR, "other")
     await known.registry.unregister("other__m", None)
     await known.workflows.unregister("other")
@@ -144,8 +109,7 @@ async def test_unregistering_takes_everything_away(known: Known) -> None:
         await known.workflows.unregister("other")
 
 
-async def test_failed_registration_leaves_nothing(known: Known) -> None:
-    """After a failure nothing is left, and the name is free again."""
+async def test_failed_registration_leaves_nothing(known):
     known.builder.refusal = InvalidModel("no handler")
     with pytest.raises(WorkflowFailed, match="Workflow w has failed to register") as failure:
         await known.workflows.register(WAR)
@@ -156,8 +120,7 @@ async def test_failed_registration_leaves_nothing(known: Known) -> None:
     await known.workflows.register(WAR)
 
 
-async def test_taken_name_is_refused(known: Known) -> None:
-    """Of a workflow, of one that is being registered, or of a model; the archives are removed again."""
+async def test_taken_name_is_refused(known):
     known.builder.gate.clear()
     first = asyncio.ensure_future(known.workflows.register(WAR))
     await asyncio.sleep(0)
@@ -176,15 +139,15 @@ async def test_taken_name_is_refused(known: Known) -> None:
     assert len(known.reader.removed) == 7
 
 
-async def test_what_cannot_be_restored_says_so(known: Known) -> None:
+async def test_what_cannot_be_restored_says_so(known):
     """It is listed and kept in snapshots, asking it is 503, and it can be unregistered."""
     known.registry.workflows.update({"w": WAR, "gone": SavedWorkflow("absent.war", 7)})
-    notices: list[str] = []
+    notices = []
     assert not await known.workflows.restore(notices.append)
 
     assert notices == ["Workflow gone cannot be restored: Workflow not found in workflow store: absent.war"]
     assert known.workflows.get("w").url == "w.war"
-    errors: list[Any] = []
+    errors = []
     exchange = SimpleNamespace(
         target=SimpleNamespace(route=SimpleNamespace(model="gone")), fail=errors.append
     )

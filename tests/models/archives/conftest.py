@@ -1,7 +1,5 @@
 """What tests of this folder share."""
 
-from __future__ import annotations
-
 import re
 
 from modelserver.models.archives.urls import UrlPolicy

@@ -1,18 +1,11 @@
 """Files on their way in."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from modelserver.errors import DownloadFailed
 from modelserver.models.archives.incoming import Incoming, Transfer, is_beside
 
-if TYPE_CHECKING:
-    from pathlib import Path
 
-
-def test_a_file_has_its_name_when_it_is_whole(tmp_path: Path) -> None:
-    """Until then it lies beside its place, and what is not published leaves nothing."""
+def test_a_file_has_its_name_when_it_is_whole(tmp_path):
+    """TorchServe's words stand alone then."""
     with Incoming(tmp_path, "a.mar", "http://x/a.mar") as incoming:
         incoming.write(b"ab")
         assert not (tmp_path / "a.mar").exists()
@@ -23,9 +16,10 @@ def test_a_file_has_its_name_when_it_is_whole(tmp_path: Path) -> None:
 
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"a.mar": b"abc"}
 
+    assert DownloadFailed.of("u").message == "Failed to download archive from: u"
 
-def test_a_file_beside_another_is_marked(tmp_path: Path) -> None:
-    """One that is to replace a file of its own name gets another, by which it is known."""
+
+def test_a_file_beside_another_is_marked(tmp_path):
     there = tmp_path / "a.mar"
     there.write_bytes(b"old")
     with Incoming(tmp_path, "a.mar", "u", Transfer(beside=there)) as incoming:
@@ -34,8 +28,3 @@ def test_a_file_beside_another_is_marked(tmp_path: Path) -> None:
 
     assert (is_beside(fetched), is_beside(there)) == (True, False)
     assert (there.read_bytes(), fetched.read_bytes()) == (b"old", b"new")
-
-
-def test_a_failure_may_have_no_reason() -> None:
-    """TorchServe's words stand alone then."""
-    assert DownloadFailed.of("u").message == "Failed to download archive from: u"

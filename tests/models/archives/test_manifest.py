@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import contextlib
 import json
 
@@ -15,7 +13,7 @@ def manifest(**fields: object) -> bytes:
     return json.dumps(fields).encode()
 
 
-def test_reads_all_fields() -> None:
+def test_reads_all_fields():
     """The fields of reference 10.2 that the server acts on arrive, and the document itself is kept."""
     document = {
         "createdOn": "25/07/2020 00:48:08",
@@ -48,13 +46,13 @@ def test_reads_all_fields() -> None:
     assert parsed.raw == document
 
 
-def test_silent_manifest_has_defaults() -> None:
-    """An empty manifest is version 1.0 of the python runtime, without a name."""
+def test_silent_and_old_manifests_are_read():
+    """An empty manifest is version 1.0 of the python runtime, without a name. The fields of older archivers,
+    and a byte order mark, are no error; a version written as a number keeps its digits, as TorchServe's
+    reader does.
+    """
     assert parse_manifest(b"{}") == Manifest(model_name=None, model_version="1.0", runtime="python")
 
-
-def test_old_manifest_is_read() -> None:
-    """The fields of older archivers, and a byte order mark, are no error."""
     old = manifest(
         specificationVersion="1.0",
         implementationVersion="1.0",
@@ -68,9 +66,6 @@ def test_old_manifest_is_read() -> None:
     assert (parsed.model_name, parsed.handler) == ("old", "service:handle")
     assert parsed.raw["modelServerVersion"] == "1.0"
 
-
-def test_numbers_are_strings_as_written() -> None:
-    """A version written as a number keeps its digits, as TorchServe's reader does."""
     parsed = parse_manifest(b'{"model": {"modelName": 7, "modelVersion": 1.10}}')
 
     assert (parsed.model_name, parsed.model_version) == ("7", "1.10")
@@ -80,13 +75,13 @@ def test_numbers_are_strings_as_written() -> None:
 @pytest.mark.parametrize(
     ("written", "runtime"), [("PYTHON", "python"), ("Python3", "python3"), ("lsp", "LSP")]
 )
-def test_runtime_is_read_in_any_case(written: str, runtime: str) -> None:
+def test_runtime_is_read_in_any_case(written, runtime):
     """Upper and lower case do not matter, as in TorchServe."""
     assert parse_manifest(manifest(runtime=written)).runtime == runtime
 
 
 @pytest.mark.parametrize("runtime", [b'"java"', b"null", b'""'])
-def test_unknown_runtime_is_refused(runtime: bytes) -> None:
+def test_unknown_runtime_is_refused(runtime):
     """A runtime other than python, python3 and LSP is refused with TorchServe's words."""
     with pytest.raises(InvalidModel, match=r"^Runtime is not defined or invalid\.$"):
         parse_manifest(b'{"runtime": ' + runtime + b"}")
@@ -111,7 +106,7 @@ def test_unknown_runtime_is_refused(runtime: bytes) -> None:
     ],
     ids=range(13),
 )
-def test_malformed_manifest_says_what_is_wrong(data: bytes, reason: str) -> None:
+def test_malformed_manifest_says_what_is_wrong(data, reason):
     """F59: a manifest that is no object of the right types is a 400 in TorchServe's words with the cause."""
     with pytest.raises(InvalidModel) as caught:
         parse_manifest(data)
@@ -122,7 +117,7 @@ def test_malformed_manifest_says_what_is_wrong(data: bytes, reason: str) -> None
 
 
 @given(st.binary(max_size=200))
-def test_any_bytes_parse_or_are_refused(data: bytes) -> None:
+def test_any_bytes_parse_or_are_refused(data):
     """F59: no input of any kind raises anything but the refusal."""
     with contextlib.suppress(InvalidModel):
         assert isinstance(parse_manifest(data), Manifest)
@@ -139,8 +134,7 @@ def test_any_bytes_parse_or_are_refused(data: bytes) -> None:
         "größe:los",
     ],
 )
-def test_handlers_inside_the_archive_are_accepted(handler: str) -> None:
-    """Module, file and function, also in a folder of the archive, name a handler."""
+def test_handlers_inside_the_archive_are_accepted(handler):
     check_handler(handler)
 
 
@@ -166,7 +160,7 @@ def test_handlers_inside_the_archive_are_accepted(handler: str) -> None:
         "hand\u202eler",
     ],
 )
-def test_handlers_leaving_the_archive_are_refused(handler: str) -> None:
+def test_handlers_leaving_the_archive_are_refused(handler):
     """F59: a handler outside the archive, disguised or no name at all is refused."""
     with pytest.raises(InvalidModel, match=r"^Invalid handler "):
         check_handler(handler)
@@ -174,7 +168,7 @@ def test_handlers_leaving_the_archive_are_refused(handler: str) -> None:
 
 @pytest.mark.parametrize("field", ["serializedFile", "modelFile", "requirementsFile", "configFile"])
 @pytest.mark.parametrize("path", ["../x", "/etc/passwd", "a/../../x", "c:\\x"])
-def test_files_leaving_the_archive_are_refused(field: str, path: str) -> None:
+def test_files_leaving_the_archive_are_refused(field, path):
     """F59: the files of a manifest lie in the archive."""
     with pytest.raises(InvalidModel, match=rf"^Invalid {field} "):
         parse_manifest(manifest(model={field: path}))

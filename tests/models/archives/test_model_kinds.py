@@ -1,7 +1,5 @@
 """What model files are, by their content."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import io
@@ -15,16 +13,13 @@ import warnings
 import zipfile
 import zlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import joblib
 import pytest
 import torch
 
 from modelserver.models.archives.model_kinds import ModelKind, Seen, advice, look
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 NETWORK = torch.nn.Sequential(torch.nn.Linear(4, 3))
 LINEAR = "sklearn.linear_model._base.LinearRegression"
@@ -113,16 +108,13 @@ def safetensors(*names: str) -> bytes:
         (lambda: b"\x80\4\x95 and no more", Seen(ModelKind.PICKLE)),
     ],
 )
-def test_format_is_known_by_content(content: Callable[[], bytes], seen: Seen, tmp_path: Path) -> None:
+def test_format_is_known_by_content(content, seen, tmp_path):
     """It is known by its content, whatever the file is called; others are not."""
     (tmp_path / "model").write_bytes(content())
-
     assert look(tmp_path / "model") == seen
 
 
 class Running:
-    """Makes a file when it is unpickled."""
-
     def __init__(self, path: Path) -> None:
         self.path = path
 
@@ -131,7 +123,7 @@ class Running:
 
 
 @pytest.mark.parametrize("write", [pickle.dumps, saved])
-def test_a_pickle_is_not_run(write: Callable[[Any], bytes], tmp_path: Path) -> None:
+def test_a_pickle_is_not_run(write, tmp_path):
     """What it would call is read as a name."""
     (tmp_path / "evil.pt").write_bytes(write(Running(tmp_path / "made")))
 
@@ -141,13 +133,11 @@ def test_a_pickle_is_not_run(write: Callable[[Any], bytes], tmp_path: Path) -> N
 
 
 def code_of(advised: str) -> str:
-    """The lines of code in a message."""
     return re.split(r":\n\n|\n\nThen: ", advised)[1]
 
 
 @pytest.mark.slow  # torch.export takes seconds
-def test_the_lines_for_a_network_export_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They run as they are, and what they write takes any number of rows."""
+def test_the_lines_for_a_network_export_it(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("whole.pt").write_bytes(saved(NETWORK))
     advised = advice(Path("whole.pt"), look(Path("whole.pt")))
@@ -162,11 +152,10 @@ def test_the_lines_for_a_network_export_it(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("file", ["weights.pt", "weights.safetensors"])
-def test_the_lines_for_weights_serve_them(file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are a handler that loads them into the network of another file."""
-    network: Any = types.ModuleType("network")
+def test_the_lines_for_weights_serve_them(file, tmp_path, monkeypatch):
+    network = types.ModuleType("network")
     network.Network = lambda: torch.nn.Sequential(torch.nn.Linear(4, 3))
-    loader: Any = types.ModuleType("safetensors.torch")
+    loader = types.ModuleType("safetensors.torch")
     loader.load_file = lambda _: NETWORK.state_dict()
     for name, module in (("network", network), ("safetensors", loader), ("safetensors.torch", loader)):
         monkeypatch.setitem(sys.modules, name, module)
@@ -174,7 +163,7 @@ def test_the_lines_for_weights_serve_them(file: str, tmp_path: Path, monkeypatch
     content = saved(NETWORK.state_dict()) if file == "weights.pt" else safetensors("0.weight", "0.bias")
     Path(file).write_bytes(content)
     advised = advice(Path(file), look(Path(file)))
-    names: dict[str, Any] = {}
+    names = {}
 
     exec(code_of(advised), names)
     handler = names["Served"]()
@@ -186,7 +175,7 @@ def test_the_lines_for_weights_serve_them(file: str, tmp_path: Path, monkeypatch
     assert torch.equal(handler.predict(rows), NETWORK(rows))
 
 
-def test_what_else_helps() -> None:
+def test_what_else_helps():
     """For a pickle the hint is trust, with the reason; for llama.cpp's weights it is the library;
     for other formats, it names those that are served.
     """

@@ -1,12 +1,10 @@
 """A script or a model file as an archive."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import shutil
 import zipfile
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -16,14 +14,11 @@ from modelserver.models.archives.single_file import SingleFile
 from modelserver.models.archives.sources import Located, locate
 from modelserver.models.archives.urls import UrlPolicy
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 _SCRIPT = "import helper\nclass A:\n    pass\nclass B:\n    pass\nif True:\n    from x import y as C\nd = A\n"
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     """A script with what is beside it."""
     made = tmp_path / "store"
     (made / "package").mkdir(parents=True)
@@ -55,12 +50,11 @@ async def opened(url: str, store: Path, workdir: Path, *, trusted: bool = False)
         ("folder", None),
     ],
 )
-def test_urls_of_scripts_and_model_files_are_parsed(url: str, expected: SingleFile | None) -> None:
-    """A script may name a class or function and a model file; archives and folders are something else."""
+def test_urls_of_scripts_and_model_files_are_parsed(url, expected):
     assert SingleFile.parse(url) == expected
 
 
-async def test_a_script_is_an_archive(folder: Path, tmp_path: Path) -> None:
+async def test_a_script_is_an_archive(folder, tmp_path):
     """Its manifest names the handler; sources are copied, so that a later change does not reach workers that
     start again; other files are linked, but not archives, caches or what is hidden.
     """
@@ -93,12 +87,7 @@ async def test_a_script_is_an_archive(folder: Path, tmp_path: Path) -> None:
         ("import (\n", {"helper", "deeper", "other"}),
     ],
 )
-async def test_imported_sources_beside_a_script_come_along(
-    folder: Path, tmp_path: Path, script: str, brought: set[str]
-) -> None:
-    """The files that its imports need are packed, or all if this is unknown; the others might import
-    torch for nothing.
-    """
+async def test_imported_sources_beside_a_script_come_along(folder, tmp_path, script, brought):
     (folder / "helper.py").write_text("import deeper\n")
     (folder / "deeper.py").write_text("x = 1\n")
     (folder / "other.py").write_text("import torch\n")
@@ -110,15 +99,12 @@ async def test_imported_sources_beside_a_script_come_along(
 
 
 @pytest.mark.parametrize("name", ["A", "B", "C", "d"])
-async def test_a_name_in_the_script(folder: Path, tmp_path: Path, name: str) -> None:
-    """A class, an import or another name is the handler, and the model is called like it."""
+async def test_a_name_in_the_script(folder, tmp_path, name):
     archive = await opened(f"handler.py:{name}", folder, tmp_path / "work")
-
     assert (archive.manifest.model_name, archive.manifest.handler) == (name, f"handler.py:{name}")
 
 
-async def test_a_name_that_is_missing(folder: Path, tmp_path: Path) -> None:
-    """It is refused with those that there are; a script with a syntax error is left to the worker."""
+async def test_a_name_that_is_missing(folder, tmp_path):
     with pytest.raises(InvalidModel, match=r"handler.py has no Sentiment: it defines A, B\."):
         await opened("handler.py:Sentiment", folder, tmp_path / "work")
     assert list((tmp_path / "work").iterdir()) == []
@@ -129,8 +115,7 @@ async def test_a_name_that_is_missing(folder: Path, tmp_path: Path) -> None:
     await opened("handler.py:f", folder, tmp_path / "work")
 
 
-async def test_weights_of_a_script_are_its_serialized_file(folder: Path, tmp_path: Path) -> None:
-    """They are the serialized file of the manifest, wherever the operator has them."""
+async def test_weights_of_a_script_are_its_serialized_file(folder, tmp_path):
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "weights.pt").write_text("other")
     url = f"{folder}/handler.py?model_file={tmp_path}/elsewhere/weights.pt"
@@ -144,10 +129,7 @@ async def test_weights_of_a_script_are_its_serialized_file(folder: Path, tmp_pat
 @pytest.mark.parametrize(
     ("url", "file"), [("net.pt2", "net.pt2"), ("net.onnx", "net.onnx"), ("script.ts", "script.pt")]
 )
-async def test_model_file_gets_the_handler_of_tensors(
-    folder: Path, tmp_path: Path, url: str, file: str
-) -> None:
-    """It is the serialized file of the handler of tensors, which knows the format by the name."""
+async def test_model_file_gets_the_handler_of_tensors(folder, tmp_path, url, file):
     archive = await opened(url, folder, tmp_path / "work")
     manifest = json.loads((archive.model_dir / "MAR-INF" / "MANIFEST.json").read_text())
 
@@ -165,7 +147,7 @@ def laid_out(path: Path, **options: bool) -> tuple[str, str]:
     return model["handler"], model["serializedFile"]
 
 
-def test_the_content_decides(tmp_path: Path) -> None:
+def test_the_content_decides(tmp_path):
     """If the content shows the format, it overrides the name; models of tables have the handler for
     tables.
     """
@@ -180,7 +162,7 @@ def test_the_content_decides(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["a.joblib", "a.pkl", "a.skops", "a.pt", "a.json"])
-def test_pickles_need_trust(name: str, tmp_path: Path) -> None:
+def test_pickles_need_trust(name, tmp_path):
     """Pickles of any name need it; the error has the remedy."""
     (tmp_path / name).write_bytes(pickle.dumps({"a": 1}))
 
@@ -190,16 +172,13 @@ def test_pickles_need_trust(name: str, tmp_path: Path) -> None:
     assert laid_out(tmp_path / name, trusts_pickles=True) == ("tabular", "a.joblib")
 
 
-def test_what_only_its_name_says_is_a_pickle(tmp_path: Path) -> None:
-    """It needs trust, too: joblib packs pickles in more ways than are known here."""
+def test_what_only_its_name_says_is_a_pickle(tmp_path):
     (tmp_path / "a.joblib").write_bytes(b"LZ4?")
-
     with pytest.raises(InvalidModel, match="can run any code when it is loaded"):
         laid_out(tmp_path / "a.joblib")
 
 
-def test_what_cannot_be_served(tmp_path: Path) -> None:
-    """For weights without code the error names the missing file; for a wrong name, the name."""
+def test_what_cannot_be_served(tmp_path):
     (tmp_path / "m.gguf").write_bytes(b"GGUF\3\0\0\0")
     (tmp_path / "m.safetensors").write_bytes(b"?")
 
@@ -209,7 +188,7 @@ def test_what_cannot_be_served(tmp_path: Path) -> None:
         laid_out(tmp_path / "m.safetensors")
 
 
-async def test_a_name_of_a_package(folder: Path, tmp_path: Path) -> None:
+async def test_a_name_of_a_package(folder, tmp_path):
     """A script that would hide what it imports is refused; dots in a name are no packages."""
     (folder / "modelserver.py").write_text("")
     (folder / "my.handler.py").write_text("")
@@ -219,8 +198,7 @@ async def test_a_name_of_a_package(folder: Path, tmp_path: Path) -> None:
     assert (await opened("my.handler.py", folder, tmp_path / "work")).manifest.handler == "my_handler.py"
 
 
-async def test_clients_stay_in_the_store(folder: Path, tmp_path: Path) -> None:
-    """Scripts, and the files that they name, are found outside the model store for the operator only."""
+async def test_clients_stay_in_the_store_but_the_operators_path_is_meant(folder, tmp_path):
     (tmp_path / "outside.py").write_text("")
     (tmp_path / "outside.pt").write_text("")
     for url in (
@@ -236,10 +214,6 @@ async def test_clients_stay_in_the_store(folder: Path, tmp_path: Path) -> None:
     result = await locate(f"{tmp_path}/outside.py", folder, UrlPolicy(), tmp_path, trusted=True)
     assert result.path == tmp_path / "outside.py"
 
-
-async def test_the_operators_path_is_meant(folder: Path, tmp_path: Path) -> None:
-    """An absolute path of the operator is not looked for in the store under its last part."""
     (tmp_path / "handler.py").write_text("mine = 1")
     result = await locate(f"{tmp_path}/handler.py", folder, UrlPolicy(), tmp_path, trusted=True)
-
     assert result.path == tmp_path / "handler.py"

@@ -1,7 +1,4 @@
-from __future__ import annotations
-
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import httpx
 import pytest
@@ -9,24 +6,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.models.archives.conftest import allowing
 
-from modelserver.errors import (
-    BadRequest,
-    InternalError,
-    ModelNotFound,
-)
+from modelserver.errors import BadRequest, InternalError, ModelNotFound
 from modelserver.models.archives.incoming import Transfer
 from modelserver.models.archives.sources import Located, locate
 from modelserver.models.archives.urls import UrlPolicy
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 DEFAULT = UrlPolicy()
 ANY = allowing(".*")
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Path:
+def store(tmp_path):
     folder = tmp_path / "store"
     (folder / "mine" / "MAR-INF").mkdir(parents=True)
     (folder / "x.mar").write_bytes(b"x")
@@ -41,20 +31,22 @@ async def message(url: str, store: Path | None, policy: UrlPolicy = DEFAULT) -> 
     return caught.value.message
 
 
-async def test_archive_is_read_from_the_store(store: Path) -> None:
+async def test_names_are_read_from_the_store(store, monkeypatch):
     """A file name, also behind a path that TorchServe ignores, is found in the model store."""
     for url in ("x.mar", "sub/x.mar", str(store / "x.mar"), "/elsewhere/x.mar"):
         assert await locate(url, store, DEFAULT, store) == Located(url, store / "x.mar")
 
-
-async def test_directory_is_read_from_the_store(store: Path) -> None:
-    """A directory of the model store is found by its name, its path and its file URL."""
     for url in ("mine", "mine/", str(store / "mine"), (store / "mine").as_uri()):
         assert await locate(url, store, DEFAULT, store) == Located(url, store / "mine")
 
+    assert (await locate("x.mar", store, ANY, store)).downloaded is None
 
-async def test_nested_directory_needs_its_path(store: Path) -> None:
-    """Sub-directories of the model store are not searched, but their path names them."""
+    (store / "deep" / "model").mkdir(parents=True)
+    monkeypatch.chdir(store.parent)
+    assert (await locate("store/deep/model", Path("store"), DEFAULT, store)).path == store / "deep" / "model"
+
+
+async def test_nested_directory_needs_its_path(store):
     (store / "deep" / "model").mkdir(parents=True)
 
     assert (
@@ -63,17 +55,7 @@ async def test_nested_directory_needs_its_path(store: Path) -> None:
     assert await message("model", store) == "Model not found at: model"
 
 
-async def test_relative_path_leads_to_a_directory_of_the_store(
-    store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A path relative to the working directory may name a directory of the store."""
-    (store / "deep" / "model").mkdir(parents=True)
-    monkeypatch.chdir(store.parent)
-
-    assert (await locate("store/deep/model", Path("store"), DEFAULT, store)).path == store / "deep" / "model"
-
-
-async def test_refusals_have_the_texts_of_the_reference(store: Path) -> None:
+async def test_refusals_have_the_texts_of_the_reference(store):
     """Each refusal has TorchServe's status and words (reference 5.2)."""
     assert await message("", store) == "empty url"
     assert await message("../x.mar", store) == "Relative path is not allowed in url: ../x.mar"
@@ -99,13 +81,13 @@ async def test_refusals_have_the_texts_of_the_reference(store: Path) -> None:
     "url",
     ["%2e%2e/x.mar", "%252e%252e/x.mar", "..", "mine/..", "file:///store/%2e%2e/x.mar", "torchvision://.."],
 )
-async def test_relative_paths_are_refused_first(store: Path, url: str) -> None:
+async def test_relative_paths_are_refused_first(store, url):
     """F12: '..' is refused in every kind of URL, percent-encoded too."""
     assert await message(url, store, ANY) == f"Relative path is not allowed in url: {url}"
 
 
 @pytest.mark.parametrize("url", [".", "/", "./", "a\0b", "x" * 5000, "http:/x", "x.mar/", "mine\\", "~"])
-async def test_odd_names_are_not_found(store: Path, url: str) -> None:
+async def test_odd_names_are_not_found(store, url):
     """F12: names that are no names are a 404, and the model store itself is no model."""
     if url == "x.mar/":
         assert (await locate(url, store, DEFAULT, store)).path == store / "x.mar"
@@ -113,13 +95,8 @@ async def test_odd_names_are_not_found(store: Path, url: str) -> None:
         assert (await message(url, store)).startswith(f"Model not found at: {url}")
 
 
-async def test_allowed_urls_do_not_touch_names(store: Path) -> None:
-    """A pattern that matches everything does not make a download of a file name."""
-    assert (await locate("x.mar", store, ANY, store)).downloaded is None
-
-
 @pytest.mark.parametrize("policy", [DEFAULT, ANY])
-async def test_what_clients_name_stays_in_the_store(store: Path, tmp_path: Path, policy: UrlPolicy) -> None:
+async def test_what_clients_name_stays_in_the_store(store, tmp_path, policy):
     """F62: a path of the machine, or a name that is a loop of links, is not found."""
     (tmp_path / "outside").mkdir()
     (tmp_path / "secret.mar").write_bytes(b"s")
@@ -135,8 +112,7 @@ async def test_what_clients_name_stays_in_the_store(store: Path, tmp_path: Path,
     assert await message("loop", store, policy) == "Model not found at: loop"
 
 
-async def test_links_of_the_store_are_followed(store: Path, tmp_path: Path) -> None:
-    """Archives and folders on a shared volume are linked into the store, by whose store it is."""
+async def test_links_of_and_within_the_store_are_followed(store, tmp_path):
     (tmp_path / "shared.mar").write_bytes(b"s")
     (tmp_path / "folder").mkdir()
     (store / "link.mar").symlink_to(tmp_path / "shared.mar")
@@ -147,11 +123,12 @@ async def test_links_of_the_store_are_followed(store: Path, tmp_path: Path) -> N
     for url in ("linked", str(store / "linked"), (store / "linked").as_uri()):
         assert (await locate(url, store, DEFAULT, store)).path == tmp_path / "folder"
 
+    (store / "alias.mar").symlink_to("x.mar")
+    (tmp_path / "linked-store").symlink_to(store)
+    assert (await locate("alias.mar", tmp_path / "linked-store", DEFAULT, store)).path == store / "x.mar"
 
-async def test_what_the_operator_names_may_lie_anywhere(
-    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A folder, an archive and a file URL outside of the store, and a path with '..', are taken in place."""
+
+async def test_what_the_operator_names_may_lie_anywhere(store, tmp_path, monkeypatch):
     (tmp_path / "opt" / "model").mkdir(parents=True)
     (tmp_path / "opt" / "own.mar").write_bytes(b"o")
     monkeypatch.chdir(store)
@@ -167,26 +144,18 @@ async def test_what_the_operator_names_may_lie_anywhere(
         await locate("../opt/none", store, DEFAULT, store, trusted=True)
 
 
-async def test_links_within_the_store_are_followed(store: Path, tmp_path: Path) -> None:
-    """A link to another file of the store, and a store that is a link itself, are no way out."""
-    (store / "alias.mar").symlink_to("x.mar")
-    (tmp_path / "linked-store").symlink_to(store)
-
-    assert (await locate("alias.mar", tmp_path / "linked-store", DEFAULT, store)).path == store / "x.mar"
-
-
-async def test_special_files_are_not_models(store: Path) -> None:
+async def test_special_files_are_not_models(store):
     """F62: a device or pipe is never opened."""
     assert await message("file:///dev/zero", store, ANY) == "Model not found at: file:///dev/zero"
 
 
-async def test_only_public_hosts_are_reached_by_default(store: Path) -> None:
+async def test_only_public_hosts_are_reached_by_default(store):
     """F62: without allowed_urls a public host is reached and a private one is not."""
 
-    async def resolve(host: str, _port: int) -> list[str]:
+    async def resolve(host, _port):
         return ["8.8.8.8" if host == "public.example" else "192.168.1.1"]
 
-    async def content() -> AsyncIterator[bytes]:
+    async def content():
         yield b"new"
 
     transport = httpx.MockTransport(lambda _: httpx.Response(200, content=content()))
@@ -201,8 +170,7 @@ async def test_only_public_hosts_are_reached_by_default(store: Path) -> None:
     assert not (store / "other.mar").exists()
 
 
-async def test_file_url_copies_an_allowed_file(store: Path, tmp_path: Path) -> None:
-    """A file outside of the store is copied into it only where allowed_urls says so."""
+async def test_file_url_copies_a_file_and_uses_a_directory_in_place(store, tmp_path):
     (tmp_path / "my new.mar").write_bytes(b"new")
     url = (tmp_path / "my new.mar").as_uri()
 
@@ -212,9 +180,6 @@ async def test_file_url_copies_an_allowed_file(store: Path, tmp_path: Path) -> N
     assert located == Located(url, store / "my new.mar", downloaded=store / "my new.mar")
     assert located.path.read_bytes() == b"new"
 
-
-async def test_file_url_uses_an_allowed_directory_in_place(store: Path, tmp_path: Path) -> None:
-    """A directory outside of the store is used where it is, if allowed_urls says so."""
     (tmp_path / "outside").mkdir()
     url = (tmp_path / "outside").as_uri()
 
@@ -223,13 +188,12 @@ async def test_file_url_uses_an_allowed_directory_in_place(store: Path, tmp_path
 
 
 @pytest.mark.parametrize("url", ["file://host/etc", "file://[x", "file:///none/x.mar", "file://"])
-async def test_file_url_of_nothing_is_refused(store: Path, url: str) -> None:
-    """A file URL of another machine, or of nothing, is not found."""
+async def test_file_url_of_nothing_is_refused(store, url):
     assert await message(url, store, ANY) == f"Model not found at: {url}"
 
 
-async def test_torchvision_url_becomes_a_model_directory(store: Path, tmp_path: Path) -> None:
-    """A torchvision URL becomes a temporary model directory, also without a model store."""
+async def test_torchvision_url_becomes_a_model_directory(store, tmp_path):
+    """A malformed torchvision URL is a 400; no place to write is a 500 (F56)."""
     located = await locate("torchvision://resnet18?weights=random", None, DEFAULT, tmp_path / "work")
 
     assert located.temporary
@@ -237,8 +201,13 @@ async def test_torchvision_url_becomes_a_model_directory(store: Path, tmp_path: 
     assert located.path.parent == tmp_path / "work"
     assert (located.path / "MAR-INF" / "MANIFEST.json").is_file()
 
+    with pytest.raises(BadRequest, match="allowed are weights and seed"):
+        await locate("torchvision://resnet18?wieghts=random", store, DEFAULT, tmp_path)
+    with pytest.raises(InternalError, match=r"^Failed to save model: torchvision://resnet18: "):
+        await locate("torchvision://resnet18", store, DEFAULT, store / "x.mar")
 
-async def test_torchvision_weights_lie_in_the_store(store: Path, tmp_path: Path) -> None:
+
+async def test_torchvision_weights_lie_in_the_store(store, tmp_path):
     """F62: a weights file must lie in the model store, itself or as a link."""
     (store / "w.pth").write_bytes(b"w")
     (tmp_path / "s.pth").write_bytes(b"s")
@@ -254,17 +223,9 @@ async def test_torchvision_weights_lie_in_the_store(store: Path, tmp_path: Path)
         assert await message(url, store) == f"Model not found at: {url}: {name} is not in the model store"
 
 
-async def test_torchvision_failures_have_their_statuses(store: Path, tmp_path: Path) -> None:
-    """A malformed torchvision URL is a 400; no place to write is a 500 (F56)."""
-    with pytest.raises(BadRequest, match="allowed are weights and seed"):
-        await locate("torchvision://resnet18?wieghts=random", store, DEFAULT, tmp_path)
-    with pytest.raises(InternalError, match=r"^Failed to save model: torchvision://resnet18: "):
-        await locate("torchvision://resnet18", store, DEFAULT, store / "x.mar")
-
-
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.text(max_size=30) | st.text("./x.mar%2e~\\:", max_size=12))
-async def test_any_name_stays_in_the_store(store: Path, url: str) -> None:
+async def test_any_name_stays_in_the_store(store, url):
     """F12, F70: whatever the name, it is refused in order or lies inside of the model store."""
     try:
         located = await locate(url, store, DEFAULT, store)

@@ -1,7 +1,4 @@
-from __future__ import annotations
-
 import stat
-from typing import TYPE_CHECKING
 
 import pytest
 import yaml
@@ -9,9 +6,6 @@ import yaml
 from modelserver.errors import BadRequest
 from modelserver.models.archives.archive import open_archive
 from modelserver.models.archives.torchvision_url import TorchvisionSource
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.mark.parametrize(
@@ -27,7 +21,7 @@ if TYPE_CHECKING:
         ("TORCHVISION://resnet18?weights=my%20own.pth", TorchvisionSource("resnet18", "my own.pth")),
     ],
 )
-def test_url_is_read(url: str, expected: TorchvisionSource) -> None:
+def test_url_is_read(url, expected):
     """Architecture, weights and seed come from the URL, weights and seed with defaults."""
     assert TorchvisionSource.parse(url) == expected
 
@@ -53,21 +47,19 @@ def test_url_is_read(url: str, expected: TorchvisionSource) -> None:
         ("torchvision://resnet18?weights=", "use DEFAULT"),
     ],
 )
-def test_malformed_url_says_what_is_allowed(url: str, reason: str) -> None:
+def test_malformed_url_says_what_is_allowed(url, reason):
     """F62: anything else is a 400 that names what is allowed."""
     with pytest.raises(BadRequest) as caught:
         TorchvisionSource.parse(url)
     assert reason in caught.value.message
 
 
-def test_only_files_need_the_store() -> None:
-    """Named weights come from torchvision, other names are files."""
+def test_only_files_need_the_store():
     assert TorchvisionSource("resnet18", "random").weights_file is None
     assert TorchvisionSource("resnet18", "w.pth").weights_file == "w.pth"
 
 
-def test_written_directory_is_a_model(tmp_path: Path) -> None:
-    """The directory that is written opens as an archive of the image classifier, private to the server."""
+def test_written_directory_is_a_model(tmp_path):
     folder = TorchvisionSource("resnet18", "w.pth", 3).write(tmp_path / "work", tmp_path / "w.pth")
 
     archive = open_archive(folder, "torchvision://resnet18", tmp_path, temporary=True)

@@ -1,21 +1,14 @@
 """The folder of environments: what is in use stays, what nobody uses gives way."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 from modelserver.models.environments import environment_store as store
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import pytest
 
 MIB = 1 << 20
 
@@ -32,17 +25,14 @@ def made(folder: Path, name: str, size: int = MIB, *, used: int = 0) -> Path:
 
 
 def names(folder: Path) -> list[str]:
-    """What lies in a folder."""
     return sorted(path.name for path in folder.iterdir())
 
 
 def never() -> None:
-    """Stands in for locks that are free."""
     raise AssertionError("the lock is held")
 
 
-def test_the_longest_unused_give_way(tmp_path: Path) -> None:
-    """The oldest use goes first, until what is left is within the limit."""
+def test_the_longest_unused_give_way(tmp_path):
     for number in (3, 1, 4, 2):
         made(tmp_path, f"venv-{number}", used=number)
 
@@ -51,12 +41,12 @@ def test_the_longest_unused_give_way(tmp_path: Path) -> None:
     assert names(tmp_path) == ["venv-3", "venv-4"]
 
 
-def test_full_disk_removes_environments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_removes_environments(tmp_path, monkeypatch):
     """If the disk must have a number of free bytes, more is removed than the limit requires."""
     for number in (1, 2, 3):
         made(tmp_path, f"archive-{number}", used=number)
 
-    def usage(folder: Path) -> SimpleNamespace:
+    def usage(folder):
         return SimpleNamespace(free=(10 - len(list(folder.iterdir()))) * MIB)
 
     total = store.total(tmp_path)
@@ -69,7 +59,7 @@ def test_full_disk_removes_environments(tmp_path: Path, monkeypatch: pytest.Monk
     assert store.total(tmp_path) == 0
 
 
-def test_what_is_used_stays(tmp_path: Path) -> None:
+def test_what_is_used_stays(tmp_path):
     """An environment that a server uses is not removed, whatever the limit, until its use ends."""
     place = made(tmp_path, "packages-1")
     made(tmp_path, "packages-2", used=5)
@@ -86,19 +76,24 @@ def test_what_is_used_stays(tmp_path: Path) -> None:
     assert names(tmp_path) == []
     assert store.use(place) is None
 
+    place = made(tmp_path, "venv-1")
+    use = store.use(place)
+    assert store.prune(tmp_path, 0) == []
+    del use
 
-def test_using_counts_as_a_use(tmp_path: Path) -> None:
-    """An environment that was used is not the least recently used one."""
+    assert store.prune(tmp_path, 0) == [place]
+
+
+def test_using_counts_as_a_use(tmp_path):
     used = made(tmp_path, "venv-used", used=1)
     made(tmp_path, "venv-not", used=2)
     result = store.use(used)
-    assert result is not None
     result.end()
 
     assert store.prune(tmp_path, MIB + MIB // 2) == [tmp_path / "venv-not"]
 
 
-def test_a_use_ends_with_its_process(tmp_path: Path) -> None:
+def test_a_use_ends_with_its_process(tmp_path):
     """A server that is killed holds nothing (F48)."""
     place = made(tmp_path, "venv-1")
     code = (
@@ -109,7 +104,6 @@ def test_a_use_ends_with_its_process(tmp_path: Path) -> None:
         [sys.executable, "-c", code, str(place)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
     with user:
-        assert user.stdout is not None
         assert user.stdout.readline() == b"used\n"
         assert store.prune(tmp_path, 0) == []
         user.kill()
@@ -118,17 +112,7 @@ def test_a_use_ends_with_its_process(tmp_path: Path) -> None:
         assert store.prune(tmp_path, 0) == [place]
 
 
-def test_a_use_that_is_forgotten_ends(tmp_path: Path) -> None:
-    """A registration that fails at any place leaves nothing in use."""
-    place = made(tmp_path, "venv-1")
-    use = store.use(place)
-    assert store.prune(tmp_path, 0) == []
-    del use
-
-    assert store.prune(tmp_path, 0) == [place]
-
-
-async def test_leftovers_go(tmp_path: Path) -> None:
+async def test_leftovers_go(tmp_path):
     """What an installation left that was killed is removed, and locks of nothing; one that is going on is
     left alone, and so is what is none of ours.
     """
@@ -143,13 +127,13 @@ async def test_leftovers_go(tmp_path: Path) -> None:
     assert removed == [tmp_path / "packages-failed", tmp_path / "venv-left"]
 
 
-async def test_second_installation_waits(tmp_path: Path) -> None:
+async def test_second_installation_waits(tmp_path):
     """The second one waits and logs it, also when the first leaves nothing and the lock's file goes."""
     place = tmp_path / "venv-1"
-    order: list[str] = []
+    order = []
     waiting = asyncio.Event()
 
-    async def second() -> None:
+    async def second():
         async with store.locked(place, waiting.set):
             order.append("second")
             assert names(tmp_path) == ["venv-1.lock"]
@@ -164,8 +148,7 @@ async def test_second_installation_waits(tmp_path: Path) -> None:
     assert names(tmp_path) == []
 
 
-def test_a_mark_without_a_size(tmp_path: Path) -> None:
-    """An environment whose mark does not say how large it is, is counted."""
+def test_a_mark_without_a_size(tmp_path):
     place = made(tmp_path, "venv-1", used=1)
     (place / "complete").write_text("made for m 1.0\n")
     os.utime(place / "complete", (1, 1))
@@ -175,11 +158,11 @@ def test_a_mark_without_a_size(tmp_path: Path) -> None:
     assert store.prune(tmp_path, MIB + MIB // 2) == [place]
 
 
-def test_what_cannot_be_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_removed(tmp_path, monkeypatch):
     """It is no environment any more, and goes the next time (F56)."""
     place = made(tmp_path, "venv-1")
 
-    def fails(_path: Path) -> None:
+    def fails(_path):
         raise PermissionError(13, "Permission denied")
 
     with monkeypatch.context() as patched:

@@ -1,7 +1,5 @@
 """Packages of a model's own: installed by the real pip, without a network, or by one that the test plays."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import contextlib
@@ -13,7 +11,6 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import psutil
@@ -32,7 +29,6 @@ REQUIREMENTS = "--no-index\n--find-links wheels\ntiny==1.0\n"
 
 
 def write_wheel(folder: Path, name: str, version: str, code: str) -> Path:
-    """A package of one module."""
     info = f"{name}-{version}.dist-info"
     files = {
         f"{name}.py": code,
@@ -55,7 +51,7 @@ def _hash(text: str) -> str:
 
 
 @pytest.fixture
-def model_dir(tmp_path: Path) -> Path:
+def model_dir(tmp_path):
     """An unpacked archive that brings the wheel it needs."""
     made = tmp_path / "model"
     write_wheel(made / "wheels", "tiny", "1.0", "ANSWER = 42\n")
@@ -64,16 +60,13 @@ def model_dir(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """The folder of environments."""
+def folder(tmp_path):
     made = tmp_path / "environments"
     made.mkdir()
     return made
 
 
-def needs(
-    model_dir: Path, *, venv: bool = False, requirements: str | None = "requirements.txt"
-) -> PackageRequest:
+def needs(model_dir, *, venv=False, requirements="requirements.txt"):
     return PackageRequest("m", "1.0", model_dir, requirements, venv)
 
 
@@ -85,14 +78,11 @@ def played(tmp_path: Path, script: str) -> str:
     return str(path)
 
 
-def environments(
-    tmp_path: Path, folder: Path | None, python: str = sys.executable, **more: Any
-) -> Environments:
+def environments(tmp_path, folder, python=sys.executable, **more):
     return Environments(python, tmp_path / "fallback", folder=folder, **more)
 
 
 def ask(python: str | None, code: str, **variables: str) -> str:
-    """What a program prints."""
     ended = subprocess.run(
         [python or sys.executable, "-c", code], env=variables, capture_output=True, text=True, check=True
     )
@@ -100,19 +90,16 @@ def ask(python: str | None, code: str, **variables: str) -> str:
 
 
 def words_of(process: psutil.Process) -> list[str]:
-    """Its command line, of no words once it has ended."""
     with contextlib.suppress(psutil.Error):
         return process.cmdline()
     return []
 
 
 def names(folder: Path) -> list[str]:
-    """What lies in a folder."""
     return sorted(path.name for path in folder.iterdir())
 
 
 def read(path: Path) -> str:
-    """A file's content, nothing if there is none yet."""
     return path.read_text().strip() if path.exists() else ""
 
 
@@ -120,20 +107,14 @@ def read(path: Path) -> str:
 
 
 @pytest.mark.slow  # pip installs a package
-async def test_packages_are_installed_into_their_own_folder(
-    tmp_path: Path, folder: Path, model_dir: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Two servers at once install once. pip's output is in the model's log, progress is reported,
-    and a later server uses the folder.
-    """
-    messages: list[str] = []
+async def test_packages_are_installed_into_their_own_folder(tmp_path, folder, model_dir, caplog):
+    messages = []
     with caplog.at_level(logging.INFO):
         first, second = await asyncio.gather(
             *(environments(tmp_path, folder).provide(needs(model_dir), messages.append) for _ in range(2))
         )
         later = await environments(tmp_path, folder).provide(needs(model_dir), messages.append)
 
-    assert first is not None
     assert first == second == later
     assert first.python is None
     assert ask(None, "import tiny; print(tiny.ANSWER)", **first.variables) == "42"
@@ -149,7 +130,7 @@ async def test_packages_are_installed_into_their_own_folder(
 # One that is played
 
 
-async def test_nothing_is_wanted(tmp_path: Path, folder: Path, model_dir: Path) -> None:
+async def test_nothing_is_wanted(tmp_path, folder, model_dir):
     """A model without requirements, or whose are not to be installed, needs no environment."""
     assert (
         await environments(tmp_path, folder).provide(needs(model_dir, requirements=None))
@@ -158,7 +139,7 @@ async def test_nothing_is_wanted(tmp_path: Path, folder: Path, model_dir: Path) 
     assert names(folder) == []
 
 
-async def test_a_failure_ends_in_pips_own_words(tmp_path: Path, folder: Path, model_dir: Path) -> None:
+async def test_a_failure_ends_in_pips_own_words(tmp_path, folder, model_dir):
     """The message is TorchServe's, then the last lines; nothing is left of the attempt."""
     python = played(tmp_path, "seq 100; echo 'ERROR: No matching distribution found' >&2; exit 1")
     with pytest.raises(EnvironmentFailed) as error:
@@ -174,7 +155,7 @@ async def test_a_failure_ends_in_pips_own_words(tmp_path: Path, folder: Path, mo
     assert [name for name in names(folder) if not name.endswith(".lock")] == []
 
 
-async def test_virtual_environment_is_created(tmp_path: Path, folder: Path, model_dir: Path) -> None:
+async def test_virtual_environment_is_created(tmp_path, folder, model_dir):
     """Its Python sees the server's packages behind its own; without requirements pip is not asked, and it is
     made all the same, as in TorchServe.
     """
@@ -183,16 +164,13 @@ async def test_virtual_environment_is_created(tmp_path: Path, folder: Path, mode
         needs(model_dir, venv=True, requirements=None)
     )
 
-    assert made is not None
     assert made.variables == {}
     prefix, paths = ask(made.python, "import sys, msgspec; print(sys.prefix, sys.path, sep='|')").split("|")
     assert Path(prefix).parent.parent == folder
     assert paths.index(prefix) < paths.index(str(Path(msgspec.__file__).parents[1]))
 
 
-async def test_a_virtual_environment_that_cannot_be_made(
-    tmp_path: Path, folder: Path, model_dir: Path
-) -> None:
+async def test_a_virtual_environment_that_cannot_be_made(tmp_path, folder, model_dir):
     """TorchServe's message, then the reason."""
     python = tmp_path / "python"
     python.write_text(
@@ -206,7 +184,7 @@ async def test_a_virtual_environment_that_cannot_be_made(
     assert error.value.message.endswith("no room")
 
 
-async def test_pip_gets_plain_arguments(tmp_path: Path, folder: Path, model_dir: Path) -> None:
+async def test_pip_gets_plain_arguments(tmp_path, folder, model_dir):
     """pip is never run through a shell (F67)."""
     python = played(tmp_path, f'echo "$@" > {tmp_path}/arguments')
     await environments(tmp_path, folder, python).provide(needs(model_dir))
@@ -216,13 +194,7 @@ async def test_pip_gets_plain_arguments(tmp_path: Path, folder: Path, model_dir:
     assert arguments[-2:] == ["-r", str(model_dir / "requirements.txt")]
 
 
-async def test_pip_gets_the_variables(
-    tmp_path: Path,
-    folder: Path,
-    model_dir: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_pip_gets_the_variables(tmp_path, folder, model_dir, monkeypatch, caplog):
     """PIP_INDEX_URL and the like reach pip, hidden variables do not; pip does not wait for input (F68)."""
     monkeypatch.setenv("PIP_INDEX_URL", "https://packages.example/simple")
     monkeypatch.setenv("SECRET_TOKEN", "x")
@@ -236,8 +208,7 @@ async def test_pip_gets_the_variables(
     assert not any("SECRET" in line for line in printed)
 
 
-async def test_output_without_lines_is_logged(tmp_path: Path, folder: Path, model_dir: Path) -> None:
-    """Megabytes on one line, and bytes that are no text, do no harm; the last lines are kept."""
+async def test_output_without_lines_is_logged(tmp_path, folder, model_dir):
     script = "head -c 3000000 /dev/zero | tr '\\0' x; printf '\\377\\n'; seq 1000; printf end; exit 3"
     with pytest.raises(EnvironmentFailed) as error:
         await environments(tmp_path, folder, played(tmp_path, script)).provide(needs(model_dir))
@@ -246,7 +217,7 @@ async def test_output_without_lines_is_logged(tmp_path: Path, folder: Path, mode
     assert len(error.value.message) < 1000
 
 
-async def test_time_is_limited(tmp_path: Path, folder: Path, model_dir: Path) -> None:
+async def test_time_is_limited(tmp_path, folder, model_dir):
     """An installation that does not end is ended, with all that it started."""
     mark = str(10_000_000 + os.getpid())
     python = played(tmp_path, f"sleep {mark} & wait")
@@ -259,14 +230,10 @@ async def test_time_is_limited(tmp_path: Path, folder: Path, model_dir: Path) ->
     assert [name for name in names(folder) if not name.endswith(".lock")] == []
 
 
-async def test_a_leftover_is_not_taken_for_an_environment(
-    tmp_path: Path, folder: Path, model_dir: Path
-) -> None:
-    """What a server left that was killed in the middle is removed and made anew."""
+async def test_a_leftover_is_not_taken_for_an_environment(tmp_path, folder, model_dir):
     script = 'mkdir -p "$6" && touch "$6/new"'
     provider = environments(tmp_path, folder, played(tmp_path, script))
     made = await provider.provide(needs(model_dir))
-    assert made is not None
     packages = Path(made.variables["PYTHONPATH"].partition(":")[0])
     (packages.parent / "complete").unlink()
     (packages / "old").touch()
@@ -275,25 +242,24 @@ async def test_a_leftover_is_not_taken_for_an_environment(
     assert names(packages) == ["new"]
 
 
-async def test_the_servers_own_path_comes_after(
-    tmp_path: Path, folder: Path, model_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """PYTHONPATH of the server is kept behind the model's packages."""
+async def test_path_and_folder_are_the_servers_without_others(tmp_path, folder, model_dir, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", "/a:/b")
     made = await environments(tmp_path, folder, played(tmp_path, "exit 0")).provide(needs(model_dir))
-
-    assert made is not None
     assert made.variables["PYTHONPATH"].split(":")[1:] == ["/a", "/b"]
+
+    monkeypatch.setenv("MODELSERVER_CACHE", "off")
+    made = await environments(tmp_path, None, played(tmp_path, "exit 0")).provide(needs(model_dir))
+    assert made.variables["PYTHONPATH"].startswith(str(tmp_path / "fallback"))
 
 
 @pytest.mark.parametrize("python", ["/nowhere/python", "/bin/true"])
-async def test_missing_python_is_named(tmp_path: Path, folder: Path, model_dir: Path, python: str) -> None:
+async def test_missing_python_is_named(tmp_path, folder, model_dir, python):
     """A ``python`` of the settings that is none is named."""
     with pytest.raises(EnvironmentFailed, match=f"The Python {python} cannot be run: "):
         await environments(tmp_path, folder, python).provide(needs(model_dir))
 
 
-async def test_a_cancelled_registration(tmp_path: Path, folder: Path, model_dir: Path) -> None:
+async def test_a_cancelled_registration(tmp_path, folder, model_dir):
     """Whoever gives up leaves no pip behind, and no folder that looks complete."""
     python = played(tmp_path, f"echo $$ > {tmp_path}/pid; exec sleep 77")
     asking = asyncio.ensure_future(environments(tmp_path, folder, python).provide(needs(model_dir)))
@@ -306,30 +272,13 @@ async def test_a_cancelled_registration(tmp_path: Path, folder: Path, model_dir:
     assert [name for name in names(folder) if not name.endswith(".lock")] == []
 
 
-async def test_environments_use_the_servers_folder_without_a_cache(
-    tmp_path: Path, model_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Environments go into a folder of the server's own then."""
-    monkeypatch.setenv("MODELSERVER_CACHE", "off")
-    made = await environments(tmp_path, None, played(tmp_path, "exit 0")).provide(needs(model_dir))
-
-    assert made is not None
-    assert made.variables["PYTHONPATH"].startswith(str(tmp_path / "fallback"))
-
-
-async def test_unused_environments_give_way(
-    tmp_path: Path, folder: Path, model_dir: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """After an installation those that no server uses are removed while all are too large; the new one and
-    those in use stay, and come back after a new installation.
-    """
+async def test_unused_environments_give_way(tmp_path, folder, model_dir, caplog):
     provider = environments(tmp_path, folder, played(tmp_path, 'mkdir "$6" && echo > "$6/x"'), keep=0)
-    made: list[WorkerEnvironment] = []
+    made = []
     with caplog.at_level(logging.INFO):
         for number in range(3):
             (model_dir / "requirements.txt").write_text(f"# {number}\n")
             result = await provider.provide(needs(model_dir))
-            assert result is not None
             made.append(result)
             if number == 0:
                 result.release()
@@ -344,10 +293,7 @@ async def test_unused_environments_give_way(
 
 
 @pytest.mark.parametrize(("content", "reason"), [(None, "is missing"), (b"\xff\xfe\xff", "cannot be read")])
-async def test_missing_requirements_file_is_refused(
-    tmp_path: Path, folder: Path, model_dir: Path, content: bytes | None, reason: str
-) -> None:
-    """A manifest that names a file that is not there, or is no text, is refused by name."""
+async def test_missing_requirements_file_is_refused(tmp_path, folder, model_dir, content, reason):
     (model_dir / "requirements.txt").unlink()
     if content is not None:
         (model_dir / "requirements.txt").write_bytes(content)

@@ -1,21 +1,15 @@
 """The key of an environment."""
 
-from __future__ import annotations
-
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from modelserver.models.environments.requirements import digest
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """An unpacked archive with a wheel and lists of requirements."""
+def folder(tmp_path):
     made = tmp_path / "archive"
     (made / "wheels").mkdir(parents=True)
     (made / "wheels" / "own.whl").write_bytes(b"wheel")
@@ -30,8 +24,7 @@ def _digest(folder: Path, text: str, *further: str) -> str:
     return digest(folder / "requirements.txt", folder, *further)
 
 
-def test_the_same_is_the_same_anywhere(folder: Path, tmp_path: Path) -> None:
-    """An archive is unpacked to another place each time."""
+def test_the_same_is_the_same_anywhere(folder, tmp_path):
     other = tmp_path / "other"
     other.mkdir()
     for text in ("tiny==1.0\n", "./wheels/own.whl\n"):
@@ -40,13 +33,26 @@ def test_the_same_is_the_same_anywhere(folder: Path, tmp_path: Path) -> None:
         assert _digest(folder, text, "python") == _digest(other, text, "python")
 
 
-def test_digest_depends_on_the_named_files(folder: Path) -> None:
-    """The text, the Python, and the files that it names; not the rest of the archive."""
+def test_what_the_digest_depends_on(folder, tmp_path):
+    """A list may lead to another, also in a circle; without one the digest depends on the Python only."""
     before = _digest(folder, "tiny==1.0\n", "3.10")
     assert _digest(folder, "tiny==1.1\n", "3.10") != before
     assert _digest(folder, "tiny==1.0\n", "3.11") != before
     (folder / "weights.pt").write_bytes(b"other weights")
     assert _digest(folder, "tiny==1.0\n", "3.10") == before
+
+    (folder / "more.txt").write_text("-r requirements.txt\n-f wheels\n")
+    before = _digest(folder, "-r more.txt\n")
+    (folder / "wheels" / "own.whl").write_bytes(b"another")
+
+    assert _digest(folder, "-r more.txt\n") != before
+
+    other = tmp_path / "other"
+    other.mkdir()
+
+    assert _digest(folder, "-e ./package\n") != _digest(other, "-e ./package\n")
+
+    assert digest(None, folder, "3.10") != digest(None, folder, "3.11")
 
 
 @pytest.mark.parametrize(
@@ -62,33 +68,14 @@ def test_digest_depends_on_the_named_files(folder: Path) -> None:
         ("--requirement=limits.txt", "limits.txt"),
     ],
 )
-def test_local_files_count(folder: Path, line: str, file: str) -> None:
+def test_local_files_count(folder, line, file):
     """A wheel of the same name with other content is another environment."""
     before = _digest(folder, line)
     (folder / file).write_text("numpy<4")
-
     assert _digest(folder, line) != before
 
 
-def test_lists_of_lists(folder: Path) -> None:
-    """A list may lead to another, also in a circle, whose wheel counts too."""
-    (folder / "more.txt").write_text("-r requirements.txt\n-f wheels\n")
-    before = _digest(folder, "-r more.txt\n")
-    (folder / "wheels" / "own.whl").write_bytes(b"another")
-
-    assert _digest(folder, "-r more.txt\n") != before
-
-
-def test_editable_packages_are_not_shared(folder: Path, tmp_path: Path) -> None:
-    """They stay where they are, so each unpacked archive has an environment of its own."""
-    other = tmp_path / "other"
-    other.mkdir()
-
-    assert _digest(folder, "-e ./package\n") != _digest(other, "-e ./package\n")
-
-
-def test_files_outside_the_archive_count_by_size_and_time(folder: Path, tmp_path: Path) -> None:
-    """Their size and time count: their content is not the archive's business."""
+def test_files_outside_the_archive_count_by_size_and_time(folder, tmp_path):
     wheel = tmp_path / "outside.whl"
     wheel.write_bytes(b"one")
     line = f"{wheel}\n-f ../\n"
@@ -97,8 +84,3 @@ def test_files_outside_the_archive_count_by_size_and_time(folder: Path, tmp_path
     os.utime(wheel, (1, 1))
 
     assert _digest(folder, line) != before
-
-
-def test_nothing_required(folder: Path) -> None:
-    """A virtual environment without requirements depends on the Python only."""
-    assert digest(None, folder, "3.10") != digest(None, folder, "3.11")

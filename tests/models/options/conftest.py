@@ -1,15 +1,11 @@
 """What tests of this folder share."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from modelserver.models.options.resolve import ModelOptions, Registration, resolve_options
 from modelserver.models.options.yaml_file import parse_model_config
+from modelserver.models.settings.model_defaults import ModelDefaults
 from modelserver.models.settings.settings import Settings
-
-if TYPE_CHECKING:
-    from modelserver.models.settings.model_defaults import ModelDefaults
 
 
 def resolve(
@@ -23,7 +19,6 @@ def resolve(
     sources: dict[str, str] | None = None,
     **settings: Any,
 ) -> ModelOptions:
-    """The options of version 1.0 of the model ``noop``."""
     config, _ = parse_model_config(yaml)
     models = {"noop": {"1.0": fallback}} if fallback else {}
     return resolve_options(

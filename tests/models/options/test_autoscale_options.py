@@ -1,11 +1,7 @@
 """Autoscaling: off unless somebody wants it, within bounds, and what it makes of a pool."""
 
-from __future__ import annotations
-
-import json
-from typing import TYPE_CHECKING
-
 import pytest
+from tests.models.conftest import write_model
 from tests.models.options.conftest import resolve
 
 from modelserver.engine.pools.devices import DeviceRing
@@ -14,22 +10,14 @@ from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.errors import BadRequest, InvalidModel
 from modelserver.models.builder import VersionBuilder
 from modelserver.models.changes import Change
-from modelserver.models.options.resolve import (
-    DEFAULT,
-    ModelOptions,
-    Registration,
-)
+from modelserver.models.options.resolve import DEFAULT, ModelOptions, Registration
 from modelserver.models.options.yaml_file import parse_model_config
 from modelserver.models.settings.keys import KEYS
 from modelserver.models.settings.load import load_settings
 from modelserver.models.settings.settings import Settings
 
-if TYPE_CHECKING:
-    from pathlib import Path
 
-
-def test_autoscaling_is_off_by_default(tmp_path: Path) -> None:
-    """It is off with both sets of defaults."""
+def test_autoscaling_is_off_by_default(tmp_path):
     assert resolve().autoscale is False
     other = load_settings({}, {"TS_COMPAT_DEFAULTS": "torchserve"}, tmp_path).settings
     assert other.as_torchserve
@@ -39,8 +27,7 @@ def test_autoscaling_is_off_by_default(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "wrong", [{"autoscale_target_wait": 0}, {"autoscale_up_pause": 99}, {"autoscale_down_pause": -1}]
 )
-def test_times_out_of_range_are_refused(wrong: dict[str, int]) -> None:
-    """Times that cannot be meant are refused, in the registration and live."""
+def test_times_out_of_range_are_refused(wrong):
     with pytest.raises(BadRequest, match=next(iter(wrong))):
         Registration(**wrong)  # type: ignore[arg-type]
     with pytest.raises(BadRequest, match=next(iter(wrong))):
@@ -48,14 +35,12 @@ def test_times_out_of_range_are_refused(wrong: dict[str, int]) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["autoscale: often", "autoscaleUpPause: 5", "autoscaleTargetWait: soon"])
-def test_wrong_values_of_the_archive_are_refused(wrong: str) -> None:
-    """Values of model-config.yaml are refused like those of a registration."""
+def test_wrong_values_of_the_archive_are_refused(wrong):
     with pytest.raises(InvalidModel, match=wrong.partition(":")[0]):
         parse_model_config(wrong)
 
 
-def test_models_with_sequences_are_not_scaled() -> None:
-    """Models whose workers hold sequences are not scaled by load, with a warning where a file has it."""
+def test_models_with_sequences_are_not_scaled():
     yaml = "sequenceBatching: true\nsequenceMaxIdleMSec: 1000\n"
     by_file = resolve(yaml=yaml + "autoscale: true")
     assert by_file.autoscale is False
@@ -67,7 +52,7 @@ def test_models_with_sequences_are_not_scaled() -> None:
         Change.of(autoscale=True).applied_to(by_file)
 
 
-def test_change() -> None:
+def test_change():
     """It is changed live like other settings, off as well as on."""
     on = Change.of(autoscale=True, autoscale_up_pause=500)
     assert str(on) == "autoscale=true, autoscale_up_pause=500"
@@ -84,30 +69,21 @@ def test_change() -> None:
     assert off.applied_to(options).autoscale is False
 
 
-async def test_pool_is_scaled_by_the_rule(tmp_path: Path) -> None:
-    """The pool of a version with autoscale is scaled by its rule; live changes reach it."""
-    folder = tmp_path / "m" / "MAR-INF"
-    folder.mkdir(parents=True)
-    manifest = {"model": {"modelName": "m", "modelVersion": "1.0", "handler": "own.py"}}
-    (folder / "MANIFEST.json").write_text(json.dumps(manifest))
-    (tmp_path / "m" / "own.py").write_text("def handle(data, context):\n    return data\n")
+async def test_pool_is_scaled_by_the_rule(tmp_path):
+    write_model(tmp_path, "m", "m")
     work = tmp_path / "work"
     work.mkdir()
     builder = VersionBuilder(
-        Settings(model_store=tmp_path),
-        dict.fromkeys(KEYS, DEFAULT),
-        work,
-        ServerMetrics(),
-        DeviceRing(0),
+        Settings(model_store=tmp_path), dict.fromkeys(KEYS, DEFAULT), work, ServerMetrics(), DeviceRing(0)
     )
     archive = await builder.open(Registration(url="m"))
     model = await builder.build(
         "m", Registration(url="m", autoscale=True, autoscale_target_wait=50), archive, at_startup=False
     )
-    assert model.pool.crew.autoscaling is not None
     assert model.pool.crew.autoscaling.rule == ScalingRule(0.05, 2.0, 60.0)
     builder.reconfigure(model, Change.of(autoscale_down_pause=500))
     assert model.pool.crew.autoscaling.rule == ScalingRule(0.05, 2.0, 0.5)
     builder.reconfigure(model, Change.of(autoscale=False))
 
     assert model.pool.crew.autoscaling is None
+    builder.close()

@@ -1,7 +1,5 @@
 """KServe's batcher for all models of a server (``enable_batcher``), and what models say themselves."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -34,15 +32,7 @@ def _resolved(options: ModelOptions) -> dict[str, tuple[object, str]]:
     return {name: (getattr(options, name), options.sources[name]) for name in _ASPECTS}
 
 
-def test_it_is_off_unless_enabled() -> None:
-    """The numbers alone switch nothing on, as with the agent's flags."""
-    off = resolve(**{**_SERVER, "enable_batcher": False})
-
-    assert _resolved(off) == _resolved(resolve())
-    assert off.batcher is False
-
-
-def test_it_is_a_block_for_every_model() -> None:
+def test_it_is_a_block_for_every_model_unless_it_is_off():
     """A model that says nothing is batched as by a block with the server's numbers; the documented ones are
     32, 500 ms and 60 s (kserve reference 2.1).
     """
@@ -61,9 +51,13 @@ def test_it_is_a_block_for_every_model() -> None:
         "request_timeout": (60, BATCHER_DEFAULT),
     }
 
+    off = resolve(**{**_SERVER, "enable_batcher": False})
 
-def test_its_source_is_reported() -> None:
-    """Descriptions name where the numbers came from."""
+    assert _resolved(off) == _resolved(resolve())
+    assert off.batcher is False
+
+
+def test_its_source_is_reported():
     sources = {**dict.fromkeys(KEYS, "default"), "enable_batcher": "flag --enable-batcher"}
     sources["batcher_max_latency"] = "flag --max-latency"
     options = resolve(sources=sources, enable_batcher=True, batcher_max_latency=7)
@@ -88,21 +82,12 @@ def test_its_source_is_reported() -> None:
         (None, "", ModelDefaults(batch_size=4), (4, MODELS_KEY), (250, CONFIG_FILE)),
     ],
 )
-def test_what_a_model_says_wins(
-    registration: Registration | None,
-    yaml: str,
-    fallback: ModelDefaults | None,
-    size: tuple[int, str],
-    delay: tuple[int, str],
-) -> None:
-    """Registration, model-config.yaml and models= come first, number by number; the server fills in."""
+def test_what_a_model_says_wins(registration, yaml, fallback, size, delay):
     result = _resolved(resolve(registration, yaml, fallback, **_SERVER))
-
     assert (result["batch_size"], result["max_batch_delay"]) == (size, delay)
     assert result["batch_policy"][0] is BatchPolicy.WINDOW
 
 
-def test_a_policy_that_is_named_wins() -> None:
-    """A policy is not the batcher's to say, whoever names it."""
+def test_a_policy_that_is_named_wins():
     assert resolve(None, "batchPolicy: greedy", **_SERVER).batch_policy is BatchPolicy.GREEDY
     assert resolve(**_SERVER, batch_policy="adaptive").batch_policy is BatchPolicy.ADAPTIVE

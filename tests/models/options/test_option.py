@@ -1,7 +1,5 @@
 """One row for each option: what reads, keeps, shows or explains it finds it there."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -37,16 +35,13 @@ _OWN = {name: row for name, row in REQUESTABLE.items() if row.own}
 
 @dataclass(frozen=True)
 class Sample:
-    """Two options, a parameter, and a field that is neither."""
-
     batch_size: int | None = option("batchSize", 0, whole(1), "", requested="Size.", kserve="max_batch_size")
     idle: int | None = option("idleTime", 0, whole(0, 9), "Idle.", own=True, setting="idle", below=("more",))
     wait: bool | None = parameter(boolean(), "Wait.", {"default": True})
     other: bool = False
 
 
-def test_rows_stand_at_their_fields() -> None:
-    """A field is None unless given, its row knows its name; other fields have none."""
+def test_rows_stand_at_their_fields():
     assert Sample() == Sample(None, None, None, other=False)
     assert {name: (row.name, row.key) for name, row in options_of(Sample).items()} == {
         "batch_size": ("batch_size", "batchSize"),
@@ -54,9 +49,6 @@ def test_rows_stand_at_their_fields() -> None:
     }
     assert [(name, row.description) for name, row in parameters_of(Sample).items()] == [("wait", "Wait.")]
 
-
-def test_sources_of_an_option_are_written_in_words() -> None:
-    """They follow from the words that an option has, and from who knows it."""
     size, idle = options_of(Sample).values()
 
     assert ranks_above(size) == ("`batch_size`", "`max_batch_size`", "`batcher.maxBatchSize`")
@@ -74,8 +66,7 @@ def value_of(name: str) -> Any:
 
 
 @pytest.mark.parametrize("name", REQUESTABLE)
-def test_registrations_read_all_options(name: str) -> None:
-    """Text becomes a value; OpenAPI names the parameter, in the query as in the body."""
+def test_registrations_read_all_options(name):
     registration = read_registration(Parameters({"url": "a.mar", name: str(value_of(name)).lower()}))
     assert registration.value_of(name) == value_of(name)
 
@@ -86,8 +77,7 @@ def test_registrations_read_all_options(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CHANGEABLE)
-def test_changes_read_all_options_that_may_change(name: str) -> None:
-    """The change is an operator's word, and OpenAPI names its parameter."""
+def test_changes_read_all_options_that_may_change(name):
     options = read_change(Parameters({name: str(value_of(name)).lower()})).applied_to(ModelOptions())
     assert getattr(options, name) == value_of(name)
     assert options.sources == {name: REGISTER}
@@ -97,10 +87,9 @@ def test_changes_read_all_options_that_may_change(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in REQUESTABLE if name not in {"min_workers", "max_workers"}])
-def test_replacements_take_over_what_was_asked_for(name: str) -> None:
-    """They apply unless the replacement sets them itself."""
+def test_replacements_take_over_what_was_asked_for(name):
     value = value_of(name)
-    before: Any = SimpleNamespace(
+    before = SimpleNamespace(
         name="m",
         options=ModelOptions().changed({name: value}, REGISTER),
         registration=Registration(),
@@ -111,8 +100,7 @@ def test_replacements_take_over_what_was_asked_for(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", _OWN)
-def test_snapshots_give_back_own_options(name: str) -> None:
-    """They have the names that model-config.yaml has for them, and the right types."""
+def test_snapshots_give_back_own_options(name):
     for value, is_read in ((value_of(name), True), ([], False)):
         text = json.dumps({"models": {"m": {"1.0": {"marName": "m.mar", _OWN[name].key: value}}}})
         if is_read:
@@ -123,25 +111,22 @@ def test_snapshots_give_back_own_options(name: str) -> None:
                 parse_snapshot(text)
 
 
-def test_what_is_shown() -> None:
+def test_what_is_shown():
     """Bounds beside all, times in their block; what is without limit is left out."""
     options = ModelOptions(max_worker_requests=7, autoscale_up_pause=300)
-
     assert described(options) == {"maxWorkerMemory": None, "maxWorkerRequests": 7, "workerThreads": None}
     assert described(options, "autoscaling") == {"targetWait": 100, "upPause": 300, "downPause": 60_000}
 
 
 @pytest.mark.parametrize("name", ["max_worker_memory", "max_worker_requests"])
 @pytest.mark.parametrize("value", [-1, 1 << 60])
-def test_values_out_of_range_are_refused_by_name(name: str, value: int) -> None:
-    """This holds for registrations and changes."""
+def test_values_out_of_range_are_refused_by_name(name, value):
     for refused in (Registration, Change.of):
         with pytest.raises(BadRequest, match=name):
             refused(**{name: value})
 
 
-def test_an_option_is_one_row() -> None:
-    """A row alone is read from files, requests and snapshots, changed, documented, and reaches the pool."""
+def test_an_option_is_one_row():
     row = (
         "    new_limit: int | None = option(\n"
         "        'newLimit', WORKERS, whole(1), 'New.', own=True, requested='New.', changed='New.',\n"

@@ -1,9 +1,5 @@
 """How the options of a model version are found."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 from tests.models.options.conftest import resolve
 
@@ -35,12 +31,34 @@ def _resolved(options: ModelOptions, name: str) -> tuple[object, str]:
     return getattr(options, name), options.sources[name]
 
 
-def test_nothing_given_is_the_defaults() -> None:
-    """One instance per batch, adaptive, no workers, and every source is the default."""
+def test_nothing_given_is_the_defaults():
+    """TorchServe's marks for "not given": -1 and 0 as batch size, -1 and -100 as delay, -1 as a timeout, an
+    empty policy.
+    """
     options = resolve()
     assert options == ModelOptions(sources=dict.fromkeys(options.sources, DEFAULT))
     fields = set(ModelOptions.__slots__) - {"sources", "warnings", "values"}
     assert set(options.sources) == fields | set(options.values)
+
+    registration = Registration(
+        batch_size=0,
+        max_batch_delay=-100,
+        response_timeout=-1,
+        startup_timeout=-1,
+        batch_policy="",
+        split_instances="",
+    )
+    options = resolve(registration)
+    assert options == ModelOptions(sources=dict.fromkeys(options.sources, DEFAULT))
+
+    settings = Settings()
+    with_none, with_empty = (
+        resolve_options(
+            "m", "1", Registration(), config, settings, at_startup=True, device_count=0, cpu_count=2
+        )
+        for config in (None, ModelConfig())
+    )
+    assert with_none == with_empty
 
 
 @pytest.mark.parametrize(
@@ -66,9 +84,7 @@ def test_nothing_given_is_the_defaults() -> None:
         (Registration(), "", 0, (1, DEFAULT), (100, DEFAULT)),
     ],
 )
-def test_batch_size_and_delay(
-    registration: Registration, yaml: str, fallback: int, size: tuple[int, str], delay: tuple[int, str]
-) -> None:
+def test_batch_size_and_delay(registration, yaml, fallback, size, delay):
     """Register parameter, yaml, models=, default; a batcher block brings 32 and 500 ms (reference 8.6)."""
     defaults = ModelDefaults(batch_size=fallback, max_batch_delay=fallback) if fallback else None
     options = resolve(registration, yaml, defaults)
@@ -98,13 +114,7 @@ def test_batch_size_and_delay(
         (Registration(max_batch_delay=-1), "maxBatchDelay: 0", None, None, ("adaptive", DEFAULT)),
     ],
 )
-def test_batch_policy_is_resolved(
-    registration: Registration,
-    yaml: str,
-    fallback: ModelDefaults | None,
-    setting: Any,
-    expected: tuple[str, str],
-) -> None:
+def test_batch_policy_is_resolved(registration, yaml, fallback, setting, expected):
     """A policy asked for wins, a delay or a batcher means window, else adaptive (design 9)."""
     options = resolve(registration, yaml, fallback, batch_policy=setting)
     assert _resolved(options, "batch_policy") == (BatchPolicy(expected[0]), expected[1])
@@ -121,10 +131,7 @@ def test_batch_policy_is_resolved(
         (Registration(), "clientTimeoutInMills: 0", (None, DEFAULT)),
     ],
 )
-def test_request_timeout_is_resolved(
-    registration: Registration, yaml: str, expected: tuple[float | None, str]
-) -> None:
-    """The batcher's timeout or the client timeout of the yaml, in seconds; none without either."""
+def test_request_timeout_is_resolved(registration, yaml, expected):
     assert _resolved(resolve(registration, yaml), "request_timeout") == expected
 
 
@@ -142,14 +149,7 @@ def test_request_timeout_is_resolved(
         ("", None, 0, 0, (4, 4), DEFAULT),
     ],
 )
-def test_workers_at_startup_are_resolved(
-    yaml: str,
-    fallback: ModelDefaults | None,
-    setting: int,
-    devices: int,
-    expected: tuple[int, int],
-    source: str,
-) -> None:
+def test_workers_at_startup_are_resolved(yaml, fallback, setting, devices, expected, source):
     """Yaml, models=, default_workers_per_model, GPUs, CPUs (reference 8.6)."""
     options = resolve(
         None, yaml, fallback, at_startup=True, devices=devices, default_workers_per_model=setting
@@ -173,16 +173,13 @@ def test_workers_at_startup_are_resolved(
         (Registration(max_workers=2, initial_workers=1), "", 4, (1, 2), REGISTER),
     ],
 )
-def test_workers_at_registration_are_resolved(
-    registration: Registration, yaml: str, setting: int, expected: tuple[int, int], source: str
-) -> None:
-    """The range asked for, yaml, initial_workers, default_workers_per_model, none; models= is not asked."""
+def test_workers_at_registration_are_resolved(registration, yaml, setting, expected, source):
     options = resolve(registration, yaml, ModelDefaults(7, 7), devices=8, default_workers_per_model=setting)
     assert (options.min_workers, options.max_workers) == expected
     assert options.sources["min_workers"] == source
 
 
-def test_ranges_that_are_none_are_warned_of() -> None:
+def test_ranges_that_are_none_are_warned_of():
     """TorchServe's line for the yaml, one of ours for models=."""
     options = resolve(None, "minWorkers: 2", ModelDefaults(3, 2), at_startup=True)
     assert options.warnings == (
@@ -191,9 +188,12 @@ def test_ranges_that_are_none_are_warned_of() -> None:
     )
     assert resolve(None, "batchSize: 2").warnings == ()
 
+    assert resolve(None, "torchrun: {nproc-per-node: 4}").warnings == (
+        "model-config.yaml: torchrun has no effect without a parallelType (tp, pp, pptp, custom)",
+    )
 
-def test_models_values_belong_to_name_and_version() -> None:
-    """Another version's fallbacks do not count."""
+
+def test_models_values_belong_to_name_and_version():
     settings = Settings(
         models={"noop": {"2.0": ModelDefaults(batch_size=9)}, "other": {"1.0": ModelDefaults(batch_size=9)}}
     )
@@ -202,9 +202,6 @@ def test_models_values_belong_to_name_and_version() -> None:
     )
     assert options.batch_size == 1
 
-
-def test_queue_and_retry_window() -> None:
-    """The yaml's own numbers, 0 meaning none for the queue and never for retries."""
     options = resolve(None, "jobQueueSize: 7\nmaxRetryTimeoutInSec: 0", job_queue_size=9, job_queue_bytes=10)
     assert _resolved(options, "job_queue_size") == (7, YAML)
     assert _resolved(options, "job_queue_bytes") == (10, CONFIG_FILE)
@@ -212,17 +209,19 @@ def test_queue_and_retry_window() -> None:
     assert _resolved(resolve(None, "jobQueueSize: 0", job_queue_size=9), "job_queue_size") == (9, CONFIG_FILE)
 
 
-def test_devices_are_resolved() -> None:
-    """GPUs where there are any, within number_of_gpu."""
+def test_devices_are_resolved():
+    """GPUs where there are any, within number_of_gpu; one that is not there becomes the CPU as in TorchServe,
+    but not silently.
+    """
     assert _resolved(resolve(devices=2), "device_type") == ("gpu", DEFAULT)
     assert _resolved(resolve(devices=2, number_of_gpu=0), "device_type") == ("cpu", DEFAULT)
     assert _resolved(resolve(None, "deviceType: cpu", devices=2), "device_type") == ("cpu", YAML)
     assert _resolved(resolve(None, "deviceIds: [1, 0]", devices=2), "device_ids") == ((1, 0), YAML)
     assert resolve(at_startup=True, devices=8, number_of_gpu=3).min_workers == 3
 
+    options = resolve(None, "deviceType: cpu\ndeviceIds: [7]", devices=2)
+    assert (options.device_type, options.device_ids, options.warnings) == ("cpu", (), ())
 
-def test_a_gpu_that_is_not_there_becomes_the_cpu() -> None:
-    """As in TorchServe, but not silently."""
     options = resolve(None, "deviceType: gpu")
     assert options.device_type == "cpu"
     assert options.warnings == (
@@ -231,18 +230,12 @@ def test_a_gpu_that_is_not_there_becomes_the_cpu() -> None:
 
 
 @pytest.mark.parametrize(("ids", "devices"), [("[1, 2]", 2), ("[0]", 0), ("[0, 1]", 1)])
-def test_devices_that_are_not_there_leave_the_list_out(ids: str, devices: int) -> None:
+def test_devices_that_are_not_there_leave_the_list_out(ids, devices):
     """All must be below the number of GPUs, else the list is ignored with a warning (reference 9)."""
     options = resolve(None, f"deviceIds: {ids}", devices=devices)
     assert _resolved(options, "device_ids") == ((), DEFAULT)
     reason = f"numbers below {devices}, that of the GPUs, are needed"
     assert options.warnings == (f"model-config.yaml: deviceIds={ids} is ignored: {reason}",)
-
-
-def test_on_the_cpu_no_list_of_devices_counts() -> None:
-    """``deviceType: cpu`` is not asked twice."""
-    options = resolve(None, "deviceType: cpu\ndeviceIds: [7]", devices=2)
-    assert (options.device_type, options.device_ids, options.warnings) == ("cpu", (), ())
 
 
 @pytest.mark.parametrize(
@@ -260,9 +253,7 @@ def test_on_the_cpu_no_list_of_devices_counts() -> None:
         ("torchrun: {nproc-per-node: 4}", 0, 0, 0),
     ],
 )
-def test_devices_and_processes_of_a_worker_are_resolved(
-    yaml: str, level: int, processes: int, threads: int
-) -> None:
+def test_devices_and_processes_of_a_worker_are_resolved(yaml, level, processes, threads):
     """A level needs a type, or torchrun, which sets it; a custom type is one process (reference 9, 18.1)."""
     options = resolve(None, yaml)
     assert (options.parallel_level, options.processes, options.rank_threads) == (level, processes, threads)
@@ -274,11 +265,7 @@ def test_devices_and_processes_of_a_worker_are_resolved(
         ("parallelType: tp\ntorchrun: {nproc-per-node: 2}\nminWorkers: 2\nmaxWorkers: 2", (2, 2), False),
         ("parallelType: tp\ntorchrun: {nproc-per-node: 2}\nminWorkers: 1\nmaxWorkers: 9", (1, 2), True),
         ("parallelType: tp\ntorchrun: {nproc-per-node: 3}\nminWorkers: 2\nmaxWorkers: 2", (1, 1), True),
-        (
-            "parallelType: tp\nparallelLevel: 2\ndeviceIds: [0, 3]\nminWorkers: 2\nmaxWorkers: 2",
-            (1, 1),
-            True,
-        ),
+        ("parallelType: tp\nparallelLevel: 2\ndeviceIds: [0, 3]\nminWorkers: 2\nmaxWorkers: 2", (1, 1), True),
         (
             "parallelType: tp\ntorchrun: {nproc-per-node: 2}\ndeviceType: cpu\nminWorkers: 3\nmaxWorkers: 3",
             (3, 3),
@@ -288,26 +275,17 @@ def test_devices_and_processes_of_a_worker_are_resolved(
         ("parallelType: tp\ntorchrun: {nproc-per-node: 2}", (2, 2), False),
     ],
 )
-def test_workers_are_capped_by_groups_of_gpus(yaml: str, workers: tuple[int, int], warned: bool) -> None:
+def test_workers_are_capped_by_groups_of_gpus(yaml, workers, warned):
     """On four GPUs, workers of several are capped, at a start without a word (reference 18.3)."""
     options = resolve(None, yaml, at_startup=True, devices=4)
     assert (options.min_workers, options.max_workers) == workers
     assert bool(options.warnings) == warned
 
 
-def test_torchrun_alone_has_no_effect() -> None:
-    """There is a warning; TorchServe starts one process then, without the reason."""
-    assert resolve(None, "torchrun: {nproc-per-node: 4}").warnings == (
-        "model-config.yaml: torchrun has no effect without a parallelType (tp, pp, pptp, custom)",
-    )
-
-
 # All keys and sources
 
 
-def _key(
-    option: str, yaml: str, in_yaml: object, default: object = None, **by: Any
-) -> tuple[str, dict[str, Any], dict[str, Any]]:
+def _key(option, yaml, in_yaml, default=None, **by):
     """An option: what each source says of it, and what its value then is.
 
     ``by`` a registration, by ``models=`` and by config.properties: the value of a parameter of that
@@ -393,9 +371,7 @@ _ALL = [
     _ALL,
     ids=[f"{option}-{sources[YAML].partition(':')[0]}" for option, sources, _ in _ALL],
 )
-def test_first_source_that_knows_a_key_counts(
-    option: str, sources: dict[str, Any], values: dict[str, object]
-) -> None:
+def test_first_source_that_knows_a_key_counts(option, sources, values):
     """Registration, yaml, models=, config.properties, default: of those that know a key the first one
     counts (reference 8.5, 8.6, 9; a yaml that is silent on a timeout hides nothing).
     """
@@ -415,10 +391,8 @@ def test_first_source_that_knows_a_key_counts(
         left.pop(source, None)
 
 
-def test_every_key_of_the_yaml_has_its_rank_tested() -> None:
-    """The test above leaves no key out."""
+def test_every_key_of_the_yaml_has_its_rank_tested():
     tested = {line.partition(":")[0] for _, sources, _ in _ALL for line in sources[YAML].splitlines()}
-
     assert tested == set(CONFIG_KEYS)
 
 
@@ -431,8 +405,7 @@ def test_every_key_of_the_yaml_has_its_rank_tested() -> None:
         ("flag --job-queue-size", COMMAND_LINE),
     ],
 )
-def test_settings_bring_their_source(source: str, expected: str) -> None:
-    """With the loaded sources, a setting is traced to where it was set."""
+def test_settings_bring_their_source(source, expected):
     options = resolve(sources=dict.fromkeys(KEYS, source))
     assert options.sources["job_queue_size"] == expected
 
@@ -466,37 +439,10 @@ def test_settings_bring_their_source(source: str, expected: str) -> None:
         ),
     ],
 )
-def test_parameters_out_of_range_are_bad_requests(parameters: dict[str, Any], message: str) -> None:
-    """The message names parameter, value and what is allowed."""
+def test_parameters_out_of_range_are_bad_requests(parameters, message):
     with pytest.raises(BadRequest) as error:
         Registration(**parameters)
     assert str(error.value) == message
-
-
-def test_torchserves_marks_for_not_given_are_understood() -> None:
-    """-1 and 0 as batch size, -1 and -100 as delay, -1 as a timeout, an empty policy."""
-    registration = Registration(
-        batch_size=0,
-        max_batch_delay=-100,
-        response_timeout=-1,
-        startup_timeout=-1,
-        batch_policy="",
-        split_instances="",
-    )
-    options = resolve(registration)
-    assert options == ModelOptions(sources=dict.fromkeys(options.sources, DEFAULT))
-
-
-def test_no_config_is_an_empty_config() -> None:
-    """An archive without yaml and one with an empty yaml are served alike."""
-    settings = Settings()
-    with_none, with_empty = (
-        resolve_options(
-            "m", "1", Registration(), config, settings, at_startup=True, device_count=0, cpu_count=2
-        )
-        for config in (None, ModelConfig())
-    )
-    assert with_none == with_empty
 
 
 @pytest.mark.parametrize(
@@ -509,10 +455,9 @@ def test_no_config_is_an_empty_config() -> None:
         ("", (0, DEFAULT), False),
     ],
 )
-def test_sequences_end_by_idleness(yaml: str, expected: tuple[int, str], warned: bool) -> None:
+def test_sequences_end_by_idleness(yaml, expected, warned):
     """Where sequences are kept and no idle time is given, it is a minute, with a warning (reference 8.9)."""
     options = resolve(yaml=yaml)
-
     assert _resolved(options, "sequence_max_idle_ms") == expected
     assert bool(options.warnings) is warned
 
@@ -528,12 +473,7 @@ def test_sequences_end_by_idleness(yaml: str, expected: tuple[int, str], warned:
         ("resources: local", {}, ("local", "cpu", 4)),
     ],
 )
-def test_devices_of_other_machines_are_resolved(
-    yaml: str, settings: dict[str, Any], expected: tuple[Any, ...]
-) -> None:
-    """A model for GPUs needs one if nothing sets the number. The server's own GPUs and cores do not
-    count there: by default one worker is started.
-    """
+def test_devices_of_other_machines_are_resolved(yaml, settings, expected):
     options = resolve(None, yaml, at_startup=True, worker_launcher="agents", **settings)
     assert (options.resources, options.device_type, options.min_workers) == expected
     assert options.warnings == ()

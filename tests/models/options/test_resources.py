@@ -1,17 +1,12 @@
 """The option ``resources``."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 
 from modelserver.engine.demand import Demand
 from modelserver.models.options.resources import parse_resources, read_resources
 
 
-def test_a_worker_stays_or_says_what_it_needs() -> None:
-    """Either the word local, or amounts of what Ray counts; what is not named is not needed."""
+def test_a_worker_stays_or_says_what_it_needs():
     assert read_resources("local") == "local"
     assert read_resources({}) == Demand()
     amounts = {"num_cpus": 2, "num_gpus": 0.5, "memory": 1 << 30}
@@ -38,8 +33,7 @@ def test_a_worker_stays_or_says_what_it_needs() -> None:
         ),
     ],
 )
-def test_what_is_no_resource_is_refused(value: Any, message: str) -> None:
-    """The message ends a sentence and says what is needed."""
+def test_what_is_no_resource_is_refused(value, message):
     with pytest.raises(ValueError, match="needed") as refusal:
         read_resources(value)
     assert str(refusal.value) == message

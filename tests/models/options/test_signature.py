@@ -1,7 +1,5 @@
 """The key ``signature`` of model-config.yaml, and requests that keep to it or not."""
 
-from __future__ import annotations
-
 import pytest
 
 from modelserver.engine.tensors.tensor import Tensor, TensorSpec
@@ -14,13 +12,12 @@ Y = TensorSpec("y", "INT64", (-1,))
 
 
 def refusal(text: str) -> str:
-    """The error for an invalid signature."""
     with pytest.raises(InvalidModel) as caught:
         parse_model_config(f"signature: {text}")
     return caught.value.message
 
 
-def test_signature_is_read() -> None:
+def test_signature_is_read():
     """Inputs and outputs in the order of the file; either may be left out."""
     config, warnings = parse_model_config(
         "signature:\n"
@@ -54,26 +51,26 @@ def test_signature_is_read() -> None:
         ),
     ],
 )
-def test_what_cannot_be_meant_is_refused(text: str, what: str) -> None:
-    """The error has the place and the allowed values."""
+def test_what_cannot_be_meant_is_refused(text, what):
     message = refusal(text)
-
     assert message.startswith("model-config.yaml: signature=")
     assert what in message
 
 
 def tensor(name: str, datatype: str, *shape: int) -> Tensor:
-    """An input whose elements nobody looks at."""
     return Tensor(name, datatype, shape, memoryview(b""))
 
 
-def test_requests_that_keep_to_it() -> None:
-    """In any order, of any number of rows; without a signature there is nothing to keep to."""
+def test_inputs_and_outputs_keep_to_it():
+    """The message is KServe's."""
     Signature((X, Y)).check_inputs([tensor("y", "INT64", 3), tensor("x", "FP32", 3, 2)])
     Signature((X,)).check_inputs([tensor("x", "FP32", 0, 2)])
     Signature().check_inputs([tensor("z", "BYTES")])
     Signature(outputs=(X, Y)).check_outputs("m", ["y", "x"])
     Signature().check_outputs("m", ["z"])
+
+    with pytest.raises(BadRequest, match="Unexpected inference output 'q' for model 'm', which has 'x', 'y'"):
+        Signature(outputs=(X, Y)).check_outputs("m", ["x", "q"])
 
 
 @pytest.mark.parametrize(
@@ -87,15 +84,8 @@ def test_requests_that_keep_to_it() -> None:
         ([tensor("x", "FP32")], "input 'x': shape is [], the model takes [-1, 2]"),
     ],
 )
-def test_requests_that_do_not(inputs: list[Tensor], message: str) -> None:
+def test_requests_that_do_not(inputs, message):
     """Each is refused with the name of the input (F9)."""
     with pytest.raises(BadRequest) as caught:
         Signature((X, Y)).check_inputs(inputs)
-
     assert caught.value.message == message
-
-
-def test_unknown_outputs_are_refused() -> None:
-    """The message is KServe's."""
-    with pytest.raises(BadRequest, match="Unexpected inference output 'q' for model 'm', which has 'x', 'y'"):
-        Signature(outputs=(X, Y)).check_outputs("m", ["x", "q"])

@@ -1,7 +1,3 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
-
 import pytest
 
 from modelserver.models.options.values import (
@@ -17,9 +13,6 @@ from modelserver.models.options.values import (
     raised_to,
     whole,
 )
-
-if TYPE_CHECKING:
-    from modelserver.models.options.values import Values
 
 
 @pytest.mark.parametrize(
@@ -37,8 +30,7 @@ if TYPE_CHECKING:
         (mapping("a mapping"), {"a": 1}, {"a": 1}),
     ],
 )
-def test_values_are_read_as_they_are_used(values: Values, written: object, read: Any) -> None:
-    """What a file says becomes what the server uses."""
+def test_values_are_read_as_they_are_used(values, written, read):
     assert values.read(written) == read
 
 
@@ -61,21 +53,17 @@ def test_values_are_read_as_they_are_used(values: Values, written: object, read:
         (mapping("a mapping"), [], "a mapping"),
     ],
 )
-def test_other_values_are_refused(values: Values, written: object, needed: str) -> None:
+def test_other_values_are_refused(values, written, needed):
     """The message says what is needed instead."""
     with pytest.raises(ValueError, match=f"^{needed} is needed$"):
         values.read(written)
 
 
-def test_a_number_below_one_is_raised_as_in_torchserve() -> None:
-    """The error carries the value that is used instead."""
+def test_errors_carry_a_value_or_a_short_quotation():
+    """The error carries the value that is used instead. On one line, of at most 80 characters."""
     with pytest.raises(CorrectedError, match="at least 1") as caught:
         raised_to(1).read(-3)
-
     assert caught.value.value == 1
 
-
-def test_quoted_values_are_short() -> None:
-    """On one line, of at most 80 characters."""
     assert excerpt("a\n b") == "a b"
     assert (len(excerpt("x" * 200)), excerpt("x" * 200)[-1]) == (80, "…")

@@ -1,7 +1,5 @@
 """model-config.yaml."""
 
-from __future__ import annotations
-
 import re
 import sys
 
@@ -10,13 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modelserver.errors import InvalidModel
-from modelserver.models.options.table import (
-    CONFIG_KEYS,
-    HANDLER_KEYS,
-    Batcher,
-    ModelConfig,
-    Torchrun,
-)
+from modelserver.models.options.table import CONFIG_KEYS, HANDLER_KEYS, Batcher, ModelConfig, Torchrun
 from modelserver.models.options.yaml_file import MAX_PROCESSES, load_document, parse_model_config
 
 
@@ -28,7 +20,7 @@ def _refusal(text: str) -> str:
     return message
 
 
-def test_reads_every_key() -> None:
+def test_reads_every_key():
     """All keys of reference 9 and our own are read, and the whole document is kept."""
     text = """
 minWorkers: 1
@@ -94,8 +86,7 @@ handler: {profile: true}
 
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "---\n", "{}"])
-def test_an_empty_file_sets_nothing(text: str) -> None:
-    """No file, no keys, no complaint."""
+def test_an_empty_file_sets_nothing(text):
     assert parse_model_config(text) == (ModelConfig(), [])
 
 
@@ -107,19 +98,24 @@ def test_an_empty_file_sets_nothing(text: str) -> None:
         ("maxSequenceJobQueueSize", "max_sequence_job_queue_size"),
     ],
 )
-def test_numbers_below_one_are_raised(key: str, name: str) -> None:
+def test_numbers_below_one_are_raised(key, name):
     """Where TorchServe clamps to 1, so do we, and say so."""
     config, warnings = parse_model_config(f"{key}: -3")
     assert getattr(config, name) == 1
     assert warnings == [f"model-config.yaml: {key}=-3: a whole number of at least 1 is needed, 1 is used"]
 
 
-def test_keys_that_differ_only_in_spelling_get_a_hint() -> None:
-    """Everything else is the author's own."""
+def test_unknown_keys_get_a_hint():
     _, warnings = parse_model_config("batch_size: 4\nmy_key: 1\nbatchsize: 3\n3: 4\n")
     assert warnings == [
         "model-config.yaml: batch_size is not a setting of the server; did you mean batchSize?",
         "model-config.yaml: batchsize is not a setting of the server; did you mean batchSize?",
+    ]
+
+    _, warnings = parse_model_config("torchrun: {nproc_per_node: 2, colour: red}")
+    assert warnings == [
+        "model-config.yaml: torchrun.nproc_per_node is not a known setting; did you mean nproc-per-node?",
+        "model-config.yaml: torchrun.colour is not a known setting and is ignored",
     ]
 
 
@@ -135,23 +131,21 @@ def test_keys_that_differ_only_in_spelling_get_a_hint() -> None:
         ("optimise", "optimize"),
     ],
 )
-def test_a_slip_of_the_pen_gets_the_nearest_known_key(key: str, meant: str) -> None:
-    """One line each, and the value has no effect."""
+def test_a_slip_of_the_pen_gets_the_nearest_known_key(key, meant):
     config, warnings = parse_model_config(f"{key}: 1")
     assert warnings == [f"model-config.yaml: {key} is not a setting of the server; did you mean {meant}?"]
     assert config == ModelConfig(raw={key: 1})
 
 
 @pytest.mark.parametrize("key", sorted(HANDLER_KEYS))
-def test_keys_of_handlers_are_handed_on_in_silence(key: str) -> None:
-    """What built-in handlers read is theirs to check; the server keeps it as it is."""
+def test_keys_of_handlers_are_handed_on_in_silence(key):
     text = f"{key}: {{a: [1, 2.5, null], b: {{c: yes}}}}"
     config, warnings = parse_model_config(text)
     assert warnings == []
     assert config.raw[key] == {"a": [1, 2.5, None], "b": {"c": True}}
 
 
-def test_endless_keys_cost_no_time() -> None:
+def test_endless_keys_cost_no_time():
     """Thousands of unknown keys, and a very long one, are passed over (F60)."""
     text = "\n".join(f"batchSiz{n}: 1" for n in range(5000)) + f"\n{'batchSize' * 100}: 1"
     _, warnings = parse_model_config(text)
@@ -174,7 +168,7 @@ def test_endless_keys_cost_no_time() -> None:
         ('{nnodes: "1:1"}', Torchrun(1)),
     ],
 )
-def test_a_torchrun_block_says_how_many_processes(block: str, expected: Torchrun) -> None:
+def test_a_torchrun_block_says_how_many_processes(block, expected):
     """Its rendezvous has nothing to say on one machine (reference 9)."""
     config, warnings = parse_model_config(f"torchrun: {block}")
     assert config.torchrun == expected
@@ -193,18 +187,8 @@ def test_a_torchrun_block_says_how_many_processes(block: str, expected: Torchrun
         ("{node-rank: 1}", "torchrun.node-rank=1: only 0 is possible, a worker runs on one machine"),
     ],
 )
-def test_a_torchrun_block_that_cannot_be_meant_is_refused(value: str, message: str) -> None:
-    """A model that needs several processes is not served by one."""
+def test_a_torchrun_block_that_cannot_be_meant_is_refused(value, message):
     assert _refusal(f"torchrun: {value}") == f"model-config.yaml: {message}"
-
-
-def test_unknown_keys_of_torchrun_are_reported() -> None:
-    """With the nearest known one, if there is one."""
-    _, warnings = parse_model_config("torchrun: {nproc_per_node: 2, colour: red}")
-    assert warnings == [
-        "model-config.yaml: torchrun.nproc_per_node is not a known setting; did you mean nproc-per-node?",
-        "model-config.yaml: torchrun.colour is not a known setting and is ignored",
-    ]
 
 
 # The table
@@ -212,8 +196,7 @@ def test_unknown_keys_of_torchrun_are_reported() -> None:
 
 @pytest.mark.parametrize("key", [key for key in CONFIG_KEYS if key != "batcher"])
 @pytest.mark.parametrize("value", ["{a: 1}", "[[]]", "word", "-1.5", "2001-01-01", "~"])
-def test_every_value_is_used_or_refused(key: str, value: str) -> None:
-    """No field has an invalid value, and the warning for an ignored value has the allowed ones."""
+def test_every_value_is_used_or_refused(key, value):
     option = CONFIG_KEYS[key]
     if option.is_strict and value not in ("~", "{a: 1}" if key in {"torchrun", "traffic"} else ""):
         assert re.fullmatch(rf"model-config\.yaml: {key}=.* is needed", _refusal(f"{key}: {value}"))
@@ -234,33 +217,28 @@ def test_every_value_is_used_or_refused(key: str, value: str) -> None:
 
 
 @pytest.mark.parametrize("block", ["batcher: {}", "batcher:"])
-def test_an_empty_batcher_has_kserves_documented_numbers(block: str) -> None:
+def test_an_empty_batcher_has_kserves_documented_numbers(block):
     """32 instances, 500 ms, 60 s."""
     config, _ = parse_model_config(block)
     assert config.batcher == Batcher(32, 500, 60, frozenset())
 
 
-def test_a_batcher_takes_both_spellings_and_numbers_as_text() -> None:
-    """Settings of the sidecar can be copied as they are."""
+def test_a_batcher_is_a_mapping_of_single_keys_in_either_spelling():
     config, warnings = parse_model_config(
         'batcher: {max_batch_size: "16", maxLatency: 200, timeout: 5, port: 1}'
     )
     assert config.batcher == Batcher(16, 200, 5, frozenset({"max_batch_size", "max_latency", "timeout"}))
     assert warnings == ["model-config.yaml: batcher.port is not a known setting and is ignored"]
 
+    assert "a mapping of maxBatchSize" in _refusal("batcher: [32]")
+    assert "given in two spellings" in _refusal("batcher: {maxLatency: 1, max_latency: 2}")
+
 
 @pytest.mark.parametrize("value", ["0", "-1", "1.5", "true", "abc", "[]", '""', '"٣"'])
-def test_a_batcher_refuses_what_is_no_positive_number(value: str) -> None:
-    """The message names key, value and what is needed."""
+def test_a_batcher_refuses_what_is_no_positive_number(value):
     message = _refusal(f"batcher: {{maxLatency: {value}}}")
     assert message.startswith("model-config.yaml: batcher.maxLatency=")
     assert message.endswith(": a whole number from 1 to 2147483647 is needed")
-
-
-def test_a_batcher_is_a_mapping_of_single_keys() -> None:
-    """No list, and no key in two spellings."""
-    assert "a mapping of maxBatchSize" in _refusal("batcher: [32]")
-    assert "given in two spellings" in _refusal("batcher: {maxLatency: 1, max_latency: 2}")
 
 
 @pytest.mark.parametrize(
@@ -274,8 +252,7 @@ def test_a_batcher_is_a_mapping_of_single_keys() -> None:
         ("just text", 1),
     ],
 )
-def test_what_is_no_mapping_names_its_line(text: str, line: int) -> None:
-    """The author sees where to look."""
+def test_what_is_no_mapping_names_its_line(text, line):
     assert f"model-config.yaml: line {line}: " in _refusal(text)
 
 
@@ -288,23 +265,27 @@ def test_what_is_no_mapping_names_its_line(text: str, line: int) -> None:
         "a: 1\nb: !custom 1",
     ],
 )
-def test_tags_are_refused(text: str) -> None:
+def test_tags_are_refused(text):
     """Nothing but plain data is built (F60)."""
     message = _refusal(text)
     assert message.startswith("model-config.yaml: line 2: could not determine a constructor for the tag")
     assert message.endswith("only plain values are allowed, nothing that Python would have to build")
 
 
-def test_documents_that_explode_are_refused() -> None:
-    """Aliases of aliases, endless ones and bottomless nesting end in an error (F60)."""
+def test_documents_that_explode_are_refused():
+    """Aliases of aliases, endless ones, bottomless nesting and numbers that take minutes end in an error
+    (F60).
+    """
     layers = "\n".join(f"l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 9)}]" for n in range(1, 10))
     assert "more than 100000 values" in _refusal(f"l0: &l0 [1]\n{layers}")
     assert "more than 100000 values" in _refusal("a: &a [*a]")
     # The latter in the words of PyYAML from 6.0.4 on.
     assert re.search("cannot be read|maximum nesting depth", _refusal("a: " + "[" * 5000))
 
+    assert "a number of 6001 characters" in _refusal("a: " + "1:" * 3000 + "1")
 
-def test_merge_keys_do_not_explode() -> None:
+
+def test_merge_keys_work_and_do_not_explode():
     """Mappings merged into mappings end in an error, or have each key once, as from PyYAML 6.0.4 on (F60)."""
     lines = ["l0: &l0 {" + ", ".join(f"k{n}: 1" for n in range(10)) + "}"]
     lines += [f"l{n}: &l{n} {{<<: [{', '.join([f'*l{n - 1}'] * 9)}]}}" for n in range(1, 8)]
@@ -318,13 +299,16 @@ def test_merge_keys_do_not_explode() -> None:
     else:
         assert {len(mapping) for mapping in config.raw.values()} == {10}
 
+    config, _ = parse_model_config("a: &a {x: 1, y: 2}\nb: {<<: *a, y: 3}")
 
-def test_a_key_costs_few_calls() -> None:
-    """A file of tens of thousands of keys is read in a second: libyaml parses it."""
+    assert config.raw["b"] == {"x": 1, "y": 3}
+
+
+def test_a_key_costs_few_calls():
     text = "{" + ",".join(f"k{n}" for n in range(500)) + "}"
     calls = 0
 
-    def count(_frame: object, event: str, _argument: object) -> None:
+    def count(_frame, event, _argument):
         nonlocal calls
         calls += event == "call"
 
@@ -337,21 +321,8 @@ def test_a_key_costs_few_calls() -> None:
     assert calls < 50 * 500
 
 
-def test_long_numbers_are_refused() -> None:
-    """A number in base 60 whose value would take minutes to compute is an error."""
-    assert "a number of 6001 characters" in _refusal("a: " + "1:" * 3000 + "1")
-
-
-def test_merge_keys_work() -> None:
-    """A mapping takes over what others have, its own keys first."""
-    config, _ = parse_model_config("a: &a {x: 1, y: 2}\nb: {<<: *a, y: 3}")
-
-    assert config.raw["b"] == {"x": 1, "y": 3}
-
-
 @pytest.mark.parametrize("text", ["a: 2001-99-99", "a: 0x", "a: " + "9" * 5000, "a: 1:99999999999999999999"])
-def test_impossible_scalars_are_values_or_refusals(text: str) -> None:
-    """What PyYAML chokes on does not leave as another exception."""
+def test_impossible_scalars_are_values_or_refusals(text):
     try:
         config, _ = parse_model_config(text)
     except InvalidModel:
@@ -360,7 +331,7 @@ def test_impossible_scalars_are_values_or_refusals(text: str) -> None:
 
 
 @given(st.text())
-def test_any_text_is_a_config_or_a_refusal(text: str) -> None:
+def test_any_text_is_a_config_or_a_refusal(text):
     """Fuzzed files end in a configuration or in InvalidModel (F70)."""
     try:
         config, warnings = parse_model_config(text)

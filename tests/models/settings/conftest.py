@@ -1,25 +1,15 @@
 """What tests of this folder share."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
 from modelserver.errors import ConfigError
-from modelserver.models.settings.load import LoadedSettings, load_settings
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
+from modelserver.models.settings.load import load_settings
 
 
-def load(
-    tmp_path: Path,
-    text: str | None = None,
-    flags: Mapping[str, object] | None = None,
-    environ: Mapping[str, str] | None = None,
-) -> LoadedSettings:
+def load(tmp_path, text=None, flags=None, environ=None):
     if text is not None:
         (tmp_path / "config.properties").write_text(text)
     return load_settings(flags or {}, environ or {}, tmp_path)

@@ -1,7 +1,5 @@
 """Binding addresses."""
 
-from __future__ import annotations
-
 import pytest
 
 from modelserver.models.settings.address import Address
@@ -22,7 +20,7 @@ from modelserver.models.settings.address import Address
         ("http://[FE80::1%eth0]:80", Address("http", "fe80::1%eth0", 80), "http://[fe80::1%eth0]:80"),
     ],
 )
-def test_reads_addresses(text: str, expected: Address, visible: str) -> None:
+def test_reads_addresses(text, expected, visible):
     """Scheme in any case, the given ports where none is named, and a text that is read back."""
     address = Address.parse(text, http_port=81, https_port=444)
     assert address == expected
@@ -48,7 +46,7 @@ def test_reads_addresses(text: str, expected: Address, visible: str) -> None:
         "http://a b",
     ],
 )
-def test_malformed_addresses_are_refused(text: str) -> None:
+def test_malformed_addresses_are_refused(text):
     """The words are TorchServe's."""
     with pytest.raises(ValueError, match=r"^Invalid binding address: ") as error:
         Address.parse(text)
@@ -56,7 +54,7 @@ def test_malformed_addresses_are_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize("port", ["65535", "99999", "9" * 5000])
-def test_ports_out_of_range_are_refused(port: str) -> None:
+def test_ports_out_of_range_are_refused(port):
     """65535 and above are refused, as TorchServe does; endless digits as well."""
     with pytest.raises(ValueError, match=r"^Invalid port number: http://h:"):
         Address.parse(f"http://h:{port}")
@@ -80,6 +78,6 @@ def test_ports_out_of_range_are_refused(port: str) -> None:
         ("http://localhost.example.com:1", False),
     ],
 )
-def test_knows_loopback(text: str, loopback: bool) -> None:
+def test_knows_loopback(text, loopback):
     """Only 127.0.0.0/8, ::1, localhost and unix sockets are this machine's alone."""
     assert Address.parse(text).is_loopback is loopback

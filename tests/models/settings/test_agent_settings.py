@@ -1,19 +1,13 @@
 """KServe's batcher and payload logger, set as its agent is: by flags, by variables, or in the file."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from modelserver.errors import ConfigError
 from modelserver.models.settings.keys import KEYS
-from modelserver.models.settings.load import LoadedSettings, load_settings
+from modelserver.models.settings.load import load_settings
 from modelserver.run.cli import agent_keys, build_parser, setting_flags
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
 
 # The agent's flags (kserve reference 1.7 and 10), a value for each, and what that is here.
 FLAGS: dict[str, tuple[str, str, Any]] = {
@@ -34,17 +28,13 @@ FLAGS: dict[str, tuple[str, str, Any]] = {
 }
 
 
-def loaded(
-    tmp_path: Path, *flags: str, environ: Mapping[str, str] | None = None, text: str = ""
-) -> LoadedSettings:
-    """The settings of a command line, variables and a file."""
+def loaded(tmp_path, *flags, environ=None, text=""):
     (tmp_path / "config.properties").write_text(text)
     return load_settings(setting_flags(build_parser().parse_args(flags)), environ or {}, tmp_path)
 
 
 @pytest.mark.parametrize("name", FLAGS)
-def test_flags_and_variables_of_the_agent_set_keys(tmp_path: Path, name: str) -> None:
-    """Each of the agent's flags sets one key; so does the variable named after the flag, always read."""
+def test_flags_and_variables_of_the_agent_set_keys(tmp_path, name):
     flag, text, value = FLAGS[name]
     variable = "MODELSERVER_" + flag.removeprefix("--").upper().replace("-", "_")
 
@@ -55,12 +45,11 @@ def test_flags_and_variables_of_the_agent_set_keys(tmp_path: Path, name: str) ->
     assert by_variable.sources[name] == f"environment {variable}"
 
 
-def test_all_flags_are_tested() -> None:
-    """The table above has them all."""
+def test_all_flags_are_tested():
     assert {key.name for key in agent_keys()} == {*FLAGS, "payload_log_ca_file"}
 
 
-def test_missing_authorities_of_the_sink_are_refused(tmp_path: Path) -> None:
+def test_missing_authorities_of_the_sink_are_refused(tmp_path):
     """The agent's flag for them names a file that must be there."""
     (tmp_path / "ca.crt").write_text("-")
 
@@ -70,17 +59,24 @@ def test_missing_authorities_of_the_sink_are_refused(tmp_path: Path) -> None:
         loaded(tmp_path, "--logger-ca-cert-file", "none")
 
 
-def test_switches_need_no_value() -> None:
-    """As with the agent, the name alone switches on, and ``=false`` off."""
+def test_switches_need_no_value(tmp_path):
+    """As with the agent, the name alone switches on, and ``=false`` off. Numbers of a batcher that is off are
+    warned of; what a log would name is not.
+    """
     parse = build_parser().parse_args
 
     assert parse(["--enable-batcher", "--max-batchsize", "4"]).enable_batcher == "true"
     assert parse(["--enable-batcher=false"]).enable_batcher == "false"
     assert parse([]).enable_batcher is None
 
+    assert loaded(tmp_path, "--max-latency", "5", "--namespace", "research").warnings == (
+        "batcher_max_latency has no effect without enable_batcher",
+    )
+    assert loaded(tmp_path, "--enable-batcher", "--max-latency", "5").warnings == ()
+    assert loaded(tmp_path, "--enable-batcher=false").warnings == ()
 
-def test_variable_overrides_flag_and_flag_overrides_file(tmp_path: Path) -> None:
-    """The file need not allow the variable."""
+
+def test_variable_overrides_flag_and_flag_overrides_file(tmp_path):
     text = "batcher_max_latency=1\npayload_log_mode=response\nbatcher_timeout=9\n"
     both = loaded(
         tmp_path,
@@ -96,19 +92,9 @@ def test_variable_overrides_flag_and_flag_overrides_file(tmp_path: Path) -> None
     assert both.settings.job_queue_size == 100
 
 
-def test_what_is_switched_off(tmp_path: Path) -> None:
-    """Numbers of a batcher that is off are warned of; what a log would name is not."""
-    assert loaded(tmp_path, "--max-latency", "5", "--namespace", "research").warnings == (
-        "batcher_max_latency has no effect without enable_batcher",
-    )
-    assert loaded(tmp_path, "--enable-batcher", "--max-latency", "5").warnings == ()
-    assert loaded(tmp_path, "--enable-batcher=false").warnings == ()
-
-
 @pytest.mark.parametrize("name", ["batcher_max_batch_size", "batcher_max_latency", "batcher_timeout"])
 @pytest.mark.parametrize("text", ["0", "-1", "1.5", "many", "99999999999"])
-def test_wrong_numbers_of_the_batcher_stop_the_start(tmp_path: Path, name: str, text: str) -> None:
-    """What is no whole number of at least 1 stops the start, as it does the agent's."""
+def test_wrong_numbers_of_the_batcher_stop_the_start(tmp_path, name, text):
     with pytest.raises(ConfigError, match=f"Invalid configuration: {name}={text}: a whole number from 1 to"):
         loaded(tmp_path, "--enable-batcher", f"{KEYS[name].flag}={text}")
 
@@ -131,7 +117,7 @@ def test_wrong_numbers_of_the_batcher_stop_the_start(tmp_path: Path, name: str, 
         ),
     ],
 )
-def test_unusable_values_stop_the_start(tmp_path: Path, line: str, reason: str) -> None:
+def test_unusable_values_stop_the_start(tmp_path, line, reason):
     """What cannot be meant, or must not be sent, stops the start with the key and the reason."""
     with pytest.raises(ConfigError) as error:
         loaded(tmp_path, text=line)

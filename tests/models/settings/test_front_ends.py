@@ -1,7 +1,5 @@
 """How many processes handle HTTP."""
 
-from __future__ import annotations
-
 import pytest
 
 from modelserver.models.settings import settings as module
@@ -19,10 +17,6 @@ from modelserver.models.settings.settings import CORES_EACH, MOST_FRONT_ENDS, Se
         (1, 1000, 1),
     ],
 )
-def test_number_of_cores_decides_unless_it_is_set(
-    setting: int, cores: int, front_ends: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where cores are few, the server handles requests itself; there are never more than it can feed."""
+def test_number_of_cores_decides_unless_it_is_set(setting, cores, front_ends, monkeypatch):
     monkeypatch.setattr(module, "usable_cpus", lambda: cores)
-
     assert Settings(frontend_processes=setting).front_ends == front_ends

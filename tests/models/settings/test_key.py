@@ -1,5 +1,6 @@
 """One row for each setting, at its field."""
 
+# Rows read their annotations as texts.
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Sample:
-    """Settings of several kinds, and a field that is none."""
-
     size: int = setting(1 << 20, LIMITS, "Bytes.", minimum=1, maximum=9 << 20)
     pause: float = setting(2.0, LIMITS, "Seconds.", torchserve="60")
     share: float = setting(0.5, LIMITS, "Share.", variable=None)
@@ -28,8 +27,7 @@ class Sample:
     other: int = 3
 
 
-def test_a_field_has_its_default_and_its_row() -> None:
-    """The row knows its name, and the default as a file has it; other fields have none."""
+def test_a_field_has_its_default_and_its_row():
     assert Sample() == Sample(1 << 20, 2.0, 0.5, False, None, "hidden", None, None, 3)
     assert {name: (key.name, key.default) for name, key in keys_of(Sample).items()} == {
         "size": ("size", "1048576"),
@@ -43,8 +41,7 @@ def test_a_field_has_its_default_and_its_row() -> None:
     }
 
 
-def test_annotations_say_what_values_are() -> None:
-    """What stands in a Literal are the choices; where the annotation says too little, the row says more."""
+def test_annotations_say_what_values_are():
     rows = keys_of(Sample)
     kinds = {name: row.kind for name, row in rows.items()}
 
@@ -61,8 +58,7 @@ def test_annotations_say_what_values_are() -> None:
     assert rows["side"].choices == ("left", "right")
 
 
-def test_secrets_are_not_shown() -> None:
-    """A log of the settings holds no passwords."""
+def test_secrets_are_not_shown():
     assert "hidden" not in repr(Sample())
     assert "size=1048576" in repr(Sample())
 
@@ -75,9 +71,7 @@ def test_secrets_are_not_shown() -> None:
         ("noted", "MODELSERVER_NOTED", "true or false"),
     ],
 )
-def test_what_follows_from_a_row(name: str, variable: str | None, allowed: str) -> None:
-    """The variable, and the values in words."""
+def test_what_follows_from_a_row(name, variable, allowed):
     key = keys_of(Sample)[name]
-
     assert (key.env, key.allowed) == (variable, allowed)
     assert key.is_ours == (name == "noted")

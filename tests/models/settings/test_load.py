@@ -1,9 +1,6 @@
 """Settings as they are read at the start, and as they are printed."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from tests.models.settings.conftest import load
 
@@ -11,10 +8,6 @@ from modelserver.models.settings.keys import KEYS
 from modelserver.models.settings.load import LoadedSettings, explain, load_settings, set_properties
 from modelserver.models.settings.properties import dump
 from modelserver.models.settings.settings import Settings
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 CONFIG = r"""
 inference_address=http://127.0.0.1:18999
@@ -32,7 +25,7 @@ keystore_pass=secret
 """
 
 
-def test_written_settings_are_read_back(tmp_path: Path) -> None:
+def test_written_settings_are_read_back(tmp_path):
     """Every setting that was given, wherever, has the same value when it is read from what was written;
     the state and secrets are left out.
     """
@@ -50,18 +43,13 @@ def test_written_settings_are_read_back(tmp_path: Path) -> None:
     assert "secret" not in (tmp_path / "written.properties").read_text()
 
 
-def test_what_nobody_set_is_not_written(tmp_path: Path) -> None:
-    """Defaults may change with the server's version."""
-    assert set_properties(load_settings({}, {}, tmp_path)) == {}
-
-
-def test_nothing_given_is_all_defaults(tmp_path: Path) -> None:
-    """Without file, flags and variables every value is its default and nothing is warned of."""
+def test_nothing_given_is_all_defaults(tmp_path):
     loaded = load(tmp_path)
     assert loaded == LoadedSettings(Settings(), dict.fromkeys(KEYS, "default"), (), None)
+    assert set_properties(loaded) == {}
 
 
-def test_explain_shows_every_key_and_hides_secrets(tmp_path: Path) -> None:
+def test_explain_shows_every_key_and_hides_secrets(tmp_path):
     """A line per key with its source; the keystore's password stays hidden (F68)."""
     loaded = load(tmp_path, "keystore_pass=hunter2\njob_queue_size=5", {"load_models": "a.mar,b=c.mar"})
     lines = explain(loaded).splitlines()

@@ -1,13 +1,11 @@
 """The models= property."""
 
-from __future__ import annotations
-
 import pytest
 
 from modelserver.models.settings.model_defaults import ModelDefaults, ignored_values, parse_models
 
 
-def test_reads_fallbacks_by_name_and_version() -> None:
+def test_reads_fallbacks_by_name_and_version():
     """The known keys are read, marName and defaultVersion mean nothing here (reference 3.4)."""
     text = """{"noop": {"1.0": {"defaultVersion": true, "marName": "noop.mar", "minWorkers": 1,
         "maxWorkers": "2", "batchSize": 4, "maxBatchDelay": 200, "responseTimeout": 30, "startupTimeout": 60,
@@ -19,8 +17,7 @@ def test_reads_fallbacks_by_name_and_version() -> None:
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "1.5", "true", "null", '"abc"', "[1]"])
-def test_useless_values_are_not_given(value: str) -> None:
-    """Values of 0 or less and of another type are passed over, with a line that says so."""
+def test_useless_values_are_not_given(value):
     text = f'{{"noop": {{"1.0": {{"batchSize": {value}}}}}}}'
     assert parse_models(text) == {"noop": {"1.0": ModelDefaults()}}
     assert ignored_values(text) == [
@@ -29,7 +26,6 @@ def test_useless_values_are_not_given(value: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "1", '{"a": 1}', '{"a": {"1.0": []}}'])
-def test_anything_else_is_an_error(text: str) -> None:
-    """JSON of another shape is refused."""
+def test_anything_else_is_an_error(text):
     with pytest.raises(ValueError, match=r".+"):
         parse_models(text)

@@ -1,7 +1,5 @@
 """The .properties format."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -39,48 +37,40 @@ from modelserver.models.settings.properties import dump, line_numbers, parse, su
         ("", {}),
     ],
 )
-def test_reads_java_syntax(text: str, expected: dict[str, str]) -> None:
+def test_reads_java_syntax(text, expected):
     """Separators, comments, continuations and escapes are those of Java."""
     assert parse(text.encode()) == expected
 
 
-def test_reads_a_models_value_over_many_lines() -> None:
-    """The documented form of models= is one JSON text."""
+def test_text_is_read_as_java_and_editors_do():
+    """Bytes that are no UTF-8 are ISO-8859-1; a byte order mark is dropped."""
     text = 'models={\\\n  "noop": {\\\n    "1.0": {\\\n      "batchSize": 4\\\n    }\\\n  }\\\n}\n'
     assert parse(text.encode()) == {"models": '{"noop": {"1.0": {"batchSize": 4}}}'}
 
-
-def test_valid_utf8_is_utf8_and_the_rest_latin1() -> None:
-    """Bytes that are no UTF-8 are ISO-8859-1; a byte order mark is dropped."""
     assert parse("key=é".encode()) == {"key": "é"}
     assert parse("key=é".encode("latin-1")) == {"key": "é"}
     assert parse("key=é".encode("utf-8-sig")) == {"key": "é"}
 
-
-def test_lines_are_counted_as_editors_do() -> None:
-    """A value that goes on over lines stands where it begins; of a repeated key the last line counts."""
     text = "! one\n\na=1\r\nb=2\\\n  # and more\n\r\nc=3\na=4\\"
     assert line_numbers(text.encode()) == {"a": 8, "b": 4, "c": 7}
 
 
 @pytest.mark.parametrize("text", [r"key=\u12", r"key=\uxyz0", r"key=\u"])
-def test_a_malformed_code_is_an_error(text: str) -> None:
-    r"""\u needs four hexadecimal digits."""
+def test_a_malformed_code_is_an_error(text):
     text = f"# one\nbefore=\\\n  two\n{text}"
     with pytest.raises(ConfigError, match=r"four hexadecimal digits .*\(line 4\)"):
         parse(text.encode())
 
 
 @given(st.dictionaries(st.text(), st.text()))
-def test_what_is_dumped_is_read_back(values: dict[str, str]) -> None:
-    """Dump and parse are inverse for any text, and the file is ASCII."""
+def test_what_is_dumped_is_read_back(values):
     text = dump(values)
     assert text.isascii()
     assert parse(text.encode()) == values
 
 
 @given(st.binary())
-def test_any_bytes_are_read_or_refused(data: bytes) -> None:
+def test_any_bytes_are_read_or_refused(data):
     """Fuzzed files end in values or in ConfigError, in nothing else (F70)."""
     try:
         values = parse(data)
@@ -89,13 +79,10 @@ def test_any_bytes_are_read_or_refused(data: bytes) -> None:
     assert parse(dump(values).encode()) == values
 
 
-def test_variables_are_substituted() -> None:
+def test_variables_are_substituted():
     """$$NAME$$ anywhere in a value is the environment variable; single dollars stay."""
     environ = {"HOST": "h", "PORT": "80"}
     assert substitute("http://$$HOST$$:$$PORT$$/$x$$", environ) == "http://h:80/$x$$"
 
-
-def test_an_unset_variable_is_an_error() -> None:
-    """The message is TorchServe's."""
     with pytest.raises(ConfigError, match=r"^Invalid configuration: Invalid Environment Variable NOPE$"):
         substitute("a$$NOPE$$", {})

@@ -1,18 +1,11 @@
 """Remarks for the author of a setting."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import pytest
 from tests.models.settings.conftest import load
 
 from modelserver.models.settings.key import BATCHER, TLS, Key
 from modelserver.models.settings.keys import KEYS, NOT_YET
 from modelserver.models.settings.settings import Settings
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def is_without_effect(key: Key) -> bool:
@@ -25,13 +18,29 @@ def is_without_effect(key: Key) -> bool:
     )
 
 
-def test_unknown_keys_are_warned_of_with_a_guess(tmp_path: Path) -> None:
-    """A typing mistake costs a line, not the start."""
+def test_useless_keys_and_values_are_warned_of(tmp_path):
+    """One line for what is not built and for what only Java needs; none for a switch left in its place."""
     loaded = load(tmp_path, "job_que_size=5\nzzz=1")
     assert loaded.warnings == (
         "job_que_size is not a known setting and is ignored; did you mean job_queue_size?",
         "zzz is not a known setting and is ignored",
     )
+
+    loaded = load(tmp_path, 'models={"m": {"1": {"batchSize": 0}}}')
+    assert loaded.warnings == ("models=m 1 batchSize=0 is ignored: a whole number above 0 is needed",)
+
+    text = """
+        cpu_launcher_enable=false
+        number_of_netty_threads=32
+        debug=false
+        ipex_enable=true
+        number_of_gpu=1
+    """
+    assert load(tmp_path, text).warnings == (
+        "number_of_netty_threads has no effect: it is for TorchServe's Java server only",
+        "ipex_enable has no effect yet",
+    )
+    assert load(tmp_path, "metrics_mode= Prometheus ").warnings == ()
 
 
 @pytest.mark.parametrize(
@@ -59,36 +68,17 @@ def test_unknown_keys_are_warned_of_with_a_guess(tmp_path: Path) -> None:
     ],
     ids=["no consent", "no second consent", "misspelt", "all are read"],
 )
-def test_variables_that_are_ignored_are_warned_of(
-    tmp_path: Path, text: str, names: list[str], warning: str | None
-) -> None:
-    """One line names all of them, with the reason."""
+def test_variables_that_are_ignored_are_warned_of(tmp_path, text, names, warning):
     environ = dict.fromkeys(names, "7") | {"TS_COMPAT_DEFAULTS": "modelserver"}
     expected = () if warning is None else (f"environment variables that are ignored: {warning}",)
     assert load(tmp_path, text, {}, environ).warnings == expected
-
-
-def test_keys_without_effect_are_warned_of(tmp_path: Path) -> None:
-    """One line for what is not built and for what only Java needs; none for a switch left in its place."""
-    text = """
-        cpu_launcher_enable=false
-        number_of_netty_threads=32
-        debug=false
-        ipex_enable=true
-        number_of_gpu=1
-    """
-    assert load(tmp_path, text).warnings == (
-        "number_of_netty_threads has no effect: it is for TorchServe's Java server only",
-        "ipex_enable has no effect yet",
-    )
-    assert load(tmp_path, "metrics_mode= Prometheus ").warnings == ()
 
 
 NONSENSE = ("nonsense", "-1", "1e400", "9" * 30, "0x10", "a\0b", "[", "{", "/no/such/file", "\u2603")
 
 
 @pytest.mark.parametrize("name", [key.name for key in KEYS.values() if is_without_effect(key)])
-def test_no_value_of_a_key_without_effect_stops_a_start(tmp_path: Path, name: str) -> None:
+def test_no_value_of_a_key_without_effect_stops_a_start(tmp_path, name):
     """Keys for Java, of what is not built, of TLS without https, of a batcher that is off: from the file,
     the environment and a flag, a bad value is at most a warning.
     """
@@ -108,9 +98,3 @@ def test_no_value_of_a_key_without_effect_stops_a_start(tmp_path: Path, name: st
             if refusals:
                 assert getattr(loaded.settings, name) == getattr(Settings(), name)
                 assert refusals[0].endswith(f"; it is ignored, {name} has no effect here")
-
-
-def test_models_values_without_use_are_warned_of(tmp_path: Path) -> None:
-    """A fallback that cannot be meant is named."""
-    loaded = load(tmp_path, 'models={"m": {"1": {"batchSize": 0}}}')
-    assert loaded.warnings == ("models=m 1 batchSize=0 is ignored: a whole number above 0 is needed",)

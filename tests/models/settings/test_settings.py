@@ -1,7 +1,5 @@
 """From flags, environment and config.properties to Settings."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
@@ -16,22 +14,29 @@ from modelserver.models.settings.load import load_settings
 from modelserver.models.settings.values import ModelToLoad
 
 
-def test_the_default_allowed_urls_written_out_permit_nothing_more(tmp_path: Path) -> None:
+def test_the_default_allowed_urls_written_out_permit_nothing_more(tmp_path):
     """Copying the default line does not open private targets (F62)."""
     assert not load(tmp_path, "allowed_urls=file://.*|http(s)?://.*").settings.sets_allowed_urls
 
 
-def test_a_list_of_models_may_be_a_flag(tmp_path: Path) -> None:
-    """Items of --models are joined; a workflow store of its own is kept."""
+def test_stores_are_read(tmp_path):
+    """Registrations from a workflow store that is not there find nothing: TorchServe's own image names a
+    folder that it does not have. For a model store the message is the launcher's of reference 2.1.
+    """
     (tmp_path / "flows").mkdir()
     loaded = load(tmp_path, None, {"load_models": ["a.mar", "b=c.mar"], "workflow_store": "flows"})
     assert loaded.settings.load_models == (ModelToLoad("a.mar"), ModelToLoad("c.mar", "b"))
     assert loaded.settings.workflow_store == tmp_path / "flows"
     assert loaded.warnings == ()
 
+    for flags, text in (({"workflow_store": "/no/wf-store"}, ""), ({}, "workflow_store=/no/wf-store")):
+        loaded = load(tmp_path, text, flags)
+        assert (loaded.settings.workflow_store, loaded.warnings) == (Path("/no/wf-store"), ())
 
-def test_variables_inside_values_are_replaced(tmp_path: Path) -> None:
-    """$$NAME$$ works without enable_envvars_config; an unset one stops the start."""
+    assert refusal_of(tmp_path, "", {"model_store": "nope"}) == "--model-store directory not found: nope"
+
+
+def test_variables_inside_values_are_replaced(tmp_path):
     loaded = load(tmp_path, "job_queue_size=$$SIZE$$", {}, {"SIZE": "9"})
     assert loaded.settings.job_queue_size == 9
     assert refusal_of(tmp_path, "x=$$SIZE$$") == "Invalid configuration: Invalid Environment Variable SIZE"
@@ -68,7 +73,7 @@ def test_variables_inside_values_are_replaced(tmp_path: Path) -> None:
         ("model_snapshot=[]", "a JSON object is needed"),
     ],
 )
-def test_refusals_name_key_value_and_what_is_allowed(tmp_path: Path, line: str, reason: str) -> None:
+def test_refusals_name_key_value_and_what_is_allowed(tmp_path, line, reason):
     """One line says all, and where it stands in the file (F66 for the certificate files)."""
     where = f"({tmp_path / 'config.properties'}, line 3)"
     text = f"# one\nmetrics_address=https://127.0.0.1:8082\n{line}"
@@ -78,26 +83,20 @@ def test_refusals_name_key_value_and_what_is_allowed(tmp_path: Path, line: str, 
 @pytest.mark.parametrize(
     "line", ["blacklist_env_vars=(", "allowed_urls=https://a/.*,*", "models={", "model_snapshot={"]
 )
-def test_refusals_of_patterns_and_json_say_what_is_wrong(tmp_path: Path, line: str) -> None:
-    """The parser's own words stand in brackets."""
+def test_refusals_of_patterns_and_json_say_what_is_wrong(tmp_path, line):
     assert re.fullmatch(
         rf"Invalid configuration: {re.escape(line)}: .* is needed \(.+\) \(.+, line 1\)",
         refusal_of(tmp_path, line),
     )
 
 
-def test_a_deep_models_value_is_refused(tmp_path: Path) -> None:
+def test_a_deep_models_value_is_refused(tmp_path):
     """JSON nested 100 000 deep is an error of one short line (F3)."""
     message = refusal_of(tmp_path, "models=" + "[" * 100_000)
     assert len(message) < 700
 
 
-def test_a_missing_folder_from_a_flag_is_named_as_torchserve_does(tmp_path: Path) -> None:
-    """The launcher's message of reference 2.1."""
-    assert refusal_of(tmp_path, "", {"model_store": "nope"}) == "--model-store directory not found: nope"
-
-
-def test_https_addresses_are_read(tmp_path: Path) -> None:
+def test_https_addresses_are_read(tmp_path):
     """Ports that are not named are TorchServe's for https."""
     result = load(
         tmp_path, "inference_address=https://0.0.0.0\nmanagement_address=https://127.0.0.1"
@@ -114,21 +113,14 @@ def test_https_addresses_are_read(tmp_path: Path) -> None:
         "inference_address=http://10.0.0.1:80\nmanagement_address=http://10.0.0.1:80",
     ],
 )
-def test_management_may_be_open(tmp_path: Path, text: str) -> None:
+def test_management_may_be_open(tmp_path, text):
     """Off loopback tokens are required unless a key turns them off; the start is not refused (F63)."""
     assert not load(tmp_path, text).settings.management_address.is_loopback
 
 
-def test_a_workflow_store_need_not_exist(tmp_path: Path) -> None:
-    """Registrations from it find nothing: TorchServe's own image names a folder that it does not have."""
-    for flags, text in (({"workflow_store": "/no/wf-store"}, ""), ({}, "workflow_store=/no/wf-store")):
-        loaded = load(tmp_path, text, flags)
-        assert (loaded.settings.workflow_store, loaded.warnings) == (Path("/no/wf-store"), ())
-
-
 @settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.sampled_from(sorted(KEYS)), st.text())
-def test_any_text_is_a_value_or_a_refusal(tmp_path: Path, name: str, text: str) -> None:
+def test_any_text_is_a_value_or_a_refusal(tmp_path, name, text):
     """Fuzzed values end in settings or in ConfigError of one line (F70)."""
     try:
         load_settings({name: text}, {}, tmp_path)
@@ -149,11 +141,8 @@ def test_any_text_is_a_value_or_a_refusal(tmp_path: Path, name: str, text: str) 
         ({"compat_defaults": "torchserve"}, False),
     ],
 )
-def test_errors_are_shown_to_clients_of_this_machine(
-    lines: dict[str, str], visible: bool, tmp_path: Path
-) -> None:
+def test_errors_are_shown_to_clients_of_this_machine(lines, visible, tmp_path):
     """By default only clients of this machine see them, and nobody does with TorchServe's defaults."""
     (tmp_path / "config.properties").write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
     flags = {"ts_config": str(tmp_path / "config.properties")}
-
     assert load_settings(flags, {}, tmp_path).settings.shows_errors == visible

@@ -1,9 +1,7 @@
 """Where the text of a setting comes from."""
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING
+from unittest.mock import Mock
 
 import pytest
 from tests.models.settings.conftest import load, refusal_of
@@ -11,11 +9,8 @@ from tests.models.settings.conftest import load, refusal_of
 from modelserver.errors import ConfigError
 from modelserver.models.settings.values import ModelToLoad
 
-if TYPE_CHECKING:
-    from pathlib import Path
 
-
-def test_environment_wins_over_flags_and_file(tmp_path: Path) -> None:
+def test_environment_wins_over_flags_and_file(tmp_path):
     """The order of reference 2.4, with the source of each value."""
     text = "enable_envvars_config=true\njob_queue_size=1\nmax_request_size=1\nload_models=file.mar\n"
     flags = {"load_models": "flag.mar", "disable_token_authorization": True}
@@ -33,17 +28,21 @@ def test_environment_wins_over_flags_and_file(tmp_path: Path) -> None:
     assert sources["max_response_size"] == "default"
 
 
-def test_environment_needs_the_files_consent(tmp_path: Path) -> None:
-    """Without enable_envvars_config=true in the file, TS_ variables are not read."""
+def test_environment_needs_the_files_consent(tmp_path):
+    """``allowed_urls`` need a second consent."""
     assert load(tmp_path, "", {}, {"TS_JOB_QUEUE_SIZE": "5"}).settings.job_queue_size == 100
     flags = {"enable_envvars_config": False}
     assert load(tmp_path, "", flags, {"TS_JOB_QUEUE_SIZE": "5"}).settings.job_queue_size == 100
 
+    environ = {"TS_ALLOWED_URLS": "https://a/.*"}
+    text = "enable_envvars_config=true\n"
+    assert not load(tmp_path, text, {}, environ).settings.sets_allowed_urls
+    result = load(tmp_path, text + "use_env_allowed_urls=true\n", {}, environ).settings
+    assert result.sets_allowed_urls
+    assert result.allowed_urls == (re.compile("https://a/.*", re.I),)
 
-def test_a_file_beneath_sets_what_the_file_does_not(tmp_path: Path) -> None:
-    """That of an image: any key of the file, also an empty one, comes before it; models are loaded from its
-    store only.
-    """
+
+def test_a_file_beneath_sets_what_the_file_does_not(tmp_path):
     (tmp_path / "beneath").write_text("job_queue_size=1\nload_models=a.mar\nmax_request_size=2\n")
     environ = {"MODELSERVER_CONFIG_BENEATH": str(tmp_path / "beneath")}
     loaded = load(tmp_path, "max_request_size=3\nservice_envelope=\n", {}, environ)
@@ -58,25 +57,13 @@ def test_a_file_beneath_sets_what_the_file_does_not(tmp_path: Path) -> None:
     assert elsewhere.settings.load_models == ()
 
 
-def test_allowed_urls_from_the_environment_need_a_second_consent(tmp_path: Path) -> None:
-    """use_env_allowed_urls guards TS_ALLOWED_URLS."""
-    environ = {"TS_ALLOWED_URLS": "https://a/.*"}
-    text = "enable_envvars_config=true\n"
-    assert not load(tmp_path, text, {}, environ).settings.sets_allowed_urls
-    result = load(tmp_path, text + "use_env_allowed_urls=true\n", {}, environ).settings
-    assert result.sets_allowed_urls
-    assert result.allowed_urls == (re.compile("https://a/.*", re.I),)
-
-
 @pytest.mark.parametrize(("value", "expected"), [("oip", True), ("no", False), ("", True)])
-def test_open_inference_variable_is_always_read(tmp_path: Path, value: str, expected: bool) -> None:
-    """TS_OPEN_INFERENCE_PROTOCOL needs no consent: oip is on, other words off, empty leaves the file's."""
+def test_open_inference_variable_is_always_read(tmp_path, value, expected):
     loaded = load(tmp_path, "ts_open_inference_protocol=true", {}, {"TS_OPEN_INFERENCE_PROTOCOL": value})
     assert loaded.settings.ts_open_inference_protocol is expected
 
 
-def test_false_flags_are_not_given(tmp_path: Path) -> None:
-    """Boolean flags can only switch on, and flags that are no settings are passed over."""
+def test_false_flags_are_not_given(tmp_path):
     flags = {
         "disable_token_authorization": False,
         "model_store": None,
@@ -86,7 +73,7 @@ def test_false_flags_are_not_given(tmp_path: Path) -> None:
     assert load(tmp_path, "disable_token_authorization=true", flags).settings.disable_token_authorization
 
 
-def test_the_files_name_comes_from_variable_flag_or_folder(tmp_path: Path) -> None:
+def test_the_files_name_comes_from_variable_flag_or_folder(tmp_path):
     """TS_CONFIG_FILE beats --ts-config beats ./config.properties (reference 3.1)."""
     for number, name in enumerate(["config.properties", "flag.properties", "env.properties"], start=1):
         (tmp_path / name).write_text(f"job_queue_size={number}")
@@ -98,18 +85,12 @@ def test_the_files_name_comes_from_variable_flag_or_folder(tmp_path: Path) -> No
     assert load(tmp_path, None, flags, {"TS_CONFIG_FILE": ""}).config_file == tmp_path / "flag.properties"
 
 
-def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
+def test_file_that_cannot_be_read_is_an_error(tmp_path, monkeypatch):
     """The message is TorchServe's."""
     with pytest.raises(ConfigError, match=r"^--ts-config file not found: nope.properties$"):
         load(tmp_path, None, {"ts_config": "nope.properties"})
 
-
-def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The system's reason is shown."""
-
-    def refuse(_path: Path) -> bytes:
-        raise PermissionError(13, "Permission denied")
-
+    refuse = Mock(side_effect=PermissionError(13, "Permission denied"))
     monkeypatch.setattr(type(tmp_path), "read_bytes", refuse)
     path = tmp_path / "config.properties"
     assert refusal_of(tmp_path, "") == f"Invalid configuration: {path}: cannot be read (Permission denied)"

@@ -1,10 +1,8 @@
 """The configuration files that TorchServe's repository has."""
 
-from __future__ import annotations
-
 import os
 import re
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from tests.models.settings.torchserve_configurations import CONFIGURATIONS, ENVIRONMENT, REFUSED
@@ -13,9 +11,6 @@ from modelserver.errors import ConfigError
 from modelserver.models.settings.keys import KEYS
 from modelserver.models.settings.load import LoadedSettings, load_settings
 from modelserver.models.snapshot import parse_snapshot
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 # Keys in TorchServe's own files that no version of it reads, or that only older ones read.
 UNKNOWN = {
@@ -29,8 +24,7 @@ UNKNOWN = {
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Path:
-    """A directory with the keys that the files name, and no store of workflows anywhere."""
+def home(tmp_path):
     home = tmp_path / "frontend" / "server"
     for folder in ("resources", "../resources", "src/test/resources"):
         (home / folder).mkdir(parents=True)
@@ -47,8 +41,7 @@ def load(home: Path, text: str) -> LoadedSettings:
 
 @pytest.mark.parametrize("name", CONFIGURATIONS)
 @pytest.mark.parametrize("defaults", ["modelserver", "torchserve"])
-def test_a_server_starts_with_each_of_them(home: Path, name: str, defaults: str) -> None:
-    """Whose defaults count or not, nothing in them stops a start but a model store that is not there."""
+def test_a_server_starts_with_each_of_them(home, name, defaults):
     text = CONFIGURATIONS[name]
     loaded = load(home, f"compat_defaults={defaults}\n{text}")
 
@@ -62,7 +55,7 @@ def test_a_server_starts_with_each_of_them(home: Path, name: str, defaults: str)
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_torchserve_cannot_read_is_refused_by_name(home: Path, name: str) -> None:
+def test_what_torchserve_cannot_read_is_refused_by_name(home, name):
     """A port that is a URL or above 65535 stops both servers; here the line says which and what is needed."""
     with pytest.raises(ConfigError, match=re.escape(f"Invalid configuration: {REFUSED[name]}: ")):
         load(home, REFUSED[name])

@@ -1,23 +1,17 @@
 """Two sets of defaults: the server's own, and TorchServe 0.12's to the letter (reference 3.3)."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
+from tests.models.settings.conftest import load
 
 from modelserver.errors import ConfigError
 from modelserver.models.settings.key import OWN, TORCHSERVE
 from modelserver.models.settings.keys import KEYS
-from modelserver.models.settings.load import LoadedSettings, explain, load_settings, set_properties
+from modelserver.models.settings.load import explain, set_properties
 from modelserver.models.settings.settings import Settings
 from modelserver.models.settings.sources import STARTED_AS
 from modelserver.models.settings.values import convert
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
 
 # The list of reference 3.3; empty if nothing is set, or if the value depends on the machine.
 OF_TORCHSERVE = {
@@ -108,24 +102,14 @@ ITS_WAYS = {
 }
 
 
-def _load(
-    tmp_path: Path,
-    text: str = "",
-    flags: Mapping[str, object] | None = None,
-    environ: Mapping[str, str] | None = None,
-) -> LoadedSettings:
-    (tmp_path / "config.properties").write_text(text)
-    return load_settings(flags or {}, environ or {}, tmp_path)
-
-
 @pytest.mark.parametrize("name", OF_TORCHSERVE)
-def test_each_key_has_torchserves_default(name: str) -> None:
+def test_each_key_has_torchserves_default(name):
     """Under compat_defaults=torchserve every key of TorchServe has the default of TorchServe 0.12."""
     key = KEYS[name]
     assert (key.default if key.torchserve is None else key.torchserve) == OF_TORCHSERVE[name]
 
 
-def test_only_what_differs_is_declared() -> None:
+def test_only_what_differs_is_declared():
     """The column of the table holds TorchServe's differing defaults and ways, nothing else."""
     declared = {name: key.torchserve for name, key in KEYS.items() if key.torchserve is not None}
     differing = {name: text for name, text in OF_TORCHSERVE.items() if KEYS[name].default != text}
@@ -135,22 +119,18 @@ def test_only_what_differs_is_declared() -> None:
     assert [name for name in declared if name in OF_TORCHSERVE and name not in differing] == []
 
 
-def test_both_sets_as_values(tmp_path: Path) -> None:
-    """The settings differ in exactly the declared keys, and none of them counts as given."""
+def test_both_sets_as_values(tmp_path):
     other = {name: key.torchserve for name, key in KEYS.items() if key.torchserve is not None}
     values = {name: convert(KEYS[name], text, tmp_path) for name, text in other.items()}
-    loaded = _load(tmp_path, "compat_defaults=torchserve")
+    loaded = load(tmp_path, "compat_defaults=torchserve")
 
     assert loaded.settings == replace(Settings(), compat_defaults=TORCHSERVE, **values)
     assert loaded.settings.token_expiration_min == 60.0
     assert set_properties(loaded) == {"compat_defaults": TORCHSERVE}
-    assert _load(tmp_path, "").settings == Settings()
+    assert load(tmp_path, "").settings == Settings()
 
-
-def test_what_is_set_is_the_same_in_both(tmp_path: Path) -> None:
-    """A default gives way to any setting, an empty one too."""
     text = "metrics_mode=prometheus\ntoken_expiration_min=\nbatch_policy=\nenable_workflows=true\n"
-    result = _load(tmp_path, f"compat_defaults=torchserve\n{text}", {"enable_model_api": True}).settings
+    result = load(tmp_path, f"compat_defaults=torchserve\n{text}", {"enable_model_api": True}).settings
 
     assert (result.metrics_mode, result.token_expiration_min, result.batch_policy) == (
         "prometheus",
@@ -189,29 +169,23 @@ def test_what_is_set_is_the_same_in_both(tmp_path: Path) -> None:
         ("compat_defaults=torchserve", None, {"TS_COMPAT_DEFAULTS": ""}, TORCHSERVE, "config.properties"),
     ],
 )
-def test_who_chooses(
-    tmp_path: Path, text: str, flag: str | None, environ: dict[str, str], whose: str, source: str
-) -> None:
+def test_who_chooses(tmp_path, text, flag, environ, whose, source):
     """Variable over flag over file over the name that was called; no consent of the file is needed."""
-    loaded = _load(tmp_path, text, {"compat_defaults": flag}, environ)
+    loaded = load(tmp_path, text, {"compat_defaults": flag}, environ)
 
     assert loaded.settings.compat_defaults == whose
     assert loaded.settings.as_torchserve == (whose == TORCHSERVE)
     assert loaded.sources["compat_defaults"].endswith(source)
 
 
-def test_other_words_are_refused(tmp_path: Path) -> None:
-    """There are two sets."""
+def test_default_sets_are_named(tmp_path):
+    """--print-settings distinguishes a default of TorchServe from one that both sets share."""
     with pytest.raises(
         ConfigError, match=r"compat_defaults=kserve: one of modelserver, torchserve is needed"
     ):
-        _load(tmp_path, "", {}, {"TS_COMPAT_DEFAULTS": "kserve"})
+        load(tmp_path, "", {}, {"TS_COMPAT_DEFAULTS": "kserve"})
 
-
-def test_the_printed_settings_say_whose_default_it_is(tmp_path: Path) -> None:
-    """--print-settings distinguishes a default of TorchServe from one that both sets share."""
-    lines = explain(_load(tmp_path, "compat_defaults=torchserve")).splitlines()
-
+    lines = explain(load(tmp_path, "compat_defaults=torchserve")).splitlines()
     assert "metrics_mode = log (default of TorchServe)" in lines
     assert "job_queue_size = 100 (default)" in lines
 
@@ -227,11 +201,8 @@ def test_the_printed_settings_say_whose_default_it_is(tmp_path: Path) -> None:
         ("enable_envvars_config=true\nenable_model_api=false", False, "true", True),
     ],
 )
-def test_model_api_control_follows_the_precedence(
-    tmp_path: Path, text: str, flag: bool, variable: str | None, expected: bool
-) -> None:
+def test_model_api_control_follows_the_precedence(tmp_path, text, flag, variable, expected):
     """Variable, with the file's consent, over flag over file over default (reference 2.4, 16.3)."""
     environ = {} if variable is None else {"TS_ENABLE_MODEL_API": variable}
-    result = _load(tmp_path, f"compat_defaults=torchserve\n{text}", {"enable_model_api": flag}, environ)
-
+    result = load(tmp_path, f"compat_defaults=torchserve\n{text}", {"enable_model_api": flag}, environ)
     assert result.settings.enable_model_api is expected

@@ -1,10 +1,7 @@
 """The text of a setting becomes a value, and a value its text."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 from tests.models.settings.conftest import load, refusal_of
@@ -15,36 +12,30 @@ from modelserver.models.settings.model_defaults import ModelDefaults
 from modelserver.models.settings.settings import Settings
 from modelserver.models.settings.values import ModelToLoad
 
-if TYPE_CHECKING:
-    from pathlib import Path
 
-
-def test_values_are_read_from_texts() -> None:
-    """A value that is not set is empty, as an empty table is."""
+def test_values_are_read_from_texts():
     assert [property_text(value) for value in (None, True, (), {}, 3)] == ["", "true", "", "", "3"]
 
 
 @pytest.mark.parametrize(("text", "value"), [("auto", "auto"), (" AUTO ", "auto"), ("1", 1), ("64", 64)])
-def test_counts(tmp_path: Path, text: str, value: int | str) -> None:
+def test_counts(tmp_path, text, value):
     """frontend_processes is a number or the word auto."""
     assert load(tmp_path, f"frontend_processes={text}").settings.frontend_processes == value
 
 
 @pytest.mark.parametrize(("former", "now"), [("KFServing", "kserve"), ("kfservingv2", "kservev2")])
-def test_envelopes_former_names_are_known(tmp_path: Path, former: str, now: str) -> None:
+def test_envelopes_former_names_are_known(tmp_path, former, now):
     """Files from the time when KServe was KFServing."""
     assert load(tmp_path, f"service_envelope={former}").settings.service_envelope == now
 
 
 @pytest.mark.parametrize("text", ["0", "65", "many", "2.5", "-1", ""])
-def test_counts_that_are_none(tmp_path: Path, text: str) -> None:
-    """Anything else is refused with what is allowed."""
+def test_counts_that_are_none(tmp_path, text):
     refusal = refusal_of(tmp_path, f"frontend_processes={text}")
-
     assert f"frontend_processes={text}: auto, or a whole number from 1 to 64 is needed" in refusal
 
 
-def test_values_are_typed(tmp_path: Path) -> None:
+def test_values_are_typed(tmp_path):
     """Each kind of key becomes a value of its type; paths are absolute."""
     (tmp_path / "store").mkdir()
     loaded = load(
@@ -86,7 +77,7 @@ def test_values_are_typed(tmp_path: Path) -> None:
     assert loaded.config_file == tmp_path / "config.properties"
 
 
-def test_addresses_without_port_have_torchserves(tmp_path: Path) -> None:
+def test_addresses_without_port_have_torchserves(tmp_path):
     """80, 8081 and 8082 stand in for a missing port."""
     text = "".join(f"{side}_address=http://localhost\n" for side in ("inference", "management", "metrics"))
     result = load(tmp_path, text).settings
@@ -104,7 +95,7 @@ def test_addresses_without_port_have_torchserves(tmp_path: Path) -> None:
         ("a=all", False, 1),
     ],
 )
-def test_all_and_standalone_are_words(tmp_path: Path, text: str, load_all: bool, count: int) -> None:
+def test_all_and_standalone_are_words(tmp_path, text, load_all, count):
     """``all`` counts only when it is the whole value; ``standalone`` loads nothing."""
     result = load(tmp_path, f"load_models={text}").settings
     assert result.load_all is load_all

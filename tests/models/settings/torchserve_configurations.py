@@ -3,8 +3,6 @@
 Files that it had once are among them, those of its build (``gradle``, ``log4j``) are not.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 _HTTP: Final = "inference_address=http://{host}:8080\nmanagement_address=http://{host}:8081\n"
@@ -169,9 +167,7 @@ CONFIGURATIONS: Final = {
     + "inference_address=https://127.0.0.1:8443\nmanagement_address=unix:/tmp/management.sock\n"
     "metrics_config=src/test/resources/metrics_default.yaml\nload_models=noop-v0.1,noop-v1.0\n"
     + _models(
-        "vgg16",
-        "vgg16.mar",
-        "minWorkers=1 maxWorkers=4 batchSize=8 maxBatchDelay=100 responseTimeout=120",
+        "vgg16", "vgg16.mar", "minWorkers=1 maxWorkers=4 batchSize=8 maxBatchDelay=100 responseTimeout=120"
     ),
     "frontend/server/src/test/resources/config_test_workflow.properties": _JAVA_TEST
     + "inference_address=https://127.0.0.1:8443\nmanagement_address=unix:/tmp/management.sock\n"

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os
@@ -7,10 +5,12 @@ import signal
 import struct
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
+import msgspec
 import pytest
 from tests.waiting import gone, is_alive
 
@@ -38,14 +38,6 @@ from modelserver.ext.cluster.node import agent as agent_module
 from modelserver.ext.cluster.node.agent import Agent
 from modelserver.ext.cluster.packing import ArchiveSender, Packer
 from modelserver.surface.tls.throwaway import make_certificate
-
-if TYPE_CHECKING:
-    import socket
-    from collections.abc import AsyncIterator, Callable, Iterator
-
-    import msgspec
-
-    from modelserver.ext.cluster.greeting import Invitation
 
 _LEASE = 30.0
 
@@ -76,7 +68,6 @@ class PlayedServer(asyncio.Protocol):
         self.transport.write(b"".join(encode(message)))
 
     async def next(self, *kinds: type) -> Any:
-        """The next message of these kinds."""
         while True:
             message = await asyncio.wait_for(self.messages.get(), 15)
             if isinstance(message, kinds):
@@ -88,23 +79,23 @@ class Stage:
 
     def __init__(self, hub: Hub, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.hub, self.server = hub, PlayedServer()
-        self.invitation: Invitation = hub.invite(lambda: self.server)
+        self.invitation = hub.invite(lambda: self.server)
         self._folder = folder
         self._monkeypatch = monkeypatch
 
     def program(self, script: str) -> Path:
-        """What runs instead of a worker's Python."""
         path = self._folder / "worker.sh"
         path.write_text(f"#!/bin/sh\n{script}\n")
         path.chmod(0o755)
         return path
 
-    async def run(self, script: str, lease: float = _LEASE) -> asyncio.Task[None]:
-        """An agent in this process that has received such a start."""
-        self._monkeypatch.setattr(sys, "executable", str(self.program(script)))
+    async def run(self, script: str, python: str = "", *after: msgspec.Struct) -> asyncio.Task[None]:
+        """An agent in this process that has received such a start, and other messages with it."""
+        self._monkeypatch.setattr(sys, "executable", python or str(self.program(script)))
         task = asyncio.create_task(Agent(self.invitation, "n1").run())
         await self.server.next(Present)
-        self.server.send(await self.start(lease))
+        orders = (await self.start(), *after)
+        self.server.transport.write(b"".join(piece for order in orders for piece in encode(order)))
         return task
 
     async def start(self, lease: float = _LEASE) -> Start:
@@ -121,7 +112,6 @@ class Stage:
         return Start(load, packed.digest, packed.size, own, "", 1, "", False, worker, lease, metrics=b"")
 
     async def output_until_end(self) -> tuple[bytes, bytes, WorkerEnded]:
-        """Everything that the worker prints, and how it ends."""
         got = [b"", b""]
         while not isinstance(message := await self.server.next(WorkerOutput, WorkerEnded), WorkerEnded):
             got[message.is_error] += message.data
@@ -129,9 +119,7 @@ class Stage:
 
 
 @pytest.fixture(params=["plain", "tls"])
-async def stage(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bound: socket.socket
-) -> AsyncIterator[Stage]:
+async def stage(request, tmp_path, monkeypatch, bound):
     monkeypatch.setattr("modelserver.ext.cluster.node.dial.PAUSES", ())
     monkeypatch.setenv("MODELSERVER_NODE_CACHE", str(tmp_path / "cache"))
     hub = Hub(bound, "127.0.0.1", certificate=make_certificate([]) if request.param == "tls" else None)
@@ -147,8 +135,7 @@ async def stage(
 plainly = pytest.mark.parametrize("stage", ["plain"], indirect=True)
 
 
-async def test_worker_is_reported_from_start_to_end(stage: Stage) -> None:
-    """The agent says who it is, what the worker is and prints, how it is, and how it ended."""
+async def test_worker_is_reported_from_start_to_end(stage):
     task = await stage.run('echo "out $SEEN"; echo err >&2; sleep 0.1; exit 3')
     started = await stage.server.next(WorkerStarted)
     assert (Path(started.model_dir).parent.name, started.pid > 0) == ("cache", True)
@@ -161,19 +148,14 @@ async def test_worker_is_reported_from_start_to_end(stage: Stage) -> None:
 
 
 @plainly
-async def test_killed_worker_is_reported_with_its_signal(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A signal from another process is reported, with whether memory was the cause; a signal of the
-    agent itself is not.
-    """
+async def test_killed_worker_is_reported_with_its_signal(stage, monkeypatch):
     monkeypatch.setattr(agent_module.kills, "claim", lambda: True)
     task = await stage.run("kill -9 $$")
     assert (await stage.server.next(WorkerEnded)) == WorkerEnded(-9, 0, True)
     await task
 
 
-async def test_kill_ends_the_worker(stage: Stage) -> None:
+async def test_kill_ends_the_worker(stage):
     """The server's word is enough, whatever the worker does."""
     task = await stage.run("trap '' TERM INT; while :; do sleep 1; done")
     started = await stage.server.next(WorkerStarted)
@@ -188,19 +170,14 @@ async def test_kill_ends_the_worker(stage: Stage) -> None:
 
 
 @plainly
-async def test_kill_before_the_start_is_not_forgotten(stage: Stage) -> None:
-    """It is not forgotten while the worker is being started."""
-    task = asyncio.create_task(Agent(stage.invitation, "n1").run())
-    stage._monkeypatch.setattr(sys, "executable", str(stage.program("sleep 60")))
-    await stage.server.next(Present)
-    stage.server.transport.write(b"".join(encode(await stage.start()) + encode(Kill())))
+async def test_kill_before_the_start_is_not_forgotten(stage):
+    task = await stage.run("sleep 60", "", Kill())
     assert (await stage.server.next(WorkerEnded)).code == -9
     await task
 
 
 @plainly
-async def test_descendants_end_with_the_worker(stage: Stage) -> None:
-    """Also those in sessions of their own, before the server learns of the end."""
+async def test_descendants_end_with_the_worker(stage):
     task = await stage.run("setsid sleep 61 & setsid sh -c 'sleep 62; :' & echo $!; sleep 0.2")
     out, _, ended = await stage.output_until_end()
     assert ended.code == 0
@@ -209,35 +186,20 @@ async def test_descendants_end_with_the_worker(stage: Stage) -> None:
 
 
 @plainly
-async def test_worker_that_cannot_be_started_is_refused(stage: Stage) -> None:
-    """The refusal has the reason."""
-    stage._monkeypatch.setattr(sys, "executable", "/nowhere/python")
-    task = asyncio.create_task(Agent(stage.invitation, "n1").run())
-    await stage.server.next(Present)
-    stage.server.send(await stage.start())
+async def test_worker_that_cannot_be_started_is_refused(stage):
+    task = await stage.run("", python="/nowhere/python")
     assert "/nowhere/python" in (await stage.server.next(StartRefused)).reason
     await asyncio.wait_for(task, 5)
 
 
-@plainly
 @pytest.mark.parametrize(
-    "data", [b"\xff" * 64, struct.pack("<II", 0xFFFFFFFF, 8), b"".join(encode(Heard(1)))]
+    "data", [b"\xff" * 64, struct.pack("<II", 0xFFFFFFFF, 8), b"".join(encode(Heard(1))), None]
 )
-async def test_nonsense_from_the_server_ends_the_worker(stage: Stage, data: bytes) -> None:
-    """Its worker is ended: what cannot be understood may be anything."""
+async def test_nonsense_and_the_end_of_the_server_end_the_worker(stage, data):
     task = await stage.run("sleep 60")
     started = await stage.server.next(WorkerStarted)
-    stage.server.transport.write(data)
+    stage.server.transport.abort() if data is None else stage.server.transport.write(data)
     await asyncio.wait_for(task, 10)
-    await gone(started.pid)
-
-
-async def test_lost_server_ends_the_worker(stage: Stage) -> None:
-    """Without its connection, an agent ends its worker and itself, within moments."""
-    task = await stage.run("sleep 60")
-    started = await stage.server.next(WorkerStarted)
-    stage.server.transport.abort()
-    await asyncio.wait_for(task, 5)
     await gone(started.pid)
 
 
@@ -261,28 +223,18 @@ class FakeTime:
 @plainly
 @pytest.mark.parametrize(
     ("lease", "words", "stop", "end"),
-    [
-        (None, 0, 0.0, 30.0),
-        (10.0, 0, 0.0, 10.0),
-        (10.0, 3, 0.0, 16.0),
-        (10.0, 0, 60.0, 70.0),
-    ],
+    [(None, 0, 0.0, 30.0), (10.0, 0, 0.0, 10.0), (10.0, 3, 0.0, 16.0), (10.0, 0, 60.0, 70.0)],
     ids=["not started", "silent", "words renew it", "stopped itself"],
 )
-async def test_lease_ends_after_silence_of_server(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch, lease: float | None, words: int, stop: float, end: float
-) -> None:
-    """The worker is ended once the server was silent for the lease; each word of the server renews it, and
-    the time in which the agent itself did not run does not count.
-    """
+async def test_lease_ends_after_silence_of_server(stage, monkeypatch, lease, words, stop, end):
     agent, ended = Agent(stage.invitation, "n1"), []
     if lease is not None:
         agent._started.set_result(await stage.start(lease))
 
-    def hear() -> None:
+    def hear():
         agent._received_at = clock.now
 
-    def skip() -> None:
+    def skip():
         clock.now += stop
 
     clock = FakeTime(agent, {2.0 * (number + 1): hear for number in range(words)} | {5.0: skip})
@@ -298,8 +250,7 @@ async def test_lease_ends_after_silence_of_server(
 
 
 @plainly
-async def test_a_cancelled_agent_ends_its_worker(stage: Stage) -> None:
-    """An agent is cancelled when its place is released."""
+async def test_a_cancelled_agent_ends_its_worker(stage):
     task = await stage.run("sleep 60")
     started = await stage.server.next(WorkerStarted)
     task.cancel()
@@ -310,8 +261,7 @@ async def test_a_cancelled_agent_ends_its_worker(stage: Stage) -> None:
 
 
 @plainly
-async def test_secrets_are_not_in_the_workers_environment(stage: Stage) -> None:
-    """Neither the agent's nor the worker's secret is in the worker's environment or arguments."""
+async def test_secrets_are_not_in_the_workers_environment(stage):
     task = await stage.run("tr '\\0' '\\n' < /proc/$$/environ; tr '\\0' ' ' < /proc/$$/cmdline")
     out, _, _ = await stage.output_until_end()
     assert b"MODELSERVER_WORKER=" in out
@@ -323,10 +273,7 @@ async def test_secrets_are_not_in_the_workers_environment(stage: Stage) -> None:
 
 
 @plainly
-async def test_flood_of_output_is_slowed(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """A worker that prints more than the limit has to wait until the time for what it printed is over."""
+async def test_flood_of_output_is_slowed(stage, monkeypatch, tmp_path):
     monkeypatch.setattr(agent_module, "_OUTPUT_RATE", 1)
     monkeypatch.setattr(agent_module, "_LAST_WORDS", 0.0)
     task = await stage.run(f"head -c 10000000 /dev/zero; touch {tmp_path}/printed")
@@ -353,52 +300,31 @@ run(sys.stdin.readline(), agent)
 
 
 @pytest.fixture
-def process(stage: Stage) -> Iterator[Callable[[str], subprocess.Popen[bytes]]]:
-    """Starts an agent's process whose workers are such a script."""
-    made: list[subprocess.Popen[bytes]] = []
-
-    def start(script: str) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-c", _AGENT, str(stage.program(script)), "n1", str(os.getpid())]
-        child = subprocess.Popen(command, stdin=subprocess.PIPE)
-        assert child.stdin is not None
-        child.stdin.write(stage.invitation.text().encode() + b"\n")
+async def process(stage):
+    """An agent's process whose worker has a descendant; the process, the worker's and the descendant's id."""
+    script = "setsid sleep 60 & echo $!; sleep 60"
+    command = [sys.executable, "-c", _AGENT, str(stage.program(script)), "n1", str(os.getpid())]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, text=True) as child:  # noqa: ASYNC220 - for a moment
+        child.stdin.write(f"{stage.invitation.text()}\n")
         child.stdin.close()
-        made.append(child)
-        return child
-
-    yield start
-    for child in made:
+        await stage.server.next(Present)
+        stage.server.send(await stage.start())
+        started = await stage.server.next(WorkerStarted)
+        yield child, started.pid, int((await stage.server.next(WorkerOutput)).data)
         child.kill()
-        child.wait()
 
 
 @plainly
-async def test_sigterm_ends_everything_in_order(
-    stage: Stage, process: Callable[[str], subprocess.Popen[bytes]]
-) -> None:
-    """An agent that gets SIGTERM ends its worker and the worker's descendants, and reports this."""
-    child = process("setsid sleep 60 & echo $!; sleep 60")
-    await stage.server.next(Present)
-    stage.server.send(await stage.start())
-    started = await stage.server.next(WorkerStarted)
-    descendant = int((await stage.server.next(WorkerOutput)).data)
+async def test_sigterm_ends_everything_in_order(stage, process):
+    child, worker, descendant = process
     child.send_signal(signal.SIGTERM)
     assert (await stage.server.next(WorkerEnded)).code == -9
-    await gone(child.pid, started.pid, descendant)
+    await gone(child.pid, worker, descendant)
 
 
 @plainly
-async def test_next_agent_ends_what_a_killed_one_left(
-    stage: Stage,
-    process: Callable[[str], subprocess.Popen[bytes]],
-    tmp_path: Path,
-) -> None:
-    """What its worker has left behind is ended by the next agent of this machine."""
-    child = process("setsid sleep 60 & echo $!; sleep 60")
-    await stage.server.next(Present)
-    stage.server.send(await stage.start())
-    await stage.server.next(WorkerStarted)
-    descendant = int((await stage.server.next(WorkerOutput)).data)
+async def test_next_agent_ends_what_a_killed_one_left(stage, process):
+    child, _, descendant = process
     child.kill()
     await asyncio.wait_for(stage.server.lost, 5)
     child.wait()

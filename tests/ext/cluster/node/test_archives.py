@@ -1,7 +1,5 @@
 """The archives of a node: fetched once, whole or not at all, and bounded."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import errno
@@ -14,10 +12,12 @@ import subprocess
 import sys
 import tarfile
 import textwrap
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -25,14 +25,10 @@ from modelserver.ext.cluster.node import archives
 from modelserver.ext.cluster.node.archives import ArchiveCache, ArchiveFailed, TransferFailed
 from modelserver.models.environments import environment_store as store
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
-
 MIB = 1 << 20
 
 
 def member(name: str, content: bytes = b"", **fields: object) -> tuple[tarfile.TarInfo, bytes]:
-    """One entry of an archive."""
     info = tarfile.TarInfo(name)
     info.size = len(content)
     for key, value in fields.items():
@@ -41,7 +37,6 @@ def member(name: str, content: bytes = b"", **fields: object) -> tuple[tarfile.T
 
 
 def tar(*members: tuple[tarfile.TarInfo, bytes]) -> bytes:
-    """An archive."""
     made = io.BytesIO()
     with tarfile.open(fileobj=made, mode="w") as opened:
         for info, content in members:
@@ -80,9 +75,14 @@ class Server:
             yield self.data[start : start + MIB // 2]
 
 
-async def hold(cache: ArchiveCache, data: bytes) -> archives.Held:
-    """What a worker of the model gets."""
-    return await cache.hold(digest(data), len(data), Server(data).fetch)
+async def hold(cache: ArchiveCache, data: bytes, server: Server | None = None, *rest: Any) -> archives.Held:
+    """What a worker of the model gets, from this server."""
+    return await cache.hold(digest(data), len(data), (server or Server(data)).fetch, *rest)
+
+
+def raising(error: BaseException) -> Mock:
+    """What fails when it is called."""
+    return Mock(side_effect=error)
 
 
 def names(root: Path) -> list[str]:
@@ -91,31 +91,25 @@ def names(root: Path) -> list[str]:
 
 
 def content(folder: Path) -> dict[str, bytes]:
-    """All files of a directory."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
-    """The folder of archives."""
+def root(tmp_path):
     return tmp_path / "archives"
 
 
 @pytest.fixture(autouse=True)
-def no_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tries follow each other at once."""
+def no_backoff(monkeypatch):
     monkeypatch.setattr(archives, "_BACKOFF", 0.0)
 
 
-async def test_second_worker_reuses_the_files(root: Path) -> None:
-    """The first worker downloads and unpacks the files, with their modes and links; the second
-    reuses them.
-    """
-    reports: list[str] = []
+async def test_second_worker_reuses_the_files(root):
+    reports = []
     data, cache = model(), ArchiveCache(root)
     server = Server(data)
-    first = await cache.hold(digest(data), len(data), server.fetch, reports.append)
-    second = await ArchiveCache(root).hold(digest(data), len(data), server.fetch, reports.append)
+    first = await hold(cache, data, server, reports.append)
+    second = await hold(ArchiveCache(root), data, server, reports.append)
 
     assert server.offsets == [0]
     assert reports == [f"Fetching the model's files, {len(data)} bytes"]
@@ -131,8 +125,7 @@ async def test_second_worker_reuses_the_files(root: Path) -> None:
     assert names(root) == ["archive"]
 
 
-async def test_a_workers_directory_is_its_own(root: Path) -> None:
-    """A handler may write there; large files are one on the disk, to which only a superuser can write."""
+async def test_a_workers_directory_is_its_own(root):
     data, cache = model(), ArchiveCache(root)
     first, second = await hold(cache, data), await hold(cache, data)
     (first.path / "handler.py").write_text("changed")
@@ -148,30 +141,22 @@ async def test_a_workers_directory_is_its_own(root: Path) -> None:
     assert weights[0].stat().st_mode & 0o777 == 0o444
 
 
-async def test_files_are_copied_where_links_are_impossible(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Some file systems have no links."""
-
-    def refuse(*_: object) -> None:
-        raise OSError(errno.EPERM, "Operation not permitted")
-
-    monkeypatch.setattr(os, "link", refuse)
+async def test_files_are_copied_where_links_are_impossible(root, monkeypatch):
+    monkeypatch.setattr(os, "link", raising(OSError(errno.EPERM, "Operation not permitted")))
     held = await hold(ArchiveCache(root), model())
 
     assert (held.path / "weights.pt").stat().st_nlink == 1
     assert content(held.path)["weights.pt"] == bytes(3 * MIB)
 
 
-async def test_a_changed_archive_is_fetched_anew(root: Path) -> None:
-    """A superuser's handler that writes into a large file in place spoils it for nobody who comes later."""
+async def test_a_changed_archive_is_fetched_anew(root):
     data, cache = model(), ArchiveCache(root)
     first = await hold(cache, data)
     os.chmod(first.path / "weights.pt", 0o600)
     with (first.path / "weights.pt").open("r+b") as file:
         file.write(b"changed")
     server = Server(data)
-    second = await cache.hold(digest(data), len(data), server.fetch)
+    second = await hold(cache, data, server)
 
     assert server.offsets == [0]
     assert content(second.path)["weights.pt"] == bytes(3 * MIB)
@@ -202,31 +187,20 @@ def torn(data: bytes, *ends: Callable[[], None]) -> Server:
     return Torn(data)
 
 
-def raising(error: BaseException) -> Callable[[], None]:
-    def end() -> None:
-        raise error
-
-    return end
-
-
-async def test_torn_transfer_goes_on(root: Path) -> None:
-    """Whether a connection breaks or ends early, the next one gets the rest."""
+async def test_torn_transfer_goes_on(root):
     data = model()
     server = torn(data, raising(ConnectionResetError("reset")), lambda: None)
-    held = await ArchiveCache(root).hold(digest(data), len(data), server.fetch)
+    held = await hold(ArchiveCache(root), data, server)
 
     assert server.offsets == [0, MIB, 2 * MIB]
     assert content(held.path)["weights.pt"] == bytes(3 * MIB)
 
 
-async def test_silent_server_is_asked_on_another_connection(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """After a while without a byte the rest is requested on another connection."""
+async def test_silent_server_is_asked_on_another_connection(root, monkeypatch):
     monkeypatch.setattr(archives, "_PATIENCE", 0.05)
     data, offsets = model(), []
 
-    async def fetch(offset: int) -> AsyncIterator[bytes]:
+    async def fetch(offset):
         offsets.append(offset)
         yield data[offset : offset + 2 * MIB]
         if len(offsets) == 1:
@@ -238,62 +212,56 @@ async def test_silent_server_is_asked_on_another_connection(
     assert offsets == [0, 2 * MIB]
 
 
-async def test_unreachable_server_is_given_up_after_several_tries(root: Path) -> None:
-    """After several failures the last one is reported; the bytes that have arrived are used by the
-    next attempt.
-    """
+async def test_unreachable_server_is_given_up_after_several_tries(root):
     data, cache = model(large=8 * MIB), ArchiveCache(root)
     server = torn(data, *[raising(ConnectionResetError("Connection reset by peer"))] * 5)
     words = f"could not be fetched, 5 times: Connection reset by peer, after {5 * MIB} of {len(data)} bytes"
     with pytest.raises(TransferFailed, match=words):
-        await cache.hold(digest(data), len(data), server.fetch)
+        await hold(cache, data, server)
     again = Server(data)
-    held = await cache.hold(digest(data), len(data), again.fetch)
+    held = await hold(cache, data, again)
 
     assert again.offsets == [5 * MIB]
     assert content(held.path)["weights.pt"] == bytes(8 * MIB)
 
 
-async def test_what_the_connection_says_otherwise_is_final(root: Path) -> None:
-    """If there is a reason not to try again, such as that the model is gone, the caller gets it at once."""
+async def test_what_the_connection_says_otherwise_is_final(root):
     data = model()
     server = torn(data, raising(ArchiveFailed("the model is gone")))
 
     with pytest.raises(ArchiveFailed, match="the model is gone"):
-        await ArchiveCache(root).hold(digest(data), len(data), server.fetch)
+        await hold(ArchiveCache(root), data, server)
     assert server.offsets == [0]
     assert names(root) == []
 
 
 @pytest.mark.parametrize("sent", [model(1), model() + b"more", model(large=2 * MIB) + bytes(2 * MIB)])
-async def test_other_content_is_refused(root: Path, sent: bytes) -> None:
-    """It is fetched once more and then refused; nothing of it is unpacked or stays."""
+async def test_other_content_is_refused(root, sent):
     data = model()
     server = Server(sent)
 
     with pytest.raises(ArchiveFailed, match="2 times: what arrived has another SHA-256"):
-        await ArchiveCache(root).hold(digest(data), len(data), server.fetch)
+        await hold(ArchiveCache(root), data, server)
     assert server.offsets == [0, 0]
     with pytest.raises(TransferFailed):
-        await ArchiveCache(root).hold(digest(data), len(data), server.fetch)
+        await hold(ArchiveCache(root), data, server)
 
 
-async def test_other_content_is_fetched_once_more(root: Path) -> None:
-    """The second time may be right, as when the beginning was left by a disk that lost power."""
+async def test_other_content_is_fetched_once_more(root):
     data = model()
     place = root / f"archive-{digest(data)}"
     cache = ArchiveCache(root)
     place.mkdir()
     (place / "archive.tar").write_bytes(b"\0" * MIB + b"\1")
     server = Server(data)
-    held = await cache.hold(digest(data), len(data), server.fetch)
+    held = await hold(cache, data, server)
 
     assert server.offsets == [MIB + 1, 0]
     assert content(held.path)["weights.pt"] == bytes(3 * MIB)
 
 
 @pytest.mark.parametrize("name", ["", "../../etc", "A" * 64, "0" * 63, f"{'0' * 64}/"])
-async def test_digests_are_names(root: Path, name: str) -> None:
+async def test_digests_are_names(root, name):
     """Nothing else becomes a path."""
     with pytest.raises(ArchiveFailed, match="is not a SHA-256"):
         await ArchiveCache(root).hold(name, 1, Server(b"").fetch)
@@ -319,13 +287,12 @@ async def test_digests_are_names(root: Path, name: str) -> None:
         ([member("device", type=tarfile.CHRTYPE)], "no file or directory"),
         ([member("device", type=tarfile.BLKTYPE)], "no file or directory"),
         ([member("pipe", type=tarfile.FIFOTYPE)], "no file or directory"),
+        (b"no archive" * 100, "The model's archive cannot be unpacked"),
+        (model()[: 2 * MIB], "The model's archive cannot be unpacked"),
     ],
 )
-async def test_member_that_leads_elsewhere_is_refused(
-    root: Path, members: list[tuple[tarfile.TarInfo, bytes]], words: str
-) -> None:
-    """An archive is not trusted for its digest: what leads elsewhere or is no file is refused, in words."""
-    data = tar(member("good", b"x"), *members)
+async def test_archive_with_other_members_than_files_is_refused(root, members, words):
+    data = members if isinstance(members, bytes) else tar(member("good", b"x"), *members)
 
     with pytest.raises(ArchiveFailed, match=words):
         await hold(ArchiveCache(root), data)
@@ -333,15 +300,7 @@ async def test_member_that_leads_elsewhere_is_refused(
     assert not (root.parent / "evil").exists()
 
 
-async def test_bytes_that_are_no_archive_are_refused(root: Path) -> None:
-    """Bytes with the right digest that are no archive, or the beginning of one."""
-    for data in (b"no archive" * 100, model()[: 2 * MIB]):
-        with pytest.raises(ArchiveFailed, match="The model's archive cannot be unpacked"):
-            await hold(ArchiveCache(root), data)
-    assert names(root) == []
-
-
-def test_modes_are_the_nodes(tmp_path: Path) -> None:
+def test_modes_are_the_nodes(tmp_path):
     """No file is writable, set-user-ID or open to others because the archive says so."""
     data = tar(member("a", b"x", mode=0o6777), member("b", b"x", mode=0), member("d", type=tarfile.DIRTYPE))
     (tmp_path / "tar").write_bytes(data)
@@ -381,9 +340,7 @@ asyncio.run(main())
 
 
 @contextlib.contextmanager
-def process(
-    root: Path, data: bytes, patch: str = "", between: str = "pass"
-) -> Iterator[subprocess.Popen[str]]:
+def process(root, data, patch="", between="pass"):
     """Another process of the node that holds the archive."""
     (root.parent / "data").write_bytes(data)
     code = SCRIPT.replace("PATCH", textwrap.dedent(patch)).replace("BETWEEN", between)
@@ -396,7 +353,6 @@ def process(
 
 
 def line(started: subprocess.Popen[str]) -> str:
-    assert started.stdout is not None
     return started.stdout.readline().strip()
 
 
@@ -410,10 +366,7 @@ def line(started: subprocess.Popen[str]) -> str:
     ],
     ids=["fetching", "verified", "unpacked", "in use"],
 )
-async def test_a_killed_process_leaves_nothing_half(
-    root: Path, patch: str, between: str, then: list[int] | None
-) -> None:
-    """Killed at any step, it holds nothing up and its half-made files are not used; what had arrived is."""
+async def test_a_killed_process_leaves_nothing_half(root, patch, between, then):
     data, waits = model(), asyncio.Event()
     with process(root, data, patch, between) as other:
         assert line(other) == "fetching 0"
@@ -447,16 +400,15 @@ async def test_a_killed_process_leaves_nothing_half(
     ]
 
 
-async def test_the_disk_has_all_before_the_mark(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An archive whose mark outlives a loss of power is whole: its files and folders were synced before."""
-    synced: list[str] = []
+async def test_the_disk_has_all_before_the_mark(root, monkeypatch):
+    synced = []
     sync, complete = os.fsync, store.complete
 
-    def noted(descriptor: int) -> None:
+    def noted(descriptor):
         synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
         sync(descriptor)
 
-    def marked(place: Path, *rest: Any) -> None:
+    def marked(place, *rest):
         synced.append("mark")
         complete(place, *rest)
 
@@ -471,13 +423,12 @@ async def test_the_disk_has_all_before_the_mark(root: Path, monkeypatch: pytest.
     assert set(synced[:-1]) == {str(files / path) for path in paths}
 
 
-async def test_two_processes_fetch_once(root: Path) -> None:
-    """A process waits while another one downloads, and both have the files."""
+async def test_two_processes_fetch_once(root):
     data = model()
     with process(root, data, between="await asyncio.sleep(0.02)") as other:
         assert line(other) == "fetching 0"
         server = Server(data)
-        held = await ArchiveCache(root).hold(digest(data), len(data), server.fetch)
+        held = await hold(ArchiveCache(root), data, server)
         word, _, path = line(other).partition(" ")
 
         assert word == "held"
@@ -488,8 +439,7 @@ async def test_two_processes_fetch_once(root: Path) -> None:
 # Bounds
 
 
-async def test_the_least_recently_used_give_way(root: Path) -> None:
-    """Beyond the limit, those that no worker uses are removed."""
+async def test_the_least_recently_used_give_way(root):
     one, two, three = model(1), model(2), model(3)
     cache = ArchiveCache(root, 2 * len(one))
     for data in (one, two, one):
@@ -500,10 +450,7 @@ async def test_the_least_recently_used_give_way(root: Path) -> None:
     assert remaining == [True, False, True]
 
 
-async def test_what_is_held_stays(root: Path) -> None:
-    """They stay while this or another process holds them; if nothing else can be removed, the error
-    has all figures.
-    """
+async def test_what_is_held_stays(root):
     one, two, three = model(1), model(2), model(3)
     cache = ArchiveCache(root, 2 * len(one))
     mine = await hold(cache, one)
@@ -524,8 +471,7 @@ async def test_what_is_held_stays(root: Path) -> None:
     assert names(root) == ["archive", "archive", "files", "files"]
 
 
-async def test_what_is_being_fetched_counts(root: Path) -> None:
-    """Two that arrive at once are not more than the limit together."""
+async def test_what_is_being_fetched_counts(root):
     one, two = model(1), model(2)
     cache = ArchiveCache(root, 2 * len(one) - 1)
     with process(root, one, between="stop()") as other:
@@ -540,10 +486,7 @@ async def test_what_is_being_fetched_counts(root: Path) -> None:
     assert names(root) == ["archive", "files"]
 
 
-async def test_archive_without_room_on_the_disk_is_refused(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Others give way first; then it says how much is needed and free, and nothing is fetched."""
+async def test_archive_without_room_on_the_disk_is_refused(root, monkeypatch):
     one, two = model(1), model(2)
     cache = ArchiveCache(root)
     await (await hold(cache, one)).release()
@@ -555,26 +498,23 @@ async def test_archive_without_room_on_the_disk_is_refused(
         ArchiveFailed,
         match=rf"no room .* {2 * len(two)} bytes are needed, packed and unpacked, {free} are free",
     ):
-        await cache.hold(digest(two), len(two), server.fetch)
+        await hold(cache, two, server)
     assert server.offsets == []
     assert names(root) == []
 
 
 @pytest.mark.parametrize("step", ["write", "unpack", "furnish"])
-async def test_full_disk_is_reported_and_cleared(
-    root: Path, step: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_full_disk_is_reported_and_cleared(root, step, monkeypatch):
     """At whatever step it is full, the words are the same, and nothing stays that takes room."""
 
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
     where = "_Part.write" if step == "write" else f"_{step}"
-    monkeypatch.setattr(f"modelserver.ext.cluster.node.archives.{where}", full)
+    monkeypatch.setattr(
+        f"modelserver.ext.cluster.node.archives.{where}", raising(OSError(errno.ENOSPC, "full"))
+    )
     server = Server(model())
 
     with pytest.raises(ArchiveFailed, match="There is no room for the model's files on the disk of"):
-        await ArchiveCache(root).hold(digest(server.data), len(server.data), server.fetch)
+        await hold(ArchiveCache(root), server.data, server)
     assert server.offsets == [0]
     assert names(root) == (["archive"] if step == "furnish" else [])
 
@@ -592,9 +532,7 @@ async def test_full_disk_is_reported_and_cleared(
         (None, 0, "cannot be used: File exists"),
     ],
 )
-def test_unsafe_folder_is_refused(
-    root: Path, monkeypatch: pytest.MonkeyPatch, mode: int | None, other_user: int, reason: str
-) -> None:
+def test_unsafe_folder_is_refused(root, monkeypatch, mode, other_user, reason):
     """Models may be secret: the folder is closed to others, and a folder that is not is refused."""
     owner = os.getuid()
     ArchiveCache(root)
@@ -611,7 +549,7 @@ def test_unsafe_folder_is_refused(
         ArchiveCache(root)
 
 
-def test_the_environment_names_folder_and_limit(tmp_path: Path) -> None:
+def test_the_environment_names_folder_and_limit(tmp_path):
     """By default the folder is in the user's cache, with 20 GiB; what cannot be is refused in words."""
     caches = {"XDG_CACHE_HOME": str(tmp_path)}
     default = ArchiveCache.of_node(caches)
@@ -629,7 +567,7 @@ def test_the_environment_names_folder_and_limit(tmp_path: Path) -> None:
             ArchiveCache.of_node(nowhere)
 
 
-async def test_memory_is_level(root: Path) -> None:
+async def test_memory_is_level(root):
     """100 MB arrive, are verified, unpacked and held without growth of the process."""
     info, _ = member("weights.pt")
     info.size = 100_000_000
@@ -641,7 +579,7 @@ async def test_memory_is_level(root: Path) -> None:
         hashed.update(piece[: info.size - start])
     hashed.update(rest)
 
-    async def fetch(offset: int) -> AsyncIterator[bytes]:
+    async def fetch(offset):
         assert offset == 0
         yield header
         for start in range(0, info.size, MIB):

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os
@@ -7,7 +5,6 @@ import socket
 import ssl
 import threading
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
@@ -17,22 +14,11 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from tests.surface.tls.certificates import Authority
 
-from modelserver.ext.cluster.greeting import (
-    RESPONSE,
-    GreetingError,
-    Invitation,
-    challenge,
-    confirm,
-    invite,
-)
+from modelserver.ext.cluster.greeting import RESPONSE, GreetingError, Invitation, challenge, confirm, invite
 from modelserver.ext.cluster.node import dial as dial_module
 from modelserver.ext.cluster.node.dial import LOCAL_SOCKET, SecureConnection, dial, dial_streams
 from modelserver.surface.tls.context import Certificate
 from modelserver.surface.tls.throwaway import make_certificate
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 _OWN = make_certificate(["127.0.0.1"])
 _WAYS = {
@@ -47,7 +33,6 @@ async def _briefly(invitation: Invitation) -> None:
 
 
 def receive(connection: socket.socket, size: int) -> bytes:
-    """Receives so many bytes."""
     received = b""
     while len(received) < size:
         piece = connection.recv(size - len(received))
@@ -63,9 +48,7 @@ class FalseServer:
     ``heard``: how many bytes of a node's greeting came, for each connection that got so far.
     """
 
-    def __init__(
-        self, answer: Callable[[socket.socket], None], listener: socket.socket | None = None
-    ) -> None:
+    def __init__(self, answer, listener=None):
         self._listener = listener or socket.create_server(("127.0.0.1", 0))
         self.answered = 0
         self.invitation = invite("127.0.0.1", 0 if listener else self._listener.getsockname()[1])
@@ -90,10 +73,10 @@ class FalseServer:
 
 
 @pytest.fixture
-def serve() -> Iterator[Callable[..., FalseServer]]:
-    made: list[FalseServer] = []
+def serve():
+    made = []
 
-    def start(answer: Callable[[socket.socket], None], listener: socket.socket | None = None) -> FalseServer:
+    def start(answer, listener=None):
         made.append(FalseServer(answer, listener))
         return made[-1]
 
@@ -103,22 +86,18 @@ def serve() -> Iterator[Callable[..., FalseServer]]:
 
 
 @pytest.fixture(autouse=True)
-def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
+def impatience(monkeypatch):
     monkeypatch.setattr(dial_module, "PAUSES", (0.01, 0.01))
     monkeypatch.setattr(dial_module, "DIAL_TIME", 1.0)
 
 
 def greet(connection: socket.socket, invitation: Invitation) -> None:
-    """Sends the greeting of a true server."""
     first, nonce = challenge()
     connection.sendall(first)
     connection.sendall(confirm(invitation, nonce, receive(connection, RESPONSE.size)))
 
 
-def secured(
-    certificate: Certificate, answer: Callable[[socket.socket], None], newest: ssl.TLSVersion | None = None
-) -> Callable[[socket.socket], None]:
-    """The answer, over TLS."""
+def secured(certificate, answer, newest=None):
     context = certificate.server_context(("modelserver",))
     if newest is not None:
         context.maximum_version = newest
@@ -131,18 +110,16 @@ def secured(
 
 
 @pytest.fixture(params=_WAYS)
-def way(request: pytest.FixtureRequest) -> Callable[[Invitation], object]:
+def way(request):
     """As a worker dials, and as an agent does."""
     return _WAYS[request.param]
 
 
-def test_server_without_the_secret_is_refused(
-    serve: Callable[..., FalseServer], way: Callable[[Invitation], object]
-) -> None:
+def test_server_without_the_secret_is_refused(serve, way):
     """Who answers without knowing the secret is given up at once, and sent nothing more."""
-    after: list[bytes] = []
+    after = []
 
-    def answer(connection: socket.socket) -> None:
+    def answer(connection):
         connection.sendall(challenge()[0])
         response = receive(connection, RESPONSE.size)
         # The best it has: the node's own proof.
@@ -156,23 +133,22 @@ def test_server_without_the_secret_is_refused(
     assert after in ([], [b""])
 
 
-def test_other_service_is_recognised(
-    serve: Callable[..., FalseServer], way: Callable[[Invitation], object]
-) -> None:
-    """The error distinguishes another service from one of this product."""
+def test_server_that_is_none_is_refused(serve, way):
     server = serve(lambda connection: connection.sendall(b"SSH-2.0-OpenSSH_9.6p1 Debian and so on ...\r\n"))
     with pytest.raises(GreetingError, match="no modelserver answers there"):
         way(server.invitation)
     assert server.answered == 1
 
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        port = gone.getsockname()[1]
+    with pytest.raises(ConnectionRefusedError):
+        way(invite("127.0.0.1", port))
 
-def test_a_closed_connection_is_tried_again(
-    serve: Callable[..., FalseServer], way: Callable[[Invitation], object]
-) -> None:
-    """If a server refuses a node for the moment, the node tries a few times more."""
+
+def test_a_closed_connection_is_tried_again(serve, way):
     refusals = [True, True]
 
-    def answer(connection: socket.socket) -> None:
+    def answer(connection):
         if refusals:
             refusals.pop()
             return
@@ -187,12 +163,7 @@ def test_a_closed_connection_is_tried_again(
     assert server.answered == 6
 
 
-def test_silent_server_is_given_up(
-    serve: Callable[..., FalseServer],
-    way: Callable[[Invitation], object],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """It is not waited for longer than the time for a greeting, in which it may also come in pieces."""
+def test_silent_server_is_given_up(serve, way, monkeypatch):
     monkeypatch.setattr(dial_module, "PAUSES", ())
     monkeypatch.setattr(dial_module, "DIAL_TIME", 0.2)
     over = threading.Event()
@@ -202,20 +173,8 @@ def test_silent_server_is_given_up(
     over.set()
 
 
-def test_refused_connection_is_an_error(way: Callable[[Invitation], object]) -> None:
-    """That is an error, too."""
-    with socket.create_server(("127.0.0.1", 0)) as gone:
-        port = gone.getsockname()[1]
-    with pytest.raises(ConnectionRefusedError):
-        way(invite("127.0.0.1", port))
-
-
-def test_only_the_pinned_certificate_is_trusted(
-    serve: Callable[..., FalseServer], way: Callable[[Invitation], object], tmp_path: Path
-) -> None:
-    """The server's certificate is trusted; no other of the same name is, even of the same authority."""
-
-    def answer(connection: socket.socket) -> None:
+def test_only_the_pinned_certificate_is_trusted(serve, way, tmp_path):
+    def answer(connection):
         greet(connection, server.invitation)
 
     server = serve(secured(_OWN, answer))
@@ -229,10 +188,7 @@ def test_only_the_pinned_certificate_is_trusted(
             way(msgspec.structs.replace(server.invitation, certificate=pinned))
 
 
-def test_a_wrong_clock_does_not_matter(
-    serve: Callable[..., FalseServer], way: Callable[[Invitation], object]
-) -> None:
-    """The certificate came with the ticket: that it is not valid yet, or any more, does not matter."""
+def test_old_tls_is_not_spoken_but_a_wrong_clock_does_not_matter(serve, way):
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "modelserver")])
     past = datetime.now(timezone.utc) - timedelta(days=400)
@@ -243,23 +199,15 @@ def test_a_wrong_clock_does_not_matter(
     server = serve(secured(Certificate(chain, pem), lambda connection: greet(connection, server.invitation)))
     way(msgspec.structs.replace(server.invitation, certificate=chain.decode()))
 
-
-def test_old_tls_is_not_spoken(
-    serve: Callable[..., FalseServer], way: Callable[[Invitation], object]
-) -> None:
-    """A server that offers TLS 1.2 is not talked to."""
     server = serve(secured(_OWN, lambda _: None, ssl.TLSVersion.TLSv1_2))
     with pytest.raises(ssl.SSLError):
         way(msgspec.structs.replace(server.invitation, certificate=_OWN.chain.decode()))
 
 
-def test_nothing_is_sent_in_the_clear_where_tls_was_promised(
-    serve: Callable[..., FalseServer], way: Callable[[Invitation], object]
-) -> None:
-    """If the invitation has a certificate, nothing is sent in the clear."""
-    heard: list[bytes] = []
+def test_nothing_is_sent_in_the_clear_where_tls_was_promised(serve, way):
+    heard = []
 
-    def answer(connection: socket.socket) -> None:
+    def answer(connection):
         connection.sendall(challenge()[0])
         heard.append(connection.recv(1 << 16))
 
@@ -269,10 +217,7 @@ def test_nothing_is_sent_in_the_clear_where_tls_was_promised(
     assert all(server.invitation.ticket not in data for data in heard)
 
 
-def test_local_socket_of_another_server_is_not_used(
-    serve: Callable[..., FalseServer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where another server has its socket at the same path, a worker uses the network."""
+def test_local_socket_of_another_server_is_not_used(serve, tmp_path, monkeypatch):
     path = str(tmp_path / "s")
     local = socket.socket(socket.AF_UNIX)
     local.bind(path)
@@ -292,7 +237,7 @@ def test_local_socket_of_another_server_is_not_used(
     assert server.answered == 3
 
 
-def test_frozen_local_socket_is_not_waited_for(serve: Callable[..., FalseServer], tmp_path: Path) -> None:
+def test_frozen_local_socket_is_not_waited_for(serve, tmp_path):
     """A socket whose server takes no more connections does not hold a worker for ever."""
     path = str(tmp_path / "s")
     local = socket.socket(socket.AF_UNIX)
@@ -311,11 +256,11 @@ def test_frozen_local_socket_is_not_waited_for(serve: Callable[..., FalseServer]
 
 
 @pytest.fixture
-def ends() -> Iterator[tuple[ssl.SSLSocket, SecureConnection]]:
+def ends():
     """A server's end, blocking, and a worker's."""
     pair = socket.socketpair()
     context = _OWN.server_context(("modelserver",))
-    made: list[ssl.SSLSocket] = []
+    made = []
     thread = threading.Thread(target=lambda: made.append(context.wrap_socket(pair[0], server_side=True)))
     thread.start()
     worker = dial_module._context(_OWN.chain.decode()).wrap_socket(pair[1])
@@ -332,13 +277,12 @@ def received_by(worker: SecureConnection, size: int, flags: int = 0) -> bytes:
 
 
 @pytest.mark.parametrize("size", [1, 16_384, 16_385, 100_000, 5_000_000])
-def test_both_directions_work_at_once(ends: tuple[ssl.SSLSocket, SecureConnection], size: int) -> None:
-    """A thread writes while another one reads, and all bytes arrive in their order."""
+def test_both_directions_work_at_once(ends, size):
     server, worker = ends
     there, back = os.urandom(size), os.urandom(size)
-    received: list[bytes] = []
+    received = []
 
-    def echo() -> None:
+    def echo():
         received.append(receive(server, size))
         server.sendall(back)
 
@@ -353,8 +297,7 @@ def test_both_directions_work_at_once(ends: tuple[ssl.SSLSocket, SecureConnectio
     assert (received, bytes(got)) == ([there], back)
 
 
-def test_nothing_decrypted_stays_behind(ends: tuple[ssl.SSLSocket, SecureConnection]) -> None:
-    """After each read, what has arrived wakes a poll of the descriptor: no decrypted byte waits unseen."""
+def test_nothing_decrypted_stays_behind(ends):
     server, worker = ends
     sizes = [1, 16_384, 16_383, 5, 40_000, 1, 16_384]
     for size in sizes:
@@ -369,8 +312,7 @@ def test_nothing_decrypted_stays_behind(ends: tuple[ssl.SSLSocket, SecureConnect
         received_by(worker, 1, socket.MSG_DONTWAIT)
 
 
-def test_one_read_takes_all_that_has_come(ends: tuple[ssl.SSLSocket, SecureConnection]) -> None:
-    """Records that are there are received by one read, except one that may not fit."""
+def test_one_read_takes_all_that_has_come(ends):
     server, worker = ends
     for _ in range(5):
         server.sendall(bytes(10_000))
@@ -380,29 +322,23 @@ def test_one_read_takes_all_that_has_come(ends: tuple[ssl.SSLSocket, SecureConne
     assert worker.recv_into(buffer) == 20_000
 
 
-def test_the_end_is_reported_after_what_came_before(ends: tuple[ssl.SSLSocket, SecureConnection]) -> None:
-    """A read that meets the end returns what it has; the following ones return nothing."""
+def test_pieces_are_sent_and_the_end_is_reported_after_what_came_before(ends):
     server, worker = ends
+    assert worker.sendmsg([memoryview(b"one"), memoryview(b"two")]) == 3
+    assert receive(server, 3) == b"one"
+    assert worker.fileno() == worker._connection.fileno()
+
     server.sendall(b"last")
     server.close()
 
     assert [received_by(worker, 1 << 18) for _ in range(3)] == [b"last", b"", b""]
 
 
-def test_first_of_several_pieces_is_sent(ends: tuple[ssl.SSLSocket, SecureConnection]) -> None:
-    """Of several pieces, the first is sent, or a part of it."""
-    server, worker = ends
-    assert worker.sendmsg([memoryview(b"one"), memoryview(b"two")]) == 3
-    assert receive(server, 3) == b"one"
-    assert worker.fileno() == worker._connection.fileno()
-
-
-def test_a_waiting_thread_is_woken_by_the_end(ends: tuple[ssl.SSLSocket, SecureConnection]) -> None:
-    """A worker that closes its connection does not leave its reading thread behind."""
+def test_a_waiting_thread_is_woken_by_the_end(ends):
     _, worker = ends
-    got: list[object] = []
+    got = []
 
-    def read() -> None:
+    def read():
         try:
             got.append(received_by(worker, 10))
         except OSError as error:

@@ -1,25 +1,19 @@
 """What workers on a node start with: only what is theirs of its variables, and their model's packages."""
 
-from __future__ import annotations
-
 import re
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from modelserver.engine.pools.variables import THREAD_VARIABLES, worker_variables
-from modelserver.errors import InvalidModel
 from modelserver.ext.cluster.node.environment import NodeEnvironment
-from modelserver.models.environments.environments import EnvironmentFailed, PackageRequest, WorkerEnvironment
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+from modelserver.models.environments.environments import EnvironmentFailed, PackageRequest
 
 
 @pytest.fixture
-def model_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def model_dir(tmp_path, monkeypatch):
     """An unpacked archive that needs a package, on a node with a cache of its own."""
     monkeypatch.setenv("MODELSERVER_CACHE", str(tmp_path / "cache"))
     made = tmp_path / "model"
@@ -45,9 +39,7 @@ def packages_of(model_dir: Path, requirements: str | None = "requirements.txt") 
     return PackageRequest("m", "1.0", model_dir, requirements, False)
 
 
-async def provide(
-    node: NodeEnvironment, request: PackageRequest, fallback: Path, tell: Callable[[str, str], None]
-) -> WorkerEnvironment:
+async def provide(node, request, fallback, tell):
     """As an agent has a model's packages installed."""
     return await node.environments(fallback, tell).provide(request, lambda step: tell(step, ""))
 
@@ -59,7 +51,7 @@ def environment(hidden: str = "", own: dict[str, str] | None = None, threads: in
 # Variables
 
 
-def test_what_is_rays_or_the_agents_is_hidden() -> None:
+def test_what_is_rays_or_the_agents_is_hidden():
     """So are the server's secrets and what would open a debugger; the rest is the node's own.
 
     The worker itself needs to know whether it may use the server's local socket.
@@ -89,12 +81,16 @@ def test_what_is_rays_or_the_agents_is_hidden() -> None:
     }
 
 
-def test_the_operators_pattern_hides_more() -> None:
-    """``blacklist_env_vars`` counts on nodes as on the server, and only for whole names."""
+def test_the_operators_pattern_hides_more_and_libraries_get_a_thread():
+    """``blacklist_env_vars`` counts on nodes as on the server, and only for whole names. Libraries would take
+    0 for all cores.
+    """
     node = {"AWS_SECRET": "x", "KEY": "x", "KEYBOARD": "us", "RAY_X": "x"}
     variables = environment("AWS_.*|KEY").variables(node, {})
-
     assert variables.keys() & node.keys() == {"KEYBOARD"}
+
+    variables = environment(threads=0).variables({}, {})
+    assert {variables[name] for name in THREAD_VARIABLES} == {"1"}
 
 
 @pytest.mark.parametrize(
@@ -107,24 +103,12 @@ def test_the_operators_pattern_hides_more() -> None:
     ],
     ids=["the share", "the node's", "the model's", "an empty one"],
 )
-def test_threads_are_the_models_then_the_nodes_then_the_share(
-    own: dict[str, str], node: dict[str, str], threads: set[str]
-) -> None:
-    """The model's number counts before that of the node, and this before the worker's share of cores."""
+def test_threads_are_the_models_then_the_nodes_then_the_share(own, node, threads):
     variables = environment(own=own).variables(node, {})
-
     assert {variables[name] for name in THREAD_VARIABLES} == threads
 
 
-def test_no_share_of_cores_is_one_thread() -> None:
-    """Libraries would take 0 for all cores."""
-    variables = environment(threads=0).variables({}, {})
-
-    assert {variables[name] for name in THREAD_VARIABLES} == {"1"}
-
-
-def test_gpus_are_numbered_as_the_server_does() -> None:
-    """Their numbers are their places in the machine; CUDA's own order is by speed. The user's choice wins."""
+def test_gpus_are_numbered_as_the_server_does():
     default = environment().variables({}, {})
     chosen = environment().variables({"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}, {})
     own = environment(own={"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}).variables({}, {})
@@ -133,17 +117,13 @@ def test_gpus_are_numbered_as_the_server_does() -> None:
     assert chosen["CUDA_DEVICE_ORDER"] == own["CUDA_DEVICE_ORDER"] == "FASTEST_FIRST"
 
 
-def test_variables_of_packages_win() -> None:
-    """The packages' variables come before the model's, these before the node's."""
+def test_server_and_node_make_the_same_variables_of_which_packages_win():
     node = {"A": "node", "B": "node", "C": "node"}
     packages = {"A": "packages"}
     variables = environment(own={"A": "own", "B": "own"}).variables(node, packages)
 
     assert [variables[name] for name in "ABC"] == ["packages", "own", "node"]
 
-
-def test_the_server_and_nodes_make_them_alike() -> None:
-    """A worker starts with the same variables on either."""
     machine, hidden, own = {"A": "1", "B": "2"}, re.compile("B"), {"TS_DECODE_INPUT_REQUEST": "true"}
 
     assert environment("B", own).variables(machine, {}) == worker_variables(machine, hidden, own, 2)
@@ -152,19 +132,7 @@ def test_the_server_and_nodes_make_them_alike() -> None:
 # Packages
 
 
-async def test_model_without_packages_runs_on_the_nodes_python(tmp_path: Path, model_dir: Path) -> None:
-    """Its worker is run by the node's Python, and nothing is installed."""
-    lines: list[str] = []
-    packages = await provide(environment(), packages_of(model_dir, None), tmp_path / "own", note_in(lines))
-
-    assert packages == WorkerEnvironment()
-    assert lines == []
-
-
-async def test_node_without_a_cache_installs_into_the_fallback(
-    tmp_path: Path, model_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A node without a cache installs into the fallback folder."""
+async def test_node_without_a_cache_installs_into_the_fallback(tmp_path, model_dir, monkeypatch):
     monkeypatch.setenv("MODELSERVER_CACHE", "off")
     monkeypatch.setattr(sys, "executable", played(tmp_path, "exit 0"))
     packages = await provide(environment(), packages_of(model_dir), tmp_path / "own", lambda *_: None)
@@ -172,34 +140,23 @@ async def test_node_without_a_cache_installs_into_the_fallback(
     assert packages.variables["PYTHONPATH"].startswith(str(tmp_path / "own"))
 
 
-async def test_failed_installation_is_reported_with_pips_last_lines(
-    tmp_path: Path, model_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The error has pip's last lines, which were also reported."""
+async def test_failed_installation_is_reported_with_pips_last_lines(tmp_path, model_dir, monkeypatch):
     script = "echo 'No matching distribution found for no-such-package==1.0'\nexit 1"
     monkeypatch.setattr(sys, "executable", played(tmp_path, script))
-    lines: list[str] = []
+    lines = []
 
     with pytest.raises(EnvironmentFailed, match=r"(?s)pip ended with status 1\..*no-such-package==1\.0"):
         await provide(environment(), packages_of(model_dir), tmp_path / "own", note_in(lines))
     assert "m_1.0-pip: No matching distribution found for no-such-package==1.0" in lines
 
 
-async def test_missing_requirements_file_is_refused(tmp_path: Path, model_dir: Path) -> None:
-    """It is refused as on the server."""
-    with pytest.raises(InvalidModel, match=r"The requirementsFile 'other\.txt' of m is missing"):
-        await provide(environment(), packages_of(model_dir, "other.txt"), tmp_path / "own", lambda *_: None)
-
-
-async def test_pip_sees_none_of_the_secrets(
-    tmp_path: Path, model_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_pip_sees_none_of_the_secrets(tmp_path, model_dir, monkeypatch):
     """It runs code of packages: what workers must not see, it does not get either."""
     for name in ("RAY_AUTH_TOKEN", "MODELSERVER_INVITATION", "AWS_SECRET"):
         monkeypatch.setenv(name, "not to be seen")
     monkeypatch.setenv("KEPT", "1")
     monkeypatch.setattr(sys, "executable", played(tmp_path, "env\nexit 1"))
-    lines: list[str] = []
+    lines = []
     with pytest.raises(EnvironmentFailed):
         await provide(environment("AWS_.*"), packages_of(model_dir), tmp_path / "own", note_in(lines))
 

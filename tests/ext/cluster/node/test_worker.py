@@ -1,31 +1,22 @@
-from __future__ import annotations
-
 import asyncio
 import os
 import socket
-from typing import TYPE_CHECKING
 
 import pytest
 from tests.ext.cluster.conversation import predict
 
 from modelserver.engine.wire.arena import Arena
 from modelserver.engine.wire.frames import encode
-from modelserver.engine.wire.messages import (
-    Predict,
-)
+from modelserver.engine.wire.messages import Predict
 from modelserver.ext.cluster.greeting import invite
 from modelserver.ext.cluster.hub import Hub
 from modelserver.ext.cluster.node.dial import LOCAL_SOCKET
 from modelserver.ext.cluster.node.worker import connect, hand_over, receive_invitation
 from modelserver.surface.tls.throwaway import make_certificate
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
 
 @pytest.fixture
-def memory() -> Iterator[Arena]:
+def memory():
     made = Arena.create()
     if made is None:
         pytest.skip("memory cannot be shared here")
@@ -33,15 +24,13 @@ def memory() -> Iterator[Arena]:
     made.close()
 
 
-def test_the_ticket_and_the_memory_are_handed_over(memory: Arena) -> None:
-    """A worker gets both from its agent, by a descriptor; programs that it starts do not get the memory."""
+def test_the_ticket_and_the_memory_are_handed_over(memory):
     agent, worker = socket.socketpair()
     invitation = invite("h", 1, certificate="C" * 8000, path="/run/x.sock")
     with agent, worker:
         hand_over(agent, invitation, memory)
         got, adopted = receive_invitation(worker)
         assert got == invitation
-        assert adopted is not None
         assert not os.get_inheritable(adopted.descriptor)
         assert os.fstat(adopted.descriptor).st_ino == os.fstat(memory.descriptor).st_ino
         adopted.close()
@@ -50,19 +39,14 @@ def test_the_ticket_and_the_memory_are_handed_over(memory: Arena) -> None:
 
 
 @pytest.mark.parametrize("kind", ["tls", "plain", "local"])
-async def test_workers_connection_carries_frames(
-    kind: str, bound: socket.socket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, memory: Arena
-) -> None:
-    """The connection carries frames. Shared memory has the number of begun batches; it has rows only
-    on the same machine.
-    """
+async def test_workers_connection_carries_frames(kind, bound, tmp_path, monkeypatch, memory):
     monkeypatch.setenv(LOCAL_SOCKET, "1" if kind == "local" else "0")
     certificate = make_certificate([]) if kind == "tls" else None
     hub = Hub(bound, "127.0.0.1", certificate=certificate, folder=tmp_path)
     await hub.open()
-    streams: asyncio.Future[asyncio.StreamWriter] = asyncio.get_running_loop().create_future()
+    streams = asyncio.get_running_loop().create_future()
 
-    def protocol() -> asyncio.StreamReaderProtocol:
+    def protocol():
         return asyncio.StreamReaderProtocol(
             asyncio.StreamReader(), lambda _, writer: streams.set_result(writer)
         )
@@ -80,6 +64,3 @@ async def test_workers_connection_carries_frames(
     getattr(channel._connection, "_connection", channel._connection).close()
     writer.transport.abort()
     hub.close()
-
-
-# -- real workers, over TLS, on the server's kind of loop

@@ -1,18 +1,14 @@
 """A client of a connection in memory: it writes frames by their bytes, and reads what comes back."""
 
-from __future__ import annotations
-
 import struct
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 from hpack import Decoder, Encoder
 from tests.transports import Transport
 
 from modelserver.ext.grpc.http2.connection import Http2Connection, Http2Listener
 from modelserver.ext.grpc.http2.stream import Http2Limits, Http2Stream
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, PRIORITY, RESET, SETTINGS, PUSH, PING, GOAWAY, WINDOW, CONTINUATION = range(10)
@@ -36,17 +32,14 @@ def frame(kind: int, flags: int, stream: int, payload: bytes = b"", length: int 
 
 
 def number(value: int) -> bytes:
-    """Four bytes."""
     return struct.pack(">I", value)
 
 
 def setting(name: int, value: int) -> bytes:
-    """An entry of a SETTINGS frame."""
     return struct.pack(">HI", name, value)
 
 
 def frames_of(written: bytes) -> Iterator[Frame]:
-    """The frames in a row of bytes."""
     while written:
         length = int.from_bytes(written[:3], "big")
         yield Frame(written[3], written[4], *struct.unpack(">I", written[5:9]), written[9 : 9 + length])
@@ -103,10 +96,9 @@ class Client:
         return made
 
     def send(self, *sent: bytes) -> None:
-        """Sends bytes at once."""
         self.connection.data_received(b"".join(sent))
 
-    def greet(self, **settings: int) -> Client:
+    def greet(self, **settings: int) -> "Client":
         """Sends the preface and settings, of which ``s4`` is number 4, and skips the server's."""
         data = b"".join(setting(int(name[1:]), value) for name, value in settings.items())
         self.send(PREFACE, frame(SETTINGS, 0, 0, data))

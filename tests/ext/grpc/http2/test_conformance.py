@@ -1,8 +1,7 @@
 """What RFC 9113 and RFC 7541 ask of a server, section by section, as h2spec does."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias
 
 import pytest
 from tests.ext.grpc.http2.talking import (
@@ -28,9 +27,6 @@ from tests.ext.grpc.http2.talking import (
 )  # fmt: skip
 
 from modelserver.ext.grpc.http2.frames import Code, field
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 # The frames of a client, and None where the server responds on stream 1.
 Steps: TypeAlias = "Sequence[bytes | None]"
@@ -59,7 +55,6 @@ def request(fields: Iterable[tuple[str, str]]) -> bytes:
 
 
 def without(name: str) -> list[tuple[str, str]]:
-    """The usual fields but one."""
     return [each for each in POST if each[0] != name]
 
 
@@ -77,149 +72,126 @@ RESET_ONE = frame(RESET, 0, 1, number(Code.CANCEL))
 LATE = frame(DATA, END, 1, b"test")
 PRIORITIZED = WHOLE | END | WITH_PRIORITY
 
-ENDS_CONNECTION: dict[str, tuple[Steps, Code]] = {
-    "4.2 a frame over the limit": ([frame(DATA, 0, 1, length=LARGEST + 1)], Code.FRAME_SIZE_ERROR),
-    "4.2 a head over the limit": ([frame(HEADERS, WHOLE, 1, length=LARGEST + 1)], Code.FRAME_SIZE_ERROR),
-    "4.3 a block that ends within a field": ([frame(HEADERS, WHOLE, 1, b"\x40")], Code.COMPRESSION_ERROR),
-    "4.3 a priority within a block": (
-        [head(0), frame(PRIORITY, 0, 1, bytes(5)), frame(CONTINUATION, WHOLE, 1)],
-        Code.PROTOCOL_ERROR,
-    ),
-    "4.3 another stream's head within a block": ([head(0), head(stream=3)], Code.PROTOCOL_ERROR),
-    "4.3 a head without end": ([head(0), *[frame(CONTINUATION, 0, 1)] * 100], Code.ENHANCE_YOUR_CALM),
-    "4.3 a head of megabytes": (
-        [head(0), *[frame(CONTINUATION, 0, 1, bytes(60_000))] * 3],
-        Code.ENHANCE_YOUR_CALM,
-    ),
-    "5.1 data of an idle stream": ([LATE], Code.PROTOCOL_ERROR),
-    "5.1 a reset of an idle stream": ([RESET_ONE], Code.PROTOCOL_ERROR),
-    "5.1 a window of an idle stream": ([frame(WINDOW, 0, 1, number(100))], Code.PROTOCOL_ERROR),
-    "5.1 a continuation of an idle stream": ([frame(CONTINUATION, WHOLE, 1, USUAL)], Code.PROTOCOL_ERROR),
-    "5.1 a continuation after the end": ([FULL, frame(CONTINUATION, WHOLE, 1)], Code.PROTOCOL_ERROR),
-    "5.1 data after the client's reset": ([head(), RESET_ONE, LATE], Code.STREAM_CLOSED),
-    "5.1 a head after the client's reset": ([head(), RESET_ONE, FULL], Code.STREAM_CLOSED),
-    "5.1 a continuation after the client's reset": (
-        [head(), RESET_ONE, frame(CONTINUATION, WHOLE, 1)],
-        Code.PROTOCOL_ERROR,
-    ),
-    "5.1 data of a closed stream": ([FULL, None, LATE], Code.STREAM_CLOSED),
-    "5.1 a head of a closed stream": ([FULL, None, FULL], Code.STREAM_CLOSED),
-    "5.1 a continuation of a closed stream": (
-        [FULL, None, frame(CONTINUATION, WHOLE, 1)],
-        Code.PROTOCOL_ERROR,
-    ),
-    "5.1.1 an even stream": ([head(stream=2)], Code.PROTOCOL_ERROR),
-    "5.1.1 a stream in the past": (
-        [head(WHOLE | END, stream=5), head(WHOLE | END, stream=3)],
-        Code.PROTOCOL_ERROR,
-    ),
-    "5.3.1 a head that depends on itself": (
-        [frame(HEADERS, PRIORITIZED, 1, number(1) + b"\xff" + USUAL)],
-        Code.PROTOCOL_ERROR,
-    ),
-    "5.3.1 a priority that depends on itself": (
-        [frame(PRIORITY, 0, 1, number(1) + b"\xff")],
-        Code.PROTOCOL_ERROR,
-    ),
-    "5.4.1 a ping of a stream": ([frame(PING, 0, 3, bytes(8))], Code.PROTOCOL_ERROR),
-    "5.5 an unknown frame within a block": ([head(0), frame(22, 0, 0, bytes(8))], Code.PROTOCOL_ERROR),
-    "6.1 data of no stream": ([frame(DATA, END, 0, b"test")], Code.PROTOCOL_ERROR),
-    "6.1 padding over the end": (
-        [head(WHOLE, ("content-length", "4")), frame(DATA, PADDED | END, 1, b"\x06Test")],
-        Code.PROTOCOL_ERROR,
-    ),
-    "6.2 a head of no stream": ([head(stream=0)], Code.PROTOCOL_ERROR),
-    "6.2 padding over the end": (
-        [frame(HEADERS, WHOLE | END | PADDED, 1, bytes([len(USUAL) + 1]) + USUAL)],
-        Code.PROTOCOL_ERROR,
-    ),
-    "6.2 padding without room": ([frame(HEADERS, WHOLE | PADDED, 1)], Code.PROTOCOL_ERROR),
-    "6.2 no room for a priority": ([frame(HEADERS, WHOLE | WITH_PRIORITY, 1, b"abc")], Code.FRAME_SIZE_ERROR),
-    "6.3 a priority of no stream": ([frame(PRIORITY, 0, 0, bytes(5))], Code.PROTOCOL_ERROR),
-    "6.3 a short priority": ([FULL, frame(PRIORITY, 0, 1, b"\x80\0\0\1")], Code.FRAME_SIZE_ERROR),
-    "6.4 a reset of no stream": ([frame(RESET, 0, 0, number(Code.CANCEL))], Code.PROTOCOL_ERROR),
-    "6.4 a short reset": ([FULL, frame(RESET, 0, 1, bytes(3))], Code.FRAME_SIZE_ERROR),
-    "6.5 an acknowledgement with content": ([frame(SETTINGS, 1, 0, b"\0")], Code.FRAME_SIZE_ERROR),
-    "6.5 an acknowledgement with values": ([frame(SETTINGS, 1, 0, setting(1, 1))], Code.FRAME_SIZE_ERROR),
-    "6.5 settings of a stream": ([frame(SETTINGS, 0, 1, setting(3, 100))], Code.PROTOCOL_ERROR),
-    "6.5 settings of an odd size": ([frame(SETTINGS, 0, 0, bytes(8))], Code.FRAME_SIZE_ERROR),
-    "6.5.2 push 2": ([settings(2, 2)], Code.PROTOCOL_ERROR),
-    "6.5.2 a window out of range": ([settings(4, 1 << 31)], Code.FLOW_CONTROL_ERROR),
-    "6.5.2 frames too small": ([settings(5, 16_383)], Code.PROTOCOL_ERROR),
-    "6.5.2 frames too large": ([settings(5, 1 << 24)], Code.PROTOCOL_ERROR),
-    "6.6 a promise": ([frame(PUSH, WHOLE, 1, number(3) + USUAL)], Code.PROTOCOL_ERROR),
-    "6.7 a short ping": ([frame(PING, 0, 0, bytes(6))], Code.FRAME_SIZE_ERROR),
-    "6.8 a farewell of a stream": ([frame(GOAWAY, 0, 1, bytes(8))], Code.PROTOCOL_ERROR),
-    "6.8 a short farewell": ([frame(GOAWAY, 0, 0, bytes(7))], Code.FRAME_SIZE_ERROR),
-    "6.9 a window larger by nothing": ([frame(WINDOW, 0, 0, number(0))], Code.PROTOCOL_ERROR),
-    "6.9 a short window": ([frame(WINDOW, 0, 0, bytes(3))], Code.FRAME_SIZE_ERROR),
-    "6.9.1 a window too large": ([frame(WINDOW, 0, 0, number((1 << 31) - 1))] * 2, Code.FLOW_CONTROL_ERROR),
-    "6.10 data within a block": (
-        [head(0), frame(CONTINUATION, 0, 1, block([("x", "1")])), LATE],
-        Code.PROTOCOL_ERROR,
-    ),
-    "6.10 a continuation of no stream": ([head(0), frame(CONTINUATION, WHOLE, 0)], Code.PROTOCOL_ERROR),
-    "6.10 a continuation of another stream": ([head(0), frame(CONTINUATION, WHOLE, 3)], Code.PROTOCOL_ERROR),
-    "6.10 a continuation too many": (
-        [head(END), frame(CONTINUATION, WHOLE, 1), frame(CONTINUATION, WHOLE, 1)],
-        Code.PROTOCOL_ERROR,
-    ),
-    "6.10 a continuation of data": ([head(), LATE, frame(CONTINUATION, 0, 1)], Code.PROTOCOL_ERROR),
-    "HPACK 2.3.3 no such entry": ([with_field(b"\xfe")], Code.COMPRESSION_ERROR),
-    "HPACK 2.3.3 no such entry for a name": ([with_field(b"\x7e\x01x")], Code.COMPRESSION_ERROR),
-    "HPACK 4.2 a size behind fields": ([with_field(b"\x21")], Code.COMPRESSION_ERROR),
-    "HPACK 5.2 padding of a byte": (
-        [with_field(b"\x00\x85\xf2\xb2\x4a\x84\xff\x84\x49\x50\x9f\xff")],
-        Code.COMPRESSION_ERROR,
-    ),
-    "HPACK 5.2 padding of zeros": (
-        [with_field(b"\x00\x85\xf2\xb2\x4a\x84\xff\x83\x49\x50\x90")],
-        Code.COMPRESSION_ERROR,
-    ),
-    "HPACK 5.2 the end of strings": (
-        [with_field(b"\x00\x85\xf2\xb2\x4a\x87\xff\xff\xff\xfd\x25\x42\x7f")],
-        Code.COMPRESSION_ERROR,
-    ),
-    "HPACK 6.1 entry 0": ([with_field(b"\x80")], Code.COMPRESSION_ERROR),
-    "HPACK 6.3 a table over the limit": (
-        [frame(HEADERS, WHOLE | END, 1, b"\x3f\xe2\x1f" + USUAL)],
-        Code.COMPRESSION_ERROR,
-    ),
+ENDS_CONNECTION: dict[Code, dict[str, Steps]] = {
+    Code.FRAME_SIZE_ERROR: {
+        "4.2 a frame over the limit": [frame(DATA, 0, 1, length=LARGEST + 1)],
+        "4.2 a head over the limit": [frame(HEADERS, WHOLE, 1, length=LARGEST + 1)],
+        "6.2 no room for a priority": [frame(HEADERS, WHOLE | WITH_PRIORITY, 1, b"abc")],
+        "6.3 a short priority": [FULL, frame(PRIORITY, 0, 1, b"\x80\0\0\1")],
+        "6.4 a short reset": [FULL, frame(RESET, 0, 1, bytes(3))],
+        "6.5 an acknowledgement with content": [frame(SETTINGS, 1, 0, b"\0")],
+        "6.5 an acknowledgement with values": [frame(SETTINGS, 1, 0, setting(1, 1))],
+        "6.5 settings of an odd size": [frame(SETTINGS, 0, 0, bytes(8))],
+        "6.7 a short ping": [frame(PING, 0, 0, bytes(6))],
+        "6.8 a short farewell": [frame(GOAWAY, 0, 0, bytes(7))],
+        "6.9 a short window": [frame(WINDOW, 0, 0, bytes(3))],
+    },
+    Code.COMPRESSION_ERROR: {
+        "4.3 a block that ends within a field": [frame(HEADERS, WHOLE, 1, b"\x40")],
+        "HPACK 2.3.3 no such entry": [with_field(b"\xfe")],
+        "HPACK 2.3.3 no such entry for a name": [with_field(b"\x7e\x01x")],
+        "HPACK 4.2 a size behind fields": [with_field(b"\x21")],
+        "HPACK 5.2 padding of a byte": [with_field(b"\x00\x85\xf2\xb2\x4a\x84\xff\x84\x49\x50\x9f\xff")],
+        "HPACK 5.2 padding of zeros": [with_field(b"\x00\x85\xf2\xb2\x4a\x84\xff\x83\x49\x50\x90")],
+        "HPACK 5.2 the end of strings": [with_field(b"\x00\x85\xf2\xb2\x4a\x87\xff\xff\xff\xfd\x25\x42\x7f")],
+        "HPACK 6.1 entry 0": [with_field(b"\x80")],
+        "HPACK 6.3 a table over the limit": [frame(HEADERS, WHOLE | END, 1, b"\x3f\xe2\x1f" + USUAL)],
+    },
+    Code.PROTOCOL_ERROR: {
+        "4.3 a priority within a block": [
+            head(0),
+            frame(PRIORITY, 0, 1, bytes(5)),
+            frame(CONTINUATION, WHOLE, 1),
+        ],
+        "4.3 another stream's head within a block": [head(0), head(stream=3)],
+        "5.1 data of an idle stream": [LATE],
+        "5.1 a reset of an idle stream": [RESET_ONE],
+        "5.1 a window of an idle stream": [frame(WINDOW, 0, 1, number(100))],
+        "5.1 a continuation of an idle stream": [frame(CONTINUATION, WHOLE, 1, USUAL)],
+        "5.1 a continuation after the end": [FULL, frame(CONTINUATION, WHOLE, 1)],
+        "5.1 a continuation after the client's reset": [head(), RESET_ONE, frame(CONTINUATION, WHOLE, 1)],
+        "5.1 a continuation of a closed stream": [FULL, None, frame(CONTINUATION, WHOLE, 1)],
+        "5.1.1 an even stream": [head(stream=2)],
+        "5.1.1 a stream in the past": [head(WHOLE | END, stream=5), head(WHOLE | END, stream=3)],
+        "5.3.1 a head that depends on itself": [frame(HEADERS, PRIORITIZED, 1, number(1) + b"\xff" + USUAL)],
+        "5.3.1 a priority that depends on itself": [frame(PRIORITY, 0, 1, number(1) + b"\xff")],
+        "5.4.1 a ping of a stream": [frame(PING, 0, 3, bytes(8))],
+        "5.5 an unknown frame within a block": [head(0), frame(22, 0, 0, bytes(8))],
+        "6.1 data of no stream": [frame(DATA, END, 0, b"test")],
+        "6.1 padding over the end": [
+            head(WHOLE, ("content-length", "4")),
+            frame(DATA, PADDED | END, 1, b"\x06Test"),
+        ],
+        "6.2 a head of no stream": [head(stream=0)],
+        "6.2 padding over the end": [
+            frame(HEADERS, WHOLE | END | PADDED, 1, bytes([len(USUAL) + 1]) + USUAL)
+        ],
+        "6.2 padding without room": [frame(HEADERS, WHOLE | PADDED, 1)],
+        "6.3 a priority of no stream": [frame(PRIORITY, 0, 0, bytes(5))],
+        "6.4 a reset of no stream": [frame(RESET, 0, 0, number(Code.CANCEL))],
+        "6.5 settings of a stream": [frame(SETTINGS, 0, 1, setting(3, 100))],
+        "6.5.2 push 2": [settings(2, 2)],
+        "6.5.2 frames too small": [settings(5, 16_383)],
+        "6.5.2 frames too large": [settings(5, 1 << 24)],
+        "6.6 a promise": [frame(PUSH, WHOLE, 1, number(3) + USUAL)],
+        "6.8 a farewell of a stream": [frame(GOAWAY, 0, 1, bytes(8))],
+        "6.9 a window larger by nothing": [frame(WINDOW, 0, 0, number(0))],
+        "6.10 data within a block": [head(0), frame(CONTINUATION, 0, 1, block([("x", "1")])), LATE],
+        "6.10 a continuation of no stream": [head(0), frame(CONTINUATION, WHOLE, 0)],
+        "6.10 a continuation of another stream": [head(0), frame(CONTINUATION, WHOLE, 3)],
+        "6.10 a continuation too many": [
+            head(END),
+            frame(CONTINUATION, WHOLE, 1),
+            frame(CONTINUATION, WHOLE, 1),
+        ],
+        "6.10 a continuation of data": [head(), LATE, frame(CONTINUATION, 0, 1)],
+    },
+    Code.ENHANCE_YOUR_CALM: {
+        "4.3 a head without end": [head(0), *[frame(CONTINUATION, 0, 1)] * 100],
+        "4.3 a head of megabytes": [head(0), *[frame(CONTINUATION, 0, 1, bytes(60_000))] * 3],
+    },
+    Code.STREAM_CLOSED: {
+        "5.1 data after the client's reset": [head(), RESET_ONE, LATE],
+        "5.1 a head after the client's reset": [head(), RESET_ONE, FULL],
+        "5.1 data of a closed stream": [FULL, None, LATE],
+        "5.1 a head of a closed stream": [FULL, None, FULL],
+    },
+    Code.FLOW_CONTROL_ERROR: {
+        "6.5.2 a window out of range": [settings(4, 1 << 31)],
+        "6.9.1 a window too large": [frame(WINDOW, 0, 0, number((1 << 31) - 1))] * 2,
+    },
 }
 
-ENDS_STREAM: dict[str, tuple[Steps, Code]] = {
-    "5.1 data after the end": ([FULL, LATE], Code.STREAM_CLOSED),
-    "5.1 a head after the end": ([FULL, FULL], Code.STREAM_CLOSED),
-    "6.9 a window larger by nothing": ([head(), frame(WINDOW, 0, 1, number(0))], Code.PROTOCOL_ERROR),
-    "6.9.1 a window too large": (
-        [head(), *[frame(WINDOW, 0, 1, number((1 << 31) - 1))] * 2],
-        Code.FLOW_CONTROL_ERROR,
-    ),
-    "8.1 a second head": (
-        [head(), frame(DATA, 0, 1, b"test"), frame(HEADERS, WHOLE, 1, block([("x", "1")]))],
-        Code.PROTOCOL_ERROR,
-    ),
-    "8.1 pseudo-fields in trailers": (
-        [head(), frame(DATA, 0, 1, b"test"), frame(HEADERS, WHOLE | END, 1, block([(":method", "POST")]))],
-        Code.PROTOCOL_ERROR,
-    ),
-    "8.1.1 one DATA frame over the content-length": (
-        [head(WHOLE, ("content-length", "1")), LATE],
-        Code.PROTOCOL_ERROR,
-    ),
-    "8.1.1 DATA frames over the content-length": (
-        [head(WHOLE, ("content-length", "5")), frame(DATA, 0, 1, b"test"), LATE],
-        Code.PROTOCOL_ERROR,
-    ),
-    "8.1.1 less than the content-length": (
-        [head(WHOLE, ("content-length", "5")), LATE],
-        Code.PROTOCOL_ERROR,
-    ),
-    "8.1.1 less than the content-length, then trailers": (
-        [head(WHOLE, ("content-length", "5")), frame(HEADERS, WHOLE | END, 1)],
-        Code.PROTOCOL_ERROR,
-    ),
-}  # fmt: skip
+ENDS_STREAM: dict[Code, dict[str, Steps]] = {
+    Code.STREAM_CLOSED: {"5.1 data after the end": [FULL, LATE], "5.1 a head after the end": [FULL, FULL]},
+    Code.PROTOCOL_ERROR: {
+        "6.9 a window larger by nothing": [head(), frame(WINDOW, 0, 1, number(0))],
+        "8.1 a second head": [
+            head(),
+            frame(DATA, 0, 1, b"test"),
+            frame(HEADERS, WHOLE, 1, block([("x", "1")])),
+        ],
+        "8.1 pseudo-fields in trailers": [
+            head(),
+            frame(DATA, 0, 1, b"test"),
+            frame(HEADERS, WHOLE | END, 1, block([(":method", "POST")])),
+        ],
+        "8.1.1 one DATA frame over the content-length": [head(WHOLE, ("content-length", "1")), LATE],
+        "8.1.1 DATA frames over the content-length": [
+            head(WHOLE, ("content-length", "5")),
+            frame(DATA, 0, 1, b"test"),
+            LATE,
+        ],
+        "8.1.1 less than the content-length": [head(WHOLE, ("content-length", "5")), LATE],
+        "8.1.1 less than the content-length, then trailers": [
+            head(WHOLE, ("content-length", "5")),
+            frame(HEADERS, WHOLE | END, 1),
+        ],
+    },
+    Code.FLOW_CONTROL_ERROR: {
+        "6.9.1 a window too large": [head(), *[frame(WINDOW, 0, 1, number((1 << 31) - 1))] * 2]
+    },
+}
 
 MALFORMED: dict[str, bytes] = {
     "8.1.1 no body in spite of its length": head(WHOLE | END, ("content-length", "5")),
@@ -337,7 +309,7 @@ ANSWERS: dict[str, tuple[Steps, list[int]]] = {
 
 
 @pytest.fixture
-async def client() -> Client:
+async def client():
     return Client(frame=LARGEST).greet()
 
 
@@ -350,22 +322,24 @@ def talk(client: Client, steps: Steps) -> None:
             client.streams[1].send(b"\x88", REPLY, b"\x88")
 
 
-@pytest.mark.parametrize("name", ENDS_CONNECTION)
-async def test_connection_ends(client: Client, name: str) -> None:
+@pytest.mark.parametrize(
+    ("code", "name"), [(code, name) for code in ENDS_CONNECTION for name in ENDS_CONNECTION[code]]
+)
+async def test_connection_ends(client, code, name):
     """If a client breaks a rule of the connection, the error names the rule, and nothing more is read."""
-    steps, code = ENDS_CONNECTION[name]
-    talk(client, steps)
+    talk(client, ENDS_CONNECTION[code][name])
 
     assert client.ending() == code
     client.send(PING_ME)
     assert client.receive() == []
 
 
-@pytest.mark.parametrize("name", ENDS_STREAM)
-async def test_stream_ends(client: Client, name: str) -> None:
+@pytest.mark.parametrize(
+    ("code", "name"), [(code, name) for code in ENDS_STREAM for name in ENDS_STREAM[code]]
+)
+async def test_stream_ends(client, code, name):
     """Errors of one stream end that one, and the others go on."""
-    steps, code = ENDS_STREAM[name]
-    talk(client, [*steps, head(stream=3), PING_ME])
+    talk(client, [*ENDS_STREAM[code][name], head(stream=3), PING_ME])
     received = client.receive()
 
     assert (RESET, 0, 1, number(code)) in received
@@ -375,17 +349,14 @@ async def test_stream_ends(client: Client, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MALFORMED)
-async def test_malformed_request_is_reset(client: Client, name: str) -> None:
-    """A malformed request is no request, and others are served."""
+async def test_malformed_request_is_reset(client, name):
     client.send(MALFORMED[name], PING_ME, head(stream=3))
-
     assert client.receive() == [(RESET, 0, 1, number(Code.PROTOCOL_ERROR)), PONG]
     assert list(client.streams) == [3]
 
 
 @pytest.mark.parametrize("name", REQUESTS)
-async def test_request_is_served(client: Client, name: str) -> None:
-    """A request that keeps the rules is received whole."""
+async def test_request_is_served(client, name):
     talk(client, [*REQUESTS[name], PING_ME])
 
     calls = client.streams[1].calls
@@ -394,32 +365,29 @@ async def test_request_is_served(client: Client, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", IGNORED)
-async def test_frame_changes_nothing(client: Client, name: str) -> None:
+async def test_frame_changes_nothing(client, name):
     """The connection goes on."""
     talk(client, [*IGNORED[name], PING_ME, head(stream=3)])
-
     assert PONG in client.receive()
     assert 3 in client.streams
 
 
 @pytest.mark.parametrize("name", ANSWERS)
-async def test_answer_fits_windows(client: Client, name: str) -> None:
+async def test_answer_fits_windows(client, name):
     """No more is sent than the client takes, now and after its changes."""
     steps, sizes = ANSWERS[name]
     talk(client, steps)
-
     assert [len(each.payload) for each in client.receive() if each.kind == DATA] == sizes
 
 
-async def test_wrong_preface_ends_connection() -> None:
+async def test_wrong_preface_ends_connection():
     """3.4: what is no client of HTTP/2 is cut off."""
     client = Client()
     client.send(b"INVALID CONNECTION PREFACE\r\n\r\n")
-
     assert client.ending() == Code.PROTOCOL_ERROR
 
 
-async def test_too_many_streams_are_refused() -> None:
+async def test_too_many_streams_are_refused():
     """5.1.2: a stream above the limit is refused, and its data are skipped."""
     client = Client(streams=2).greet(s4=0)
     client.send(*(head(WHOLE | END, stream=each) for each in (1, 3)), head(stream=5))

@@ -1,7 +1,5 @@
 """Connections: what clients may do, what ends their stream, and what ends their connection."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 
@@ -34,12 +32,12 @@ START = {b":method": b"POST", b":scheme": b"http", b":path": b"/a", b":authority
 
 
 @pytest.fixture
-async def client() -> Client:
+async def client():
     return Client().greet()
 
 
-async def test_greeting_has_the_servers_limits() -> None:
-    """The server says its limits at once, and acknowledges the client's."""
+async def test_greeting_and_frames_keep_both_sides_limits():
+    """Frames have 16 KiB, or as much as the client says."""
     client = Client(streams=7, window=1 << 20, connection_window=1 << 24, frame=1 << 18, fields=1 << 16)
     first, more = client.receive()
     assert (first.kind, more.kind, more.payload) == (SETTINGS, WINDOW, number((1 << 24) - 65_535))
@@ -48,10 +46,18 @@ async def test_greeting_has_the_servers_limits() -> None:
     client.send(PREFACE, frame(SETTINGS, 0, 0))
     assert client.receive() == [(SETTINGS, 1, 0, b"")]
 
+    client = Client().greet(s4=1 << 20)
+    client.send(client.head(1, WHOLE | END))
+    client.streams[1].send(b"", bytes(40_000))
+    assert [len(each.payload) for each in client.receive()] == [16_384, 16_384, 7232]
+
+    client.send(frame(SETTINGS, 0, 0, setting(5, 20_000)))
+    client.streams[1].send(b"", bytes(25_000))
+    assert [len(each.payload) for each in client.receive() if each.kind == DATA] == [20_000, 5000]
+
 
 @pytest.mark.parametrize("size", [1, 3, 1000])
-async def test_request_may_come_in_pieces_of_any_size(size: int) -> None:
-    """However the bytes are cut, they are the same request, and the answer goes out once."""
+async def test_request_may_come_in_pieces_of_any_size(size):
     client = Client()
     data = (
         PREFACE
@@ -76,16 +82,7 @@ async def test_request_may_come_in_pieces_of_any_size(size: int) -> None:
     assert client.connection.streams == {}
 
 
-async def test_padding_counts_and_is_given_back(client: Client) -> None:
-    """Padding uses up the window like a body, and is acknowledged without anybody's doing."""
-    client = Client(window=1000).greet()
-    client.send(client.head(1), frame(DATA, PADDED, 1, b"\xff" + b"a" * 300 + bytes(255)))
-
-    assert [each for each in client.receive() if each.stream == 1] == [(WINDOW, 0, 1, number(556))]
-
-
-async def test_answers_wait_for_windows() -> None:
-    """No more is sent than the client takes of a stream; the rest follows as soon as it does."""
+async def test_answers_wait_for_windows():
     client = Client().greet(s4=10)
     client.send(client.head(1, WHOLE | END), client.head(3, WHOLE | END))
     client.streams[1].send(b"\x88", b"a" * 25, b"\x88")
@@ -103,9 +100,6 @@ async def test_answers_wait_for_windows() -> None:
     assert client.body(rest) == b"a" * 8
     assert rest[-1] == (HEADERS, WHOLE | END, 1, b"\x88")
 
-
-async def test_new_windows_are_acknowledged_first() -> None:
-    """Until then a client takes no more than before: the library of gRPC ends streams that send it."""
     client = Client().greet(s4=10)
     client.send(client.head(1, WHOLE | END))
     client.streams[1].send(b"\x88", b"a" * 25)
@@ -115,8 +109,7 @@ async def test_new_windows_are_acknowledged_first() -> None:
     assert client.receive() == [(SETTINGS, 1, 0, b""), (DATA, 0, 1, b"a" * 10)]
 
 
-async def test_streams_share_the_window_of_the_connection() -> None:
-    """Streams share what the client takes over all, a frame in turn, and trailers need none of it."""
+async def test_streams_share_the_window_of_the_connection():
     client = Client().greet(s4=1 << 20)
     client.send(*(client.head(each, WHOLE | END) for each in (1, 3, 5)))
     client.connection.pause_writing()
@@ -135,20 +128,7 @@ async def test_streams_share_the_window_of_the_connection() -> None:
     assert [sent[at] + len(client.body(received, each)) for at, each in enumerate((1, 3))] == [70_000, 70_000]
 
 
-async def test_frames_are_as_large_as_the_client_takes() -> None:
-    """Frames have 16 KiB, or as much as the client says."""
-    client = Client().greet(s4=1 << 20)
-    client.send(client.head(1, WHOLE | END))
-    client.streams[1].send(b"", bytes(40_000))
-    assert [len(each.payload) for each in client.receive()] == [16_384, 16_384, 7232]
-
-    client.send(frame(SETTINGS, 0, 0, setting(5, 20_000)))
-    client.streams[1].send(b"", bytes(25_000))
-    assert [len(each.payload) for each in client.receive() if each.kind == DATA] == [20_000, 5000]
-
-
-async def test_large_answers_go_out_bit_by_bit() -> None:
-    """A large answer is not copied at once, but as far as the transport takes it."""
+async def test_large_answers_go_out_bit_by_bit():
     client = Client().greet(s4=1 << 27)
     client.send(client.head(1, WHOLE | END), frame(WINDOW, 0, 0, number(1 << 27)))
     client.receive()
@@ -166,8 +146,7 @@ async def test_large_answers_go_out_bit_by_bit() -> None:
     assert len(first) + len(client.body(client.receive())) == 10 << 20
 
 
-async def test_windows_are_opened_as_bodies_are_taken() -> None:
-    """A client may send as much again once half of its window was taken; what is not taken keeps it shut."""
+async def test_windows_are_opened_as_bodies_are_taken(client):
     client = Client(window=1000, connection_window=100_000).greet()
     client.send(client.head(1), frame(DATA, 0, 1, bytes(499)))
     assert client.receive() == []
@@ -180,8 +159,13 @@ async def test_windows_are_opened_as_bodies_are_taken() -> None:
     assert client.receive() == [(RESET, 0, 1, number(Code.FLOW_CONTROL_ERROR))]
     assert client.streams[1].calls[-1] == "gone"
 
+    client = Client(window=1000).greet()
+    client.send(client.head(1), frame(DATA, PADDED, 1, b"\xff" + b"a" * 300 + bytes(255)))
 
-async def test_a_connection_has_a_window_too() -> None:
+    assert [each for each in client.receive() if each.stream == 1] == [(WINDOW, 0, 1, number(556))]
+
+
+async def test_a_connection_has_a_window_too():
     """It opens whatever becomes of the streams, as streams bound what is kept; exceeding it is an error."""
     client = Client(window=100_000, connection_window=65_535).greet()
     client.send(client.head(1))
@@ -196,8 +180,7 @@ async def test_a_connection_has_a_window_too() -> None:
     assert client.ending() == Code.FLOW_CONTROL_ERROR
 
 
-async def test_early_answer_ends_the_request(client: Client) -> None:
-    """A request that is answered before it is whole need not go on; what still comes is skipped."""
+async def test_early_answer_ends_the_request_of_which_little_is_remembered(client):
     client.send(client.head(1), frame(DATA, 0, 1, b"a"))
     client.streams[1].send(b"\x88", b"", b"\x88")
     assert [each.kind for each in client.receive()] == [HEADERS, HEADERS, RESET]
@@ -205,6 +188,15 @@ async def test_early_answer_ends_the_request(client: Client) -> None:
     client.send(frame(DATA, END, 1, b"a"), frame(WINDOW, 0, 1, number(1)), frame(RESET, 0, 1, number(0)))
     client.send(frame(PING, 0, 0, b"12345678"))
     assert client.receive() == [(PING, 1, 0, b"12345678")]
+
+    client = Client(streams=3).greet()
+    for each in range(1, 11, 2):
+        client.send(client.head(each))
+        client.streams[each].send(b"\x88", b"", b"\x88")
+    client.send(frame(DATA, 0, 5, b"a"))
+    assert not client.transport.closed
+    client.send(frame(DATA, 0, 3, b"a"))
+    assert client.ending() == Code.STREAM_CLOSED
 
 
 def cut_off(client: Client, stream: int) -> bytes:
@@ -238,7 +230,7 @@ ATTACKS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("kind", ATTACKS)
-async def test_flood_ends_the_connection(client: Client, kind: str) -> None:
+async def test_flood_ends_the_connection(client, kind):
     """A client that sends only frames that make work, or cancels all its requests, is cut off
     (CVE-2023-44487, CVE-2019-9512 to 9518).
     """
@@ -252,8 +244,7 @@ async def test_flood_ends_the_connection(client: Client, kind: str) -> None:
     assert client.connection.streams == {1: client.streams[1]}
 
 
-async def test_busy_clients_are_no_attack(client: Client) -> None:
-    """Clients that open windows and send pings for each of very many answers are served."""
+async def test_busy_clients_are_no_attack(client):
     for each in range(1, MOST_WASTE, 2):
         client.send(client.head(each, WHOLE | END), frame(PING, 0, 0, bytes(8)))
         client.streams.pop(each).send(b"\x88", b"abc", b"\x88")
@@ -263,8 +254,7 @@ async def test_busy_clients_are_no_attack(client: Client) -> None:
     assert not client.transport.closed
 
 
-async def test_late_uploads_are_no_attack(client: Client) -> None:
-    """Large DATA frames that were on the way when their streams ended are skipped."""
+async def test_late_uploads_are_no_attack(client):
     for each in range(1, 400, 2):
         client.send(client.head(each))
         client.streams[each].send(b"\x88", b"", b"\x88")
@@ -275,20 +265,7 @@ async def test_late_uploads_are_no_attack(client: Client) -> None:
     assert client.connection._closed == {}
 
 
-async def test_few_ended_streams_are_remembered() -> None:
-    """As many as a client may have open are remembered: frames of no others can be on the way."""
-    client = Client(streams=3).greet()
-    for each in range(1, 11, 2):
-        client.send(client.head(each))
-        client.streams[each].send(b"\x88", b"", b"\x88")
-    client.send(frame(DATA, 0, 5, b"a"))
-    assert not client.transport.closed
-    client.send(frame(DATA, 0, 3, b"a"))
-    assert client.ending() == Code.STREAM_CLOSED
-
-
-async def test_clients_of_large_answers_are_no_attack(client: Client) -> None:
-    """Clients that open windows for each frame of a large answer are served."""
+async def test_clients_of_large_answers_are_no_attack(client):
     size, count = 16 << 10, MOST_WASTE // 2 + 10
     client.send(client.head(1, WHOLE | END))
     client.streams[1].send(b"\x88", bytes(size * count), b"\x88")
@@ -300,8 +277,7 @@ async def test_clients_of_large_answers_are_no_attack(client: Client) -> None:
     assert not client.transport.closed
 
 
-async def test_rare_frames_are_no_attack(client: Client) -> None:
-    """Only frames between two checks are counted."""
+async def test_rare_frames_are_no_attack(client):
     for _ in range(3):
         client.send(frame(PING, 0, 0, bytes(8)) * (MOST_WASTE - 100))
         client.listener.check()
@@ -309,8 +285,7 @@ async def test_rare_frames_are_no_attack(client: Client) -> None:
     assert not client.transport.closed
 
 
-async def test_head_that_is_too_long_is_not_decoded() -> None:
-    """It is not decoded: what is larger than all fields may be is no head."""
+async def test_head_that_is_too_long_is_not_decoded():
     client = Client(fields=1000).greet()
     # A value of Huffman's code, in which each byte of the letter a takes five bits.
     coded = b"\x18\xc6\x31\x8c\x63" * 300
@@ -321,12 +296,7 @@ async def test_head_that_is_too_long_is_not_decoded() -> None:
     assert client.ending() == Code.ENHANCE_YOUR_CALM
 
 
-async def test_many_frames_in_one_piece_are_read_in_turns(
-    client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Once they take long, they are read bit by bit, in order, with turns of the loop between; until then
-    nothing more is read.
-    """
+async def test_many_frames_in_one_piece_are_read_in_turns(client, monkeypatch):
     count = 60
     client.send(client.head(1))
     monkeypatch.setattr(connection, "_TURN", 0.0)
@@ -344,10 +314,7 @@ async def test_many_frames_in_one_piece_are_read_in_turns(
     assert client.transport.reading
 
 
-async def test_what_waits_for_its_turn_may_break_the_rules(
-    client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The connection ends then, and nothing more is read from it."""
+async def test_what_waits_for_its_turn_may_break_the_rules(client, monkeypatch):
     client.send(client.head(1))
     monkeypatch.setattr(connection, "_TURN", 0.0)
     client.send(frame(DATA, 0, 1, b"a") * 3 + frame(DATA, 0, 0, b"x") + frame(DATA, 0, 1, b"a") * 3)
@@ -359,7 +326,7 @@ async def test_what_waits_for_its_turn_may_break_the_rules(
     assert not client.transport.reading
 
 
-async def test_many_new_streams_wait_for_a_turn(client: Client) -> None:
+async def test_many_new_streams_wait_for_a_turn(client):
     """Wait for a turn however short the time was."""
     client.send(b"".join(client.head(number) for number in range(1, 401, 2)))
     started = len(client.streams)
@@ -371,8 +338,7 @@ async def test_many_new_streams_wait_for_a_turn(client: Client) -> None:
     assert len(client.streams) == 200
 
 
-async def test_frames_wait_while_nothing_is_taken(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What waits for its turn waits for the client too."""
+async def test_frames_wait_while_nothing_is_taken(client, monkeypatch):
     client.send(client.head(1))
     monkeypatch.setattr(connection, "_TURN", 0.0)
     client.send(frame(DATA, 0, 1, b"a") * 60)
@@ -394,8 +360,7 @@ async def test_frames_wait_while_nothing_is_taken(client: Client, monkeypatch: p
     "data",
     [b"GET / HTTP/1.1\r\nHost: x\r\nAccept: */*\r\n\r\n", b"POST /predictions/m HTTP/1.1\r\nHost: x\r\n\r\n"],
 )
-async def test_http_1_gets_400(data: bytes) -> None:
-    """A client that speaks HTTP/1.1 to this port gets a response in HTTP/1.1."""
+async def test_http_1_gets_400(data):
     client = Client()
     client.send(data)
 
@@ -415,8 +380,7 @@ def at(client: Client, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", PREFACE[:10], PREFACE + b"\0\0"])
-async def test_silent_client_is_cut_off(data: bytes) -> None:
-    """A connection that does not begin, or stops within a frame, ends after the time to receive."""
+async def test_silent_client_is_cut_off(data):
     client = Client(receive_timeout=10)
     if data:
         client.send(data)
@@ -426,15 +390,7 @@ async def test_silent_client_is_cut_off(data: bytes) -> None:
     assert client.transport.aborted
 
 
-async def test_silence_between_frames_is_no_end() -> None:
-    """A connection that has nothing to say stays."""
-    client = Client(receive_timeout=10).greet()
-    at(client, 1000)
-
-    assert not client.transport.closed
-
-
-async def test_answer_that_is_not_taken_ends() -> None:
+async def test_answer_that_is_not_taken_ends_but_silence_between_frames_does_not():
     """An answer of which a client takes nothing for the time to send ends, whatever its other streams do."""
     client = Client(send_timeout=10).greet(s4=5)
     client.send(client.head(1, WHOLE | END), client.head(3, WHOLE | END))
@@ -450,9 +406,12 @@ async def test_answer_that_is_not_taken_ends() -> None:
     assert not client.transport.closed
     await client.streams[1].room()  # nothing is waited for any more
 
+    client = Client(receive_timeout=10).greet()
+    at(client, 1000)
+    assert not client.transport.closed
 
-async def test_connection_that_is_not_read_ends() -> None:
-    """A connection whose transport takes nothing for the time to send ends."""
+
+async def test_connection_that_is_not_read_ends():
     client = Client(send_timeout=10).greet()
     client.connection.pause_writing()
     at(client, 9)
@@ -460,10 +419,17 @@ async def test_connection_that_is_not_read_ends() -> None:
     at(client, 11)
     assert client.transport.aborted
 
+    # Nor is this one's farewell.
+    client = Client().greet()
+    client.send(frame(PING, 0, 1, bytes(8)))
+    assert client.transport.closed
+    assert not client.transport.aborted
+    at(client, 61)
+    assert client.transport.aborted
 
-async def test_what_a_connection_holds() -> None:
-    """What its transport has while the client does not read."""
-    held: dict[object, int] = {}
+
+async def test_what_a_connection_holds():
+    held = {}
     client = Client(send_timeout=10)
     connection = client.greet().connection
     connection.count = held.__setitem__
@@ -478,20 +444,11 @@ async def test_what_a_connection_holds() -> None:
     assert client.transport.aborted
 
 
-async def test_connection_whose_farewell_is_not_read_ends(client: Client) -> None:
-    """A connection that is over, but not gone, is ended after the time to send."""
-    client.send(frame(PING, 0, 1, bytes(8)))
-    assert client.transport.closed
-    assert not client.transport.aborted
-    at(client, 61)
-    assert client.transport.aborted
-
-
 # -- the end
 
 
 @pytest.fixture
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def at_once(monkeypatch):
     """Clients know of the end in the next turn of the loop."""
     monkeypatch.setattr(connection, "_NOTICE", 0.0)
 
@@ -502,8 +459,7 @@ async def turns() -> None:
 
 
 @pytest.mark.usefixtures("at_once")
-async def test_draining_connection_ends_with_its_last_stream(client: Client) -> None:
-    """A connection that drains takes streams until the client knows, and ends with the last."""
+async def test_draining_connection_ends_with_its_last_stream(client):
     client.send(client.head(1, WHOLE | END))
     client.listener.refuse()
     assert client.streams[1].calls[-1] == "closing"
@@ -524,8 +480,7 @@ async def test_draining_connection_ends_with_its_last_stream(client: Client) -> 
 
 
 @pytest.mark.usefixtures("at_once")
-async def test_new_connection_to_a_stopping_server_ends() -> None:
-    """A new connection gets GOAWAY at once, and ends."""
+async def test_new_connection_to_a_stopping_server_ends():
     client = Client()
     client.listener.refuse()
     late = Client()
@@ -537,8 +492,7 @@ async def test_new_connection_to_a_stopping_server_ends() -> None:
 
 
 @pytest.mark.usefixtures("at_once")
-async def test_connection_ends_after_the_clients_farewell(client: Client) -> None:
-    """The connection ends after its last stream."""
+async def test_connection_ends_after_the_clients_farewell(client):
     client.send(client.head(1, WHOLE | END), frame(GOAWAY, 0, 0, number(0) + number(0)))
     await turns()
     assert not client.transport.closed
@@ -547,9 +501,9 @@ async def test_connection_ends_after_the_clients_farewell(client: Client) -> Non
     assert client.transport.closed
 
 
-async def test_old_connection_drains_and_ends_after_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_old_connection_drains_and_ends_after_grace(monkeypatch):
     """From a certain age on a connection drains, and after the time of grace it ends, whatever it does."""
-    later: dict[float, Any] = {}
+    later = {}
     protocol = connection.Http2Connection
     monkeypatch.setattr(protocol, "_later", lambda _, seconds, act: later.update({seconds: act}))
     client = Client(age=60, age_grace=10).greet()
@@ -562,8 +516,7 @@ async def test_old_connection_drains_and_ends_after_grace(monkeypatch: pytest.Mo
     assert client.transport.aborted
 
 
-async def test_lost_connection_ends_its_streams(client: Client) -> None:
-    """All streams learn about it, senders that wait for room continue, and nothing is kept."""
+async def test_lost_connection_ends_its_streams(client):
     client.send(client.head(1), client.head(3, WHOLE | END))
     client.streams[3].send(b"", bytes(100_000))
     waiting = asyncio.ensure_future(client.streams[3].room())

@@ -1,7 +1,5 @@
 """Header blocks to fields."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -29,7 +27,7 @@ def outcome(decode: Any, block: bytes) -> Any:
 
 
 @given(st.lists(FIELDS, max_size=30))
-def test_remembered_blocks_are_read_right(messages: list[Any]) -> None:
+def test_remembered_blocks_are_read_right(messages):
     """Whatever clients send, repeat and leave out of the table: the fields are those of a plain decoder."""
     encoder, plain, decoder = Encoder(), Decoder(), FieldDecoder(1 << 16, tuple)
     for fields, remaining, size in messages:
@@ -43,9 +41,8 @@ def test_remembered_blocks_are_read_right(messages: list[Any]) -> None:
                 return
 
 
-def test_equal_blocks_are_read_once() -> None:
-    """A block that is repeated costs no reading, until the table changes."""
-    read: list[Any] = []
+def test_equal_blocks_are_read_once():
+    read = []
     decoder = FieldDecoder(1 << 16, lambda fields: read.append(fields) or len(read))
     encoder = Encoder()
     first = encoder.encode([("a", "1")])
@@ -57,7 +54,7 @@ def test_equal_blocks_are_read_once() -> None:
     assert decoder.decode(encoder.encode([("a", "1")])) == 4
 
 
-def test_little_is_remembered() -> None:
+def test_little_is_remembered():
     """Neither many blocks nor large ones are cached."""
     decoder = FieldDecoder(1 << 16, tuple)
     for each in range(10 * _MOST_KNOWN):
@@ -81,9 +78,7 @@ def test_little_is_remembered() -> None:
     ],
     ids=["endless number", "no such entry", "cut off", "a huge table", "too long", "too many"],
 )
-def test_unreadable_block_ends_the_connection(block: bytes, code: Code) -> None:
-    """What cannot be read ends the connection, as the tables differ from then on; so do long lists."""
+def test_unreadable_block_ends_the_connection(block, code):
     with pytest.raises(Http2Error) as broken:
         FieldDecoder(1000, tuple).decode(block)
-
     assert broken.value.code is code

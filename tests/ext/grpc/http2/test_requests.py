@@ -1,7 +1,5 @@
 """Requests, trailers, and header blocks that are neither."""
 
-from __future__ import annotations
-
 import pytest
 
 from modelserver.ext.grpc.http2.fields import HeaderBlock, read_block
@@ -9,23 +7,18 @@ from modelserver.ext.grpc.http2.fields import HeaderBlock, read_block
 USUAL = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/a")]
 
 
-def test_request_has_head_and_length() -> None:
-    """The head is what the listener makes of all fields, the length is that of the body."""
+def test_request_has_head_and_length_and_trailers_neither():
     fields = [*USUAL, (b"content-length", b"007")]
 
     assert read_block(USUAL, dict) == HeaderBlock(dict(USUAL), is_request=True)
     assert read_block(fields, dict) == HeaderBlock(dict(fields), is_request=True, length=7)
 
-
-def test_trailers_have_no_head() -> None:
-    """Fields alone, or none, are trailers, which nobody reads."""
     for fields in ([], [(b"x-checksum", b"1")]):
         assert read_block(fields, dict) == HeaderBlock(is_trailers=True)
 
 
 @pytest.mark.parametrize("more", [(b"te", b"Trailers"), (b"x-a", b" b\t\xff "), (b"x-a", b"")])
-def test_fields_of_grpcs_clients_are_accepted(more: tuple[bytes, bytes]) -> None:
-    """What clients of gRPC send is accepted, such as values with spaces around them."""
+def test_fields_of_grpcs_clients_are_accepted(more):
     assert read_block([*USUAL, more], dict).is_request
 
 
@@ -39,6 +32,5 @@ def test_fields_of_grpcs_clients_are_accepted(more: tuple[bytes, bytes]) -> None
         [USUAL[0]],
     ],
 )
-def test_malformed_block_is_neither_request_nor_trailers(fields: list[tuple[bytes, bytes]]) -> None:
-    """Other blocks are neither, be it those of a head or of trailers."""
+def test_malformed_block_is_neither_request_nor_trailers(fields):
     assert read_block(fields, dict) == HeaderBlock()
