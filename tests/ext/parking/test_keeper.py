@@ -182,7 +182,7 @@ async def test_unregistered_model_is_forgotten(floor: Floor) -> None:
 
 async def test_metrics_are_of_models_that_were_used(floor: Floor, monkeypatch: pytest.MonkeyPatch) -> None:
     """The least recently used of the parked ones leave; what they counted comes back with them."""
-    monkeypatch.setattr(module, "MOST_SHOWN", 2)
+    monkeypatch.setattr(module, "MOST_VISIBLE", 2)
     for number, name in enumerate(("a", "b", "c", "d"), 1):
         floor.add(name)
         floor.ask(name)

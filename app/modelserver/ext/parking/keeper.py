@@ -38,7 +38,7 @@ BASE = 64 << 20
 # The share of the free memory that all may have by default.
 SHARE = 0.9
 # Models whose metrics are shown at most, unless more are loaded.
-MOST_SHOWN = 200
+MOST_VISIBLE = 200
 MIB = 1 << 20
 
 
@@ -117,7 +117,7 @@ class Keeper:
         """Shows its metrics, instead of those of the parked model that was used least recently."""
         resident.model.metrics.series.show()
         visible = [each for each in self.residents if not each.model.metrics.series.is_hidden]
-        if len(visible) > MOST_SHOWN:
+        if len(visible) > MOST_VISIBLE:
             parked = [each for each in visible if each.state == "parked"]
             if parked:
                 min(parked, key=lambda each: each.used_at).model.metrics.series.hide()
