@@ -15,18 +15,14 @@ from modelserver.models.settings.settings import Settings
 _SHIPPED = Path(__file__).parents[1] / "config.properties"
 
 
-def test_the_shipped_file_is_what_the_table_says() -> None:
-    """``python -m docs.config_properties > config.properties`` was run after the last change."""
+def test_the_shipped_file_is_what_the_table_says(tmp_path: Path) -> None:
+    """``python -m docs.config_properties > config.properties`` was run after the last change. Every line is a
+    comment; with all the '#' of keys taken off, the settings are the defaults.
+    """
     assert _SHIPPED.read_text(encoding="utf-8") == example()
 
-
-def test_the_shipped_file_sets_nothing() -> None:
-    """Every line is a comment."""
     assert parse(_SHIPPED.read_bytes()) == {}
 
-
-def test_the_shipped_file_names_every_key_with_its_default(tmp_path: Path) -> None:
-    """With all the '#' of keys taken off, the settings are the defaults."""
     text = re.sub(r"(?m)^#(?=\w+=)", "", example())
     assert list(parse(text.encode())) == list(KEYS)
     (tmp_path / "config.properties").write_text(text)

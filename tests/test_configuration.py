@@ -18,7 +18,6 @@ def test_the_page_is_what_the_table_says() -> None:
 
 
 def test_every_key_has_one_row() -> None:
-    """The first column lists the keys of the table in its order."""
     assert re.findall(r"(?m)^\| `([a-z_]+)` \|", reference()) == list(KEYS)
 
 
@@ -30,7 +29,6 @@ def test_every_row_has_five_cells() -> None:
 
 
 def test_keys_without_effect_say_so() -> None:
-    """A key that is not built yet, or only for a Java server, is not shown as if it worked."""
     for name, row in re.findall(r"(?m)^\| `([a-z_]+)` \|(.*)$", reference()):
         silent = name in NOT_YET or KEYS[name].category == "N"
         assert silent == bool(re.search(r"\*(No effect|No effect yet)\.\*", row)), name

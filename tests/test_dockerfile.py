@@ -102,8 +102,10 @@ def image_settings(home: Path, environment: dict[str, str] | None = None) -> Loa
 # Structure
 
 
-def test_stages_share_one_slim_base() -> None:
-    """All stages have the same slim base image, and the last copies the results of the others."""
+def test_stages_install_by_locks_from_one_slim_base() -> None:
+    """The last stage copies the results of the others and makes the user; the one that installs packages,
+    most of the image, depends on the lock and on arguments alone.
+    """
     images = [item.text for item in of("FROM")]
     taken = [item.text for item in of("COPY", _LAST) if "--from=" in item.text]
 
@@ -121,11 +123,16 @@ def test_stages_share_one_slim_base() -> None:
         "--from=materials /sbom.cdx.json /opt/venv/sbom.cdx.json",
     ]
 
-
-def test_a_change_of_the_code_reinstalls_nothing() -> None:
-    """The stage that installs packages, most of the image, depends on the lock and on arguments alone."""
     assert from_clone(stage=1) == ["scripts/image.lock", "scripts/image-*.lock"]
     assert [item.text for item in of("COPY", 1) if "--from=" in item.text] == []
+
+    assert [item.words[0] for item in of("RUN", _LAST)] == ["useradd"]
+
+    (uid,) = re.findall(r"--uid (\d+)", of("RUN", _LAST)[0].text)
+
+    assert int(uid) >= 1000
+    assert only("USER").text == f"{uid}:{uid}"
+    assert all(_ALL.index(only("USER")) > _ALL.index(item) for item in of("COPY", _LAST))
 
 
 def locked(name: str = "image.lock") -> dict[str, list[tuple[str, str, int]]]:
@@ -158,7 +165,6 @@ _EXTRAS = sorted(path.stem.removeprefix("image-") for path in (_ROOT / "scripts"
 
 
 def test_locks_of_extras_match_the_others() -> None:
-    """Each lock has the packages that the extra needs, with hashes, in the versions of the other locks."""
     project = (_ROOT / "pyproject.toml").read_text(encoding="utf-8")
     versions = {(name, marker): version for name, all_ in locked().items() for version, marker, _ in all_}
 
@@ -187,7 +193,6 @@ def test_locks_of_extras_match_the_others() -> None:
     ],
 )
 def test_extras_are_installed_by_their_locks(extras: str, installed: str | None, tmp_path: Path) -> None:
-    """The extras in the argument are installed from their locks; an unknown one fails the build."""
     (command,) = [item.text for item in of("RUN", 1) if "MODELSERVER_EXTRAS" in item.text]
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "pip").write_text('#!/bin/sh\necho "$@"\n')
@@ -211,35 +216,16 @@ def test_extras_are_installed_by_their_locks(extras: str, installed: str | None,
         assert (done.returncode, done.stdout, done.stderr) == (0, expected, "")
 
 
-def test_the_last_stage_installs_nothing() -> None:
-    """Its one command makes the user: neither a compiler nor a package manager's leavings get in."""
-    assert [item.words[0] for item in of("RUN", _LAST)] == ["useradd"]
-
-
-def test_the_server_does_not_run_as_root() -> None:
-    """The user that the last stage makes runs it, named by number."""
-    (uid,) = re.findall(r"--uid (\d+)", of("RUN", _LAST)[0].text)
-
-    assert int(uid) >= 1000
-    assert only("USER").text == f"{uid}:{uid}"
-    assert all(_ALL.index(only("USER")) > _ALL.index(item) for item in of("COPY", _LAST))
-
-
 def test_only_what_is_copied_is_sent_to_the_engine() -> None:
-    """.dockerignore lets everything through that the Dockerfile copies, and nothing else."""
     rules = [rule for rule in _IGNORE if rule and not rule.startswith("#")]
 
     assert (rules[0], rules[-1]) == ("*", "**/__pycache__")
     assert sorted(rule.removeprefix("!") for rule in rules[1:-1]) == sorted(set(from_clone()))
 
-
-def test_what_is_copied_exists() -> None:
-    """Every source of a COPY is in the clone."""
     assert [source for source in from_clone() if not list(_ROOT.glob(source))] == []
 
 
 def test_torch_is_the_build_without_cuda_by_default() -> None:
-    """The argument reaches the command that installs, in place of the package index."""
     (installs,) = [item.text for item in of("RUN", 1) if "TORCH_INDEX" in item.text]
 
     assert _ARGUMENTS["TORCH_INDEX"] == "https://download.pytorch.org/whl/cpu"
@@ -334,7 +320,9 @@ def test_a_torch_that_cannot_be_imported_fails_the_build(tmp_path: Path) -> None
 
 
 def test_the_entrypoint_is_the_server_in_the_foreground() -> None:
-    """In exec form, under a process 1 that passes signals on to it alone, as it ends its workers itself."""
+    """In exec form, under a process 1 that passes signals on to it alone, as it ends its workers itself.
+    There is no CMD that arguments would replace.
+    """
     first, single, rest, *server = only("ENTRYPOINT").exec_form
 
     assert (first, single, rest) == ("dumb-init", "--single-child", "--")
@@ -343,9 +331,6 @@ def test_the_entrypoint_is_the_server_in_the_foreground() -> None:
     assert build_parser().parse_args(flags).foreground
     assert only("STOPSIGNAL").text == "SIGTERM"
 
-
-def test_arguments_of_docker_run_are_added_to_the_entrypoint() -> None:
-    """There is no CMD that they would replace."""
     flags, _ = prepare(["--models", "all"], {})
 
     assert of("CMD") == []
@@ -370,7 +355,9 @@ def test_health_is_asked_where_no_token_is_needed() -> None:
 
 
 def test_only_inference_leaves_the_container(tmp_path: Path) -> None:
-    """Management and metrics stay on loopback (design 9; F63)."""
+    """Management and metrics stay on loopback (design 9; F63). The embedded model is loaded, and ``docker run
+    -e TS_…`` needs no file of one's own.
+    """
     settings = image_settings(tmp_path).settings
 
     assert str(settings.inference_address) == "http://0.0.0.0:8080"
@@ -379,9 +366,6 @@ def test_only_inference_leaves_the_container(tmp_path: Path) -> None:
     assert settings.metrics_address.is_loopback
     assert settings.grpc_management_address == "127.0.0.1"
 
-
-def test_exposed_ports_are_those_of_the_settings(tmp_path: Path) -> None:
-    """Inference, management and metrics, and both of gRPC."""
     settings = image_settings(tmp_path).settings
     addresses = (settings.inference_address, settings.management_address, settings.metrics_address)
     ports = (
@@ -392,9 +376,6 @@ def test_exposed_ports_are_those_of_the_settings(tmp_path: Path) -> None:
 
     assert only("EXPOSE").words == [str(port) for port in ports]
 
-
-def test_the_embedded_model_is_loaded(tmp_path: Path) -> None:
-    """What lies in the image's model store is served."""
     settings = image_settings(tmp_path).settings
     copied = [tuple(item.words) for item in of("COPY", _LAST) if "--from=" not in item.text]
 
@@ -406,9 +387,6 @@ def test_the_embedded_model_is_loaded(tmp_path: Path) -> None:
         ("model_store/mnist.mar", f"{(settings.model_store or Path()).name}/mnist.mar"),
     ]
 
-
-def test_variables_change_the_settings_of_the_image(tmp_path: Path) -> None:
-    """``docker run -e TS_…`` needs no file of one's own."""
     loaded = image_settings(tmp_path, {"TS_JOB_QUEUE_SIZE": "7"})
 
     assert loaded.settings.job_queue_size == 7
@@ -451,7 +429,6 @@ def test_a_mounted_configuration_need_not_repeat_the_images(
 
 @pytest.mark.parametrize("command", _RUNS)
 def test_commands_are_well_formed(command: str) -> None:
-    """The shell that an image has can read them."""
     done = subprocess.run(["sh", "-n", "-c", command], capture_output=True, text=True, check=False)
 
     assert (done.returncode, done.stderr) == (0, "")

@@ -24,13 +24,12 @@ FAMILY = [
 
 @pytest.mark.parametrize("error", FAMILY)
 def test_each_says_status_and_type(error: type[ModelServerError]) -> None:
-    """A status of clients' or servers' faults, and a type that TorchServe has."""
     assert 400 <= error.status < 600
     assert error.type.endswith("Exception")
 
 
-def test_what_is_not_found_is_named() -> None:
-    """A model in the words of either family, a version with its model."""
+def test_what_is_not_found_and_what_there_is_is_named() -> None:
+    """The nearest first, whatever the case of its letters, a few of many, and that there is nothing."""
     model = ModelNotFound.named("m")
 
     assert (model.message, model.kserve_message) == (
@@ -39,9 +38,6 @@ def test_what_is_not_found_is_named() -> None:
     )
     assert str(ModelVersionNotFound.named("m", "2")) == "Model version: 2 does not exist for model: m"
 
-
-def test_what_there_is_is_named() -> None:
-    """The nearest first, whatever the case of its letters, a few of many, and that there is nothing."""
     many = [f"model-{number}" for number in range(8)] + ["resnet50", "iris-v2", "Iris"]
 
     assert str(ModelNotFound.named("Iris", ["iris"])) == "Model not found: Iris. There is: iris"
@@ -64,13 +60,11 @@ def test_long_names_and_many_cost_little() -> None:
 
 
 def test_headers_go_with_an_error() -> None:
-    """What is allowed, and when to come again."""
     assert MethodNotAllowed("GET, POST").headers == ((b"allow", b"GET, POST"),)
     assert MethodNotAllowed().headers == ()
     assert ServiceUnavailable("later").headers == ((b"retry-after", b"1"),)
 
 
 def test_a_handlers_status_is_its_own() -> None:
-    """It changes neither other errors nor its class."""
     assert (HandlerError("x", 418).status, HandlerError("y", 503, 500).kserve_status) == (418, 500)
     assert (HandlerError.status, ResponseTimeout().status, ResponseTimeout().kserve_status) == (500, 500, 504)

@@ -31,7 +31,6 @@ def test_the_page_is_current(guide: str) -> None:
 
 
 def test_the_counts_add_up(guide: str) -> None:
-    """Every compared request is the same, nearly so, or different, and more than 200 were compared."""
     counted = migrating.count()
     requests, alike, nearly = counted.total()
 
@@ -42,7 +41,6 @@ def test_the_counts_add_up(guide: str) -> None:
 
 
 def test_the_tests_that_it_names_are_there(guide: str) -> None:
-    """Each is a function of that file."""
     named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", guide)
 
     assert len(named) > 10
@@ -52,7 +50,6 @@ def test_the_tests_that_it_names_are_there(guide: str) -> None:
 
 
 def test_keys_without_effect_are_not_called_same(guide: str) -> None:
-    """The table distinguishes keys that are not implemented yet from those that only a Java server needs."""
     rows = dict(re.findall(r"(?m)^\| `([a-z_]+)` \| ([a-z ]+) \|", guide))
 
     silent = {name for name in rows if name in NOT_YET or KEYS[name].category == "N"}
@@ -113,7 +110,6 @@ def test_torchserves_chart_and_image_start_here(tmp_path: Path) -> None:
 
 
 def test_torchserves_dashboards_find_their_metrics() -> None:
-    """The names that its documentation shows in Prometheus and Grafana are names of this server's metrics."""
     displayed = {
         *(
             "ts_inference_requests_total",

@@ -28,7 +28,6 @@ def test_the_page_is_what_the_table_says() -> None:
 
 
 def test_every_key_has_one_row() -> None:
-    """Those of the server, of ``torchrun`` and of handlers, in the order of the tables."""
     tables = re.findall(r"(?m)(^\| key.*\n(?:^\|.*\n)+)", reference())
     rows = re.findall(r"(?m)^\| `([\w-]+)` \|", "".join(tables))
 
@@ -43,7 +42,6 @@ def test_rows_have_as_many_cells_as_their_heads() -> None:
 
 @pytest.mark.parametrize("option", CONFIG_KEYS.values(), ids=CONFIG_KEYS)
 def test_what_ranks_above_and_below_exists(option: Option) -> None:
-    """Parameters of the registration, fields of ``models=``, keys of config.properties."""
     ranks = *ranks_above(option), *ranks_below(option)
     names = [name for text in ranks for name in re.findall(r"`([\w.=]+)`", text)]
     known = {*PARAMETERS, *KEYS, "models=", "batcher.maxBatchSize", "batcher.maxLatency"}
@@ -61,7 +59,6 @@ def test_defaults_are_those_in_effect(option: Option) -> None:
 
 
 def test_the_examples_can_be_used() -> None:
-    """Each piece of YAML on the page is read without a warning."""
     pieces = re.findall(r"```yaml\n(.*?)```", reference(), re.DOTALL)
 
     assert len(pieces) == 2

@@ -16,13 +16,10 @@ def brought(extra: str = "") -> dict[str, Requirement]:
     return {need.name: need for need in expected}
 
 
-def test_torch_is_left_as_it_is() -> None:
-    """Without an extra, neither torch nor a package that needs it is required, so none is replaced."""
+def test_torch_is_left_as_it_is_without_its_extra() -> None:
+    """With the extra both come, from the oldest that works on, and no release is shut out."""
     assert not {"torch", "torchvision", "captum"} & set(brought())
 
-
-def test_torch_comes_with_its_extra() -> None:
-    """Both come, from the oldest that works on, and no release is shut out."""
     extra = brought("torch")
 
     assert (str(extra["torch"].specifier), str(extra["torchvision"].specifier)) == (">=2.2", ">=0.17")
@@ -30,12 +27,10 @@ def test_torch_comes_with_its_extra() -> None:
 
 @pytest.mark.parametrize("extra", ["test", "examples"])
 def test_what_needs_torch_brings_it(extra: str) -> None:
-    """The command that runs the tests, and the one for the examples, work in an empty environment."""
     assert {"torch", "torchvision"} <= set(brought(extra))
 
 
 def test_grpc_needs_no_library() -> None:
-    """The server speaks it itself: it needs the messages and the header fields only; tests have clients."""
     assert not [name for name in brought() if name.startswith("grpcio")]
     assert {"protobuf", "hpack"} <= set(brought())
     assert {"grpcio", "grpcio-reflection", "grpcio-tools"} <= set(brought("test"))

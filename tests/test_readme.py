@@ -96,7 +96,6 @@ def cases(*names: str) -> list[Any]:
 
 
 def test_the_proof_is_of_what_the_repository_has() -> None:
-    """The configuration, store and models that the README's command of the comparison names can be read."""
     (text,) = re.findall(r"`modelserver (migrate [^`]*)`", _README)
     options = migrating_parser().parse_args(shlex.split(text)[1:])
     flags = {"model_store": str(_ROOT / options.model_store), "load_models": options.models}
@@ -107,7 +106,6 @@ def test_the_proof_is_of_what_the_repository_has() -> None:
 
 
 def test_it_is_short() -> None:
-    """Fewer than 120 lines, with one picture."""
     assert len(_README.splitlines()) < 120
     assert len(re.findall(r"<img|!\[", _README)) == 1
 
@@ -116,7 +114,6 @@ def test_it_is_short() -> None:
 
 
 def test_the_first_command_installs_and_serves_the_embedded_model() -> None:
-    """One line, from the clone to a server that has a model."""
     command = block_under("Start")
     made, installed, started = commands(f"    {command}\n")
 
@@ -130,7 +127,6 @@ def test_the_first_command_installs_and_serves_the_embedded_model() -> None:
 
 
 def test_the_next_line_predicts_with_it() -> None:
-    """It sends a picture of the clone to the model that the first command loads."""
     section = _README.partition("\n## Start\n")[2]
     first, second, *_ = re.findall(r"(?ms)^```sh\n(.*?)^```", section)
     (predict,) = commands(f"```sh\n{second}```\n")
@@ -180,7 +176,6 @@ def test_ci_runs_the_commands_as_they_stand(number: int) -> None:
 
 
 def test_ci_can_be_run() -> None:
-    """It is executable, and bash can read it."""
     script = _ROOT / ".ci" / "run"
 
     assert script.stat().st_mode & 0o111
@@ -188,7 +183,6 @@ def test_ci_can_be_run() -> None:
 
 
 def test_torchserve_users_change_one_word() -> None:
-    """The two commands side by side differ in their first word only."""
     reference = [command for command in commands(_README) if command.name == "torchserve"]
     ours = [command for command in commands(_README) if command.name == "modelserver"]
 
@@ -211,7 +205,6 @@ def is_there(path: str) -> bool:
 
 @pytest.mark.parametrize("command", cases(*_OURS))
 def test_flags_exist(command: Command) -> None:
-    """The parser of the command accepts them."""
     parsers = {
         "serve": serving_parser,
         "check": checking_parser,
@@ -228,7 +221,6 @@ def test_flags_exist(command: Command) -> None:
 
 @pytest.mark.parametrize("command", cases("curl", "python", "python3", *_OURS))
 def test_files_exist(command: Command) -> None:
-    """Files and folders that a command names are in the clone."""
     pairs = pairwise(command.arguments)
     named = [value for key, value in pairs if key in _PATH_OPTIONS and "://" not in value]
     if command.name.startswith("python"):
@@ -239,7 +231,6 @@ def test_files_exist(command: Command) -> None:
 
 @pytest.mark.parametrize("command", cases("pip"))
 def test_extras_exist(command: Command) -> None:
-    """``pip install x[extra]`` names extras of the package."""
     named = re.findall(r"\[([a-z,]+)\]", " ".join(command.arguments))
     known = set(metadata("modelserver").get_all("Provides-Extra") or ())
 
@@ -248,7 +239,6 @@ def test_extras_exist(command: Command) -> None:
 
 @pytest.mark.parametrize("command", cases("python", "python3"))
 def test_options_of_scripts_exist(command: Command) -> None:
-    """A script that is called with an option knows it; a module that is called exists."""
     first, *rest = command.arguments
     if first.endswith(".py"):
         source = (_ROOT / first).read_text(encoding="utf-8")
@@ -305,7 +295,6 @@ def find_operation(paths: dict[str, Any], method: str, path: str) -> dict[str, A
 
 @pytest.mark.parametrize("name", [*_TEXTS, *_EXAMPLES])
 def test_links_lead_somewhere(name: str) -> None:
-    """A link to a file of the clone names one that exists."""
     page = _ROOT / name
     targets = re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text(encoding="utf-8"))
     files = [target for target in targets if "://" not in target]

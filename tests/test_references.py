@@ -86,7 +86,6 @@ def sources() -> list[Path]:
 
 
 def test_citations_lead_somewhere() -> None:
-    """Each section, part and fault that code and tests name is a heading or a row in docs/reference."""
     strays = {
         str(path.relative_to(_ROOT)): lost
         for path in sources()
@@ -98,7 +97,6 @@ def test_citations_lead_somewhere() -> None:
 
 @pytest.mark.parametrize("name", ["torchserve", "kserve", "faults", "decisions"])
 def test_pages_lead_on(name: str) -> None:
-    """What the pages of docs/reference name of themselves and of each other is there."""
     text = joined((_PAGES / f"{name}.md").read_text(encoding="utf-8").partition("\n## ")[2])
     of_others = re.findall(rf"(torchserve|kserve)\.md ({_NUMBERS})", text)
     own = [cited["numbers"] for cited in _LOOSE.finditer(_SECTION.sub("", text)) if cited[0][0] in "sS"]
@@ -139,5 +137,4 @@ def test_what_leads_nowhere_is_seen(text: str) -> None:
     ],
 )
 def test_what_is_there_is_found(text: str) -> None:
-    """The forms that code uses are understood, and other numbers are none of them."""
     assert list(unresolved(text)) == []

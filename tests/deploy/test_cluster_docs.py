@@ -28,7 +28,6 @@ def rows() -> dict[str, str]:
 
 
 def test_every_setting_is_explained() -> None:
-    """The page explains every setting, and no other."""
     named = re.findall(r"(?m)^\| (`\w+`(?:, `\w+`)*) \|", _SECTION)
 
     assert {key for row in named for key in re.findall(r"\w+", row)} == _OWN
@@ -38,14 +37,12 @@ def test_every_setting_is_explained() -> None:
     "key", ["worker_launcher", "worker_address", "placement_timeout", "worker_lost_timeout"]
 )
 def test_defaults_are_those_of_the_settings(key: str) -> None:
-    """Defaults of times are in seconds."""
     default = getattr(Settings(), key)
 
     assert rows()[key] == (f"{default:g}" if isinstance(default, float) else default)
 
 
 def test_the_options_of_a_model_can_be_used_as_shown() -> None:
-    """The example has each resource that a model can ask for, and causes no warning."""
     (example,) = re.findall(r"(?ms)^```yaml\n(.*?)^```", _SECTION)
     request, warnings = parse_model_config(example)
 
@@ -55,7 +52,6 @@ def test_the_options_of_a_model_can_be_used_as_shown() -> None:
 
 
 def test_variables_of_nodes_are_explained() -> None:
-    """The bytes of the cache are explained too."""
     named = dict(re.findall(r"(?m)^\| `(MODELSERVER_\w+)` \| ([^|]*) \|", _PAGE))
 
     assert {archives.ROOT, archives.LIMIT, LOCAL_SOCKET} < set(named)

@@ -41,7 +41,6 @@ def test_variables_are_settings_and_a_token_for_each_scope() -> None:
 
 
 def test_management_is_published_to_this_machine_alone() -> None:
-    """Management and metrics are published to this machine only."""
     published = dict(text.rpartition(":")[::-2] for text in service()["ports"])
     ports = {
         name: str(KEYS[f"{name}_address"].default).rpartition(":")[2] for name in ("management", "metrics")

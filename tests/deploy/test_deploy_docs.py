@@ -25,7 +25,6 @@ def lines(text: str, command: str) -> list[list[str]]:
 
 @pytest.mark.parametrize("words", lines(_DOCKER + _KSERVE + _CLUSTER, "kubectl"), ids=" ".join)
 def test_what_kubectl_applies_is_there(words: list[str]) -> None:
-    """Files and folders of the clone."""
     named = [after for flag, after in itertools.pairwise(words) if flag in {"-f", "-k"}]
 
     assert [name for name in named if not (ROOT / name).exists()] == []
@@ -33,7 +32,6 @@ def test_what_kubectl_applies_is_there(words: list[str]) -> None:
 
 
 def test_arguments_of_the_build_exist() -> None:
-    """Those in the commands, and those in the table with their defaults."""
     used = [
         word.partition("=")[0] for words in lines(_DOCKER, "docker build") for word in words if "=" in word
     ]
@@ -44,7 +42,6 @@ def test_arguments_of_the_build_exist() -> None:
 
 
 def test_every_manifest_is_described() -> None:
-    """By its name, or as the folder that is applied whole."""
     kustomization = (KUBERNETES / "kustomization.yaml").read_text(encoding="utf-8")
     output = {*re.findall(r"- (\S+\.yaml)", kustomization), "kustomization.yaml"}
     folders = (KUBERNETES, KSERVE, ROOT / "deploy" / "queue-metric")
@@ -56,5 +53,4 @@ def test_every_manifest_is_described() -> None:
 
 @pytest.mark.parametrize("text", [_DOCKER, _KSERVE], ids=["docker", "kserve"])
 def test_untested_parts_are_listed(text: str) -> None:
-    """The page has a heading for it."""
     assert "\n## Not tested\n" in text

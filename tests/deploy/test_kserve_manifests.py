@@ -96,12 +96,10 @@ def loaded(
 
 @pytest.mark.parametrize("name", _ALL)
 def test_kserves_resources_keep_to_the_published_schema(name: str) -> None:
-    """No field is unknown, missing or of another type."""
     assert problems(_ALL[name]) == []
 
 
 def test_a_wrong_inference_service_is_found() -> None:
-    """The check itself works, down to what Kubernetes defines."""
     (wrong, *_) = resources(KSERVE / "inferenceservice.yaml")
     wrong["spec"]["predictor"]["model"]["modelFormat"] = "pytorch"
     wrong["spec"]["predictor"]["minReplica"] = 1
@@ -119,9 +117,31 @@ def test_a_wrong_inference_service_is_found() -> None:
 
 
 @pytest.mark.parametrize("name", _SERVICES)
-def test_the_sidecar_is_never_asked_for(name: str) -> None:
-    """``batcher:`` and ``logger:`` would put KServe's agent in front of the server, which has both itself."""
+def test_services_leave_batches_and_settings_to_the_server(name: str) -> None:
+    """``batcher:`` and ``logger:`` would put KServe's agent in front of the server, which has both itself. A
+    limit below the batch size would keep every batch waiting for its delay; services called ``ts-…`` would
+    look like settings. Pods have the time of the plain Deployment's to drain, which only Standard mode gives
+    them.
+    """
     assert {"batcher", "logger"}.isdisjoint(dict(walk(_SERVICES[name])))
+
+    limit = _SERVICES[name]["spec"]["predictor"].get("containerConcurrency", 0)
+
+    assert limit == 0 or limit >= _CONFIG["batcher"]["maxBatchSize"]
+
+    assert _SERVICES[name]["spec"]["predictor"]["enableServiceLinks"] is False
+
+    (deployment,) = resources(KUBERNETES / "deployment.yaml")
+    predictor: dict[str, Any] = _SERVICES[name]["spec"]["predictor"]
+    runtime = container(_RUNTIMES[predictor["model"]["runtime"]])
+
+    assert _SERVICES[name]["metadata"]["annotations"]["serving.kserve.io/deploymentMode"] == "Standard"
+    assert runtime["lifecycle"] == container(deployment["spec"]["template"]["spec"])["lifecycle"]
+
+    assert (
+        predictor["terminationGracePeriodSeconds"]
+        == deployment["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
+    )
 
 
 def test_the_batcher_is_set_where_the_model_is() -> None:
@@ -135,34 +155,19 @@ def test_the_batcher_is_set_where_the_model_is() -> None:
     assert predictor["timeout"] > _CONFIG["batcher"]["timeout"]
 
 
-@pytest.mark.parametrize("name", _SERVICES)
-def test_concurrency_lets_batches_fill(name: str) -> None:
-    """A limit below the batch size would keep every batch waiting for its whole delay."""
-    limit = _SERVICES[name]["spec"]["predictor"].get("containerConcurrency", 0)
-
-    assert limit == 0 or limit >= _CONFIG["batcher"]["maxBatchSize"]
-
-
-@pytest.mark.parametrize("name", _SERVICES)
-def test_other_services_are_no_variables_of_a_pod(name: str) -> None:
-    """One that is called ``ts-…`` would look like settings."""
-    assert _SERVICES[name]["spec"]["predictor"]["enableServiceLinks"] is False
-
-
 # Runtimes
 
 
-def test_services_ask_for_runtimes_that_speak_their_protocol() -> None:
-    """The runtimes also support the services' format."""
+def test_all_protocols_have_a_runtime() -> None:
+    """V1, V2 over REST and V2 over gRPC, each by one runtime, which goes before KServe's own; another takes
+    its place under its name, in a namespace.
+    """
     for service in _SERVICES.values():
         model = service["spec"]["predictor"]["model"]
         runtime = _RUNTIMES[model["runtime"]]
         assert model["protocolVersion"] in runtime["protocolVersions"]
         assert model["modelFormat"]["name"] in {known["name"] for known in runtime["supportedModelFormats"]}
 
-
-def test_all_protocols_have_a_runtime() -> None:
-    """V1, V2 over REST and V2 over gRPC; each by one runtime, which goes before KServe's own."""
     ours = {name: spec for name, spec in _RUNTIMES.items() if name != _KSERVES_OWN}
     spoken = [protocol for spec in ours.values() for protocol in spec["protocolVersions"]]
     formats = [known for spec in ours.values() for known in spec["supportedModelFormats"]]
@@ -172,9 +177,6 @@ def test_all_protocols_have_a_runtime() -> None:
         ("pytorch", True, 3)
     }
 
-
-def test_a_runtime_takes_the_place_of_kserves() -> None:
-    """Under its name, in a namespace, where it goes before the cluster's."""
     (runtime,) = resources(KSERVE / "servingruntime-torchserve.yaml")
 
     assert runtime["kind"] == "ServingRuntime"
@@ -186,7 +188,9 @@ def test_a_runtime_takes_the_place_of_kserves() -> None:
 
 @pytest.mark.parametrize("name", _RUNTIMES)
 def test_containers_are_what_kserve_expects(name: str) -> None:
-    """One with KServe's name, and one port, which Knative insists on."""
+    """One with KServe's name, and one port, which Knative insists on and probes ask. Each variable is a
+    setting's, or one of those for folders, which lie in the writable volume.
+    """
     spec = container(_RUNTIMES[name])
 
     assert spec["name"] == "kserve-container"
@@ -198,18 +202,10 @@ def test_containers_are_what_kserve_expects(name: str) -> None:
         v["name"] for v in _RUNTIMES[name]["volumes"]
     ]
 
-
-@pytest.mark.parametrize("name", _RUNTIMES)
-def test_variables_are_read_by_the_server(name: str) -> None:
-    """Each is a setting's, or one of those for folders, which lie in the writable volume."""
     known = {key.env for key in KEYS.values()}
     for variable, value in variables(container(_RUNTIMES[name])).items():
         assert variable in known or value.startswith("/tmp/")
 
-
-@pytest.mark.parametrize("name", _RUNTIMES)
-def test_probes_of_runtimes_need_no_token(name: str) -> None:
-    """They ask the port that the runtime declares."""
     spec = container(_RUNTIMES[name])
     (port,) = (port["containerPort"] for port in spec["ports"])
     for probe in (spec["livenessProbe"], spec["readinessProbe"]):
@@ -219,10 +215,6 @@ def test_probes_of_runtimes_need_no_token(name: str) -> None:
             assert "get" in describe_listener("inference", "0")["paths"][request["path"]]
             assert needed_scope({"inference"}, "GET", request["path"], ping_token=True) is None
 
-
-@pytest.mark.parametrize("name", _RUNTIMES)
-def test_kserve_reads_metrics_where_they_are(name: str) -> None:
-    """The annotations of the runtime have the port and the path."""
     annotations = _RUNTIMES[name]["annotations"]
 
     assert annotations["prometheus.kserve.io/port"] == str(METRICS_PORT)
@@ -262,7 +254,6 @@ def test_without_the_label_there_is_no_envelope(tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_lone_archive_is_called_as_the_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a configuration, so that it answers under the URL that KServe shows."""
     (tmp_path / "mnist.mar").write_bytes(b"")
     settings = loaded("modelserver", tmp_path, monkeypatch).settings
 
@@ -294,8 +285,7 @@ def test_events_name_the_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 # Autoscaling
 
 
-def test_services_scale_on_gauges_that_there_are() -> None:
-    """The gauges exist, and are those of the service's own pods."""
+def test_autoscalers_read_gauges_of_a_services_pods() -> None:
     request = {}
     for name, service in _SERVICES.items():
         for metric in service["spec"]["predictor"].get("autoScaling", {}).get("metrics", []):
@@ -308,9 +298,6 @@ def test_services_scale_on_gauges_that_there_are() -> None:
     assert request == {"modelserver_queue_requests": full, "modelserver_batches_in_flight": "0.8"}
     assert set(request) <= gauges()
 
-
-def test_the_autoscaler_beside_a_service_finds_its_deployment() -> None:
-    """KServe leaves the scaling to it."""
     service, autoscaler = resources(KSERVE / "inferenceservice-hpa.yaml")
     name = service["metadata"]["name"]
     (metric,) = autoscaler["spec"]["metrics"]
@@ -319,21 +306,3 @@ def test_the_autoscaler_beside_a_service_finds_its_deployment() -> None:
     assert autoscaler["spec"]["scaleTargetRef"]["name"] == f"{name}-predictor"
     assert metric["pods"]["metric"]["name"] in gauges()
     assert "minReplicas" not in service["spec"]["predictor"]
-
-
-@pytest.mark.parametrize("name", _SERVICES)
-def test_pods_have_time_to_drain(name: str) -> None:
-    """As long as those of the plain Deployment, which a test holds to the settings; they wait as long for
-    their endpoints to be gone. Only in Standard mode has a pod a grace of its own.
-    """
-    (deployment,) = resources(KUBERNETES / "deployment.yaml")
-    predictor: dict[str, Any] = _SERVICES[name]["spec"]["predictor"]
-    runtime = container(_RUNTIMES[predictor["model"]["runtime"]])
-
-    assert _SERVICES[name]["metadata"]["annotations"]["serving.kserve.io/deploymentMode"] == "Standard"
-    assert runtime["lifecycle"] == container(deployment["spec"]["template"]["spec"])["lifecycle"]
-
-    assert (
-        predictor["terminationGracePeriodSeconds"]
-        == deployment["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
-    )

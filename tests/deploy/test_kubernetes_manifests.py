@@ -71,12 +71,10 @@ def configured(folder: Path) -> LoadedSettings:
 
 @pytest.mark.parametrize("name", [name for name in _ALL if "Kustomization" not in name])
 def test_resources_keep_to_the_published_schema(name: str) -> None:
-    """No field is unknown, missing or of another type, in the oldest and the newest version of Kubernetes."""
     assert problems(_ALL[name]) == []
 
 
 def test_a_wrong_resource_is_found() -> None:
-    """The check itself works: a field too many, one of the wrong type."""
     wrong = one("service.yaml")
     wrong["spec"]["ports"][0]["port"] = "http"
     wrong["spec"]["balance"] = True
@@ -92,7 +90,9 @@ def test_a_wrong_resource_is_found() -> None:
 
 
 def test_the_kustomization_names_files_that_are_there() -> None:
-    """All but the Secret, which you make, and what belongs to one autoscaler or the other."""
+    """All but the Secret, which you make, and what belongs to one autoscaler or the other. The settings are
+    mounted by a name that changes with them, so that other settings mean other pods.
+    """
     kustomization = one("kustomization.yaml")
     named = set(kustomization["resources"])
     files = {path.name for path in KUBERNETES.glob("*.yaml")}
@@ -104,9 +104,6 @@ def test_the_kustomization_names_files_that_are_there() -> None:
     ]
     assert [image["name"] for image in kustomization["images"]] == [container(pod())["image"]]
 
-
-def test_the_settings_are_a_config_map() -> None:
-    """Made of the file under the name that the pod mounts, so that other settings mean other pods."""
     (made,) = one("kustomization.yaml")["configMapGenerator"]
     (volume,) = [volume for volume in pod()["volumes"] if volume["name"] == "config"]
 
@@ -116,7 +113,6 @@ def test_the_settings_are_a_config_map() -> None:
 
 
 def test_the_variant_for_openshift_fixes_no_user() -> None:
-    """It removes the users and groups of the Deployment, and nothing else."""
     (variant,) = resources(ROOT / "deploy" / "openshift" / "kustomization.yaml")
     (patch,) = variant["patches"]
     removed = [step["path"] for step in yaml.safe_load(patch["patch"]) if step["op"] == "remove"]
@@ -142,7 +138,6 @@ def overlay(folder: str) -> dict[str, Any]:
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="needs kubectl")
 @pytest.mark.parametrize("folder", ["kubernetes", "gpu", "openshift", "queue-metric"])
 def test_kustomize_makes_resources_that_keep_to_the_schema(folder: str) -> None:
-    """Kustomize renders each variant; all have the same kinds of resources."""
     made = overlay(folder)
 
     assert [problem for result in made.values() for problem in problems(result)] == []
@@ -153,8 +148,7 @@ def test_kustomize_makes_resources_that_keep_to_the_schema(folder: str) -> None:
 
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="needs kubectl")
-def test_the_variant_for_gpus_can_be_rolled_out_with_one() -> None:
-    """A new pod waits for no GPU beside the old one, which has the only one."""
+def test_the_variants_for_gpus_and_the_queue_change_what_they_say() -> None:
     made = overlay("gpu")
     spec = made["Deployment"]["spec"]
 
@@ -164,10 +158,6 @@ def test_the_variant_for_gpus_can_be_rolled_out_with_one() -> None:
     assert container(spec["template"]["spec"])["image"] == "modelserver:cuda"
     assert made["HorizontalPodAutoscaler"]["spec"]["minReplicas"] == 1
 
-
-@pytest.mark.skipif(shutil.which("kubectl") is None, reason="needs kubectl")
-def test_the_variant_for_the_queue_scales_by_both() -> None:
-    """The metric is the one of the adapter's rule, which lies beside it."""
     plain, both = (
         result["HorizontalPodAutoscaler"]["spec"]["metrics"]
         for result in (overlay("kubernetes"), overlay("queue-metric"))
@@ -178,7 +168,6 @@ def test_the_variant_for_the_queue_scales_by_both() -> None:
 
 
 def test_the_network_policy_opens_the_ports_of_the_service() -> None:
-    """Inference for all, metrics for Prometheus alone; a pod calls nobody."""
     policy = one("networkpolicy.yaml")["spec"]
     inference, metrics = policy["ingress"]
 
@@ -194,8 +183,10 @@ def test_the_network_policy_opens_the_ports_of_the_service() -> None:
 # Settings of the server
 
 
-def test_the_settings_are_the_servers(tmp_path: Path) -> None:
-    """Each key is known and has an effect; logs are only printed, without probes."""
+def test_the_settings_keep_management_in_the_pod(tmp_path: Path) -> None:
+    """Each key is known and has an effect; logs are only printed, without probes. All that others reach
+    requires tokens, except for metrics and probes; models cannot be changed in single pods.
+    """
     loaded = configured(tmp_path)
 
     assert loaded.warnings == ()
@@ -203,20 +194,12 @@ def test_the_settings_are_the_servers(tmp_path: Path) -> None:
     assert (loaded.settings.log_files, loaded.settings.log_probes) == (False, False)
     assert loaded.settings.token_file == tmp_path / "tokens"
 
-
-def test_the_flags_are_the_commands() -> None:
-    """They lead to the mounted ConfigMap."""
     options = build_parser().parse_args(container(pod())["args"])
     mounts = {mount["name"]: mount["mountPath"] for mount in container(pod())["volumeMounts"]}
 
     assert options.ts_config == f"{mounts['config']}/config.properties"
     assert options.no_config_snapshots
 
-
-def test_only_management_stays_in_the_pod(tmp_path: Path) -> None:
-    """All that others reach requires tokens, except for metrics and probes; models cannot be changed
-    in single pods.
-    """
     settings = configured(tmp_path).settings
 
     assert settings.management_address.is_loopback
@@ -232,7 +215,6 @@ def test_only_management_stays_in_the_pod(tmp_path: Path) -> None:
 
 
 def test_ports_are_those_of_the_settings(tmp_path: Path) -> None:
-    """Of the container, of the Service, and of what Prometheus reads."""
     settings = configured(tmp_path).settings
     expected = {
         "http": settings.inference_address.port,
@@ -249,7 +231,6 @@ def test_ports_are_those_of_the_settings(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("probe", ["startupProbe", "livenessProbe", "readinessProbe"])
 def test_probes_are_answered_without_a_token(probe: str) -> None:
-    """They ask routes of the inference address that are open."""
     request = container(pod())[probe]["httpGet"]
 
     assert request["port"] == "http"
@@ -277,7 +258,9 @@ def test_there_is_time_to_drain(tmp_path: Path) -> None:
 
 
 def test_the_pod_has_no_rights_that_it_does_not_need() -> None:
-    """Not root, as the image's user; nothing can be gained, and the root file system is read only."""
+    """Not root, as the image's user; what the server writes lies in bounded volumes, and the rest is read
+    only.
+    """
     dockerfile = (ROOT / "Dockerfile").read_text(encoding="utf-8")
     around, inside = pod()["securityContext"], container(pod())["securityContext"]
 
@@ -286,9 +269,6 @@ def test_the_pod_has_no_rights_that_it_does_not_need() -> None:
     assert inside["readOnlyRootFilesystem"]
     assert (pod()["automountServiceAccountToken"], pod()["enableServiceLinks"]) == (False, False)
 
-
-def test_what_the_server_writes_lies_in_volumes() -> None:
-    """Temporary files and the cache; logs are printed, and the rest is mounted read only."""
     volumes = {volume["name"]: volume for volume in pod()["volumes"]}
     mounts = {mount["mountPath"]: mount for mount in container(pod())["volumeMounts"]}
     writable = {path for path, mount in mounts.items() if "emptyDir" in volumes[mount["name"]]}
@@ -298,26 +278,22 @@ def test_what_the_server_writes_lies_in_volumes() -> None:
     assert all(mount.get("readOnly") for path, mount in mounts.items() if path not in writable)
     assert {mount["name"] for mount in mounts.values()} == set(volumes)
 
-
-def test_the_pod_cannot_fill_its_nodes_disk() -> None:
-    """The pod's volumes and containers have limits."""
     assert unbounded_disk(pod()) == []
 
 
 # Tokens
 
 
-def test_the_secret_has_a_token_for_each_scope() -> None:
-    """So that the server makes none, and needs no file to write them to."""
+def test_the_secret_has_a_token_for_each_scope(tmp_path: Path) -> None:
+    """So that the server makes none, and needs no file to write them to. Nobody serves with tokens that stand
+    in a public file.
+    """
     secret = one("secret.yaml")
     (volume,) = [volume for volume in pod()["volumes"] if volume["name"] == "tokens"]
 
     assert set(secret["stringData"]) == {scope.value for scope in Scope}
     assert volume["secret"]["secretName"] == secret["metadata"]["name"]
 
-
-def test_its_placeholders_are_refused(tmp_path: Path) -> None:
-    """Nobody serves with tokens that stand in a public file."""
     for name, token in one("secret.yaml")["stringData"].items():
         (tmp_path / name).write_text(token, encoding="utf-8")
 
@@ -328,8 +304,10 @@ def test_its_placeholders_are_refused(tmp_path: Path) -> None:
 # What belongs together
 
 
-def test_selectors_find_the_pods() -> None:
-    """Of the Deployment, the Service and the budget for disruptions."""
+def test_autoscalers_scale_the_deployment_by_its_gauges() -> None:
+    """From two pods on, so that one may be disrupted. A metric that nobody provides would keep the plain one
+    from removing pods; the other's queries select pods by the names that Kubernetes gives them.
+    """
     deployment = one("deployment.yaml")["spec"]
 
     assert deployment["template"]["metadata"]["labels"] == _NAME
@@ -337,9 +315,6 @@ def test_selectors_find_the_pods() -> None:
     assert one("service.yaml")["spec"]["selector"] == _NAME
     assert one("poddisruptionbudget.yaml")["spec"]["selector"]["matchLabels"] == _NAME
 
-
-def test_both_autoscalers_scale_the_deployment() -> None:
-    """From two pods on, so that one may be disrupted; the Deployment itself gives no number."""
     deployment, hpa, scaled = (
         one(f"{name}.yaml") for name in ("deployment", "horizontalpodautoscaler", "scaledobject")
     )
@@ -352,16 +327,10 @@ def test_both_autoscalers_scale_the_deployment() -> None:
     assert hpa["spec"]["maxReplicas"] == scaled["spec"]["maxReplicaCount"]
     assert one("poddisruptionbudget.yaml")["spec"]["maxUnavailable"] < hpa["spec"]["minReplicas"]
 
-
-def test_the_autoscaler_needs_nothing_installed() -> None:
-    """A metric that nobody provides would keep it from removing pods."""
     metrics = one("horizontalpodautoscaler.yaml")["spec"]["metrics"]
 
     assert [metric["type"] for metric in metrics] == ["Resource"]
 
-
-def test_autoscalers_look_at_gauges_that_there_are() -> None:
-    """The server shows them, and pods' gauges can be summed."""
     folder = ROOT / "deploy" / "queue-metric"
     request = set(re.findall(r"modelserver_\w+", (folder / "kustomization.yaml").read_text(encoding="utf-8")))
     for trigger in one("scaledobject.yaml")["spec"]["triggers"]:
@@ -373,9 +342,6 @@ def test_autoscalers_look_at_gauges_that_there_are() -> None:
     assert request <= gauges()
     assert re.findall(r"modelserver_\w+", rule["seriesQuery"]) == ["modelserver_queue_requests"]
 
-
-def test_queries_ask_for_the_deployments_pods() -> None:
-    """The queries select pods by the names that Kubernetes gives them."""
     pods = [
         re.findall(r'pod=~"([^"]+)"', trigger["metadata"]["query"])
         for trigger in one("scaledobject.yaml")["spec"]["triggers"]

@@ -78,12 +78,10 @@ def in_the_pod(folder: Path) -> LoadedSettings:
 
 @pytest.mark.parametrize("name", _ALL)
 def test_resources_keep_to_the_published_schema(name: str) -> None:
-    """No field is unknown, missing or of another type; of pods, too."""
     assert problems(_ALL[name]) == []
 
 
 def test_a_wrong_ray_cluster_is_found() -> None:
-    """The check itself works, down to what Kubernetes defines."""
     wrong = one("raycluster.yaml")
     wrong["spec"]["headGroupSpec"]["rayStartParams"]["num-cpus"] = 0
     wrong["spec"]["workerGroupSpecs"][0]["minReplica"] = 1
@@ -97,7 +95,6 @@ def test_a_wrong_ray_cluster_is_found() -> None:
 
 
 def test_everything_is_applied_together() -> None:
-    """The Kustomization names each manifest."""
     named = one("kustomization.yaml")["resources"]
 
     assert sorted([*named, "kustomization.yaml"]) == sorted(path.name for path in RAY.glob("*.yaml"))
@@ -106,24 +103,20 @@ def test_everything_is_applied_together() -> None:
 # One image, one Ray, one token
 
 
-def test_all_run_the_same_image() -> None:
-    """Head, nodes, server: the same modelserver, Python and Ray."""
+def test_all_run_one_image_and_one_ray() -> None:
+    """The same modelserver, Python and Ray, in an environment that a login shell finds, as KubeRay starts Ray
+    in one.
+    """
     everywhere = [container(group["template"]["spec"]) for group in groups()]
 
     assert {each["image"] for each in [*everywhere, node(), container(pod())]} == {"modelserver-ray:local"}
 
-
-def test_ray_is_of_one_version_which_knows_tokens() -> None:
-    """The version of the image is the one that KubeRay's configuration names."""
     recipe = (RAY / "Dockerfile").read_text(encoding="utf-8")
     (installed,) = re.findall(r"(?m)^ARG RAY=(.+)$", recipe)
 
     assert cluster()["rayVersion"] == installed
     assert tuple(map(int, installed.split(".")[:2])) >= _FIRST_WITH_TOKENS
 
-
-def test_the_image_is_that_of_the_server_with_ray_in_it() -> None:
-    """Its user, and an environment that a login shell finds, as KubeRay starts Ray in one."""
     recipe = (RAY / "Dockerfile").read_text(encoding="utf-8")
     servers = (ROOT / "Dockerfile").read_text(encoding="utf-8")
     users = re.findall(r"(?m)^USER (\S+)$", recipe)
@@ -149,8 +142,11 @@ def test_nobody_enters_the_cluster_without_its_token() -> None:
 # Who runs what
 
 
-def test_only_the_group_of_nodes_runs_workers() -> None:
-    """Neither the head nor the server's pod offers anything; the group has GPUs, and may be empty."""
+def test_only_the_group_of_nodes_runs_workers(tmp_path: Path) -> None:
+    """Neither the head nor the server's pod offers anything; the group has GPUs, and may be empty. A worker
+    that requests more than a node has would wait forever; the volume has room for an archive as large as the
+    rest while it is unpacked.
+    """
     head, group = groups()
 
     assert (head["rayStartParams"]["num-cpus"], head["rayStartParams"]["num-gpus"]) == ("0", "0")
@@ -160,18 +156,12 @@ def test_only_the_group_of_nodes_runs_workers() -> None:
     assert cluster()["enableInTreeAutoscaling"]
     assert (group["minReplicas"], group["replicas"], group["maxReplicas"]) == (0, 1, 8)
 
-
-def test_a_worker_fits_on_a_node(tmp_path: Path) -> None:
-    """A node has the resources that a worker requests; with more, the worker would wait forever."""
     demand = in_the_pod(tmp_path).settings.worker_resources
     limits = container(groups()[1]["template"]["spec"])["resources"]["limits"]
 
     assert demand == '{"num_cpus": 4, "num_gpus": 1}'
     assert int(limits["cpu"]) >= 4
 
-
-def test_the_cache_of_a_node_fits_into_its_volume() -> None:
-    """The volume has room for an archive as large as the rest while it is unpacked."""
     spec = groups()[1]["template"]["spec"]
     output = {entry["name"]: entry["value"] for entry in container(spec)["env"]}
     (volume,) = spec["volumes"]
@@ -183,8 +173,10 @@ def test_the_cache_of_a_node_fits_into_its_volume() -> None:
     assert gibibytes << 30 > 2 * int(output["MODELSERVER_NODE_CACHE_SIZE"])
 
 
-def test_the_servers_pod_is_a_node_by_a_second_container() -> None:
-    """Ray's driver finds its process and its sockets; and KubeRay does not take the pod for its own."""
+def test_the_servers_pod_is_the_only_one_and_a_node() -> None:
+    """Ray's driver finds its process and its sockets, and KubeRay does not take the pod for its own. A second
+    server, even while one is replaced, would request as many nodes again.
+    """
     shared = {mount["mountPath"]: mount["name"] for mount in node()["volumeMounts"]}
     servers = {mount["mountPath"]: mount["name"] for mount in container(pod())["volumeMounts"]}
 
@@ -193,9 +185,6 @@ def test_the_servers_pod_is_a_node_by_a_second_container() -> None:
     assert shared == {"/tmp": servers["/tmp"], "/dev/shm": servers["/dev/shm"]}
     assert "ray.io/cluster" not in labels()
 
-
-def test_there_is_one_server() -> None:
-    """There is one also while it is replaced: a second one would request as many nodes again."""
     spec = one("deployment.yaml")["spec"]
 
     assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
@@ -205,7 +194,6 @@ def test_there_is_one_server() -> None:
 
 
 def test_the_settings_are_the_servers(tmp_path: Path) -> None:
-    """Each key is known and has an effect; its cluster is found by the Service that KubeRay makes."""
     loaded = in_the_pod(tmp_path)
     address = f"{one('raycluster.yaml')['metadata']['name']}-head-svc:6379"
 
@@ -218,7 +206,6 @@ def test_the_settings_are_the_servers(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["local.properties", "machines.properties"])
 def test_files_for_machines_are_the_servers_too(name: str, tmp_path: Path) -> None:
-    """They name a cluster, and a workers' address that its machines can reach."""
     loaded = configured(tmp_path, (RAY / name).read_text(encoding="utf-8"))
 
     assert loaded.warnings == ()
@@ -244,7 +231,9 @@ def test_ports_are_those_of_the_settings(tmp_path: Path) -> None:
 
 
 def test_only_pods_of_the_cluster_reach_ray_and_the_workers_address() -> None:
-    """Any client of Ray may run code; other clients reach neither."""
+    """Any client of Ray may run code; other clients reach neither. Metrics are read by those of the plain
+    Deployment.
+    """
     name = one("raycluster.yaml")["metadata"]["name"]
     nodes = {"podSelector": {"matchLabels": {"ray.io/cluster": name}}}
     server = {"podSelector": {"matchLabels": labels()}}
@@ -256,9 +245,6 @@ def test_only_pods_of_the_cluster_reach_ray_and_the_workers_address() -> None:
     assert rays["podSelector"] == nodes["podSelector"]
     assert rays["ingress"] == [{"from": [nodes, server]}]
 
-
-def test_only_prometheus_reads_metrics() -> None:
-    """The rule is that of the plain Deployment."""
     (plain,) = resources(ROOT / "deploy" / "kubernetes" / "networkpolicy.yaml")
     inference, metrics, _ = _ALL["networkpolicy.yaml: NetworkPolicy modelserver-on-ray"]["spec"]["ingress"]
 
@@ -267,14 +253,7 @@ def test_only_prometheus_reads_metrics() -> None:
     assert metrics["from"] == plain["spec"]["ingress"][1]["from"]
 
 
-def test_pods_cannot_fill_their_nodes_disks() -> None:
-    """The pods' volumes and containers have limits."""
-    for spec in (pod(), *(group["template"]["spec"] for group in groups())):
-        assert unbounded_disk(spec) == []
-
-
 def test_pods_have_no_rights_that_they_do_not_need() -> None:
-    """Not root, as the image's user; nothing can be gained."""
     specs = [pod(), *(group["template"]["spec"] for group in groups())]
 
     for spec in specs:
@@ -282,3 +261,6 @@ def test_pods_have_no_rights_that_they_do_not_need() -> None:
         assert spec["securityContext"]["runAsUser"] == 1000
         assert spec["enableServiceLinks"] is False
     assert cluster()["autoscalerOptions"]["securityContext"] == container(pod())["securityContext"]
+
+    for spec in (pod(), *(group["template"]["spec"] for group in groups())):
+        assert unbounded_disk(spec) == []

@@ -108,7 +108,6 @@ def named(alert: str, *, of_model: bool) -> str:
 
 
 def test_every_alert_has_a_cause_here() -> None:
-    """The list has a cause for each alert."""
     assert sorted(CAUSES) == sorted(ALERTS)
 
 
@@ -119,14 +118,12 @@ def test_probes_raise_no_alert(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("alert", CAUSES)
 def test_an_alert_fires_for_its_cause(alert: str, tmp_path: Path) -> None:
-    """No other alert fires; the alert names the pod with its namespace, and the model if it has one."""
     series = SCRAPED | PROBES | WORKING | CAUSES[alert]
 
     firing(tmp_path, series, named(alert, of_model=alert not in OF_HOSTS))
 
 
 def test_errors_of_a_small_model_are_not_hidden_by_a_large_one(tmp_path: Path) -> None:
-    """Each model has a share of errors of its own."""
     small = MODEL.replace("mnist", "small")
     series = {
         f'modelserver_requests_total{{code="2xx", {small}}}': NONE,
@@ -158,7 +155,6 @@ def test_a_server_that_is_down_is_found_however_it_is_scraped(labels: str, tmp_p
 
 @pytest.mark.parametrize("name", [name for name, _ in in_folder(OPERATOR) if "Kustomization" not in name])
 def test_resources_keep_to_the_published_schema(name: str) -> None:
-    """The schema is that of the Prometheus operator."""
     assert problems(dict(in_folder(OPERATOR))[name]) == []
 
 
@@ -171,7 +167,6 @@ def test_the_operators_rules_are_the_same() -> None:
 
 
 def test_the_pod_monitor_finds_the_pods() -> None:
-    """Those of both sets of manifests, at the port of their metrics; their name is the job."""
     (monitor,) = resources(OPERATOR / "podmonitor.yaml")
     (named,) = monitor["spec"]["selector"]["matchExpressions"]
     (endpoint,) = monitor["spec"]["podMetricsEndpoints"]

@@ -69,7 +69,6 @@ class Elsewhere(Server):
         super().__init__(home, model_store, (), {**launching, **settings})
 
     def started_again(self) -> Elsewhere:
-        """The server has ended, and is started with the same settings."""
         self.process.wait(30)
         self._process, self._terminated = None, False
         self.start()
@@ -94,7 +93,6 @@ class Elsewhere(Server):
         return [*super().workers(), *(child for agent in self.agents() for child in _children(agent))]
 
     def ready(self, name: str) -> int:
-        """How many loaded workers a model has."""
         return [worker["status"] for worker in self.describe(name)["workers"]].count("READY")
 
     def wait_lost_and_replaced(self, name: str, lost: int, of: int) -> tuple[float, float]:
@@ -117,12 +115,10 @@ class Elsewhere(Server):
                 path.unlink(missing_ok=True)
 
     def end_detour(self) -> None:
-        """Further agents connect directly."""
         (self.site / "detour").unlink()
 
 
 def store_beside(model_store: Path, folder: Path) -> Path:
-    """A store with the same archives, for further ones."""
     store = folder / "store"
     store.mkdir()
     for archive in model_store.iterdir():

@@ -25,7 +25,6 @@ def grpc_server(folder: Path, model_store: Path, **settings: object) -> Server:
 
 
 def grpc_settings() -> dict[str, object]:
-    """Settings of a server with gRPC on free ports."""
     ports = {f"grpc_{side}_port": free_port() for side in ("inference", "management")}
     return {"enable_grpc_api": "true", **ports}
 
@@ -46,7 +45,6 @@ class Method:
         return self._call(request, timeout=timeout, **more)
 
     def future(self, request: Any, timeout: float = PATIENCE, **more: Any) -> Any:
-        """The call, without waiting for it."""
         return self._call.future(request, timeout=timeout, **more)
 
 
@@ -67,17 +65,14 @@ def stub(to: grpc.Channel, name: str) -> Any:
 
 
 def predict(model: str, version: str = "", **data: bytes) -> Any:
-    """A request of TorchServe's inference service."""
     return message(f"{INFERENCE}PredictionsRequest")(model_name=model, model_version=version, input=data)
 
 
 def manage(name: str, /, **fields: Any) -> Any:
-    """A request of TorchServe's management service."""
     return message(f"{MANAGEMENT}{name}Request")(**fields)
 
 
 def oip(name: str, /, **fields: Any) -> Any:
-    """A message of the Open Inference Protocol."""
     return message(f"inference.{name}")(**fields)
 
 

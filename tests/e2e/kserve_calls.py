@@ -42,7 +42,6 @@ def request(model: str, datatype: str, *, binary: bool, rows: int = 2) -> InferR
 
 
 def fields_of(answer: Any) -> dict[str, Any]:
-    """What an InferResponse has."""
     (output,) = answer.outputs
     values = output.as_numpy().reshape(-1).tolist()
     return {
@@ -66,7 +65,6 @@ async def failure(call: Awaitable[Any]) -> str:
 
 
 async def v1(url: str) -> dict[str, Any]:
-    """The REST client with protocol v1."""
     async with InferenceRESTClient(RESTConfig(protocol="v1")) as client:
         batched: dict[str, str] = {}
         return {
@@ -132,7 +130,6 @@ async def v2_grpc(address: str) -> dict[str, Any]:
 
 
 async def everything(url: str, address: str) -> dict[str, Any]:
-    """All calls, by protocol."""
     return {"v1": await v1(url), "v2": await v2(url), "grpc": await v2_grpc(address)}
 
 

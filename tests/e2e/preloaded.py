@@ -89,7 +89,6 @@ class Forked:
                 os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """Ends it at once."""
         self.send_signal(signal.SIGKILL)
 
 
@@ -175,7 +174,6 @@ def _tell(end: socket.socket, number: int) -> None:
 
 
 def _become(arguments: list[str], folder: str, environment: dict[str, str], output: int) -> NoReturn:
-    """Turns this process into the command."""
     from modelserver.__main__ import main as command
     from modelserver.engine.worker.spawn_child import leave
 

@@ -13,12 +13,10 @@ CLOSE = b"GET /ping HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 
 
 def head(path: str, *lines: str) -> bytes:
-    """The head of a POST request with these header lines."""
     return "\r\n".join([f"POST {path} HTTP/1.1", "Host: localhost", *lines, "", ""]).encode("latin-1")
 
 
 def post(path: str, body: bytes = b"", *lines: str) -> bytes:
-    """A POST request with a body of known length."""
     return head(path, *lines, f"Content-Length: {len(body)}") + body
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 import itertools
@@ -55,7 +56,6 @@ def free_port(adjacent: int = 1) -> int:
 
 
 def archived(store: Path, name: str, source: str, **options: Any) -> Path:
-    """Packs a handler's source."""
     path = store / f"{name}.py"
     path.write_text(textwrap.dedent(source))
     return build_archive(ArchiveConfig(name, str(path), "1.0", export_path=store, **options))
@@ -109,8 +109,9 @@ def worker_processes(server: int) -> list[psutil.Process]:
 
 @functools.cache
 def preloaded() -> Preloaded:
-    """One for all tests of this process."""
-    return Preloaded(ROOT)
+    made = Preloaded(ROOT)
+    atexit.register(made.end)
+    return made
 
 
 class Home:
@@ -178,7 +179,6 @@ class Home:
         return (self.path / "out.txt").read_text("utf-8", "replace")
 
     def log(self, name: str = "ts_log.log") -> str:
-        """One of the server's log files."""
         path = self.path / "logs" / name
         return path.read_text("utf-8", "replace") if path.exists() else ""
 
@@ -187,7 +187,6 @@ class Home:
         wait_until(lambda: text in self.log(name), f"{text!r} in {name}")
 
     def pid(self) -> int | None:
-        """What the pid file says."""
         return int(self.pid_file.read_text()) if self.pid_file.exists() else None
 
     def workdirs(self) -> list[Path]:
@@ -248,7 +247,6 @@ class Server:
         return self.process.pid
 
     def workers(self) -> list[psutil.Process]:
-        """The server's worker processes."""
         return worker_processes(self.pid)
 
     def processes(self) -> list[psutil.Process]:
@@ -265,7 +263,6 @@ class Server:
         return {scope: entry["key"] for scope, entry in document.items()}
 
     def memory(self) -> int:
-        """Resident bytes of the server and its front ends."""
         return sum(process.memory_info().rss for process in self.processes())
 
     def port_of(self, listener: str) -> int:
@@ -332,7 +329,6 @@ class Server:
         self._terminated = True
 
     def kill(self) -> None:
-        """Ends it and its workers at once, whatever state they are in."""
         for process in self.workers():
             with contextlib.suppress(psutil.Error):
                 process.kill()
@@ -367,7 +363,6 @@ class Server:
         assert answer.status_code == 200, answer.text
 
     def describe(self, name: str) -> dict[str, Any]:
-        """The default version's description."""
         answer = self.management.get(f"/models/{name}")
         assert answer.status_code == 200, answer.text
         described: dict[str, Any] = answer.json()[0]
@@ -380,7 +375,6 @@ class Server:
         return self.inference.post(f"/predictions/{name}", content=body, **arguments)  # type: ignore[arg-type]
 
     def v1(self, name: str, instances: object, **fields: object) -> httpx.Response:
-        """A V1 prediction."""
         return self.inference.post(f"/v1/models/{name}:predict", json={"instances": instances, **fields})
 
     def metric(self, name: str, **labels: str) -> float:
@@ -393,14 +387,12 @@ class Server:
         return total
 
     def wait_ready(self, name: str, workers: int = 1) -> None:
-        """Waits until the model has this many loaded workers."""
         wait_until(
             lambda: [w["status"] for w in self.describe(name)["workers"]].count("READY") == workers,
             f"{name} has {workers} workers",
         )
 
     def wait_pending(self, name: str, requests: int) -> None:
-        """Waits until this many requests are in the model's queue."""
         wait_until(
             lambda: self.describe(name)["jobQueueStatus"]["pendingRequests"] == requests,
             f"{requests} requests wait for {name}",
@@ -408,7 +400,6 @@ class Server:
 
 
 def queue_ms(answer: httpx.Response) -> float:
-    """What the answer says of the time in the queue."""
     return float(answer.headers["server-timing"].partition("queue;dur=")[2].partition(",")[0])
 
 

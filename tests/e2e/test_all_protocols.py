@@ -54,8 +54,6 @@ def worker_of(server: Server) -> int:
 
 
 class Speaker:
-    """All protocols' clients of one server."""
-
     def __init__(self, server: Server, to: grpc.Channel) -> None:
         self.post = server.inference.post
         self.tensors = stub(to, "inference.GRPCInferenceService")
@@ -77,13 +75,11 @@ class Reply(NamedTuple):
 
     @property
     def call(self) -> str:
-        """The call of the handler that all rows were in."""
         (call,) = {answer.rpartition("|")[2] for answer in self.answers}
         return call
 
     @property
     def rows(self) -> list[str]:
-        """The answers without it."""
         return [answer.rpartition("|")[0] for answer in self.answers]
 
 
@@ -96,7 +92,6 @@ def by_prediction(to: Speaker, model: str, rows: Sequence[str]) -> Reply:
 
 
 def by_v1(to: Speaker, model: str, rows: Sequence[str]) -> Reply:
-    """KServe's V1."""
     answer = to.post(f"/v1/models/{model}:predict", json={"instances": [{"data": row} for row in rows]})
     document = answer.json()
     assert document["batchId"] == answer.headers["x-batch-id"]
@@ -115,14 +110,12 @@ def by_v2_binary(to: Speaker, model: str, rows: Sequence[str]) -> Reply:
 
 
 def by_v2_grpc(to: Speaker, model: str, rows: Sequence[str]) -> Reply:
-    """V2 over gRPC, typed."""
     contents = {"bytes_contents": [row.encode() for row in rows]}
     tensor = {"name": "x", "datatype": "BYTES", "shape": [len(rows)], "contents": contents}
     return v2_grpc_reply(to, model, inputs=[tensor])
 
 
 def by_v2_grpc_raw(to: Speaker, model: str, rows: Sequence[str]) -> Reply:
-    """V2 over gRPC, raw."""
     tensor = {"name": "x", "datatype": "BYTES", "shape": [len(rows)]}
     return v2_grpc_reply(to, model, inputs=[tensor], raw_input_contents=[with_lengths(rows)])
 
@@ -140,7 +133,6 @@ def with_lengths(rows: Sequence[str]) -> bytes:
 
 
 def post_binary(to: Speaker, model: str, name: str, datatype: str, shape: list[int], data: bytes) -> Reply:
-    """A request with one binary tensor."""
     field = {
         "name": name, "datatype": datatype, "shape": shape, "parameters": {"binary_data_size": len(data)}
     }  # fmt: skip
@@ -150,7 +142,6 @@ def post_binary(to: Speaker, model: str, name: str, datatype: str, shape: list[i
 
 
 def v2_rest_reply(answer: httpx.Response) -> Reply:
-    """The rows and the batch of a V2 response in JSON."""
     assert answer.status_code == 200, answer.text
     document = answer.json()
     assert document["parameters"]["batchId"] == answer.headers["x-batch-id"]
@@ -158,7 +149,6 @@ def v2_rest_reply(answer: httpx.Response) -> Reply:
 
 
 def v2_grpc_reply(to: Speaker, model: str, **fields: Any) -> Reply:
-    """The rows and the batch of a V2 response over gRPC, typed or raw."""
     answer = to.tensors.ModelInfer(oip("ModelInferRequest", model_name=model, **fields))
     outcome = list(answer.outputs[0].contents.bytes_contents)
     rest = answer.raw_output_contents[0] if answer.raw_output_contents else b""
@@ -177,7 +167,6 @@ SINGLE = (by_prediction, by_torchserve_grpc)
 
 
 def at_once(calls: Sequence[Callable[[], Any]]) -> list[Any]:
-    """The results of calls that all begin at the same moment."""
     start = Barrier(len(calls))
 
     def run(call: Callable[[], Any]) -> Any:
@@ -201,8 +190,6 @@ def test_texts_of_all_protocols_share_a_batch(speaker: Speaker) -> None:
 
 
 class Request(NamedTuple):
-    """The request of one client."""
-
     ask: Callable[[Speaker, str, Sequence[str]], Reply]
     model: str
     rows: list[str]
@@ -283,6 +270,5 @@ def test_no_message_is_the_servers_failure(speaker: Speaker, body: bytes) -> Non
 
 
 def test_it_still_serves(speaker: Speaker, server: Server, odd_worker: int) -> None:
-    """No worker was lost over any of it."""
     assert worker_of(server) == odd_worker
     assert by_v2_json(speaker, "left", ["still"]).rows == ["left|still"]

@@ -1,4 +1,4 @@
-"""An application of FastAPI's as a model, behind one process and behind two front ends."""
+"""An application of FastAPI's as a model, behind two front ends."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from modelserver import testing
 SHOP = "/predictions/shop"
 
 
-@pytest.fixture(scope="module", params=[1, 2], ids=["alone", "two front ends"])
-def server(request, tmp_path_factory, model_store):
-    """A server with the application."""
+@pytest.fixture(scope="module")
+def server(tmp_path_factory, model_store):
     home = Home(tmp_path_factory.mktemp("shop"))
-    with serving(Server(home, model_store, settings={"frontend_processes": request.param})) as server:
+    with serving(Server(home, model_store, settings={"frontend_processes": 2})) as server:
         yield server.registered("shop.mar")
 
 
 @pytest.fixture
 def client(server):
-    """A client of the application."""
     with httpx.Client(base_url=f"http://127.0.0.1:{server.port}{SHOP}", timeout=20) as client:
         yield client
 
 
 def test_request_and_response_are_those_of_the_application(client):
-    """Method, path, query, body, status and headers; the path may name the version."""
+    """Method, path, query, form, body, status and headers; the path may name the version, and a large body in
+    gzip is inflated beside the event loop.
+    """
     item = client.get("/items/5", params={"q": "a b"})
     put = client.put("/1.0/items/5", json={"name": "x"})
     wrong = client.put("/items/x", json={})
@@ -42,17 +42,20 @@ def test_request_and_response_are_those_of_the_application(client):
     assert client.post("/events").headers["allow"] == "GET"
     assert client.get("/docs").headers["content-type"] == "text/html; charset=utf-8"
 
-
-def test_form_is_read_and_work_goes_on_in_the_background(client):
-    """The response does not wait for it."""
     size = client.post("/upload", files={"file": ("a.txt", b"12345")}).json()
 
     assert size == 5
     wait_until(lambda: "stored a.txt" in client.get("/events").json(), "the background task")
 
+    import gzip
+
+    for name in ("x", "x" * 2_000_000):
+        body = gzip.compress(f'{{"name": "{name}"}}'.encode())
+        head = {"Content-Encoding": "gzip", "Content-Type": "application/json"}
+        assert client.put("/items/5", content=body, headers=head).status_code == 201
+
 
 def test_events_come_as_they_are_sent(server, tmp_path):
-    """The client has the first before the application may send the second."""
     door = tmp_path / "door"
     with ChunkReader(server.port, f"{SHOP}/ticks?count=3&door={door}", None, method="GET") as reader:
         status, headers = reader.head()
@@ -89,7 +92,7 @@ def test_large_response_waits_for_its_client(client):
 
 
 def test_failure_is_of_one_request(server, client):
-    """An exception is a 500; in a stream it breaks the response off."""
+    """An exception is a 500; in a stream it breaks the response off. WebSockets are refused."""
     failed = client.delete("/items/5")
     with ChunkReader(server.port, f"{SHOP}/broken", None, method="GET") as reader:
         reader.head()
@@ -99,8 +102,6 @@ def test_failure_is_of_one_request(server, client):
     assert (failed.status_code, failed.text) == (500, "Internal Server Error")
     assert client.get("/items/5").status_code == 200
 
-
-def test_web_sockets_are_refused(client):
     offer = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Key": "a"}
     refused = client.get("/ws", headers=offer)
 
@@ -108,21 +109,10 @@ def test_web_sockets_are_refused(client):
     assert "WebSockets are not supported" in refused.json()["message"]
 
 
-def test_compressed_body_is_inflated(client):
-    """A large one too, which is read beside the event loop."""
-    import gzip
-
-    for name in ("x", "x" * 2_000_000):
-        body = gzip.compress(f'{{"name": "{name}"}}'.encode())
-        head = {"Content-Encoding": "gzip", "Content-Type": "application/json"}
-        assert client.put("/items/5", content=body, headers=head).status_code == 201
-
-
 @pytest.mark.parametrize(
     ("number", "path", "body"), [(1, "items/5?q=new", b'{"key":5,"q":"new"}'), (2, "name", b'"shop"')]
 )
 def test_applications_of_the_page_answer(number, path, body, tmp_path):
-    """Those of docs/handlers.md."""
     text = BLOCKS[f"docs/handlers.md: An ASGI application: python {number}"].text
     (tmp_path / "shop.py").write_text(text)
     with testing.client(tmp_path / "shop.py") as client:
@@ -130,6 +120,5 @@ def test_applications_of_the_page_answer(number, path, body, tmp_path):
 
 
 def test_application_is_shut_down_with_its_model(server, client):
-    """The end of its lifespan runs."""
     server.unregister("shop")
     server.home.wait_for_log("the shop has closed", "model_log.log")

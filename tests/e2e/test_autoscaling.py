@@ -21,7 +21,6 @@ QUICK = {
 
 
 def workers(server: Server, name: str) -> int:
-    """How many are loaded."""
     return [worker["status"] for worker in server.describe(name)["workers"]].count("READY")
 
 
@@ -30,7 +29,6 @@ def change(server: Server, name: str, **parameters: object) -> httpx.Response:
 
 
 def test_workers_follow_the_load(shared_server: Server, model_store: Path) -> None:
-    """Load brings workers, up to the most, and its end takes them away; describe, log and metrics say so."""
     archived(model_store, "slowly", SLOW_ECHO)
     shared_server.registered("slowly.mar", model_name="grows", min_workers=1, max_workers=2, **QUICK)
     with Load(shared_server, "grows", is_own=is_echo) as load:

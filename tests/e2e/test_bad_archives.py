@@ -21,49 +21,35 @@ PARSE = "Failed to parse signature.json. MAR-INF/MANIFEST.json: "
 
 
 def described(manifest: bytes) -> dict[str, bytes]:
-    """An archive with this text as its manifest."""
     return {**plain_files("bad"), MANIFEST: manifest}
 
 
 def handled_by(handler: str) -> dict[str, bytes]:
-    """An archive whose manifest names that handler."""
     return plain_files("bad", model={"handler": handler})
 
 
 def configured(text: str) -> dict[str, bytes]:
-    """An archive with that model-config.yaml."""
     return {**plain_files("bad", **CONFIGURED), "model-config.yaml": text.encode()}
 
 
-# Name, files, what the message says of step and cause. Each stands for what tests/models/archives and
-# tests/models/options show of its kind.
+TAG = "say: !!python/object/apply:os.system ['true']\n"
+UP = {**plain_files("bad"), "../slip_was_here.txt": b"x"}
+# Name, files, what the message says of step and cause: one of each kind, tests/models/archives and
+# tests/models/options have all.
 REFUSED: tuple[tuple[str, dict[str, bytes], str], ...] = (
     ("cut", described(b'{"model": {"modelName": "b'), f"{PARSE}line 1, column 25: Unterminated string"),
-    ("deep", described(b'{"model": ' + b"[" * 100_000), f"{PARSE}it is nested too deeply"),
-    ("huge", described(b" " * (5 << 20)), f"'{MANIFEST}' is larger than 4194304 bytes"),
-    ("java", plain_files("bad", runtime="java"), "Runtime is not defined or invalid."),
-    ("nameless", plain_files(None), "Model name is not defined."),
     ("slash", plain_files("a/b"), "The model name 'a/b' cannot be part of a path."),
-    ("handlerless", plain_files("bad", model={"handler": ...}), "names no handler"),
     ("above", handled_by("../up.py:go"), "Invalid handler '../up.py:go': it must not leave the archive"),
     ("system", handled_by("os:system"), "Invalid handler 'os:system': os is a standard module of Python"),
-    ("no_config", plain_files("bad", **CONFIGURED), "configFile 'model-config.yaml' of MAR-INF/MANIF"),
-    ("yaml", configured("minWorkers: [\n"), "model-config.yaml: line 2: "),
-    ("ways", configured("asyncCommunication: true\ncontinuousBatching: true\n"), "exclude each other"),
-    ("needs", plain_files("needs", model={"requirementsFile": "none.txt"}),
-     "The requirementsFile 'none.txt' of needs is missing."),
-    ("slip", {**plain_files("bad"), "../slip_was_here.txt": b"x"},
-     "entry '../slip_was_here.txt': '..' is not"),
-    ("case", {**plain_files("bad"), "PLAIN.py": b""}, "entry 'PLAIN.py': it differs from 'plain.py' only in"),
+    ("tag", configured(TAG), "model-config.yaml: line 1: could not determine a constructor for the tag"),
+    ("slip", UP, "entry '../slip_was_here.txt': '..' is not"),
     ("link", {}, "Invalid archive 'link.mar'"),
     ("text", {}, "Invalid archive 'text.mar'"),
-)  # fmt: skip
-TAGS = ("!!python/object/apply:os.system ['touch {path}']", "!own {{a: 1}}")
+)
 
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store of a good archive and the bad ones."""
     store = tmp_path_factory.mktemp("bad_archives")
     write_zip(store / "good.mar", plain_files("good"))
     for name, files, _ in REFUSED:
@@ -89,7 +75,6 @@ def server(tmp_path_factory: pytest.TempPathFactory, store: Path) -> Iterator[Se
 
 @pytest.fixture(autouse=True)
 def untouched(server: Server) -> Iterator[None]:
-    """After the test the good model is served by the worker it had, and nothing else is there."""
     before = server.describe("good")["workers"][0]["pid"]
     yield
     assert server.predict("good").text == "fine"
@@ -101,7 +86,6 @@ def untouched(server: Server) -> Iterator[None]:
 
 
 def refusal(server: Server, url: str, **parameters: object) -> str:
-    """The message of a 400."""
     response = server.register(url, **parameters)
     assert response.status_code == 400, response.text
     message: str = response.json()["message"]
@@ -119,28 +103,6 @@ def test_bad_archive_is_refused(server: Server, name: str, cause: str) -> None:
     assert cause in message
     # A name that the manifest has is the cause itself.
     assert f"{name}.mar" in message or name == "slash"
-
-
-@pytest.mark.parametrize("tag", TAGS, ids=["python", "own"])
-def test_yaml_tags_are_refused(server: Server, store: Path, tmp_path: Path, tag: str) -> None:
-    """Tags are refused with the archive and the line, and no object is built (F60)."""
-    touched = tmp_path / "touched"
-    write_zip(store / "tag.mar", configured(f"say: {tag}\n".format(path=touched)))
-    message = refusal(server, "tag.mar")
-
-    assert message.startswith(
-        "tag.mar: model-config.yaml: line 1: could not determine a constructor for the tag"
-    )
-    assert not touched.exists()
-
-
-def test_handler_of_a_registration_is_checked(server: Server) -> None:
-    """It is held to the same rules as that of a manifest (F59)."""
-    for handler in ("../plain.py", "os:system", "plain.py:go now"):
-        message = refusal(server, "good.mar", handler=handler, model_name="other")
-
-        assert message.startswith(f"Invalid handler {handler!r}")
-        assert "good.mar" in message
 
 
 @pytest.mark.parametrize(

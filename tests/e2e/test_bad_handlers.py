@@ -19,12 +19,10 @@ def model_store(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def server(shared_server):
-    """A server with a good model, which the others must not affect."""
     return shared_server.registered("good.mar").registered("deeds.mar", batch_size=4, max_batch_delay=50)
 
 
 def is_untouched(server):
-    """The good model is served by the worker it had, and the server says that it is healthy."""
     return server.predict("good").text == "good" and server.inference.get("/ping").status_code == 200
 
 
@@ -45,7 +43,6 @@ class Handler:
 
 
 def in_step(step, deed):
-    """The source of a handler that does something when it is imported, made or initialised."""
     return CLASS.format(**{**dict.fromkeys(("imported", "made", "initialised"), "pass"), step: deed})
 
 
@@ -262,7 +259,6 @@ RETURNS = {
 
 @pytest.fixture
 def deeds(server):
-    """The model that obeys its requests, with a worker that is ready."""
     server.wait_ready("deeds")
     return server
 
@@ -299,7 +295,6 @@ def test_exception_fails_its_request_only(deeds, step, deed, cause):
     ("deed", "end"), [("interrupt", "killed by SIGINT"), ("end_generator", "exited with status")]
 )
 def test_exception_that_ends_the_process_costs_one_request(deeds, deed, end):
-    """The worker ends, its request gets an error, describe says why, another worker takes over (F45)."""
     response = deeds.predict("deeds", {"do": deed})
 
     assert (response.status_code, response.json()["message"]) == (500, "Worker died.")
@@ -336,20 +331,6 @@ def test_wrong_return_fails_its_request_only(deeds):
     assert deeds.predict("deeds", {}).json()["pid"] == before
 
 
-def test_v1_clients_receive_the_exception(deeds):
-    """KServe's route says what was raised or returned, in a sane size (F18, F19)."""
-    causes = {
-        "LookupError : as it was told": {"do": "fail"},
-        "ValueError : xxxx": {"do": "endless_error"},
-        "The handler returned NoneType, a list is needed.": {"return": "none"},
-    }
-    for cause, body in causes.items():
-        response = deeds.v1("deeds", [{"body": body}])
-        assert response.status_code == 500
-        assert response.json()["error"].startswith(cause)
-        assert len(response.content) < 10_000
-
-
 @pytest.mark.parametrize(
     "chosen",
     [
@@ -375,7 +356,6 @@ def test_worker_serves_on_whatever_its_handler_changes(deeds, chosen):
 
 
 def test_broken_builtins_fail_until_the_worker_is_replaced(deeds):
-    """A worker whose Python is broken fails its own requests; others do not notice."""
     deeds.predict("deeds", {"do": "break_builtins"})
 
     assert is_untouched(deeds)

@@ -12,14 +12,12 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 from tests.e2e.raw import connect
-from tests.e2e.serving import free_port, wait_until
+from tests.e2e.serving import Home, Server, free_port, serving, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.e2e.conftest import StartServer
-    from tests.e2e.serving import Server
 
 NGINX = shutil.which("nginx", path="/usr/sbin:/usr/local/sbin:/usr/bin:/usr/local/bin")
 pytestmark = [
@@ -77,15 +75,29 @@ def is_open(port: int) -> bool:
     return False
 
 
-@pytest.mark.parametrize(("processes", "how"), [(1, "by default"), (2, "without buffers")])
-def test_large_uploads_to_unknown_paths_are_refused(
-    tmp_path: Path, start_server: StartServer, processes: int, how: str
-) -> None:
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory, model_store: Path) -> Iterator[list[Server]]:
+    """One in a process, the other with front ends."""
+    with contextlib.ExitStack() as stack:
+        yield [
+            stack.enter_context(
+                serving(
+                    Server(
+                        Home(tmp_path_factory.mktemp("behind")),
+                        model_store,
+                        settings={"frontend_processes": processes},
+                    )
+                )
+            ).registered("echo.mar")
+            for processes in (1, 2)
+        ]
+
+
+@pytest.mark.parametrize("how", WAYS)
+def test_large_uploads_to_unknown_paths_are_refused(tmp_path: Path, servers: list[Server], how: str) -> None:
     """Large bodies for paths that do not read them get 404 or 405 through nginx. Predictions beside them are
     answered, although nginx takes out a server that fails once.
     """
-    settings = {"frontend_processes": processes}
-    servers = [start_server(**settings).registered("echo.mar") for _ in range(2)]
     folder = tmp_path / "nginx"
     folder.mkdir()
     with (

@@ -8,7 +8,6 @@ import json
 import re
 from concurrent.futures import ThreadPoolExecutor
 
-import numpy
 import pytest
 import torch
 from PIL import Image
@@ -32,19 +31,6 @@ class TinyDetection(torch.nn.Module):
             for picture in pictures
         ]
 """
-TEXTS = """
-import torch
-
-class TinyText(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.embedding = torch.nn.EmbeddingBag(4, 2, mode="sum")
-        with torch.no_grad():
-            self.embedding.weight[:] = torch.tensor([[0.0, 0.0], [1, 0], [0, 2], [3, 3]])
-
-    def forward(self, ids, offsets):
-        return self.embedding(ids, offsets)
-"""
 SUM = """
 from torch import nn
 
@@ -56,13 +42,6 @@ class Sum(nn.Module):
 
     def forward(self, x):
         return self.layer(x)
-"""
-DIFFERENCE = """
-from torch import nn
-
-class Difference(nn.Module):
-    def forward(self, minuend, subtrahend):
-        return minuend - subtrahend
 """
 DENSENET = r"""
 import re
@@ -85,8 +64,6 @@ class ImageClassifier(DenseNet):
 
 @pytest.fixture
 def register(shared_server, model_store, tmp_path):
-    """Packs a network for a built-in handler and registers it in batches of up to four."""
-
     def registered(name, handler, source, *extra, workers=1, delay=400, **files):
         (tmp_path / f"{name}_model.py").write_text(source)
         build_archive(
@@ -110,14 +87,12 @@ def register(shared_server, model_store, tmp_path):
 
 
 def picture(width, height):
-    """A grey picture as a file."""
     buffer = io.BytesIO()
     Image.new("RGB", (width, height), (90, 120, 150)).save(buffer, "PNG")
     return buffer.getvalue()
 
 
 def together(server, name, bodies):
-    """The responses to bodies that are sent at the same time."""
     with ThreadPoolExecutor(4) as pool:
         return list(pool.map(lambda body: server.predict(name, body), bodies))
 
@@ -154,32 +129,6 @@ def test_bad_picture_fails_alone(shared_server, register, tmp_path):
     assert metadata["inputs"] == [{"name": "input_0", "datatype": "BYTES", "shape": [-1]}]
 
 
-def test_texts_are_classified_and_explained(shared_server, register, tmp_path):
-    """Texts of four clients are one batch; an undecodable one is a 400 of its own. Of an explanation each
-    instance may name its class, by JSON and by a multipart field.
-    """
-    torch.save(["the", "cat", "sat", "the cat"], tmp_path / "source_vocab.pt")
-    (tmp_path / "index_to_name.json").write_text(json.dumps({"0": "zero", "1": "one"}))
-    extra = (tmp_path / "source_vocab.pt", tmp_path / "index_to_name.json")
-    register("texts", "text_classifier", TEXTS, *extra)
-    responses = together(shared_server, "texts", [b"the cat", b"Sat!", b"\xff", b"dog"])
-
-    assert [response.status_code for response in responses] == [200, 200, 400, 200]
-    # The classes of "the", "cat" and "the cat"; of "sat"; and of unknown words.
-    logits = torch.tensor([[4.0, 3.0], [0, 2], [0, 0]])
-    known = (responses[0], responses[1], responses[3])
-    for response, scores in zip(known, logits.softmax(1).tolist(), strict=True):
-        assert list(response.json()) == ["zero", "one"]
-        assert list(response.json().values()) == pytest.approx(scores, abs=1e-5)
-    instances = [{"data": "the cat sat", "target": 1}, "sat"]
-    explained = shared_server.inference.post("/v1/models/texts:explain", json={"instances": instances})
-    form = {"data": (None, "the cat sat"), "target": (None, "1")}
-    single = shared_server.inference.post("/explanations/texts", files=form).json()
-    assert explained.json()["explanations"] == [single, {"words": ["sat"], "importances": [0.0]}]
-    assert single["words"] == ["the", "cat", "sat"]
-    assert single["importances"] == pytest.approx([1.5, 1.5, 2.0], abs=1e-5)
-
-
 def test_base_handler_gets_numbers_as_tensors(shared_server, register):
     """JSON numbers in each form that clients send become tensors, over /predictions and V1. If an archive has
     no weights, the registration, the description and a line of the log report it.
@@ -200,46 +149,6 @@ def test_base_handler_gets_numbers_as_tensors(shared_server, register):
     assert predict(json=["one"])["code"] == 400
     by_v1 = shared_server.v1("numbers", [row, {"data": row}, {"x": row}])
     assert by_v1.json()["predictions"] == [[10.0]] * 3
-
-
-def test_named_inputs_for_base_handler(shared_server, register):
-    """Several inputs reach the network as its arguments of these names, in any order and in each form that
-    clients send; requests of one batch are joined input by input, and V2 tensors keep their datatypes.
-    """
-    register("difference", "base_handler", DIFFERENCE)
-    inputs = {"minuend": [5, 7], "subtrahend": [1, 2]}
-
-    def predict(body):
-        return shared_server.inference.post("/predictions/difference", json=body)
-
-    def differences(body):
-        return predict(body).json()
-
-    assert differences(inputs) == differences(dict(reversed(inputs.items()))) == [4, 5]
-    assert differences({"data": inputs}) == [4, 5]
-    by_v1 = shared_server.v1("difference", [inputs]).json()["predictions"]
-    assert by_v1 == [[4, 5]]
-    form = {name: (None, json.dumps(numbers)) for name, numbers in inputs.items()}
-    posted = shared_server.inference.post("/predictions/difference", files=form)
-    assert posted.json() == [4, 5]
-    broken = {"minuend": [5, 7], "subtrahend": ["one", "two"]}
-    bodies = [{**inputs, "minuend": [10, 10]}, broken, {"minuend": [5, 7]}, inputs]
-    with ThreadPoolExecutor(4) as pool:
-        responses = list(pool.map(predict, bodies))
-    assert [response.status_code for response in responses] == [200, 400, 503, 200]
-    assert [responses[at].json() for at in (0, 3)] == [[9, 8], [4, 5]]
-    assert "not a tensor of numbers" in responses[1].json()["message"]
-    assert "missing 1 required positional argument: 'subtrahend'" in responses[2].json()["message"]
-
-    a, b = numpy.arange(6.0).reshape(3, 2), numpy.ones((3, 2))
-    tensors = [
-        {"name": name, "datatype": "FP32", "shape": [3, 2], "data": values.ravel().tolist()}
-        for name, values in (("minuend", a), ("subtrahend", b))
-    ]
-    by_v2 = shared_server.inference.post("/v2/models/difference/infer", json={"inputs": tensors}).json()
-    (output,) = by_v2["outputs"]
-    assert (output["datatype"], output["shape"]) == ("FP32", [3, 2])
-    assert output["data"] == (a - b).ravel().tolist()
 
 
 def test_a_densenet_with_weights_of_old_names(shared_server, register, tmp_path):

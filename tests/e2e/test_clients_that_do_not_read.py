@@ -56,7 +56,6 @@ def server(tmp_path_factory: pytest.TempPathFactory, model_store: Path) -> Itera
 
 
 def ask(path: str, order: object) -> bytes:
-    """A request with this body in JSON."""
     return post(path, json.dumps(order).encode(), "Content-Type: application/json")
 
 
@@ -150,20 +149,16 @@ LIMIT = 64 * MIB
 BESIDE = 64 * MIB
 
 
-@pytest.fixture(scope="module", params=[1, 2], ids=["one process", "front ends"])
-def bounded(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, model_store: Path
-) -> Iterator[Server]:
+@pytest.fixture(scope="module")
+def bounded(tmp_path_factory: pytest.TempPathFactory, model_store: Path) -> Iterator[Server]:
     """A server that holds little of what clients do not take, for a minute."""
     home = Home(tmp_path_factory.mktemp("bounded"))
-    settings = {"max_outgoing_bytes": LIMIT, "frontend_processes": request.param, "job_queue_size": 1000}
+    settings = {"max_outgoing_bytes": LIMIT, "frontend_processes": 2, "job_queue_size": 1000}
     with serving(Server(home, model_store, settings={**grpc_settings(), **settings})) as started:
         yield started.registered("echo.mar").registered("obey.mar")
 
 
 def watch(server: Server, before: int, happened: Callable[[], object]) -> None:
-    """Waits, and holds that memory stays within the limit."""
-
     def has_happened() -> bool:
         grown = server.memory() - before
         assert grown < LIMIT + BESIDE, f"{grown / MIB:.0f} MiB"

@@ -73,7 +73,6 @@ def server(tmp_path_factory: pytest.TempPathFactory, model_store: Path) -> Itera
 
 @pytest.fixture
 def model(server: Elsewhere) -> Iterator[Callable[..., str]]:
-    """Registers an archive until the end of the test."""
     names = []
 
     def registered(archive: str, **parameters: Any) -> str:
@@ -120,7 +119,6 @@ def test_lost_machines_are_replaced(server: Elsewhere, model: Callable[..., str]
 
 
 def test_short_pause_of_a_machine_costs_nothing(server: Elsewhere, model: Callable[..., str]) -> None:
-    """A machine that stops for less than ``worker_lost_timeout`` keeps its worker; no request fails."""
     name = model("witness", batch_size=4, initial_workers=2)
     before = server.describe(name)["workers"]
     paused = server.agents(name)[0]

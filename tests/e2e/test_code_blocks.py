@@ -205,14 +205,10 @@ _READ = ("yaml", "json", "properties", "console", "text")
 
 
 def not_here(block: Block) -> bool:
-    """Whether one of its commands cannot be run here."""
     return any(line.startswith(tuple(NOT_HERE)) for line in block.text.splitlines())
 
 
 def test_every_block_is_run_read_or_listed() -> None:
-    """Each block is run or listed once; listed blocks exist, and a test that is listed for a block
-    names its page.
-    """
     names = {
         name
         for name, block in BLOCKS.items()
@@ -229,7 +225,6 @@ def test_every_block_is_run_read_or_listed() -> None:
 
 @pytest.mark.parametrize("block", of_language("python"), ids=lambda block: block.name)
 def test_python_can_be_compiled(block: Block) -> None:
-    """Parts of a handler, and entries of a table, too."""
     text = f"{{{block.text}}}" if re.match(r'\s*"\w+":', block.text) else block.text
     compile(text, block.name, "exec")
 
@@ -249,7 +244,6 @@ def test_yaml_is_read_without_a_warning(block: Block) -> None:
 
 @pytest.mark.parametrize("block", of_language("json"), ids=lambda block: block.name)
 def test_json_is_json(block: Block) -> None:
-    """One document."""
     json.loads(block.text)
 
 
@@ -291,7 +285,6 @@ def test_commands_in_a_console_are_ours(block: Block) -> None:
 
 @pytest.fixture(scope="module")
 def model_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store that the tests add scripts and archives to."""
     return tmp_path_factory.mktemp("blocks")
 
 
@@ -315,13 +308,11 @@ def ask(server: Server, store: Path, name: str, exchange: Exchange, model: str) 
 
 
 def model_of(name: str) -> str:
-    """A module's name for a block."""
     return "block_" + "".join(letter if letter.isalnum() else "_" for letter in name)
 
 
 @pytest.mark.parametrize("name", HANDLERS)
 def test_handlers_answer(shared_server: Server, model_store: Path, name: str) -> None:
-    """The handlers run in a worker of a real server."""
     ask(shared_server, model_store, name, HANDLERS[name], model_of(name))
 
 
@@ -337,7 +328,6 @@ def test_what_handlers_do_besides(shared_server: Server) -> None:
 
 
 def test_sequence_adds_its_numbers_up(shared_server: Server, model_store: Path, tmp_path: Path) -> None:
-    """The handler adds the numbers of a sequence up, with the configuration of that section."""
     script, config = tmp_path / "summing.py", tmp_path / "model-config.yaml"
     script.write_text(BLOCKS[SEQUENCES[0]].text, "utf-8")
     config.write_text(BLOCKS[SEQUENCES[1]].text, "utf-8")
@@ -364,7 +354,6 @@ def test_open_inference(shared_server: Server, model_store: Path, capsys: pytest
 
 
 def test_archives_are_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A script that builds an archive by torch-model-archiver's API."""
     monkeypatch.chdir(tmp_path)
     for name in ("mnist_handler.py", "mnist.pt"):
         (tmp_path / name).write_text("")
@@ -375,7 +364,6 @@ def test_archives_are_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.slow
 def test_picture_becomes_a_tensor_of_the_given_size() -> None:
-    """The handler of 160 x 160 pixels makes tensors of that size."""
     scope: dict[str, Any] = {"__name__": "small"}
     exec(BLOCKS[SMALL].text, scope)
 
@@ -394,7 +382,6 @@ class Clone:
     ports: dict[int, int]
 
     def run(self, command: str) -> str:
-        """What it prints; it must not fail."""
         done = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", command],
             cwd=self.path,
@@ -474,7 +461,6 @@ def test_commands_succeed(clone: Clone, name: str) -> None:
 
 @pytest.mark.slow
 def test_a_handler_with_torch_answers(clone: Clone) -> None:
-    """The class that doubles numbers."""
     (clone.path / "model_store" / "my_handler.py").write_text(BLOCKS[DOUBLER].text, "utf-8")
     query = "url=my_handler.py&initial_workers=1&synchronous=true"
     clone.run(f"curl -s -X POST 'localhost:8081/models?{query}'")
@@ -485,7 +471,6 @@ def test_a_handler_with_torch_answers(clone: Clone) -> None:
 
 @pytest.mark.slow
 def test_grpc_client_prints_classes(clone: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The client sends a picture to a network of that name, and prints the classes."""
     pytest.importorskip("tritonclient.grpc")
     clone.run(_REMOVED)
     query = (

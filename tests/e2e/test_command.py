@@ -7,7 +7,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 
@@ -21,7 +20,6 @@ ALREADY = "modelserver is already running, please use modelserver --stop to stop
 
 
 def settings(model_store, **others):
-    """Free ports and a model store."""
     ports = {
         f"{name}_address": f"http://127.0.0.1:{free_port()}"
         for name in ("inference", "management", "metrics")
@@ -51,9 +49,9 @@ def detached(home, model_store):
             os.kill(pid, signal.SIGKILL)
 
 
-def test_detached(home, detached, model_store):
-    """--start returns when the server listens; --stop --foreground says nothing and
-    returns when it is gone.
+def test_detached_server_lives_from_start_to_stop(home, detached, model_store):
+    """--start returns when the server listens, and prints all addresses, pages and logs; --stop --foreground
+    says nothing and returns when it is gone. The log has the life of each worker.
     """
     done, chosen = detached(load_models="echo.mar", default_workers_per_model=1)
 
@@ -63,7 +61,13 @@ def test_detached(home, detached, model_store):
     assert home.pid_file.read_text() == str(pid)
     assert os.getsid(pid) == pid != os.getsid(0)
     assert httpx.get(f"{chosen['inference_address']}/ping", timeout=10, trust_env=False).status_code == 200
-    wait_until(lambda: len(worker_processes(pid)) == 1, "the worker starts")
+    addresses = ", ".join(
+        f"{name.capitalize()}: {chosen[f'{name}_address']}" for name in ("inference", "management", "metrics")
+    )
+    assert addresses in done.stdout.splitlines()
+    pages = f"{chosen['inference_address']}/docs, Console: {chosen['management_address']}/console"
+    assert f"{pages}, Logs: {home.path / 'logs'}" in done.stdout
+    wait_until(lambda: "echo: 1/1 workers ready (" in home.log(), "the model is told of")
     assert psutil.Process(worker_processes(pid)[0].pid).ppid() == pid
 
     again = home.run("--start", "--model-store", model_store)
@@ -75,6 +79,11 @@ def test_detached(home, detached, model_store):
     assert worker_processes(pid) == []
     assert not home.pid_file.exists()
     assert home.workdirs() == []
+    life = re.findall(r"Worker W-\d+-echo_1\.0 (.*)", home.log())
+    start_line = r"started as process \d+ and loads its model\."
+    stages = (start_line, r"is ready, .* s after its start\.", "exited with status 0, as requested.")
+    for output, stage in zip(life, stages, strict=True):
+        assert re.fullmatch(stage, output)
 
 
 def test_stop_without_waiting(home, detached):
@@ -89,26 +98,10 @@ def test_stop_without_waiting(home, detached):
     wait_until(lambda: not is_alive(pid), "the server ends")
 
 
-def test_port_in_use(home, detached):
-    """A port in use ends the start with the reason: which setting, which address, why."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        address = f"http://127.0.0.1:{taken.getsockname()[1]}"
-        done, _ = detached(management_address=address)
-
-    assert done.returncode == 1
-    assert done.stdout.strip() == f"Cannot listen on management_address={address}: Address already in use"
-    assert not home.pid_file.exists()
-    assert home.workdirs() == []
-
-
 @pytest.mark.parametrize(
     ("flags", "line", "message"),
     [
         ([], None, "Missing mandatory parameter --model-store"),
-        (["--ts-config", "no.properties"], None, "--ts-config file not found: no.properties"),
-        (["--log-config", "no.yaml"], None, "--log-config file not found: {cwd}/no.yaml"),
         (["--model-store", "."], "job_queue_size=many", "Invalid configuration: job_queue_size=many: "),
         (
             ["--model-store", "."],
@@ -170,16 +163,7 @@ def test_a_start_says_what_has_no_effect(home, detached):
     wait_until(lambda: STARTED in (home.path / "own.log").read_text(), "the start is in the log")
 
 
-def test_foreground_exits_with_status_0_after_sigterm(start_server):
-    """In the foreground the command ends with the server, with status 0 after SIGTERM."""
-    server = start_server()
-
-    assert server.home.pid() == server.pid
-    assert server.stop() == 0
-
-
 def test_ctrl_c_drains_the_server(start_server):
-    """Ctrl-C ends the server as gently as SIGTERM does."""
     server = start_server(load_models="echo.mar", default_workers_per_model=1)
     server.wait_ready("echo")
     server.process.send_signal(signal.SIGINT)
@@ -188,7 +172,6 @@ def test_ctrl_c_drains_the_server(start_server):
 
 
 def test_closed_terminal(home, detached, model_store):
-    """A detached server outlives the group of processes that started it."""
     config = home.write_config(settings(model_store))
     script = f"{sys.executable} -m modelserver --start --ts-config {config}; kill -HUP 0; sleep 5"
     subprocess.run(
@@ -203,36 +186,6 @@ def test_closed_terminal(home, detached, model_store):
 
     assert home.pid() is not None
     assert is_alive(home.pid())
-
-
-def test_models_that_cannot_be_loaded(detached):
-    """A startup model that cannot be loaded does not stop the start (F55)."""
-    done, chosen = detached("--models", "absent.mar", "own=echo.mar", default_workers_per_model=1)
-
-    assert done.returncode == 0
-    listed = httpx.get(f"{chosen['management_address']}/models", timeout=10, trust_env=False).json()["models"]
-    assert [model["modelName"] for model in listed] == ["own"]
-
-
-def test_the_start_says_where_things_are(home, detached):
-    """All addresses, pages and logs; the log also has the life of each worker, its loading too."""
-    done, chosen = detached(load_models="echo.mar", default_workers_per_model=1)
-    pid = home.pid()
-
-    addresses = ", ".join(
-        f"{name.capitalize()}: {chosen[f'{name}_address']}" for name in ("inference", "management", "metrics")
-    )
-    assert addresses in done.stdout.splitlines()
-    pages = f"{chosen['inference_address']}/docs, Console: {chosen['management_address']}/console"
-    assert f"{pages}, Logs: {home.path / 'logs'}" in done.stdout
-    wait_until(lambda: "echo: 1/1 workers ready (" in home.log(), "the model is told of")
-    home.run("--stop", "--foreground")
-    assert not is_alive(pid)
-    life = re.findall(r"Worker W-\d+-echo_1\.0 (.*)", home.log())
-    start_line = r"started as process \d+ and loads its model\."
-    stages = (start_line, r"is ready, .* s after its start\.", "exited with status 0, as requested.")
-    for output, stage in zip(life, stages, strict=True):
-        assert re.fullmatch(stage, output)
 
 
 @pytest.mark.parametrize(("models", "code"), [("echo.mar", 0), ("echo.mar,missing_module.mar,absent.mar", 1)])

@@ -42,23 +42,19 @@ def server(shared_server, register):
 
 @pytest.fixture(scope="module")
 def calls(shared_server, register):
-    """The server with an asynchronous handler."""
     assert register("calls", "meeting", "asyncCommunication: true", "responseTimeout: 2").status_code == 200
     return shared_server
 
 
 def ask(server, name, turns, **order):
-    """A request for so many turns, on a connection of its own."""
     return ChunkReader(server.port, PATH, {"name": name, "turns": turns, **order})
 
 
 def steps(file):
-    """The batches that the handler was called with."""
     return [json.loads(line) for line in file.read_text().splitlines()]
 
 
 def test_requests_join_and_leave(server, tmp_path):
-    """A short request joins a long one, gets all its parts and leaves before that has ended."""
     file = tmp_path / "notes"
     with ask(server, "long", 120, notes=str(file)) as long:
         _, headers = long.head()
@@ -77,25 +73,7 @@ def test_requests_join_and_leave(server, tmp_path):
     assert [call["new"] for call in calls if call["new"]] == [["long"], ["short"]]
 
 
-def test_many_requests_take_turns(server, tmp_path):
-    """Never more than batchSize take part in a call; all get their own parts, in order."""
-    file = tmp_path / "notes"
-
-    def client(number):
-        with ask(server, f"n{number}-", number % 4 + 2, notes=str(file)) as reader:
-            reader.head()
-            return b"".join(reader.chunks())
-
-    with ThreadPoolExecutor(12) as pool:
-        answers = list(pool.map(client, range(12)))
-
-    expected = ["".join(f"n{n}-{turn} " for turn in range(1, n % 4 + 3)) for n in range(12)]
-    assert [answer.decode() for answer in answers] == expected
-    assert max(len(call["batch"]) for call in steps(file)) == 3
-
-
 def test_a_client_that_leaves_leaves_the_batch(server, tmp_path):
-    """Its request takes no part in further calls; the others go on."""
     file = tmp_path / "notes"
     with ask(server, "stays", 200, notes=str(file)) as stays:
         stays.head()
@@ -105,17 +83,6 @@ def test_a_client_that_leaves_leaves_the_batch(server, tmp_path):
             leaves.chunk()
         wait_until(lambda: steps(file)[-1]["batch"] == ["stays"], "it has left")
         assert stays.chunks()[-1] == b"stays200 "
-
-
-def test_a_failing_call(server):
-    """It ends those that took part in it, and the worker serves the next ones."""
-    with ask(server, "a", 5, fail_at=3) as client:
-        client.head()
-        assert [client.chunk(), client.chunk()] == [b"a1 ", b"a2 "]
-        with pytest.raises(BrokenOff):
-            client.chunk()
-
-    assert server.predict("three", {"name": "b", "turns": 2}).text == "b1 b2 "
 
 
 def test_requests_of_a_killed_worker_fail(server):
@@ -167,14 +134,6 @@ def test_nothing_is_left_behind(calls):
         lambda: calls.metric("modelserver_batches_in_flight", model_name="calls") == 0, "all is answered"
     )
     assert calls.metric("modelserver_queue_requests", model_name="calls") == 0
-
-
-def test_continuous_and_asynchronous_exclude_each_other(register):
-    """A registration with continuous batching and an asynchronous handler is refused with the reason."""
-    answer = register("both", "meeting", "asyncCommunication: true", "continuousBatching: true")
-
-    assert answer.status_code == 400
-    assert "continuousBatching and asyncCommunication exclude each other" in answer.json()["message"]
 
 
 # What is written about them

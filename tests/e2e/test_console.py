@@ -75,7 +75,6 @@ def handle(data, context):
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model store with a handler that works, and one that does not."""
     folder = tmp_path_factory.mktemp("store")
     for name, text in (("steady", STEADY), ("broken", BROKEN)):
         (folder / f"{name}.py").write_text(text)
@@ -96,7 +95,6 @@ def server(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Se
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Debian's Chromium."""
     if not os.path.exists(CHROMIUM):
         pytest.skip(f"{CHROMIUM} is missing: apt-get install chromium")
     from playwright.sync_api import sync_playwright
@@ -192,13 +190,11 @@ def wait_for(page: Page, expression: str) -> None:
 
 
 def select(page: Page, name: str) -> None:
-    """Shows a model."""
     page.get_by_role("button", name=name).click()
     page.get_by_role("heading", name=f"{name} 1.0").wait_for()
 
 
 def test_it_draws_what_is_measured(page: Page, load: None) -> None:
-    """Requests, latencies and batches become numbers and lines."""
     select(page, "steady")
     shows = "[...document.querySelectorAll('.plot .key b')].filter((each) => /[1-9]/.test(each.textContent))"
     wait_for(page, f"{shows}.length >= 9")
@@ -248,8 +244,8 @@ def test_figures_are_differences_of_counts(page: Page) -> None:
     assert series["busy"] == [10, 0, None, 5]
 
 
-def test_a_failed_worker_tells_why(page: Page) -> None:
-    """Its reason and its last lines are there, as text whatever they hold."""
+def test_what_a_handler_prints_is_text(page: Page) -> None:
+    """So are the reason of a failure, the last lines and a model's name, whatever they hold."""
     select(page, "broken")
     banner = page.get_by_role("alert").locator("p").inner_text()
     lines = page.get_by_label("Last output before the failure").inner_text()
@@ -260,13 +256,18 @@ def test_a_failed_worker_tells_why(page: Page) -> None:
     assert "ModuleNotFoundError" in lines
     assert page.evaluate("typeof hacked") == "undefined"
 
+    page.get_by_role("button", name=EVIL).click()
+    page.get_by_role("heading", name=f"{EVIL} 1.0").wait_for()
+    page.get_by_role("button", name="Send", exact=True).click()
+    page.locator(".answer td.result", has_text="200").wait_for()
+
+    assert page.evaluate("typeof hacked") == "undefined"
+    assert page.locator("img[src=x]").count() == 0
+
 
 def test_a_version_that_does_not_load_says_how_often_and_when_again(
     page: Page, server: Server, store: Path
 ) -> None:
-    """Version and worker are being retried, with the number of attempts and the time of the next one; what
-    was printed is in sight.
-    """
     (store / "flaky.py").write_text('print("no disk", flush=True)\nraise OSError("not yet")\n')
     assert server.register("flaky.py", synchronous=False).status_code == 202
     select(page, "flaky")
@@ -337,17 +338,6 @@ def test_a_killed_worker_is_shown_until_another_is_ready(
     page.locator(".title-row .state[data-state=ready]").wait_for()
 
 
-def test_a_name_of_markup_is_a_name(page: Page) -> None:
-    """It is shown and can be used as it is."""
-    page.get_by_role("button", name=EVIL).click()
-    page.get_by_role("heading", name=f"{EVIL} 1.0").wait_for()
-    page.get_by_role("button", name="Send", exact=True).click()
-    page.locator(".answer td.result", has_text="200").wait_for()
-
-    assert page.evaluate("typeof hacked") == "undefined"
-    assert page.locator("img[src=x]").count() == 0
-
-
 def test_versions_come_and_go(page: Page, server: Server, store: Path, tmp_path: Path) -> None:
     """Each is an entry that says whether it is the default. Of a shown one that is removed the page says so,
     until the reader chooses another, or it is back.
@@ -388,9 +378,6 @@ def test_versions_come_and_go(page: Page, server: Server, store: Path, tmp_path:
 
 
 def test_settings_change_while_it_runs(page: Page, server: Server) -> None:
-    """Batch size, delay, policy and workers change, each with its source; the console shows the
-    reason if the server refuses a change.
-    """
     select(page, "steady")
     form = page.get_by_role("region", name="Settings of this version")
     form.get_by_label("Batch size").fill("4")
@@ -416,7 +403,6 @@ def test_settings_change_while_it_runs(page: Page, server: Server) -> None:
     ("kind", "size"), [("predictions", "a picture"), ("v2", "a picture"), ("v1", "JSON")]
 )
 def test_requests_can_be_tried(page: Page, kind: str, size: str) -> None:
-    """A picture or JSON, over each protocol: the answer, its batch and its times."""
     select(page, "steady")
     panel = page.get_by_role("region", name="Try a request")
     panel.get_by_label("Kind").select_option(kind)
@@ -506,8 +492,10 @@ def test_what_would_happen_if(page: Page, server: Server, load: None) -> None:
     assert stalls == before
 
 
-def test_the_keyboard_reaches_everything(page: Page) -> None:
-    """Tab goes from the top down, Enter chooses a model, and every control has a label."""
+def test_the_page_follows_keyboard_and_colours(page: Page) -> None:
+    """Tab goes from the top down, Enter chooses a model, and every control has a label; the plots take on the
+    colours of the system at once.
+    """
     page.reload()
     page.locator("#models button").first.wait_for()
     page.keyboard.press("Tab")
@@ -526,9 +514,6 @@ def test_the_keyboard_reaches_everything(page: Page) -> None:
     assert unnamed == 0
     assert page.locator("div[onclick], span[onclick], [tabindex]:not([tabindex='0']):not(main)").count() == 0
 
-
-def test_it_is_light_or_dark_as_the_system_is(page: Page) -> None:
-    """Colours follow at once, those of the plots too."""
     select(page, "steady")
     look = "getComputedStyle(document.body).backgroundColor"
     page.emulate_media(color_scheme="light")
@@ -547,9 +532,6 @@ class TestTokens:
     def test_a_console_outlives_tokens_and_servers(
         self, watched: Watched, store: Path, tmp_path_factory: pytest.TempPathFactory
     ) -> None:
-        """The console shows nothing without a token. It asks for one again when it expires, and
-        after a restart of the server; the page stays.
-        """
         home = Home(tmp_path_factory.mktemp("secured"))
         first = Server(home, store, settings={"token_authorization": "always", "load_models": "steady.mar"})
         with serving(first):
@@ -587,14 +569,12 @@ class TestTokens:
 
     @staticmethod
     def enter(page: Page, token: str) -> None:
-        """Gives a token, by keyboard."""
         page.get_by_role("textbox", name="Token").fill(token)
         page.keyboard.press("Enter")
 
 
 @pytest.mark.parametrize("side", ["inference", "management", "metrics"])
 def test_names_on_the_documentation_are_not_broken(watched: Watched, server: Server, side: str) -> None:
-    """Each parameter of an operation is on one line of its own, in a small window, too."""
     watched.page.set_viewport_size({"width": 400, "height": 900})
     watched.page.goto(f"{server.settings[f'{side}_address']}/docs")
     lines: dict[str, int] = watched.page.evaluate(

@@ -29,8 +29,6 @@ V1 = {"instances": [[1], [2]]}
 
 
 class Detached:
-    """A server in the background that was started by its command, with clients of its own."""
-
     def __init__(self, home: Home, store: Path, command: Path | None) -> None:
         self.home = home
         self.command = command
@@ -43,7 +41,6 @@ class Detached:
         self.printed = ""
 
     def run(self, *arguments: object) -> subprocess.CompletedProcess[str]:
-        """The command, with these arguments, to its end."""
         if self.command is None:
             return self.home.run(*arguments)
         return subprocess.run(
@@ -114,7 +111,6 @@ def torchserve(tmp_path_factory: pytest.TempPathFactory, model_store: Path) -> I
 
 @pytest.fixture(scope="module")
 def modelserver(tmp_path_factory: pytest.TempPathFactory, model_store: Path) -> Iterator[Detached]:
-    """A server that is started as ``modelserver``."""
     server = Detached(Home(tmp_path_factory.mktemp("modelserver")), model_store, None)
     try:
         server.start("--model-store", model_store, "--models", "echo.mar", "--ts-config", server.config())
@@ -124,17 +120,15 @@ def modelserver(tmp_path_factory: pytest.TempPathFactory, model_store: Path) -> 
         server.stop()
 
 
-def test_the_start_says_whose_defaults_count(torchserve: Detached, modelserver: Detached) -> None:
-    """A line of the start names them, and where the tokens are."""
+def test_tokens_and_switches_follow_the_defaults(torchserve: Detached, modelserver: Detached) -> None:
+    """With TorchServe's defaults every inference and management request needs a token, /ping too, and without
+    it the status is 400, not 401 (reference 16.2); the model API, the Open Inference Protocol (reference 6.8)
+    and workflows (reference 19) are off. With modelserver's nothing of that holds.
+    """
     assert "Defaults: TorchServe's (started as torchserve)" in torchserve.printed.splitlines()
     assert "Token authorization is on" in torchserve.printed
     assert "Defaults" not in modelserver.printed
 
-
-def test_tokens_are_required_by_torchserves_defaults(torchserve: Detached, modelserver: Detached) -> None:
-    """With TorchServe's defaults every inference and management request needs a token, /ping too, and without
-    it the status is 400, not 401 (reference 16.2). With modelserver's, on loopback, none does.
-    """
     for side, path in (("inference", "/ping"), ("inference", "/predictions/echo"), ("management", "/models")):
         answer = torchserve.ask(side, "GET", path)
         assert (answer.status_code, answer.json()) == (400, REFUSED)
@@ -144,11 +138,6 @@ def test_tokens_are_required_by_torchserves_defaults(torchserve: Detached, model
         assert torchserve.ask("inference", "GET", path).status_code == 200
     assert not (modelserver.home.path / "key_file.json").exists()
 
-
-def test_model_api_is_off_by_torchserves_defaults(torchserve: Detached, modelserver: Detached) -> None:
-    """With TorchServe's defaults registering and unregistering are 405, if the token is right; scaling works
-    (reference 16).
-    """
     for method, path in (("POST", "/models?url=rows.mar"), ("DELETE", "/models/echo")):
         assert torchserve.ask("management", method, path).status_code == 400
         refused = torchserve.ask("management", method, path, "management")
@@ -158,18 +147,29 @@ def test_model_api_is_off_by_torchserves_defaults(torchserve: Detached, modelser
     assert modelserver.ask("management", "POST", "/models?url=rows.mar").status_code == 200
     assert modelserver.ask("management", "DELETE", "/models/rows").status_code == 200
 
+    refused = torchserve.ask("management", "POST", "/workflows?url=x.war", "management")
+    assert (refused.status_code, refused.json()["message"]) == (400, "Registering new workflows is disabled.")
+    refusal = torchserve.ask("inference", "POST", "/wfpredict/x", "inference")
+    assert (refusal.status_code, refusal.json()["type"]) == (404, "WorkflowNotFoundException")
+    missing = modelserver.ask("management", "POST", "/workflows?url=x.war")
+    assert (missing.status_code, missing.json()["type"]) == (404, "WorkflowNotFoundException")
 
-def test_what_handlers_get(torchserve: Detached, modelserver: Detached) -> None:
-    """TorchServe's: a V1 body reaches the handler whole. Ours: its instances are rows of a batch."""
+    for path in ("/v2", "/v2/health/ready"):
+        assert torchserve.ask("inference", "GET", path, "inference").status_code == 404
+        assert modelserver.ask("inference", "GET", path).status_code == 200
+
+
+def test_answers_follow_the_defaults(torchserve: Detached, modelserver: Detached) -> None:
+    """TorchServe's: a V1 body reaches the handler whole, a batch waits for its window, and a model that is
+    not there is the bare sentence. Ours: instances are rows, batches are adaptive, and each protocol says
+    what there is.
+    """
     reply = torchserve.ask("inference", "POST", "/v1/models/echo:predict", "inference", json=V1)
     ours = modelserver.ask("inference", "POST", "/v1/models/echo:predict", json=V1)
 
     assert reply.json() == V1
     assert list(ours.json()) == ["predictions"]
 
-
-def test_a_model_that_is_not_there(torchserve: Detached, modelserver: Detached) -> None:
-    """TorchServe's: the bare sentence. Ours: what there is, in the words of each protocol."""
     for side, path, method in (
         ("inference", "/predictions/Echo", "POST"),
         ("inference", "/v1/models/Echo:predict", "POST"),
@@ -187,36 +187,12 @@ def test_a_model_that_is_not_there(torchserve: Detached, modelserver: Detached) 
     version = modelserver.ask("inference", "POST", "/predictions/echo/9", json=V1).json()
     assert version["message"] == "Model version: 9 does not exist for model: echo. There is: 1.0"
 
-
-def test_batch_policy_follows_the_defaults(torchserve: Detached, modelserver: Detached) -> None:
-    """With TorchServe's defaults a batch waits for its window; modelserver's default is adaptive."""
     policies = [
         server.ask("management", "GET", "/models/echo", scope).json()[0]["batching"]["policy"]
         for server, scope in ((torchserve, "management"), (modelserver, None))
     ]
 
     assert policies == [{"value": "window", "source": "default"}, {"value": "adaptive", "source": "default"}]
-
-
-def test_open_inference(torchserve: Detached, modelserver: Detached) -> None:
-    """With TorchServe's defaults the protocol is off until it is turned on (reference 6.8); with
-    modelserver's it is on.
-    """
-    for path in ("/v2", "/v2/health/ready"):
-        assert torchserve.ask("inference", "GET", path, "inference").status_code == 404
-        assert modelserver.ask("inference", "GET", path).status_code == 200
-
-
-def test_workflows_are_off_by_torchserves_defaults(torchserve: Detached, modelserver: Detached) -> None:
-    """With TorchServe's defaults workflows are off, as in its last version (reference 19); with modelserver's
-    they are on.
-    """
-    refused = torchserve.ask("management", "POST", "/workflows?url=x.war", "management")
-    assert (refused.status_code, refused.json()["message"]) == (400, "Registering new workflows is disabled.")
-    refusal = torchserve.ask("inference", "POST", "/wfpredict/x", "inference")
-    assert (refusal.status_code, refusal.json()["type"]) == (404, "WorkflowNotFoundException")
-    missing = modelserver.ask("management", "POST", "/workflows?url=x.war")
-    assert (missing.status_code, missing.json()["type"]) == (404, "WorkflowNotFoundException")
 
 
 def test_environment_overrides_flags(tmp_path: Path, model_store: Path) -> None:

@@ -63,7 +63,6 @@ class Container:
         return httpx.post(f"{self.url}{path}", timeout=PATIENCE, trust_env=False, **arguments)
 
     def health(self) -> subprocess.CompletedProcess[str]:
-        """What the image's HEALTHCHECK says."""
         return subprocess.run(
             [sys.executable, "-m", "modelserver.ext.container.healthcheck"],
             cwd=self.work,
@@ -76,7 +75,6 @@ class Container:
 
 
 def archive(folder: Path) -> None:
-    """``rows.mar``, whose predictions are what its handler got."""
     (folder / "rows.py").write_text(_HANDLER, encoding="utf-8")
     build_archive(ArchiveConfig("rows", str(folder / "rows.py"), "1.0", export_path=folder))
 
@@ -116,8 +114,10 @@ def pod(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Container]:
         yield started
 
 
-def test_probes_and_metrics_need_no_token(pod: Container) -> None:
-    """The requests are those of the kubelet and of Prometheus."""
+def test_a_pod_is_probed_and_serves(pod: Container) -> None:
+    """The requests are those of the kubelet and of Prometheus, without a token; predictions need one of the
+    secret. The image finds itself healthy, at another port.
+    """
     agent = {"User-Agent": "kube-probe/1.31"}
     answers = [pod.get(f"/v2/health/{name}", headers=agent) for name in ("live", "ready")]
 
@@ -126,15 +126,9 @@ def test_probes_and_metrics_need_no_token(pod: Container) -> None:
     assert 'modelserver_queue_requests{model_name="rows",model_version="1.0"} 0' in exposition
     assert "modelserver_batches_in_flight{" in exposition
 
-
-def test_predictions_need_one_of_the_secret(pod: Container) -> None:
-    """Without a token the response is TorchServe's."""
     assert pod.post("/predictions/rows").status_code == 400
     assert pod.post("/predictions/rows", content=b"a", headers=_PREDICT).text == "{'body': bytearray(b'a')}"
 
-
-def test_the_image_finds_itself_healthy(pod: Container) -> None:
-    """With tokens, at another port, by the command's own flags."""
     done = pod.health()
 
     assert (done.returncode, done.stdout, done.stderr) == (0, "ready\n", "")
@@ -193,7 +187,9 @@ def replaced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Container]:
 
 
 def test_a_layout_of_kserves_runtime_is_served(replaced: Container) -> None:
-    """Under the snapshot's name, in its batches; the handler gets what the envelope gives it."""
+    """Under the snapshot's name, in its batches; the handler gets what the envelope gives it. Management has
+    an address of its own, which the file does not change.
+    """
     answer = replaced.post("/v1/models/digits:predict", json={"instances": [[1, 2], {"data": 3}]}).json()
 
     assert answer["predictions"] == ["[1, 2]", "{'data': 3}"]
@@ -202,14 +198,8 @@ def test_a_layout_of_kserves_runtime_is_served(replaced: Container) -> None:
     assert (described["name"], described["ready"]) == ("digits", True)
     assert replaced.get("/v2/models/digits/ready").status_code == 200
 
-
-def test_its_health_check_finds_what_the_environment_set(replaced: Container) -> None:
-    """The address is neither the file's nor the runtime's."""
     assert replaced.health().stdout == "ready\n"
 
-
-def test_no_port_of_the_pod_changes_models(replaced: Container) -> None:
-    """Management has an address of its own, and the file's, which was that of inference, does not count."""
     assert replaced.get("/models").status_code == 404
 
 

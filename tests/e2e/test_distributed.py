@@ -83,7 +83,6 @@ handler: {{fails: {fails}}}
 
 
 def pack(store: Path, name: str, code: str, config: str) -> None:
-    """An archive in the store."""
     folder = store.parent / name
     folder.mkdir()
     (folder / "own.py").write_text(code)
@@ -101,7 +100,6 @@ def pack(store: Path, name: str, code: str, config: str) -> None:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server whose store has workers of two and three processes."""
     store = tmp_path_factory.mktemp("distributed") / "store"
     store.mkdir()
     pack(store, "two", SUMMING, CONFIG.format(processes=2, fails="null"))

@@ -37,32 +37,21 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
     return Authority(tmp_path_factory.mktemp("authority"))
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        ("http", False),
-        # Each starts a server of its own.
-        pytest.param(("http", True), marks=pytest.mark.slow),
-        pytest.param(("https", False), marks=pytest.mark.slow),
-    ],
-    ids=lambda of: f"{of[0]}{' with tokens' * of[1]}",
-)
+# Another server.
+@pytest.fixture(scope="module", params=["http", pytest.param("https", marks=pytest.mark.slow)])
 def server(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
     model_store: Path,
     authority: Authority,
 ) -> Iterator[Server]:
-    """A server with and without TLS and tokens: its front ends answer at the address for inference, itself at
-    the others.
+    """A server without TLS and tokens, or with both: its front ends answer at the address for inference,
+    itself at the others.
     """
-    scheme, tokens = request.param
     settings: dict[str, object] = {"frontend_processes": 2}
-    if tokens:
-        settings |= {"disable_token_authorization": "false", "token_authorization": "always"}
-    if scheme == "https":
+    if request.param == "https":
         key, chain = authority.issue("server")
-        settings |= {"private_key_file": key, "certificate_file": chain}
+        settings |= {"private_key_file": key, "certificate_file": chain, "token_authorization": "always"}
         settings |= {
             f"{name}_address": f"https://127.0.0.1:{free_port()}"
             for name in ("inference", "management", "metrics")
@@ -72,7 +61,6 @@ def server(
 
 
 def reach(server: Server, authority: Authority, role: str) -> socket.socket:
-    """A connection to one of its ports, over TLS where it is on."""
     connection = connect(server.port_of(role))
     if "private_key_file" not in server.settings:
         return connection

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -37,8 +36,10 @@ def saw(value):
     return {"saw": repr(value)}
 
 
-def test_model_without_envelope_gets_the_whole_body(server):
-    """``none`` is none: the handler gets the body under its name."""
+def test_handler_gets_what_its_envelope_says(server):
+    """``none`` is none; ``body`` unwraps, and what is no V1 body is refused on its routes; ``json`` decodes
+    base64 and ``kserve`` does not, whose explanations have a key of their own.
+    """
     body = {"instances": [{"b64": "aGk="}]}
 
     assert server.predict("saw_none", body).json() == saw({"body": body})
@@ -46,35 +47,13 @@ def test_model_without_envelope_gets_the_whole_body(server):
         {"body": {"x": 1}}
     )
 
-
-def test_envelope_body_hands_over_what_bodies_hold(server):
-    """Answers stay what they are; what is no V1 body is refused on its routes."""
     assert server.predict("saw_body", {"instances": [1]}).json() == saw({"instances": [1]})
     assert server.inference.post("/v1/models/saw_body:predict", json={"x": 1}).status_code == 400
 
-
-@pytest.mark.parametrize("model", ["saw_kserve", "saw_json"])
-def test_instances_become_predictions(server, model):
-    """On every route a list of instances becomes values, and the answers a list of predictions."""
-    body = {"instances": [1, {"x": 2}]}
-    expected = [saw(1), saw({"x": 2})]
-
-    assert server.predict(model, body).json() == {"predictions": expected}
-    assert server.predict(model, json.dumps(body).encode()).json() == {"predictions": expected}
-    form = {"data": (None, json.dumps(body), "application/json")}
-    assert server.inference.post(f"/predictions/{model}", files=form).json() == {"predictions": expected}
-    assert server.v1(model, body["instances"]).json()["predictions"] == expected
-
-
-def test_explanations_have_a_key_of_their_own(server):
-    """KServe's key for them is ``explanations``, on both routes."""
     for path in ("/explanations/saw_kserve", "/v1/models/saw_kserve:explain"):
         answer = server.inference.post(path, json={"instances": [1]}).json()
         assert answer["explanations"] == [saw(1)]
 
-
-def test_envelope_json_decodes_base64(server):
-    """The envelope does so on V1 routes too; ``kserve`` does not."""
     instances = [{"b64": "aGk="}]
 
     assert server.predict("saw_json", {"instances": instances}).json() == {"predictions": [saw(b"hi")]}

@@ -13,8 +13,7 @@ def server(shared_server):
     return shared_server.registered("explains.mar", batch_size=4, max_batch_delay=1000)
 
 
-def test_v1_answers_explanations(server):
-    """``:explain`` answers under ``explanations``, ``:predict`` under ``predictions``."""
+def test_explanations_are_asked_for_by_route(server):
     body = {"instances": [1, 2, 3, 4]}
     explained = server.inference.post("/v1/models/explains:explain", json=body).json()
     predicted = server.inference.post("/v1/models/explains:predict", json=body).json()
@@ -25,16 +24,12 @@ def test_v1_answers_explanations(server):
     ]
     assert predicted["predictions"][0]["asked"] == ["False"]
 
-
-def test_explanations_route_sets_the_header(server):
-    """``/explanations`` sets the header that handlers read."""
     answer = server.inference.post("/explanations/explains", json=5)
 
     assert answer.json()["asked"] == ["True"]
 
 
 def test_explanations_and_predictions_share_no_batch(server):
-    """Asked at the same time, each kind is batched with its own."""
     with ThreadPoolExecutor(8) as pool:
         request = [
             pool.submit(server.inference.post, f"/{verb}/explains", json=number)

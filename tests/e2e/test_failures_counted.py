@@ -32,22 +32,19 @@ def handle(data, context):
 """
 
 
-@pytest.fixture(
-    scope="module", params=[1, pytest.param(2, marks=pytest.mark.slow)], ids="front ends: {}".format
-)
-def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server with REST and gRPC, a model whose handler raises and one that works."""
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server with REST behind front ends and gRPC, a model whose handler raises and one that works."""
     folder = tmp_path_factory.mktemp("counted")
     store = folder / "store"
     store.mkdir()
     for name, source in (("raises", RAISES), ("works", WORKS)):
         archived(store, name, source)
-    with serving(grpc_server(folder / "home", store, frontend_processes=request.param)) as started:
+    with serving(grpc_server(folder / "home", store, frontend_processes=2)) as started:
         yield started.registered("raises.mar").registered("works.mar")
 
 
 def answers(server: Server, name: str) -> dict[str, float]:
-    """How many answers the model has given, by class of status."""
     result = {
         digit: server.metric("modelserver_requests_total", model_name=name, code=f"{digit}xx")
         for digit in "2345"
@@ -56,7 +53,6 @@ def answers(server: Server, name: str) -> dict[str, float]:
 
 
 def rest_statuses(server: Server, name: str) -> list[int]:
-    """The statuses of a request for each protocol over REST."""
     tensor = {"name": "x", "shape": [1], "datatype": "FP32", "data": [1]}
     return [
         server.predict(name, b"x").status_code,

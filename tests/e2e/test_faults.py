@@ -59,13 +59,11 @@ JSON = "Content-Type: application/json"
 
 
 def cpu(process: psutil.Process) -> float:
-    """The processor seconds of the server so far."""
     times = process.cpu_times()
     return times.user + times.system
 
 
 def wait_quiet(server: Server, name: str) -> None:
-    """Waits until no request of a model waits or runs."""
     for metric in ("modelserver_queue_requests", "modelserver_batches_in_flight"):
         wait_until(lambda metric=metric: server.metric(metric, model_name=name) == 0, f"no {metric}")
 
@@ -74,7 +72,6 @@ def wait_quiet(server: Server, name: str) -> None:
 def test_clock_that_jumps_expires_nothing(
     start_server: StartServer, tmp_path: Path, pool: ThreadPoolExecutor
 ) -> None:
-    """Setting the clock an hour forth or back while requests wait makes none of them expire (F35)."""
     offset = tmp_path / "offset"
     offset.write_text("0")
     (tmp_path / "sitecustomize.py").write_text(

@@ -27,18 +27,15 @@ def fronts(tmp_path_factory, model_store):
 
 
 def front_ends(server):
-    """The processes that take in requests."""
     children = psutil.Process(server.pid).children() if psutil.pid_exists(server.pid) else []
     return [process for process in children if "modelserver.ext.frontends" in command_of(process)]
 
 
 def connected(process, server):
-    """The process's connections at the inference port."""
     return [c for c in connections_of(process, "tcp4") if c.laddr.port == server.port and c.raddr]
 
 
 def answer_of(connection):
-    """One answer: its head and its body."""
     received, length = b"", None
     while length is None or len(received.partition(b"\r\n\r\n")[2]) < length:
         data = connection.recv(65536)
@@ -118,6 +115,8 @@ CONVERSATIONS = {
     "announced too large": head("/predictions/echo", "Content-Length: 99999999"),
     "no HTTP": b"NONSENSE\r\n\r\n",
     "V1": post("/v1/models/echo:predict", b'{"instances": [1, 2]}', "Connection: close"),
+    "V2": post("/v2/models/echo/infer", b'{"inputs": []}', "Connection: close"),
+    "repository": post("/v2/repository/models/none/load", b"{}", "Connection: close"),
     "gzip": post("/predictions/echo", b"x", "Content-Encoding: gzip"),
     "description": b"OPTIONS / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
     "continue": post("/predictions/echo", b"x", "Expect: 100-continue", "Connection: close"),
@@ -147,7 +146,6 @@ def test_answers_are_those_of_one_process(fronts, alone, conversation):
 
 
 def test_parts_of_an_answer_are_those_of_one_process(fronts, alone):
-    """They come part by part, with the bytes of one process."""
     body = b'{"parts": ["one", "two", "three"], "last": "four", "headers": {"x-own": "1"}}'
     request = post("/predictions/parts", body, "Content-Type: application/json", "Connection: close")
     for server in (fronts, alone):
@@ -179,6 +177,26 @@ def test_each_answer_is_counted_and_logged_once(fronts):
     assert dict(lines) == {**dict.fromkeys(range(11), 200), 11: 404, 12: 404, 13: 413}
 
 
+@pytest.mark.parametrize("kind", ["alone", "fronts"])
+def test_failure_can_be_followed(request, kind):
+    """The answer has the reason and the place; its id is in the body, in the log of models and in that of
+    access, which front ends write.
+    """
+    server = request.getfixturevalue(kind)
+    answer = server.inference.post(
+        "/predictions/obey", json={"do": "raise"}, headers={"x-request-id": "mine-7"}
+    )
+    body = answer.json()
+
+    assert (answer.status_code, answer.headers["x-request-id"]) == (503, "mine-7")
+    assert list(body) == ["code", "type", "message", "request_id"]
+    assert (body["code"], body["type"], body["request_id"]) == (503, "InternalServerException", "mine-7")
+    assert body["message"].startswith("Prediction failed: ")
+    assert "(obey.py, line " in body["message"]
+    server.home.wait_for_log("Failed for request mine-7:", "model_log.log")
+    server.home.wait_for_log(" mine-7\n", "access_log.log")
+
+
 def marked(server):
     """Number and status of the marked lines of the access log, which have the form of one process's."""
     request = r"\S+ - /127\.0\.0\.1:\d+ \"(?:POST|GET) \S+\?mark=(\d+) HTTP/1\.1\""
@@ -188,7 +206,6 @@ def marked(server):
 
 
 def test_front_end_that_is_killed_costs_its_own_connections(fronts):
-    """It is replaced; only its own connections break, and none of what the others asked is lost."""
     before = front_ends(fronts)
     with Load(fronts, "echo", 12, is_echo) as load:
         load.more()
@@ -248,19 +265,12 @@ def test_all_addresses_may_be_one(start_server, tmp_path):
     assert not path.exists()
 
 
-@pytest.mark.parametrize("how", ["killed", pytest.param("second SIGTERM", marks=pytest.mark.slow)])
-def test_front_ends_end_with_their_server(start_server, pool, tmp_path, how):
-    """However the server ends, its front ends do not outlive it."""
+def test_front_ends_end_with_a_killed_server(start_server, pool, tmp_path):
     server = start_server(frontend_processes=2).registered("obey.mar")
     processes = front_ends(server)
     future = pool.submit(server.predict, "obey", {"do": "sleep", "seconds": 20})
     wait_until(lambda: server.metric("modelserver_batches_in_flight", model_name="obey") == 1, "it is busy")
-    if how == "killed":
-        server.process.kill()
-    else:
-        server.terminate()
-        wait_until(lambda: "Stopping" in server.home.log(), "it drains")
-        server.process.send_signal(signal.SIGTERM)
+    server.process.kill()
     server.process.wait(5)
 
     wait_until(lambda: not any(process.is_running() for process in processes), "they end", 5)

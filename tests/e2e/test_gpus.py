@@ -81,7 +81,6 @@ USAGE = "gpuId::0 utilization.gpu::7 % utilization.memory::5 % memory.used::3072
 
 @pytest.fixture
 def driver(tmp_path: Path) -> dict[str, str]:
-    """The environment of a server with the driver."""
     folder = tmp_path / "driver"
     folder.mkdir()
     (folder / "pynvml.py").write_text(DRIVER)

@@ -8,7 +8,6 @@ import shutil
 import threading
 import uuid
 
-import grpc
 import pytest
 from google.protobuf.descriptor_pool import DescriptorPool
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
@@ -58,25 +57,21 @@ def server(tmp_path_factory, model_store):
 
 @pytest.fixture(scope="module")
 def inference(server):
-    """TorchServe's inference service."""
     with channel(server, "inference") as to:
         yield stub(to, f"{INFERENCE}InferenceAPIsService")
 
 
 @pytest.fixture(scope="module")
 def management(server):
-    """TorchServe's management service."""
     with channel(server, "management") as to:
         yield stub(to, f"{MANAGEMENT}ManagementAPIsService")
 
 
 def order(do, **fields):
-    """A request for ``obey``."""
     return predict("obey", body=json.dumps({"do": do, **fields}).encode())
 
 
 def sleeping(inference, seconds):
-    """A call that keeps ``obey`` busy."""
     return inference.Predictions.future(order("sleep", seconds=seconds))
 
 
@@ -163,54 +158,27 @@ def test_a_failure_can_be_followed(server, inference):
 @pytest.mark.parametrize(
     ("side", "service", "method", "query"),
     [
-        ("inference", f"{INFERENCE}InferenceAPIsService", "Predictions", lambda: predict("nobody")),
-        ("inference", f"{INFERENCE}InferenceAPIsService", "Predictions", lambda: predict("")),
-        ("inference", f"{INFERENCE}InferenceAPIsService", "Predictions", lambda: predict("refusing")),
-        (
-            "inference",
-            "inference.GRPCInferenceService",
-            "ModelInfer",
-            lambda: oip("ModelInferRequest", model_name="refusing"),
-        ),
-        (
-            "management",
-            f"{MANAGEMENT}ManagementAPIsService",
-            "DescribeModel",
-            lambda: manage("DescribeModel"),
-        ),
+        ("inference", f"{INFERENCE}InferenceAPIsService", "Predictions", predict("refusing")),
+        ("inference", "inference.GRPCInferenceService", "ModelInfer", oip("ModelInferRequest")),
+        ("management", f"{MANAGEMENT}ManagementAPIsService", "DescribeModel", manage("DescribeModel")),
     ],
-    ids=["no model", "no name", "no worker", "V2", "management"],
+    ids=["no worker", "V2", "management"],
 )
 def test_refused_call_has_its_id_in_trailers_and_log(server, management, side, service, method, query):
-    """The request id is in the trailing metadata and in the access log, also an id that the server
-    generated.
-    """
+    """The request's id, or one that the server makes, is in the trailing metadata and in the access log."""
     management.RegisterModel(manage("RegisterModel", url="echo.mar", model_name="refusing"))
     named = f"refused-{uuid.uuid4()}"
     with channel(server, side) as to:
         call = getattr(stub(to, service), method).future
-        own = call(query(), metadata=[("x-request-id", named)])
-        values = dict(call(query()).trailing_metadata())["x-request-id"]
+        own = call(query, metadata=[("x-request-id", named)])
+        made = dict(call(query).trailing_metadata())["x-request-id"]
         assert ("x-request-id", named) in own.trailing_metadata()
     server.unregister("refusing")
 
-    assert re.fullmatch(r"[0-9a-f-]{36}", values)
-    for known in (named, values):
+    assert re.fullmatch(r"[0-9a-f-]{36}", made)
+    for known in (named, made):
         line = rf"/{method} HTTP/2\.0\" \d+ \d+ {known}\n"
         wait_until(lambda line=line: re.search(line, server.home.log("access_log.log")), "the call is logged")
-
-
-def test_full_queue_is_unavailable(server, inference):
-    """If the queue is full, the status is UNAVAILABLE, with which clients retry."""
-    first = occupied(server, inference, 0.6)
-    waiting = [sleeping(inference, 0) for _ in range(2)]
-    server.wait_pending("obey", 2)
-
-    code, text = ending(lambda: inference.Predictions(order("nothing")))
-
-    assert code == "UNAVAILABLE"
-    assert text.startswith('Model "obey" has no worker')
-    assert [call.result().prediction != b"" for call in (*first, *waiting)] == [True] * 4
 
 
 @pytest.mark.parametrize("how", ["cancelled", "late"])
@@ -232,14 +200,7 @@ def test_who_does_not_wait_leaves_the_queue(server, inference, how):
     running.result()
 
 
-def test_malformed_messages_are_refused(server, inference):
-    """A malformed message, and a name that is not text, are client errors (F11)."""
-    assert ending(lambda: inference.Predictions(b"\xff\xff\xff"))[0] == "INVALID_ARGUMENT"
-    assert ending(lambda: inference.Predictions(b"\x0a\x02\xff\xfe"))[0] == "INVALID_ARGUMENT"
-
-
 def test_message_above_limit_is_resource_exhausted(inference):
-    """A message above max_request_size is RESOURCE_EXHAUSTED; one below it is served (F11)."""
     call = lambda size: inference.Predictions(predict("echo", data=b"x" * size))  # noqa: E731
 
     assert len(call(90000).prediction) == 90000
@@ -249,17 +210,16 @@ def test_message_above_limit_is_resource_exhausted(inference):
 # Streams
 
 
-def test_stream(inference):
-    """The parts are messages; a handler without parts answers with one, and the stream ends."""
+def test_stream_ends_with_its_parts_or_its_failure(inference):
+    """The parts are messages; a handler without parts answers with one. After a failure what came before is
+    there, and the status says what went wrong.
+    """
     answers = inference.StreamPredictions(predict("fields", parts=b"3"))
     assert [answer.prediction for answer in answers] == [b"part 0", b"part 1", b"part 2", b"last"]
 
     (answer,) = inference.StreamPredictions(predict("fields", b=b"", a=b""))
     assert answer.prediction == b"a,b"
 
-
-def test_stream_that_fails(inference):
-    """What came before the failure is there, and the status says what went wrong."""
     answers = inference.StreamPredictions(predict("fields", parts=b"1", fail=b""))
 
     assert next(answers).prediction == b"part 0"
@@ -267,7 +227,6 @@ def test_stream_that_fails(inference):
 
 
 def test_stream_that_is_left(inference, tmp_path):
-    """A streaming handler learns that its client is gone (F37)."""
     notes = tmp_path / "gone"
     query = predict("fields", endless=str(notes).encode())
     answers = inference.StreamPredictions(query)
@@ -278,7 +237,6 @@ def test_stream_that_is_left(inference, tmp_path):
 
 
 def asking(model, *orders, sequence=None):
-    """Requests of one conversation."""
     for each in orders:
         query = predict(model, body=json.dumps(each).encode())
         if sequence is not None:
@@ -301,27 +259,10 @@ def test_stream_continues_sequences(inference):
     assert json.loads(answer.prediction)["id"] == answer.sequence_id
 
 
-def test_stream_continues_after_a_failure(inference):
-    """A failure is a response with a status, and the next request is served."""
-    orders = [{"raise": True}, {"add": 5}]
-    failed, served = inference.StreamPredictions2(asking("summing", *orders, sequence="unlucky"))
-    assert failed.status.code == grpc.StatusCode.UNAVAILABLE.value[0]
-    assert failed.status.message.startswith("Prediction failed")
-    assert failed.sequence_id == served.sequence_id == "unlucky"
-    assert not served.HasField("status")
-
-    assert re.search(r" \[request [\w-]+\]$", failed.status.message.splitlines()[0])
-
-    (unknown,) = inference.StreamPredictions2(asking("nobody", {}))
-    assert unknown.status.code == grpc.StatusCode.INTERNAL.value[0]
-    assert list(inference.StreamPredictions2(iter(()))) == []
-
-
 # Management
 
 
 def test_model_is_managed_with_rests_texts(management):
-    """A model is registered, described, scaled, listed and unregistered, with REST's texts."""
     answer = management.RegisterModel(
         manage("RegisterModel", url="echo.mar", model_name="m", initial_workers=1, synchronous=True)
     )
@@ -339,17 +280,16 @@ def test_model_is_managed_with_rests_texts(management):
     assert gone.msg == 'Model "m" unregistered'
 
 
-def test_registration_does_not_wait_by_default(server, management):
-    """Unlike over REST, a registration waits for workers only if the call asks for it."""
+def test_registration_lists_and_waits_on_request(server, management):
+    """Unlike over REST, a registration waits for workers only if the call asks for it. Without a limit the
+    list has 100 (TorchServe's is empty then); pages work as over REST.
+    """
     query = manage("RegisterModel", url="echo.mar", model_name="soon", initial_workers=1)
 
     assert management.RegisterModel(query).msg == "Processing worker updates..."
     server.wait_ready("soon")
     server.unregister("soon")
 
-
-def test_list(server, management):
-    """Without a limit it is that of 100 (TorchServe's list is empty then); pages work as over REST."""
     names = lambda **query: [  # noqa: E731
         each["modelName"]
         for each in json.loads(management.ListModels(manage("ListModels", **query)).msg)["models"]
@@ -360,45 +300,21 @@ def test_list(server, management):
     assert names(limit=1, next_page_token=1) == names()[1:2]
 
 
+NO_VERSION = "Model version: 0.0 does not exist for model: echo"
+BOUNDS = "max_worker cannot be less than min_worker."
+
+
 @pytest.mark.parametrize(
     ("method", "fields", "code", "text"),
     [
         ("DescribeModel", {"model_name": "no"}, "NOT_FOUND", "Model not found: no"),
-        (
-            "DescribeModel",
-            {"model_name": "echo", "model_version": "0.0"},
-            "NOT_FOUND",
-            "Model version: 0.0 does not exist for model: echo",
-        ),
-        (
-            "ScaleWorker",
-            {"model_name": "echo", "model_version": "0.0", "min_worker": 1, "synchronous": True},
-            "NOT_FOUND",
-            "Model version: 0.0 does not exist for model: echo",
-        ),
-        (
-            "ScaleWorker",
-            {"model_name": "echo", "min_worker": 3, "max_worker": 1},
-            "INVALID_ARGUMENT",
-            "max_worker cannot be less than min_worker.",
-        ),
+        ("DescribeModel", {"model_name": "echo", "model_version": "0.0"}, "NOT_FOUND", NO_VERSION),
+        ("ScaleWorker", {"model_name": "echo", "min_worker": 3, "max_worker": 1}, "INVALID_ARGUMENT", BOUNDS),
         ("RegisterModel", {}, "INVALID_ARGUMENT", "Parameter url is required."),
-        (
-            "RegisterModel",
-            {"url": "echo.mar", "model_name": "other", "runtime": "python4"},
-            "INVALID_ARGUMENT",
-            "Invalid RuntimeType value: python4",
-        ),
         ("RegisterModel", {"url": "no.mar"}, "NOT_FOUND", "Model not found at: no.mar"),
         ("RegisterModel", {"url": "http://127.0.0.1/m.mar"}, "NOT_FOUND", "Given URL"),
         ("RegisterModel", {"url": "echo.mar"}, "UNKNOWN", "Model version 1.0 is already registered"),
         ("UnregisterModel", {"model_name": "no"}, "NOT_FOUND", "Model not found: no"),
-        (
-            "SetDefault",
-            {"model_name": "echo", "model_version": "9"},
-            "NOT_FOUND",
-            "Model version 9 does not exist for model echo",
-        ),
     ],
 )
 def test_management_errors_have_codes(management, method, fields, code, text):
@@ -427,8 +343,10 @@ def test_numbers_that_mean_the_default(server, management, number):
     server.unregister("few")
 
 
-def test_a_handler_that_is_not_there(management):
-    """As in TorchServe, the model is registered, and starting workers is INTERNAL."""
+def test_workers_that_do_not_start_fail_the_call(management):
+    """As in TorchServe, a model without its handler is registered, and starting workers is INTERNAL; a
+    registration that waits for workers fails with the reason and leaves nothing.
+    """
     query = {"url": "echo.mar", "model_name": "handlerless", "handler": "invalidHandler"}
     management.RegisterModel(manage("RegisterModel", **query))
     scale = manage("ScaleWorker", model_name="handlerless", min_worker=1, synchronous=True)
@@ -438,9 +356,6 @@ def test_a_handler_that_is_not_there(management):
     assert "invalidHandler" in text
     management.UnregisterModel(manage("UnregisterModel", model_name="handlerless"))
 
-
-def test_workers_that_do_not_start(management):
-    """A registration that waits for workers fails as INTERNAL with the reason, and leaves nothing."""
     query = manage("RegisterModel", url="syntax.mar", initial_workers=1, synchronous=True)
 
     code, text = ending(lambda: management.RegisterModel(query))
@@ -457,41 +372,7 @@ def test_workers_that_do_not_start(management):
 # Health, reflection, logs
 
 
-@pytest.mark.parametrize("side", ["inference", "management"])
-def test_health_reports_server_and_models(server, side):
-    """The health service reports the server and each model; an unknown one is NOT_FOUND."""
-    check = message("grpc.health.v1.HealthCheckRequest")
-    with channel(server, side) as to:
-        health = stub(to, "grpc.health.v1.Health")
-        for name in ("", "echo", "grpc.health.v1.Health"):
-            assert health.Check(check(service=name)).status == 1
-        assert ending(lambda: health.Check(check(service="no")))[0] == "NOT_FOUND"
-
-
-def test_health_watch_reports_each_change(server):
-    """A client that watches a model receives each change: unknown, without a worker, serving,
-    unregistered.
-    """
-    with channel(server, "inference") as to:
-        watched = stub(to, "grpc.health.v1.Health").Watch(
-            message("grpc.health.v1.HealthCheckRequest")(service="watched")
-        )
-        assert next(watched).status == 3
-        # While a worker loads, which may be seen or not, the model is there and is not served.
-        server.registered("echo.mar", model_name="watched", initial_workers=0)
-        assert next(watched).status == 2
-        scaled = server.management.put("/models/watched", params={"min_worker": 1, "synchronous": "true"})
-        assert scaled.status_code == 200
-        assert next(watched).status == 1
-        server.unregister("watched")
-        assert next(watched).status == 3
-        watched.cancel()
-
-
 def test_reflection_lists_services_and_messages(server):
-    """Clients can list all services and their messages without the protos, with both versions of
-    reflection.
-    """
     with channel(server, "inference") as to:
         outcome = ProtoReflectionDescriptorDatabase(to)
         assert set(outcome.get_services()) == SERVICES
@@ -505,21 +386,6 @@ def test_reflection_lists_services_and_messages(server):
         assert (
             pool.FindMessageTypeByName(f"{INFERENCE}PredictionResponse").fields_by_name["status"].number == 3
         )
-
-
-def test_calls_are_logged_and_counted(server, inference):
-    """A call has a line with its code in the access log, and counts like a response over HTTP."""
-    good, bad = server.metric("Requests2XX"), server.metric("Requests4XX")
-    inference.Predictions(predict("echo", data=b"x"))
-    ending(lambda: inference.Predictions(order("predict_error", text="x", code=404)))
-
-    line = r'/127\.0\.0\.1:\d+ "gRPC \S+InferenceAPIsService/Predictions HTTP/2\.0" {} \d+'
-    wait_until(lambda: re.search(line.format(5), server.home.log("access_log.log")), "the call is logged")
-    assert re.search(line.format(0), server.home.log("access_log.log"))
-    # Each look at the metrics is an answer too.
-    assert server.metric("Requests2XX") > good + 1
-    wait_until(lambda: server.metric("Requests4XX") > bad, "the failed call is counted")
-    assert server.metric("Requests4XX") == bad + 1
 
 
 # Servers of their own

@@ -9,9 +9,8 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import grpc
-import psutil
 import pytest
-from tests.e2e.grpc_client import INFERENCE, channel, grpc_server, predict, stub
+from tests.e2e.grpc_client import INFERENCE, grpc_server, predict, stub
 from tests.e2e.serving import serving, wait_until
 
 if TYPE_CHECKING:
@@ -27,7 +26,6 @@ METHOD = "InferenceAPIsService/Predictions HTTP/2.0"
 
 
 def ask(inference: Any, number: int) -> Any:
-    """A call with a body, or an error, of its own."""
     if number % FAILING:
         request = predict("echo", data=f"answer {number}".encode())
     else:
@@ -86,22 +84,3 @@ def test_thousands_of_calls_get_their_own_answers(tmp_path: Path, model_store: P
         assert log.count(METHOD) == CALLS
         failed = re.findall(rf"{METHOD}\" 5 \d+ crowd-(\d+)$", log, re.MULTILINE)
         assert sorted(map(int, failed)) == list(range(0, CALLS, FAILING))
-
-
-def test_messages_do_not_stay(tmp_path: Path, model_store: Path) -> None:
-    """What calls brought is given back once no more come: the server does not grow by its messages."""
-    large = predict("echo", data=b"x" * 6_000_000)
-
-    def private(pid: int) -> int:
-        memory = psutil.Process(pid).memory_info()
-        return int(memory.rss - memory.shared)
-
-    with serving(grpc_server(tmp_path, model_store)) as server, channel(server, "inference") as to:
-        server.registered("echo.mar")
-        predictions = stub(to, f"{INFERENCE}InferenceAPIsService").Predictions
-        predictions(large)
-        before = private(server.pid)
-        for _ in range(30):
-            predictions(large)
-        after = before + 2 * len(large.input["data"])
-        wait_until(lambda: private(server.pid) < after, "the server has what it had after one call")

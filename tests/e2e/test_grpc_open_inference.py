@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import queue
 import re
 import shutil
 
@@ -54,7 +53,6 @@ def server(tmp_path_factory, model_store):
 
 @pytest.fixture(scope="module")
 def client(server):
-    """Triton's own client."""
     with contextlib.closing(
         triton.InferenceServerClient(f"127.0.0.1:{server.settings['grpc_inference_port']}")
     ) as made:
@@ -63,13 +61,11 @@ def client(server):
 
 @pytest.fixture(scope="module")
 def service(server):
-    """The service, spoken to by hand."""
     with channel(server, "inference") as to:
         yield stub(to, "inference.GRPCInferenceService")
 
 
 def tensor(name, values):
-    """An input of Triton's client."""
     supplied = numpy.asarray(values)
     datatype = np_to_triton_dtype(supplied.dtype)
     made = triton.InferInput(name, list(supplied.shape), datatype)
@@ -85,30 +81,16 @@ def floats(*rows, name="x", **contents):
 
 
 def infer(service, model="mirror", timeout=PATIENCE, **fields):
-    """The answer to a request."""
     return service.ModelInfer(oip("ModelInferRequest", model_name=model, **fields), timeout=timeout)
 
 
 # Triton's client
 
 
-def test_health_and_metadata_describe_server_and_models(client):
-    """Metadata describes the server and the models, with the inputs and outputs of the signature."""
-    assert client.is_server_live()
-    assert client.is_server_ready()
-    assert client.is_model_ready("mirror")
-    assert client.is_model_ready("typed", "3")
-    server = client.get_server_metadata(as_json=True)
-    assert server["name"] == "modelserver"
-    assert "model_repository" in server["extensions"]
-    metadata = client.get_model_metadata("typed", as_json=True)
-    assert metadata["versions"] == ["3"]
-    assert metadata["inputs"] == [{"name": "x", "datatype": "FP32", "shape": ["-1", "2"]}]
-    assert metadata["outputs"] == metadata["inputs"]
-
-
 def test_raw_tensors_come_back_raw(client):
-    """They keep their type and shape; an element of BYTES is like the body of a prediction."""
+    """They keep their type and shape, and parameters that a handler sets have their own types; an element of
+    BYTES is like the body of a prediction.
+    """
     tensors = [numpy.array([[0, 1, 1], [1, 0, 1]], dtype) for dtype in DTYPES]
     for sent in (*tensors, numpy.array([b"one", b"\xff\x00"], object)):
         result = client.infer("mirror", [tensor("x", sent)], request_id="seven")
@@ -117,9 +99,6 @@ def test_raw_tensors_come_back_raw(client):
         assert (received.dtype, received.tolist()) == (sent.dtype, sent.tolist())
         assert response.id == "seven"
 
-
-def test_handler_sets_parameters_of_the_response(client):
-    """Parameters that a handler sets are in the response, each with its own type."""
     reply = {"text": "ü", "whole": -3, "truth": True}
     answer = client.infer("mirror", [tensor("x", [1.0])], parameters=reply).get_response()
     got = {
@@ -129,37 +108,8 @@ def test_handler_sets_parameters_of_the_response(client):
     assert got == reply
 
 
-def test_requested_outputs_are_returned_in_order(client):
-    """Several inputs are several outputs here. If a request names outputs, the response has these in this
-    order.
-    """
-    inputs = [tensor("a", [[1, 2]]), tensor("b", [[0.5]])]
-
-    answer = client.infer("mirror", inputs, outputs=[triton.InferRequestedOutput("b")])
-
-    assert [output.name for output in answer.get_response().outputs] == ["b"]
-    assert answer.as_numpy("b").tolist() == [[0.5]]
-
-
-def test_stream(client):
-    """A stream answers in the order of its requests; a failure is one of the answers, and it goes on."""
-    answers = queue.Queue()
-    client.start_stream(lambda result, error: answers.put((result, error)))
-    for number in range(10):
-        model = "nobody" if number == 4 else "mirror"
-        client.async_stream_infer(
-            model, [tensor("x", numpy.full((1, 2), number, "i8"))], request_id=str(number)
-        )
-    outcome = [answers.get(timeout=PATIENCE) for _ in range(10)]
-    client.stop_stream()
-
-    (failure,) = (error.message() for _, error in outcome if error)
-    assert failure.startswith("Model with name nobody does not exist. There are: ")
-    assert [result.get_response().id for result, error in outcome if not error] == list("012356789")
-
-
-def test_repository_lists_loads_and_unloads(server, client):
-    """Models of the store are listed, loaded and unloaded by name."""
+def test_repository_lists_loads_and_unloads(server, client, service):
+    """By name, which KServe's clients put into field 1."""
     index = {each.name: each.state for each in client.get_model_repository_index().models}
     assert index["mirror"] == "READY"
     assert index["echo"] == "UNAVAILABLE"
@@ -173,9 +123,6 @@ def test_repository_lists_loads_and_unloads(server, client):
     with pytest.raises(triton.InferenceServerException, match="parameter 'config' is not supported"):
         client.load_model("echo", config="{}")
 
-
-def test_repository_as_kserve_asks(service):
-    """KServe's clients put the name into field 1, and read the reply."""
     query = oip("RepositoryModelLoadRequest", repository_name="echo")
     answer = service.RepositoryModelLoad(query)
     assert (answer.model_name, answer.isLoaded) == ("echo", True)
@@ -186,55 +133,25 @@ def test_repository_as_kserve_asks(service):
 # By hand
 
 
-def test_typed_contents(service):
-    """Typed contents have a typed answer, with ids of the server's where the client gives none."""
-    answer = infer(service, inputs=[floats((1, 2), (3, 4))])
+SHAPE = "input 'x': shape is [1, 3], the model takes [-1, 2]"
+ROWS = "The request has 10001 instances, max_request_instances=10000 are allowed."
 
-    (output,) = answer.outputs
-    assert (output.datatype, list(output.shape)) == ("FP32", [2, 2])
-    assert list(output.contents.fp32_contents) == [1, 2, 3, 4]
-    assert not answer.raw_output_contents
-    assert answer.model_name == "mirror"
-    assert answer.model_version == "1.0"
-    assert len(answer.id) == 36
+
+def empty(datatype, rows, size):
+    """A request with a raw tensor of so many rows and bytes."""
+    tensor = {"name": "x", "datatype": datatype, "shape": [rows, size and 1]}
+    return {"inputs": [tensor], "raw_input_contents": [bytes(size)]}
 
 
 @pytest.mark.parametrize(
     ("model", "fields", "code", "text"),
     [
         ("mirror", {"inputs": []}, "INVALID_ARGUMENT", "inputs is empty: at least one input is needed"),
-        (
-            "mirror",
-            {"inputs": [floats((1,))], "outputs": [{"name": "nothing"}]},
-            "INVALID_ARGUMENT",
-            "Unexpected inference output 'nothing' for model 'mirror'",
-        ),
-        (
-            "typed",
-            {"inputs": [floats((1, 2, 3))]},
-            "INVALID_ARGUMENT",
-            "input 'x': shape is [1, 3], the model takes [-1, 2]",
-        ),
-        (
-            "mirror",
-            {
-                "inputs": [{"name": "x", "datatype": "FP32", "shape": [10_001, 0]}],
-                "raw_input_contents": [b""],
-            },
-            "RESOURCE_EXHAUSTED",
-            "The request has 10001 instances, max_request_instances=10000 are allowed.",
-        ),
-        (
-            "mirror",
-            {
-                "inputs": [{"name": "x", "datatype": "INT8", "shape": [7_000_000]}],
-                "raw_input_contents": [bytes(7_000_000)],
-            },
-            "RESOURCE_EXHAUSTED",
-            "",
-        ),
+        ("typed", {"inputs": [floats((1, 2, 3))]}, "INVALID_ARGUMENT", SHAPE),
+        ("mirror", empty("FP32", 10_001, 0), "RESOURCE_EXHAUSTED", ROWS),
+        ("mirror", empty("INT8", 7_000_000, 7_000_000), "RESOURCE_EXHAUSTED", ""),
     ],
-    ids=["no inputs", "unknown output", "signature", "rows", "bytes"],
+    ids=["no inputs", "signature", "rows", "bytes"],
 )
 def test_request_that_cannot_be_served_gets_its_code(service, model, fields, code, text):
     """A malformed request is INVALID_ARGUMENT, one that is too large RESOURCE_EXHAUSTED (F9)."""
@@ -259,17 +176,14 @@ def test_unknown_models_and_versions_are_not_found(service):
 
 
 def text(value):
-    """A row for ``obey``."""
     return {"name": "x", "datatype": "BYTES", "shape": [1], "contents": {"bytes_contents": [value]}}
 
 
 def orders(do, **fields):
-    """Inputs that tell ``obey`` what to do."""
     return [text(json.dumps({"do": do, **fields}).encode())]
 
 
 def test_failing_handler_is_internal(service):
-    """A handler's exception is INTERNAL; codes that a handler sets are sent."""
     code, outcome = ending(lambda: infer(service, "obey", inputs=orders("raise")))
     assert code == "INTERNAL"
     assert outcome.startswith("ValueError : as it was told (obey.py, line ")
@@ -280,15 +194,6 @@ def test_failing_handler_is_internal(service):
     refused = oip("ModelInferRequest", model_name="obey", inputs=query)
     (part,) = service.ModelStreamInfer(iter([refused]))
     assert re.fullmatch(r"not here \[request [0-9a-f-]{36}\]", part.error_message)
-
-
-def test_model_without_workers_is_not_ready(server, service):
-    """A model without workers is known but not ready; predictions are UNAVAILABLE."""
-    server.management.post("/models", params={"url": "echo.mar", "model_name": "idle", "initial_workers": 0})
-
-    assert not service.ModelReady(oip("ModelReadyRequest", name="idle")).ready
-    assert ending(lambda: infer(service, "idle", inputs=[text(b"x")]))[0] == "UNAVAILABLE"
-    server.unregister("idle")
 
 
 def test_torchserve_name(server):

@@ -51,7 +51,6 @@ class Wire:
         self._decoder, self._encoder = Decoder(), Encoder()
 
     def head(self, stream, *fields, flags=WHOLE):
-        """The head of a prediction."""
         usual = [
             (":method", "POST"),
             (":scheme", "http"),
@@ -112,12 +111,10 @@ def wire(server):
 
 
 def message(data=b"hello", model="echo"):
-    """A prediction's message."""
     return predict(model, data=data).SerializeToString()
 
 
 def is_served(server):
-    """Another client is."""
     with channel(server, "inference") as to:
         answer = stub(to, f"{INFERENCE}InferenceAPIsService").Predictions(
             predict("echo", data=b"x"), timeout=20

@@ -21,7 +21,6 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model store with tiny models."""
     pytest.importorskip("transformers")
     store = tmp_path_factory.mktemp("store")
     makers = {
@@ -51,7 +50,6 @@ def server(folders: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 def post(server: Server, path: str, **body: Any) -> Any:
-    """The document that answers."""
     response = server.inference.post(path, json=body)
     assert response.status_code == 200, response.text
     return response.json()
@@ -125,7 +123,6 @@ def test_example_finds_sentences_with_the_same_words(
     ],
 )
 def test_refusal_says_what_is_wrong(server: Server, url: str, status: int, message: str) -> None:
-    """Nothing is loaded."""
     refused = server.register(url)
 
     assert (refused.status_code, message in refused.json()["message"]) == (status, True)

@@ -69,8 +69,6 @@ TOKENS = [f"MODELSERVER_{scope}_TOKEN=token-of-a-test" for scope in ("INFERENCE"
 
 
 class Engine:
-    """Podman with images and containers of its own."""
-
     def __init__(self, folder: Path) -> None:
         places = ["--root", str(folder / "storage"), "--runroot", str(folder / "run")]
         self.command = ["podman", *places, "--storage-driver", "overlay", "--cgroup-manager", "cgroupfs"]
@@ -103,7 +101,6 @@ class Container:
         self.id = engine.run("run", "--detach", *self.OPTIONS, *arguments).stdout.strip()
 
     def python(self, code: str, *arguments: object) -> str:
-        """What a Python inside prints."""
         return self.engine.run("exec", self.id, "python", "-c", code, *arguments).stdout.strip()
 
     def health(self) -> str:
@@ -121,7 +118,6 @@ class Container:
         return running
 
     def ended(self) -> int:
-        """The exit status, once it has ended."""
         wait_until(lambda: not self.is_running(), "it ends", 60)
         status: int = self.engine.inspect("container", self.id)["State"]["ExitCode"]
         return status

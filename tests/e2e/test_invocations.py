@@ -29,7 +29,6 @@ def test_model_name_in_a_form(invoke, body):
 
 
 def test_model_name_in_a_compressed_form(invoke):
-    """The field is found in the body as it is once inflated."""
     headers = {"content-type": "application/x-www-form-urlencoded", "content-encoding": "gzip"}
     answer = invoke(content=gzip.compress(b"model_name=tell"), headers=headers)
 
@@ -38,14 +37,8 @@ def test_model_name_in_a_compressed_form(invoke):
 
 @pytest.mark.parametrize(
     "body",
-    [
-        {"json": {"model_name": "tell"}},
-        {"data": {"model_name": ""}},
-        {"data": {"other": "tell"}},
-        {"content": b"model_name=tell"},
-        {"content": b"x", "headers": {"content-type": "multipart/form-data"}},
-    ],
-    ids=["JSON", "empty", "another field", "no content type", "no boundary"],
+    [{"json": {"model_name": "tell"}}, {"data": {"model_name": ""}}, {"content": b"model_name=tell"}],
+    ids=["JSON", "empty", "no content type"],
 )
 def test_no_model_name(invoke, body):
     """Only a form's field counts; without one the request is refused (F8)."""

@@ -4,21 +4,13 @@ from __future__ import annotations
 
 import json
 
-import pytest
 
-
-@pytest.mark.parametrize(("processes", "in_background"), [(1, "true"), (2, "false")])
-def test_every_line_is_an_object(start_server, processes, in_background):
-    """Start, requests, what handlers print and metrics, from one process and from front ends; all of it is
-    there when the server has ended, also with ``async_logging``. What is printed is no exception.
+def test_every_line_is_an_object(start_server):
+    """Start, requests, what handlers print and metrics, of the server and its front ends; all of it is there
+    when the server has ended, also with ``async_logging``. What is printed is no exception.
     """
-    server = start_server(
-        log_format="json",
-        metrics_mode="log",
-        frontend_processes=processes,
-        async_logging=in_background,
-        no_such_key=1,
-    )
+    settings = {"log_format": "json", "metrics_mode": "log", "async_logging": "true", "no_such_key": 1}
+    server = start_server(frontend_processes=2, **settings)
     server.registered("echo.mar")
     assert server.predict("echo", b"secret payload").status_code == 200
     server.predict("none")

@@ -63,7 +63,6 @@ def document(tmp_path_factory: pytest.TempPathFactory, model_store: Path) -> Ite
 
 
 def test_sdk_speaks_v1(document: dict[str, Any]) -> None:
-    """The SDK reads health, predictions with their batch, explanations, and error messages."""
     reply = document["v1"]
 
     assert (reply["live"], reply["ready"], reply["unready"]) == (True, True, False)
@@ -81,7 +80,6 @@ def answers() -> list[dict[str, Any]]:
 
 
 def test_sdk_speaks_v2(document: dict[str, Any]) -> None:
-    """The SDK reads health, tensors in binary and in JSON, an empty tensor, and error messages."""
     reply = document["v2"]
 
     assert (reply["live"], reply["ready"], reply["models"]) == (True, True, [True, False, False])

@@ -55,7 +55,6 @@ def test_each_gets_its_own(shared_server, pool):
 
 
 def test_bodies_around_the_threshold_arrive_unchanged(shared_server):
-    """A body arrives unchanged, through the socket or shared memory."""
     shared_server.registered("echo.mar", model_name="mixed")
 
     for size in (16, 131_056, 131_072, 131_088, 200_000, 1 << 20):

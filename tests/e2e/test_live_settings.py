@@ -6,18 +6,17 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from tests.e2e.load import Load, is_echo
-from tests.e2e.serving import Server, wait_until
 
 
 @pytest.fixture
-def echo(shared_server: Server):
+def echo(shared_server):
     """The echo model under a name of its own."""
     shared_server.registered("echo.mar", model_name="live", batch_size=2, max_batch_delay=20)
     yield shared_server
     shared_server.unregister("live")
 
 
-def change(server: Server, name: str = "live", **parameters: object):
+def change(server, name: str = "live", **parameters: object):
     return server.management.put(f"/models/{name}", params={k: str(v) for k, v in parameters.items()})
 
 
@@ -79,19 +78,3 @@ def test_batch_that_grows_may_have_larger_answers(start_server):
     assert {response.headers["x-batch-size"] for response in large} == {"32"}
     assert [response.status_code for response in mixed] == [503 if n in (3, 11) else 200 for n in range(32)]
     assert server.metric("modelserver_workers", state="failed") == 0
-
-
-def test_shorter_timeout_counts_for_a_running_batch(shared_server):
-    """A response timeout that is made shorter ends what runs already."""
-    shared_server.registered("obey.mar", model_name="slow", response_timeout=100)
-    with ThreadPoolExecutor(1) as clients:
-        future = clients.submit(shared_server.predict, "slow", {"do": "sleep", "seconds": 60})
-        wait_until(
-            lambda: shared_server.metric("modelserver_batches_in_flight", model_name="slow"), "it runs"
-        )
-        change(shared_server, "slow", response_timeout=1)
-        response = future.result(20)
-
-    assert response.status_code == 500
-    assert shared_server.describe("slow")["responseTimeout"] == 1
-    shared_server.unregister("slow")

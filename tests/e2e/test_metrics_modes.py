@@ -102,23 +102,3 @@ def test_log_mode(tmp_path: Path, store: Path, listed: dict[str, object]) -> Non
         rf"{stamp}Words.count:2.0\|#ModelName:words,Level:Model{host}requestID:,timestamp:\d+",
         model_lines[0],
     ), model_lines[0]
-
-
-def test_legacy_mode_shows_three_counters(tmp_path: Path, store: Path) -> None:
-    """In legacy mode the metrics address has the three old counters, and all others are lines of the logs."""
-    home = Home(tmp_path / "home")
-    (tmp_path / "plain.py").write_text("def handle(data, context):\n    return data and ['x'] * len(data)\n")
-    build_archive(ArchiveConfig("plain", str(tmp_path / "plain.py"), "1.0", export_path=store))
-    with serving(Server(home, store, settings={"metrics_mode": "legacy"})) as server:
-        server.registered("plain.mar")
-        assert server.predict("plain").status_code == 200
-        exposition = server.metrics.get("/metrics").text
-    names = {line.partition("{")[0] for line in exposition.splitlines() if line and line[0] != "#"}
-    ours = {name for name in names if not name.startswith("modelserver_")}
-
-    assert ours == {
-        "ts_inference_requests_total",
-        "ts_inference_latency_microseconds",
-        "ts_queue_latency_microseconds",
-    }
-    assert "Requests2XX.Count:1.0" in (home.path / "logs" / "ts_metrics.log").read_text()

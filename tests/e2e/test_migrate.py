@@ -34,7 +34,6 @@ ENVIRONMENT = os.environ.get(VARIABLE)
 
 
 def migrate(folder: Path, torchserve: list[str], *flags: str) -> tuple[int, dict[str, Any]]:
-    """The exit status and the report."""
     config = folder / "site" / "config.properties"
     status = main([str(config), "--torchserve", *torchserve, "--out", str(folder / "out"), *flags])
     return status, json.loads((folder / "out" / "report.json").read_text("utf-8"))
@@ -53,7 +52,6 @@ def played(folder: Path, answers: dict[str, Response]) -> Iterator[list[str]]:
 
 
 def servers() -> list[psutil.Process]:
-    """The servers that this process has started and that still run."""
     return [child for child in psutil.Process().children(recursive=True) if "modelserver" in child.cmdline()]
 
 

@@ -72,7 +72,6 @@ def pack(
 
 
 def write_wheel(folder: Path, answer: int) -> Path:
-    """A package of one module, as little of one as pip takes."""
     info = "tiny-1.0.dist-info"
     made = folder / WHEEL
     with zipfile.ZipFile(made, "w") as wheel:
@@ -85,7 +84,6 @@ def write_wheel(folder: Path, answer: int) -> Path:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server that installs what its models need."""
     store = tmp_path_factory.mktemp("packed") / "store"
     store.mkdir()
     hashed = f"--no-index\n./{WHEEL} --hash=sha256:"

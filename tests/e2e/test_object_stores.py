@@ -82,8 +82,10 @@ def server(variables: dict[str, str], tmp_path_factory: pytest.TempPathFactory) 
         yield started
 
 
-def test_model_store_may_be_in_s3(server: Server, bucket: Bucket, archives: dict[str, bytes]) -> None:
-    """It is loaded at the start, listed, and loaded from when a client says so."""
+def test_models_come_from_each_store(server: Server, bucket: Bucket, archives: dict[str, bytes]) -> None:
+    """The model store is loaded at the start, listed, and loaded from when a client says so; other models
+    come from a folder or an archive of each store. The URL is described, and the progress logged.
+    """
     assert server.predict("one").text == "one"
     bucket.put("store/two.mar", archives["two"])
 
@@ -96,9 +98,6 @@ def test_model_store_may_be_in_s3(server: Server, bucket: Bucket, archives: dict
     assert server.inference.post("/v2/repository/models/two/load", json={}).status_code == 200
     assert server.predict("two").text == "two"
 
-
-def test_models_come_from_each_store(server: Server) -> None:
-    """From a folder or an archive of it; the URL is described, and the progress logged."""
     urls = {
         "s3://models/other/folder": "folder",
         "gs://models/two.mar": "two",

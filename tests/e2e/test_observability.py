@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -91,43 +90,6 @@ def test_prometheus_parses_the_metrics(server: Server) -> None:
     assert all(re.fullmatch(r"W-\d+-(echo|obey)_1\.0", name) for name in workers)
 
 
-def test_chosen_names(server: Server) -> None:
-    """``name[]`` chooses, as often as it is given; paths below and other methods are the same."""
-    query = "name[]=Requests2XX&name[]=modelserver_batch_size_count&name[]=none"
-    text = server.metrics.get(f"/metrics?{query}").text
-    names = {line.partition("{")[0] for line in text.splitlines() if line[0] != "#"}
-
-    assert names == {"Requests2XX", "modelserver_batch_size_count"}
-    assert server.metrics.get("/metrics?name[]=none").text == ""
-    assert "Requests2XX{" in server.metrics.post("/metrics/below").text
-    assert server.metrics.get("/other").status_code == 404
-
-
-def test_unknown_names_make_no_series(server: Server) -> None:
-    """Names of models that are not there, on every route, leave the metrics as they were (F69)."""
-    before = {(name, tuple(s.labels.items())) for name, result in scraped(server).items() for s in result}
-    routes = ("/predictions/{}", "/predictions/{}/1.0", "/v1/models/{}:predict", "/v2/models/{}/infer")
-
-    async def ask(numbers: range) -> int:
-        refused = 0
-        for number in numbers:
-            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-            path = routes[number % len(routes)].format(f"flood-{number}")
-            writer.write(f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{{}}".encode())
-            refused += (await reader.read()).startswith(b"HTTP/1.1 404")
-            writer.close()
-        return refused
-
-    async def flood() -> int:
-        return sum(await asyncio.gather(*(ask(range(first, 320, 16)) for first in range(16))))
-
-    counted = server.metric("Requests4XX")
-    assert asyncio.run(flood()) == 320
-    assert server.metric("Requests4XX") - counted == 320
-    after = {(name, tuple(s.labels.items())) for name, result in scraped(server).items() for s in result}
-    assert after == before
-
-
 def test_access_log_has_a_line_per_response(server: Server) -> None:
     """Each response has one line, for any request, and no line has a payload or a header (F13)."""
     hostile = [
@@ -161,16 +123,15 @@ def lines_of(server: Server, name: str) -> list[str]:
     return (server.home.path / "logs" / name).read_text().splitlines()
 
 
-def test_lines_of_ts_log_have_its_form(server: Server) -> None:
-    """Every line of ts_log has its form, or is indented and belongs to the line above."""
+def test_logs_have_their_form(server: Server) -> None:
+    """Every line of ts_log has its form, or belongs to the line above. What handlers print stands in
+    model_log with worker, model and stream, and nowhere else.
+    """
     lines = lines_of(server, "ts_log.log")
 
     assert [line for line in lines if not RECORD.fullmatch(line) and not line.startswith("    ")] == []
     assert any("Model server started." in line for line in lines)
 
-
-def test_what_handlers_print(server: Server) -> None:
-    """It stands in model_log, with worker, model and stream, and nowhere else."""
     assert server.predict("obey", {"do": "print", "megabytes": 1}).text == "printed"
     wait_until(lambda: "- eeee" in "".join(lines_of(server, "model_log.log")), "it is written")
     lines = lines_of(server, "model_log.log")
@@ -181,20 +142,6 @@ def test_what_handlers_print(server: Server) -> None:
     (error,) = [line for line in lines if line.endswith("e" * 1000)]
     assert re.search(r" \[WARN \] W-\d+-obey_1\.0-stderr MODEL_LOG - e+$", error)
     assert not [line for line in lines_of(server, "ts_log.log") if line.endswith("- begin")]
-
-
-def test_the_level_while_it_runs(server: Server) -> None:
-    """What is logged follows the level at once; the access log does not depend on it."""
-    counts = []
-    for level in ("error", "debug", "info"):
-        before = len(lines_of(server, "ts_log.log"))
-        assert server.management.put("/logging", params={"level": level}).json() == {"level": level}
-        server.management.put("/models/echo", params={"batch_size": "2"})
-        counts.append(len(lines_of(server, "ts_log.log")) - before)
-
-    assert counts[0] == 1
-    assert counts[1] > counts[2] > 1
-    assert server.management.put("/logging", params={"level": "loud"}).status_code == 400
 
 
 def test_disk_that_is_full(server: Server) -> None:

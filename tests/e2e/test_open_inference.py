@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     import httpx
 
 triton = pytest.importorskip("tritonclient.http")
-triton_utils = pytest.importorskip("tritonclient.utils")
 bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
 
 MODEL_CODE = Path(__file__).parent / "model_code"
@@ -72,29 +71,24 @@ def server(tmp_path_factory: pytest.TempPathFactory, model_store: Path) -> Itera
 
 @pytest.fixture(scope="module")
 def client(server: Server) -> Iterator[Any]:
-    """Triton's own client."""
     made = triton.InferenceServerClient(f"127.0.0.1:{server.port}")
     yield made
     made.close()
 
 
 def infer(server: Server, model: str, *inputs: dict[str, Any], **fields: Any) -> httpx.Response:
-    """A request in JSON."""
     return server.inference.post(f"/v2/models/{model}/infer", json={"inputs": list(inputs), **fields})
 
 
 def an_input(name: str, datatype: str, shape: list[int], data: list[Any], **fields: Any) -> dict[str, Any]:
-    """One input in JSON."""
     return {"name": name, "datatype": datatype, "shape": shape, "data": data, **fields}
 
 
 def numbers(*values: float) -> dict[str, Any]:
-    """One input with a number a row."""
     return an_input("x", "FP32", [len(values)], list(values))
 
 
 def together(*calls: Callable[[], Any]) -> list[Any]:
-    """The results of calls made at the same time."""
     with ThreadPoolExecutor(len(calls)) as pool:
         return [future.result(20) for future in [pool.submit(call) for call in calls]]
 
@@ -104,7 +98,6 @@ def together(*calls: Callable[[], Any]) -> list[Any]:
 
 @pytest.mark.parametrize("datatype", [*NUMPY, "BYTES"])
 def test_tensors_come_back_in_each_form(client: Any, datatype: str) -> None:
-    """Triton's client gets back what it sent, in binary and in JSON, both ways."""
     if datatype == "BYTES":
         values = numpy.array([["a"], ["ü"], [""]], dtype=object)
     else:
@@ -147,16 +140,6 @@ def test_response_is_json_unless_binary_is_requested(server: Server) -> None:
     assert binary.content[length:] == struct.pack("<2f", 1, 2)
 
 
-@pytest.mark.parametrize("content_type", [None, "application/json; charset=utf-8", "text/plain"])
-def test_content_type_of_request_does_not_matter(server: Server, content_type: str | None) -> None:
-    """Triton's client sends none."""
-    headers = {} if content_type is None else {"content-type": content_type}
-    body = json.dumps({"inputs": [numbers(4)]}).encode()
-    response = server.inference.post("/v2/models/strict/infer", content=body, headers=headers)
-
-    assert response.json()["outputs"][0]["data"] == [4.0]
-
-
 def test_outputs_have_the_requested_order_and_form(client: Any) -> None:
     """A request mixes binary and JSON inputs; the outputs have the requested order, and each its requested
     form.
@@ -185,8 +168,10 @@ def test_compressed_bodies(client: Any, algorithm: str) -> None:
     assert result.as_numpy("output_0").sum() == 1000
 
 
-def test_named_version_is_used(server: Server) -> None:
-    """A request may name a version; an unknown version is an error."""
+def test_requests_name_versions_and_may_be_raw(server: Server) -> None:
+    """A request may name a version. With a header length of 0 the body is the one input, and the response is
+    binary.
+    """
     path = "/v2/models/mirror/versions/{}/infer"
     body = {"inputs": [numbers(1)]}
 
@@ -195,9 +180,6 @@ def test_named_version_is_used(server: Server) -> None:
     assert missing.status_code == 404
     assert "9" in missing.json()["error"]
 
-
-def test_raw_body_is_the_one_input(server: Server) -> None:
-    """With a header length of 0 the body is the one input, and the response is binary."""
     answer = server.inference.post(
         "/v2/models/sized/infer", content=png(4, 3), headers={"Inference-Header-Content-Length": "0"}
     )
@@ -210,7 +192,6 @@ def test_raw_body_is_the_one_input(server: Server) -> None:
 
 
 def png(width: int, height: int) -> bytes:
-    """A picture."""
     content = io.BytesIO()
     Image.new("RGB", (width, height)).save(content, "PNG")
     return content.getvalue()
@@ -227,25 +208,6 @@ def test_bytes_elements_become_rows(client: Any, server: Server) -> None:
     assert binary == [{"width": 4, "height": 3}, {"width": 5, "height": 2}]
     assert json.loads(text.json()["outputs"][0]["data"][0]) == {"width": 7, "height": 1}
     assert server.predict("sized", png(4, 3)).json() == binary[0]
-
-
-def test_parameters_reach_the_handler(server: Server) -> None:
-    """They reach it like those of a V1 body; parameters of the protocol itself do not."""
-    answer = infer(
-        server,
-        "tell",
-        an_input("x", "BYTES", [1], ["a"], parameters={"language": "en"}),
-        parameters={"k": 3, "timeout": 5_000_000, "binary_data_output": False},
-        outputs=[{"name": "output_0", "parameters": {"digits": 2}}],
-    )
-    description = json.loads(answer.json()["outputs"][0]["data"][0])
-
-    assert description["values"] == {"data": "a"}
-    assert description["parameters"] == {
-        "parameters": {"k": 3},
-        "inputs": {"x": {"language": "en"}},
-        "outputs": {"output_0": {"digits": 2}},
-    }
 
 
 def test_only_what_may_share_a_batch_does(server: Server) -> None:
@@ -275,19 +237,6 @@ def test_only_what_may_share_a_batch_does(server: Server) -> None:
     assert answers[0].json()["parameters"] == {"batchId": ids[0]}
 
 
-def test_what_cannot_be_cut_travels_whole(server: Server) -> None:
-    """A scalar, no rows, or inputs that differ in their first dimension are one row as they are."""
-    scalar = infer(server, "strict", an_input("x", "INT32", [], [7])).json()["outputs"][0]
-    none = infer(server, "strict", an_input("x", "INT32", [0, 3], [])).json()["outputs"][0]
-    two = infer(
-        server, "strict", an_input("x", "INT32", [1], [7]), an_input("y", "INT32", [2, 1], [8, 9])
-    ).json()["outputs"]
-
-    assert (scalar["shape"], scalar["data"]) == ([1], [7])
-    assert (none["shape"], none["data"]) == ([0, 3], [])
-    assert [(each["shape"], each["data"]) for each in two] == [([1], [7]), ([2, 1], [8, 9])]
-
-
 # Errors
 
 
@@ -308,10 +257,7 @@ def test_errors_are_json_with_their_status(server: Server) -> None:
         ),
         (413, "max_request_instances", infer(server, "strict", an_input("x", "FP32", [100_000, 0], []))),
         (405, "", server.inference.get("/v2/models/mirror/infer")),
-        *(
-            (404, "", server.inference.get(f"/v2/{path}"))
-            for path in ("models/mirror/generate", "models/mirror/stat", "nothing")
-        ),
+        (404, "", server.inference.get("/v2/models/mirror/generate")),
     ]
     for status, message, response in cases:
         assert (response.status_code, message in response.json()["error"]) == (status, True), response.text
@@ -349,19 +295,7 @@ def test_failing_row_does_not_fail_others(server: Server) -> None:
 
 
 def strings(*values: str) -> dict[str, Any]:
-    """One input with a text a row."""
     return an_input("x", "BYTES", [len(values)], list(values))
-
-
-def test_deadline_in_microseconds_gets_504(server: Server, client: Any) -> None:
-    """After the client's own timeout the response is 504, also while the handler is busy (F34)."""
-    server.registered("obey.mar")
-    x = triton.InferInput("x", [1], "BYTES")
-    x.set_data_from_numpy(numpy.array([b'{"do": "sleep", "seconds": 1}'], dtype=object))
-    with pytest.raises(triton_utils.InferenceServerException, match="deadline") as caught:
-        client.infer("obey", [x], timeout=20_000)
-
-    assert caught.value.status() == "504"
 
 
 # A signature
@@ -429,7 +363,6 @@ def test_health_and_metadata_describe_the_server(client: Any, server: Server) ->
 
 
 def states(client: Any) -> dict[str, str]:
-    """The state of each model that the index names."""
     return {entry["name"]: entry["state"] for entry in client.get_model_repository_index()}
 
 
@@ -454,8 +387,10 @@ def test_repository_lists_loads_and_unloads(server: Server, client: Any) -> None
     assert server.management.get("/models/spare").status_code == 404
 
 
-def test_a_broken_model_does_not_replace_a_good_one(server: Server) -> None:
-    """Loading anew fails in words, and what was loaded goes on serving (F52)."""
+def test_broken_or_foreign_models_are_refused(server: Server) -> None:
+    """Loading anew fails in words, and what was loaded goes on serving (F52). Files and configuration come
+    from the store, not from the request.
+    """
     store = server.settings["model_store"]
     shutil.copy(store / "tell.mar", store / "changing.mar")
     first = server.inference.post("/v2/repository/models/changing/load")
@@ -472,11 +407,6 @@ def test_a_broken_model_does_not_replace_a_good_one(server: Server) -> None:
     assert missing.json()["error"].startswith("Model with name missing does not exist. There are: ")
     server.unregister("changing")
 
-
-def test_repository_refuses_what_requests_may_not_set(server: Server) -> None:
-    """A model's files and configuration come from the store, not from the request; what is not loaded cannot
-    be unloaded.
-    """
     load = "/v2/repository/models/rows/load"
     for body, message in (
         (b"[]", "not a JSON object"),
@@ -507,44 +437,3 @@ def test_bodies_that_are_not_split(server: Server) -> None:
     assert answer.json()["values"] == {
         "body": {"id": "7", "inputs": [{"name": "x", "shape": [2], "datatype": "FP32", "data": [1.0, 2.0]}]}
     }
-
-
-def test_sequence_parameters_work_as_headers_do(server: Server, client: Any, tmp_path: Path) -> None:
-    """Triton's parameters of a sequence have the effect of its headers (reference 8.9)."""
-    config = tmp_path / "model-config.yaml"
-    config.write_text("sequenceBatching: true\nsequenceMaxIdleMSec: 60000\nmaxNumSequence: 4\n")
-    store = server.settings["model_store"]
-    handler = str(MODEL_CODE / "saw_sequence.py")
-    build_archive(ArchiveConfig("steps", handler, "1.0", export_path=store, config_file=config))
-    server.registered("steps.mar", batch_size=2)
-    steps = []
-    for number in range(3):
-        x = triton.InferInput("x", [1], "INT32")
-        x.set_data_from_numpy(numpy.array([number], "i4"))
-        result = client.infer(
-            "steps", [x], sequence_id=7, sequence_start=not number, sequence_end=number == 2
-        )
-        steps.append(json.loads(result.as_numpy("output_0")[0]))
-
-    assert [step["sequence"] for step in steps] == ["7"] * 3
-    assert [step["start"] for step in steps] == ["true", None, None]
-    assert [step["parameters"] for step in steps] == [{}] * 3
-
-
-def test_front_ends(start_server: Callable[..., Server]) -> None:
-    """With front-end processes, all results are the same as without."""
-    server = start_server(frontend_processes=2).registered("mirror.mar")
-    client = triton.InferenceServerClient(f"127.0.0.1:{server.port}")
-    x = triton.InferInput("x", [3, 50_000], "FP64")
-    values = numpy.arange(150_000.0).reshape(3, 50_000)
-    x.set_data_from_numpy(values)
-    result = client.infer("mirror", [x])
-    client.load_model("tell")
-    ready = client.is_model_ready("tell")
-    client.unload_model("tell")
-    client.close()
-
-    assert numpy.array_equal(result.as_numpy("output_0"), values)
-    assert ready
-    missing = server.inference.get("/v2/models/none").json()["error"]
-    assert missing == "Model with name none does not exist. There is: mirror"

@@ -10,24 +10,19 @@ from typing import TYPE_CHECKING, Any
 import openai
 import pytest
 from tests.e2e.blocks import BLOCKS
-from tests.e2e.serving import ROOT, wait_until
+from tests.e2e.serving import ROOT, Home, Server, serving, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
     import httpx
-    from tests.e2e.serving import Server
-
-MODELS = "chatty=chatty.mar,letters=letters.mar,overlap=overlap.mar"
-
 
 CLIENTS: list[openai.OpenAI] = []
 
 
 @pytest.fixture(autouse=True)
 def clients_are_closed() -> Iterator[None]:
-    """Those of the test."""
     yield
     while CLIENTS:
         CLIENTS.pop().close()
@@ -85,7 +80,6 @@ def test_tokens_are_counted(chatting: Server) -> None:
 def test_chat_of_the_page_answers(
     chatting: Server, model_store: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Server and client of docs/language-models.md."""
     page = "docs/language-models.md: A chat in a few lines: python"
     (model_store / "chat.py").write_text(BLOCKS[f"{page} 1"].text, "utf-8")
     chatting.registered("chat.py", model_name="parrot")
@@ -106,15 +100,32 @@ def test_chat_of_the_example_answers(chatting: Server, model_store: Path) -> Non
 
 
 def test_stream_is_one_of_events(chatting: Server) -> None:
-    """Its content type is that of events, so that browsers and proxies read it as such."""
+    """Browsers and proxies read it as such. A failure ends it without the mark of the end; the same request
+    whole is a 500.
+    """
     body = {"model": "chatty", "messages": say("count 2"), "stream": True}
     answer = chatting.inference.post("/v1/chat/completions", json=body)
 
     assert answer.headers["content-type"] == "text/event-stream; charset=utf-8"
     assert answer.text.endswith("data: [DONE]\n\n")
 
+    body = {"model": "chatty", "messages": say("fail")}
+    events = events_of(chatting.inference.post("/v1/chat/completions", json={**body, "stream": True}))
 
-def test_version_is_named_after_a_colon(chatting: Server) -> None:
+    assert "no more words" in events[-1]["error"]["message"]
+    assert "[DONE]" not in events
+    with pytest.raises(openai.InternalServerError):
+        client_of(chatting).chat.completions.create(**body)
+
+
+def test_lists_and_versions_are_for_both_kinds_of_clients(chatting: Server) -> None:
+    """A version is named after a colon."""
+    listed = client_of(chatting).models.list().data
+
+    assert {"chatty", "letters", "overlap"} <= {model.id for model in listed}
+    assert client_of(chatting).models.retrieve("chatty").id == "chatty"
+    assert "chatty" in chatting.inference.get("/v1/models").json()["models"]
+
     client = client_of(chatting)
     answer = client.chat.completions.create(model="chatty:1.0", messages=say("count 1"))
 
@@ -122,14 +133,6 @@ def test_version_is_named_after_a_colon(chatting: Server) -> None:
     with pytest.raises(openai.NotFoundError) as refusal:
         client.chat.completions.create(model="chatty:9", messages=say("count 1"))
     assert refusal.value.code == "model_not_found"
-
-
-def test_models_are_listed_for_both_kinds_of_clients(chatting: Server) -> None:
-    listed = client_of(chatting).models.list().data
-
-    assert {"chatty", "letters", "overlap"} <= {model.id for model in listed}
-    assert client_of(chatting).models.retrieve("chatty").id == "chatty"
-    assert "chatty" in chatting.inference.get("/v1/models").json()["models"]
 
 
 def test_embeddings_of_several_clients_share_a_batch(chatting: Server) -> None:
@@ -182,24 +185,11 @@ def test_bad_request_has_an_error_that_the_client_reads(
 
 
 def events_of(answer: httpx.Response) -> list[Any]:
-    """The documents of a stream's events."""
     lines = [line.removeprefix("data: ") for line in answer.text.split("\n\n") if line]
     return [line if line == "[DONE]" else json.loads(line) for line in lines]
 
 
-def test_stream_that_fails_ends_with_an_error(chatting: Server) -> None:
-    """And without the mark of the end; the same request whole is a 500."""
-    body = {"model": "chatty", "messages": say("fail")}
-    events = events_of(chatting.inference.post("/v1/chat/completions", json={**body, "stream": True}))
-
-    assert "no more words" in events[-1]["error"]["message"]
-    assert "[DONE]" not in events
-    with pytest.raises(openai.InternalServerError):
-        client_of(chatting).chat.completions.create(**body)
-
-
 def test_generation_ends_when_its_client_leaves(chatting: Server, tmp_path: Path) -> None:
-    """Its call is cancelled."""
     ended = tmp_path / "ended"
     body = {"model": "chatty", "messages": say(f"wait {ended}"), "stream": True}
     with chatting.inference.stream("POST", "/v1/chat/completions", json=body) as answer:
@@ -208,15 +198,26 @@ def test_generation_ends_when_its_client_leaves(chatting: Server, tmp_path: Path
     wait_until(ended.exists, "the call is cancelled")
 
 
-def test_dying_worker_loses_no_request_that_nobody_has_seen(start_server: Callable[..., Server]) -> None:
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory, model_store: Path) -> Iterator[Server]:
+    """A server with tokens, two front ends and queues for one request."""
+    settings = {"job_queue_size": 1, "frontend_processes": 2, "token_authorization": "always"}
+    models = {"load_models": "chatty=chatty.mar,letters=letters.mar", "default_workers_per_model": 1}
+    home = Home(tmp_path_factory.mktemp("small"))
+    with serving(Server(home, model_store, settings={**settings, **models})) as started:
+        for client, scope in ((started.inference, "inference"), (started.management, "management")):
+            client.headers["Authorization"] = f"Bearer {started.tokens()[scope]}"
+        for name in ("chatty", "letters"):
+            started.wait_ready(name)
+        yield started
+
+
+def test_dying_worker_loses_no_request_that_nobody_has_seen(small: Server) -> None:
     """A stream that has begun ends with an error event; what had no byte yet is tried once more."""
-    server = start_server(load_models="chatty=chatty.mar", default_workers_per_model=1)
-    server.wait_ready("chatty")
     body = {"model": "chatty", "messages": say("die"), "stream": True}
-    with ThreadPoolExecutor(1) as executor:
-        streamed = executor.submit(server.inference.post, "/v1/chat/completions", json=body)
-        events = events_of(streamed.result())
-    again = client_of(server).chat.completions.create(model="chatty", messages=say("count 1"))
+    events = events_of(small.inference.post("/v1/chat/completions", json=body))
+    good = client_of(small, key=small.tokens()["inference"])
+    again = good.chat.completions.create(model="chatty", messages=say("count 1"))
 
     assert events[1]["choices"][0]["delta"]["content"] == "begun "
     assert "Worker died" in events[-1]["error"]["message"]
@@ -240,24 +241,21 @@ def test_streams_have_until_the_end_of_the_drain(start_server: Callable[..., Ser
     assert "[DONE]" not in text
 
 
-def test_full_queue_is_a_429_that_clients_try_again(
-    start_server: Callable[..., Server],
-) -> None:
+def test_full_queue_is_a_429_that_clients_try_again(small: Server) -> None:
     """With the seconds to wait; on other routes it stays a 503."""
-    server = start_server(load_models="letters=letters.mar", job_queue_size=1, default_workers_per_model=1)
-    server.wait_ready("letters")
-    for process in server.workers():
+    workers = small.workers()
+    for process in workers:
         process.suspend()
     try:
         body = {"model": "letters", "input": "a"}
         with ThreadPoolExecutor(8) as executor:
-            answers = [executor.submit(server.inference.post, "/v1/embeddings", json=body) for _ in range(8)]
+            answers = [executor.submit(small.inference.post, "/v1/embeddings", json=body) for _ in range(8)]
             refused = next(a.result() for a in _finished(answers) if a.result().status_code != 200)
-            other = server.predict("letters", b"a")
-            for process in server.workers():
+            other = small.predict("letters", b"a")
+            for process in workers:
                 process.resume()
     finally:
-        for process in server.workers():
+        for process in workers:
             process.resume()
 
     assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
@@ -269,24 +267,14 @@ def _finished(answers: list[Any]) -> list[Any]:
     return wait_until(lambda: [answer for answer in answers if answer.done()], "a request is refused")
 
 
-def test_token_is_the_client_key(start_server: Callable[..., Server]) -> None:
-    """A wrong one is a 401."""
-    server = start_server(
-        load_models="chatty=chatty.mar", default_workers_per_model=1, token_authorization="always"
-    )
-    good = client_of(server, key=server.tokens()["inference"])
-
-    assert good.chat.completions.create(model="chatty", messages=say("count 1")).choices
-    with pytest.raises(openai.AuthenticationError):
-        client_of(server).chat.completions.create(model="chatty", messages=say("count 1"))
-
-
-def test_front_ends_know_the_paths(start_server: Callable[..., Server]) -> None:
-    server = start_server(load_models="chatty=chatty.mar", default_workers_per_model=1, frontend_processes=2)
-    server.wait_ready("chatty")
-    stream = client_of(server).chat.completions.create(model="chatty", messages=say("count 3"), stream=True)
+def test_token_is_the_client_key(small: Server) -> None:
+    """Front ends know the paths; a wrong token is a 401."""
+    good = client_of(small, key=small.tokens()["inference"])
+    stream = good.chat.completions.create(model="chatty", messages=say("count 3"), stream=True)
 
     assert "".join(chunk.choices[0].delta.content or "" for chunk in stream) == "0 1 2 "
+    with pytest.raises(openai.AuthenticationError):
+        client_of(small).chat.completions.create(model="chatty", messages=say("count 1"))
 
 
 def test_api_can_be_turned_off(start_server: Callable[..., Server]) -> None:

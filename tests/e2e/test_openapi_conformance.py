@@ -52,7 +52,6 @@ WORKERS = ("initial_workers", "min_workers", "max_workers", "min_worker", "max_w
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server with the model of the examples."""
     folder = tmp_path_factory.mktemp("conformance")
     code, store = folder / "sizes.py", folder / "store"
     code.write_text(HANDLER)

@@ -56,7 +56,6 @@ def second(data, context):
 
 @pytest.fixture(scope="module")
 def at():
-    """The collector."""
     with collector() as made:
         yield made
 
@@ -93,7 +92,6 @@ def parent(trace_id, *, sampled=True):
 
 
 def named(spans, name):
-    """The only span of this name."""
     (result,) = [span for span in spans if span.name == name]
     return result
 

@@ -16,7 +16,6 @@ from modelserver.ext.grpc.messages import message
 
 sys.path.append(str(Path(__file__).parents[1] / "payloads"))
 
-from tests.ext.payloads.sinks import sink_server
 
 REQUEST = "org.kubeflow.serving.inference.request"
 RESPONSE = "org.kubeflow.serving.inference.response"
@@ -50,7 +49,6 @@ def server(tmp_path_factory, model_store, sink):
 
 @pytest.fixture(scope="module")
 def services(server):
-    """TorchServe's inference service and that of the Open Inference Protocol."""
     with channel(server, "inference") as to:
         yield stub(to, f"{INFERENCE}InferenceAPIsService"), stub(to, "inference.GRPCInferenceService")
 
@@ -62,7 +60,6 @@ def pair(sink, identity):
 
 
 def settled(server):
-    """Waits until all events were sent."""
     wait_until(lambda: server.metric("modelserver_payload_events_waiting") == 0, "nothing waits")
 
 
@@ -115,8 +112,10 @@ def test_v1_and_v2_are_logged(server, sink):
     assert json.loads(response.body)["outputs"][0]["data"] == [0.5]
 
 
-def test_errors_are_not_logged(server, sink):
-    """A request that fails is logged, and its error is not."""
+def test_errors_and_other_paths_are_not_logged(server, sink):
+    """A request that fails is logged, and its error is not; nor are requests to other paths than those of
+    inference.
+    """
     failed = server.predict("obey", {"do": "raise"}, headers={"ce-id": "failed"})
     unknown = server.predict("nothing", b"x", headers={"ce-id": "unknown"})
     server.predict("echo", b"x", headers={"ce-id": "after"})
@@ -127,9 +126,6 @@ def test_errors_are_not_logged(server, sink):
     assert [event.kind for event in sink.of(id="failed")] == ["request"]
     assert [event.kind for event in sink.of(id="unknown")] == ["request"]
 
-
-def test_other_paths_are_not_logged(server, sink):
-    """Requests on other paths than those of inference are not logged."""
     settled(server)
     before = len(sink.events)
     for path in ("/ping", "/v2/health/ready", "/v1/models", "/v1/models/rows"):
@@ -230,26 +226,3 @@ def test_hanging_sink_slows_no_prediction(server, sink):
 
 
 # The end of a server
-
-
-@pytest.mark.slow
-def test_end(tmp_path, model_store):
-    """A server that ends sends the events that still wait for the sink."""
-    with sink_server() as sink:
-        settings = {
-            "payload_log_url": sink.url,
-            "payload_log_connections": 1,
-            "payload_log_drain_timeout": 10,
-        }
-        with serving(Server(Home(tmp_path), model_store, (), settings)) as server:
-            server.registered("echo.mar")
-            sink.gate.clear()
-            for _ in range(10):
-                assert server.predict("echo", b"x").status_code == 200
-            server.terminate()
-            wait_until(lambda: "Stopping" in server.home.log("ts_log.log"), "it is told")
-            sink.gate.set()
-            assert server.process.wait(PATIENCE) == 0
-
-        assert len(sink.events) == 20
-        assert "are lost" not in server.home.log("ts_log.log")

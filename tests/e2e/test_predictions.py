@@ -12,7 +12,6 @@ import pytest
 
 @pytest.fixture(scope="module", autouse=True)
 def models(shared_server):
-    """What the tests here predict with."""
     for url in ("echo.mar", "tell.mar", "obey.mar"):
         shared_server.registered(url)
     shared_server.registered("echo-v2.mar")
@@ -33,17 +32,16 @@ def error(answer):
     return answer.status_code, body["type"], body["message"]
 
 
-def test_raw_body_reaches_handler_untouched(shared_server):
-    """A raw body reaches the handler as a bytearray under "body" and comes back untouched."""
+def test_bodies_and_answers_keep_their_type(shared_server):
+    """A raw body is a bytearray under "body". On every port each answer has a type, and browsers must not
+    look for another.
+    """
     answer = shared_server.predict("echo", b"\x00\xffhello")
 
     assert (answer.status_code, answer.content) == (200, b"\x00\xffhello")
     assert answer.headers["content-type"] == "application/octet-stream"
     assert shared_server.predict("tell", b"x").json()["types"] == {"body": "bytearray"}
 
-
-def test_answers_have_a_type_that_browsers_keep(shared_server):
-    """On every port each answer has a type, and browsers must not look for another."""
     text = shared_server.predict("echo", b"<script>", headers={"content-type": "text/plain"})
     answers = [
         *(port.get("/nothing") for port in (shared_server.inference, shared_server.management)),
@@ -107,7 +105,6 @@ def test_answer_names_request_batch_and_times(shared_server):
 
 
 def test_line_breaks_of_handlers_begin_no_header(shared_server):
-    """A line break in a handler's header begins no other header (F13)."""
     headers = {"X-Own": "b\r\nX-Worse: 1", "Content-Type": "text/plain\r\nX-Worst: 1"}
     order = {"do": "status", "code": 200, "phrase": "a\r\nX-Bad: 1", "headers": headers}
     answer = shared_server.predict("obey", order)
@@ -172,16 +169,3 @@ def test_descriptions_are_served(shared_server):
     assert "http://" not in page.text.replace("http://127", "").replace("http://localhost", "").replace(
         "http://www.w3.org", ""
     )
-
-
-def test_prediction_is_counted(shared_server):
-    """What is predicted is counted under TorchServe's names."""
-    before = shared_server.metric("ts_inference_requests_total", model_name="echo", model_version="default")
-    shared_server.predict("echo", b"x")
-
-    after = shared_server.metric("ts_inference_requests_total", model_name="echo", model_version="default")
-    assert after == before + 1
-    assert shared_server.metric("Requests2XX") >= 1
-    assert shared_server.metric("modelserver_queue_requests", model_name="echo") == 0
-    assert shared_server.metric("modelserver_batches_in_flight", model_name="echo") == 0
-    assert shared_server.metric("modelserver_workers", model_name="echo", state="ready") == 2

@@ -27,7 +27,6 @@ def model(shared_server, request):
 
 
 def sleep(seconds, **fields):
-    """An order to keep the worker busy."""
     return {"do": "sleep", "seconds": seconds, **fields}
 
 

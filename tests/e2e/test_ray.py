@@ -65,7 +65,6 @@ class Nodes:
 
 
 def on(nodes: Nodes) -> dict[str, Any]:
-    """A server's settings for the cluster."""
     return {
         "worker_launcher": "ray",
         "ray_address": nodes.cluster.address,
@@ -124,7 +123,6 @@ def workers(server: Server) -> list[dict[str, Any]]:
 
 
 def places(server: Server) -> dict[str, int]:
-    """How many workers each node has."""
     names = [worker["node"]["name"] for worker in workers(server)]
     return {name: names.count(name) for name in names}
 
@@ -300,7 +298,6 @@ def test_head_that_keeps_its_state_may_start_anew(server: Server, nodes: Nodes) 
 
 
 def worker_pids(nodes: Nodes) -> list[int]:
-    """Processes of workers on the nodes."""
     pids = []
     for process in nodes.processes():
         with suppress(psutil.Error):

@@ -22,7 +22,6 @@ WORKER = ["id", "startTime", "status", "memoryUsage", "pid", "gpu", "gpuUsage"]
 
 @pytest.fixture(autouse=True)
 def clean(shared_server):
-    """Every test leaves no model behind."""
     yield
     for _ in range(2):
         for model in shared_server.management.get("/models").json()["models"]:
@@ -187,7 +186,6 @@ def test_unusable_numbers_are_ignored_with_a_warning(shared_server, model_store,
 
 
 def test_description_has_torchserves_fields(shared_server):
-    """They come in TorchServe's order, and the batch settings with their sources."""
     shared_server.registered(
         "echo.mar", batch_size=4, max_batch_delay=20, response_timeout=7, startup_timeout=9
     )
@@ -207,24 +205,6 @@ def test_description_has_torchserves_fields(shared_server):
     assert described["jobQueueStatus"] == {"remainingCapacity": 100, "pendingRequests": 0}
     assert described["batching"]["policy"] == {"value": "window", "source": "register parameter"}
     assert described["batching"]["jobQueueSize"] == {"value": 100, "source": "default"}
-
-
-def test_first_version_stays_the_default(shared_server):
-    """It stays the default until set-default names another; the default cannot be removed before others."""
-    management = shared_server.management
-    shared_server.registered("echo.mar").registered("echo-v2.mar")
-    removed = management.delete("/models/echo")
-
-    assert shared_server.describe("echo")["modelVersion"] == "1.0"
-    assert {each["modelVersion"] for each in management.get("/models/echo/all").json()} == {"1.0", "2.0"}
-    forbidden = "Cannot remove default version for model echo"
-    assert outcome(removed) == (403, "InvalidModelVersionException", forbidden)
-    updated = 'Default version successfully updated for model "echo" to "2.0"'
-    assert outcome(management.put("/models/echo/2.0/set-default")) == (200, updated)
-    assert shared_server.describe("echo")["modelVersion"] == "2.0"
-    for path in ("/models/echo/1.0", "/models/echo"):
-        assert outcome(management.delete(path)) == (200, 'Model "echo" unregistered')
-    assert management.get("/models/echo").status_code == 404
 
 
 def test_workers_are_scaled(shared_server):

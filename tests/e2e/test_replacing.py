@@ -24,7 +24,6 @@ import time
 
 def handle(data, context):
     if data is None:
-        time.sleep({loading})
         return None
     answers = []
     for row in data:
@@ -35,13 +34,13 @@ def handle(data, context):
 """
 
 
-def archive(folder: Path, name: str, version: str, loading: float = 0, config: str = "") -> None:
+def archive(folder: Path, name: str, version: str, config: str = "") -> None:
     """``<name>.mar`` of the model ``m``."""
     code = folder / f"{name}_code"
     code.mkdir()
     handler = code / "own.py"
     broken = "raise RuntimeError('this one is no good')\n"
-    handler.write_text(broken if name == "broken" else SOURCE.format(name=name, loading=loading))
+    handler.write_text(broken if name == "broken" else SOURCE.format(name=name))
     yaml = code / "model-config.yaml"
     yaml.write_text(config)
     build_archive(
@@ -57,7 +56,6 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     archive(made, "a", "1.0")
     archive(made, "b", "1.0", config="batchSize: 3\nresponseTimeout: 33\n")
     archive(made, "c", "2.0")
-    archive(made, "slow", "3.0", loading=0.5)
     archive(made, "broken", "1.0")
     archive(made, "turns", "1.0", config="sequenceBatching: true\nsequenceMaxIdleMSec: 60000\n")
     return made
@@ -65,7 +63,6 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def outside(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder outside of the store from which archives may be fetched."""
     return tmp_path_factory.mktemp("outside")
 
 
@@ -128,55 +125,19 @@ def test_archive_of_another_version_takes_the_place(model: Server) -> None:
     assert model.predict("m/2.0", b"x").content == b"c:x"
 
 
-@pytest.mark.parametrize(
-    ("url", "status", "reason"),
-    [
-        ("broken.mar", 500, "this one is no good"),
-        ("absent.mar", 404, "Model not found at: absent.mar"),
-        ("http://127.0.0.1:9/a.mar", 404, "does not match any allowed URL(s)"),
-    ],
-)
-def test_archive_that_cannot_be_loaded_changes_nothing(
-    model: Server, url: str, status: int, reason: str
-) -> None:
+def test_archive_that_cannot_be_loaded_changes_nothing(model: Server) -> None:
     """The old archive goes on serving; response and description say why (F52)."""
-    response = replace(model, url)
-    assert (response.status_code, reason in response.json()["message"]) == (status, True), response.text
+    reason = "this one is no good"
+    response = replace(model, "broken.mar")
+    assert (response.status_code, reason in response.json()["message"]) == (500, True), response.text
     failed = model.describe("m")["replacement"]
 
-    assert (failed["status"], failed["modelUrl"], reason in failed["failure"]) == ("FAILED", url, True)
+    assert (failed["status"], failed["modelUrl"]) == ("FAILED", "broken.mar")
+    assert reason in failed["failure"]
     assert model.predict("m", b"x").content == b"a:x"
     assert len(model.workers()) == 1
     assert replace(model, "b.mar").status_code == 200
     assert "replacement" not in model.describe("m")
-
-
-def test_changes_at_the_same_time_are_refused(model: Server) -> None:
-    """While one archive is loaded beside the running one, that version is not changed otherwise. Another
-    name, a value out of range and an unknown model or version are refused at any time.
-    """
-    refusals = [
-        replace(model, "b.mar", model_name="other"),
-        replace(model, "b.mar", batch_size=-7),
-        replace(model, "b.mar", "none"),
-        replace(model, "b.mar", "m/9"),
-    ]
-    assert [response.status_code for response in refusals] == [400, 400, 404, 404]
-    loading = replace(model, "slow.mar", synchronous="false")
-    assert (loading.status_code, loading.json()["status"]) == (202, "Processing worker updates...")
-    coming = model.describe("m")["replacement"]
-    refusals = [
-        replace(model, "b.mar"),
-        model.management.put("/models/m", params={"min_worker": "2"}),
-        model.management.put("/models/m", params={"batch_size": "4"}),
-        model.management.delete("/models/m"),
-        model.register("slow.mar"),
-    ]
-    assert (coming["status"], coming["modelVersion"]) == ("LOADING", "3.0")
-    assert [response.status_code for response in refusals] == [409] * 5
-    assert model.predict("m", b"x").content == b"a:x"
-    wait_until(lambda: model.predict("m", b"x").content == b"slow:x", "the new archive serves")
-    assert model.describe("m")["modelVersion"] == "3.0"
 
 
 def test_requests_that_wait_are_served_by_the_old_archive(model: Server) -> None:

@@ -24,27 +24,16 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slow
 
-CODE = ROOT / "tests" / "e2e" / "model_code"
-STATEFUL = "sequenceBatching: true\nmaxNumSequence: 64\nbatchSize: 4\n"
-
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Both versions of each model: ``m1.mar`` and ``m2.mar``, ``s1.mar`` and ``s2.mar`` with sequences."""
+    """Both versions of a model, ``m1.mar`` and ``m2.mar``, and ``y2.mar``, whose archive sets the traffic."""
     store, work = tmp_path_factory.mktemp("store"), tmp_path_factory.mktemp("work")
-    config = work / "stateful.yaml"
-    config.write_text(STATEFUL)
     traffic = work / "traffic.yaml"
     traffic.write_text("traffic: {1.0: 70, 2.0: 30}\n")
-    for name, code, number, file in (
-        *(("m", "variants", number, None) for number in (1, 2)),
-        *(("s", "sums", number, config) for number in (1, 2)),
-        ("y", "variants", 2, traffic),
-    ):
-        made = ArchiveConfig(
-            name, str(CODE / f"{code}.py"), f"{number}.0", export_path=work, config_file=file
-        )
-        build_archive(made)
+    code = str(ROOT / "tests" / "e2e" / "model_code" / "variants.py")
+    for name, number, file in (("m", 1, None), ("m", 2, None), ("y", 2, traffic)):
+        build_archive(ArchiveConfig(name, code, f"{number}.0", export_path=work, config_file=file))
         (work / f"{name}.mar").rename(store / f"{name}{number}.mar")
     return store
 
@@ -148,7 +137,6 @@ WAYS: dict[str, tuple[Callable[[Server], str], str]] = {
 
 @pytest.mark.parametrize("way", WAYS)
 def test_weights_hold_in_every_protocol(server: Server, way: str) -> None:
-    """All of it goes to the version with 100 %."""
     put(server, {"1.0": 0, "2.0": 100})
     ask, expected = WAYS[way]
 
@@ -156,7 +144,6 @@ def test_weights_hold_in_every_protocol(server: Server, way: str) -> None:
 
 
 def test_a_request_that_names_a_version_goes_there(server: Server) -> None:
-    """This holds in each protocol with versions; V1 has none."""
     put(server, {"1.0": 0, "2.0": 100})
     named = [ask(server, "1.0") for ask in (by_v2, by_v2_grpc, by_v2_grpc_stream, by_grpc)]
 
@@ -166,7 +153,6 @@ def test_a_request_that_names_a_version_goes_there(server: Server) -> None:
 
 
 def test_weights_divide_the_requests(server: Server) -> None:
-    """Each version gets its share of the requests; the description and the metrics show it."""
     put(server, {"1.0": 75, "2.0": 25})
     seen = collections.Counter(server.predict("m", b"x").text for _ in range(200))
 
@@ -179,28 +165,6 @@ def test_weights_divide_the_requests(server: Server) -> None:
     assert server.metric("modelserver_traffic_weight", model_name="m", model_version="2.0") == 25
     described = server.management.get("/models/m/2.0").json()[0]["traffic"]
     assert described == {"wanted": 25, "effective": 25}
-
-
-def test_the_same_user_stays_on_the_same_version(server: Server) -> None:
-    """A user moves at most to the version whose weight goes up."""
-    put(server, {"weights": {"1.0": 50, "2.0": 50}, "sticky": "X-User"})
-    users = [f"user-{number}" for number in range(40)]
-
-    def versions() -> dict[str, str]:
-        return {user: server.predict("m", b"x", headers={"x-user": user}).text for user in users}
-
-    first = versions()
-    assert set(first.values()) == {"1.0", "2.0"}
-    assert versions() == first
-    with channel(server, "inference") as to:
-        service = stub(to, f"{INFERENCE}InferenceAPIsService")
-        answer = service.Predictions(
-            predict("m", data=b"x"), metadata=[("x-user", users[0])], timeout=PATIENCE
-        )
-        assert answer.prediction.decode() == first[users[0]]
-    put(server, {"1.0": 20, "2.0": 80})
-    later = versions()
-    assert {(first[user], later[user]) for user in users} <= {("1.0", "1.0"), ("2.0", "2.0"), ("1.0", "2.0")}
 
 
 def test_a_version_without_a_ready_worker_gets_nothing(server: Server) -> None:
@@ -217,16 +181,6 @@ def test_a_version_without_a_ready_worker_gets_nothing(server: Server) -> None:
     server.management.put("/models/m/1.0?min_worker=0&synchronous=true")
     assert server.inference.get("/v2/models/m/ready").status_code == 200
     server.management.put("/models/m/1.0?min_worker=1&synchronous=true")
-
-
-def test_the_default_gets_everything_when_it_is_set(server: Server) -> None:
-    """The weights are then removed, and the traffic shows this."""
-    put(server, {"1.0": 50, "2.0": 50})
-    server.management.put("/models/m/2.0/set-default")
-    plan = show(server)
-    server.management.put("/models/m/1.0/set-default")
-
-    assert plan == {"modelName": "m", "default": "2.0", "effective": {"2.0": 100}}
 
 
 def test_a_shadow_gets_copies(server: Server) -> None:
@@ -246,20 +200,6 @@ def test_a_shadow_gets_copies(server: Server) -> None:
     assert bodies == {"primary": "1.0", "shadow": "2.0"}
     assert difference["reason"] == "bodies of 3 and 3 bytes differ"
     assert server.metric("modelserver_shadow_copies_total", outcome="agreed") == 3
-
-
-def test_a_dead_shadow_fails_nobody(server: Server) -> None:
-    """Copies that kill it, and those for which it has no worker, are counted."""
-    put(server, {"shadow": {"2.0": {"percent": 100}}})
-    assert [server.predict("m", b"die").text for _ in range(2)] == ["1.0"] * 2
-    wait_until(lambda: sum(outcomes(server).values()) == 2, "all copies have ended")
-
-    assert set(outcomes(server)) <= {"differed", "not_ready", "refused"}
-    server.wait_ready("m")
-    wait_until(
-        lambda: server.management.get("/models/m/2.0").json()[0]["workers"][0]["status"] == "READY",
-        "2.0 is back",
-    )
 
 
 def ask_until(server: Server, order: bytes, happened: Callable[[], bool]) -> list[int]:
@@ -301,61 +241,6 @@ def test_a_bad_version_is_taken_back(server: Server) -> None:
     why = {"direction": "back", "reason": "errors"}
     assert server.metric("modelserver_promotion_steps_total", model_name="m", **why) == 1
     assert {server.predict("m", b"fail").text for _ in range(10)} == {"1.0"}
-
-
-def test_a_dry_run_changes_nothing(server: Server) -> None:
-    """It says what it would do."""
-    promote = {"after": 10, "errors": 0.5, "dry_run": True}
-    put(server, {"weights": {"1.0": 50, "2.0": 50}, "promote": promote})
-    ask_until(server, b"x", lambda: "reason" in show(server)["promotion"])
-    plan = show(server)
-
-    assert plan["promotion"]["reason"].startswith("dry run, nothing is changed: 2.0 goes from 50 % to 100 %")
-    assert plan["weights"] == {"1.0": 50, "2.0": 50}
-
-
-def test_a_file_sets_the_traffic(server: Server) -> None:
-    """Of the version that is registered last, if all versions that it names are there."""
-    server.registered("m1.mar", model_name="y")
-    server.registered("y2.mar", model_name="y")
-    output = show(server, name="y")["weights"]
-    server.management.delete("/models/y/2.0")
-    left = show(server, name="y")
-    server.unregister("y")
-    server.registered("y2.mar", model_name="y").unregister("y")
-
-    assert output == {"1.0": 70, "2.0": 30}
-    assert left["weights"] == {"1.0": 100}
-    server.home.wait_for_log("traffic in its model-config.yaml: weights: version 1.0 is not registered")
-
-
-def test_a_sequence_stays_on_its_version(server: Server) -> None:
-    """It stays there when the weights change; each version has its own state."""
-    for number in (1, 2):
-        server.registered(f"s{number}.mar")
-    put(server, {"1.0": 50, "2.0": 50}, "s")
-    names = [f"sequence-{number}" for number in range(8)]
-
-    def step(name: str) -> list[int]:
-        answer = server.predict("s", {"add": 1}, headers={"ts_request_sequence_id": name})
-        seen: list[int] = answer.json()["seen"]
-        return seen
-
-    counts = [[len(step(name)) for name in names] for _ in range(2)]
-    opening = server.predict("s", {"add": 1})
-    put(server, {"1.0": 100, "2.0": 0}, "s")
-    counts.append([len(step(name)) for name in names])
-    again = server.predict(
-        "s", {"add": 1}, headers={"ts_request_sequence_id": opening.headers["ts_request_sequence_id"]}
-    )
-    refused = server.management.put("/models/s/traffic", json={"shadow": {"2.0": {"percent": 5}}})
-    for version in ("/2.0", ""):
-        server.management.delete(f"/models/s{version}")
-
-    assert counts == [[1] * 8, [2] * 8, [3] * 8]
-    assert again.json()["seen"] == [1, 1]
-    assert refused.status_code == 400
-    assert "sequences" in refused.json()["message"]
 
 
 def test_weights_are_moved_under_load(server: Server) -> None:

@@ -159,7 +159,6 @@ def ended(served: Served) -> Iterator[Served]:
 
 
 def run_script(home: Home, port: int, script: str) -> contextlib.AbstractContextManager[Served]:
-    """A script that serves on these ports."""
     with (home.path / "out.txt").open("wb") as out:
         process = subprocess.Popen(
             [sys.executable, script],
@@ -417,7 +416,6 @@ def check_annotations(served: Served, register: Callable[[str, str], httpx.Respo
 
 
 def write_onnx(path: Path) -> None:
-    """A graph that multiplies by three."""
     from onnx import TensorProto, helper, save_model
 
     three = helper.make_tensor("three", TensorProto.FLOAT, [1], [3.0])

@@ -25,7 +25,6 @@ def send(server, count, pool, seconds):
 
 
 def refuses(server):
-    """Whether the server takes no connection."""
     try:
         socket.create_connection(("127.0.0.1", server.port), timeout=1).close()
     except OSError:

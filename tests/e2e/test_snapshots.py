@@ -29,7 +29,6 @@ def snapshot_files(home: Home) -> list[Path]:
 
 
 def kinds(home: Home) -> list[str]:
-    """The kinds of the files in their order."""
     return [path.stem.partition("-")[2] for path in snapshot_files(home)]
 
 
@@ -117,7 +116,6 @@ class Changes(threading.Thread):
 
 
 def restored_state(server: Server) -> dict[str, int]:
-    """The models and their batch sizes."""
     return {name: server.describe(name)["batchSize"] for name in names(server)}
 
 

@@ -51,7 +51,6 @@ def store(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory, store):
-    """One server for all tests here."""
     with serving(Server(Home(tmp_path_factory.mktemp("home")), store)) as server:
         yield server
 
@@ -73,14 +72,12 @@ def model(server, request):
 
 
 def send(server, name, sequence=None, order=None, **headers):
-    """The response to one step."""
     if sequence is not None:
         headers = {ID: sequence, **headers}
     return server.predict(name, order or {}, headers=headers)
 
 
 def step(server, name, sequence, order=None, **headers):
-    """What the handler answers to a step that went well."""
     response = send(server, name, sequence, order, **headers)
     assert response.status_code == 200, response.text
     assert response.headers[ID] == sequence
@@ -88,12 +85,10 @@ def step(server, name, sequence, order=None, **headers):
 
 
 def wait_sequences(server, name, **counts):
-    """Waits until so many sequences live or wait."""
     wait_until(lambda: counts.items() <= server.describe(name)["sequences"].items(), f"{name} has {counts}")
 
 
 def wait_running(server, name):
-    """Waits until a batch runs."""
     wait_until(lambda: server.metric("modelserver_batches_in_flight", model_name=name), "it runs")
 
 
@@ -115,43 +110,6 @@ def test_many_sequences_share_batches(server, model, pool):
     batches = [answer["with"] for answers in runs.values() for answer in answers]
     assert all(len(set(batch)) == len(batch) for batch in batches)
     assert max(len(batch) for batch in batches) > 1
-
-
-def test_request_without_an_id_begins_a_sequence(server, model):
-    """Handler and client receive its id; the instances of a V1 request are steps, one after the other."""
-    name = model("wide")
-    first = send(server, name, order={"add": 1})
-    second = step(server, name, first.headers[ID], {"add": 2})
-    rows = server.inference.post(
-        f"/v1/models/{name}:predict", json={"instances": [1, 2, 3]}, headers={ID: "rows"}
-    )
-
-    assert first.headers[ID].startswith("ts-seq-")
-    assert first.headers[START] == "true"
-    assert first.json()["id"] == first.headers[ID]
-    assert (first.json()["start"], second["start"], second["seen"]) == ("true", None, [1, 2])
-    assert [row["seen"] for row in rows.json()["predictions"]] == [[1], [1, 2], [1, 2, 3]]
-    assert rows.headers[ID] == "rows"
-
-
-def test_sequences_are_bounded(server, model, pool):
-    """Too many sequences, and too many requests of one, are refused at once; what waits is run in order."""
-    name = model("narrow")
-    running = pool.submit(step, server, name, "a", {"add": 1, "sleep": 0.6})
-    wait_sequences(server, name, living=1, waiting=0)
-    waiting = pool.submit(step, server, name, "a", {"add": 2})
-    wait_sequences(server, name, waiting=1)
-    other = pool.submit(step, server, name, "b")
-    wait_sequences(server, name, living=2)
-    refused = [send(server, name, sequence) for sequence in ("a", "c", None)]
-
-    for response in refused:
-        assert response.status_code == 503
-        assert response.json()["type"] == "ServiceUnavailableException"
-        assert "please check if it is closed, or expired" in response.json()["message"]
-        assert response.headers["retry-after"]
-    assert (running.result()["seen"], waiting.result()["seen"]) == ([1], [1, 2])
-    assert other.result()["seen"] == [0]
 
 
 def test_handler_and_client_end_sequences(server, model):
@@ -199,22 +157,6 @@ def test_killed_worker_loses_its_sequences(server, model, pool):
     assert step(server, name, lost[0], {"add": 3}, **{START: "true"})["seen"] == [3]
     server.wait_ready(name, 2)
     assert len({step(server, name, f"later-{number}")["pid"] for number in range(8)}) == 2
-
-
-def test_headers_of_the_operators_own_name_sequences(tmp_path, store):
-    """The keys ``ts_header_key_sequence_*`` name the headers for server and handler alike (reference 3.3)."""
-    names = {"id": "X-Talk", "start": "X-Talk-Start", "end": "X-Talk-End"}
-    settings = {f"ts_header_key_sequence_{key}": name for key, name in names.items()}
-    with serving(Server(Home(tmp_path), store, settings=settings)) as server:
-        server.registered("narrow.mar", model_name="m")
-        first = server.predict("m", {"add": 1})
-        talk = first.headers["X-Talk"]
-        second = server.predict("m", {"add": 2, "end": talk}, headers={"x-talk": talk})
-
-        assert (first.headers["X-Talk-Start"], first.json()["start"]) == ("true", "true")
-        assert second.json()["seen"] == [1, 2]
-        assert second.headers["X-Talk-End"] == talk
-        assert server.describe("m")["sequences"]["living"] == 0
 
 
 def test_job_ticket_needs_an_idle_worker(server, model, pool):

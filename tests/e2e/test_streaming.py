@@ -16,7 +16,6 @@ PATH = "/predictions/parts"
 
 @pytest.fixture(scope="module")
 def server(shared_server):
-    """The shared server with a model that answers in parts."""
     return shared_server.registered("parts.mar", response_timeout=5)
 
 
@@ -28,17 +27,17 @@ def batches(server):
 
 
 def ask(server, order, path=PATH, **arguments):
-    """A request on a connection of its own."""
     return ChunkReader(server.port, path, order, **arguments)
 
 
 def notes(path):
-    """What the handler has noted."""
     return path.read_text().split() if path.exists() else []
 
 
 def test_each_part_is_a_chunk(server):
-    """Three intermediate parts and the returned one are four chunks, whatever their types (reference 6.6)."""
+    """Three intermediate parts and the returned one are four chunks, whatever their types (reference 6.6);
+    the head has the handler's status, type and headers, and the connection is used again.
+    """
     with ask(server, {"parts": ["a", {"b": 1}, "cc"], "last": "d"}) as client:
         status, headers = client.head()
         chunks = client.chunks()
@@ -50,9 +49,25 @@ def test_each_part_is_a_chunk(server):
     assert headers["x-batch-size"] == "1"
     assert chunks == [b"a", b'{\n  "b": 1\n}', b"cc", b"d"]
 
+    order = {
+        "parts": ["data: 1\n\n"],
+        "status": 206,
+        "headers": {"Content-Type": "text/event-stream", "x-a": "b"},
+    }
+    with ask(server, order) as client:
+        status, headers = client.head()
+        chunks = client.chunks()
+
+    assert (status, headers["content-type"], headers["x-a"]) == (206, "text/event-stream", "b")
+    assert chunks == [b"data: 1\n\n"]
+
+    for _ in range(2):
+        answer = server.predict("parts", {"parts": ["a", "b"], "last": "c"})
+        assert answer.text == "abc"
+        assert answer.headers["connection"] == "keep-alive"
+
 
 def test_a_part_is_sent_before_the_next_is_computed(server, tmp_path):
-    """The client has a part while the handler still waits to begin the next."""
     order = {"parts": ["one", "two", "three"], "last": "end", "gates": str(tmp_path)}
     with ask(server, order) as client:
         (tmp_path / "0").touch()
@@ -66,31 +81,7 @@ def test_a_part_is_sent_before_the_next_is_computed(server, tmp_path):
         assert client.chunks() == [b"end"]
 
 
-def test_the_head_is_set_before_the_first_part(server):
-    """Status, content type and headers of the handler are in the head of the stream."""
-    order = {
-        "parts": ["data: 1\n\n"],
-        "status": 206,
-        "headers": {"Content-Type": "text/event-stream", "x-a": "b"},
-    }
-    with ask(server, order) as client:
-        status, headers = client.head()
-        chunks = client.chunks()
-
-    assert (status, headers["content-type"], headers["x-a"]) == (206, "text/event-stream", "b")
-    assert chunks == [b"data: 1\n\n"]
-
-
-def test_a_connection_is_used_again(server):
-    """After a complete stream the next request on the connection is answered."""
-    for _ in range(2):
-        answer = server.predict("parts", {"parts": ["a", "b"], "last": "c"})
-        assert answer.text == "abc"
-        assert answer.headers["connection"] == "keep-alive"
-
-
 def test_rows_of_a_batch_stream_to_their_clients(batches):
-    """The rows of a batch stream to their clients at the same time; each has its own parts and head."""
     orders = [
         {"parts": [f"{n}{step} " for step in range(n + 1)], "last": f"end{n}", "headers": {"x-n": str(n)}}
         for n in range(4)
@@ -168,23 +159,6 @@ def test_a_handler_may_ask_whether_its_client_is_gone(server, tmp_path):
     ]
 
 
-def test_neighbours_of_a_client_that_leaves(batches, tmp_path):
-    """The others of the batch get all their parts."""
-    orders = [{"parts": ["a", "b", "c"], "last": str(n), "gates": str(tmp_path)} for n in range(4)]
-    (tmp_path / "0").touch()
-    clients = [ask(batches, order, "/predictions/four") for order in orders]
-    for client in clients:
-        client.head()
-        assert client.chunk() == b"a"
-    clients[0].close()
-    for step in (1, 2):
-        (tmp_path / str(step)).touch()
-
-    for n, client in enumerate(clients[1:], 1):
-        assert client.chunks() == [b"b", b"c", str(n).encode()]
-        client.close()
-
-
 def test_a_handler_that_is_quicker_than_its_client(server):
     """It waits for the client, so that a long answer arrives whole and little of it is held in memory."""
     before = psutil.Process(server.pid).memory_info().rss
@@ -194,20 +168,6 @@ def test_a_handler_that_is_quicker_than_its_client(server):
             assert client.chunk() == bytes([step]) * (1 << 20)
             assert psutil.Process(server.pid).memory_info().rss - before < 32 << 20
         assert client.chunks() == []
-
-
-def test_a_client_that_does_not_read(server, tmp_path):
-    """The handler waits a while; then the connection is closed and the handler's work stops (F15, F37)."""
-    server.registered("parts.mar", model_name="brief", response_timeout=1)
-    file = tmp_path / "notes"
-    before = psutil.Process(server.pid).memory_info().rss
-    with ask(server, {"endless": 1 << 20, "notes": str(file)}, "/predictions/brief") as client:
-        client.head()
-
-        assert wait_until(lambda: notes(file), "the handler leaves") == ["left"]
-        assert psutil.Process(server.pid).memory_info().rss - before < 64 << 20
-    server.home.wait_for_log("reads its answer too slowly")
-    server.unregister("brief")
 
 
 def test_v1_bodies_that_are_split_cannot_stream(server, tmp_path):
@@ -227,7 +187,6 @@ def test_v1_bodies_that_are_split_cannot_stream(server, tmp_path):
 
 @pytest.mark.slow  # starts a server of its own
 def test_streams_end_before_the_server_does(start_server, tmp_path):
-    """A server that stops lets a stream end."""
     server = start_server().registered("parts.mar")
     order = {"parts": ["a", "b"], "last": "c", "gates": str(tmp_path)}
     (tmp_path / "0").touch()
@@ -239,31 +198,6 @@ def test_streams_end_before_the_server_does(start_server, tmp_path):
         (tmp_path / "1").touch()
 
         assert client.chunks() == [b"b", b"c"]
-
-
-@pytest.mark.slow  # starts a server with two front ends
-def test_streams_through_front_ends(start_server, tmp_path):
-    """With several front ends parts, broken answers and clients that leave are what they are with none."""
-    server = start_server(frontend_processes=2).registered("parts.mar")
-    for _ in range(4):
-        with ask(server, {"parts": ["a", {"b": 1}, "cc"], "last": "d", "headers": {"x-a": "b"}}) as client:
-            _, headers = client.head()
-            assert (headers["transfer-encoding"], headers["x-a"]) == ("chunked", "b")
-            assert client.chunks() == [b"a", b'{\n  "b": 1\n}', b"cc", b"d"]
-    with ask(server, {"large": 50}) as client:
-        client.head()
-        assert client.chunks() == [bytes([step]) * (1 << 20) for step in range(50)]
-    with ask(server, {"parts": ["a", "b"], "fail_at": 1, "how": "raises"}) as client:
-        client.head()
-        assert client.chunk() == b"a"
-        with pytest.raises(BrokenOff):
-            client.chunk()
-    file = tmp_path / "notes"
-    with ask(server, {"endless": 10, "notes": str(file)}) as client:
-        client.head()
-        client.chunk()
-
-    assert wait_until(lambda: notes(file), "the handler leaves") == ["left"]
 
 
 # What is written about it

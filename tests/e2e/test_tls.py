@@ -80,7 +80,6 @@ def ping(server: Server, credentials: grpc.ChannelCredentials | None, side: str 
 
 @pytest.fixture
 def trusting(authority: Authority) -> grpc.ChannelCredentials:
-    """Credentials of gRPC clients that trust the authority."""
     return grpc.ssl_channel_credentials(authority.file.read_bytes())
 
 
@@ -104,19 +103,6 @@ def test_the_clear_is_refused(server: Server, client: httpx.Client) -> None:
         assert b"HTTP/1.1" not in answer
     assert ping(server, None) == "UNAVAILABLE"
     assert client.get(address(server, "inference") + "/ping").status_code == 200
-
-
-def test_refusals_reach_the_client(server: Server, client: httpx.Client) -> None:
-    """A body over the limit gets its 413 over TLS too."""
-    url = address(server, "inference") + "/predictions/echo"
-    answer = client.post(url, content=b"x" * 7_000_000)
-    assert answer.status_code == 413
-
-
-def test_strangers_do_not_trust_it(server: Server) -> None:
-    """The certificate is the configured one: without its authority it is not verified."""
-    with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
-        httpx.get(address(server, "inference") + "/ping", trust_env=False)
 
 
 @pytest.mark.slow  # waits until the server looks at its files

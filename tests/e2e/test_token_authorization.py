@@ -18,7 +18,7 @@ from tests.e2e.grpc_client import (
     predict,
     stub,
 )
-from tests.e2e.serving import Home, Server, free_port, serving, wait_until
+from tests.e2e.serving import Home, Server, serving, wait_until
 
 from modelserver.ext.grpc.messages import message
 
@@ -63,9 +63,9 @@ def server(tmp_path_factory: pytest.TempPathFactory, model_store: Any) -> Iterat
         yield started
 
 
-def test_inference_needs_its_token(server: Server) -> None:
-    """Without it, or with another scope's, the response is TorchServe's 400, before any model is
-    looked up (F64).
+def test_requests_need_the_token_of_their_port(server: Server) -> None:
+    """Without it, or with another scope's, the response is TorchServe's 400, before any model or the model
+    API is looked up (F64).
     """
     tokens = server.tokens()
     for headers in (
@@ -84,9 +84,6 @@ def test_inference_needs_its_token(server: Server) -> None:
     assert server.inference.post("/predictions/nowhere", headers=good).status_code == 404
     assert server.inference.get("/nowhere", headers=good).status_code == 404
 
-
-def test_management_needs_its_token(server: Server) -> None:
-    """The inference token is refused; whether the model API is on is checked after the token."""
     tokens = server.tokens()
     assert server.management.get("/models").json() == FAILED
     assert server.management.get("/models", headers=bearer(tokens["inference"])).json() == FAILED
@@ -113,19 +110,6 @@ def test_calls_need_the_token_of_their_port(server: Server) -> None:
         assert stub(one, "grpc.health.v1.Health").Check(check).status == 1
         ready = message("inference.ServerReadyRequest")()
         assert stub(one, "inference.GRPCInferenceService").ServerReady(ready).ready
-
-
-def test_preflights_need_none(server: Server) -> None:
-    """A browser sends preflights without a token; the response lists what is allowed, and so do
-    errors (reference 4.4).
-    """
-    preflight = {"Origin": "https://page.example", "Access-Control-Request-Method": "POST"}
-    answer = server.inference.request("OPTIONS", "/predictions/echo", headers=preflight)
-    assert answer.status_code == 200
-    assert answer.headers["access-control-allow-origin"] == "https://page.example"
-    refused = server.inference.post("/predictions/echo")
-    assert refused.headers["access-control-allow-origin"] == "https://page.example"
-    assert server.inference.request("OPTIONS", "/predictions/echo").json() == FAILED
 
 
 def test_renewal_replaces_the_token(server: Server) -> None:
@@ -190,26 +174,6 @@ def test_a_new_front_end_knows_the_tokens(server: Server) -> None:
     assert seen == {400}
 
 
-def test_path_decides_about_the_token_of_a_shared_address(start_server: Any) -> None:
-    """/ping needs one where that is set; a renewed token opens; the file goes with the server (F64)."""
-    server = start_server(
-        token_authorization="always",
-        ping_token="true",
-        load_models="echo.mar",
-        **dict.fromkeys(("inference_address", "management_address"), f"http://127.0.0.1:{free_port()}"),
-    )
-    tokens = server.tokens()
-    assert server.inference.get("/models", headers=bearer(tokens["inference"])).json() == FAILED
-    assert server.inference.get("/models", headers=bearer(tokens["management"])).status_code == 200
-    assert server.inference.get("/ping").json() == FAILED
-    assert server.inference.get("/ping", headers=bearer(tokens["inference"])).status_code == 200
-    renewed = server.inference.put("/token?type=management", headers=bearer(tokens["API"]))
-    assert renewed.status_code == 200
-    assert server.inference.get("/models", headers=bearer(server.tokens()["management"])).status_code == 200
-    server.stop()
-    assert not (server.home.path / "key_file.json").exists()
-
-
 def test_given_tokens_do_not_reach_workers(start_server: Any) -> None:
     """Tokens of the environment open the server, and handlers do not find them in theirs (F68)."""
     names = [f"MODELSERVER_{scope}_TOKEN" for scope in ("INFERENCE", "MANAGEMENT", "API")]
@@ -224,9 +188,3 @@ def test_given_tokens_do_not_reach_workers(start_server: Any) -> None:
     workers = server.workers()
     assert workers
     assert not [name for worker in workers for name in names if name in worker.environ()]
-
-
-def test_tokens_are_off_on_loopback(shared_server: Server) -> None:
-    """There is no file, and no route to renew what is not there (reference 16.2)."""
-    assert shared_server.management.get("/token?type=inference").status_code == 404
-    assert not (shared_server.home.path / "key_file.json").exists()

@@ -50,13 +50,11 @@ def here(text: str, folder: Path) -> dict[str, object]:
 
 @pytest.fixture
 def authority(tmp_path: Path) -> Authority:
-    """Whose certificates the servers have."""
     return Authority(tmp_path)
 
 
 @pytest.fixture
 def client(authority: Authority) -> Iterator[httpx.Client]:
-    """Trusts them."""
     context = ssl.create_default_context(cafile=str(authority.file))
     with httpx.Client(verify=context, trust_env=False, timeout=20) as made:
         yield made
@@ -159,7 +157,6 @@ class Unchanged(Server):
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A key and a certificate."""
     key, certificate = Authority(tmp_path_factory.mktemp("pair")).issue("server")
     return key, certificate
 

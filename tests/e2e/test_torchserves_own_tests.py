@@ -55,7 +55,6 @@ class Net(torch.nn.Sequential):
 
 @pytest.fixture(scope="module")
 def torchserves(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The unpacked packages."""
     folder = tmp_path_factory.mktemp("torchserve")
     pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(folder)]
     required = ["torchserve==0.12.0", "torch-model-archiver==0.12.0"]
@@ -97,7 +96,6 @@ def test_their_tests_of_handlers_pass(torchserves: Path, tmp_path: Path) -> None
 
 @pytest.fixture
 def offered() -> Iterator[None]:
-    """Our archiver under its name."""
     with mock.patch.dict(sys.modules):
         offer("model_archiver")
         yield

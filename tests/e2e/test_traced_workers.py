@@ -83,14 +83,12 @@ _WHERE = {"here": "resources: local\n", "elsewhere": ""}
 
 @pytest.fixture(scope="module")
 def at() -> Iterator[Collector]:
-    """The collector."""
     with collector() as made:
         yield made
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory, at: Collector) -> Iterator[Elsewhere]:
-    """Each model on its machine and on another one."""
     folder = tmp_path_factory.mktemp("t")
     store = folder / "store"
     store.mkdir()
@@ -125,7 +123,6 @@ def _ended(spans: list[Received]) -> bool:
 
 
 def only(spans: dict[str, list[Received]], name: str) -> Received:
-    """The only span of this name."""
     (result,) = spans[name]
     return result
 
@@ -151,10 +148,8 @@ def test_spans_of_prepare_are_below_the_handler(server: Elsewhere, at: Collector
     assert infer.end - infer.start >= 2_000_000
 
 
-@pytest.mark.parametrize("where", _WHERE)
-def test_asynchronous_calls_have_their_own_spans(server: Elsewhere, at: Collector, where: str) -> None:
-    """Each of two calls at the same time has its own spans below its own handler."""
-    for spans in spans_of_two(server, at, f"asynchronous-{where}", 5 if where == "here" else 7):
+def test_asynchronous_calls_have_their_own_spans(server: Elsewhere, at: Collector) -> None:
+    for spans in spans_of_two(server, at, "asynchronous-elsewhere", 7):
         batch, handler = only(spans, "batch"), only(spans, "handler")
         worker = at.trace(batch.trace_id, "own", "deeper")
         own, deeper = (_named(worker, name) for name in ("own", "deeper"))
@@ -165,10 +160,9 @@ def test_asynchronous_calls_have_their_own_spans(server: Elsewhere, at: Collecto
         assert {only(spans, name).parent_id for name in ("preprocess", "inference")} == {handler.span_id}
 
 
-@pytest.mark.parametrize("where", _WHERE)
-def test_spans_of_a_step_are_linked_to_all_requests(server: Elsewhere, at: Collector, where: str) -> None:
+def test_spans_of_a_step_are_linked_to_all_requests(server: Elsewhere, at: Collector) -> None:
     """Spans that a step opens are below the handler of its first request, and linked to that of the other."""
-    first, second = spans_of_two(server, at, f"continuous-{where}", 9 if where == "here" else 11)
+    first, second = spans_of_two(server, at, "continuous-here", 9)
     handlers = {only(each, "handler").span_id: only(each, "handler") for each in (first, second)}
     ids = [each.trace_id for each in handlers.values()]
     at.wait(lambda: any(_rows(span) == 2 for each in ids for span in at.of(each)), "the last step")

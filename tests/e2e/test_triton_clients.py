@@ -84,13 +84,11 @@ def server(tmp_path_factory: pytest.TempPathFactory, model_store: Path) -> Itera
 
 @pytest.fixture(scope="module", params=["http", "grpc"])
 def kind(request: pytest.FixtureRequest) -> Any:
-    """One of the two packages of clients."""
     return pytest.importorskip(f"tritonclient.{request.param}")
 
 
 @pytest.fixture(scope="module")
 def client(server: Server, kind: Any) -> Iterator[Any]:
-    """A client of that kind."""
     port = server.port if kind.__name__.endswith("http") else server.settings["grpc_inference_port"]
     with contextlib.closing(kind.InferenceServerClient(f"127.0.0.1:{port}")) as made:
         yield made
@@ -113,7 +111,6 @@ def memory(client: Any) -> Iterator[Callable[[str, int], Any]]:
 
 
 def numbers(kind: Any, name: str = "x", rows: int = 1) -> Any:
-    """An input of so many rows of four numbers."""
     made = kind.InferInput(name, [rows, 4], "FP32")
     made.set_data_from_numpy(numpy.ones((rows, 4), "f4"))
     return made
@@ -130,7 +127,6 @@ def as_dict(answer: Any) -> Any:
 
 
 def refuses(ask: Callable[[], Any], reason: str) -> str:
-    """The message of the error."""
     with pytest.raises(TritonError, match=reason) as caught:
         ask()
     return str(caught.value)
@@ -140,13 +136,11 @@ def refuses(ask: Callable[[], Any], reason: str) -> str:
 
 
 def methods_of(module: str) -> set[str]:
-    """The public methods of a client."""
     outcome = pytest.importorskip(f"tritonclient.{module}").InferenceServerClient
     return {name for name in dir(outcome) if not name.startswith("_")}
 
 
 def test_the_page_has_each_method() -> None:
-    """The table in docs/open-inference.md lists the methods of the four clients, and no others."""
     page = (ROOT / "docs" / "open-inference.md").read_text(encoding="utf-8")
     table = page.partition("### `tritonclient`")[2]
     rows = re.findall(r"(?m)^\| (`[^|]*`) \|", table)
@@ -209,7 +203,6 @@ def calls(kind: Any) -> dict[str, Method]:
 
 
 def test_every_method_answers(client: Any, kind: Any) -> None:
-    """Each method sends a request, and gets a result or a clear refusal."""
     uses = calls(kind)
 
     assert set(uses) | LOCAL | STREAM == methods_of(kind.__name__.partition(".")[2]) | LOCAL | STREAM
@@ -237,7 +230,6 @@ def test_streams(server: Server) -> None:
 
 
 def test_both_clients_read_the_same_facts(client: Any) -> None:
-    """Both kinds of clients read the same about the server, a model, the log and traces."""
     extensions = as_dict(client.get_server_metadata())["extensions"]
     config = as_dict(client.get_model_config("double"))
     config = config.get("config", config)
@@ -255,16 +247,6 @@ def test_both_clients_read_the_same_facts(client: Any) -> None:
     assert "dynamic_batching" in config
     assert set(log.get("settings", log)) == set(log_settings())
     assert trace.get("settings", trace)["trace_level"] in (["OFF"], {"value": ["OFF"]})
-
-
-def test_log_levels(client: Any, server: Server) -> None:
-    """They are those of the management address."""
-    client.update_log_settings({"log_verbose_level": 1})
-    assert server.management.get("/logging").json() == {"level": "debug"}
-    client.update_log_settings({"log_verbose_level": 0})
-    assert server.management.get("/logging").json() == {"level": "info"}
-    refuses(lambda: client.update_log_settings({"log_file": "/x"}), "log_file is always")
-    refuses(lambda: client.update_trace_settings(settings={"trace_level": ["TENSORS"]}), "no Triton traces")
 
 
 def statistics(client: Any, name: str, version: str = "") -> dict[str, Any]:
@@ -319,27 +301,10 @@ def test_classification_returns_the_highest_values(client: Any, kind: Any, serve
     assert "classification" in as_dict(client.get_server_metadata())["extensions"]
 
 
-def test_classes_are_strings_in_json(server: Server) -> None:
-    """Over REST classes are strings; an invalid number of classes is refused by name."""
-    query: dict[str, Any] = {
-        "inputs": [{"name": "x", "shape": [1, 4], "datatype": "FP32", "data": [1, 2, 3, 4]}],
-        "outputs": [{"name": "y", "parameters": {"classification": 1}}],
-    }
-    answer = server.inference.post("/v2/models/double/infer", json=query)
-    assert answer.json()["outputs"] == [{"name": "y", "shape": [1, 1], "datatype": "BYTES", "data": ["8:3"]}]
-
-    for count, text in ((1.5, "1.5"), (-1, "-1"), ("2", "'2'"), (True, "True")):
-        query["outputs"][0]["parameters"]["classification"] = count
-        answer = server.inference.post("/v2/models/double/infer", json=query)
-        reason = f"output 'y': parameter classification is {text}, a number of classes is needed"
-        assert (answer.status_code, reason in answer.json()["error"]) == (400, True), answer.text
-
-
 # Shared memory
 
 
 def shared_input(kind: Any, name: str, region: str, shape: list[int], datatype: str, size: int) -> Any:
-    """An input in a region."""
     made = kind.InferInput(name, shape, datatype)
     made.set_shared_memory(region, size)
     return made

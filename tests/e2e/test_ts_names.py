@@ -6,7 +6,7 @@ import os
 
 import pytest
 import torch
-from tests.e2e.serving import ROOT, archived, wait_until
+from tests.e2e.serving import ROOT, archived
 
 
 @pytest.fixture(scope="module")
@@ -31,37 +31,6 @@ def test_names_are_offered_in_workers_only(model_store, tmp_path, start_server):
     second.registered("asks_ts.mar").registered("brings_ts.mar")
 
     assert (second.predict("asks_ts").text, second.predict("brings_ts").text) == ("0.12.0", "own")
-
-
-MEASURES = """
-from ts.metrics.dimension import Dimension
-from ts.metrics.metric_type_enum import MetricTypes
-from ts.metrics.caching_metric import CachingMetric
-
-ALONE = CachingMetric("Alone", "count", ["Kind"])
-
-def handle(data, context):
-    if data is None:
-        context.metrics.add_metric_to_cache("Declared", "count", ["Kind"])
-        return None
-    context.metrics.get_metric("Declared").add_or_update(2, ["some"])
-    context.metrics.add_counter("Added", 3, None, [Dimension("Kind", "other")])
-    ALONE.add_or_update(4, ["lone"])
-    return ["measured"] * len(data)
-"""
-
-
-def test_metrics_of_every_kind_are_served(shared_server, model_store):
-    """Declared, added and lone metrics of a handler are on /metrics (reference 13.6, 15.4)."""
-    archived(model_store, "measures", MEASURES)
-    shared_server.registered("measures.mar").predict("measures")
-
-    def served():
-        kinds = (("Declared", "some"), ("Added", "other"), ("Alone", "lone"))
-        return [shared_server.metric(name, Kind=kind) for name, kind in kinds] == [2, 3, 4]
-
-    wait_until(served, "they are counted", 5)
-    shared_server.unregister("measures")
 
 
 MODEL = """

@@ -19,12 +19,11 @@ def models(shared_server):
 
 
 def together(pool, *calls):
-    """The answers to calls made at the same time."""
     return [future.result(20) for future in [pool.submit(call) for call in calls]]
 
 
-def test_batching_model_answers_in_the_form_of_the_batcher(shared_server):
-    """A model that batches answers in the batcher's form: message, batchId, predictions, in that order."""
+def test_answers_have_the_form_of_the_batcher(shared_server):
+    """message, batchId, predictions, in that order; of a model that does not batch predictions alone."""
     answer = shared_server.v1("eager", [1, "two", None])
     body = answer.json()
 
@@ -35,17 +34,20 @@ def test_batching_model_answers_in_the_form_of_the_batcher(shared_server):
     assert body["batchId"] == answer.headers["x-batch-id"]
     assert body["predictions"] == [2, "two", None]
 
-
-def test_plain_model_answers_predictions_alone(shared_server):
-    """A model that does not batch answers predictions alone."""
     answer = shared_server.v1("plain", [1, 2])
 
     assert answer.json() == {"predictions": [2, 4]}
     assert answer.headers["x-batch-size"] == "1"
 
+    for kind in ("application/json; charset=utf-8", "text/plain", "application/octet-stream"):
+        answer = shared_server.inference.post(
+            "/v1/models/eager:predict", content=b'{"instances": [1]}', headers={"content-type": kind}
+        )
+
+        assert answer.json()["predictions"] == [2]
+
 
 def test_requests_share_a_batch_and_nothing_else(shared_server, pool):
-    """Requests within one window share a batch, its id, and nothing else."""
     first, second = together(
         pool,
         lambda: shared_server.v1("four", [1, 2]),
@@ -56,28 +58,6 @@ def test_requests_share_a_batch_and_nothing_else(shared_server, pool):
     assert first.headers["x-batch-size"] == second.headers["x-batch-size"] == "4"
     assert (first.json()["predictions"], second.json()["predictions"]) == ([2, 4], [20, 22])
     assert first.headers["x-request-id"] != second.headers["x-request-id"]
-
-
-def test_split_request_fails_with_its_instance(shared_server):
-    """Where a call of a split request fails the request does, with that call's status and instance."""
-    answer = shared_server.v1("eager", [1, 2, 3, 4, {"raise": "late"}])
-
-    assert answer.status_code == 500
-    assert answer.json()["error"].startswith("instances[4]: ")
-    assert "late" in answer.json()["error"]
-
-
-def test_other_routes_do_not_wait(shared_server, pool):
-    """While a request waits for others, health, models and management answer at once."""
-    waiting = pool.submit(shared_server.v1, "four", [1])
-    shared_server.wait_pending("four", 1)
-
-    assert shared_server.inference.get("/v2/health/ready").status_code in (200, 503)
-    assert shared_server.inference.get("/v1/models/four").status_code == 200
-    assert shared_server.management.get("/models").status_code == 200
-    assert not waiting.done()
-    shared_server.v1("four", [2, 3, 4])
-    assert waiting.result(20).status_code == 200
 
 
 def test_parameters_keep_requests_apart(shared_server, pool):
@@ -93,24 +73,6 @@ def test_parameters_keep_requests_apart(shared_server, pool):
     assert high.json()["predictions"][0]["parameters"] == {"parameters": {"t": 2}}
 
 
-def test_handler_sees_the_headers_of_each_request(shared_server, pool):
-    """In a shared batch a handler sees each request's own headers and id."""
-
-    def ask(mark):
-        return shared_server.inference.post(
-            "/v1/models/told:predict",
-            json={"instances": [{}]},
-            headers={"X-Mark": mark, "x-request-id": f"id-{mark}"},
-        )
-
-    answers = together(pool, lambda: ask("a"), lambda: ask("b"))
-
-    assert answers[0].json()["batchId"] == answers[1].json()["batchId"]
-    for mark, answer in zip("ab", answers, strict=True):
-        description = answer.json()["predictions"][0]
-        assert (description["headers"]["X-Mark"], description["id"]) == (mark, f"id-{mark}")
-
-
 def test_request_above_maximum_is_split(shared_server):
     """A request above the maximum is split into batches and joined in order; one of exactly the maximum is
     one batch (F25).
@@ -124,24 +86,6 @@ def test_request_above_maximum_is_split(shared_server):
     assert int(answer.headers["x-batch-size"]) <= 4
     assert shared_server.metric("modelserver_batch_size_count", model_name="eager") == counted + 4
     assert shared_server.metric("modelserver_split_requests_total", model_name="eager") == split + 1
-
-
-def test_numbers_stay_exact(shared_server):
-    """Integers of any size and the order of keys pass unchanged."""
-    body = b'{"instances": [9007199254740993, {"value": 12345678901234567890}, {"value": {"z": 1, "a": 2}}]}'
-    answer = shared_server.inference.post("/v1/models/eager:predict", content=body)
-
-    assert b'"predictions":[18014398509481986,12345678901234567890,{"z":1,"a":2}]' in answer.content
-
-
-def test_body_is_json_whatever_its_content_type(shared_server):
-    """V1 bodies are JSON whatever their content type says."""
-    for kind in ("application/json; charset=utf-8", "text/plain", "application/octet-stream"):
-        answer = shared_server.inference.post(
-            "/v1/models/eager:predict", content=b'{"instances": [1]}', headers={"content-type": kind}
-        )
-
-        assert answer.json()["predictions"] == [2]
 
 
 @pytest.mark.parametrize(
@@ -238,38 +182,3 @@ def test_routes_show_models(shared_server):
         assert answer.status_code == 404
         assert answer.json()["error"].startswith("Model with name none does not exist. There are: ")
     assert get("/v1/nothing").json()["error"]
-
-
-def test_predictions_share_the_queue(shared_server, pool):
-    """/predictions counts as one instance of the same queue, and its body stays the plain prediction."""
-    wrapped, plain = together(
-        pool,
-        lambda: shared_server.v1("told", [{}]),
-        lambda: shared_server.predict("told", b"x"),
-    )
-
-    assert plain.headers["x-batch-id"] == wrapped.headers["x-batch-id"]
-    assert "predictions" not in plain.json()
-
-
-def test_many_requests_get_their_own_instances(shared_server, pool):
-    """Many requests of different sizes get back exactly their own instances, in their own order."""
-    requests = [[f"{caller}-{n}" for n in range(caller % 5 + 1)] for caller in range(30)]
-    answers = together(pool, *(lambda body=body: shared_server.v1("eager", body) for body in requests))
-
-    assert [answer.json()["predictions"] for answer in answers] == requests
-    assert max(int(answer.headers["x-batch-size"]) for answer in answers) <= 4
-
-
-def test_other_method_gets_405(shared_server):
-    """V1's actions are POST only; the answer says so in the words of both protocols, as for unknown paths."""
-    shared_server.registered("echo.mar", model_name="methods")
-    for path in ("/v1/models/methods:predict", "/v1/models/methods:explain", "/v2/models/methods/infer"):
-        answer = shared_server.inference.get(path)
-        assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
-        assert answer.json()["error"] == answer.json()["message"]
-    for port in (shared_server.inference, shared_server.management):
-        for path in ("/v1/nothing", "/v2/nothing", "/nothing/at/all/here"):
-            answer = port.get(path)
-            assert answer.status_code == 404
-            assert answer.json()["error"] == answer.json()["message"]

@@ -36,32 +36,27 @@ def a_server(folder, model_store, processes):
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory, model_store):
-    """A server in one process."""
     with a_server(tmp_path_factory.mktemp("wire"), model_store, 1) as started:
         yield started
 
 
 @pytest.fixture(scope="module")
 def divided(tmp_path_factory, model_store):
-    """A server with two front ends, which pass bodies and answers on."""
     with a_server(tmp_path_factory.mktemp("divided"), model_store, 2) as started:
         yield started
 
 
 @pytest.fixture(params=["server", "divided"], ids=["one process", "front ends"])
 def either(request):
-    """Both, one after the other."""
     return request.getfixturevalue(request.param)
 
 
 def post(path, body, lines=b""):
-    """A request with a body of known length."""
     head = b"POST %b HTTP/1.1\r\nHost: localhost\r\n%bContent-Length: %d\r\n\r\n" % (path, lines, len(body))
     return head + body
 
 
 def chunked(path, body, lines=b"", trailers=b""):
-    """A request with a body of one chunk."""
     head = b"POST %b HTTP/1.1\r\nHost: localhost\r\n%bTransfer-Encoding: chunked\r\n\r\n" % (path, lines)
     return head + b"%x\r\n%b\r\n0\r\n%b\r\n" % (len(body), body, trailers)
 
@@ -79,7 +74,6 @@ def test_an_offer_to_upgrade_takes_nothing_from_a_body(either, offer, make):
 
 
 def get(path, body, lines=b""):
-    """A request that has a body though its method needs none."""
     return post(path, body, lines).replace(b"POST", b"GET", 1)
 
 
@@ -104,22 +98,18 @@ def test_request_inside_a_body_is_not_executed(server, role, path, offer):
 
 
 def logged(server, mark):
-    """What the access log has about it, in its order."""
     return re.findall(rf"/\w+\?(\w+)-{mark} ", server.home.log("access_log.log"))
 
 
-@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_request_inside_a_body_is_not_executed_with_a_token(start_server, processes):
-    """A request inside a body is not executed even if it has the token, and a trailer cannot send one. With
-    front ends, management is served at their address.
+def test_request_inside_a_body_is_not_executed_with_a_token(start_server):
+    """A request inside a body is not executed even if it has the token, and a trailer cannot send one; front
+    ends serve management at their address.
     """
     address = f"http://127.0.0.1:{free_port()}"
-    shared = dict.fromkeys(("inference_address", "management_address"), address) if processes > 1 else {}
     server = start_server(
-        disable_token_authorization="false",
         token_authorization="always",
-        frontend_processes=processes,
-        **shared,
+        frontend_processes=2,
+        **dict.fromkeys(("inference_address", "management_address"), address),
     )
     token = server.tokens()["management"]
     bearer = f"Authorization: Bearer {token}\r\n".encode()
@@ -290,20 +280,18 @@ def test_bodies_do_not_stay(either, ending):
     wait_until(lambda: either.memory() < 1.1 * before, f"back to {before} from {either.memory()}", 5)
 
 
-@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_bodies_that_come_in_are_bounded_together(start_server, processes):
+def test_bodies_that_come_in_are_bounded_together(start_server):
     """One large body has room in each process. Further ones are refused with a hint to retry, and
     there is room again when it has arrived or its client has left (F31).
     """
-    server = start_server(
-        max_incoming_bytes=1, max_request_size=1_000_000, frontend_processes=processes
-    ).registered("echo.mar")
+    limits = {"max_incoming_bytes": 1, "max_request_size": 1_000_000}
+    server = start_server(**limits, frontend_processes=2).registered("echo.mar")
     whole = post(b"/predictions/echo", b"b" * 900_000)
     with contextlib.ExitStack() as stack:
         clients = [stack.enter_context(connect(server.port)) for _ in range(6)]
         for client in clients:
             client.sendall(whole[:700_000])
-        wait_until(lambda: len(readable(clients)) >= len(clients) - processes, "those beyond are answered")
+        wait_until(lambda: len(readable(clients)) >= len(clients) - 2, "those beyond are answered")
         refused = readable(clients)
         assert {statuses(client.recv(65536))[0] for client in refused} == {503}
         held = [client for client in clients if client not in refused]
@@ -314,7 +302,6 @@ def test_bodies_that_come_in_are_bounded_together(start_server, processes):
 
 
 def readable(connections):
-    """The sockets that have data to read."""
     return select.select(connections, [], [], 0)[0]
 
 

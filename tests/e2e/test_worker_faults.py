@@ -139,7 +139,6 @@ def test_orphans_end_with_their_worker(shared_server):
 
 
 def test_worker_killed_under_load_costs_what_it_computed(shared_server):
-    """All other requests are answered, each with its own (F39)."""
     shared_server.registered("witness.mar", model_name="loaded", initial_workers=2, batch_size=2)
     with Load(shared_server, "loaded", 8) as load:
         load.more(20)

@@ -43,7 +43,6 @@ def store(tmp_path: Path) -> Path:
 
 
 def facts(server: Server, name: str) -> dict[str, Any]:
-    """What one of the model's workers says of itself."""
     answer: dict[str, Any] = json.loads(server.predict(name, b"x").content)
     return answer
 
@@ -56,7 +55,6 @@ def helpers(server: Server) -> list[psutil.Process]:
 
 
 def test_handler_without_torch_gets_none(start_server: StartServer, store: Path) -> None:
-    """Its worker imports neither torch nor what comes with it, and no other process does."""
     server = start_server(model_store=store).registered("light.mar", synchronous=True)
 
     assert facts(server, "light")["heavy"] == []
@@ -108,7 +106,6 @@ def test_workers_with_torch_are_forked(start_server: StartServer, store: Path) -
 
 
 def is_alive(process: psutil.Process) -> bool:
-    """Whether it runs; a zombie does not."""
     try:
         return process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

@@ -23,7 +23,6 @@ _INITIAL_WINDOW = 4  # a setting of HTTP/2 (RFC 9113)
 
 
 def ask(port: int) -> socket.socket:
-    """A connection whose client has asked and does not read."""
     connection = connect(port, 30, small=True)
     connection.sendall(REQUEST)
     return connection

@@ -45,8 +45,7 @@ def test_equal_addresses_share_a_listener() -> None:
     assert roles_by_address(without) == {inference: {"inference", "management"}}
 
 
-def test_taken_address_stops_the_start() -> None:
-    """An address that is taken stops the start with the names of setting, address and reason."""
+def test_address_that_cannot_be_had_stops_the_start() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -59,7 +58,6 @@ def test_taken_address_stops_the_start() -> None:
 
 @pytest.mark.parametrize("host", ["no.such.host.invalid", "192.0.2.1"])
 def test_foreign_address_stops_the_start(host: str) -> None:
-    """An address of another machine, or of none, is refused likewise."""
     with pytest.raises(ConfigError, match="Cannot listen on inference_address=http://"):
         bind(Address("http", host, 8080), "inference_address")
 
@@ -84,7 +82,6 @@ def test_stale_socket_file_is_replaced(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="there is no IPv6")
 def test_all_ipv6_addresses_include_ipv4() -> None:
-    """They do so whatever the system's default is."""
     with bind_tcp("::", 0) as bound:
         bound.listen()
         with socket.create_connection(("127.0.0.1", bound.getsockname()[1])):
@@ -106,7 +103,6 @@ def link_local() -> str | None:
 
 @pytest.mark.skipif(link_local() is None, reason="there is no link with IPv6")
 def test_a_scope_names_an_interface() -> None:
-    """An address that is valid on one link only is bound there; an unknown interface is refused."""
     host = str(link_local())
     with bind_tcp(host, 0) as bound:
         assert bound.getsockname()[3] == socket.if_nametoindex(host.partition("%")[2])

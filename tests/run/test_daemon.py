@@ -13,7 +13,6 @@ from modelserver.run.daemon import STARTED_LINE, Readiness, follow
 
 
 def test_outcome_is_printed_in_the_foreground(capsys: pytest.CaptureFixture[str]) -> None:
-    """Without a pipe the outcome is printed, and progress is not."""
     readiness = Readiness(None)
     readiness.progress("Loading")
     readiness.started()
@@ -31,7 +30,6 @@ def pipe() -> Any:
 
 
 def test_started(pipe: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command at the other end of the pipe receives progress and the start; then the output is closed."""
     detached: list[bool] = []
     monkeypatch.setattr(daemon, "detach_output", lambda: detached.append(True))
     lines, writing = pipe
@@ -43,31 +41,25 @@ def test_started(pipe: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert detached == [True]
 
 
-def test_failed(pipe: Any) -> None:
-    """A failure is reported in one line, and only once."""
+def test_failure_is_reported_once(pipe: Any) -> None:
+    """In one line; workers do not get the pipe, and a command that was interrupted is no reason to fail."""
     lines, writing = pipe
     readiness = Readiness(writing)
 
     assert readiness.failed("two\nlines") == 1
     assert lines.read() == "failed two lines\n"
 
-
-def test_command_that_is_gone() -> None:
-    """A command that was interrupted is no reason for the server to fail."""
-    reading, writing = os.pipe()
-    os.close(reading)
-
-    assert Readiness(writing).failed("nobody listens") == 1
-
-
-def test_pipe_is_not_inherited(pipe: Any) -> None:
-    """Workers do not get the pipe: the command waits for its end."""
     _lines, writing = pipe
     os.set_inheritable(writing, True)
     readiness = Readiness(writing)
 
     assert not os.get_inheritable(writing)
     readiness.failed("")
+
+    reading, writing = os.pipe()
+    os.close(reading)
+
+    assert Readiness(writing).failed("nobody listens") == 1
 
 
 def test_follow() -> None:
@@ -102,7 +94,6 @@ def child(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_start_detached(child: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """The command ends well as soon as the server says that it has started; the server lives on."""
     started = child(
         "import os, sys, time; pipe = int(sys.argv[-1]); "
         "os.write(pipe, b'started\\n'); os.close(pipe); time.sleep(60)"
@@ -114,7 +105,6 @@ def test_start_detached(child: Any, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_start_that_fails(child: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """A start that fails ends the command with the reason and the status."""
     child("import os, sys; os.write(int(sys.argv[-1]), b'failed port in use\\n'); sys.exit(1)")
 
     assert daemon.start_detached(["--start"]) == 1

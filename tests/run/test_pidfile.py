@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     [("123", 123), (" 123\n", 123), ("", None), ("many", None), ("\udcff", None), ("-1", None), ("0", None)],
 )
 def test_read(tmp_path: Path, content: str, pid: int | None) -> None:
-    """A pid file holds a number; anything else counts as no pid file."""
     path = tmp_path / "pid"
     path.write_bytes(content.encode("utf-8", "surrogateescape"))
 
@@ -27,7 +26,6 @@ def test_read(tmp_path: Path, content: str, pid: int | None) -> None:
 
 
 def test_missing_file_has_no_pid(tmp_path: Path) -> None:
-    """Where there is no file there is no pid."""
     assert read_pid(tmp_path / "none") is None
     assert read_pid(tmp_path) is None
 
@@ -58,7 +56,6 @@ def test_file_of_a_killed_server_is_replaced(tmp_path: Path) -> None:
 
 
 def test_file_of_a_live_server_is_kept(tmp_path: Path) -> None:
-    """The file of a live server stays as it is, and with it its lock."""
     path = tmp_path / "pid"
     with own_pid_file(path):
         with pytest.raises(FileExistsError), own_pid_file(path):
@@ -68,7 +65,6 @@ def test_file_of_a_live_server_is_kept(tmp_path: Path) -> None:
 
 
 def test_a_killed_server(tmp_path: Path) -> None:
-    """Its lock ends with it, whatever became of its number."""
     path = tmp_path / "pid"
     script = (
         "import sys, time; from pathlib import Path; from modelserver.run.pidfile import own_pid_file\n"
@@ -86,7 +82,6 @@ def test_a_killed_server(tmp_path: Path) -> None:
 
 
 def test_what_another_wrote_stays(tmp_path: Path) -> None:
-    """The server removes only its own file at the end."""
     path = tmp_path / "pid"
     with own_pid_file(path):
         path.unlink()

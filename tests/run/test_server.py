@@ -36,7 +36,6 @@ def temp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_what_is_not_used_is_not_imported() -> None:
-    """Neither Ray nor the packages for other machines, recordings, workflows and traffic of versions."""
     code = "import sys, modelserver.run.server; print(*sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     own = ("ext.cluster", "ext.recording", "ext.workflows", "ext.console", "ext.grpc", "tools")
@@ -91,7 +90,6 @@ def settings_of(tmp_path: Path, **changes: object) -> LoadedSettings:
 
 
 def test_the_start_tells_where_everything_is(tmp_path: Path) -> None:
-    """Addresses, documentation, console and logs; nothing that is not there."""
     loaded = settings_of(tmp_path, management_address="http://127.0.0.1:8081")
     without = settings_of(tmp_path, enable_console="false", inference_address=f"unix:{tmp_path}/socket")
 
@@ -100,7 +98,6 @@ def test_the_start_tells_where_everything_is(tmp_path: Path) -> None:
 
 
 async def test_run(temp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server binds, serves until it is stopped, and leaves nothing behind."""
     # The collector is that of the tests, too.
     monkeypatch.setattr("modelserver.run.server.freeze_garbage", lambda: None)
     loaded = settings_of(temp, inference_address=f"unix:{temp}/socket")
@@ -140,7 +137,6 @@ async def test_taken_port_leaves_nothing(temp: Path) -> None:
 
 
 async def test_second_signal_ends_the_process(temp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second signal ends the process at once, with status 1 (F49)."""
     ended: list[int] = []
     monkeypatch.setattr("modelserver.run.server.os", SimpleNamespace(_exit=ended.append))
     server = Server(settings_of(temp), Reports(), stamped_log=False)
