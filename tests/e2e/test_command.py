@@ -86,18 +86,6 @@ def test_detached_server_lives_from_start_to_stop(home, detached, model_store):
         assert re.fullmatch(stage, output)
 
 
-def test_stop_without_waiting(home, detached):
-    """--stop alone says that the server has stopped, and it does; it removes an old key file too."""
-    detached()
-    pid = home.pid()
-    (home.path / "key_file.json").write_text("{}")
-    done = home.run("--stop")
-
-    assert (done.returncode, done.stdout.strip()) == (0, "modelserver has stopped.")
-    assert not (home.path / "key_file.json").exists()
-    wait_until(lambda: not is_alive(pid), "the server ends")
-
-
 @pytest.mark.parametrize(
     ("flags", "line", "message"),
     [

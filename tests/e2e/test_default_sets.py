@@ -137,6 +137,7 @@ def test_tokens_and_switches_follow_the_defaults(torchserve: Detached, modelserv
     for path in ("/livez", "/readyz"):
         assert torchserve.ask("inference", "GET", path).status_code == 200
     assert not (modelserver.home.path / "key_file.json").exists()
+    assert modelserver.ask("management", "GET", "/token?type=inference").status_code == 404
 
     for method, path in (("POST", "/models?url=rows.mar"), ("DELETE", "/models/echo")):
         assert torchserve.ask("management", method, path).status_code == 400

@@ -65,18 +65,6 @@ def test_chat_is_answered_whole_and_in_parts(chatting: Server, path: str) -> Non
     assert whole.usage == chunks[-1].usage
 
 
-def test_tokens_are_counted(chatting: Server) -> None:
-    """By the model and its version."""
-    client, labels = client_of(chatting), {"model_name": "chatty", "model_version": "1.0"}
-    counts = []
-    for stream in (False, True):
-        list(client.chat.completions.create(model="chatty", messages=say("count 3"), stream=stream))
-        counts.append(chatting.metric("modelserver_completion_tokens_total", **labels))
-
-    assert counts[1] - counts[0] == 3
-    assert chatting.metric("modelserver_first_token_seconds_count", **labels) >= 1
-
-
 def test_chat_of_the_page_answers(
     chatting: Server, model_store: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -150,16 +138,6 @@ def test_embeddings_of_several_clients_share_a_batch(chatting: Server) -> None:
     assert [each.embedding for each in plain.data] == [each.embedding for each in encoded.data]
     assert [each.embedding for each in plain.data] == [[1.0, 1.0], [0.0, 2.0]]
     assert max(map(int, sizes)) > 1
-
-
-def test_documents_are_ranked(chatting: Server) -> None:
-    body = {"model": "overlap", "query": "a b", "documents": ["c", "a b c", "a"], "top_n": 2}
-    ranked = chatting.inference.post("/v1/rerank", json=body).json()["results"]
-    body = {"model": "overlap", "text_1": "a b", "text_2": ["a", "b a"]}
-    scored = chatting.inference.post("/openai/v1/score", json=body).json()["data"]
-
-    assert [each["index"] for each in ranked] == [1, 2]
-    assert [each["score"] for each in scored] == [1.0, 2.0]
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,51 @@ pytestmark = [
     ),
 ]
 
+# Models of Hugging Face are a folder of files, which their Auto classes read.
+TEXTS = """
+import torch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+from ts.torch_handler.base_handler import BaseHandler
+
+class Sentiment(BaseHandler):
+    def initialize(self, context):
+        folder = context.system_properties["model_dir"]
+        self.tokenizer = AutoTokenizer.from_pretrained(folder)
+        self.model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+        self.initialized = True
+
+    def preprocess(self, requests):
+        texts = [request.get("data") or request.get("body") for request in requests]
+        texts = [bytes(text).decode() if isinstance(text, (bytes, bytearray)) else text for text in texts]
+        return self.tokenizer(texts, padding=True, return_tensors="pt")
+
+    def inference(self, tokens):
+        with torch.no_grad():
+            return self.model(**tokens).logits
+
+    def postprocess(self, logits):
+        labels = self.model.config.id2label
+        return [{"label": labels[int(row.argmax())], "logits": row.tolist()} for row in logits]
+"""
+MAKE_TEXTS = """
+import json, sys
+from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification, BertTokenizerFast
+from pathlib import Path
+import torch
+
+folder = Path(sys.argv[1])
+words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "bad", "film", "good"]
+(folder / "vocab.txt").write_text("\\n".join(words) + "\\n")
+BertTokenizerFast(vocab=str(folder / "vocab.txt")).save_pretrained(folder)
+torch.manual_seed(0)
+size = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+model = BertForSequenceClassification(BertConfig(vocab_size=len(words), **size)).eval()
+model.save_pretrained(folder)
+read = AutoTokenizer.from_pretrained(folder)
+for text in sys.argv[2:]:
+    with torch.no_grad():
+        print(json.dumps(model(**read([text], return_tensors="pt")).logits[0].tolist()))
+"""
 
 # This streams like TorchServe's examples: the texts of a batch are sent while all are generated.
 STREAMED = """
@@ -198,6 +243,22 @@ def answers(
     return responses
 
 
+def test_transformers_classifier_is_served(home: Home, tmp_path: Path) -> None:
+    """A small random BERT has the same results as without a server; texts of different lengths are
+    one batch.
+    """
+    files, texts = tmp_path / "files", ("a good film", "bad")
+    files.mkdir()
+    expected = [json.loads(line) for line in made(home, MAKE_TEXTS, files, *texts)]
+
+    responses = [
+        each.json() for each in answers(home, tmp_path, TEXTS, files, [text.encode() for text in texts])
+    ]
+
+    assert [each["logits"] for each in responses] == [pytest.approx(logits, abs=1e-5) for logits in expected]
+    assert {each["label"] for each in responses} <= {"LABEL_0", "LABEL_1"}
+
+
 def test_texts_streamed_by_transformers(home: Home, tmp_path: Path) -> None:
     """``TextIteratorStreamerBatch`` in ``generate``: each client gets the text of its own prompt in pieces,
     the same as without a server, though the texts of a batch end at different times.
@@ -230,6 +291,7 @@ def test_ultralytics_detector_is_served(home: Home, tmp_path: Path) -> None:
 
 
 def picture(grey: int) -> bytes:
+    """A picture of one colour as PNG."""
     file = BytesIO()
     Image.new("RGB", (64, 64), (grey, grey, grey)).save(file, "PNG")
     return file.getvalue()

@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 from tests.e2e.serving import archived, wait_until
 
-from modelserver.engine.resources import usable_cpus
-
 DESCRIBED = [
     "modelName", "modelVersion", "modelUrl", "runtime", "minWorkers", "maxWorkers", "batchSize",
     "maxBatchDelay", "responseTimeout", "startupTimeout", "maxRetryTimeoutInSec", "clientTimeoutInMills",
@@ -263,25 +261,3 @@ def test_web_pages_of_others_are_refused(start_server):
     assert server.inference.get("/ping", headers=evil).status_code == 200
     assert management.get("/livez", headers=evil).status_code == 200
     assert server.predict("echo", b"x", headers=evil).status_code == 503
-
-
-def test_worker_threads_may_be_set(shared_server, model_store, tmp_path):
-    """A parameter or a key of the archive says how many threads a worker has; else the cores are shared."""
-    config = tmp_path / "model-config.yaml"
-    config.write_text("workerThreads: 1\n")
-    source = """
-        import os
-
-        def handle(data, context):
-            return data and [os.environ["OMP_NUM_THREADS"] for _ in data]
-        """
-    archived(model_store, "threads", source, config_file=config)
-
-    shared_server.registered("threads.mar")
-    assert shared_server.predict("threads").text == "1"
-    assert shared_server.describe("threads")["workerThreads"] == 1
-    shared_server.registered("threads.mar", model_name="all", worker_threads=0)
-    assert shared_server.predict("all").text == str(usable_cpus())
-    assert "workerThreads" not in shared_server.describe("all")
-    refused = shared_server.register("threads.mar", model_name="many", worker_threads=4096)
-    assert (refused.status_code, "at most 1024" in refused.text) == (400, True)

@@ -27,14 +27,12 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Both versions of a model, ``m1.mar`` and ``m2.mar``, and ``y2.mar``, whose archive sets the traffic."""
+    """Both versions of a model, ``m1.mar`` and ``m2.mar``."""
     store, work = tmp_path_factory.mktemp("store"), tmp_path_factory.mktemp("work")
-    traffic = work / "traffic.yaml"
-    traffic.write_text("traffic: {1.0: 70, 2.0: 30}\n")
     code = str(ROOT / "tests" / "e2e" / "model_code" / "variants.py")
-    for name, number, file in (("m", 1, None), ("m", 2, None), ("y", 2, traffic)):
-        build_archive(ArchiveConfig(name, code, f"{number}.0", export_path=work, config_file=file))
-        (work / f"{name}.mar").rename(store / f"{name}{number}.mar")
+    for number in (1, 2):
+        build_archive(ArchiveConfig("m", code, f"{number}.0", export_path=work))
+        (work / "m.mar").rename(store / f"m{number}.mar")
     return store
 
 
@@ -167,22 +165,6 @@ def test_weights_divide_the_requests(server: Server) -> None:
     assert described == {"wanted": 25, "effective": 25}
 
 
-def test_a_version_without_a_ready_worker_gets_nothing(server: Server) -> None:
-    """Its weight says so, and it gets its part again when it is back."""
-    put(server, {"1.0": 50, "2.0": 50})
-    server.management.put("/models/m/2.0?min_worker=0&synchronous=true")
-    wait_until(lambda: show(server)["effective"] == {"1.0": 100, "2.0": 0}, "nothing goes to 2.0")
-    assert {server.predict("m", b"x").text for _ in range(20)} == {"1.0"}
-    assert show(server)["weights"] == {"1.0": 50, "2.0": 50}
-
-    server.management.put("/models/m/2.0?min_worker=1&synchronous=true")
-    wait_until(lambda: server.predict("m", b"x").text == "2.0", "2.0 gets requests again")
-    put(server, {"1.0": 0, "2.0": 100})
-    server.management.put("/models/m/1.0?min_worker=0&synchronous=true")
-    assert server.inference.get("/v2/models/m/ready").status_code == 200
-    server.management.put("/models/m/1.0?min_worker=1&synchronous=true")
-
-
 def test_a_shadow_gets_copies(server: Server) -> None:
     """Of requests in every protocol but those with answers in parts; clients see the primary only."""
     put(server, {"shadow": {"2.0": {"percent": 100}}})
@@ -286,30 +268,6 @@ def test_weights_are_moved_under_load(server: Server) -> None:
     assert sum(done.values()) >= 200
     assert set(done) == {"1.0", "2.0"}
     assert server.metric("Requests2XX") - before >= sum(done.values())
-
-
-def test_traffic_survives_a_restart(tmp_path: Path, store: Path) -> None:
-    """The snapshot has weights, header, shadow and promotion; what was dropped stays dropped."""
-    document = {
-        "weights": {"1.0": 60, "2.0": 40},
-        "sticky": "x-user",
-        "shadow": {"2.0": {"percent": 5}},
-        "promote": {"errors": 0.5},
-    }
-    server = grpc_server(tmp_path / "home", store)
-    with serving(server):
-        for number in (1, 2):
-            server.registered(f"m{number}.mar", initial_workers=0)
-        put(server, document)
-        for url in ("m1.mar", "y2.mar"):
-            server.registered(url, model_name="y", initial_workers=0)
-        server.management.delete("/models/y/traffic")
-    again = Server(server.home, store, (), server.settings)
-    with serving(again):
-        output, dropped = show(again), show(again, name="y")
-
-    assert {part: output[part] for part in document} == document
-    assert "weights" not in dropped
 
 
 def test_a_killed_worker_takes_its_weight_along(server: Server) -> None:

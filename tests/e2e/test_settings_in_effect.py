@@ -59,40 +59,26 @@ def test_settings_of_models_are_in_effect(tuned):
     """Models at start, ``models``, workers, ports, queues and timeouts; ``TS_*`` is ignored without
     ``enable_envvars_config``.
     """
-    names = [model["modelName"] for model in tuned.management.get("/models").json()["models"]]
+    names = {model["modelName"] for model in tuned.management.get("/models").json()["models"]}
+    rows, named, tell, obey = (tuned.describe(name) for name in ("rows", "named", "tell", "obey"))
+    ids = [int(worker["id"]) for each in (rows, named, tell, obey) for worker in each["workers"]]
 
-    assert {"rows", "named"} <= set(names)
-    assert tuned.describe("named")["loadedAtStartup"] is True
-    assert tuned.describe("tell")["loadedAtStartup"] is False
-
-    described = tuned.describe("rows")
-
-    assert (described["batchSize"], described["maxBatchDelay"]) == (5, 30)
-    assert (described["minWorkers"], described["maxWorkers"]) == (2, 3)
-    assert described["responseTimeout"] == 77
-    assert described["batching"]["batchSize"]["source"] == "models= in config.properties"
-
-    assert len(tuned.describe("named")["workers"]) == 1
-    assert len(tuned.describe("tell")["workers"]) == 1
-
-    ids = [
-        int(worker["id"])
-        for name in ("rows", "named", "tell", "obey")
-        for worker in tuned.describe(name)["workers"]
-    ]
-
+    assert {"rows", "named"} <= names
+    assert (named["loadedAtStartup"], tell["loadedAtStartup"]) == (True, False)
+    assert (len(named["workers"]), len(tell["workers"])) == (1, 1)
     assert sorted(ids) == list(range(12000, 12000 + len(ids)))
-
-    assert tuned.describe("tell")["jobQueueStatus"] == {"remainingCapacity": 7, "pendingRequests": 0}
-
-    described = tuned.describe("tell")
-
-    assert (described["responseTimeout"], described["startupTimeout"]) == (33, 44)
-
-    described = tuned.describe("rows")
-
-    assert described["batching"]["policy"]["value"] == "greedy"
-    assert described["batching"]["policy"]["source"].startswith("config.properties")
+    assert tell["jobQueueStatus"] == {"remainingCapacity": 7, "pendingRequests": 0}
+    assert (tell["responseTimeout"], tell["startupTimeout"]) == (33, 44)
+    assert [rows[name] for name in ("batchSize", "maxBatchDelay", "minWorkers", "maxWorkers")] == [
+        5,
+        30,
+        2,
+        3,
+    ]
+    assert rows["responseTimeout"] == 77
+    assert rows["batching"]["batchSize"]["source"] == "models= in config.properties"
+    assert rows["batching"]["policy"]["value"] == "greedy"
+    assert rows["batching"]["policy"]["source"].startswith("config.properties")
 
 
 def test_settings_of_requests_are_in_effect(tuned):
@@ -114,20 +100,14 @@ def test_settings_of_requests_are_in_effect(tuned):
     assert "max_response_size allows 2000" in big(2001).json()["message"]
 
     output = tuned.predict("tell", {"a": 1}).json()
+    environment = output["environment"]
+    whole = tuned.inference.post("/v1/models/tell:predict", json={"instances": [1, 2]})
 
     assert output["types"] == {"body": "bytearray"}
-    assert output["environment"]["TS_DECODE_INPUT_REQUEST"] == "false"
-
-    environment = tuned.predict("tell").json()["environment"]
-
-    assert environment["E2E_OTHER_NOT"] == "1"
+    assert (environment["TS_DECODE_INPUT_REQUEST"], environment["E2E_OTHER_NOT"]) == ("false", "1")
     assert not {"E2E_SECRET_KEY", "E2E_OTHER"} & set(environment)
-
-    assert tuned.predict("tell").json()["properties"]["limit_max_image_pixels"] is False
-
-    answer = tuned.inference.post("/v1/models/tell:predict", json={"instances": [1, 2]})
-
-    assert answer.json()["values"] == {"body": '{"instances":[1,2]}'}
+    assert output["properties"]["limit_max_image_pixels"] is False
+    assert whole.json()["values"] == {"body": '{"instances":[1,2]}'}
 
 
 @pytest.fixture(scope="module")
@@ -144,8 +124,6 @@ def other(tmp_path_factory, model_store):
         "enable_envvars_config": "true",
         "job_queue_size": 3,
         "max_request_size": "$$E2E_LIMIT$$",
-        "max_request_instances": 3,
-        "max_request_tensors": 2,
     }
     store = base / "store"
     store.mkdir()
@@ -174,9 +152,7 @@ def test_switches_and_environment_are_in_effect(other):
     registered nor removed, and no socket listens for metrics; the environment overrides the file.
     """
     names = [model["modelName"] for model in other.management.get("/models").json()["models"]]
-
     assert names == ["rows", "tell"]
-
     with pytest.raises(httpx.ConnectError):
         other.metrics.get("/metrics")
 
@@ -187,13 +163,9 @@ def test_switches_and_environment_are_in_effect(other):
             "code": 405, "type": "MethodNotAllowedException", "message": message, "error": message
         }  # fmt: skip
     assert other.management.put("/models/rows?min_worker=1&synchronous=true").status_code == 200
-    assert other.describe("rows")["modelName"] == "rows"
-
     described = other.describe("rows")
-
     assert described["jobQueueStatus"]["remainingCapacity"] == 11
     assert described["responseTimeout"] == 5
-
     assert other.predict("rows", b"x" * 501).status_code == 413
 
 

@@ -107,32 +107,6 @@ def test_absent_models_do_not_prevent_the_start(
         assert counts(server.describe("vgg16")) == [1, 1, 8, 100, 120, 1]
 
 
-def test_models_may_span_several_lines(home: Home) -> None:
-    """The key ``models`` applies to a model of the command line."""
-    name = "examples/image_classifier/near_real_time_video/config.properties"
-    store = store_of(home.path / "store", "resnet-18")
-    flags = ("--models", "resnet-18=resnet-18.mar")
-
-    with serving(Server(home, store, flags, here(CONFIGURATIONS[name], home.path))) as server:
-        server.wait_ready("resnet-18")
-        assert counts(server.describe("resnet-18")) == [1, 4, 4, 5000, 120, 1]
-
-
-def test_state_in_the_file_is_restored(home: Home) -> None:
-    """This is the configuration of KServe's image of TorchServe: one address for inference and management,
-    and the models of a snapshot.
-    """
-    settings = here(CONFIGURATIONS["kubernetes/kserve/config.properties"], home.path)
-    settings["model_store"] = store_of(home.path / "store", "mnist")
-
-    with serving(Server(home, home.path, settings=settings)) as server:
-        server.wait_ready("mnist")
-        assert settings["inference_address"] == settings["management_address"]
-        assert server.predict("mnist", b"x").content == b"x"
-        assert counts(server.describe("mnist")) == [1, 5, 5, 200, 60, 1]
-        assert server.metrics.get("/metrics").status_code == 200
-
-
 class Unchanged(Server):
     """Started with a file's text as it is, but for addresses and what it takes from the environment."""
 

@@ -138,19 +138,6 @@ def test_orphans_end_with_their_worker(shared_server):
     wait_until(lambda: have_ended(others), "the others end with theirs")
 
 
-def test_worker_killed_under_load_costs_what_it_computed(shared_server):
-    shared_server.registered("witness.mar", model_name="loaded", initial_workers=2, batch_size=2)
-    with Load(shared_server, "loaded", 8) as load:
-        load.more(20)
-        os.kill(shared_server.describe("loaded")["workers"][0]["pid"], signal.SIGKILL)
-        load.more(60)
-
-    assert set(load.statuses) <= {200, 500}
-    assert load.statuses[500] <= 4
-    assert load.wrong == []
-    shared_server.unregister("loaded")
-
-
 def test_worker_that_does_not_answer_is_replaced(shared_server, pool):
     """After the response timeout its request receives a 500 (V1: 504), and the process is gone; one that is
     stopped by a signal counts as one that does not answer (F39).

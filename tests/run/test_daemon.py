@@ -44,21 +44,15 @@ def test_started(pipe: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_failure_is_reported_once(pipe: Any) -> None:
     """In one line; workers do not get the pipe, and a command that was interrupted is no reason to fail."""
     lines, writing = pipe
-    readiness = Readiness(writing)
-
-    assert readiness.failed("two\nlines") == 1
-    assert lines.read() == "failed two lines\n"
-
-    _lines, writing = pipe
     os.set_inheritable(writing, True)
     readiness = Readiness(writing)
 
     assert not os.get_inheritable(writing)
-    readiness.failed("")
+    assert readiness.failed("two\nlines") == 1
+    assert lines.read() == "failed two lines\n"
 
     reading, writing = os.pipe()
     os.close(reading)
-
     assert Readiness(writing).failed("nobody listens") == 1
 
 
