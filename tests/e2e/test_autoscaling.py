@@ -10,7 +10,6 @@ from tests.e2e.serving import Server, archived, wait_until
 if TYPE_CHECKING:
     from pathlib import Path
 
-    import httpx
 
 QUICK = {
     "autoscale": True,
@@ -22,10 +21,6 @@ QUICK = {
 
 def workers(server: Server, name: str) -> int:
     return [worker["status"] for worker in server.describe(name)["workers"]].count("READY")
-
-
-def change(server: Server, name: str, **parameters: object) -> httpx.Response:
-    return server.management.put(f"/models/{name}", params={k: str(v) for k, v in parameters.items()})
 
 
 def test_workers_follow_the_load(shared_server: Server, model_store: Path) -> None:
@@ -50,28 +45,3 @@ def test_workers_follow_the_load(shared_server: Server, model_store: Path) -> No
     shared_server.home.wait_for_log("Autoscaling grows_1.0: 1 -> 2 workers (queue_wait): waited ")
     shared_server.home.wait_for_log("Autoscaling grows_1.0: 2 -> 1 workers (idle)")
     shared_server.unregister("grows")
-
-
-def test_autoscaling_is_switched_while_running(shared_server: Server) -> None:
-    """It is off unless asked for, is switched on and off live, and bounds are set by hand as always."""
-    shared_server.registered("obey.mar", model_name="switched", min_workers=1, max_workers=2)
-    assert "autoscaling" not in shared_server.describe("switched")
-    answer = change(shared_server, "switched", autoscale="true", autoscale_target_wait=7)
-    assert answer.json()["status"] == 'Model "switched" changed: autoscale=true, autoscale_target_wait=7'
-    state = wait_until(
-        lambda: (
-            shared_server.describe("switched")["autoscaling"].get("reason")
-            and shared_server.describe("switched")["autoscaling"]
-        ),
-        "it is looked at",
-    )
-    assert (state["reason"], state["targetWait"], state["wish"]) == ("steady", 7, 1)
-
-    assert change(shared_server, "switched", min_worker=1, synchronous="true").status_code == 200
-    wait_until(
-        lambda: shared_server.describe("switched")["autoscaling"]["reason"] == "equal_bounds", "bounds count"
-    )
-    assert change(shared_server, "switched", autoscale="false").status_code == 200
-    assert "autoscaling" not in shared_server.describe("switched")
-    assert change(shared_server, "switched", autoscale_up_pause=1).status_code == 400
-    shared_server.unregister("switched")

@@ -41,14 +41,3 @@ def test_every_answer_says_it(start_server: Any) -> None:
         assert preflight.headers[ORIGIN] == PAGE
     described = server.inference.request("OPTIONS", "/predictions/echo")
     assert "paths" in described.json()
-
-
-def test_responses_have_no_cors_headers_by_default(shared_server: Any) -> None:
-    """Without the keys responses have none, and OPTIONS has its usual meaning (F65)."""
-    query = {"Origin": PAGE, "Access-Control-Request-Method": "POST"}
-    answers = [
-        shared_server.inference.get("/ping", headers={"Origin": PAGE}),
-        shared_server.inference.request("OPTIONS", "/", headers=query),
-    ]
-    assert [name for answer in answers for name in answer.headers if name.startswith("access-control")] == []
-    assert "paths" in answers[1].json()

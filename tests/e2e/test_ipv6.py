@@ -7,7 +7,6 @@ import socket
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import httpx
 import pytest
 from tests.e2e.serving import free_port, wait_until
 
@@ -43,18 +42,3 @@ def test_all_ports_are_served_on_loopback(start_server: Callable[..., Server]) -
         (line, *_) = wait_until(partial(lines_of, server, path), "the request is logged")
         assert re.search(r" - /\[::1\]:\d+ ", line)
     assert f"Inference: {addresses['inference_address']}," in server.home.output()
-
-
-def test_all_addresses_include_ipv4(start_server: Callable[..., Server]) -> None:
-    """A server at `::` is off loopback, accepts IPv4 too, and writes its clients' addresses as IPv4."""
-    port = free_port()
-    server = start_server(inference_address=f"http://[::]:{port}", disable_token_authorization="true")
-    server.registered("echo.mar")
-    for host in ("127.0.0.1", "[::1]"):
-        answer = httpx.post(f"http://{host}:{port}/predictions/echo", content=b"x", trust_env=False)
-        assert answer.content == b"x"
-
-    wait_until(lambda: len(lines_of(server, "/predictions/echo")) == 2, "the requests are logged")
-    first, second = lines_of(server, "/predictions/echo")
-    assert re.search(r" - /127\.0\.0\.1:\d+ ", first)
-    assert re.search(r" - /\[::1\]:\d+ ", second)

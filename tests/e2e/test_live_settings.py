@@ -20,34 +20,6 @@ def change(server, name: str = "live", **parameters: object):
     return server.management.put(f"/models/{name}", params={k: str(v) for k, v in parameters.items()})
 
 
-def test_changes_are_described(echo):
-    """What is named changes, alone or together with workers; describe shows it. A value that is none or out
-    of range, an unknown model or version changes nothing.
-    """
-    response = change(echo, batch_size=8, max_batch_delay=5, batch_policy="greedy", response_timeout=9)
-    assert (response.status_code, response.json()["status"]) == (
-        200,
-        'Model "live" changed: batch_size=8, max_batch_delay=5, batch_policy=greedy, response_timeout=9',
-    )
-    assert change(echo, batch_size=3, min_worker=2, synchronous="true").status_code == 200
-    values: tuple[tuple[str, object], ...] = (
-        ("batch_size", -7), ("batch_size", 2_000_000), ("batch_policy", "often"), ("batch_size", "many"),
-        ("response_timeout", "2.5"), ("autoscale", "perhaps"),
-    )  # fmt: skip
-    for name, value in values:
-        refused = change(echo, **{name: value})
-        assert (refused.status_code, name in refused.text) == (400, True)
-    assert change(echo, batch_size=4, min_worker=3, max_worker=1).status_code == 400
-    assert [change(echo, name, batch_size=4).status_code for name in ("none", "live/9")] == [404, 404]
-    nothing = change(echo, batch_size=0, max_batch_delay=-1)
-    assert (nothing.status_code, "nothing to change" in nothing.text) == (400, True)
-
-    described = echo.describe("live")
-    fields = [described[key] for key in ("batchSize", "maxBatchDelay", "responseTimeout", "minWorkers")]
-    assert fields == [3, 5, 9, 2]
-    assert described["batching"]["policy"]["value"] == "greedy"
-
-
 def test_no_request_is_dropped(echo):
     """While settings change, each of many requests gets its own answer."""
     with Load(echo, "live", is_own=is_echo) as load:

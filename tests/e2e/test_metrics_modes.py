@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from typing import TYPE_CHECKING
 
@@ -76,29 +75,3 @@ def test_metrics_of_a_list(tmp_path: Path, store: Path, listed: dict[str, object
             "Words",
             "Requests2XX",
         }
-
-
-def test_log_mode(tmp_path: Path, store: Path, listed: dict[str, object]) -> None:
-    """In log mode nothing is shown, and the same metrics are lines of the two metrics logs; METRICS_LOCATION
-    moves them.
-    """
-    home = Home(tmp_path / "home", {"METRICS_LOCATION": str(tmp_path / "elsewhere")})
-    with serving(Server(home, store, settings={**listed, "metrics_mode": "log"})) as server:
-        server.registered("words.mar")
-        assert server.predict("words").status_code == 200
-        assert server.metrics.get("/metrics").text == ""
-    server_lines = (tmp_path / "elsewhere" / "ts_metrics.log").read_text().splitlines()
-    model_lines = (tmp_path / "elsewhere" / "model_metrics.log").read_text().splitlines()
-    stamp = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d,\d{3} - "
-    host = r"\|#hostname:[^,]+,"
-
-    assert any(
-        re.fullmatch(rf"{stamp}Requests2XX.Count:1.0\|#Level:Host{host}timestamp:\d+", x)
-        for x in server_lines
-    )
-    assert any("CPUUtilization.Percent:12.5|#Level:Host|#hostname:" in line for line in server_lines)
-    assert len(model_lines) == 1
-    assert re.fullmatch(
-        rf"{stamp}Words.count:2.0\|#ModelName:words,Level:Model{host}requestID:,timestamp:\d+",
-        model_lines[0],
-    ), model_lines[0]

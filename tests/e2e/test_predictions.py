@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import gzip
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -150,3 +151,96 @@ def test_descriptions_are_served(shared_server):
     assert "http://" not in page.text.replace("http://127", "").replace("http://localhost", "").replace(
         "http://www.w3.org", ""
     )
+
+
+def test_responses_have_no_cors_headers_by_default(shared_server):
+    """Without the keys responses have none, and OPTIONS has its usual meaning (F65)."""
+    query = {"Origin": "https://page.example", "Access-Control-Request-Method": "POST"}
+    answers = [
+        shared_server.inference.get("/ping", headers={"Origin": "https://page.example"}),
+        shared_server.inference.request("OPTIONS", "/", headers=query),
+    ]
+    assert [name for answer in answers for name in answer.headers if name.startswith("access-control")] == []
+    assert "paths" in answers[1].json()
+
+
+# Explanations: routes, keys, and batches (reference 6.1)
+
+
+@pytest.fixture(scope="module")
+def explaining(shared_server):
+    """A server with a model that returns whether it explains, in batches of up to four."""
+    return shared_server.registered("explains.mar", batch_size=4, max_batch_delay=1000)
+
+
+def test_explanations_are_asked_for_by_route(explaining):
+    body = {"instances": [1, 2, 3, 4]}
+    explained = explaining.inference.post("/v1/models/explains:explain", json=body).json()
+    predicted = explaining.inference.post("/v1/models/explains:predict", json=body).json()
+
+    assert list(explained) == ["message", "batchId", "explanations"]
+    assert explained["explanations"] == [
+        {"asked": ["True"], "row": row, "at_once": 4} for row in (1, 2, 3, 4)
+    ]
+    assert predicted["predictions"][0]["asked"] == ["False"]
+
+    answer = explaining.inference.post("/explanations/explains", json=5)
+
+    assert answer.json()["asked"] == ["True"]
+
+
+def test_explanations_and_predictions_share_no_batch(explaining):
+    with ThreadPoolExecutor(8) as pool:
+        request = [
+            pool.submit(explaining.inference.post, f"/{verb}/explains", json=number)
+            for number in range(4)
+            for verb in ("explanations", "predictions")
+        ]
+    answers = [future.result().json() for future in request]
+
+    assert [answer["asked"] for answer in answers] == [["True"], ["False"]] * 4
+    assert [answer["row"] for answer in answers] == [number for number in range(4) for _ in range(2)]
+    assert max(answer["at_once"] for answer in answers) > 1
+
+
+# The model that ``/invocations`` selects (reference 6.1)
+
+
+@pytest.fixture(scope="module")
+def invoke(shared_server):
+    """Posts to ``/invocations`` of a server with several models, none loaded at start."""
+
+    def post(query="", **arguments):
+        return shared_server.inference.post(f"/invocations{query}", **arguments)
+
+    return post
+
+
+@pytest.mark.parametrize(
+    "body",
+    [{"data": {"model_name": "tell", "q": "1"}}, {"files": {"q": (None, "1"), "model_name": (None, "tell")}}],
+    ids=["urlencoded", "multipart"],
+)
+def test_model_name_in_a_form(invoke, body):
+    """A form's field names the model, and reaches the handler like the other fields."""
+    assert invoke(**body).json()["values"] == {"model_name": "tell", "q": "1"}
+
+
+def test_model_name_in_a_compressed_form(invoke):
+    headers = {"content-type": "application/x-www-form-urlencoded", "content-encoding": "gzip"}
+    answer = invoke(content=gzip.compress(b"model_name=tell"), headers=headers)
+
+    assert answer.json()["values"] == {"model_name": "tell"}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [{"json": {"model_name": "tell"}}, {"data": {"model_name": ""}}, {"content": b"model_name=tell"}],
+    ids=["JSON", "empty", "no content type"],
+)
+def test_no_model_name(invoke, body):
+    """Only a form's field counts; without one the request is refused (F8)."""
+    answer = invoke(**body)
+
+    assert answer.status_code == 400
+    assert answer.json()["message"] == "Parameter model_name is required."
