@@ -67,6 +67,8 @@ NOT_RUN = {
     "docs/handlers.md: An ASGI application: python 1": "tests/e2e/test_asgi_applications.py",
     "docs/handlers.md: An ASGI application: python 2": "tests/e2e/test_asgi_applications.py",
     "docs/handlers.md: Asynchronous handlers: python 1": "tests/e2e/test_concurrent_requests.py",
+    "docs/many-models.md: Many models: bash 1": "tests/e2e/test_on_demand.py",
+    "docs/many-models.md: By hand: bash 1": "tests/e2e/test_on_demand.py",
     "docs/migrating.md: Three steps: sh 1": "the server of the other blocks is started in this way",
     "docs/model-config.md: Several GPUs, several processes: python 1": "tests/e2e/test_distributed.py",
     "docs/payload-logging.md: Payload logging: sh 1": "needs somebody who takes the events",

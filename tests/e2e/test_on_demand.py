@@ -1,4 +1,6 @@
-"""Models that are loaded for their first request, and parked when they are idle or others need the memory."""
+"""Models that are loaded for their first request, and parked when they are idle or others need the memory:
+docs/many-models.md.
+"""
 
 from __future__ import annotations
 
