@@ -63,13 +63,11 @@ def encode_picture(picture: Image.Image, form: str = "PNG", **options: Any) -> b
 
 @pytest.fixture(scope="session")
 def picture() -> Callable[..., Image.Image]:
-    """Draws a picture from a seed."""
     return draw_picture
 
 
 @pytest.fixture(scope="session")
 def encode() -> Callable[..., bytes]:
-    """Encodes a picture."""
     return encode_picture
 
 
@@ -130,8 +128,6 @@ def make_context() -> Callable[..., Context]:
 
 @pytest.fixture(scope="session")
 def begin() -> Callable[..., BatchState]:
-    """Begins a batch of ``size`` requests."""
-
     def start(context: Context, size: int = 1, **properties: str) -> BatchState:
         ids = [f"id-{number}" for number in range(size)]
         own = {"explain": "False", "url_path": "predict", **properties}

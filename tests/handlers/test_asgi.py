@@ -44,7 +44,6 @@ class Bench:
 
 
 async def respond(send: Any, *parts: bytes, status: int = 200, headers: Any = ()) -> None:
-    """Sends a response in these parts."""
     await send({"type": "http.response.start", "status": status, "headers": headers})
     for part in parts[:-1]:
         await send({"type": "http.response.body", "body": part, "more_body": True})
@@ -217,7 +216,7 @@ async def test_application_without_a_lifespan_is_served() -> None:
     assert model._ms_concurrency > 1
 
 
-async def test_failed_startup_fails_the_load() -> None:
+async def test_failing_startup_or_missing_application_fails_the_load() -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await receive()
         await send({"type": "lifespan.startup.failed", "message": "no database"})
@@ -225,8 +224,6 @@ async def test_failed_startup_fails_the_load() -> None:
     with pytest.raises(RuntimeError, match="startup has failed: no database"):
         await ApplicationModel(app).initialize(Bench(None).context)
 
-
-async def test_model_without_an_application_is_refused() -> None:
     with pytest.raises(TypeError, match="app is missing"):
         await modelserver.AsgiModel().initialize(Bench(None).context)
 

@@ -60,13 +60,11 @@ def folder(tmp_path: Path) -> Path:
 
 
 def numbers(*values: float) -> list[dict[str, float]]:
-    """Rows of a batch."""
     return [{"data": value} for value in values]
 
 
 @pytest.fixture
 def context(make_context: Any, tmp_path: Path) -> Context:
-    """A context without a model."""
     made: Context = make_context(tmp_path)
     return made
 
@@ -224,6 +222,13 @@ def test_describe_answers_without_the_model(context: Context, begin: Any) -> Non
     assert Described().handle([{"body": b""}], context) == [{"takes": "numbers"}]
 
 
+class Explained(Numbers):
+    """Explains a row by what the explanation is made of."""
+
+    def get_insights(self, tensor: torch.Tensor, inputs: Any, target: Any) -> list[Any]:
+        return [(tensor.tolist(), inputs, target)] * len(tensor)
+
+
 @pytest.mark.parametrize(
     ("targets", "requested"),
     [([None, None], 0), ([3, 3], 3), ([b"4", bytearray(b"4")], 4), ([1, 2], [1, 2]), (["5", None], [5, 0])],
@@ -231,10 +236,6 @@ def test_describe_answers_without_the_model(context: Context, begin: Any) -> Non
 def test_explanations_come_from_get_insights(
     targets: list[Any], requested: Any, context: Context, begin: Any
 ) -> None:
-    class Explained(Numbers):
-        def get_insights(self, tensor: torch.Tensor, inputs: Any, target: Any) -> list[Any]:
-            return [(tensor.tolist(), inputs, target)] * len(tensor)
-
     rows = [{"data": 1, "target": targets[0]}, {"data": 2, "target": targets[1]}]
     begin(context, 2, explain="True")
 
@@ -242,23 +243,13 @@ def test_explanations_come_from_get_insights(
 
 
 def test_explain_leaves_rejected_rows_out(context: Context, begin: Any) -> None:
-    class Explained(Numbers):
-        def get_insights(self, _tensor: torch.Tensor, inputs: Any, target: Any) -> list[Any]:
-            return [(inputs, target)]
-
     begin(context, 2, explain="True")
+    rows = [{"data": -1, "target": 7}, {"data": 2, "target": 1}]
 
-    assert Explained().handle([{"data": -1, "target": 7}, {"data": 2, "target": 1}], context) == [
-        None,
-        (2, 1),
-    ]
+    assert Explained().handle(rows, context) == [None, ([2], 2, 1)]
 
 
 def test_explanations_fail_with_a_status(context: Context, begin: Any) -> None:
-    class Explained(Numbers):
-        def get_insights(self, *_arguments: Any) -> list[Any]:
-            return []
-
     begin(context, 1, explain="True")
     with pytest.raises(PredictionException) as nothing:
         Numbers().handle(numbers(1), context)

@@ -62,7 +62,6 @@ def unpacked(archive: Path, folder: Path) -> Context:
 
 
 def handled(handler: Any, rows: list[Any], **properties: str) -> Any:
-    """The answers to a batch."""
     ids = [str(number) for number in range(len(rows))]
     handler.context._ms_begin(BatchState(ids, properties=[properties] * len(rows)))
     return handler.handle(rows, handler.context)
@@ -83,25 +82,21 @@ def ask(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ask]:
 
 
 def encoded(picture: Image.Image) -> bytes:
-    """The picture as PNG."""
     buffer = io.BytesIO()
     picture.save(buffer, "PNG")
     return buffer.getvalue()
 
 
 def sample() -> Image.Image:
-    """KServe's picture, decoded."""
     return Image.open(io.BytesIO(base64.b64decode(KSERVE_SAMPLE)))
 
 
-def test_archive_is_small_and_current() -> None:
+def test_archive_is_current_and_answers_the_readmes_sample(ask: Ask) -> None:
     assert ARCHIVE.stat().st_size < 1_000_000
     with zipfile.ZipFile(ARCHIVE) as archive:
         for name in ("model.py", "mnist_handler.py"):
             assert archive.read(name) == (EXAMPLES / "mnist" / name).read_bytes()
 
-
-def test_the_readmes_sample_is_answered(ask: Ask) -> None:
     file = (EXAMPLES / "mnist" / "digit-2.png").read_bytes()
     picture = Image.open(io.BytesIO(file))
 
@@ -208,16 +203,13 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         yield handler, importlib.import_module("sentences")
 
 
-def test_held_out_sentences_are_named(texts: Any) -> None:
+def test_sentences_are_named_and_explained(texts: Any) -> None:
     handler, sentences = texts
     answers = handled(handler, [{"body": text} for text, _ in sentences.HELD_OUT])
 
     result = [max(answer, key=answer.get) for answer in answers]
     assert result == [("complaint", "praise")[mood] for _, mood in sentences.HELD_OUT]
 
-
-def test_explanations_name_the_words(texts: Any) -> None:
-    handler, _ = texts
     (answer,) = handled(handler, [{"data": "A great book and a boring evening", "target": 1}], explain="True")
     spoke = dict(zip(answer["words"], answer["importances"], strict=True))
 

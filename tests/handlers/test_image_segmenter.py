@@ -45,8 +45,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def make(folder: Path, make_context: Any) -> Any:
-    """A segmenter with this network."""
-
     def made(config: dict[str, Any] | None = None, **files: str) -> ImageSegmenter:
         files = files or {"modelFile": "tiny_segmentation.py", "serializedFile": "weights.pth"}
         handler = ImageSegmenter()

@@ -121,15 +121,13 @@ def test_the_precision_of_float32_is_described(
     assert context._ms_warnings == []
 
 
-def test_tf32_is_refused_on_a_processor(classifier: Any) -> None:
+def test_tf32_is_refused_on_a_processor_and_an_older_gpu(classifier: Any, gpus: SimulatedGpus) -> None:
     contexts = [classifier(Three(), config, None).context for config in ({}, {"precision": "fp32"})]
     (line,) = classifier(Three(), {"precision": "tf32"}, None).context._ms_warnings
 
     assert line.startswith("precision: tf32 is not used, but fp32: TF32 is for NVIDIA's GPUs")
     assert [(context._ms_warnings, context._ms_precision) for context in contexts] == [([], {}), ([], {})]
 
-
-def test_tf32_is_refused_by_an_older_gpu(classifier: Any, gpus: SimulatedGpus) -> None:
     gpus.capability = (7, 5)
 
     assert classifier(Three()).context._ms_warnings == []

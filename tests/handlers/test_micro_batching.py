@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -55,7 +56,6 @@ def handler() -> Any:
 
 
 def context_of(size: int, **properties: str) -> Context:
-    """A context with a batch of ``size`` requests."""
     context = Context("m", "/", None, 8, None, "")
     ids = [str(number) for number in range(size)]
     context._ms_begin(BatchState(ids, [{}] * size, properties=[properties] * size))
@@ -97,17 +97,17 @@ def test_rejected_rows_are_counted_within_the_batch(handler: Any) -> None:
     }
 
 
-def test_explain_and_describe_are_not_cut_up(handler: Any) -> None:
+def test_other_calls_and_profiled_batches_are_not_cut_up(
+    handler: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert handler.handle([1, 2, 3], context_of(3, explain="True")) == [[1, 2, 3]] * 3
     assert handler.handle([{}], context_of(1, describe="True")) == ["doubles"]
 
-
-def test_profiled_batches_are_not_cut_up(handler: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ENABLE_TORCH_PROFILER", "1")
     handler.profiler_args = {"on_trace_ready": lambda _: None}
 
     assert handler.handle([1, 2, 3], context_of(3)) == [2, 4, 6]
-    assert handler.sizes == [3]
+    assert handler.sizes[-1] == 3
 
 
 def test_parallelism_is_merged_and_checked() -> None:
@@ -157,14 +157,12 @@ def test_a_phase_has_as_many_threads_as_it_is_given(handler: Any) -> None:
     assert handler.handle([1, 2, 3, 4], context_of(4)) == [1, 2, 3, 4]
 
 
-def test_postprocess_must_return_a_list(handler: Any) -> None:
+def test_wrong_answers_and_sizes_are_refused(handler: Any) -> None:
     handler.postprocess = lambda data: "text"
 
     with pytest.raises(TypeError, match="postprocess returned str for a part"):
         handler.handle([1, 2, 3], context_of(3))
 
-
-def test_parts_have_at_least_one_row(handler: Any) -> None:
     handler.handle.micro_batch_size = 0
 
     with pytest.raises(ValueError, match="at least 1, got 0"):
@@ -172,11 +170,9 @@ def test_parts_have_at_least_one_row(handler: Any) -> None:
 
 
 def test_handlers_of_ones_own_need_no_state(handler: Any) -> None:
-    class Plain:
-        def get_request_header(self, _idx: int, _key: str) -> bool:
-            return False
+    plain = SimpleNamespace(get_request_header=lambda _idx, _key: False)
 
-    assert handler.handle([1, 2, 3], Plain()) == [2, 4, 6]
+    assert handler.handle([1, 2, 3], plain) == [2, 4, 6]
 
 
 def test_threads_use_the_gpu(handler: Any, monkeypatch: pytest.MonkeyPatch) -> None:

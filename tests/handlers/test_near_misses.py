@@ -36,9 +36,7 @@ class Right(modelserver.Handler):
         pass
 
 
-def test_a_method_that_nothing_calls_and_that_looks_like_another() -> None:
+def test_methods_that_nothing_calls_and_look_like_others_are_listed() -> None:
     assert near_misses(Misspelt, NAMES) == {"laod": "load", "predcit": "predict"}
 
-
-def test_methods_that_the_class_uses() -> None:
     assert near_misses(Right, NAMES) == {}

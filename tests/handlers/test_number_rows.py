@@ -52,8 +52,6 @@ ONE = [1, 2, 3, 4]
 
 @pytest.fixture
 def ask(make_context: Any, begin: Any, tmp_path: Path) -> Any:
-    """Answers of ``base_handler`` with the network that a source defines."""
-
     def requested(rows: list[Any], source: str = SUM, config: dict[str, Any] | None = None) -> Any:
         (tmp_path / "model.py").write_text(source)
         handler = BaseHandler()

@@ -54,8 +54,6 @@ class TinySSD(ssd.SSD):
 
 @pytest.fixture
 def make(tmp_path: Path, make_context: Any) -> Any:
-    """A detector with a network that is given as source."""
-
     def made(config: dict[str, Any] | None = None, source: str = SOURCE) -> ObjectDetector:
         # A name of its own: modules of a name are imported once.
         name = f"detection_{tmp_path.name.replace('-', '_')}.py"
@@ -114,15 +112,12 @@ def test_labels_and_threshold_count(make: Any, begin: Any, tmp_path: Path, pictu
 
     assert [next(iter(box)) for box in answer] == ["room", "7", "speck"]
 
-
-def test_subclasses_set_the_threshold(make: Any) -> None:
     class Unsure(ObjectDetector):
         threshold = 0.1
 
-    handler = Unsure()
-    handler.initialize(make().context)
-
-    assert handler.threshold == 0.1
+    unsure = Unsure()
+    unsure.initialize(make().context)
+    assert unsure.threshold == 0.1
 
 
 def test_scripted_detectors_answer_losses_too(make: Any) -> None:

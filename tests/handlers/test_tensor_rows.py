@@ -32,14 +32,13 @@ class Linear(BaseHandler):
 
 
 def answers(handler: Any, data: Any) -> Any:
-    """The results of one batch."""
     return handler.handle(data, Context("m", "/", None, len(data), None, "0"))
 
 
 # Rows
 
 
-def test_parts_of_rows_have_their_tensors() -> None:
+def test_parts_of_rows_have_their_tensors_and_are_apart() -> None:
     rows = batch(x=[[1.0], [2.0], [3.0], [4.0]])
     middle, apart = rows.pick([1, 2]), rows.pick([0, 3])
 
@@ -49,11 +48,7 @@ def test_parts_of_rows_have_their_tensors() -> None:
     assert apart.tensors["x"].tolist() == [[1], [4]]
     assert [row["data"].item() for row in apart] == [1, 4]
 
-
-def test_picked_rows_may_be_taken_apart() -> None:
-    rows = batch(x=[1, 2])
     rows.pick([0, 1])[0].clear()
-
     assert rows[0]["data"].item() == 1
 
 
@@ -77,7 +72,7 @@ def test_arrays_need_no_count_of_changes() -> None:
     assert rows.pick([0, 2]).tensors["x"].tolist() == [0, 2]
 
 
-def test_rows_are_stacked_again() -> None:
+def test_rows_of_equal_tensors_are_stacked_again() -> None:
     tensors = stacked(list(batch(a=[1, 2], b=[3, 4])))
 
     assert tensors is not None
@@ -86,6 +81,9 @@ def test_rows_are_stacked_again() -> None:
     assert stacked([]) is None
     assert stacked([{}]) is None
     assert stacked(torch.tensor([1])) is None
+
+    with pytest.raises(RuntimeError, match="equal size"):
+        stacked([{"data": torch.zeros(2)}, {"data": torch.zeros(3)}])
 
 
 def test_outputs_become_rows() -> None:
@@ -113,13 +111,11 @@ def test_a_plain_handler_takes_tensors() -> None:
     assert [(row.dtype, row.tolist()) for row in got] == [(torch.bfloat16, [2]), (torch.bfloat16, [4])]
 
 
-def test_several_inputs_are_named_arguments() -> None:
+def test_several_inputs_are_named_and_rows_stacked() -> None:
     got = answers(Linear(lambda a, b: (a + b, a * b)), batch(a=[1, 2], b=[3, 4]))
 
     assert [tuple(each.item() for each in row) for row in got] == [(4, 3), (6, 8)]
 
-
-def test_rows_one_by_one_are_stacked() -> None:
     assert answers(Linear(), list(batch(x=[1, 2]))) == [2, 4]
 
 
@@ -133,8 +129,3 @@ def test_preprocess_tensors_gets_tensors_by_name() -> None:
 
     assert [row.item() for row in answers(Own(), batch(a=[1, 2], b=[3, 4]))] == [8, 12]
     assert answers(Own(), [{"body": b"3"}]) == [6.0]
-
-
-def test_only_tensors_are_stacked() -> None:
-    with pytest.raises(RuntimeError, match="equal size"):
-        stacked([{"data": torch.zeros(2)}, {"data": torch.zeros(3)}])

@@ -103,15 +103,11 @@ def test_torchtexts_vocab_is_refused_with_the_way_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"no file of torch.save", pickle.dumps(Counter("aab"), 2)[:9]])
-def test_damaged_files_are_named(content: bytes, tmp_path: Path) -> None:
-    (tmp_path / "v.pt").write_bytes(content)
-
-    with pytest.raises(ModelLoadError, match=r"v\.pt"):
-        load_vocabulary(tmp_path / "v.pt")
-
-
-def test_missing_files_are_named(tmp_path: Path) -> None:
+def test_damaged_and_missing_files_are_named(content: bytes, tmp_path: Path) -> None:
     with pytest.raises(ModelLoadError, match=r"Missing the v\.pt file"):
+        load_vocabulary(tmp_path / "v.pt")
+    (tmp_path / "v.pt").write_bytes(content)
+    with pytest.raises(ModelLoadError, match=r"v\.pt"):
         load_vocabulary(tmp_path / "v.pt")
 
 

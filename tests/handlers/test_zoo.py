@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 from urllib.error import URLError
 
 import pytest
@@ -61,7 +62,6 @@ ARCH = "shufflenet_v2_x0_5"
 
 @pytest.fixture(scope="module")
 def network() -> torch.nn.Module:
-    """A small one of torchvision's."""
     return random_network(ARCH, 0)
 
 
@@ -115,7 +115,9 @@ def test_weights_come_from_a_file(tmp_path: Path, network: torch.nn.Module) -> N
         assert not model.training
 
 
-def test_weights_that_do_not_fit_are_named(tmp_path: Path, network: torch.nn.Module) -> None:
+def test_weights_that_do_not_fit_and_unknown_names_are_refused(
+    tmp_path: Path, network: torch.nn.Module
+) -> None:
     torch.save(network.state_dict(), tmp_path / "own.pth")
 
     with pytest.raises(ModelLoadError, match=r"own\.pth does not fit the model"):
@@ -123,8 +125,6 @@ def test_weights_that_do_not_fit_are_named(tmp_path: Path, network: torch.nn.Mod
     with pytest.raises(ModelLoadError, match=r"Missing the gone\.pth file"):
         build_network(NetworkSpec(ARCH, "gone.pth"), tmp_path)
 
-
-def test_unknown_names_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelLoadError, match="no classifier resnet19"):
         build_network(NetworkSpec("resnet19"), tmp_path)
     with pytest.raises(
@@ -134,10 +134,7 @@ def test_unknown_names_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_failed_download_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(_arch: str, weights: Any) -> None:
-        raise URLError("no route")
-
-    monkeypatch.setattr(models, "get_model", fail)
+    monkeypatch.setattr(models, "get_model", Mock(side_effect=URLError("no route")))
 
     with pytest.raises(ModelLoadError, match=r"https://.*no route.*name it in weights"):
         build_network(NetworkSpec(ARCH, "DEFAULT"), tmp_path)

@@ -43,15 +43,6 @@ def counters(line: BatchQueue) -> tuple[int, int, int]:
     return line.requests, line.instances, line.nbytes
 
 
-def test_empty_queue_is_never_due() -> None:
-    line = queue()
-
-    assert line.due(5.0, 1) == math.inf
-    assert line.take(5.0, 1) is None
-    assert not line.has_full()
-    assert len(line) == 0
-
-
 @pytest.mark.parametrize(("count", "sizes"), [(3, []), (4, [4]), (5, [4]), (8, [4, 4]), (9, [4, 4])])
 def test_full_batches_go_at_once_and_the_rest_waits(count: int, sizes: list[int]) -> None:
     """Instances up to a whole multiple of the batch size go at once, the remainder waits its window (F25)."""
@@ -67,38 +58,6 @@ def test_full_batches_go_at_once_and_the_rest_waits(count: int, sizes: list[int]
     assert all(batch.reason == "size" for batch in taken)
     assert line.instances == count - sum(sizes)
     assert line.due(0.0, 1) == (1.0 if line.instances else math.inf)
-
-
-def test_window_starts_at_the_oldest_arrival() -> None:
-    line = queue()
-    line.put(request("a", at=10.0))
-    line.put(request("b", at=10.75))
-
-    assert line.due(10.75, 1) == 11.0
-    assert line.take(10.99, 1) is None
-    batch = line.take(11.0, 1)
-    assert names(batch) == ["a0", "b0"]
-    assert batch is not None
-    assert batch.reason == "delay"
-    assert line.due(11.0, 1) == math.inf
-
-
-def test_time_spent_waiting_for_a_worker_counts() -> None:
-    line = queue()
-    line.put(request("a", at=0.0))
-
-    assert line.due(7.0, 1) <= 7.0
-    assert names(line.take(7.0, 1)) == ["a0"]
-
-
-def test_request_that_does_not_fit_closes_the_batch() -> None:
-    line = queue()
-    line.put(request("a", 3))
-    line.put(request("b", 2))
-
-    assert names(line.take(0.0, 1)) == ["a0", "a1", "a2"]
-    assert line.take(0.0, 1) is None
-    assert names(line.take(1.0, 1)) == ["b0", "b1"]
 
 
 def test_larger_request_is_cut_into_full_parcels_and_a_rest() -> None:
@@ -131,16 +90,6 @@ def test_requests_of_thousands_of_instances_are_removed() -> None:
     assert line.take(0.0, 1) is None
 
 
-def test_request_counts_until_its_last_parcel_left() -> None:
-    line = queue()
-    line.put(request("a", 6, size=5))
-    line.take(0.0, 1)
-
-    assert counters(line) == (1, 2, 30)
-    line.take(9.0, 1)
-    assert counters(line) == (0, 0, 0)
-
-
 def test_keys_do_not_mix_and_the_oldest_goes_first() -> None:
     """Requests of different keys never share a batch; between keys the oldest is served first (F22)."""
     line = queue(policy=Greedy())
@@ -150,16 +99,6 @@ def test_keys_do_not_mix_and_the_oldest_goes_first() -> None:
 
     assert names(line.take(0.0, 1)) == ["a0", "c0"]
     assert names(line.take(0.0, 1)) == ["b0"]
-
-
-def test_timer_is_that_of_the_earliest_lane() -> None:
-    line = queue()
-    line.put(request("a", at=0.25, key="x"))
-    line.put(request("b", at=0.5, key="y"))
-
-    assert line.due(0.5, 1) == 1.25
-    assert names(line.take(1.25, 1)) == ["a0"]
-    assert line.due(1.25, 1) == 1.5
 
 
 def test_older_due_lane_goes_before_a_younger_full_one() -> None:
@@ -175,20 +114,14 @@ def test_older_due_lane_goes_before_a_younger_full_one() -> None:
 def test_only_full_leaves_what_is_merely_due() -> None:
     line = queue()
     line.put(request("a", 3, key="x"))
-    line.put(request("b", 4, at=1.0, key="y"))
+    line.put(request("b", 3, at=1.0, key="y"))
+    assert not line.has_full()
+    line.put(request("c", at=1.0, key="y"))
 
     assert line.has_full()
-    assert names(line.take(50.0, 0, only_full=True)) == ["b0", "b1", "b2", "b3"]
+    assert names(line.take(50.0, 0, only_full=True)) == ["b0", "b1", "b2", "c0"]
     assert not line.has_full()
     assert line.take(50.0, 0, only_full=True) is None
-
-
-def test_has_full_asks_for_one_key_with_enough() -> None:
-    line = queue()
-    line.put(request("a", 3, key="x"))
-    line.put(request("b", 3, key="y"))
-
-    assert not line.has_full()
 
 
 @pytest.mark.parametrize("short_first", [True, False])
@@ -212,14 +145,6 @@ def test_who_travels_alone_waits_for_nobody() -> None:
     assert line.due(0.0, 1) == 0.0
     assert [names(line.take(0.0, 1)), names(line.take(0.0, 1))] == [["one0"], ["two0"]]
     assert line.take(0.0, 1) is None
-    assert line.due(0.0, 1) == 1.0
-
-
-def test_deadline_after_the_window_changes_nothing() -> None:
-    """A deadline that the window does not reach leaves the window as it is."""
-    line = queue()
-    line.put(request("a", deadline=1.5))
-
     assert line.due(0.0, 1) == 1.0
 
 
@@ -274,34 +199,6 @@ def test_removed_request_leaves_nothing_behind() -> None:
     assert counters(line) == (0, 0, 0)
 
 
-def test_rest_of_a_partly_dispatched_request_can_be_removed() -> None:
-    """Removing a request whose first parcel runs takes out the parcels that wait, and them alone (F24)."""
-    line = queue()
-    big = request("a", 9)
-    line.put(big)
-    line.take(0.0, 1)
-
-    line.remove(big)
-
-    assert counters(line) == (0, 0, 0)
-    assert line.take(100.0, 1) is None
-
-
-def test_put_back_restores_order_and_counts() -> None:
-    line = queue(policy=Greedy())
-    for name in "abcde":
-        line.put(request(name))
-    batch = line.take(0.0, 1)
-    assert batch is not None
-    assert counters(line) == (1, 1, 1)
-
-    line.put_back(batch)
-
-    assert counters(line) == (5, 5, 5)
-    assert names(line.take(0.0, 1)) == ["a0", "b0", "c0", "d0"]
-    assert names(line.take(0.0, 1)) == ["e0"]
-
-
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
 def test_batches_of_several_workers_come_back_in_any_order(order: tuple[int, ...]) -> None:
     line = queue(batch_size=2, policy=Window(1.0))
@@ -319,21 +216,6 @@ def test_batches_of_several_workers_come_back_in_any_order(order: tuple[int, ...
     again = [name for _ in range(3) for name in names(line.take(5.0, 1))]
     assert again == ["big0", "big1", "big2", "r00", "r10", "r20"]
     assert counters(line) == (0, 0, 0)
-
-
-def test_put_back_keeps_the_window_of_the_oldest() -> None:
-    line = queue(policy=Window(1.0))
-    line.put(request("a", at=0.0))
-    first = line.take(1.0, 1)
-    line.put(request("b", at=1.5))
-    second = line.take(2.5, 1)
-    assert first is not None
-    assert second is not None
-
-    line.put_back(first)
-    line.put_back(second)
-
-    assert line.due(2.5, 1) == 1.0
 
 
 def test_put_back_leaves_ended_requests_out() -> None:
@@ -355,27 +237,19 @@ def test_put_back_leaves_ended_requests_out() -> None:
     assert line.due(0.0, 1) == math.inf
 
 
-def test_flushing_sends_what_waits_at_once() -> None:
-    line = queue()
+@pytest.mark.parametrize(
+    ("policy", "flushing", "reason"), [(Window(1.0), True, "flush"), (Greedy(), False, "idle")]
+)
+def test_batch_that_is_not_full_says_why_it_went(policy: Policy, flushing: bool, reason: str) -> None:
+    """At shutdown nothing waits; without a window an idle worker is the reason (F26)."""
+    line = queue(policy=policy)
     line.put(request("a"))
-    line.flushing = True
-
+    line.flushing = flushing
     batch = line.take(0.0, 1)
 
     assert names(batch) == ["a0"]
     assert batch is not None
-    assert batch.reason == "flush"
-
-
-def test_reason_of_a_greedy_batch_is_an_idle_worker() -> None:
-    """A batch that is neither full nor delayed went because a worker was idle (F26)."""
-    line = queue(policy=Greedy())
-    line.put(request("a", at=2.0))
-
-    batch = line.take(2.0, 1)
-
-    assert batch is not None
-    assert batch.reason == "idle"
+    assert batch.reason == reason
 
 
 def test_drain_gives_each_waiting_request_once() -> None:

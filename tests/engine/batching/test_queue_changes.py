@@ -12,7 +12,6 @@ from modelserver.engine.wire.messages import Answer, Row
 
 
 def request(name: str, count: int, arrived: float = 0.0) -> Request:
-    """A request of ``count`` instances."""
     return Request(name, [Row(f"{name}{place}", 0) for place in range(count)], [b""] * count, arrived)
 
 

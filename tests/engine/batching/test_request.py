@@ -43,28 +43,19 @@ def test_an_ended_request_knows_nobody() -> None:
         assert (request.on_done, request.on_part, request.backlog) == (None, None, None)
 
 
-def test_failed_request_ignores_later_answers_and_errors() -> None:
+def test_first_end_of_a_request_counts() -> None:
     done: list[Request] = []
-    request = make(1, done)
+    failed, answered = make(1, done), make(1, done)
     first = RuntimeError("first")
+    answered.deliver(0, [answer(b"a")])
 
-    assert request.fail(first)
-    assert not request.fail(RuntimeError("second"))
-    request.deliver(0, [answer(b"late")])
-
-    assert request.error is first
-    assert request.answers == [None]
-    assert done == [request]
-
-
-def test_answered_request_cannot_fail_any_more() -> None:
-    done: list[Request] = []
-    request = make(1, done)
-    request.deliver(0, [answer(b"a")])
-
-    assert not request.fail(RuntimeError("late"))
-    assert request.error is None
-    assert done == [request]
+    assert failed.fail(first)
+    assert not failed.fail(RuntimeError("second"))
+    failed.deliver(0, [answer(b"late")])
+    assert (failed.error, failed.answers) == (first, [None])
+    assert not answered.fail(RuntimeError("late"))
+    assert answered.error is None
+    assert done == [answered, failed]
 
 
 def test_request_counts_the_bytes_of_all_its_rows() -> None:
@@ -99,15 +90,13 @@ def test_batch_knows_whose_its_rows_are() -> None:
     assert batch.rows_of(make(1)) == []
 
 
-def test_times_of_a_request_in_one_batch() -> None:
-    request = make(1)
-    request.handled(3.5, 2.0)
-
-    assert (request.began, request.queued, request.handler_time) == (3.5, 2.5, 2.0)
-
-
-def test_times_of_a_request_in_several_batches() -> None:
+def test_time_of_a_request_is_that_in_batches_or_waiting() -> None:
     """What ran side by side counts once; the rest of the time, whenever it was, it waited. It came at 1.0."""
+    lone = make(1)
+    lone.handled(3.5, 2.0)
+
+    assert (lone.began, lone.queued, lone.handler_time) == (3.5, 2.5, 2.0)
+
     request = make(4)
     for began, seconds in ((2.0, 1.0), (2.5, 1.0), (5.0, 1.0), (1.5, 6.0)):
         request.handled(began, seconds)
@@ -150,18 +139,12 @@ def test_a_whole_body_that_failed_is_500_for_kserve() -> None:
     ("error", "kind"), [(DeadlineExceeded("d"), DeadlineExceeded), (OSError("o"), InternalError)]
 )
 def test_errors_of_a_request_are_reported(error: Exception, kind: type[ModelServerError]) -> None:
-    """Those of the server as they are, strange ones as the server's fault."""
+    """Strange ones are the server's fault. None holds what it was raised in."""
     request = Request("id", [Row("id", 0)], [b""], 0.0)
     request.fail(error)
-
-    assert type(request.failure()) is kind
-
-
-def test_a_request_that_failed_is_let_go() -> None:
-    request = Request("id", [Row("id", 0)], [b""], 0.0)
-    request.fail(DeadlineExceeded("d"))
     failure = request.failure()
 
+    assert type(failure) is kind
     assert failure is not None
     assert failure.__traceback__ is None
 

@@ -38,13 +38,11 @@ def test_request_without_an_idle_worker_is_refused() -> None:
     assert not is_refused(sut, request())
 
 
-def test_requests_fill_the_batch_of_an_idle_worker() -> None:
+def test_requests_fill_the_batches_that_would_be_made() -> None:
     sut = queue([2], batch_size=2)
 
     assert [is_refused(sut, request()) for _ in range(5)] == [False] * 4 + [True]
 
-
-def test_batches_as_they_would_be() -> None:
     sut = queue([2])
 
     assert not is_refused(sut, request(3))
@@ -53,16 +51,13 @@ def test_batches_as_they_would_be() -> None:
     assert not is_refused(sut, request(1))
 
 
-def test_larger_request_is_accepted_alone() -> None:
+def test_larger_request_is_accepted_alone_within_the_bounds() -> None:
     """A request of several batches is taken in where nothing else waits: it would never be otherwise."""
     sut = queue([1])
 
     assert not is_refused(sut, request(9))
     assert is_refused(sut, request(9))
 
-
-def test_other_bounds() -> None:
-    """The bounds of every queue hold too."""
     sut = queue([20], batch_size=1)
     for _ in range(10):
         sut.put(request())

@@ -29,7 +29,6 @@ _ENDED = msgspec.msgpack.Decoder(CallEnded)
 
 
 def joined(parts: list[bytes], times: int) -> bytes:
-    """A function that may be called."""
     return b"".join(parts) * times
 
 

@@ -99,11 +99,9 @@ class PlayedProcess:
         return [message for message, _ in self.received if isinstance(message, Predict)]
 
     def say(self, message: Any, bodies: Sequence[bytes] = ()) -> None:
-        """Sends a message."""
         self._on_message(message, memoryview(b"".join(bodies)))
 
     def load(self, **fields: Any) -> None:
-        """Says that its model is loaded."""
         self.say(Loaded(**fields))
 
     def fail_to_load(self, message: str, **fields: Any) -> None:
@@ -131,7 +129,6 @@ class PlayedProcess:
             self.exit("exited with status 0")
 
     def exit(self, how: str = "exited with status 1") -> None:
-        """Ends."""
         if not self._end.done():
             self._end.set_result(how)
             asyncio.get_running_loop().call_soon(self._on_lost, None)
@@ -159,7 +156,6 @@ class Stage:
         return process
 
     async def settle(self) -> None:
-        """Lets everything happen that can happen now."""
         await settle()
 
     async def enter(self, count: int = 1) -> PlayedProcess:
@@ -205,7 +201,6 @@ class Conversation:
         return self
 
     async def next(self) -> tuple[Any, bytes]:
-        """Its next message, with the bytes that came with it."""
         return await asyncio.wait_for(self.messages.get(), 20)
 
     async def described(self) -> dict[str, Any]:
@@ -221,7 +216,6 @@ class Conversation:
 
 
 async def settle() -> None:
-    """Lets everything happen that can happen now."""
     for _ in range(20):
         await asyncio.sleep(0)
 
@@ -256,7 +250,6 @@ def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
 
 @pytest.fixture
 def counts() -> Counts:
-    """What pools of the test count."""
     return Counts()
 
 
@@ -278,7 +271,6 @@ async def begin(stage: Stage) -> AsyncIterator[Callable[..., Any]]:
 
 @pytest.fixture
 def spec() -> WorkerSpec:
-    """What the workers of the tests are started with."""
     return WorkerSpec(load=Load("m", "1.0", "/nowhere", "handler.py", 4), threads=1, frame_limit=1 << 20)
 
 
@@ -318,7 +310,6 @@ async def make(stage: Any, spec: WorkerSpec, times: WorkerTimes, counts: Counts)
 
 @pytest.fixture
 async def pool(make: Any, stage: Any) -> Pool:
-    """A pool with one loaded worker."""
     made: Pool = make()
     (await stage.enter()).load()
     return made

@@ -16,7 +16,6 @@ LIMITS = PoolLimits(batch_size=2, policy="greedy", max_delay=0.0, max_requests=1
 
 
 def now() -> float:
-    """The time of the event loop."""
     return asyncio.get_running_loop().time()
 
 

@@ -6,6 +6,7 @@ import math
 import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import pytest
 from tests.waiting import until
@@ -119,7 +120,7 @@ def look(autoscaler: Autoscaler, start: float, seconds: float) -> float:
 # -- costs nothing when off
 
 
-async def test_timer_stops_without_pools(make: Any, autoscaler: Autoscaler) -> None:
+async def test_timer_stops_without_pools(make: Any, autoscaler: Autoscaler, counts: Counts) -> None:
     pool = await make(rule=None)
     assert autoscaler.idle
     autoscaler.follow(pool, RULE)
@@ -129,8 +130,6 @@ async def test_timer_stops_without_pools(make: Any, autoscaler: Autoscaler) -> N
     assert autoscaler.idle
     assert pool.crew.autoscaling is None
 
-
-async def test_closed_pools_are_left(make: Any, autoscaler: Autoscaler, counts: Counts) -> None:
     pool = await make()
     await pool.close(0.01)
     autoscaler.look(1.0)
@@ -292,16 +291,11 @@ async def test_memory_promised(make: Any, stage: Any, autoscaler: Autoscaler, ma
 
 async def test_memory_is_asked_for_seldom(make: Any, autoscaler: Autoscaler, machine: Machine) -> None:
     pool = await make()
-    looks: list[float] = []
-
-    def available() -> float:
-        looks.append(PLENTY)
-        return PLENTY
-
+    available = Mock(return_value=PLENTY)
     pool.crew.spec = replace(pool.crew.spec, gate=StartGate(available=available))
     look(autoscaler, 0.0, 20.0)
 
-    assert 5 <= len(looks) <= 11
+    assert 5 <= available.call_count <= 11
 
 
 async def test_shortage_of_memory_removes_workers(

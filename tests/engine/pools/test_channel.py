@@ -54,8 +54,7 @@ async def ends() -> Any:
     await until(lambda: made.lost)
 
 
-async def test_messages_arrive_as_sent(ends: Ends) -> None:
-    """Messages and the bytes behind them arrive as they were sent."""
+async def test_messages_and_large_bodies_arrive_as_sent(ends: Ends) -> None:
     ends.channel.send(Predict(1, [Row("a", 3), Row("b", 2)]), [b"one", b"tw"])
     ends.channel.send(Stop())
     await ends.send(*encode(Result(1, [Answer(2)], 0.5), [b"hi"]), *encode(Pong()))
@@ -64,8 +63,6 @@ async def test_messages_arrive_as_sent(ends: Ends) -> None:
     await until(lambda: len(ends.messages) == 2)
     assert ends.messages == [(Result(1, [Answer(2)], 0.5), b"hi"), (Pong(), b"")]
 
-
-async def test_large_bodies_arrive_as_sent(ends: Ends) -> None:
     body = bytes(1_000_000)
     ends.channel.send(Predict(1, [Row("a", len(body))]), [body])
 

@@ -56,10 +56,9 @@ def test_groups_are_assigned_in_turn() -> None:
 @pytest.mark.parametrize(
     ("number", "count", "expected"), [(None, 2, 2), (1, 2, 1), (4, 2, 2), (0, 2, 0), (None, 0, 0)]
 )
-async def test_gpus_are_found(
+async def test_at_most_the_configured_gpus_are_used(
     number: int | None, count: int, expected: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """There are at most as many as configured; a machine without GPUs causes no warning."""
     gpus = readings(count)
 
     assert (await find_devices(number, gpus=gpus)).count == expected

@@ -82,7 +82,7 @@ async def test_loading_workers_let_requests_wait(make: Any, stage: Any) -> None:
 
 
 async def test_what_was_never_begun_is_put_back_once(pool: Pool, stage: Any) -> None:
-    """A request for a worker that was killed a moment before goes to the next one, and to no third (F39)."""
+    """A request of a worker that was killed goes to the next one, and to no third (F21, F39)."""
     first, second = request(b"a"), request(b"b")
     submit(pool, first)
     stage.processes[0].batches_started = 0
@@ -166,14 +166,21 @@ async def test_dead_worker_fails_its_running_batch_and_passes_on_the_other(pool:
     assert contents(waiting) == [b"c", b"d"]
 
 
-async def test_what_may_run_twice_is_tried_once_more(make: Any, stage: Any, spec: WorkerSpec) -> None:
+@pytest.fixture
+async def far(make: Any, stage: Any, spec: WorkerSpec) -> tuple[Pool, Any]:
+    """A pool whose batches may run twice, and the process of its worker on another machine."""
     stage.away = 0.001
     pool = make()
     pool.crew.spec = replace(spec, idempotent=True)
     pool.crew.resize(0)
     pool.crew.resize(1)
-    first = await stage.enter(2)
-    first.load()
+    process = await stage.enter(2)
+    process.load()
+    return pool, process
+
+
+async def test_what_may_run_twice_is_tried_once_more(far: tuple[Pool, Any], stage: Any) -> None:
+    pool, first = far
     sent = request(b"a")
     submit(pool, sent)
     await stage.settle()
@@ -187,16 +194,8 @@ async def test_what_may_run_twice_is_tried_once_more(make: Any, stage: Any, spec
     assert isinstance(sent.error, WorkerDied)
 
 
-async def test_what_clients_have_a_part_of_is_not_tried_again(
-    make: Any, stage: Any, spec: WorkerSpec
-) -> None:
-    stage.away = 0.001
-    pool = make()
-    pool.crew.spec = replace(spec, idempotent=True)
-    pool.crew.resize(0)
-    pool.crew.resize(1)
-    first = await stage.enter(2)
-    first.load()
+async def test_what_clients_have_a_part_of_is_not_tried_again(far: tuple[Pool, Any], stage: Any) -> None:
+    pool, first = far
     streamed, waiting = request(b"a"), request(b"b")
     for each in (streamed, waiting):
         each.on_part = lambda request, answer, part: None
@@ -210,21 +209,6 @@ async def test_what_clients_have_a_part_of_is_not_tried_again(
 
     assert isinstance(streamed.error, WorkerDied)
     assert contents(waiting) == [b"b"]
-
-
-async def test_request_is_put_back_once(pool: Pool, stage: Any) -> None:
-    """A request is put back once; one whose second worker dies too before it began is failed (F21)."""
-    waiting = request(b"c", b"d")
-    submit(pool, request(b"a", b"b"), waiting)
-    stage.processes[0].exit()
-    successor = await stage.enter(2)
-    successor.load()
-    submit(pool, request(b"e", b"f"))
-    assert len(successor.batches) == 2
-    successor.exit()
-    await stage.enter(3)
-
-    assert isinstance(waiting.error, WorkerDied)
 
 
 async def test_batches_and_waits_are_counted(pool: Pool, stage: Any, counts: Counts) -> None:
@@ -241,7 +225,6 @@ async def test_batches_and_waits_are_counted(pool: Pool, stage: Any, counts: Cou
 
 
 def parts(sequence: int, *texts: bytes, wait: bool = False) -> tuple[Parts, list[bytes]]:
-    """A part for each row from the first."""
     return Parts(sequence, list(range(len(texts))), [Answer(len(text)) for text in texts], wait), list(texts)
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from tests.engine.pools.conftest import PlayedProcess
@@ -20,7 +21,6 @@ def answer(number: int, seconds: float = 0.01) -> Result:
 
 
 def fly(process: PlayedProcess, concurrency: int = 0) -> Flights:
-    """The flights of a loaded process."""
     flights = Flights(concurrency)
     flights.started(process)
     flights.loaded(Loaded())
@@ -84,7 +84,7 @@ async def test_answers_that_have_not_begun_may_be_generated_again(
     assert flights.lost(None, idempotent=False, failed=True) == (sent[:count], sent[count:])
 
 
-async def test_reserve_follows_the_cost(process: PlayedProcess) -> None:
+async def test_capacity_follows_the_cost_but_for_concurrent_workers(process: PlayedProcess) -> None:
     flights = fly(process)
     capacities = [flights.capacity]
     for number, seconds in enumerate([0.00001] * 100 + [0.1]):
@@ -94,14 +94,12 @@ async def test_reserve_follows_the_cost(process: PlayedProcess) -> None:
 
     assert (capacities[0], capacities[100], capacities[101]) == (2, MAX_IN_FLIGHT, 2)
 
-
-async def test_concurrency_is_the_capacity_whatever_a_batch_costs(process: PlayedProcess) -> None:
-    flights = fly(process, 3)
+    concurrent = fly(process, 3)
     for number in range(2):
-        flights.send(batch())
-        flights.answered(answer(number, 0.00001))
+        concurrent.send(batch())
+        concurrent.answered(answer(number, 0.00001))
 
-    assert (flights.capacity, flights.shared_capacity, flights.has_reserve) == (3, 3, False)
+    assert (concurrent.capacity, concurrent.shared_capacity, concurrent.has_reserve) == (3, 3, False)
 
 
 async def test_distance_is_measured_anew_with_each_answer(process: PlayedProcess) -> None:
@@ -131,13 +129,10 @@ async def test_batches_elsewhere_are_taken_back_when_they_arrive(process: Played
 
 
 async def test_batches_that_cannot_be_recalled_stay(process: PlayedProcess, monkeypatch: Any) -> None:
-    def fail(_: int) -> int:
-        raise OSError
-
     flights = fly(process)
     for _ in range(2):
         flights.send(batch())
-    monkeypatch.setattr(process, "recall", fail)
+    monkeypatch.setattr(process, "recall", Mock(side_effect=OSError))
 
     assert flights.take_back() == []
     assert len(flights.in_flight) == 2

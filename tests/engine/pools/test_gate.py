@@ -4,6 +4,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.engine.pools.conftest import settle
 
 from modelserver.engine.pools.gate import BASE_NEED, COPIES, StartGate, need_of
 
@@ -38,11 +39,6 @@ class Loads:
         await settle()
 
 
-async def settle() -> None:
-    for _ in range(5):
-        await asyncio.sleep(0)
-
-
 async def test_limit() -> None:
     """At most ``limit`` load at once; the next in line follows when one is done (F57)."""
     loads = Loads(StartGate(2, lambda: float("inf")))
@@ -54,7 +50,7 @@ async def test_limit() -> None:
     assert loads.running == ["b", "c"]
 
 
-async def test_worker_waits_for_memory() -> None:
+async def test_worker_waits_for_memory_unless_it_is_alone() -> None:
     loads = Loads(StartGate(8, lambda: 100))
     await loads.begin("a", need=60)
     await loads.begin("b", need=60)
@@ -64,8 +60,6 @@ async def test_worker_waits_for_memory() -> None:
     await loads.end("a")
     assert loads.running == ["b", "c"]
 
-
-async def test_one_may_always_load() -> None:
     loads = Loads(StartGate(8, lambda: 0.0))
     await loads.begin("a", need=60)
     await loads.begin("b", need=1)

@@ -31,14 +31,12 @@ def test_heavy_imports_are_listed(source: str, modules: set[str]) -> None:
     assert heavy_imports(source) == modules
 
 
-def test_light_models_need_no_preload(tmp_path: Path) -> None:
+def test_preload_has_what_all_files_import(tmp_path: Path) -> None:
     (tmp_path / "h.py").write_text("import json\n")
 
     assert preload_of(tmp_path, "h.py:handle") is None
     assert preload_of(tmp_path, "h") is None
 
-
-def test_all_files_of_the_model_count(tmp_path: Path) -> None:
     (tmp_path / "h.py").write_text("import model\n")
     (tmp_path / "model.py").write_text("import torch\n")
 

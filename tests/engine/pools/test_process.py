@@ -57,28 +57,28 @@ async def test_process_loads_and_answers(tmp_path: Path) -> None:
     assert await talk.lost is None
 
 
-@pytest.mark.parametrize("line", ["len(1)", "raise __import__('pickle').UnpicklingError('refused')"])
-async def test_failures_that_no_retry_can_mend(tmp_path: Path, line: str) -> None:
-    """A wrong call in the handler's own code, and weights that torch refuses, are not tried again (F40)."""
-    (tmp_path / "h.py").write_text(f"def handle(data, context):\n    {line}\n")
-    talk = await Conversation().start(tmp_path, "h.py")
-    failed, _ = await talk.next()
-    await talk.process.wait()
-
-    assert isinstance(failed, LoadFailed)
-    assert failed.permanent
-
-
-async def test_failure_to_load(tmp_path: Path) -> None:
-    """A handler that cannot be imported is reported before the process leaves, with its place (F40)."""
-    (tmp_path / "h.py").write_text("print('first')\nimport absent_module\n")
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("def handle(data, context):\n    len(1)\n", "len()"),
+        (
+            "def handle(data, context):\n    raise __import__('pickle').UnpicklingError('refused')\n",
+            "refused",
+        ),
+        ("print('first')\nimport absent_module\n", "No module named 'absent_module'"),
+    ],
+    ids=["wrong call", "weights that torch refuses", "import"],
+)
+async def test_failures_that_no_retry_can_mend(tmp_path: Path, source: str, message: str) -> None:
+    """They are reported before the process leaves, with their place, and not tried again (F40)."""
+    (tmp_path / "h.py").write_text(source)
     talk = await Conversation().start(tmp_path, "h.py")
     failed, _ = await talk.next()
     how = await talk.process.wait()
 
     assert isinstance(failed, LoadFailed)
     assert failed.permanent
-    assert "No module named 'absent_module'" in failed.message
+    assert message in failed.message
     assert how == "exited with status 1"
     assert "h.py" in talk.process.last_output()
 
@@ -247,22 +247,18 @@ class Group:
         self.kills = MemoryKills(lambda: self.count, lambda: self.now)
 
     def kill(self) -> None:
-        """Some process is killed for memory."""
         assert self.count is not None
         self.count += 1
 
 
-def test_a_kill_is_claimed_once() -> None:
-    """One kill explains the end of one worker; those before the server do not count (F43)."""
+def test_kill_explains_one_end_at_its_time() -> None:
+    """A kill before the server or long ago explains nothing, nor does a group that does not count (F43)."""
     group = Group()
     assert group.kills.claim() is False
     group.kill()
 
     assert [group.kills.claim(), group.kills.claim()] == [True, False]
 
-
-def test_an_old_kill_is_no_explanation() -> None:
-    """A kill that no worker ended by is not taken for the end of a worker much later (F43)."""
     group = Group()
     group.kill()
     for _ in range(2):
@@ -271,8 +267,6 @@ def test_an_old_kill_is_no_explanation() -> None:
 
     assert group.kills.claim() is False
 
-
-def test_a_kill_may_be_noticed_late() -> None:
     group = Group()
     group.now += NOTICED + 1
     group.kill()
@@ -282,7 +276,4 @@ def test_a_kill_may_be_noticed_late() -> None:
 
     assert group.kills.claim() is True
 
-
-def test_nobody_counts() -> None:
-    """Where the kernel does not count for the group, nothing is known."""
     assert Group(None).kills.claim() is None

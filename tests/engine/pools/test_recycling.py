@@ -60,7 +60,6 @@ def make(begin: Any, sizes: Sizes, spec: WorkerSpec, times: WorkerTimes, counts:
 
 
 async def ask(pool: Pool, stage: Stage, process: int) -> None:
-    """A request that this process answers."""
     sent = request(b"x")
     pool.submit(sent)
     await stage.settle()

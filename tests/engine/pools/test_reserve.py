@@ -201,111 +201,108 @@ def play(main: Callable[[World], Coroutine[Any, Any, None]], world: World) -> No
         run(main(world))
 
 
+def played(workers: int, batch_size: int = 1, **options: Any) -> Callable[[Any], Callable[[], None]]:
+    """Runs a test with a pool of so many workers on a clock of its own."""
+
+    def decorate(test: Any) -> Callable[[], None]:
+        async def main(world: World) -> None:
+            pool = await world.pool(workers, batch_size)
+            await test(world, pool)
+            await pool.close(10.0)
+
+        def run_test() -> None:
+            play(main, World(**options))
+
+        run_test.__name__ = test.__name__
+        return run_test
+
+    return decorate
+
+
 async def answered(requests: Sequence[Request], step: float = 0.0005) -> None:
     while not all(request.done for request in requests):  # noqa: ASYNC110 - no time passes
         await asyncio.sleep(step)
 
 
-def test_a_lone_slow_request_holds_up_nobody() -> None:
+@played(2)
+async def test_a_lone_slow_request_holds_up_nobody(world: World, pool: Pool) -> None:
     """Two workers, one request of 6 s, then seven of 0.2 s: these share the other worker."""
+    began = pool.dispatch.clock()
+    requests = []
+    for seconds in (6.0, *[0.2] * 7):
+        requests.append(world.ask(pool, seconds))
+        await asyncio.sleep(0.02)
+    await answered(requests[1:])
 
-    async def main(world: World) -> None:
-        pool = await world.pool(2)
-        began = pool.dispatch.clock()
-        requests = []
-        for seconds in (6.0, *[0.2] * 7):
-            requests.append(world.ask(pool, seconds))
-            await asyncio.sleep(0.02)
-        await answered(requests[1:])
-
-        assert pool.dispatch.clock() - began < 1.5
-        for number, request in enumerate(requests[1:]):
-            assert request.queued == pytest.approx(0.18 * number, abs=0.01)
-            assert request.handler_time == 0.2
-        await pool.close(10.0)
-
-    play(main, World())
+    assert pool.dispatch.clock() - began < 1.5
+    for number, request in enumerate(requests[1:]):
+        assert request.queued == pytest.approx(0.18 * number, abs=0.01)
+        assert request.handler_time == 0.2
 
 
-def test_quick_handlers_get_several_batches_at_once() -> None:
-    async def main(world: World) -> None:
-        pool = await world.pool(2)
-        for _ in range(5):
-            await answered([world.ask(pool, 0.00001) for _ in range(200)])
+@played(2)
+async def test_quick_handlers_get_several_batches_at_once(world: World, pool: Pool) -> None:
+    for _ in range(5):
+        await answered([world.ask(pool, 0.00001) for _ in range(200)])
 
-        assert [worker.flights.shared_capacity for worker in pool.workers] == [MAX_IN_FLIGHT] * 2
-        requests = [world.ask(pool, 0.00001) for _ in range(40)]
-        assert [len(worker.flights.in_flight) for worker in pool.workers] == [MAX_IN_FLIGHT] * 2
-        await answered(requests)
-        await pool.close(1.0)
-
-    play(main, World())
+    assert [worker.flights.shared_capacity for worker in pool.workers] == [MAX_IN_FLIGHT] * 2
+    requests = [world.ask(pool, 0.00001) for _ in range(40)]
+    assert [len(worker.flights.in_flight) for worker in pool.workers] == [MAX_IN_FLIGHT] * 2
+    await answered(requests)
 
 
-def test_one_that_takes_longer_than_expected_gives_back_what_waits_behind_it() -> None:
-    async def main(world: World) -> None:
-        pool = await world.pool(2)
-        for _ in range(5):
-            await answered([world.ask(pool, 0.00001) for _ in range(200)])
-        began = pool.dispatch.clock()
-        slow = world.ask(pool, 5.0)
-        requests = [world.ask(pool, 0.00001) for _ in range(30)]
-        assert len(pool.workers[0].flights.in_flight) > 8
-        await answered(requests)
+@played(2)
+async def test_one_that_takes_longer_than_expected_gives_back_what_waits_behind_it(
+    world: World, pool: Pool
+) -> None:
+    for _ in range(5):
+        await answered([world.ask(pool, 0.00001) for _ in range(200)])
+    began = pool.dispatch.clock()
+    slow = world.ask(pool, 5.0)
+    requests = [world.ask(pool, 0.00001) for _ in range(30)]
+    assert len(pool.workers[0].flights.in_flight) > 8
+    await answered(requests)
 
-        assert pool.dispatch.clock() - began < 5 * REST
-        assert not slow.done
-        assert world.began.count("1001") == 1
-        await pool.close(10.0)
-
-    play(main, World())
+    assert pool.dispatch.clock() - began < 5 * REST
+    assert not slow.done
+    assert world.began.count("1001") == 1
 
 
-def test_a_pipelined_worker_prepares_one_batch_ahead_until_another_worker_is_idle() -> None:
-    async def main(world: World) -> None:
-        pool = await world.pool(2)
-        await answered([world.ask(pool, 0.05) for _ in range(2)])
-        slow, quick = world.ask(pool, 2.0), world.ask(pool, 0.1)
-        reserve = [world.ask(pool, 0.05) for _ in range(2)]
-        assert [len(worker.flights.in_flight) for worker in pool.workers] == [2, 2]
-        await answered([quick, *reserve])
+@played(2, pipelined=True)
+async def test_a_pipelined_worker_prepares_one_batch_ahead_until_another_worker_is_idle(
+    world: World, pool: Pool
+) -> None:
+    await answered([world.ask(pool, 0.05) for _ in range(2)])
+    slow, quick = world.ask(pool, 2.0), world.ask(pool, 0.1)
+    reserve = [world.ask(pool, 0.05) for _ in range(2)]
+    assert [len(worker.flights.in_flight) for worker in pool.workers] == [2, 2]
+    await answered([quick, *reserve])
 
-        assert not slow.done
-        assert sum(request.queued for request in reserve) == pytest.approx(0.25, abs=0.01)
-        await pool.close(10.0)
-
-    play(main, World(pipelined=True))
+    assert not slow.done
+    assert sum(request.queued for request in reserve) == pytest.approx(0.25, abs=0.01)
 
 
-def test_a_worker_that_was_alone_gives_its_reserve_to_the_next_one() -> None:
-    async def main(world: World) -> None:
-        pool = await world.pool(1)
-        slow, waits = world.ask(pool, 3.0), world.ask(pool, 0.1)
-        assert len(pool.workers[0].flights.in_flight) == 2
-        pool.scale(2, 2)
-        await answered([waits])
+@played(1)
+async def test_a_worker_that_was_alone_gives_its_reserve_to_the_next_one(world: World, pool: Pool) -> None:
+    slow, waits = world.ask(pool, 3.0), world.ask(pool, 0.1)
+    assert len(pool.workers[0].flights.in_flight) == 2
+    pool.scale(2, 2)
+    await answered([waits])
 
-        assert not slow.done
-        await pool.close(10.0)
-
-    play(main, World())
+    assert not slow.done
 
 
-def test_a_worker_that_is_to_end_keeps_what_it_has_begun() -> None:
-    async def main(world: World) -> None:
-        pool = await world.pool(2)
-        await answered([world.ask(pool, 0.05) for _ in range(2)])
-        requests = [world.ask(pool, 1.0) for _ in range(4)]
-        assert [len(worker.flights.in_flight) for worker in pool.workers] == [2, 2]
-        await asyncio.sleep(0.5)
-        pool.scale(1, 1)
-        await answered(requests)
+@played(2, pipelined=True)
+async def test_a_worker_that_is_to_end_keeps_what_it_has_begun(world: World, pool: Pool) -> None:
+    await answered([world.ask(pool, 0.05) for _ in range(2)])
+    requests = [world.ask(pool, 1.0) for _ in range(4)]
+    assert [len(worker.flights.in_flight) for worker in pool.workers] == [2, 2]
+    await asyncio.sleep(0.5)
+    pool.scale(1, 1)
+    await answered(requests)
 
-        assert all(request.error is None for request in requests)
-        assert [request.queued for request in requests] == pytest.approx([0.0, 0.0, 1.0, 2.0], abs=0.02)
-        await pool.close(1.0)
-
-    play(main, World(pipelined=True))
+    assert all(request.error is None for request in requests)
+    assert [request.queued for request in requests] == pytest.approx([0.0, 0.0, 1.0, 2.0], abs=0.02)
 
 
 @pytest.mark.parametrize("failures", [MANY_LOAD_FAILURES, 1])
@@ -348,178 +345,138 @@ def test_several_workers_each_run_as_many_at_once_as_they_may(monkeypatch: pytes
 # -- workers on other machines
 
 
-def test_workers_elsewhere_are_kept_busy() -> None:
-    async def main(world: World) -> None:
-        pool = await world.pool(2)
-        await answered([world.ask(pool, 0.05) for _ in range(2)])
-        began = pool.dispatch.clock()
-        await answered([world.ask(pool, 0.05) for _ in range(40)])
+@played(2, round_trips=[0.01, 0.01])
+async def test_workers_elsewhere_are_kept_busy(world: World, pool: Pool) -> None:
+    await answered([world.ask(pool, 0.05) for _ in range(2)])
+    began = pool.dispatch.clock()
+    await answered([world.ask(pool, 0.05) for _ in range(40)])
 
-        # 20 batches each, and the way once.
-        assert pool.dispatch.clock() - began == pytest.approx(20 * 0.05 + 0.01, abs=0.006)
-        assert world.recalls == 0
-        await pool.close(1.0)
-
-    play(main, World(round_trips=[0.01, 0.01]))
+    # 20 batches each, and the way once.
+    assert pool.dispatch.clock() - began == pytest.approx(20 * 0.05 + 0.01, abs=0.006)
+    assert world.recalls == 0
 
 
-def test_batches_that_are_not_full_leave_early_too() -> None:
-    async def main(world: World) -> None:
-        pool = await world.pool(1, 4)
-        await answered([world.ask(pool, 0.05)])
-        world.ask(pool, 0.05)
-        await asyncio.sleep(0.02)
-        request = world.ask(pool, 0.05)
-        await asyncio.sleep(0.02)
-        assert len(pool.workers[0].flights.in_flight) == 1
-        began = pool.dispatch.clock() - 0.04
-        await answered([request])
+@played(1, 4, round_trips=[0.01])
+async def test_batches_that_are_not_full_leave_early_too(world: World, pool: Pool) -> None:
+    await answered([world.ask(pool, 0.05)])
+    world.ask(pool, 0.05)
+    await asyncio.sleep(0.02)
+    request = world.ask(pool, 0.05)
+    await asyncio.sleep(0.02)
+    assert len(pool.workers[0].flights.in_flight) == 1
+    began = pool.dispatch.clock() - 0.04
+    await answered([request])
 
-        assert pool.dispatch.clock() - began == pytest.approx(0.01 + 0.1, abs=0.001)
-        await pool.close(1.0)
-
-    play(main, World(round_trips=[0.01]))
+    assert pool.dispatch.clock() - began == pytest.approx(0.01 + 0.1, abs=0.001)
 
 
-def test_short_batches_do_not_wait_for_the_way() -> None:
+@played(2, round_trips=[0.01, 0.01])
+async def test_short_batches_do_not_wait_for_the_way(world: World, pool: Pool) -> None:
     """Where the way is longer than a batch, as many are on it as keep the worker busy."""
+    for _ in range(60):
+        await answered([world.ask(pool, 0.002)])
+    began = pool.dispatch.clock()
+    await answered([world.ask(pool, 0.002) for _ in range(200)])
 
-    async def main(world: World) -> None:
-        pool = await world.pool(2)
-        for _ in range(60):
-            await answered([world.ask(pool, 0.002)])
-        began = pool.dispatch.clock()
-        await answered([world.ask(pool, 0.002) for _ in range(200)])
-
-        assert pool.dispatch.clock() - began < 1.25 * (100 * 0.0021 + 0.01)
-        await pool.close(1.0)
-
-    play(main, World(round_trips=[0.01, 0.01]))
+    assert pool.dispatch.clock() - began < 1.25 * (100 * 0.0021 + 0.01)
 
 
-def test_full_batches_leave_in_time_for_a_worker_that_is_early() -> None:
+@played(2, round_trips=[0.01, 0.01])
+async def test_full_batches_leave_in_time_for_a_worker_that_is_early(world: World, pool: Pool) -> None:
     """Where batches end a little sooner or later than expected, the next full one is there before."""
-
-    async def main(world: World) -> None:
-        pool = await world.pool(2)
-        for _ in range(20):
-            await answered([world.ask(pool, 0.05) for _ in range(2)])
-        began = pool.dispatch.clock()
-        # Two workers, each in turn early and late.
-        seconds = [0.046, 0.046, 0.054, 0.054] * 10
-        await answered([world.ask(pool, each) for each in seconds])
-
-        assert pool.dispatch.clock() - began == pytest.approx(20 * 0.05 + 0.01, abs=0.006)
-        await pool.close(1.0)
-
-    play(main, World(round_trips=[0.01, 0.01]))
-
-
-def test_the_nearest_idle_worker_is_first() -> None:
-    async def main(world: World) -> None:
-        pool = await world.pool(3)
-        await answered([world.ask(pool, 0.05) for _ in range(3)])
-        for _ in range(3):
-            requests = [world.ask(pool, 0.05) for _ in range(2)]
-            await asyncio.sleep(0.001)
-            assert [len(worker.flights.in_flight) for worker in pool.workers] == [0, 1, 1]
-            await answered(requests)
-        await pool.close(1.0)
-
-    play(main, World(round_trips=[0.02, 0.004, 0.0]))
-
-
-def test_nothing_leaves_for_far_away_that_one_here_begins_sooner() -> None:
-    """One 100 ms away and one here that is done in 20 ms: a batch in between waits for the one here."""
-
-    async def main(world: World) -> None:
-        pool = await world.pool(2)
+    for _ in range(20):
         await answered([world.ask(pool, 0.05) for _ in range(2)])
-        first = [world.ask(pool, 0.05) for _ in range(2)]
-        await asyncio.sleep(0.03)
-        last = world.ask(pool, 0.05)
-        await answered([*first, last])
+    began = pool.dispatch.clock()
+    # Two workers, each in turn early and late.
+    seconds = [0.046, 0.046, 0.054, 0.054] * 10
+    await answered([world.ask(pool, each) for each in seconds])
 
-        assert last.queued == pytest.approx(0.02, abs=0.002)
-        await pool.close(1.0)
-
-    play(main, World(round_trips=[0.1, 0.0]))
+    assert pool.dispatch.clock() - began == pytest.approx(20 * 0.05 + 0.01, abs=0.006)
 
 
-def test_what_follows_a_batch_that_outlives_its_expectation_comes_back_once() -> None:
-    async def main(world: World) -> None:
-        pool = await world.pool(2)
-        await answered([world.ask(pool, 0.05) for _ in range(6)])
-        slow = world.ask(pool, 5.0)
-        quick = world.ask(pool, 0.05)
-        await asyncio.sleep(0.053)
-        follower = world.ask(pool, 0.05)
-        other = world.ask(pool, 0.05)
-        assert [len(worker.flights.in_flight) for worker in pool.workers] == [2, 2]
-        began = pool.dispatch.clock()
-        await answered([quick, follower, other])
-
-        assert not slow.done
-        # The other's turn, finding out, and the way back.
-        assert pool.dispatch.clock() - began < 0.05 + 0.05 + 4 * 0.01
-        assert world.recalls == 1
-        assert len(world.began) == len(set(world.began))
-        await answered([slow])
-        await pool.close(1.0)
-
-    play(main, World(round_trips=[0.01, 0.01]))
-
-
-def test_a_recall_in_vain_is_not_sent() -> None:
-    async def main(world: World) -> None:
-        pool = await world.pool(2)
-        await answered([world.ask(pool, 0.05) for _ in range(2)])
-        requests = [world.ask(pool, seconds) for seconds in (0.05, 0.046)]
-        await asyncio.sleep(0.0515)
-        requests.append(world.ask(pool, 0.05))
+@played(3, round_trips=[0.02, 0.004, 0.0])
+async def test_the_nearest_idle_worker_is_first(world: World, pool: Pool) -> None:
+    await answered([world.ask(pool, 0.05) for _ in range(3)])
+    for _ in range(3):
+        requests = [world.ask(pool, 0.05) for _ in range(2)]
+        await asyncio.sleep(0.001)
+        assert [len(worker.flights.in_flight) for worker in pool.workers] == [0, 1, 1]
         await answered(requests)
 
-        assert world.recalls == 0
-        await pool.close(1.0)
 
-    play(main, World(round_trips=[0.01, 0.01]))
+@played(2, round_trips=[0.1, 0.0])
+async def test_nothing_leaves_for_far_away_that_one_here_begins_sooner(world: World, pool: Pool) -> None:
+    """One 100 ms away and one here that is done in 20 ms: a batch in between waits for the one here."""
+    await answered([world.ask(pool, 0.05) for _ in range(2)])
+    first = [world.ask(pool, 0.05) for _ in range(2)]
+    await asyncio.sleep(0.03)
+    last = world.ask(pool, 0.05)
+    await answered([*first, last])
+
+    assert last.queued == pytest.approx(0.02, abs=0.002)
 
 
-def test_the_cost_of_a_batch_counts_the_way_that_its_worker_waited_for_it() -> None:
+@played(2, round_trips=[0.01, 0.01])
+async def test_what_follows_a_batch_that_outlives_its_expectation_comes_back_once(
+    world: World, pool: Pool
+) -> None:
+    await answered([world.ask(pool, 0.05) for _ in range(6)])
+    slow = world.ask(pool, 5.0)
+    quick = world.ask(pool, 0.05)
+    await asyncio.sleep(0.053)
+    follower = world.ask(pool, 0.05)
+    other = world.ask(pool, 0.05)
+    assert [len(worker.flights.in_flight) for worker in pool.workers] == [2, 2]
+    began = pool.dispatch.clock()
+    await answered([quick, follower, other])
+
+    assert not slow.done
+    # The other's turn, finding out, and the way back.
+    assert pool.dispatch.clock() - began < 0.05 + 0.05 + 4 * 0.01
+    assert world.recalls == 1
+    assert len(world.began) == len(set(world.began))
+    await answered([slow])
+
+
+@played(2, round_trips=[0.01, 0.01])
+async def test_a_recall_in_vain_is_not_sent(world: World, pool: Pool) -> None:
+    await answered([world.ask(pool, 0.05) for _ in range(2)])
+    requests = [world.ask(pool, seconds) for seconds in (0.05, 0.046)]
+    await asyncio.sleep(0.0515)
+    requests.append(world.ask(pool, 0.05))
+    await answered(requests)
+
+    assert world.recalls == 0
+
+
+@played(1, 4, round_trips=[0.01])
+async def test_the_cost_of_a_batch_counts_the_way_that_its_worker_waited_for_it(
+    world: World, pool: Pool
+) -> None:
     """Seconds of a batch for the policy: the handler's, and the round trip unless it had left in advance."""
+    reports: list[float] = []
+    pool.queue.policy.finished = lambda count, seconds, now: reports.append(seconds)  # type: ignore[method-assign]
+    await answered([world.ask(pool, 0.05)])
+    world.ask(pool, 0.05)
+    await asyncio.sleep(0.02)
+    await answered([world.ask(pool, 0.05)])
 
-    async def main(world: World) -> None:
-        pool = await world.pool(1, 4)
-        reports: list[float] = []
-        pool.queue.policy.finished = lambda count, seconds, now: reports.append(seconds)  # type: ignore[method-assign]
-        await answered([world.ask(pool, 0.05)])
-        world.ask(pool, 0.05)
-        await asyncio.sleep(0.02)
-        await answered([world.ask(pool, 0.05)])
-
-        assert reports == pytest.approx([0.06, 0.06, 0.05], abs=0.001)
-        await pool.close(1.0)
-
-    play(main, World(round_trips=[0.01]))
+    assert reports == pytest.approx([0.06, 0.06, 0.05], abs=0.001)
 
 
-def test_a_batch_that_comes_back_when_nobody_is_left_is_refused() -> None:
+@played(2, round_trips=[0.01, 0.01])
+async def test_a_batch_that_comes_back_when_nobody_is_left_is_refused(world: World, pool: Pool) -> None:
     """A recall is answered while the pool is being closed: its request gets its 503, and nobody hangs."""
+    await answered([world.ask(pool, 0.05) for _ in range(2)])
+    slow = [world.ask(pool, 1.0) for _ in range(2)]
+    await asyncio.sleep(0.052)
+    request = world.ask(pool, 0.05)
+    while not world.recalls:  # noqa: ASYNC110 - no time passes
+        await asyncio.sleep(0.001)
+    await pool.close(10.0)
 
-    async def main(world: World) -> None:
-        pool = await world.pool(2)
-        await answered([world.ask(pool, 0.05) for _ in range(2)])
-        slow = [world.ask(pool, 1.0) for _ in range(2)]
-        await asyncio.sleep(0.052)
-        request = world.ask(pool, 0.05)
-        while not world.recalls:  # noqa: ASYNC110 - no time passes
-            await asyncio.sleep(0.001)
-        await pool.close(10.0)
-
-        assert isinstance(request.error, ServiceUnavailable)
-        assert [each.error for each in slow] == [None, None]
-
-    play(main, World(round_trips=[0.01, 0.01]))
+    assert isinstance(request.error, ServiceUnavailable)
+    assert [each.error for each in slow] == [None, None]
 
 
 @settings(max_examples=20)

@@ -8,7 +8,7 @@ import re
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
@@ -24,7 +24,7 @@ from modelserver.engine.wire.marks import MARK, mark_of, server_of
 from modelserver.engine.wire.messages import Loaded, Predict, Row, Stop
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Awaitable, Callable
     from pathlib import Path
 
 pytestmark = pytest.mark.skipif(not can_fork(), reason="the system cannot fork workers safely")
@@ -66,6 +66,22 @@ async def spawner(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Spawner]:
     await made.close()
 
 
+@pytest.fixture
+async def begin_worker(spawner: Spawner) -> AsyncIterator[Callable[..., Awaitable[Conversation]]]:
+    """Starts workers, which load; they are ended after the test."""
+    talks: list[Conversation] = []
+
+    async def begin(folder: Path) -> Conversation:
+        talks.append(await Conversation(spawner).start(folder))
+        await talks[-1].next()
+        return talks[-1]
+
+    yield begin
+    for talk in talks:
+        talk.process.kill()
+        await talk.process.wait()
+
+
 def preloaded(monkeypatch: pytest.MonkeyPatch, folder: Path, source: str) -> Path:
     """Has a module with this source imported for all models, though none of them names it; a model."""
     packages, model = folder / "packages", folder / "model"
@@ -82,12 +98,13 @@ def preloaded(monkeypatch: pytest.MonkeyPatch, folder: Path, source: str) -> Pat
     return model
 
 
-async def test_workers_are_forked_with_how_torch_allocates(spawner: Spawner, tmp_path: Path) -> None:
+async def test_workers_are_forked_with_how_torch_allocates(
+    begin_worker: Any, spawner: Spawner, tmp_path: Path
+) -> None:
     """It is in the environment of the spawner, before that imports torch for anybody, and in the worker's."""
     (tmp_path / "h.py").write_text(TELL)
     await spawner.preload("", [_HEAVY], os.environ)
-    talk = await Conversation(spawner).start(tmp_path)
-    await talk.next()
+    talk = await begin_worker(tmp_path)
     environments = psutil.Process(talk.parent()).environ(), (await talk.described())["variables"]
     talk.process.send(Stop())
     await talk.process.wait()
@@ -187,12 +204,11 @@ async def test_forks_share_one_spawner(spawner: Spawner, tmp_path: Path) -> None
         ("raise BaseException('raw')", "exited with status 1"),
     ],
 )
-async def test_ends_are_reported(spawner: Spawner, tmp_path: Path, code: str, how: str) -> None:
+async def test_ends_are_reported(begin_worker: Any, tmp_path: Path, code: str, how: str) -> None:
     """How a forked worker ended is known as for any other (F39, F45)."""
     source = f"import {_HEAVY}\ndef handle(data, context):\n    if data:\n        {code}\n"
     (tmp_path / "h.py").write_text(source)
-    talk = await Conversation(spawner).start(tmp_path)
-    await talk.next()
+    talk = await begin_worker(tmp_path)
     assert talk.parent() != os.getpid()
     talk.process.send(Predict(0, [Row("a", 1)]), [b"x"])
 
@@ -200,14 +216,13 @@ async def test_ends_are_reported(spawner: Spawner, tmp_path: Path, code: str, ho
     assert await talk.lost is None
 
 
-async def test_what_is_left_at_the_end_is_run(spawner: Spawner, tmp_path: Path) -> None:
+async def test_what_is_left_at_the_end_is_run(begin_worker: Any, tmp_path: Path) -> None:
     """Functions for the exit run and buffers are written, though the process does not take itself apart."""
     (tmp_path / "h.py").write_text(
         f"import {_HEAVY}, atexit, sys\natexit.register(lambda: sys.stdout.write('bye'))\n"
         "def handle(data, context):\n    return data\n"
     )
-    talk = await Conversation(spawner).start(tmp_path)
-    await talk.next()
+    talk = await begin_worker(tmp_path)
     assert talk.parent() != os.getpid()
     talk.process.send(Stop())
 
@@ -215,12 +230,13 @@ async def test_what_is_left_at_the_end_is_run(spawner: Spawner, tmp_path: Path) 
     assert talk.process.last_output() == "bye"
 
 
-async def test_the_spawner_may_die(spawner: Spawner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_spawner_may_die(
+    begin_worker: Any, spawner: Spawner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Workers outlive their spawner, their end is noticed, and the next ones get another (F39)."""
     monkeypatch.setattr(spawner_module, "REPLACEMENT_PATIENCE", 20.0)
     (tmp_path / "h.py").write_text(TELL)
-    first = await Conversation(spawner).start(tmp_path)
-    await first.next()
+    first = await begin_worker(tmp_path)
     old = psutil.Process(first.parent())
     old.kill()
     await until(lambda: spawner._deaths)
@@ -228,8 +244,7 @@ async def test_the_spawner_may_die(spawner: Spawner, tmp_path: Path, monkeypatch
     await until(lambda: not old.is_running())
 
     assert (await first.described())["threads"] == 1
-    second = await Conversation(spawner).start(tmp_path)
-    await second.next()
+    second = await begin_worker(tmp_path)
     assert second.parent() not in {old.pid, os.getpid()}
     first.process.kill()
     assert (await first.process.wait()).startswith("ended with an unknown status")
@@ -238,41 +253,33 @@ async def test_the_spawner_may_die(spawner: Spawner, tmp_path: Path, monkeypatch
 
 
 async def test_a_stopped_spawner_is_noticed(
-    spawner: Spawner, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    begin_worker: Any, spawner: Spawner, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It holds up neither the end of a worker nor the start of the next; another takes its place (F39)."""
     (tmp_path / "h.py").write_text(TELL)
-    first, second = Conversation(spawner), Conversation(spawner)
-    await first.start(tmp_path)
-    await first.next()
+    first = await begin_worker(tmp_path)
     old = psutil.Process(first.parent())
     old.suspend()
     first.process.kill()
     await first.process.wait()
-    await second.start(tmp_path)
-    await second.next()
+    second = await begin_worker(tmp_path)
     await until(lambda: spawner._replacing is not None and spawner._replacing.done())
-    third = await Conversation(spawner).start(tmp_path)
-    await third.next()
+    third = await begin_worker(tmp_path)
 
     assert second.parent() != old.pid
     assert third.parent() not in {old.pid, os.getpid()}
     assert "The spawner was stopped by a signal" in caplog.text
     assert not old.is_running()
-    for talk in (second, third):
-        talk.process.kill()
-        await talk.process.wait()
 
 
 async def test_a_stopped_spawner_is_noticed_though_nobody_needs_it(
-    spawner: Spawner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    begin_worker: Any, spawner: Spawner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is replaced before the next worker is to be started (F39)."""
     monkeypatch.setattr(spawner_module, "STOPPED_PATIENCE", 0.1)
     monkeypatch.setattr(spawner_module, "LOOKS", 0.02)
     (tmp_path / "h.py").write_text(TELL)
-    talk = await Conversation(spawner).start(tmp_path)
-    await talk.next()
+    talk = await begin_worker(tmp_path)
     old = psutil.Process(talk.parent())
     old.suspend()
     await until(lambda: not old.is_running())
@@ -280,23 +287,18 @@ async def test_a_stopped_spawner_is_noticed_though_nobody_needs_it(
 
     assert spawner._process is not None
     assert not spawner._process.lost
-    talk.process.kill()
-    await talk.process.wait()
 
 
 async def test_a_busy_spawner_is_waited_for(
-    spawner: Spawner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    begin_worker: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that imports for longer than a stopped one would be given is left to it."""
     monkeypatch.setattr(spawner_module, "STOPPED_PATIENCE", 0.1)
     monkeypatch.setattr(spawner_module, "LOOKS", 0.02)
     model = preloaded(monkeypatch, tmp_path, "import time\ntime.sleep(0.5)\n")
-    talk = await Conversation(spawner).start(model)
-    await talk.next()
+    talk = await begin_worker(model)
 
     assert talk.parent() != os.getpid()
-    talk.process.kill()
-    await talk.process.wait()
 
 
 async def test_workers_do_not_wait_for_a_replacement(
@@ -312,30 +314,25 @@ async def test_workers_do_not_wait_for_a_replacement(
     await until(lambda: spawner._process and not spawner._process._pending)
     talks.append(await Conversation(spawner).start(model))
     parents = [psutil.Process(talk.process.pid).ppid() for talk in talks[1:]]
+
     for talk in talks:
         talk.process.kill()
         await talk.process.wait()
-
     assert parents[0] == os.getpid()
     assert parents[1] not in {lost, os.getpid()}
 
 
 async def test_a_spawner_that_keeps_dying_is_given_up(
-    spawner: Spawner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    begin_worker: Any, spawner: Spawner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "h.py").write_text(TELL)
     monkeypatch.setattr(spawner_module, "MAX_DEATHS", 1)
-    first = await Conversation(spawner).start(tmp_path)
-    await first.next()
+    first = await begin_worker(tmp_path)
     os.kill(first.parent(), signal.SIGKILL)
     await until(lambda: spawner._deaths)
-    second = await Conversation(spawner).start(tmp_path)
-    await second.next()
+    second = await begin_worker(tmp_path)
 
     assert second.parent() == os.getpid()
-    for talk in (first, second):
-        talk.process.kill()
-        await talk.process.wait()
 
 
 async def test_a_closed_spawner_lets_nobody_wait(
@@ -353,13 +350,13 @@ async def test_a_closed_spawner_lets_nobody_wait(
         await talk.process.wait()
 
 
-async def test_a_spawner_that_refuses_still_reports_ends(spawner: Spawner, tmp_path: Path) -> None:
+async def test_a_spawner_that_refuses_still_reports_ends(
+    begin_worker: Any, spawner: Spawner, tmp_path: Path
+) -> None:
     (tmp_path / "h.py").write_text(TELL)
-    forked = await Conversation(spawner).start(tmp_path)
-    await forked.next()
+    forked = await begin_worker(tmp_path)
     spawner.refuse()
-    later = await Conversation(spawner).start(tmp_path)
-    await later.next()
+    later = await begin_worker(tmp_path)
     parent = later.parent()
     for talk in (forked, later):
         talk.process.send(Stop())

@@ -91,6 +91,19 @@ async def make(stage: Any, spec: WorkerSpec, times: WorkerTimes, owner: Owner) -
         await each.stop(0.01)
 
 
+@pytest.fixture
+def start(make: Any, stage: Any, spec: WorkerSpec) -> Any:
+    """Makes a worker whose process has loaded; returns both."""
+
+    async def loaded(concurrency: int = 0, **changed: float) -> tuple[Worker, Any]:
+        worker = make(replace(spec, concurrency=concurrency), **changed)
+        process = await stage.enter()
+        process.load()
+        return worker, process
+
+    return loaded
+
+
 async def test_worker_loads_then_serves_with_one_batch_in_reserve(
     make: Any, stage: Any, owner: Owner
 ) -> None:
@@ -256,13 +269,11 @@ async def test_worker_without_a_machine_is_not_given_up(make: Any, stage: Any, s
     assert worker.state is WorkerState.READY
 
 
-async def test_dead_process_loses_its_batch_and_is_replaced(make: Any, stage: Any, owner: Owner) -> None:
+async def test_dead_process_loses_its_batch_and_is_replaced(start: Any, stage: Any, owner: Owner) -> None:
     """When the process dies, what ran is lost and what was not begun may go elsewhere;
     another one takes over (F39).
     """
-    worker = make()
-    process = await stage.enter()
-    process.load()
+    worker, process = await start()
     running, waiting = batch(), batch()
     worker.flights.send(running)
     worker.flights.send(waiting)
@@ -310,14 +321,12 @@ async def test_kill_for_memory_is_reported_as_out_of_memory(
 
 
 async def test_process_with_a_broken_gpu_is_replaced_without_a_pause(
-    make: Any, stage: Any, owner: Owner
+    start: Any, stage: Any, owner: Owner
 ) -> None:
     """The process answers what it runs, and gets nothing more; what it has not begun goes elsewhere at once.
     Another process takes over without a pause. Why stays known (F75).
     """
-    worker = make()
-    process = await stage.enter()
-    process.load()
+    worker, process = await start()
     worker.flights.send(running := batch())
     worker.flights.send(waiting := batch())
     process.say(Broken("AcceleratorError: CUDA error"))
@@ -343,11 +352,9 @@ async def test_process_with_a_broken_gpu_is_replaced_without_a_pause(
     ],
 )
 async def test_worker_without_its_engine_says_why(
-    output: str, more: str, lost: type, make: Any, stage: Any, owner: Owner
+    start: Any, output: str, more: str, lost: type, stage: Any, owner: Owner
 ) -> None:
-    worker = make()
-    process = await stage.enter()
-    process.load()
+    worker, process = await start()
     worker.flights.send(batch())
     process.output = output
     process.say(Broken("the engine has ended", of_gpu=False))
@@ -375,12 +382,10 @@ async def test_gpu_that_breaks_again_and_again_starts_after_a_pause(make: Any, s
 
 
 async def test_rows_that_fit_into_a_gpu_are_learned_by_each_process(
-    make: Any, stage: Any, caplog: pytest.LogCaptureFixture
+    start: Any, stage: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "modelserver.workers")
-    worker = make()
-    process = await stage.enter()
-    process.load()
+    worker, process = await start()
     process.say(Fitting(4))
     most = [worker.most_rows]
     process.say(Fitting(0))
@@ -394,32 +399,10 @@ async def test_rows_that_fit_into_a_gpu_are_learned_by_each_process(
     assert "Worker W-9000-m: whole batches fit into its GPU's memory again" in caplog.messages
 
 
-@pytest.mark.parametrize(("started", "lost"), [(0, 0), (1, 1), (2, 2)])
-async def test_only_what_was_begun_is_lost(
-    make: Any, stage: Any, owner: Owner, started: int, lost: int
-) -> None:
-    """Only the batches that the ended process had begun are lost; others may go elsewhere (F39)."""
-    worker = make()
-    process = await stage.enter()
-    process.load()
-    sent = [batch(), batch()]
-    for each in sent:
-        worker.flights.send(each)
-    process.batches_started = started
-    process.exit("was killed by SIGKILL")
-    await stage.enter(2)
-    running = [each for each, _, _ in owner.lost if each is not None]
-
-    assert running == sent[:lost]
-    assert owner.lost[-1][1] == sent[lost:]
-
-
 async def test_process_past_its_response_timeout_is_killed_and_replaced(
-    make: Any, stage: Any, owner: Owner
+    start: Any, stage: Any, owner: Owner
 ) -> None:
-    worker = make(response=0.02)
-    process = await stage.enter()
-    process.load()
+    worker, process = await start(response=0.02)
     running, waiting = batch(), batch()
     worker.flights.send(running)
     worker.flights.send(waiting)
@@ -431,41 +414,22 @@ async def test_process_past_its_response_timeout_is_killed_and_replaced(
     assert process.killed
     assert stage.sleeps == []
     assert "response_timeout=0.02" in worker.failure
-
-
-async def test_late_answer_goes_nowhere(make: Any, stage: Any, owner: Owner) -> None:
-    worker = make(response=0.02)
-    process = await stage.enter()
-    process.load()
-    worker.flights.send(batch())
-    await stage.enter(2)
     process.say(*part(0, b"late"))
     process.answer()
-
     assert (owner.streamed, owner.answered) == ([], [])
 
 
-async def test_silent_process_is_replaced(make: Any, stage: Any) -> None:
-    make(silence=0.03)
-    process = await stage.enter()
-    process.load()
-    await stage.enter(2)
-
-    assert process.killed
-    assert any(isinstance(message, Ping) for message, _ in process.received)
-
-
-async def test_process_that_gives_signs_of_life_is_left_alone(make: Any, stage: Any) -> None:
-    make(silence=30.0)
-    process = await stage.enter()
-    process.load()
+async def test_process_that_gives_signs_of_life_is_left_alone(start: Any, stage: Any) -> None:
+    _, process = await start(silence=30.0)
     for _ in range(10):
         await asyncio.sleep(10.0)
         process.say(Pong())
     assert not process.killed
+    assert any(isinstance(message, Ping) for message, _ in process.received)
 
     await asyncio.sleep(60.0)
     assert process.killed
+    await stage.enter(2)
 
 
 async def test_the_gpu_is_the_one_that_the_model_uses(make: Any, stage: Any, spec: WorkerSpec) -> None:
@@ -544,10 +508,8 @@ async def test_a_start_that_ends_after_the_stop_leaves_nothing_to_do(
     assert (worker.state, worker.process, owner.ready) == (WorkerState.UNLOADING, None, 0)
 
 
-async def test_answer_to_another_batch_kills_the_process(make: Any, stage: Any, owner: Owner) -> None:
-    worker = make()
-    process = await stage.enter()
-    process.load()
+async def test_answer_to_another_batch_kills_the_process(start: Any, stage: Any, owner: Owner) -> None:
+    worker, process = await start()
     running = batch()
     worker.flights.send(running)
     process.say(Result(running.sequence + 7, [Answer(0)], 0.01))
@@ -559,9 +521,8 @@ async def test_answer_to_another_batch_kills_the_process(make: Any, stage: Any, 
     assert "unexpected answer" in worker.failure
 
 
-async def test_killed_worker_takes_nothing(make: Any, stage: Any) -> None:
-    worker = make()
-    (await stage.enter()).load()
+async def test_killed_worker_takes_nothing(start: Any) -> None:
+    worker, _ = await start()
     assert worker.idle
     worker.kill("for the test")
 
@@ -596,11 +557,9 @@ def part(sequence: int, text: bytes) -> tuple[Parts, list[bytes]]:
     return Parts(sequence, [0], [Answer(len(text))]), [text]
 
 
-async def test_each_part_restarts_the_response_timeout(make: Any, stage: Any, owner: Owner) -> None:
+async def test_each_part_restarts_the_response_timeout(start: Any, stage: Any, owner: Owner) -> None:
     """The response timeout is the time from part to part (reference 6.6)."""
-    worker = make(response=0.2)
-    process = await stage.enter()
-    process.load()
+    worker, process = await start(response=0.2)
     worker.flights.send(batch())
     for _ in range(6):
         await asyncio.sleep(0.05)
@@ -614,31 +573,13 @@ async def test_each_part_restarts_the_response_timeout(make: Any, stage: Any, ow
 # Many batches at a time
 
 
-@pytest.fixture
-async def concurrent(stage: Any, spec: WorkerSpec, times: WorkerTimes, owner: Owner) -> Any:
-    """Makes loaded workers that run three batches at a time."""
-    made: list[Worker] = []
-
-    async def worker(**changed: float) -> Any:
-        made.append(Worker(9000, "W-9000-m", replace(spec, concurrency=3), replace(times, **changed), owner))
-        (await stage.enter()).load()
-        return made[-1]
-
-    yield worker
-    for each in made:
-        await each.stop(0.01)
-
-
-async def test_concurrent_batches_are_answered_in_any_order(
-    concurrent: Any, stage: Any, owner: Owner
-) -> None:
-    worker = await concurrent()
+async def test_concurrent_batches_are_answered_in_any_order(start: Any, owner: Owner) -> None:
+    worker, process = await start(concurrency=3)
     batches = [batch() for _ in range(3)]
     for each in batches:
         assert worker.has_room
         worker.flights.send(each)
     assert not worker.has_room
-    process = stage.processes[0]
     for sequence in (2, 0):
         process.say(Result(sequence, [Answer(1)], 10.0), [b"x"])
     process.say(Result(2, [Answer(1)], 10.0), [b"x"])
@@ -648,11 +589,8 @@ async def test_concurrent_batches_are_answered_in_any_order(
     assert (worker.flights.capacity, process.killed) == (3, False)
 
 
-async def test_only_the_overdue_of_concurrent_batches_is_given_up(
-    concurrent: Any, stage: Any, owner: Owner
-) -> None:
-    worker = await concurrent(response=0.06)
-    process = stage.processes[0]
+async def test_only_the_overdue_of_concurrent_batches_is_given_up(start: Any, owner: Owner) -> None:
+    worker, process = await start(concurrency=3, response=0.06)
     late, lively = batch(), batch()
     worker.flights.send(late)
     worker.flights.send(lively)
@@ -670,34 +608,22 @@ async def test_only_the_overdue_of_concurrent_batches_is_given_up(
     assert not process.killed
 
 
-async def test_silent_process_loses_all_that_it_ran(concurrent: Any, stage: Any, owner: Owner) -> None:
-    worker = await concurrent(response=0.03)
+async def test_silent_process_loses_all_that_it_ran(start: Any, stage: Any, owner: Owner) -> None:
+    worker, process = await start(concurrency=3, response=0.03)
     batches = [batch(), batch()]
     for each in batches:
         worker.flights.send(each)
     await stage.enter(2)
 
     assert [(lost, unbegun) for lost, unbegun, _ in owner.lost[:2]] == [(each, []) for each in batches]
-    assert stage.processes[0].killed
-
-
-async def test_death_loses_all_concurrent_batches(concurrent: Any, stage: Any, owner: Owner) -> None:
-    worker = await concurrent()
-    batches = [batch(), batch(), batch()]
-    for each in batches:
-        worker.flights.send(each)
-    stage.processes[0].exit()
-    await stage.enter(2)
-
-    assert [(lost, unbegun) for lost, unbegun, _ in owner.lost[:3]] == [(each, []) for each in batches]
+    assert process.killed
 
 
 async def test_broken_gpu_fails_concurrent_batches_with_a_general_reason(
-    concurrent: Any, stage: Any, owner: Owner
+    start: Any, stage: Any, owner: Owner
 ) -> None:
-    worker = await concurrent()
+    worker, process = await start(concurrency=3)
     worker.flights.send(batch())
-    process = stage.processes[0]
     process.say(Broken("AcceleratorError: CUDA error"))
     process.exit()
     await stage.enter(2)

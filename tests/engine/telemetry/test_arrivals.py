@@ -19,7 +19,6 @@ def metrics(version: str = "1.0") -> ModelMetrics:
 
 
 def serve(counted: ModelMetrics, requests: int = 1, seconds: float = 0.01) -> None:
-    """Requests that were answered in one batch."""
     for _ in range(requests):
         counted.requests.answered(seconds, 0.001, False)
         counted.batches.waited(0.001)

@@ -145,7 +145,7 @@ def look_up() -> Exception:
         return error
 
 
-def test_tracebacks_from_one_place_are_limited() -> None:
+def test_repeated_tracebacks_from_one_place_are_limited() -> None:
     """From each place a few tracebacks are logged in a time; the next one after it says how many were not."""
     log = Log()
     for number in range(MOST + 7):
@@ -158,8 +158,6 @@ def test_tracebacks_from_one_place_are_limited() -> None:
     log.add("connection %s", "b", error=divide())
     assert log.messages[-2:] == ["connection %s (7 more of these were not logged)", "connection b"]
 
-
-def test_lines_without_tracebacks_are_not_limited() -> None:
     log = Log()
     for _ in range(MOST + 7):
         log.add("a line")

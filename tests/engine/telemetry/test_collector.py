@@ -24,7 +24,6 @@ DiskUsage.Gigabytes:nan|#Level:Host|#hostname:h,1
 
 
 def script(path: Path, text: str) -> str:
-    """A collector that does this."""
     (path / "collect.py").write_text(text)
     return f"'{path / 'collect.py'}' --gpu 0"
 
@@ -46,8 +45,10 @@ async def test_what_it_prints(tmp_path: Path) -> None:
     assert await collector.read() == [CollectedMetric("A", "Count", 3.0, {})]
 
 
-async def test_collector_that_hangs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """It is ended, and the log says so."""
+async def test_collector_that_hangs_or_cannot_be_started_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """""" ""
     collector = Collector(
         script(tmp_path, "input = __import__('time').sleep(60)"), sys.executable, timeout=0.2
     )
@@ -55,8 +56,6 @@ async def test_collector_that_hangs(tmp_path: Path, caplog: pytest.LogCaptureFix
     assert await collector.read() == []
     assert "took longer than 0.2 s" in caplog.text
 
-
-async def test_missing_python_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     assert await Collector("collect.py", "/no/such/python").read() == []
     assert "cannot be started" in caplog.text
 

@@ -109,7 +109,7 @@ def test_expressions_name_what_there_is(place: str) -> None:
         assert labels_in(expression) <= KNOWN[name] | ADDED_LABELS, name
 
 
-def test_legends_name_labels_that_are_left() -> None:
+def test_legends_and_annotations_name_labels_that_are_left() -> None:
     for panel in panels():
         for target in panel["targets"]:
             legend = set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]))
@@ -121,8 +121,6 @@ def test_legends_name_labels_that_are_left() -> None:
             )
             assert legend <= stored, panel["title"]
 
-
-def test_annotations_name_labels_that_are_left() -> None:
     for rule in rules("alert"):
         used = set(re.findall(r"\$labels\.(\w+)", " ".join(rule["annotations"].values())))
         summed = re.findall(r"by \(([^)]*)\)", rule["expr"])

@@ -6,7 +6,8 @@ import asyncio
 import sys
 import threading
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+from unittest.mock import Mock
 
 import pytest
 
@@ -194,7 +195,7 @@ def test_number_of_gpu_is_an_upper_bound(gpus: Gpus) -> None:
 # -- what is read
 
 
-def test_gpu_ids_are_positions_among_the_visible(nvml: FakeNvml) -> None:
+def test_usage_and_memory_are_of_the_visible_gpus(nvml: FakeNvml) -> None:
     gpus = Gpus(visible="2,1", patience=3600)
     first, second = gpus.read()
 
@@ -206,12 +207,8 @@ def test_gpu_ids_are_positions_among_the_visible(nvml: FakeNvml) -> None:
     assert gpus.usage(2) == UNREADABLE
     assert gpus.usage(None) == gpus.usage(-1) == "N/A"
 
-
-def test_memory_of_a_gpu_is_read(gpus: Gpus) -> None:
-    gpus.read()
-
     assert gpus.memory(1) == (2 * GIB, 2 * GIB, {7: GIB})
-    assert gpus.memory(3) is gpus.memory(-1) is None
+    assert gpus.memory(2) is gpus.memory(-1) is None
 
 
 def test_memory_is_read_without_utilisation(nvml: FakeNvml) -> None:
@@ -229,7 +226,7 @@ def test_memory_is_read_without_utilisation(nvml: FakeNvml) -> None:
     assert "GPUUtilization{" not in text
 
 
-def test_a_lost_gpu_hides_no_other(nvml: FakeNvml, gpus: Gpus) -> None:
+def test_a_lost_gpu_hides_no_other_and_keeps_its_place(nvml: FakeNvml, gpus: Gpus) -> None:
     nvml.lost, nvml.broken = {0}, {1}
     readings = gpus.read()
 
@@ -239,8 +236,6 @@ def test_a_lost_gpu_hides_no_other(nvml: FakeNvml, gpus: Gpus) -> None:
     nvml.lost, nvml.forbidden = set(), {0}
     assert len(gpus.read()) == 2
 
-
-def test_a_lost_gpu_that_is_named_keeps_its_place(nvml: FakeNvml) -> None:
     nvml.lost = {0}
     readings = Gpus(visible="0,2", patience=3600).read()
 
@@ -250,7 +245,13 @@ def test_a_lost_gpu_that_is_named_keeps_its_place(nvml: FakeNvml) -> None:
 # -- drivers that cannot be used
 
 
-def test_without_the_package_there_are_no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_why_there_is_no_gpu_is_named(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    hidden = Gpus(visible="-1", patience=3600)
+    hidden.read()
+
+    assert hidden.driver.problem == "CUDA_VISIBLE_DEVICES=-1 names none of the 3 GPUs"
+    assert not hidden.driver.is_broken
+
     monkeypatch.setitem(sys.modules, "pynvml", None)
     gpus = Gpus(patience=3600)
 
@@ -297,13 +298,10 @@ def test_a_driver_that_cannot_be_used_is_tried_again(
 def test_gpus_that_cannot_be_listed(
     nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail() -> int:
-        raise NvmlError(999, "Unknown Error")
-
     now = [0.0]
     gpus = Gpus(Driver(clock=lambda: now[0]), patience=3600)
     with monkeypatch.context() as broken:
-        broken.setattr(nvml, "nvmlDeviceGetCount", fail)
+        broken.setattr(nvml, "nvmlDeviceGetCount", Mock(side_effect=NvmlError(999, "Unknown Error")))
         assert (gpus.read(), gpus.read()) == ((), ())
 
     assert caplog.text.count("Unknown Error") == 1
@@ -313,27 +311,21 @@ def test_gpus_that_cannot_be_listed(
     assert (nvml.started, gpus.driver.is_broken) == (2, False)
 
 
-def test_without_threads_the_last_readings_count(
-    gpus: Gpus, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_an_error_keeps_the_last_readings(
+    gpus: Gpus, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, nvml: FakeNvml
 ) -> None:
-    def fail(_thread: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
     before = gpus.read()
     with monkeypatch.context() as crowded:
-        crowded.setattr(threading.Thread, "start", fail)
+        crowded.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError("can't start new thread")))
         assert gpus.read() is before
 
     assert "can't start new thread" in caplog.text
     assert gpus.read() is not before
 
-
-def test_what_is_hidden_is_named(nvml: FakeNvml) -> None:
-    gpus = Gpus(visible="-1", patience=3600)
-    gpus.read()
-
-    assert gpus.driver.problem == "CUDA_VISIBLE_DEVICES=-1 names none of the 3 GPUs"
-    assert not gpus.driver.is_broken
+    before = gpus.read()
+    monkeypatch.setattr(nvml, "nvmlDeviceGetCount", Mock(side_effect=OSError("no descriptors left")))
+    assert gpus.read() == before
+    assert "no descriptors left" in caplog.text
 
 
 # -- drivers that hang
@@ -356,16 +348,3 @@ async def test_a_driver_that_hangs_delays_nobody(nvml: FakeNvml, caplog: pytest.
     nvml.answers.set()
     assert await gpus.renew(3600)
     assert gpus.usage(0) == UNREADABLE
-
-
-def test_an_unexpected_error_keeps_the_last_readings(
-    nvml: FakeNvml, gpus: Gpus, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    before = gpus.read()
-
-    def fail() -> Any:
-        raise OSError("no descriptors left")
-
-    monkeypatch.setattr(nvml, "nvmlDeviceGetCount", fail)
-    assert gpus.read() == before
-    assert "no descriptors left" in caplog.text

@@ -34,7 +34,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text("utf-8").split("\n") if line]
 
 
-def test_each_record_has_the_fields(tmp_path: Path, logs: Logs) -> None:
+def test_each_record_has_the_fields_and_errors_their_trace(tmp_path: Path, logs: Logs) -> None:
     for logger, file in (("modelserver.server", "ts_log"), ("modelserver.model", "model_log")):
         logging.getLogger(logger).warning("hello %s", "you", extra={"source": "W-9000-m_1.0-stderr"})
         (line,) = lines(tmp_path / f"{file}.log")
@@ -47,6 +47,16 @@ def test_each_record_has_the_fields(tmp_path: Path, logs: Logs) -> None:
             "message": "hello you",
         }
 
+    try:
+        int("what was wrong")
+    except ValueError:
+        logging.getLogger("modelserver.server").exception("it failed")
+
+    line = lines(tmp_path / "ts_log.log")[-1]
+
+    assert line["message"] == "it failed"
+    assert line["trace"].endswith("'what was wrong'")
+
 
 def test_nothing_breaks_a_line(tmp_path: Path, logs: Logs) -> None:
     """Whatever a message holds, a record is one line, and the message is read back as it was (F13)."""
@@ -57,17 +67,6 @@ def test_nothing_breaks_a_line(tmp_path: Path, logs: Logs) -> None:
     content = (tmp_path / "ts_log.log").read_bytes()
     assert content.count(b"\n") == len(content.splitlines()) == len(texts)
     assert [line["message"] for line in lines(tmp_path / "ts_log.log")] == texts
-
-
-def test_errors_bring_their_trace(tmp_path: Path, logs: Logs) -> None:
-    try:
-        int("what was wrong")
-    except ValueError:
-        logging.getLogger("modelserver.server").exception("it failed")
-
-    (line,) = lines(tmp_path / "ts_log.log")
-    assert line["message"] == "it failed"
-    assert line["trace"].endswith("'what was wrong'")
 
 
 def test_access_lines_are_records(tmp_path: Path, logs: Logs) -> None:

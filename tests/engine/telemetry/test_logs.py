@@ -56,24 +56,24 @@ def print_as(source: str, line: str, level: int = logging.INFO) -> None:
     logging.getLogger("modelserver.model").log(level, "%s", line, extra={"source": source})
 
 
-def test_five_files_from_the_start(tmp_path, logs):
-    names = ["access_log.log", "model_log.log", "model_metrics.log", "ts_log.log", "ts_metrics.log"]
-
-    assert sorted(path.name for path in tmp_path.iterdir()) == names
-    assert all(path.stat().st_size == 0 for path in tmp_path.iterdir())
-
-
-def test_files_are_not_for_everybody(tmp_path):
+def test_five_files_are_there_from_the_start(tmp_path):
+    """User and group of the server read them, others do not; those of metrics may have a directory."""
     before = os.umask(0)
     try:
-        setup_logging(tmp_path, console=False).close()
+        setup_logging(tmp_path / "a", console=False).close()
+        setup_logging(tmp_path / "b", metrics_dir=tmp_path / "c", console=False).close()
     finally:
         os.umask(before)
+    files = {path.name: path.stat() for path in (tmp_path / "a").iterdir()}
 
-    assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()} == {0o640}
+    assert sorted(files) == [
+        *("access_log.log", "model_log.log", "model_metrics.log", "ts_log.log", "ts_metrics.log")
+    ]
+    assert {(stat.S_IMODE(each.st_mode), each.st_size) for each in files.values()} == {(0o640, 0)}
+    assert sorted(path.name for path in (tmp_path / "c").iterdir()) == ["model_metrics.log", "ts_metrics.log"]
 
 
-def test_server_lines_have_level_thread_and_logger(tmp_path, logs):
+def test_each_line_goes_to_its_file_with_its_stamp(tmp_path, logs) -> None:
     logging.getLogger("modelserver.server").info("started %d", 1)
     logging.getLogger("modelserver.server").critical("gone")
     logging.getLogger("library").warning("careful")
@@ -86,15 +86,18 @@ def test_server_lines_have_level_thread_and_logger(tmp_path, logs):
     assert re.fullmatch(rf"{STAMP} \[WARN \] {thread} library - careful", lines[2])
     assert len(lines) == 3
 
-
-def test_model_output_goes_to_model_log(tmp_path, logs):
     print_as("W-9000-m_1.0-stdout", "hello")
     print_as("W-9000-m_1.0-stderr", "oh no", logging.WARNING)
     lines = (tmp_path / "model_log.log").read_text().splitlines()
 
     assert re.fullmatch(rf"{STAMP} \[INFO \] W-9000-m_1\.0-stdout MODEL_LOG - hello", lines[0])
     assert re.fullmatch(rf"{STAMP} \[WARN \] W-9000-m_1\.0-stderr MODEL_LOG - oh no", lines[1])
-    assert (tmp_path / "ts_log.log").read_text() == ""
+
+    logging.getLogger("modelserver.metrics").info("A.Count:1.0")
+    logging.getLogger("modelserver.model_metrics").info("B.ms:1.0")
+
+    assert re.fullmatch(rf"{STAMP} - A\.Count:1\.0\n", (tmp_path / "ts_metrics.log").read_text())
+    assert re.fullmatch(rf"{STAMP} - B\.ms:1\.0\n", (tmp_path / "model_metrics.log").read_text())
 
 
 def test_injected_lines_stay_one_line(tmp_path, logs):
@@ -118,22 +121,16 @@ def test_blocks_and_tracebacks_are_indented(tmp_path, logs):
     assert [line for line in lines if line[0] != " "] == [lines[0], lines[2]]
 
 
-def test_metrics_lines_have_a_time(tmp_path, logs):
-    logging.getLogger("modelserver.metrics").info("A.Count:1.0")
-    logging.getLogger("modelserver.model_metrics").info("B.ms:1.0")
+def test_console_prints_everything_or_nothing(tmp_path, capsys):
+    for console in (True, False):
+        logs = setup_logging(tmp_path, console=console)
+        for name in LOGGERS:
+            logging.getLogger(name).info("from %s", name)
+        logs.close()
+        printed = capsys.readouterr().out
 
-    assert re.fullmatch(rf"{STAMP} - A\.Count:1\.0\n", (tmp_path / "ts_metrics.log").read_text())
-    assert re.fullmatch(rf"{STAMP} - B\.ms:1\.0\n", (tmp_path / "model_metrics.log").read_text())
-
-
-def test_console_prints_everything(tmp_path, capsys):
-    logs = setup_logging(tmp_path, console=True)
-    for name in LOGGERS:
-        logging.getLogger(name).info("from %s", name)
-    logs.close()
-    printed = capsys.readouterr().out
-
-    assert [name for name in LOGGERS if f"from {name}\n" not in printed] == []
+        assert [name for name in LOGGERS if f"from {name}\n" in printed] == (list(LOGGERS) if console else [])
+        assert console or not printed
 
 
 def test_the_console_prints_the_brief_of_a_record(tmp_path, capsys):
@@ -150,12 +147,6 @@ def test_the_console_prints_the_brief_of_a_record(tmp_path, capsys):
     assert "said before" in (tmp_path / "ts_log.log").read_text()
 
 
-def test_console_off_prints_nothing(logs, capsys):
-    logging.getLogger("modelserver").info("quiet")
-
-    assert capsys.readouterr().out == ""
-
-
 def test_without_files_lines_are_printed(tmp_path, capsys):
     logs = setup_logging(tmp_path / "logs", files=False, console=False)
     print_as("W-9000-m_1.0-stdout", "a line of a worker")
@@ -163,12 +154,6 @@ def test_without_files_lines_are_printed(tmp_path, capsys):
 
     assert capsys.readouterr().out.endswith("a line of a worker\n")
     assert not (tmp_path / "logs").exists()
-
-
-def test_metrics_logs_may_have_their_own_directory(tmp_path):
-    setup_logging(tmp_path / "a", metrics_dir=tmp_path / "b", console=False).close()
-
-    assert sorted(path.name for path in (tmp_path / "b").iterdir()) == ["model_metrics.log", "ts_metrics.log"]
 
 
 def test_log_directories():
@@ -290,30 +275,24 @@ def test_bad_config_is_refused(tmp_path, name, content):
 
 
 @given(st.text())
-def test_one_line_stays_one_line(text):
-    """Whatever the text, it stays on one line and holds no terminal control (F13)."""
+def test_further_lines_are_escaped_or_indented(text) -> None:
+    """No text makes a second line or a terminal control, or passes for a line of its own (F13)."""
     line = one_line(text)
 
     assert len(line.splitlines()) <= 1
     assert not any(ord(char) < 0x20 or 0x7F <= ord(char) < 0xA0 for char in line)
 
-
-@given(st.text())
-def test_further_lines_are_indented(text):
-    """No line but the first begins at the margin, so none passes for a log entry (F13)."""
     first, *others = indented_lines(text).split("\n")
 
     assert all(line.startswith("    ") for line in others)
     assert len(first.splitlines()) <= 1
 
 
-def test_escapes_are_readable():
+def test_escapes_are_readable_and_long_text_is_cut() -> None:
     assert one_line("a\nb\r\tc\x1b[31m\u2028") == r"a\nb\r\tc\x1b[31m\u2028"
     assert one_line("é\u202e 漢字 🙂") == r"é\u202e 漢字 🙂"
     assert one_line("a\tb\n", keep_tabs=True) == "a\tb\\n"
 
-
-def test_long_text_is_cut():
     assert shortened("abc", 3) == "abc"
     assert shortened("abcdef", 3) == "abc... (3 more characters)"
 

@@ -65,19 +65,21 @@ def test_load_and_unload_leaves_nothing_behind(metrics):
 def test_readings_of_the_host_are_shown(metrics):
     gpu = GpuReading(1, 50.0, 10.0, 25.0, 2048.0)
     metrics.system(SystemReading(12.5, 100.0, 300.0, 25.0, 7.0, 3.0, 70.0, (gpu,)))
-    result = samples(metrics)
-    device = '{Level="Host",DeviceId="1",Hostname="h"}'
+    host = {
+        "CPUUtilization": 12.5,
+        "MemoryUsed": 100,
+        "MemoryAvailable": 300,
+        "MemoryUtilization": 25,
+        "DiskUsage": 7,
+        "DiskAvailable": 3,
+        "DiskUtilization": 70,
+    }
+    device = {"GPUUtilization": 50, "GPUMemoryUsed": 2048, "GPUMemoryUtilization": 25}
 
-    assert result[f"CPUUtilization{HOST}"] == 12.5
-    assert result[f"MemoryUsed{HOST}"] == 100
-    assert result[f"MemoryAvailable{HOST}"] == 300
-    assert result[f"MemoryUtilization{HOST}"] == 25
-    assert result[f"DiskUsage{HOST}"] == 7
-    assert result[f"DiskAvailable{HOST}"] == 3
-    assert result[f"DiskUtilization{HOST}"] == 70
-    assert result[f"GPUUtilization{device}"] == 50
-    assert result[f"GPUMemoryUsed{device}"] == 2048
-    assert result[f"GPUMemoryUtilization{device}"] == 25
+    assert samples(metrics, *host) == {f"{name}{HOST}": value for name, value in host.items()}
+    assert samples(metrics, *device) == {
+        f'{name}{{Level="Host",DeviceId="1",Hostname="h"}}': value for name, value in device.items()
+    }
 
 
 def test_host_name_is_never_empty(monkeypatch):
@@ -86,8 +88,8 @@ def test_host_name_is_never_empty(monkeypatch):
     assert host_name() == "Unknown"
 
 
-def test_health_checks_are_counted_apart(metrics):
-    """What kubelet sees while a model loads is no error of a request."""
+def test_health_checks_are_counted_apart(metrics) -> None:
+    """What kubelet sees while a model loads is no error of a request, but in TorchServe (reference 15.3)."""
     metrics.response(503, "/v2/health/ready")
     metrics.response(200, "/v2/models/m/ready")
     metrics.response(200, "/predictions/m")
@@ -98,9 +100,6 @@ def test_health_checks_are_counted_apart(metrics):
     assert result[f'{checks}{{path="/v2/health/ready",code="5xx"}}'] == 1
     assert result[f'{checks}{{path="/v2/models/{{name}}/ready",code="2xx"}}'] == 1
 
-
-def test_torchserve_counts_health_checks_as_requests():
-    """Under its defaults they are among the others, as it counts them (reference 15.3)."""
     metrics = ServerMetrics(hostname="h", as_torchserve=True)
     metrics.response(500, "/ping")
     result = samples(metrics)

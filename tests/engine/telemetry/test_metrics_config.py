@@ -110,7 +110,7 @@ def test_unreadable_files_are_refused(tmp_path: Path) -> None:
     assert load_metrics_config(tmp_path / "good.yaml") == parse_metrics_config(CONFIG)
 
 
-def test_torchserves_metrics_that_are_not_listed_are_not_shown() -> None:
+def test_list_decides_what_is_shown_and_how() -> None:
     text = "\n".join(rendered(made()))
 
     assert "Requests2XX" in text
@@ -119,8 +119,6 @@ def test_torchserves_metrics_that_are_not_listed_are_not_shown() -> None:
     assert "PredictionTime" not in text
     assert "modelserver_batch_size" in text
 
-
-def test_labels_and_units_of_the_list() -> None:
     metrics = made()
     metrics.response(200)
     metrics.response(404)
@@ -148,7 +146,7 @@ def test_metrics_of_handlers_follow_the_config() -> None:
         assert any(line.startswith("Other{") for line in lines) is detect
 
 
-def test_listed_metrics_outlive_their_model() -> None:
+def test_listed_metric_outlives_its_model_and_needs_all_dimensions(caplog: pytest.LogCaptureFixture) -> None:
     metrics = made()
     model = metrics.model("m", "1.0")
     model.handler_metric("Words", 3, "count", "counter", DIMENSIONS)
@@ -157,8 +155,6 @@ def test_listed_metrics_outlive_their_model() -> None:
     assert "# TYPE Words counter" in rendered(metrics)
     assert not any(line.startswith("Words") for line in rendered(metrics))
 
-
-def test_wrong_number_of_dimensions_is_dropped(caplog: pytest.LogCaptureFixture) -> None:
     metrics = made()
     model = metrics.model("m", "1.0")
     for number in range(3):

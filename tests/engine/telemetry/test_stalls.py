@@ -46,7 +46,6 @@ def loop(monkeypatch: pytest.MonkeyPatch) -> Loop:
 
 
 def seen(metrics: ServerMetrics) -> tuple[float, float]:
-    """Count and sum of the stalls."""
     name = "modelserver_loop_stall_seconds"
     lines = [line.split() for line in metrics.render([name]).decode().splitlines()]
     values = {line[0]: float(line[1]) for line in lines if line[0] != "#"}

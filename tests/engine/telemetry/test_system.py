@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
+from unittest.mock import Mock
 
 import pytest
 
@@ -35,17 +36,12 @@ def test_cpu_use_is_measured_between_readings(monkeypatch):
     assert monitor.read().cpu_percent == 0.0
 
 
-def test_worker_memory_is_read():
+def test_worker_memory_is_read(monkeypatch) -> None:
     assert system.worker_memory(os.getpid()) > 1_000_000
     assert system.worker_memory(-1) == 0
     assert system.worker_memory(2**22 + 12345) == 0
 
-
-def test_worker_memory_is_0_without_descriptors(monkeypatch):
-    def process(pid):
-        raise OSError(24, "Too many open files")
-
-    monkeypatch.setattr(system.psutil, "Process", process)
+    monkeypatch.setattr(system.psutil, "Process", Mock(side_effect=OSError(24, "Too many open files")))
     assert system.worker_memory(os.getpid()) == 0
 
 

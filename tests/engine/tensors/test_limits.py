@@ -16,13 +16,11 @@ from modelserver.models.settings.settings import Settings
 
 
 @pytest.mark.parametrize(("instances", "repeated"), [(10_001, 0), (10_000, MAX_REPEATED // 9_999)])
-def test_small_bodies_of_much_work_are_refused(instances: int, repeated: int) -> None:
+def test_instances_and_what_is_repeated_are_limited(instances: int, repeated: int) -> None:
     """Very many instances, or long parameters for many of them, are a 413 that names the limit."""
     with pytest.raises(PayloadTooLarge, match=r"allowed"):
         RequestLimits().check_instances(instances, repeated)
 
-
-def test_large_requests_within_the_limits_are_taken() -> None:
     RequestLimits().check_instances(10_000, MAX_REPEATED // 10_000)
 
 
@@ -66,12 +64,10 @@ def test_requests_are_held_to_them(what: str, count: int) -> None:
 
 
 @pytest.mark.parametrize("mark", [b",", b"[", b"{"])
-def test_elements_make_json_heavy(mark: bytes) -> None:
+def test_json_of_many_elements_or_much_text_is_heavy(mark: bytes) -> None:
     assert weight.is_heavy_json(mark * 20_000)
     assert not weight.is_heavy_json(mark * 4_000 + b"a" * 100_000)
 
-
-def test_small_bodies_are_light() -> None:
     assert not weight.is_heavy_json(b"," * weight.LIGHT_BYTES)
     assert weight.is_heavy_json(b"a" * (weight.LIGHT_TEXT + 1))
 

@@ -28,7 +28,6 @@ from modelserver.errors import BadRequest
 
 
 def body(*inputs: dict[str, Any], **fields: Any) -> bytes:
-    """A request as clients write it."""
     return json.dumps({"inputs": list(inputs), **fields}).encode()
 
 
@@ -44,7 +43,6 @@ def binary(text: bytes, *tensors: bytes) -> tuple[bytes, str]:
 
 
 def tensor(name: str, values: list[Any], datatype: str = "FP32") -> OutputTensor:
-    """An output of one dimension, its bytes in several pieces."""
     return OutputTensor(name, datatype, (len(values),), [pack(datatype, [value]) for value in values])
 
 
@@ -59,12 +57,9 @@ def test_json_is_read() -> None:
     assert bytes(x.data) == struct.pack("<2f", 1.5, 2.5)
     assert (request.id, request.parameters, request.outputs) == ("7", {"a": 1}, None)
 
+    (words,) = decode_request(body(an_input(datatype="BYTES", data=["ä", ""])), None).inputs
 
-def test_text_is_read_as_bytes() -> None:
-    request = decode_request(body(an_input(datatype="BYTES", data=["ä", ""])), None)
-
-    assert bytes(request.inputs[0].data) == b"\x02\0\0\0\xc3\xa4\0\0\0\0"
-    assert request.inputs[0].text
+    assert (bytes(words.data), words.text) == (b"\x02\0\0\0\xc3\xa4\0\0\0\0", True)
 
 
 def test_binary_and_json_mixed() -> None:
@@ -300,7 +295,6 @@ def test_rows_without_elements_are_empty() -> None:
 
 
 def answer(request: InferRequest, *outputs: OutputTensor) -> tuple[dict[str, Any], bytes]:
-    """The JSON of a response and what follows it."""
     content, length = encode_response("m", "2", request, "7", outputs)
     text = content if length is None else content[:length]
     return json.loads(text), content[len(text) :]
@@ -309,18 +303,16 @@ def answer(request: InferRequest, *outputs: OutputTensor) -> tuple[dict[str, Any
 def test_json_response_is_written() -> None:
     fields, rest = answer(InferRequest([]), tensor("p", [1.5]), tensor("q", [b"a"], "BYTES"))
 
-    assert list(fields.items()) == [
-        ("id", "7"),
-        ("model_name", "m"),
-        ("model_version", "2"),
-        (
-            "outputs",
-            [
-                {"name": "p", "shape": [1], "datatype": "FP32", "data": [1.5]},
-                {"name": "q", "shape": [1], "datatype": "BYTES", "data": ["a"]},
-            ],
-        ),
-    ]
+    assert list(fields) == ["id", "model_name", "model_version", "outputs"]
+    assert fields == {
+        "id": "7",
+        "model_name": "m",
+        "model_version": "2",
+        "outputs": [
+            {"name": "p", "shape": [1], "datatype": "FP32", "data": [1.5]},
+            {"name": "q", "shape": [1], "datatype": "BYTES", "data": ["a"]},
+        ],
+    }
     assert rest == b""
 
 
@@ -339,9 +331,7 @@ def test_binary_response_is_written() -> None:
 
 
 def test_version_is_left_out() -> None:
-    content, _ = encode_response("m", "", InferRequest([]), "7", [])
-
-    assert "model_version" not in json.loads(content)
+    assert b"model_version" not in encode_response("m", "", InferRequest([]), "7", [])[0]
 
 
 def test_what_json_has_no_form_for() -> None:
@@ -359,7 +349,6 @@ def test_what_json_has_no_form_for() -> None:
 
 
 def read(body: bytes, header: str | None) -> InferRequest | None:
-    """The request, or None if it is refused."""
     with contextlib.suppress(BadRequest):
         return decode_request(body, header)
     return None

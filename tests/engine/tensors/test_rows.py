@@ -26,7 +26,6 @@ from modelserver.engine.tensors.tensor import Tensor
 
 
 def tensor(name: str, datatype: str, shape: tuple[int, ...], values: list[Any], **more: Any) -> Tensor:
-    """An input."""
     return Tensor(name, datatype, shape, memoryview(pack(datatype, values)), **more)
 
 
@@ -73,7 +72,6 @@ def test_what_has_no_rows_stays_whole(inputs: list[Tensor]) -> None:
 
 
 def form(**fields: Any) -> bytes:
-    """The form of a request for X."""
     return cut(InferRequest([X], **fields))[0]
 
 
@@ -110,34 +108,25 @@ def test_forms_that_differ() -> None:
 
 
 @pytest.mark.parametrize(
-    "inputs",
+    ("request_", "plain"),
     [
-        [WORDS],
-        [tensor("other", "BYTES", (2, 1), [b"a", b"\xff"])],
-        [tensor("w", "BYTES", (1, 1, 1), [b""])],
+        (InferRequest([WORDS], id="7", parameters={}, binary=True), True),
+        (InferRequest([tensor("other", "BYTES", (2, 1), [b"a", b"\xff"])]), True),
+        (InferRequest([tensor("w", "BYTES", (1, 1, 1), [b""])]), True),
+        (InferRequest([X]), False),
+        (InferRequest([WORDS, tensor("v", "BYTES", (2,), [b"a", b"b"])]), False),
+        (InferRequest([tensor("w", "BYTES", (1, 2), [b"a", b"b"])]), False),
+        (InferRequest([tensor("w", "BYTES", (2, 0), [])]), False),
+        (InferRequest([tensor("w", "BYTES", (0,), [])]), False),
+        (InferRequest([tensor("w", "BYTES", (), [b"a"])]), False),
+        (InferRequest([tensor("w", "BYTES", (1,), [b"a"], parameters={"a": 1})]), False),
+        (InferRequest([WORDS], parameters={"a": 1}), False),
+        (InferRequest([WORDS], outputs=[RequestedOutput("p", binary=False, parameters={})]), False),
     ],
 )
-def test_plain_rows_are_recognised(inputs: list[Tensor]) -> None:
-    assert is_plain(InferRequest(inputs, id="7", parameters={}, binary=True))
-
-
-@pytest.mark.parametrize(
-    "request_",
-    [
-        InferRequest([X]),
-        InferRequest([WORDS, tensor("v", "BYTES", (2,), [b"a", b"b"])]),
-        InferRequest([tensor("w", "BYTES", (1, 2), [b"a", b"b"])]),
-        InferRequest([tensor("w", "BYTES", (2, 0), [])]),
-        InferRequest([tensor("w", "BYTES", (0,), [])]),
-        InferRequest([tensor("w", "BYTES", (), [b"a"])]),
-        InferRequest([tensor("w", "BYTES", (1,), [b"a"], parameters={"a": 1})]),
-        InferRequest([WORDS], parameters={"a": 1}),
-        InferRequest([WORDS], outputs=[RequestedOutput("p", binary=False, parameters={})]),
-    ],
-)
-def test_rows_that_are_not_plain(request_: InferRequest) -> None:
-    """Numbers, several elements or inputs, no rows, and what has parameters or names outputs (F22)."""
-    assert not is_plain(request_)
+def test_plain_rows_are_recognised(request_: InferRequest, plain: bool) -> None:
+    """One element of BYTES a row is what other protocols bring, too, unless it has parameters (F22)."""
+    assert is_plain(request_) is plain
 
 
 @pytest.mark.parametrize("row", [b"", b"\x01\0\0\0", b"\x01\0\0\0ab", b"\x09\0\0\0a"])
@@ -150,7 +139,6 @@ def test_rows_that_are_not_of_the_form(row: bytes) -> None:
 
 
 def answer(name: str, datatype: str, shape: tuple[int, ...], values: list[Any]) -> bytes:
-    """One row's, with one output."""
     return pack_answer([(OutputForm(name, datatype, shape), pack(datatype, values))])
 
 
@@ -166,7 +154,8 @@ def test_rows_are_joined(datatype: str, rows: list[list[int]]) -> None:
     assert output.size == len(output.data)
 
 
-def test_several_outputs_are_joined() -> None:
+def test_several_outputs_are_joined_and_whole_answers_stay() -> None:
+    (whole,) = join_answers([answer("p", "INT8", (2, 1), [1, 2])], whole=True)
     rows = [
         pack_answer(
             [
@@ -178,6 +167,7 @@ def test_several_outputs_are_joined() -> None:
     ]
     words, counts = join_answers(rows, whole=False)
 
+    assert whole.shape == (2, 1)
     assert bytes(words.data) == pack("BYTES", [b"a", b"", b"abc"])
     assert (counts.shape, bytes(counts.data)) == ((3, 2), bytes([0, 0, 1, 1, 2, 2]))
 
@@ -187,12 +177,6 @@ def test_damaged_answers(damaged: bytes) -> None:
     """A worker runs what users wrote: what it sends is checked."""
     with pytest.raises(TensorError, match="an answer is malformed"):
         join_answers([damaged], whole=False)
-
-
-def test_a_whole_answer() -> None:
-    (output,) = join_answers([answer("p", "INT8", (2, 1), [1, 2])], whole=True)
-
-    assert output.shape == (2, 1)
 
 
 def test_whole_and_broken_numbers_are_joined() -> None:

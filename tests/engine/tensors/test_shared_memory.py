@@ -33,7 +33,6 @@ def regions(tmp_path: Path) -> Regions:
 
 
 def request(size: object = 16, offset: object = 0, region: object = "x", **fields: Any) -> bytes:
-    """A request whose input is in shared memory."""
     place = {
         "shared_memory_region": region,
         "shared_memory_byte_size": size,
@@ -50,7 +49,7 @@ def decode(body: bytes, memory: Memory, **more: Any) -> Any:
 # Registering
 
 
-def test_status_lists_regions(regions: Regions) -> None:
+def test_regions_are_listed_until_they_are_unregistered(regions: Regions) -> None:
     place = {"name": "x", "key": "/t_x", "offset": 8, "byte_size": 24}
 
     assert regions.status() == regions.status("x") == [place]
@@ -61,8 +60,7 @@ def test_status_lists_regions(regions: Regions) -> None:
     with pytest.raises(ResourceNotFound, match="'x'"):
         regions.status("x")
 
-
-def test_all_regions_are_unregistered(regions: Regions) -> None:
+    regions.register("x", "/t_x", 0, 8)
     regions.unregister()
     regions.register("x", "t_x", 0, 32)
 
@@ -111,7 +109,7 @@ def test_what_is_no_memory(regions: Regions, tmp_path: Path) -> None:
             regions.register("y", key, 0, 1)
 
 
-def test_regions_are_refused_without_a_prefix(tmp_path: Path) -> None:
+def test_prefix_decides_what_may_be_registered(tmp_path: Path) -> None:
     regions = Regions(None, MOST, tmp_path)
 
     with pytest.raises(BadRequest, match="no shared_memory_prefix"):
@@ -119,31 +117,26 @@ def test_regions_are_refused_without_a_prefix(tmp_path: Path) -> None:
     with pytest.raises(BadRequest, match="input 'a': shared memory is not allowed"):
         decode(request(), regions.memory)
 
-
-def test_any_name(tmp_path: Path) -> None:
     (tmp_path / "any").write_bytes(bytes(8))
-    regions = Regions("/", MOST, tmp_path)
-    regions.register("x", "any", 0, 8)
+    all_names = Regions("/", MOST, tmp_path)
+    all_names.register("x", "any", 0, 8)
 
-    assert len(regions.status()) == 1
+    assert len(all_names.status()) == 1
 
 
 # Inputs
 
 
-def test_inputs_are_read(regions: Regions) -> None:
+@pytest.mark.parametrize("by_helper", [False, True])
+def test_inputs_and_parts_of_regions_are_read(regions: Regions, by_helper: bool) -> None:
     memory = regions.memory
-    (tensor,) = decode(request(), memory).inputs
+    if by_helper:
+        memory = msgspec.msgpack.decode(msgspec.msgpack.encode(memory), type=Memory)
+    (whole,) = decode(request(), memory).inputs
+    (part,) = decode(request(8, 4).replace(b'"shape": [4]', b'"shape": [2]'), memory).inputs
 
-    assert bytes(tensor.data) == NUMBERS
-    assert tensor.parameters == {}
-
-
-def test_parts_of_a_region_are_read(regions: Regions) -> None:
-    body = request(8, 4).replace(b'"shape": [4]', b'"shape": [2]')
-    (tensor,) = decode(body, regions.memory).inputs
-
-    assert bytes(tensor.data) == NUMBERS[4:12]
+    assert (bytes(whole.data), whole.parameters) == (NUMBERS, {})
+    assert bytes(part.data) == NUMBERS[4:12]
 
 
 @pytest.mark.parametrize(
@@ -201,13 +194,6 @@ def test_sizes_are_limited_together(regions: Regions, tmp_path: Path) -> None:
     assert len(decode(body, regions.memory).inputs[0].data) == LIGHT_SHARED + 4
     with pytest.raises(PayloadTooLarge, match=f"max_request_size={MOST}"):
         decode(both, regions.memory)
-
-
-def test_helpers_read_regions(regions: Regions) -> None:
-    sent = msgspec.msgpack.encode(regions.memory)
-    memory = msgspec.msgpack.decode(sent, type=Memory)
-
-    assert bytes(decode(request(), memory).inputs[0].data) == NUMBERS
 
 
 def test_helpers_get_regions_that_a_body_can_name(regions: Regions) -> None:

@@ -8,6 +8,7 @@ import socket
 import sys
 import threading
 from typing import TYPE_CHECKING
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -203,11 +204,8 @@ def test_low_places_come_first(half: Half) -> None:
     ("kinds", "call"), [(KINDS[0], "pwritev"), (KINDS[1], "posix_fallocate")], ids=["server", "worker"]
 )
 def test_block_is_refused_without_memory(half: Half, call: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> int:
-        raise OSError(28, "No space left on device")
-
     with monkeypatch.context() as patch:
-        patch.setattr(os, call, refuse)
+        patch.setattr(os, call, Mock(side_effect=OSError(28, "No space left on device")))
         assert half.out.put([b"x"], 1) is None
 
     assert half.out.put([b"x"], 1) == 0
@@ -297,13 +295,10 @@ def test_end_of_the_connection_brings_no_arena() -> None:
 
 
 def test_arena_is_none_where_it_cannot_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> int:
-        raise OSError
-
     before = len(os.listdir("/proc/self/fd"))
     for owner, name in ((os, "memfd_create"), (os, "ftruncate"), (fcntl, "fcntl")):
         with monkeypatch.context() as patch:
-            patch.setattr(owner, name, refuse)
+            patch.setattr(owner, name, Mock(side_effect=OSError))
             assert Arena.create() is None
     with monkeypatch.context() as patch:
         patch.setattr(sys, "platform", "darwin")
@@ -312,15 +307,13 @@ def test_arena_is_none_where_it_cannot_be_made(monkeypatch: pytest.MonkeyPatch) 
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_a_batch_is_the_workers_once_it_has_begun(arena: Arena) -> None:
+def test_a_batch_belongs_to_who_took_it_first(arena: Arena) -> None:
     turns = arena.turns()
     assert turns.begin(4) is True
 
     assert arena.recall(7) == 5
     assert turns.begin(4) is True
 
-
-def test_a_batch_that_was_taken_back_is_the_servers(arena: Arena) -> None:
     turns = arena.turns()
     assert arena.recall(7) == 0
 

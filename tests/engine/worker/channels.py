@@ -20,16 +20,13 @@ class Channel:
         self.is_closed = False
 
     def begin(self, sequence: int) -> bool:
-        """Whether a batch may be computed."""
         if sequence in self.taken_back:
             return False
         self.started.append(sequence)
         return True
 
     def send(self, message: ToServer, bodies: Sequence[bytes] = ()) -> None:
-        """A message to the server."""
         self.sent.append((message, list(bodies)))
 
     def close(self) -> None:
-        """Nothing more comes."""
         self.is_closed = True

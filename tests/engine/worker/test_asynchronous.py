@@ -118,45 +118,30 @@ async def test_calls_overlap(bench: Any) -> None:
 
 
 async def test_contexts_are_of_one_request(bench: Any) -> None:
+    """What initialize has attached or declared is there; values go with the answer (13.6)."""
+
     async def handle(data: list[Any], context: Context) -> list[Any]:
         context.set_response_header(0, "x-id", str(context.get_request_id(0)))
         context.metrics.add_counter("calls", data[0]["body"], 0)
+        declared = context.metrics.get_metric("Declared")
         await asyncio.sleep(0)
+        declared.add_or_update(data[0]["body"], ["kind"])
         context.own = data  # type: ignore[attr-defined]
         return [context.shared]  # type: ignore[attr-defined]
 
     made = bench(handle)
     made.context.shared = "all"
-    made.ask(1, b"10")
-    made.ask(2, b"20")
-    for _ in range(2):
-        message, content = await made.receive()
-        answer = message.answers[0]
-        assert (answer.headers, content) == ([("x-id", f"id{message.sequence}")], b"all")
-        assert [(m.value, m.request_id) for m in message.metrics] == [
-            (message.sequence * 10.0, f"id{message.sequence}")
-        ]
-    assert not hasattr(made.context, "own")
-
-
-async def test_declared_metrics_are_found_by_every_call(bench: Any) -> None:
-    """What initialize has declared each call finds, and its values go with that call's answer (13.6)."""
-
-    async def handle(data: list[Any], context: Context) -> list[Any]:
-        declared = context.metrics.get_metric("Declared")
-        await asyncio.sleep(0)
-        declared.add_or_update(data[0]["body"], ["kind"])
-        return ["done"]
-
-    made = bench(handle)
     made.context.metrics.add_metric_to_cache("Declared", "count", ["Kind"])
     made.ask(1, b"10")
     made.ask(2, b"20")
     for _ in range(2):
-        message, _ = await made.receive()
-        assert [(m.name, m.value, m.dimensions) for m in message.metrics] == [
-            ("Declared", message.sequence * 10.0, [("Kind", "kind")])
-        ]
+        message, content = await made.receive()
+        answer, (calls, declared) = message.answers[0], message.metrics
+        name, value = f"id{message.sequence}", message.sequence * 10.0
+        assert (answer.headers, content) == ([("x-id", name)], b"all")
+        assert (calls.value, calls.request_id) == (value, name)
+        assert (declared.name, declared.value, declared.dimensions) == ("Declared", value, [("Kind", "kind")])
+    assert not hasattr(made.context, "own")
 
 
 async def test_parts_come_before_the_result(bench: Any) -> None:

@@ -74,7 +74,7 @@ def test_class_is_found_in_every_form_of_the_name(form: str, model_dir: Path, wr
     assert not loaded.built_in
 
 
-def test_module_level_function_is_called_once_without_data_at_load(model_dir: Path, write: Write) -> None:
+def test_function_of_a_module_is_served(model_dir: Path, write: Write) -> None:
     name = write(FUNCTIONS)
     loaded = load_handler(name, model_dir)
     calls: list[Any] = sys.modules[name].calls
@@ -85,8 +85,6 @@ def test_module_level_function_is_called_once_without_data_at_load(model_dir: Pa
     assert loaded.entry([1], "context") == [1]
     assert loaded.instance is None
 
-
-def test_function_may_be_named(model_dir: Path, write: Write) -> None:
     assert load_handler(f"{write(FUNCTIONS)}:other", model_dir).entry([], None) == ["other"]
 
 
@@ -242,7 +240,7 @@ def test_module_of_the_archive_wins_over_a_built_in_handler(
     monkeypatch.delitem(sys.modules, "image_classifier")
 
 
-def test_package_that_only_begins_like_ours_is_not_built_in(model_dir: Path) -> None:
+def test_subclass_and_name_like_ours_are_not_built_in(model_dir: Path, write: Write) -> None:
     name = f"{BUILT_IN_PACKAGE}_of_somebody"
     (model_dir / f"{name}.py").write_text(CLASS)
     importlib.invalidate_caches()
@@ -250,8 +248,6 @@ def test_package_that_only_begins_like_ours_is_not_built_in(model_dir: Path) -> 
     assert not load_handler(name, model_dir).built_in
     del sys.modules[name]
 
-
-def test_subclass_in_an_archive_is_not_built_in(model_dir: Path, write: Write) -> None:
     source = "from modelserver_handlers.base import BaseHandler\nclass Mine(BaseHandler):\n    pass\n"
 
     assert not load_handler(write(source), model_dir).built_in

@@ -44,29 +44,29 @@ def dimension(name: Any, value: Any) -> SimpleNamespace:
         ("add_time", (3,), "Milliseconds", "gauge"),
         ("add_size", (3,), "Megabytes", "gauge"),
         ("add_percent", (3,), "Percent", "gauge"),
+        ("add_time", (3, None, "s"), "Seconds", "gauge"),
+        ("add_size", (3, None, "B"), "Bytes", "gauge"),
     ],
 )
 def test_each_kind_has_its_defaults(
     metrics: HandlerMetrics, method: str, arguments: tuple[Any, ...], unit: str, kind: str
 ) -> None:
-    """Units, kinds and default dimensions are those of TorchServe (reference 13.6)."""
+    """Units, in long names, kinds and default dimensions are those of TorchServe (reference 13.6)."""
     getattr(metrics, method)("name", *arguments)
 
     assert one(metrics) == Measurement("name", 3.0, unit, kind, DEFAULTS, "id-0,id-1")
 
 
-def test_error_counter_has_its_own_level(metrics: HandlerMetrics) -> None:
+def test_dimensions_replace_defaults_and_errors_have_their_level(metrics: HandlerMetrics) -> None:
+    metrics.add_counter("n", 1, dimensions=[dimension("Level", "Mine"), dimension("Size", 3)])
+
+    assert one(metrics).dimensions == [("Level", "Mine"), ("Size", "3"), ("ModelName", "m")]
+
     metrics.add_error("failures", 1)
 
     measurement = one(metrics)
     assert measurement.kind == "counter"
     assert measurement.dimensions == [("ModelName", "m"), ("Level", "Error")]
-
-
-def test_own_dimensions_come_first_and_replace_defaults(metrics: HandlerMetrics) -> None:
-    metrics.add_counter("n", 1, dimensions=[dimension("Level", "Mine"), dimension("Size", 3)])
-
-    assert one(metrics).dimensions == [("Level", "Mine"), ("Size", "3"), ("ModelName", "m")]
 
 
 @pytest.mark.parametrize(("idx", "request_id"), [(None, "id-0,id-1"), (0, "id-0"), (1, "id-1"), (7, "")])
@@ -81,16 +81,6 @@ def test_kind_is_an_enum_or_a_text(metrics: HandlerMetrics, kind: Any) -> None:
     metrics.add_metric("n", 1, "s", metric_type=kind)
 
     assert one(metrics).kind == "gauge"
-
-
-@pytest.mark.parametrize(
-    ("method", "unit", "name"), [("add_time", "s", "Seconds"), ("add_size", "B", "Bytes")]
-)
-def test_units_have_their_long_names(metrics: HandlerMetrics, method: str, unit: str, name: str) -> None:
-    """A unit is sent by the name that TorchServe's workers print (reference 13.6)."""
-    getattr(metrics, method)("n", 1, unit=unit)
-
-    assert one(metrics).unit == name
 
 
 @pytest.mark.parametrize("name", ["HandlerTime", "PredictionTime"])

@@ -69,22 +69,20 @@ class Echo:
 """
 
 
-def load_service(load: Load) -> tuple[LoadedHandler, Service]:
+def load_service(model_dir: Path, source: str, **fields: Any) -> tuple[LoadedHandler, Service]:
     """The handler, initialised, and what calls it."""
-    handler, service = import_service(load)
+    (model_dir / "runtime_handler.py").write_text(source)
+    handler, service = import_service(Load("m", "1.0", str(model_dir), "runtime_handler.py", 4, **fields))
     handler.initialize(service.context)
     return handler, service
 
 
 def test_service_is_loaded_in_the_model_directory(model_dir: Path) -> None:
     """The handler sees its directory, manifest and configuration from initialize on (reference 12.1)."""
-    (model_dir / "runtime_handler.py").write_text(HANDLER)
     (model_dir / "MAR-INF").mkdir()
     (model_dir / "MAR-INF" / "MANIFEST.json").write_text('{"model": {"modelName": "own"}}')
     (model_dir / "c.yaml").write_text("a: 1\n")
-    load = Load("m", "1.0", str(model_dir), "runtime_handler.py", 4, config_file="c.yaml", server_version="9")
-
-    loaded, service = load_service(load)
+    loaded, service = load_service(model_dir, HANDLER, config_file="c.yaml", server_version="9")
 
     cwd, manifest, config, properties, metrics = loaded.instance.seen
     assert cwd == Path(os.path.realpath(model_dir))
@@ -139,11 +137,8 @@ def test_config_is_read_by_the_safe_loader(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", [CONTINUOUS, ASYNC])
 def test_envelopes_are_for_batches_of_whole_requests(model_dir: Path, mode: str) -> None:
-    (model_dir / "runtime_handler.py").write_text(HANDLER)
-    load = Load("m", "1.0", str(model_dir), "runtime_handler.py", 4, envelope="body", mode=mode)
-
     with pytest.raises(HandlerNotUsable, match="envelope 'body' cannot be used with continuousBatching"):
-        load_service(load)
+        load_service(model_dir, HANDLER, envelope="body", mode=mode)
 
 
 @pytest.mark.parametrize(
@@ -155,36 +150,23 @@ def test_envelopes_are_for_batches_of_whole_requests(model_dir: Path, mode: str)
     ],
 )
 def test_the_authors_method_is_known(model_dir: Path, source: str, method: str) -> None:
-    (model_dir / "runtime_handler.py").write_text(source)
-
-    _, service = load_service(Load("m", "1.0", str(model_dir), "runtime_handler.py", 4))
-
-    assert service.method == method
+    assert load_service(model_dir, source)[1].method == method
 
 
-def test_a_batch_that_was_taken_back_is_not_run(model_dir: Path) -> None:
-    (model_dir / "runtime_handler.py").write_text(HANDLER)
-    _, service = load_service(Load("m", "1.0", str(model_dir), "runtime_handler.py", 4))
+def test_batches_that_were_taken_back_or_cancelled_change_no_other(model_dir: Path) -> None:
+    """A cancellation may come after the answer that it was for."""
+    _, service = load_service(model_dir, HANDLER)
     channel = Channel()
     channel.taken_back = {3}
-    messages = [(Predict(3, [Row("one", 1)]), b"a"), (Predict(4, [Row("two", 1)]), b"b")]
-    serve(((message, memoryview(tail)) for message, tail in messages), service, channel)  # type: ignore[arg-type]
-
-    assert [bodies for _, bodies in channel.sent] == [[b"btwo"]]
-
-
-def test_cancellations_between_batches_change_nothing(model_dir: Path) -> None:
-    (model_dir / "runtime_handler.py").write_text(HANDLER)
-    _, service = load_service(Load("m", "1.0", str(model_dir), "runtime_handler.py", 4))
-    channel = Channel()
     messages = [
         (Predict(3, [Row("one", 1)]), b"a"),
-        (Cancelled(3, [0]), b""),
         (Predict(4, [Row("two", 1)]), b"b"),
+        (Cancelled(4, [0]), b""),
+        (Predict(5, [Row("three", 1)]), b"c"),
     ]
     serve(((message, memoryview(tail)) for message, tail in messages), service, channel)  # type: ignore[arg-type]
 
-    assert [bodies for _, bodies in channel.sent] == [[b"aone"], [b"btwo"]]
+    assert [bodies for _, bodies in channel.sent] == [[b"btwo"], [b"cthree"]]
 
 
 POISONED = """
@@ -203,8 +185,7 @@ def test_a_process_whose_gpu_is_broken_ends_after_its_answer(
     model_dir: Path, gpus: SimulatedGpus, leaves: type[BaseException]
 ) -> None:
     """What waits for it has not begun, so that it can run elsewhere (F75)."""
-    (model_dir / "runtime_handler.py").write_text(POISONED)
-    loaded, service = load_service(Load("m", "1.0", str(model_dir), "runtime_handler.py", 4))
+    loaded, service = load_service(model_dir, POISONED)
     loaded.instance.gpus = gpus
     channel = Channel()
     service.connect(channel)  # type: ignore[arg-type]

@@ -53,7 +53,6 @@ class Bench:
         return work
 
     def parts(self) -> dict[int, list[bytes]]:
-        """The parts that each row got."""
         result: dict[int, list[bytes]] = {}
         for message, bodies in self.sent:
             for row, body in zip(message.rows, bodies, strict=True):

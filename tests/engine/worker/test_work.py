@@ -21,7 +21,6 @@ class Unspeakable(Exception):
 
 
 def row(kind: int = BODY) -> Row:
-    """A row of a request."""
     return Row("id", 0, kind)
 
 

@@ -105,15 +105,12 @@ def test_all_modules_are_listed() -> None:
 
 
 @pytest.mark.usefixtures("ts_names")
-def test_modules_are_found_before_they_are_imported() -> None:
+def test_modules_are_found_and_loaded_again() -> None:
     result = {name: find_spec(name) for name in ("ts.torch_handler.base_handler", "ts.llm_launcher")}
 
     assert all(spec is not None and Path(str(spec.origin)).is_file() for spec in result.values())
     assert find_spec("ts.torch_handler.nothing") is None
 
-
-@pytest.mark.usefixtures("ts_names")
-def test_modules_can_be_loaded_again() -> None:
     module = importlib.import_module("ts.context")
     context = module.Context
 
@@ -198,22 +195,16 @@ def test_base_handler_loads_only_torch() -> None:
     assert (done.stdout.strip(), done.stderr.strip()) == ("{'torch'}", "")
 
 
-def test_activation_wins_over_an_installed_torchserve(tmp_path: Path) -> None:
+def test_activation_wins_over_an_installed_torchserve_or_comes_too_late(tmp_path: Path) -> None:
     (tmp_path / "ts").mkdir()
     (tmp_path / "ts" / "__init__.py").write_text("")
-    done = python(
+    first = python(
         "-c", "import modelserver_handlers.compat.activate, ts; print(ts.__version__)", path=str(tmp_path)
     )
+    late = python("-c", "import ts, modelserver_handlers.compat.activate", path=str(tmp_path))
 
-    assert (done.stdout.strip(), done.stderr.strip()) == ("0.12.0", "")
-
-
-def test_activation_refuses_to_come_too_late(tmp_path: Path) -> None:
-    (tmp_path / "ts").mkdir()
-    (tmp_path / "ts" / "__init__.py").write_text("")
-    done = python("-c", "import ts, modelserver_handlers.compat.activate", path=str(tmp_path))
-
-    assert "Another package ts is in use already" in done.stderr
+    assert (first.stdout.strip(), first.stderr.strip()) == ("0.12.0", "")
+    assert "Another package ts is in use already" in late.stderr
 
 
 @pytest.mark.slow  # runs pytest in a new process

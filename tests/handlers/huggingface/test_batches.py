@@ -19,8 +19,6 @@ def test_rows_share_calls_with_those_of_similar_length() -> None:
         assert longest == max(lengths[place] for place in group)
         assert longest <= max(32, 2 * shortest)
 
-
-def test_short_rows_share_one_call() -> None:
     assert groups_by_length([1, 30, 5]) == [[1, 2, 0]]
     assert groups_by_length([700, 700]) == [[0, 1]]
     assert groups_by_length([]) == []

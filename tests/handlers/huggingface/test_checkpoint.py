@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -73,10 +74,9 @@ def test_errors_of_transformers_are_explained(tmp_path: Path) -> None:
 
 
 def test_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(name: str) -> Any:
-        raise ModuleNotFoundError(name=name)
-
-    monkeypatch.setattr(checkpoint, "import_module", fail)
+    monkeypatch.setattr(
+        checkpoint, "import_module", Mock(side_effect=ModuleNotFoundError(name="transformers"))
+    )
     with pytest.raises(ModelLoadError, match=r"transformers is not installed: .*modelserver\[transformers\]"):
         checkpoint.import_transformers()
 

@@ -56,7 +56,7 @@ def test_vectors_are_arrays_tensors_or_lists(result: Any) -> None:
         {"embedding": [2.0, 1.0], "tokens": 1},
         {"embedding": [0.0, 0.0], "tokens": 2},
     ]
-    assert run(model, b"aab", endpoint="")[0] == [[2.0, 1.0]]
+    assert json.dumps(run(model, b"aab", endpoint="")[0]) == "[[2.0, 1.0]]"
 
 
 def test_vector_is_sent_as_the_client_wants_it() -> None:
@@ -97,7 +97,3 @@ def test_wrong_number_of_results_fails_the_batch() -> None:
 
     with pytest.raises(PredictionException, match="0 results came for 1 inputs"):
         run(Forgetful(), ["a", "b"], endpoint=RERANK)
-
-
-def test_answers_can_be_encoded() -> None:
-    assert json.loads(json.dumps(run(Letters(), "a")[0]))[0]["tokens"] == 1

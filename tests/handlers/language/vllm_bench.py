@@ -5,21 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from tests.handlers.parts import Stream
+
 from modelserver_handlers.context import BatchState, Context
 from modelserver_handlers.language.chat import CHAT
 from modelserver_handlers.language.vllm_handler import VLLMHandler
 
 USER = [{"role": "user", "content": "one two three"}]
-
-
-class Stream:
-    """Keeps the parts of one answer."""
-
-    def __init__(self) -> None:
-        self.parts: list[bytes] = []
-
-    def send(self, parts: Any) -> None:
-        self.parts.append(parts[0])
 
 
 class Bench:

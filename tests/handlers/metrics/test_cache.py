@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
     from modelserver_handlers.metrics.cache import Measures
 
+GAUGE = MetricTypes.GAUGE
+
 
 def test_outside_of_workers_values_are_logged(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
@@ -54,9 +56,6 @@ def test_unknown_units_are_refused(measures: Measures) -> None:
 
 def test_units_have_torchserves_long_names() -> None:
     assert (Units().units["ms"], Units.units[""], Units.units[None]) == ("Milliseconds", "unit", "unit")
-
-
-GAUGE = MetricTypes.GAUGE
 
 
 def test_declared_metrics_have_only_their_own_dimensions(cache: MetricsCache, seen: list[Emission]) -> None:
@@ -103,9 +102,6 @@ def test_negative_counters_are_not_reported(
 
     assert [emission.value for emission in seen] == [0]
     assert "below 0" in caplog.text
-
-
-GAUGE = MetricTypes.GAUGE
 
 
 def test_get_metric_finds_what_was_declared_or_added(cache: MetricsCache) -> None:
@@ -182,21 +178,14 @@ def test_metrics_are_declared_by_a_file(tmp_path: Path) -> None:
         ("model_metrics: {timer: [{name: n, unit: s, dimensions: []}]}", MetricsCacheKeyError),
         ("model_metrics: {gauge: [{unit: s, dimensions: []}]}", MetricsCacheKeyError),
         ("a: [", MetricsCachePyYamlError),
+        (None, MetricsCacheIOError),
     ],
 )
-def test_wrong_files_raise(tmp_path: Path, text: str, error: type[Exception]) -> None:
+def test_wrong_and_missing_files_raise(tmp_path: Path, text: str | None, error: type[Exception]) -> None:
     path = tmp_path / "metrics.yaml"
-    path.write_text(text)
-
+    if text is not None:
+        path.write_text(text)
     with pytest.raises(error):
         MetricsCacheYamlImpl(str(path)).initialize_cache()
-
-
-def test_missing_files_raise(tmp_path: Path) -> None:
-    with pytest.raises(MetricsCacheIOError, match="Error reading file"):
-        MetricsCacheYamlImpl(str(tmp_path / "none.yaml"))
     with pytest.raises(MetricsCacheTypeError):
         MetricsCacheYamlImpl(None)  # type: ignore[arg-type]
-
-
-# The way of old

@@ -38,7 +38,6 @@ def all_digits() -> Digits:
 
 
 def held_out() -> Digits:
-    """The digits that no network was trained with."""
     return all_digits().part(LEARNT)
 
 
@@ -92,6 +91,5 @@ def trained(model: nn.Module) -> nn.Module:
 
 
 def accuracy(model: nn.Module, digits: Digits) -> float:
-    """The share that the network reads as what they show."""
     with torch.inference_mode():
         return float((model(digits.pictures).argmax(1) == digits.labels).float().mean())

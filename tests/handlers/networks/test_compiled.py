@@ -55,7 +55,6 @@ class Made:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
-    """Compiled once for all tests."""
     cache, package = tmp_path_factory.mktemp("made"), tmp_path_factory.mktemp("package") / "net.pt2"
     inductor = ahead._inductor()
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from typing import TYPE_CHECKING
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -56,14 +57,11 @@ def test_the_gpu_is_the_current_device_of_all_threads(gpus: SimulatedGpus) -> No
 
 
 @pytest.mark.usefixtures("no_cuda")
-def test_apples_gpus_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+def test_model_is_on_the_processor_or_apples_gpu_without_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as apple:
+        apple.setattr(torch.backends.mps, "is_available", lambda: True)
+        assert choose_device(0) == ("mps", torch.device("mps"))
 
-    assert choose_device(0) == ("mps", torch.device("mps"))
-
-
-@pytest.mark.usefixtures("no_cuda")
-def test_a_torch_for_cpus_runs_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.version, "cuda", None)
     warnings: list[str] = []
 
@@ -96,10 +94,7 @@ def test_a_gpu_that_is_lost_is_an_error(
 
 @pytest.mark.usefixtures("no_cuda")
 def test_an_old_driver_is_named_as_torch_does(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def fail() -> None:
-        raise RuntimeError(f"{OLD_DRIVER}.\nMore of it.")
-
-    monkeypatch.setattr(torch.cuda, "init", fail)
+    monkeypatch.setattr(torch.cuda, "init", Mock(side_effect=RuntimeError(f"{OLD_DRIVER}.\nMore of it.")))
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(module, "_DRIVER", tmp_path / "absent")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
@@ -120,17 +115,14 @@ def test_this_machine_has_no_gpu() -> None:
         choose_device(0)
 
 
-def test_a_number_beyond_cudas_is_refused(gpus: SimulatedGpus) -> None:
+def test_a_number_beyond_cudas_or_a_gpu_off_the_bus_is_refused(
+    gpus: SimulatedGpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
     gpus.count = 2
     with pytest.raises(GpuNotUsable, match=r"GPU 2 .* cannot be used: CUDA shows this process only 2, numbe"):
         choose_device(2)
-
-
-def test_a_gpu_that_fell_off_the_bus_is_refused(gpus: SimulatedGpus, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(_device: int) -> None:
-        raise RuntimeError("CUDA error: unspecified launch failure\nCompile with TORCH_USE_CUDA_DSA")
-
-    monkeypatch.setattr(torch.cuda, "set_device", fail)
+    error = RuntimeError("CUDA error: unspecified launch failure\nCompile with TORCH_USE_CUDA_DSA")
+    monkeypatch.setattr(torch.cuda, "set_device", Mock(side_effect=error))
     with pytest.raises(GpuNotUsable, match=r"cannot be used: CUDA error: unspecified launch failure \("):
         choose_device(0)
     enter_thread()

@@ -89,25 +89,27 @@ def test_the_description_warns(
     assert [expected in warning for warning in context._ms_warnings] == [True] * warns
 
 
+def declaring(inputs: list[Any], outputs: Sequence[Any] = (), **more: Any) -> Any:
+    """A session of onnxruntime with inputs and outputs, each a name, a type and a shape."""
+    entries = [
+        [SimpleNamespace(name=name, type=kind, shape=shape) for name, kind, shape in each]
+        for each in (inputs, outputs)
+    ]
+    return SimpleNamespace(get_inputs=lambda: entries[0], get_outputs=lambda: entries[1], **more)
+
+
 def test_any_number_of_rows_is_computed_by_an_onnx_model() -> None:
-    class Session:
-        class _Entry:
-            name, type, shape = "x", "tensor(float)", [2, 1]
+    def run(_: None, feed: dict[str, Any]) -> list[Any]:
+        assert feed["x"].shape == (2, 1)
+        return [feed["x"] * 2]
 
-        def get_inputs(self) -> list[Any]:
-            return [self._Entry()]
-
-        def run(self, _: None, feed: dict[str, Any]) -> list[Any]:
-            assert feed["x"].shape == (2, 1)
-            return [feed["x"] * 2]
-
-    network = OnnxNetwork(Session())
+    network = OnnxNetwork(declaring([("x", "tensor(float)", [2, 1])], run=run))
 
     assert fixed_rows_of(network) == 2
     assert network(torch.tensor([[1.0], [2.0], [3.0]])).tolist() == [[2.0], [4.0], [6.0]]
 
 
-def test_named_inputs_and_others_are_passed_on() -> None:
+def test_only_rows_are_computed_in_parts() -> None:
     def run(x: torch.Tensor, *, y: torch.Tensor, factor: int) -> dict[str, torch.Tensor]:
         assert len(x) == len(y) == 2
         return {"sum": x + factor * y}
@@ -116,8 +118,6 @@ def test_named_inputs_and_others_are_passed_on() -> None:
 
     assert outputs["sum"].tolist() == [2, 3, 4]
 
-
-def test_outputs_without_rows_are_an_error() -> None:
     assert in_parts(torch.sum, 2, (torch.ones(2, 2),), {}) == 4
     with pytest.raises(ValueError, match="no row for each of the 2 rows"):
         in_parts(torch.sum, 2, (torch.ones(3, 2),), {})
@@ -151,22 +151,21 @@ def test_a_model_is_served_by_the_base_handler(model: Path, make_context: Any, b
     assert [entry.name for entry in handler.model.get_inputs()] == ["x"]
 
 
-def test_several_outputs_are_a_tuple(model: Path) -> None:
-    network = OnnxNetwork(setup_ort_session(str(model / "both.onnx"), "cpu"))
+def test_outputs_are_a_tuple_computed_on_the_workers_cores(model: Path) -> None:
+    session = setup_ort_session(str(model / "both.onnx"), "cpu")
+    network = OnnxNetwork(session)
     total, rest = network(torch.tensor([[1, 2]]), torch.tensor([[3.0, 5.0]], requires_grad=True))
 
     assert (total.tolist(), rest.tolist()) == ([[4.0, 7.0]], [[-2.0, -3.0]])
     with pytest.raises(TypeError, match=r"takes 2 inputs \(x, y\), got 1"):
         network(torch.zeros(1, 2))
 
-
-def test_sessions_use_the_workers_cores(model: Path) -> None:
-    session = setup_ort_session(str(model / "relu.onnx"), "cpu")
-
     assert session.get_session_options().intra_op_num_threads == torch.get_num_threads()
 
 
-def test_files_that_are_no_model_are_named(model: Path) -> None:
+def test_files_that_are_no_model_and_a_missing_runtime_are_named(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (model / "broken.onnx").write_bytes(b"nothing")
 
     with pytest.raises(ModelLoadError, match=r"Missing the none\.onnx file"):
@@ -174,13 +173,9 @@ def test_files_that_are_no_model_are_named(model: Path) -> None:
     with pytest.raises(ModelLoadError, match=r"broken\.onnx is not an ONNX model"):
         setup_ort_session(str(model / "broken.onnx"), None)
 
-
-def test_missing_onnxruntime_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "m.onnx").write_bytes(b"")
     monkeypatch.setattr(exported_module, "ONNX_AVAILABLE", False)
-
-    with pytest.raises(ModelLoadError, match=r"m\.onnx needs onnxruntime.*pip install onnxruntime"):
-        setup_ort_session(str(tmp_path / "m.onnx"), None)
+    with pytest.raises(ModelLoadError, match=r"broken\.onnx needs onnxruntime.*pip install onnxruntime"):
+        setup_ort_session(str(model / "broken.onnx"), None)
 
 
 class GpuRuntime:
@@ -394,25 +389,7 @@ def test_models_are_warmed_up(
     ],
 )
 def test_shapes_of_rows_are_known(shapes: list[list[Any]], kind: str, expected: Any) -> None:
-    class Session:
-        def get_inputs(self) -> list[Any]:
-            return [SimpleNamespace(name="x", type=kind, shape=shape) for shape in shapes]
-
-    assert OnnxNetwork(Session()).row_shape() == expected
-
-
-class Session:
-    """A session of onnxruntime, as far as it declares something."""
-
-    class _Entry:
-        def __init__(self, name: str, kind: str, shape: list[Any]) -> None:
-            self.name, self.type, self.shape = name, kind, shape
-
-    def get_inputs(self) -> list[Any]:
-        return [self._Entry("picture", "tensor(float)", ["n", 3, None, 8])]
-
-    def get_outputs(self) -> list[Any]:
-        return [self._Entry("label", "tensor(int64)", ["n"])]
+    assert OnnxNetwork(declaring([("x", kind, shape) for shape in shapes])).row_shape() == expected
 
 
 class Own(BaseHandler):
@@ -441,18 +418,15 @@ def signature(kind: type[BaseHandler], network: Any) -> Any:
     return handler._ms_signature()
 
 
-def test_a_program_declares_its_tensors(exported: Any) -> None:
-    result = signature(BaseHandler, exported)
+def test_programs_and_graphs_declare_their_tensors(exported: Any) -> None:
+    picture, label = ("picture", "tensor(float)", ["n", 3, None, 8]), ("label", "tensor(int64)", ["n"])
+    program = signature(BaseHandler, exported)
+    graph = signature(BaseHandler, OnnxNetwork(declaring([picture], [label])))
 
-    assert result.inputs.tensors == (("x", "FP32", (-1, 3)), ("y", "INT64", (-1,)))
-    assert result.outputs.tensors == (("output_0", "FP32", (-1, 3)), ("output_1", "INT64", (-1,)))
-
-
-def test_a_graph_declares_its_tensors() -> None:
-    result = signature(BaseHandler, OnnxNetwork(Session()))
-
-    assert result.inputs.tensors == (("picture", "FP32", (-1, 3, -1, 8)),)
-    assert result.outputs.tensors == (("output_0", "INT64", (-1,)),)
+    assert program.inputs.tensors == (("x", "FP32", (-1, 3)), ("y", "INT64", (-1,)))
+    assert program.outputs.tensors == (("output_0", "FP32", (-1, 3)), ("output_1", "INT64", (-1,)))
+    assert graph.inputs.tensors == (("picture", "FP32", (-1, 3, -1, 8)),)
+    assert graph.outputs.tensors == (("output_0", "INT64", (-1,)),)
 
 
 def test_a_handler_of_ones_own_declares_nothing_of_it(exported: Any) -> None:

@@ -7,6 +7,7 @@ import io
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import numpy
 import pytest
@@ -56,14 +57,12 @@ def _fresh_top() -> Iterator[None]:
 
 
 def numbers(*shape: int, seed: int = 0) -> torch.Tensor:
-    """Seeded, from -3 to 3."""
     generator = torch.Generator().manual_seed(seed)
     actual = torch.randn(*shape, generator=generator).clamp(-3, 3)
     return actual.contiguous(memory_format=torch.channels_last) if len(shape) == 4 else actual
 
 
 def steps_off(actual: torch.Tensor, expected: torch.Tensor, scale: Scale) -> float:
-    """The largest difference, in steps of a scale."""
     return float((actual - expected).abs().max()) / scale.step
 
 
@@ -75,7 +74,6 @@ def plain_convolution(activation: Activation, groups: int = 1, *, adds: bool = F
 
 
 def quantised(plain: FusedConvolution, out: Scale | None, other: Scale | None = None) -> QuantisedConvolution:
-    """The network in 8 bits."""
     layer = QuantisedConvolution(plain, INTO, out, other)
     weight = Weight.of(plain.weight)
     layer.put(pack_convolution(weight, plain.geometry, INTO, [2, 8, 5, 5]), weight.steps, plain.bias)
@@ -101,15 +99,13 @@ def test_a_scale_holds_its_range_and_zero(low: float, high: float) -> None:
     assert steps_off(actual, values, scale) <= 1.0
 
 
-def test_a_scale_of_zeros_has_a_step() -> None:
-    assert Scale.of(0.0, 0.0) == Scale(1.0, 0)
-
-
-def test_values_beyond_the_range_are_clamped() -> None:
+def test_values_of_a_scale_are_clamped_and_zeros_have_a_step() -> None:
     actual = Quantise(Scale.of(-1.0, 1.0))(100 * numbers(2, 3, 4, 4))
 
     assert (int(actual.min()), int(actual.max())) == (0, top())
     assert actual.is_contiguous(memory_format=torch.channels_last)
+
+    assert Scale.of(0.0, 0.0) == Scale(1.0, 0)
 
 
 @pytest.mark.parametrize(("has_dot_products", "largest"), [(True, 255), (False, 127)])
@@ -167,16 +163,7 @@ def test_a_second_term_is_added(activation: Activation, in_place: bool) -> None:
 
     assert torch.equal(term, actual if in_place else before)
     assert steps_off(Dequantise(scale)(actual), expected, scale) < 2.5
-
-
-@needs_int8
-def test_a_second_term_may_have_any_layout() -> None:
-    plain = plain_convolution(RELU, adds=True)
-    rows, other = numbers(2, 8, 5, 5), numbers(2, 8, 5, 5, seed=5)
-    expected = plain(rows, other)
-    plain.write_in_place()
-    layer = quantised(plain, Scale.of(-9.0, 9.0), INTO)
-
+    # In any layout, too.
     assert as_expected(layer, expected, rows, other.contiguous())
 
 
@@ -376,12 +363,7 @@ def test_unusual_layers_keep_their_numbers(network: type[nn.Module]) -> None:
     torch.manual_seed(0)
 
     assert close(network().eval(), calibration_set()[:16])
-
-
-@needs_int8
-@pytest.mark.usefixtures("lenient")
-def test_a_block_with_groups_keeps_its_numbers() -> None:
-    assert close(settled(Block()), pictures(16))
+    assert network is Double or close(settled(Block()), pictures(16))
 
 
 @needs_int8
@@ -433,10 +415,7 @@ def test_a_failed_batch_is_computed_by_the_own_layers(
     fast = in_int8(reader)
     rows = held_out().pictures[:2]
 
-    def fail(_rows: torch.Tensor) -> None:
-        raise RuntimeError("no primitive")
-
-    monkeypatch.setattr(fast.forward, "_graph", fail)
+    monkeypatch.setattr(fast.forward, "_graph", Mock(side_effect=RuntimeError("no primitive")))
 
     assert torch.equal(outputs(fast, rows), outputs(reader, rows))
     assert caplog.messages == ["A batch of (2, 1, 8, 8) was not computed in int8: no primitive"]
@@ -531,7 +510,6 @@ def prepare(rows: list[Any]) -> torch.Tensor:
 
 
 def picture(shade: int, side: int = 4) -> bytes:
-    """A PNG of one shade."""
     file = io.BytesIO()
     Image.new("L", (side, side), shade).save(file, "PNG")
     return file.getvalue()
@@ -573,17 +551,12 @@ def test_a_broken_picture_is_left_out(archive: Path, caplog: pytest.LogCaptureFi
     assert caplog.messages[0].startswith("Left out of the calibration set: 0.png: ")
 
 
-def test_rows_of_arrays_are_inputs(archive: Path) -> None:
+def test_rows_of_arrays_are_inputs_and_elements_of_json_prepared(archive: Path) -> None:
     numpy.save(archive / "rows.npy", numpy.arange(6.0).reshape(2, 3))
+    (archive / "rows.json").write_text(json.dumps([[1, 2], [3, 4]]))
     rows = calibration_rows(archive, "rows.npy", prepare)
 
-    assert rows.dtype == torch.float32
-    assert rows.tolist() == [[0, 1, 2], [3, 4, 5]]
-
-
-def test_elements_of_json_are_prepared(archive: Path) -> None:
-    (archive / "rows.json").write_text(json.dumps([[1, 2], [3, 4]]))
-
+    assert (rows.dtype, rows.tolist()) == (torch.float32, [[0, 1, 2], [3, 4, 5]])
     assert calibration_rows(archive, "rows.json", prepare).tolist() == [[1, 2], [3, 4]]
 
 
@@ -618,12 +591,6 @@ def test_sets_that_there_are_not_are_named(archive: Path, name: str, reason: str
     assert reason.format(name) in why_not(archive, name)
 
 
-def test_different_shapes_are_refused(archive: Path) -> None:
-    (archive / "samples" / "3.png").write_bytes(picture(0, side=5))
-
-    assert "different shapes: [(4, 4), (5, 5)]" in why_not(archive, "samples")
-
-
 @pytest.mark.parametrize("content", [b"", b"{}", b"[[1], [", b'[["a"]]', b"[]"])
 def test_broken_files_are_refused(archive: Path, content: bytes) -> None:
     (archive / "rows.json").write_bytes(content)
@@ -631,13 +598,12 @@ def test_broken_files_are_refused(archive: Path, content: bytes) -> None:
     assert why_not(archive, "rows.json") == "the calibration set 'rows.json' has no file that can be read"
 
 
-def test_files_that_cannot_be_prepared_are_left_out(archive: Path) -> None:
+def test_sets_without_rows_of_one_shape_are_refused(archive: Path) -> None:
+    """Files of a set run no code."""
     for made in (torch.empty(0), [1, 2]):
         with pytest.raises(NotInt8Error, match="no file that can be read"):
             calibration_rows(archive, "samples", lambda _rows, made=made: made)
-
-
-def test_arrays_of_objects_are_not_loaded(archive: Path) -> None:
     numpy.save(archive / "rows.npy", numpy.array([{"a": 1}], dtype=object), allow_pickle=True)
-
     assert "no file that can be read" in why_not(archive, "rows.npy")
+    (archive / "samples" / "3.png").write_bytes(picture(0, side=5))
+    assert "different shapes: [(4, 4), (5, 5)]" in why_not(archive, "samples")

@@ -121,16 +121,7 @@ def test_a_resnet_keeps_its_numbers(small_resnet: nn.Module) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit:FutureWarning")
-def test_programs_are_left_alone(caplog: pytest.LogCaptureFixture) -> None:
-    block = settled(Block())
-    script = torch.jit.trace(block, rows(2))
-    program = torch.export.export(block, (rows(2),)).module()
-
-    assert "not an eager network" in refused(script, caplog)
-    assert "not an eager network" in refused(program, caplog)
-
-
-def test_other_networks_are_left_alone(caplog: pytest.LogCaptureFixture) -> None:
+def test_other_networks_and_programs_are_left_alone(caplog: pytest.LogCaptureFixture) -> None:
     """One layer in training mode (dropout at inference, for one) or with a hook is enough; a shape that the
     network does not take, or that is no picture's, is no reason to fail.
     """
@@ -143,15 +134,20 @@ def test_other_networks_are_left_alone(caplog: pytest.LogCaptureFixture) -> None
     assert "failed with" in refused(settled(Block()), caplog, (5, 32, 32))
     assert "not pictures" in refused(settled(Block()), caplog, (64,))
 
+    block = settled(Block())
+    script = torch.jit.trace(block, rows(2))
+    program = torch.export.export(block, (rows(2),)).module()
 
-def test_constant_outputs_prove_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    assert "not an eager network" in refused(script, caplog)
+    assert "not an eager network" in refused(program, caplog)
+
+
+def test_networks_without_meaningful_numbers_are_left_alone(caplog: pytest.LogCaptureFixture) -> None:
     model = settled(Block())
     nn.init.zeros_(model.last.weight)  # type: ignore[union-attr, arg-type]
 
     assert "hardly depend" in refused(model, caplog)
 
-
-def test_a_fold_that_breaks_is_noticed(caplog: pytest.LogCaptureFixture) -> None:
     model = settled(Block())
     model.first.weight.data.mul_(1e30)  # type: ignore[union-attr, operator]
     model.norm.weight.data.fill_(1e30)  # type: ignore[union-attr, operator]
@@ -179,23 +175,19 @@ def test_later_hooks_are_called(runs: list[int]) -> None:
     assert runs[before:] == [5, 5]
 
 
-def test_a_copy_is_plain() -> None:
-    model = settled(Block())
-    optimize(model, SHAPE)
-    changed = copy.deepcopy(model)
-    changed.last = nn.Identity()
-
-    assert outputs(changed, rows()).shape == (5, 16)
-    assert outputs(model, rows()).shape == (5, 7)
-
-
-def test_twice_is_once() -> None:
+def test_a_second_time_and_a_copy_change_nothing() -> None:
     model = settled(Block())
     optimize(model, SHAPE)
     forward = model.forward
 
     assert optimize(model, SHAPE)
     assert model.forward is forward
+
+    changed = copy.deepcopy(model)
+    changed.last = nn.Identity()
+
+    assert outputs(changed, rows()).shape == (5, 16)
+    assert outputs(model, rows()).shape == (5, 7)
 
 
 def test_gradients_are_the_plain_networks(runs: list[int]) -> None:

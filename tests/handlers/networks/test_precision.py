@@ -32,7 +32,7 @@ def test_weights_are_converted_and_statistics_kept() -> None:
     assert types["count"] == torch.int64
 
 
-def test_only_floats_are_cast() -> None:
+def test_floats_alone_are_cast_wherever_they_are() -> None:
     numbers = torch.tensor([1, 2])
 
     assert half(numbers) is numbers
@@ -42,8 +42,6 @@ def test_only_floats_are_cast() -> None:
         torch.float32,
     )
 
-
-def test_nested_inputs_are_cast() -> None:
     def forward(
         rows: torch.Tensor, masks: list[torch.Tensor], *, scale: torch.Tensor
     ) -> dict[str, torch.Tensor]:

@@ -6,6 +6,7 @@ import copy
 import shutil
 import weakref
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -62,32 +63,24 @@ def test_what_takes_long_is_cut_short() -> None:
 def test_errors_of_cuda_fail_the_load(message: str, kind: type[Exception]) -> None:
     """The error is named; only one that comes again with certainty is of the permanent kind."""
 
-    def run(_rows: torch.Tensor) -> None:
-        raise cuda_error(message)
-
     with pytest.raises(RuntimeError, match=f"batches of 4 failed on the GPU: .*{message}") as caught:
-        readiness.warm_up(run, (2,), 4, GPU)
+        readiness.warm_up(Mock(side_effect=cuda_error(message)), (2,), 4, GPU)
 
     assert type(caught.value) is kind
 
 
-def test_an_asynchronous_error_is_noticed(gpus: SimulatedGpus) -> None:
-    with pytest.raises(RuntimeError, match=r"batches of 1 failed on the GPU: .*device-side assert"):
-        readiness.warm_up(lambda rows: gpus.fail() if len(rows) == 1 else None, (2,), 4, GPU)
-
-
-def test_every_size_is_computed_to_its_end(gpus: SimulatedGpus) -> None:
+def test_every_size_is_computed_to_its_end_where_errors_are_noticed(gpus: SimulatedGpus) -> None:
     """The time that warming up may take is that of the GPU's work, not of launching it."""
     assert readiness.warm_up(lambda _rows: None, (2,), 4, GPU)
     assert gpus.calls.count("synchronize") == 3
 
+    with pytest.raises(RuntimeError, match=r"batches of 1 failed on the GPU: .*device-side assert"):
+        readiness.warm_up(lambda rows: gpus.fail() if len(rows) == 1 else None, (2,), 4, GPU)
+
 
 @pytest.mark.parametrize("message", ["no such rows", "\"slow_conv\" not implemented for 'CUDA'"])
 def test_a_mistake_in_the_network_is_a_warning(message: str, caplog: pytest.LogCaptureFixture) -> None:
-    def run(_rows: torch.Tensor) -> None:
-        raise ValueError(message)
-
-    assert not readiness.warm_up(run, (2,), 4, GPU)
+    assert not readiness.warm_up(Mock(side_effect=ValueError(message)), (2,), 4, GPU)
     assert caplog.messages == [f"Warming up with rows of (2,) failed: ValueError: {message}"]
 
 
@@ -158,12 +151,10 @@ def ready(model: Any, config: dict[str, Any] | None = None, batches: Batches = B
 
 
 def rows(count: int = 3) -> torch.Tensor:
-    """Seeded inputs."""
     return torch.randn(count, 3, 16, 16, generator=torch.Generator().manual_seed(1))
 
 
 def is_optimised(model: Any) -> bool:
-    """Whether it got another forward."""
     return isinstance(model.forward, FastForward)
 
 
@@ -176,20 +167,18 @@ def test_off_is_the_plain_network() -> None:
         assert torch.equal(net(rows()), plain(rows()))
 
 
-def test_nothing_is_known_of_the_inputs() -> None:
-    recording = Recording()
-    ready(recording, {}, Batches(4, None))
-
-    assert recording.sizes == []
-    assert not is_optimised(ready(Net(), {}, Batches(4, None)))
-
-
 @pytest.mark.parametrize(("config", "sizes"), [({}, [4, 1, 2]), ({"warmup": False}, [])])
-def test_networks_are_warmed_up(config: dict[str, Any], sizes: list[int]) -> None:
+def test_networks_are_warmed_up_if_their_inputs_are_known(config: dict[str, Any], sizes: list[int]) -> None:
     recording = Recording()
     ready(recording, config)
 
     assert recording.sizes == sizes
+
+    unknown = Recording()
+    ready(unknown, config, Batches(4, None))
+
+    assert unknown.sizes == []
+    assert not is_optimised(ready(Net(), {}, Batches(4, None)))
 
 
 @pytest.mark.parametrize("optimize", ["auto", "off"])
@@ -257,9 +246,7 @@ def test_networks_run_uncompiled_without_a_compiler(
 def test_a_compiled_network_that_fails_is_not_used(
     place: str, gpus: SimulatedGpus, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail(_rows: torch.Tensor) -> None:
-        raise RuntimeError("Triton Error [CUDA]: device kernel image is invalid")
-
+    fail = Mock(side_effect=RuntimeError("Triton Error [CUDA]: device kernel image is invalid"))
     monkeypatch.setattr(readiness, "finds_compiler", lambda _device: True)
     monkeypatch.setattr(ahead, "finds_compiler", lambda: False)
     monkeypatch.setattr(readiness, "compile_model", lambda *_: fail)
@@ -290,7 +277,6 @@ class Report:
 
 
 def in_int8(model: Any, report: Report, config: dict[str, Any] | None = None, shape: Any = (1, 8, 8)) -> Any:
-    """Made ready with ``precision: int8``."""
     document = {"precision": "int8", **(config or {})}
     calibration = Calibration(report.rows, report.tell)
     return make_ready(model, NetworkOptions.parse(document), document, Batches(4, shape), CPU, calibration)

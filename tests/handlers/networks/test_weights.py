@@ -6,6 +6,7 @@ import io
 import json
 import zipfile
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -56,13 +57,11 @@ class Net(nn.Module):
 
 @pytest.fixture
 def net() -> Net:
-    """A network with weights of its own."""
     return Net().eval()
 
 
 @pytest.fixture
 def rows() -> torch.Tensor:
-    """Five rows of input."""
     return torch.arange(15.0).reshape(5, 3) / 7
 
 
@@ -75,7 +74,6 @@ def folder(tmp_path: Path, net: Net) -> Path:
 
 
 def same(left: Any, right: Any) -> bool:
-    """Whether two outputs are equal up to rounding."""
     return torch.allclose(left, right, rtol=1e-5, atol=1e-7)
 
 
@@ -87,13 +85,19 @@ def test_weights_are_mapped_not_copied(folder: Path) -> None:
     assert net.layer.weight.data_ptr() == state["layer.weight"].data_ptr()
 
 
-def test_other_types_are_converted(net: Net, rows: torch.Tensor, tmp_path: Path) -> None:
+def test_weights_of_other_types_and_formats_are_converted(
+    net: Net, rows: torch.Tensor, tmp_path: Path
+) -> None:
     torch.save({key: value.half() for key, value in net.state_dict().items()}, tmp_path / "half.pth")
     loaded = Net()
     put_state(loaded, read_state(tmp_path / "half.pth"), "half.pth")
 
     assert loaded.layer.weight.dtype == torch.float32
     assert torch.allclose(loaded(rows), net(rows), atol=1e-2)
+
+    torch.save(net.state_dict(), tmp_path / "old.pth", _use_new_zipfile_serialization=False)
+
+    assert torch.equal(read_state(tmp_path / "old.pth")["layer.bias"], net.layer.bias)
 
 
 def test_versions_of_modules_are_kept(net: Net, tmp_path: Path) -> None:
@@ -134,21 +138,6 @@ def test_networks_may_load_themselves(override: str, net: Net, rows: torch.Tenso
     assert same(loaded(rows), net(rows))
 
 
-def test_misfits_of_own_loading_are_named(tmp_path: Path) -> None:
-    """If an override passes weights to torch that do not fit, the error is the usual one (F40)."""
-    (tmp_path / "model.py").write_text(f"import torch\n{MODEL}{OVERRIDES['takes one argument']}")
-    torch.save({"old.weight": torch.zeros(2, 3)}, tmp_path / "net.pth")
-
-    with pytest.raises(ModelLoadError, match=r"(?s)net\.pth does not fit the model.*layer\.bias"):
-        load_eager(tmp_path, "model.py", tmp_path / "net.pth")
-
-
-def test_the_old_format_is_read(net: Net, tmp_path: Path) -> None:
-    torch.save(net.state_dict(), tmp_path / "old.pth", _use_new_zipfile_serialization=False)
-
-    assert torch.equal(read_state(tmp_path / "old.pth")["layer.bias"], net.layer.bias)
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -171,12 +160,18 @@ def test_files_without_a_state_dict_are_refused(content: Any, message: str, tmp_
         read_state(tmp_path / "bad.pth")
 
 
-def test_weights_that_do_not_fit_are_refused(folder: Path, tmp_path: Path) -> None:
+def test_misfits_are_named_however_they_are_loaded(folder: Path, tmp_path: Path) -> None:
     """Weights of another network are refused with the file's name and what is missing (F40)."""
     torch.save({"layer.weight": torch.zeros(2, 4)}, tmp_path / "other.pth")
 
     with pytest.raises(ModelLoadError, match=r"(?s)other\.pth does not fit the model.*layer\.bias"):
         load_eager(folder, "net_of_weights_test.py", tmp_path / "other.pth")
+
+    (tmp_path / "model.py").write_text(f"import torch\n{MODEL}{OVERRIDES['takes one argument']}")
+    torch.save({"old.weight": torch.zeros(2, 3)}, tmp_path / "net.pth")
+
+    with pytest.raises(ModelLoadError, match=r"(?s)net\.pth does not fit the model.*layer\.bias"):
+        load_eager(tmp_path, "model.py", tmp_path / "net.pth")
 
 
 def test_several_classes_are_refused(tmp_path: Path) -> None:
@@ -277,14 +272,12 @@ GPU = torch.device("cuda", 0)
 FOR_GPUS = {"AOTI_DEVICE_KEY": "cuda", "AOTI_COMPUTE_CAPABILITY": "80"}
 
 
-def test_a_package_that_was_compiled_for_processors_is_computed_there(tmp_path: Path) -> None:
+def test_package_is_computed_where_it_was_compiled_for(tmp_path: Path) -> None:
     package = write_package(tmp_path, AOTI_DEVICE_KEY="cpu", AOTI_COMPUTE_CAPABILITY="")
 
     assert device_of(package, GPU) == CPU
     assert device_of(package, CPU) == CPU
 
-
-def test_a_package_that_was_compiled_for_gpus_needs_one(tmp_path: Path) -> None:
     with pytest.raises(ModelLoadError, match=r"net\.pt2 was compiled for cuda, and .* computes on cpu"):
         device_of(write_package(tmp_path, "k.cubin", **FOR_GPUS), CPU)
 
@@ -440,10 +433,7 @@ def test_a_seeded_table_is_what_it_always_was() -> None:
 
 
 def test_initialising_works_afterwards() -> None:
-    def fail() -> nn.Module:
-        raise ValueError("no")
-
     with pytest.raises(ValueError, match="no"):
-        make_blank(fail)
+        make_blank(Mock(side_effect=ValueError("no")))
 
     assert nn.init.ones_(torch.zeros(2)).tolist() == [1, 1]

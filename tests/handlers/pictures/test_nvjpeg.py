@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -32,15 +33,12 @@ def test_baseline_and_progressive_files_are_ordinary(
     assert read_jpeg_header(file) == JpegHeader(120, 80, ordinary=True)
 
 
-def test_other_colours_are_not_ordinary(picture: Any, encode: Any) -> None:
+def test_other_colours_and_incomplete_files_are_not_ordinary(picture: Any, encode: Any) -> None:
     files = [encode(picture(1).convert(mode), "JPEG") for mode in ("L", "CMYK")]
     files.append(encode(picture(1), "JPEG", keep_rgb=True))
 
     assert [header.ordinary for file in files if (header := read_jpeg_header(file))] == [False] * 3
 
-
-def test_incomplete_files_are_not_ordinary(picture: Any, encode: Any) -> None:
-    """A file that does not end as a JPEG does is not ordinary (F17)."""
     file = encode(picture(1, (120, 80)), "JPEG")
 
     assert read_jpeg_header(file[:-20]) == JpegHeader(120, 80, ordinary=False)
@@ -155,10 +153,7 @@ def test_a_decoder_is_tried_first(played: list[int]) -> None:
 def test_missing_nvjpeg_is_logged(
     error: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail(*_: Any) -> Any:
-        raise error
-
-    monkeypatch.setattr(nvjpeg, "decode_on_gpu", fail)
+    monkeypatch.setattr(nvjpeg, "decode_on_gpu", Mock(side_effect=error))
 
     assert start_decoder(DEVICE, PROCESSING) is None
     assert "nvJPEG cannot be used" in caplog.text

@@ -64,22 +64,19 @@ def test_rows_are_plain_values() -> None:
     assert Bench(Texts).run({"body": "a"}) == ["a!"]
 
 
-def test_a_bad_row_fails_alone() -> None:
+def test_a_bad_row_fails_alone_and_is_not_given_to_predict() -> None:
     bench = Bench(Texts)
 
     assert bench.run({"body": "a"}, {"body": 3}, {"body": "b"}) == ["a!", None, "b!"]
     assert bench.rejected == {1: (400, "a text is needed, got 3")}
 
-
-def test_bad_rows_do_not_reach_predict() -> None:
     class Never(Texts):
         def predict(self, rows: list[str]) -> list[str]:
             raise AssertionError
 
-    bench = Bench(Never)
-
-    assert bench.run({"body": 3}) == [None]
-    assert bench.rejected[0][0] == 400
+    never = Bench(Never)
+    assert never.run({"body": 3}) == [None]
+    assert never.rejected[0][0] == 400
 
 
 def test_rows_are_prepared_and_answers_finished() -> None:
@@ -285,12 +282,16 @@ def test_it_is_imported_lightly() -> None:
         modelserver.Handlr  # noqa: B018
 
 
-def test_rows_may_be_read_at_different_speeds() -> None:
+def test_each_row_reads_its_parts_until_an_error() -> None:
     first, second = by_row(([step, -step] for step in range(3)), 2)
 
     assert next(first) == 0
     assert list(second) == [0, -1, -2]
     assert list(first) == [1, 2]
+
+    rows = by_row((step for step in [[1]]), 2)
+    with pytest.raises(ValueError, match="yielded 1 parts, one for each of the 2 rows"):
+        next(rows[0])
 
 
 def test_an_error_reaches_all_rows() -> None:
@@ -304,13 +305,6 @@ def test_an_error_reaches_all_rows() -> None:
     for row in rows:
         with pytest.raises(KeyError, match="broken"):
             next(row)
-
-
-def test_a_step_has_a_part_for_every_row() -> None:
-    rows = by_row(iter_of([[1]]), 2)
-
-    with pytest.raises(ValueError, match="yielded 1 parts, one for each of the 2 rows"):
-        next(rows[0])
 
 
 def test_the_generator_is_closed_with_its_last_row() -> None:
@@ -330,10 +324,6 @@ def test_the_generator_is_closed_with_its_last_row() -> None:
     second.close()
 
     assert closed == [True]
-
-
-def iter_of(steps: list[Any]) -> Generator[Any, None, None]:
-    yield from steps
 
 
 @dataclass
@@ -367,7 +357,6 @@ def norm(point: Point, power: int = 2) -> float:
 
 
 def run(function: Callable[[Any], Any], *rows: Any) -> tuple[Any, dict[int, tuple[int, str]]]:
-    """The answers, and the rows that were rejected."""
     context, handler = Context("m", "/", None, 8, None, "0"), FunctionHandler(function)
     handler.initialize(context)
     context._ms_begin(BatchState([str(n) for n in range(len(rows))], properties=[{}] * len(rows)))

@@ -157,13 +157,10 @@ def test_parts_are_keys_with_their_own_types() -> None:
     assert decoded.part_types == {"meta": "application/json", "data": ""}
 
 
-def test_form_types_are_known_in_any_case() -> None:
-    """Media types of forms are compared without regard to case, as TorchServe's front end does."""
+def test_urlencoded_forms_are_known_in_any_case() -> None:
+    """As in TorchServe, case does not count; ``curl -d '{"a":1}'`` sends the JSON as the name of a field."""
     assert decode(b"a=1", "Application/X-WWW-Form-Urlencoded; charset=UTF-8").data == {"a": bytearray(b"1")}
 
-
-def test_curl_without_a_type_gives_the_famous_key() -> None:
-    """`curl -d '{"a":1}'` is an urlencoded form whose one field has the JSON as its name."""
     assert decode(b'{"a":1}', "application/x-www-form-urlencoded").data == {'{"a":1}': bytearray()}
 
 
@@ -201,6 +198,8 @@ def test_headers_keep_case_and_the_last_of_a_name() -> None:
 
     assert dict(request_headers(row, {})) == {"X-Foo": "2", "x-bar": "ü"}
 
+    assert request_headers(Row("id", 0, INSTANCE), decode(b'{"a": 1}', kind=INSTANCE).part_types) == []
+
 
 def test_each_part_has_a_header_of_its_type() -> None:
     decoded = decode(b'{"a": 1}', "application/json; charset=utf-8")
@@ -210,10 +209,6 @@ def test_each_part_has_a_header_of_its_type() -> None:
     assert dict(request_headers(row, decoded.part_types)) == {"body": {"content-type": "application/json"}}
     assert dict(request_headers(Row("id", 0, headers=raw), decoded.part_types)) == {"body": "own"}
     assert dict(request_headers(row, decode(b"x").part_types)) == {"body": {"content-type": ""}}
-
-
-def test_instances_have_no_part_headers() -> None:
-    assert request_headers(Row("id", 0, INSTANCE), decode(b'{"a": 1}', kind=INSTANCE).part_types) == []
 
 
 # -- envelopes and descriptions
@@ -226,8 +221,6 @@ def test_instances_stay_what_they_are_for_an_envelope(value: Any) -> None:
 
     assert result.data == Instance(value)
 
-
-def test_bodies_are_the_same_in_an_envelope() -> None:
     row = Row("id", 3, BODY, "application/json")
 
     assert decode_row(row, memoryview(b"[1]"), decode=True, enveloped=True).data == {"body": [1]}

@@ -43,19 +43,16 @@ NUMERIC = {
 
 
 def tensor(name: str, datatype: str, shape: tuple[int, ...], values: list[Any], **more: Any) -> Tensor:
-    """An input."""
     return Tensor(name, datatype, shape, memoryview(pack(datatype, values)), **more)
 
 
 def sent(*inputs: Tensor, **fields: Any) -> tuple[list[Row], bytes]:
-    """The rows of a request and their bytes."""
     extra, _, bodies = cut(InferRequest(list(inputs), **fields))
     rows = [Row(f"id{n}", len(body), TENSORS, extra=extra) for n, body in enumerate(bodies)]
     return rows, b"".join(bodies)
 
 
 def got(*inputs: Tensor) -> list[Any]:
-    """What the handler gets."""
     rows, tail = sent(*inputs)
     return decode_rows(rows, memoryview(tail))
 
@@ -161,7 +158,6 @@ def test_what_is_given_back_is_what_came(
 
 
 def packed(value: Any) -> tuple[str, tuple[int, ...], bytes]:
-    """Datatype, shape and bytes of the only output."""
     rows, _ = sent(tensor("x", "INT8", (1,), [1]))
     (output,) = join_answers([encode_output(value, rows[0], [])], whole=False)
     return output.datatype, output.shape, bytes(output.data)
@@ -178,15 +174,13 @@ def test_what_is_computed_of_bf16_is_fp32(monkeypatch: pytest.MonkeyPatch) -> No
     assert pickle.loads(pickle.dumps(value)).tolist() == [1.5, 2.5]
 
 
-def test_each_row_may_be_one_text_or_blob() -> None:
+def test_bytes_are_texts_blobs_or_lists() -> None:
     blobs = got(tensor("x", "BYTES", (2,), [b"a", b"\xff"]))
     texts = got(tensor("x", "BYTES", (2, 1), [b"a", "ü".encode()], text=True))
 
     assert blobs == [{"body": bytearray(b"a")}, {"body": bytearray(b"\xff")}]
     assert texts == [{"data": "a"}, {"data": "ü"}]
 
-
-def test_bytes_beside_others_are_lists() -> None:
     rows = got(
         tensor("t", "BYTES", (2,), [b"a", b"b"], text=True),
         tensor("b", "BYTES", (2, 2), [b"c", b"d", b"e", b"f"]),
@@ -318,7 +312,6 @@ def test_only_what_was_asked_for() -> None:
 
 
 def run(handler: Any, *inputs: Tensor, **fields: Any) -> list[tuple[Answer, bytes]]:
-    """The answers to the rows of a request."""
     metrics = HandlerMetrics("m")
     context = Context("m", "/", None, 8, None, "0", metrics=metrics)
     service = Service(handler, context, Load("m", "1", "/", "h", 8), metrics)
