@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 from typing import TYPE_CHECKING
+from unittest.mock import Mock
 
 import pytest
 
@@ -33,12 +34,9 @@ def test_a_file_is_replaced(tmp_path: Path, synced: bool) -> None:
 
 
 def test_nothing_is_left_of_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(_: int) -> None:
-        raise OSError(28, "No space left on device")
-
     path = tmp_path / "file"
     path.write_text("before")
-    monkeypatch.setattr(os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", Mock(side_effect=OSError(28, "No space left on device")))
     with pytest.raises(OSError, match="No space"):
         replace_file(path, b"after", synced=True)
 
@@ -47,10 +45,7 @@ def test_nothing_is_left_of_a_failure(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_folders_that_cannot_be_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_: object) -> None:
-        raise OSError(22, "Invalid argument")
-
-    monkeypatch.setattr(file_locks, "sync", refuse)
+    monkeypatch.setattr(file_locks, "sync", Mock(side_effect=OSError(22, "Invalid argument")))
     replace_file(tmp_path / "file", b"after", synced=True)
 
     assert (tmp_path / "file").read_bytes() == b"after"

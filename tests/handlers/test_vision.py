@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import io
 import json
@@ -71,21 +70,6 @@ def pixel_limit() -> Iterator[None]:
     limit = Image.MAX_IMAGE_PIXELS
     yield
     Image.MAX_IMAGE_PIXELS = limit
-
-
-def test_rows_of_every_kind_share_a_batch(handler: Coloured, pictures: list[bytes], begin: Any) -> None:
-    numbers = torch.full((3, 4, 4), 0.5).tolist()
-    rows = [
-        {"body": bytearray(pictures[0])},
-        {"data": base64.b64encode(pictures[1]).decode()},
-        {"data": numbers},
-    ]
-    begin(handler.context, 3)
-    batch = handler.preprocess(rows)
-
-    assert batch.shape == (3, 3, 4, 4)
-    assert torch.equal(batch[0], handler.preprocess(rows[:1])[0])
-    assert torch.equal(batch[2], torch.full((3, 4, 4), 0.5))
 
 
 @pytest.mark.parametrize("position", range(4))

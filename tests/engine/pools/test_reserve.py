@@ -225,22 +225,6 @@ async def answered(requests: Sequence[Request], step: float = 0.0005) -> None:
 
 
 @played(2)
-async def test_a_lone_slow_request_holds_up_nobody(world: World, pool: Pool) -> None:
-    """Two workers, one request of 6 s, then seven of 0.2 s: these share the other worker."""
-    began = pool.dispatch.clock()
-    requests = []
-    for seconds in (6.0, *[0.2] * 7):
-        requests.append(world.ask(pool, seconds))
-        await asyncio.sleep(0.02)
-    await answered(requests[1:])
-
-    assert pool.dispatch.clock() - began < 1.5
-    for number, request in enumerate(requests[1:]):
-        assert request.queued == pytest.approx(0.18 * number, abs=0.01)
-        assert request.handler_time == 0.2
-
-
-@played(2)
 async def test_quick_handlers_get_several_batches_at_once(world: World, pool: Pool) -> None:
     for _ in range(5):
         await answered([world.ask(pool, 0.00001) for _ in range(200)])

@@ -175,12 +175,10 @@ def test_short_bursts_keep_their_workers() -> None:
     assert bursts.ready >= 4
 
 
-def test_quiet_pool_does_not_change() -> None:
+def test_lone_or_quiet_load_changes_nothing() -> None:
+    """Requests one at a time, however slow, never start a second worker."""
     assert Simulation(lambda _: 2.0).run(1800).steps == []
 
-
-def test_lone_request_that_takes_long() -> None:
-    """Requests one at a time, however slow, never start a second worker."""
     scaler = Scaler(RULE)
     decisions = [scaler.decide(Sample(n / 2, 0.0, 1.0, 1), 1, 4) for n in range(1000)]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import socket
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -43,7 +44,7 @@ def test_environment_has_the_threads() -> None:
     }
 
 
-def test_ports_count_up_past_those_in_use() -> None:
+def test_ports_count_up_past_those_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as taken:
         taken.bind(("", 0))
         taken.listen()
@@ -54,12 +55,7 @@ def test_ports_count_up_past_those_in_use() -> None:
     assert first != second
     assert Ports(0).next() > 0
 
-
-def test_no_port_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_port: int) -> int:
-        raise OSError("in use")
-
-    monkeypatch.setattr(spec_module, "free_port", refuse)
+    monkeypatch.setattr(spec_module, "free_port", Mock(side_effect=OSError("in use")))
     with pytest.raises(OSError, match="no port of 29500 and the next 1000 is free"):
         Ports(29500).next()
 

@@ -136,6 +136,22 @@ def counting(turns: dict[str, int]) -> Handle:
     return handle
 
 
+def changed(bench: Any, turns: dict[str, int], change: Callable[[Bench, Context], None]) -> Bench:
+    """Counts like :func:`counting`, and does this in the second call; all but "new" are there at once."""
+    count = counting(turns)
+
+    def handle(data: list[Any], context: Context) -> Any:
+        if len(made.calls) == 2:
+            change(made, context)
+        return count(data, context)
+
+    made: Bench = bench(handle)
+    for sequence, name in enumerate(turns):
+        if name != "new":
+            made.ask(sequence, name)
+    return made.start()
+
+
 def test_requests_of_different_lengths_end_apart(bench: Any) -> None:
     made = bench(counting({"a": 3, "b": 1, "c": 2}))
     for sequence, name in enumerate("abc"):
@@ -155,36 +171,22 @@ def test_requests_of_different_lengths_end_apart(bench: Any) -> None:
 
 
 def test_requests_join_between_calls(bench: Any) -> None:
-    def handle(data: list[Any], context: Context) -> Any:
-        if len(made.calls) == 2:
-            made.ask(1, "b")
-        return count(data, context)
+    made = changed(bench, {"a": 4, "new": 1}, lambda made, _: made.ask(1, "new"))
+    made.finish()
 
-    count = counting({"a": 4, "b": 1})
-    made = bench(handle)
-    made.ask(0, "a")
-    made.start().finish()
-
-    assert [names for names, _ in made.calls] == [["a"], ["a"], ["a", "b"], ["a"]]
+    assert [names for names, _ in made.calls] == [["a"], ["a"], ["a", "new"], ["a"]]
 
 
 def test_requests_of_clients_that_leave_end(bench: Any) -> None:
-    def handle(data: list[Any], context: Context) -> Any:
-        if len(made.calls) == 2:
-            made.send(Cancelled(0, [0]))
-        return count(data, context)
-
-    count = counting({"a": 100, "b": 4})
-    made = bench(handle)
-    made.ask(0, "a")
-    made.ask(1, "b")
-    result = made.start().finish()
+    made = changed(bench, {"a": 100, "b": 4}, lambda made, _: made.send(Cancelled(0, [0])))
+    result = made.finish()
 
     assert [names for names, _ in made.calls] == [["a", "b"]] * 2 + [["b"]] * 2
     assert ("failed", 0, b"") in result
     assert [item for item in result if item[1] == 1] == [
-        ("part", 1, b"b1"), ("part", 1, b"b2"), ("part", 1, b"b3"), ("end", 1, b"b4")
-    ]  # fmt: skip
+        *(("part", 1, part) for part in (b"b1", b"b2", b"b3")),
+        ("end", 1, b"b4"),
+    ]
 
 
 def test_without_criteria_each_answer_is_the_only_one(bench: Any) -> None:
@@ -329,16 +331,7 @@ def test_pings_are_answered_between_calls(bench: Any) -> None:
 
 
 def test_rejected_requests_end_with_their_error(bench: Any) -> None:
-    def handle(data: list[Any], context: Context) -> Any:
-        if len(made.calls) == 2:
-            context.reject(0, "too long", 413)
-        return count(data, context)
-
-    count = counting({"a": 5, "b": 3})
-    made = bench(handle)
-    made.ask(0, "a")
-    made.ask(1, "b")
-    result = made.start().finish()
+    result = changed(bench, {"a": 5, "b": 3}, lambda _, context: context.reject(0, "too long", 413)).finish()
 
     assert ("failed", 0, b"too long") in result
     assert result[-1] == ("end", 1, b"b3")

@@ -140,14 +140,20 @@ def model(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_model_is_served_by_the_base_handler(model: Path, make_context: Any, begin: Any) -> None:
-    """Better than TorchServe: an ``.onnx`` file needs no ``inference`` of one's own."""
-    context = make_context(model, serializedFile="relu.onnx")
+def served(context: Any, begin: Any, gpu: int | None = None) -> BaseHandler:
+    """A handler whose network computes ReLU."""
+    context.system_properties["gpu_id"] = gpu
     handler = BaseHandler()
     handler.initialize(context)
     begin(context, 2)
-
     assert handler.handle([[-1.0, 2.0], [3.0, -4.0]], context) == [[0.0, 2.0], [3.0, 0.0]]
+    return handler
+
+
+def test_a_model_is_served_by_the_base_handler(model: Path, make_context: Any, begin: Any) -> None:
+    """Better than TorchServe: an ``.onnx`` file needs no ``inference`` of one's own."""
+    handler = served(make_context(model, serializedFile="relu.onnx"), begin)
+
     assert [entry.name for entry in handler.model.get_inputs()] == ["x"]
 
 
@@ -269,13 +275,7 @@ def test_the_session_is_on_the_workers_gpu(
     runtime: GpuRuntime, model: Path, make_context: Any, begin: Any
 ) -> None:
     """cuDNN does not try all of its algorithms while requests wait."""
-    context = make_context(model, serializedFile="relu.onnx")
-    context.system_properties["gpu_id"] = 1
-    handler = BaseHandler()
-    handler.initialize(context)
-    begin(context, 2)
-
-    assert handler.handle([[-1.0, 2.0], [3.0, -4.0]], context) == [[0.0, 2.0], [3.0, 0.0]]
+    assert served(make_context(model, serializedFile="relu.onnx"), begin, gpu=1)
     assert runtime.providers == [
         ("CUDAExecutionProvider", {"device_id": 1, "cudnn_conv_algo_search": "HEURISTIC"}),
         "CPUExecutionProvider",
