@@ -319,21 +319,14 @@ async def init_app_state(engine: Any, state: Any, arguments: Any, tasks: tuple[s
 
 _MODULES = {
     "vllm": (AsyncEngineArgs, SamplingParams, PoolingParams),
-    "vllm.entrypoints": (),
-    "vllm.entrypoints.launchers": (),
-    "vllm.entrypoints.launchers.api_server": (),
     "vllm.entrypoints.launchers.api_server.app_state": (init_app_state,),
     "vllm.entrypoints.launchers.app": (build_app,),
     "vllm.entrypoints.launchers.cli_args": (make_arg_parser,),
     "vllm.exceptions": (VLLMClientError, GracefulHTTPError),
     "vllm.inputs": (tokens_input,),
-    "vllm.lora": (),
     "vllm.lora.request": (LoRARequest,),
     "vllm.sampling_params": (RequestOutputKind, StructuredOutputsParams),
-    "vllm.utils": (),
     "vllm.utils.argparse_utils": (FlexibleArgumentParser,),
-    "vllm.v1": (),
-    "vllm.v1.engine": (),
     "vllm.v1.engine.async_llm": (AsyncLLM,),
     "vllm.v1.engine.exceptions": (EngineDeadError,),
 }
@@ -341,9 +334,10 @@ _MODULES = {
 
 def pretend(patch: pytest.MonkeyPatch, version: str = "0.32.0") -> None:
     """Lets ``import vllm`` find this."""
-    for name, members in _MODULES.items():
+    packages = {name.rsplit(".", depth)[0] for name in _MODULES for depth in range(1, name.count("."))}
+    for name in sorted(_MODULES.keys() | packages):
         module = ModuleType(name)
-        for member in members:
+        for member in _MODULES.get(name, ()):
             setattr(module, member.__name__, member)
         patch.setitem(sys.modules, name, module)
     vars(sys.modules["vllm"])["__version__"] = version
