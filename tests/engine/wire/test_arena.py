@@ -307,13 +307,15 @@ def test_arena_is_none_where_it_cannot_be_made(monkeypatch: pytest.MonkeyPatch) 
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_a_batch_belongs_to_who_took_it_first(arena: Arena) -> None:
+def test_a_batch_is_the_workers_once_it_has_begun(arena: Arena) -> None:
     turns = arena.turns()
     assert turns.begin(4) is True
 
     assert arena.recall(7) == 5
     assert turns.begin(4) is True
 
+
+def test_a_batch_that_was_taken_back_is_the_servers(arena: Arena) -> None:
     turns = arena.turns()
     assert arena.recall(7) == 0
 
