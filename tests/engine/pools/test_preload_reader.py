@@ -82,6 +82,7 @@ async def test_what_cannot_be_read_is_not_preloaded(tmp_path: Path, monkeypatch:
 
     assert await PreloadReader().preload_of(tmp_path, "h.py") is None
 
+    (tmp_path / "g.py").unlink()
     monkeypatch.setattr(preload_reader, "TIME_LIMIT", 0.05)
     (tmp_path / "h.py").write_text("import torch\n" + "x = [1, 2, (3, 4)]\n" * 52_000)
 
