@@ -20,7 +20,8 @@ _KEY: Final = "processor_seconds"
 # The files whose slow tests take longest, together, the longest first.
 LONGEST: Final = (
     *("test_campaign", "test_ray", "test_code_blocks", "test_serve", "test_differential_recorded"),
-    *("test_cluster", "test_object_stores", "test_console", "test_openapi_conformance"),
+    *("test_cluster", "test_compiled", "test_examples", "test_openapi_conformance"),
+    *("test_object_stores", "test_console", "test_doctor"),
     *("test_model_environments", "test_identity", "test_migrate", "test_uvicorn_versions", "test_replay"),
     *("test_clients_that_do_not_read", "test_default_sets", "test_sagemaker", "test_int8"),
 )

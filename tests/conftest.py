@@ -10,7 +10,7 @@ import os
 import signal
 import venv
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 # Threads of torch that wait would keep a core from the tests and servers beside them.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# Inductor believes what the processor says; to try its instructions takes more than compiling a network.
+os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
 
 # The duration of an example depends on other work on the machine, so there is no deadline.
 settings.register_profile("modelserver", deadline=None)
@@ -38,6 +40,24 @@ _NOW, _NEXT = Path(__file__), Path(__file__).with_name("test_house.py")
 def pytest_configure(config: pytest.Config) -> None:
     """See :mod:`tests.budget`."""
     budget.configure(config)
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """A process of pytest-xdist reports of a setup or teardown only what is worth it: two thirds of all
+    messages say that one has passed. They are needed where durations are to be printed.
+    """
+    config = session.config
+    if not hasattr(config, "workerinput") or config.option.durations is not None:
+        return
+    (reporter,) = (each for each in config.pluginmanager.get_plugins() if hasattr(each, "sendevent"))
+    send = reporter.sendevent
+
+    def send_results(name: str, **values: Any) -> None:
+        report = values.get("data", {}) if name == "testreport" else {}
+        if (report.get("when"), report.get("outcome")) not in (("setup", "passed"), ("teardown", "passed")):
+            send(name, **values)
+
+    reporter.sendevent = send_results
 
 
 @pytest.hookimpl(wrapper=True)

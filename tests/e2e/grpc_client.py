@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 TORCHSERVE = "org.pytorch.serve.grpc."
 INFERENCE = f"{TORCHSERVE}inference."
 MANAGEMENT = f"{TORCHSERVE}management."
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 def grpc_server(folder: Path, model_store: Path, **settings: object) -> Server:

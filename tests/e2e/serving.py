@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 STARTED = "Model server started."
-PATIENCE = 30.0
+# Seconds, however much else runs: a start takes two of a processor.
+PATIENCE = 60.0
 ROOT = Path(__file__).parents[2]
 
 # Between those of Ray's workers and those that connections get, and others for each process of pytest-xdist:

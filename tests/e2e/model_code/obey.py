@@ -40,6 +40,12 @@ class Obey:
         time.sleep(order["seconds"])
         return {"pid": os.getpid(), "token": order.get("token")}
 
+    def do_wait(self, order, index):
+        """Until there is this file."""
+        while not os.path.exists(order["file"]):
+            time.sleep(0.005)
+        return {"pid": os.getpid()}
+
     def do_raise(self, order, index):
         raise ValueError(order.get("text", "as it was told"))
 
