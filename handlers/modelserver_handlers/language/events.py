@@ -26,7 +26,8 @@ class EventStream:
         self.has_sent = False
         self._stream: Any = context._ms_state.stream
         self._buffer = bytearray()
-        self._loop = asyncio.get_running_loop()
+        # All parts come from the loop, which then writes those of all requests together.
+        self._loop = self._stream.loop = asyncio.get_running_loop()
         self._flushing: asyncio.Handle | None = None
 
     def write(self, event: bytes) -> None:

@@ -161,6 +161,28 @@ async def test_parts_come_before_the_result(bench: Any) -> None:
         assert own == [(Parts, b"p0"), (Parts, b"p1"), (Result, b"end")]
 
 
+async def test_parts_of_a_loop_come_before_the_result(bench: Any) -> None:
+    """Though they wait for the end of the loop's turn."""
+
+    async def handle(data: list[Any], context: Context) -> list[Any]:
+        stream: Any = context._ms_state.stream
+        stream.loop = asyncio.get_running_loop()
+        stream.send({0: b"first"})
+        await asyncio.sleep(0)
+        stream.send({0: b"second"})
+        return ["end"]
+
+    made = bench(handle)
+    made.ask(1)
+    got = [await made.receive() for _ in range(3)]
+
+    assert [(type(m), content) for m, content in got] == [
+        (Parts, b"first"),
+        (Parts, b"second"),
+        (Result, b"end"),
+    ]
+
+
 @pytest.mark.parametrize(
     ("handle", "content"),
     [

@@ -77,13 +77,11 @@ class AsyncCalls:
             task.add_done_callback(lambda _: self._calls.pop(work.sequence, None))
         elif isinstance(message, Cancelled):
             self._service.cancel(message)
-            call = self._calls.get(message.sequence)
-            if call is not None:
+            if (call := self._calls.get(message.sequence)) is not None:
                 # After it has begun: a call that is cancelled before never runs, and would never answer.
                 asyncio.get_running_loop().call_soon(call.cancel)
-        elif isinstance(message, Proceed):
-            if (gate := self._gates.get(message.sequence)) is not None:
-                gate.set()
+        elif isinstance(message, Proceed) and message.sequence in self._gates:
+            self._gates[message.sequence].set()
         elif isinstance(message, Ping):
             self._channel.send(Pong())
         elif isinstance(message, Stop):
@@ -96,8 +94,7 @@ class AsyncCalls:
                 await self._call(work, indices)
         finally:
             # However the call ended, the server expects an answer.
-            for index in work.open:
-                work.answers[index] = CLIENT_GONE
+            work.answer_all(work.open, CLIENT_GONE)
             self._channel.send(*self._service.finish(work, time.perf_counter() - started))
             leave_if_broken(self._service)
 

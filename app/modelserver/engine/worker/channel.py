@@ -7,7 +7,7 @@ import os
 import socket
 import threading
 from collections import deque
-from typing import TYPE_CHECKING, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from modelserver.engine.wire.arena import receive_with
 from modelserver.engine.wire.frames import FrameReader, encode, to_worker_decoder
@@ -55,6 +55,7 @@ class ServerChannel:
         self._feeding: Iterator[tuple[ToWorker, memoryview]] = iter(())
         self._ahead: deque[tuple[ToWorker, memoryview]] = deque()
         self._sending = threading.Lock()
+        self._unsent: list[bytes] = []
         self.is_open = True
 
     def fileno(self) -> int:
@@ -163,32 +164,36 @@ class ServerChannel:
         os.dup2(dead_end.fileno(), self._connection.fileno())
         dead_end.close()
 
-    def send(self, message: ToServer, bodies: Sequence[bytes] = ()) -> None:
-        """Writes one frame, whole; any thread may."""
-        with self._sending:
-            self._write(message, bodies)
-
-    def _write(self, message: ToServer, bodies: Sequence[bytes]) -> None:
+    def send(self, message: ToServer, bodies: Sequence[bytes] = (), loop: Any = None) -> None:
+        """Writes one frame, whole; any thread may. With the loop, at the end of its turn."""
         arena = self._arena
-        pieces = encode(message, bodies, arena.outgoing if arena is not None else None)
-        if not bodies and isinstance(message, Pong):
-            # The server only pings idle workers.
-            self._trim()
+        with self._sending:
+            pieces = encode(message, bodies, arena.outgoing if arena is not None else None)
+            if not bodies and isinstance(message, Pong):
+                # The server only pings idle workers.
+                self._reader.trim()
+                if arena is not None:
+                    arena.trim()
+            if loop is None:
+                self._write(pieces)
+            else:
+                if not self._unsent:
+                    loop.call_soon(self._flush)
+                self._unsent += pieces
+
+    def _flush(self) -> None:
+        with self._sending:
+            self._write([])
+
+    def _write(self, pieces: list[bytes]) -> None:
+        if self._unsent:
+            pieces, self._unsent = self._unsent + pieces, []
         if len(pieces) == 1:
             self._connection.sendall(pieces[0])
             return
-        for start in range(0, len(pieces), _MAX_PIECES):
-            self._send_all(pieces[start : start + _MAX_PIECES])
-
-    def _trim(self) -> None:
-        self._reader.trim()
-        if self._arena is not None:
-            self._arena.trim()
-
-    def _send_all(self, pieces: list[bytes]) -> None:
         views = [memoryview(piece) for piece in pieces if piece]
         while views:
-            sent = self._connection.sendmsg(views)
+            sent = self._connection.sendmsg(views[:_MAX_PIECES])
             while views and sent >= len(views[0]):
                 sent -= len(views.pop(0))
             if sent:

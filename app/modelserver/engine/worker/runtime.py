@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import inspect
 import json
 import logging
@@ -191,25 +192,24 @@ async def _run_calls(
     load: Load, channel: ServerChannel, started: float, imported: tuple[LoadedHandler, Service] | None
 ) -> None:
     """Initialises the handler within the loop that its calls will run in, and answers requests."""
-    from modelserver.engine.worker.asynchronous import (  # noqa: PLC0415
-        AsyncCalls,
-        check_asynchronous,
-        use_gpu_in_threads,
-    )
+    from modelserver.engine.worker import asynchronous  # noqa: PLC0415
 
     with _reported(load, channel):
         handler, service = imported or import_service(load)
-        check_asynchronous(handler.entry)
-        use_gpu_in_threads()
+        asynchronous.check_asynchronous(handler.entry)
+        asynchronous.use_gpu_in_threads()
         initialised = handler.initialize(service.context)
         if inspect.isawaitable(initialised):
             await initialised
         # It may have loaded its model in another thread.
         enter_thread()
         check_device(handler.instance, load)
+    # The model lives as long as the process: it is not searched for garbage again and again.
+    gc.collect()
+    gc.freeze()
     channel.send(_loaded(handler, load, service.context, started))
     service.connect(channel)
-    await AsyncCalls(service, channel).serve()
+    await asynchronous.AsyncCalls(service, channel).serve()
     if (close := getattr(handler.instance, "_ms_close", None)) is not None:
         await close()
 
@@ -235,9 +235,7 @@ def _loaded(handler: LoadedHandler, load: Load, context: Context, started: float
     pipelined = load.ranks == 1 and not load.mode and not load.envelope and can_prefetch(handler)
     return Loaded(
         *(splits, seconds, tuple(context._ms_warnings), pipelined, context._ms_precision),
-        annotations_of(handler.instance),
-        device_of(handler.instance),
-        concurrency_of(handler.instance),
+        *(annotations_of(handler.instance), device_of(handler.instance), concurrency_of(handler.instance)),
         getattr(handler.instance, "_ms_endpoints", {}),
     )
 

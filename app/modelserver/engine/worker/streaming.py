@@ -42,6 +42,7 @@ class CallStream:
         look: checks whether clients have disconnected.
         pause: waits until the server allows more; None if that would block others, too.
         gate: without ``pause``, open while the server allows more.
+        loop: at the end of whose turn the parts leave, with those of other calls; None: at once.
     """
 
     places: Sequence[tuple[Work, int]]
@@ -51,6 +52,7 @@ class CallStream:
     look: Callable[[], None]
     pause: Callable[[], None] | None
     gate: asyncio.Event | None = None
+    loop: asyncio.AbstractEventLoop | None = None
     _sent: int = 0
     _open: bool = True
     _threads: int = field(default_factory=threading.active_count)
@@ -63,24 +65,29 @@ class CallStream:
         if not self._open:
             return
         self.look()
-        for batch, rows in self._by_batch(parts).items():
-            encoded = [self.encode(batch, row, part, position, self.state) for row, position, part in rows]
-            good = [(row, it) for (row, _, _), it in zip(rows, encoded, strict=True) if not it[0].failed]
-            for (_, position, _), (answer, content) in zip(rows, encoded, strict=True):
-                if answer.failed:
-                    self.state.reject(position, content.decode(), answer.status)
-            if good:
-                batch.started |= {row for row, _ in good}
-                self._write(batch.sequence, [row for row, _ in good], [it for _, it in good])
+        ready: dict[Work, list[tuple[int, Answer, bytes]]] = {}
+        for position, part in parts.items():
+            batch, row = self.places[position]
+            if row in batch.cancelled or position in self.state.rejections:
+                continue
+            answer, content = self.encode(batch, row, part, position, self.state)
+            if answer.failed:
+                self.state.reject(position, content.decode(), answer.status)
+                continue
+            if row not in batch.started:
+                batch.started |= {row}
+            ready.setdefault(batch, []).append((row, answer, content))
+        for batch, items in ready.items():
+            self._write(batch.sequence, items)
         nobody_waits = all(row in batch.cancelled for batch, row in self.places)
         if nobody_waits and threading.active_count() <= self._threads:
             raise ClientsGone
 
-    def _write(self, sequence: int, rows: list[int], encoded: Sequence[Encoded]) -> None:
-        self._sent += sum(answer.size for answer, _ in encoded)
+    def _write(self, sequence: int, items: Sequence[tuple[int, Answer, bytes]]) -> None:
+        rows, answers, contents = zip(*items, strict=True)
+        self._sent += sum(map(len, contents))
         wait = self._sent >= WINDOW and (self.pause is not None or self.gate is not None)
-        message = Parts(sequence, rows, [answer for answer, _ in encoded], wait)
-        self.outlet.send(message, [content for _, content in encoded])
+        self.outlet.send(Parts(sequence, list(rows), list(answers), wait), contents, self.loop)
         if not wait:
             return
         self._sent = 0
@@ -101,15 +108,6 @@ class CallStream:
         self._open = False
         if self.state.stream is self:
             self.state.stream = ENDED
-
-    def _by_batch(self, parts: Mapping[int, Any]) -> dict[Work, list[tuple[int, int, Any]]]:
-        """The parts to send, as (row, position, part)."""
-        messages: dict[Work, list[tuple[int, int, Any]]] = {}
-        for position, part in parts.items():
-            batch, row = self.places[position]
-            if row not in batch.cancelled and position not in self.state.rejections:
-                messages.setdefault(batch, []).append((row, position, part))
-        return messages
 
 
 class _Ended:
