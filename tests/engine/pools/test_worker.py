@@ -165,6 +165,35 @@ async def test_process_that_asks_for_variables_gets_another_one(make: Any, stage
         await worker.first_load
 
 
+@pytest.mark.parametrize(
+    ("line", "status"),
+    [
+        (
+            "Free memory on device cuda:0 (3.2/79.1 GiB) on startup is less than desired GPU memory",
+            507,
+        ),
+        ("Available memory on node 0 (1/9 GiB) on startup is less than desired CPU memory", 507),
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", 507),
+        ("No available memory for the cache blocks. Try increasing `gpu_memory_utilization`", 507),
+        ("RuntimeError: [enforce fail] DefaultCPUAllocator: can't allocate memory: 1 of 2 bytes", 507),
+        ("ValueError: unsupported architecture", 500),
+    ],
+)
+async def test_engine_that_is_short_of_memory_fails_the_load(
+    line: str, status: int, make: Any, stage: Any
+) -> None:
+    """What its process has printed is the reason; the worker itself only knows that it has ended."""
+    worker = make()
+    process = await stage.enter()
+    process.output = f"(EngineCore pid=7) {line}"
+    process.fail_to_load("RuntimeError: the engine has not started")
+    with pytest.raises(StartFailed) as caught:
+        await worker.first_load
+
+    assert caught.value.status == status
+    assert line in caught.value.message
+
+
 async def test_death_while_loading_fails_the_first_load(make: Any, stage: Any) -> None:
     worker = make()
     (await stage.enter()).exit("was killed by SIGSEGV")
@@ -348,7 +377,7 @@ async def test_process_with_a_broken_gpu_is_replaced_without_a_pause(
     ("output", "more", "lost"),
     [
         ("Traceback", "", WorkerDied),
-        ("torch.OutOfMemoryError: CUDA out of memory.", " The GPU's memory was exhausted.", OutOfMemory),
+        ("torch.OutOfMemoryError: CUDA out of memory.", " Its memory was exhausted.", OutOfMemory),
     ],
 )
 async def test_worker_without_its_engine_says_why(

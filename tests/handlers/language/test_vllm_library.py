@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.handlers.language.pretended_vllm import pretend
+from tests.handlers.language.pretended_vllm import AsyncLLM, pretend
 from tests.handlers.language.vllm_bench import Bench
 
 from modelserver_handlers.errors import ModelLoadError
@@ -69,4 +69,31 @@ async def test_missing_library_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         await Bench().start()
     monkeypatch.setitem(sys.modules, "vllm", None)
     with pytest.raises(ModelLoadError, match="pip install vllm"):
+        await Bench().start()
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "message"),
+    [
+        (
+            -9,
+            MemoryError,
+            "vLLM's engine was killed while it started, probably for lack of memory: Eng",
+        ),
+        (1, RuntimeError, "Engine core .* Engines on one GPU need a gpu_memory_utilization that leaves room"),
+    ],
+)
+async def test_engine_that_does_not_start_is_told(
+    code: int, kind: type[Exception], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As out of memory if it was killed; its output says more of other reasons."""
+
+    def fail(arguments: object) -> None:
+        raise RuntimeError(
+            "Engine core initialization failed. See root cause above. "
+            f"Failed core proc(s): {{'EngineCore_DP0': {code}}}"
+        )
+
+    monkeypatch.setattr(AsyncLLM, "from_engine_args", fail)
+    with pytest.raises(kind, match=message):
         await Bench().start()

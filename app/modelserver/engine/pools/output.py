@@ -33,7 +33,8 @@ _BACKLOG = 1 << 20
 _OTHERS = 19
 
 _QUOTED = " Its last output was:\n"
-_OF_GPU_MEMORY = re.compile(r"(CUDA|HIP) out of memory|OutOfMemoryError")
+# As torch and vLLM say that the memory of a GPU, or of the machine, does not suffice.
+_OF_MEMORY = re.compile("out of memory|MemoryError|t allocate|startup is less|available (memory for|KV)")
 _NOTHING = " It printed nothing."
 
 _log = logging.getLogger("modelserver.model")
@@ -276,9 +277,9 @@ def quote(output: str) -> str:
     return f"{_QUOTED}{output}" if output.strip() else _NOTHING
 
 
-def was_out_of_gpu_memory(output: str) -> bool:
+def was_out_of_memory(output: str) -> bool:
     """Whether a worker's last output says so, as that of an engine in a process of its own."""
-    return _OF_GPU_MEMORY.search(output) is not None
+    return _OF_MEMORY.search(output) is not None
 
 
 def without_quote(message: str) -> str:

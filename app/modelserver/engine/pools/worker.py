@@ -18,7 +18,7 @@ import msgspec
 
 from modelserver.engine.pools.flights import Flights
 from modelserver.engine.pools.memory_kills import kills
-from modelserver.engine.pools.output import MAX_LINES, quote, was_out_of_gpu_memory, without_quote
+from modelserver.engine.pools.output import MAX_LINES, quote, was_out_of_memory, without_quote
 from modelserver.engine.pools.process import launch, started
 from modelserver.engine.pools.ranks import launch_ranks
 from modelserver.engine.pools.spec import WorkerState, WorkerTimes, backoff
@@ -297,8 +297,8 @@ class Worker:
         for_memory = process.for_memory if was_killed else False
         if for_memory is None:
             how += " (perhaps out of memory)"
-        if run.killed_because and was_out_of_gpu_memory(process.last_output(MAX_LINES)):
-            run.killed_because += " The GPU's memory was exhausted."
+        if run.killed_because and was_out_of_memory(process.last_output(MAX_LINES)):
+            run.killed_because += " Its memory was exhausted."
             run.verdict = run.verdict or OutOfMemory()
         if run.outcome.done() and isinstance(run.outcome.result(), Loaded):
             self.failures.reason = run.killed_because or f"The worker {how}.{quote(process.last_output())}"
@@ -351,6 +351,8 @@ class Worker:
         return False
 
     def _load_failed(self, reason: str, status: int = 500) -> None:
+        # The output may be that of an engine of which the worker only knows that it has ended.
+        status = 507 if status == 500 and was_out_of_memory(reason) else status
         self.failures.reason = reason
         self.failures.loads += 1
         if self._stopping:
