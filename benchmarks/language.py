@@ -1,6 +1,7 @@
 """What OpenAI's API costs: streams of a pretended engine, and embeddings in shared batches.
 
-Beside LitServe with the same engine and the same network, in turns.
+Beside LitServe with the same engine and the same network, in turns; with ``--vllm`` vLLM's engine beside its
+own front end.
 """
 
 from __future__ import annotations
@@ -20,8 +21,17 @@ import psutil
 
 from benchmarks.language_work import BATCH, PIECES
 from benchmarks.options import run
-from benchmarks.servers import HOST, ROOT, CpuMeter, Running, model_server, process, wait_until_it_answers
-from modelserver.tools.tune.own_server import free_ports
+from benchmarks.servers import (
+    HOST,
+    ROOT,
+    BenchmarkError,
+    CpuMeter,
+    Running,
+    model_server,
+    process,
+    wait_until_it_answers,
+)
+from modelserver.tools.tune.own_server import family, free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -63,7 +73,10 @@ _TEXT = "What is a tensor, and how does it differ?"
 
 
 class Turn(NamedTuple):
-    """One measurement: answers, their pieces, seconds, processor seconds of the main process and of all."""
+    """One measurement: answers, their pieces, seconds, processor seconds of the main process and of all.
+
+    ``outside``: of all but vLLM's engine.
+    """
 
     answers: int
     pieces: int
@@ -71,43 +84,65 @@ class Turn(NamedTuple):
     front: float
     all: float
     first: float
+    outside: float
 
 
-async def _stream(port: int, request: bytes) -> tuple[int, float]:
-    """How many pieces an answer had, and the seconds until the first."""
+async def _send(port: int, message: bytes, tokens: int = 0) -> tuple[int, float]:
+    """How many pieces an answer had, and the seconds until the first; so many ``tokens`` if there are any."""
     reader, writer = await asyncio.open_connection(HOST, port, limit=1 << 20)
     began, first, count, last = time.perf_counter(), 0.0, 0, b""
-    writer.write(request)
+    writer.write(message)
     while data := await reader.read(1 << 18):
         count += data.count(b'" token"') + data.count(b'"index":0,"embedding":')
-        if count and not first:
+        if not first and (count or b"data: {" in data):
             first = time.perf_counter() - began
-        last = (last + data)[-64:]
+        last = (last + data)[-1024:]
     writer.close()
-    return count, first
+    if tokens and b'"completion_tokens":%d' % tokens not in last:
+        raise BenchmarkError(f"{tokens} tokens were to come: {last.decode(errors='replace')}")
+    return tokens or count, first
 
 
-def _request(path: str, body: Mapping[str, object]) -> bytes:
+def request(path: str, body: Mapping[str, object]) -> bytes:
     content = json.dumps(body).encode()
     head = f"POST {path} HTTP/1.1\r\nHost: {HOST}\r\nContent-Type: application/json\r\n"
     return f"{head}Connection: close\r\nContent-Length: {len(content)}\r\n\r\n".encode() + content
 
 
-async def _turn(server: Running, request: bytes, connections: int, seconds: float) -> Turn:
+async def _turn(server: Running, message: bytes, connections: int, seconds: float, tokens: int = 0) -> Turn:
     """Closed loops on so many connections at a time."""
     front, everything = CpuMeter(server.pid, alone=True), CpuMeter(server.pid)
-    began = time.perf_counter()
+    began, engine = time.perf_counter(), _engine_seconds(server.pid)
     results: list[tuple[int, float]] = []
 
     async def loop() -> None:
         while time.perf_counter() - began < seconds:
-            results.append(await _stream(server.port, request))
+            results.append(await _send(server.port, message, tokens))
 
     await asyncio.gather(*(loop() for _ in range(connections)))
     took = time.perf_counter() - began
-    counts = sum(count for count, _ in results)
+    counts, used = sum(count for count, _ in results), everything.used()
     first = statistics.median(first for _, first in results)
-    return Turn(len(results), counts, took, front.used(), everything.used(), first)
+    outside = used + engine - _engine_seconds(server.pid)
+    return Turn(len(results), counts, took, front.used(), used, first, outside)
+
+
+def rounds(
+    servers: Mapping[str, Running], message: bytes, count: int, options: argparse.Namespace, tokens: int = 0
+) -> dict[str, list[Turn]]:
+    """The measurements of each server, in turns; the first round does not count."""
+    turns: dict[str, list[Turn]] = {name: [] for name in servers}
+    for number in range(options.reps + 1):
+        for name, server in servers.items():
+            measured = asyncio.run(_turn(server, message, count, options.duration, tokens))
+            turns[name] += [measured] if number else []
+    return turns
+
+
+def _engine_seconds(pid: int) -> float:
+    """Processor seconds of vLLM's engine below this process."""
+    engine = [each for each in family(pid) if each.name().startswith("VLLM::")]
+    return sum(sum(each.cpu_times()[:2]) for each in engine)
 
 
 @contextlib.contextmanager
@@ -127,11 +162,11 @@ def _ours(folder: Path) -> Iterator[Running]:
 
 async def _hold(server: Running, count: int) -> None:
     """Opens so many streams, of which each ends when all are open, and prints what they take."""
-    request = _request("/v1/chat/completions", {**_CHAT_BODY, "model": "hold", "max_tokens": count})
+    message = request("/v1/chat/completions", {**_CHAT_BODY, "model": "hold", "max_tokens": count})
     process = psutil.Process(server.pid)
     before, most, streams = process.memory_info().rss, 0, []
     for number in range(count):
-        streams.append(asyncio.create_task(_stream(server.port, request)))
+        streams.append(asyncio.create_task(_send(server.port, message)))
         if number % 100 == 0:
             await asyncio.sleep(0.01)
     while not all(stream.done() for stream in streams):
@@ -165,8 +200,8 @@ def _report(title: str, unit: str, turns: Sequence[Turn]) -> float:
 
 def measure(options: argparse.Namespace, folder: Path) -> None:
     """All works in turns."""
-    chat = _request("/v1/chat/completions", _CHAT_BODY)
-    vectors = _request("/v1/embeddings", {"model": "vectors", "input": _TEXT, "encoding_format": "float"})
+    chat = request("/v1/chat/completions", _CHAT_BODY)
+    vectors = request("/v1/embeddings", {"model": "vectors", "input": _TEXT, "encoding_format": "float"})
     peer = None if options.peers is None else options.peers / "litserve" / "bin" / "python"
     with contextlib.ExitStack() as stack:
         ours = stack.enter_context(_ours(folder / "ours"))
@@ -177,19 +212,14 @@ def measure(options: argparse.Namespace, folder: Path) -> None:
             ("streams", "pieces", chat, (1, 16, 64)),
             ("embeddings", "texts", vectors, (1, BATCH, 2 * BATCH)),
         ]
-        for work, unit, request, connections in works:
+        for work, unit, message, connections in works:
             with contextlib.ExitStack() as peers:
                 servers = {"modelserver": ours}
                 if peer is not None:
                     kind = "chat" if work == "streams" else "vectors"
                     servers["LitServe"] = peers.enter_context(_litserve(folder / kind, peer, kind))
                 for count in connections:
-                    turns: dict[str, list[Turn]] = {name: [] for name in servers}
-                    for number in range(options.reps + 1):
-                        for name, server in servers.items():
-                            turn = asyncio.run(_turn(server, request, count, options.duration))
-                            if number:
-                                turns[name].append(turn)
+                    turns = rounds(servers, message, count, options)
                     print(f"{work}, {count} connections")
                     rates = [_report(name, unit, each) for name, each in turns.items()]
                     if len(rates) > 1:
@@ -202,14 +232,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--duration", type=float, default=3.0, help="seconds of one measurement (default: 3)")
     parser.add_argument("--reps", type=int, default=3, help="repetitions in turns, after one more")
     parser.add_argument("--streams", type=int, help="only this: so many streams that are open at once")
-    parser.add_argument("--peers", type=Path, help="the folder of python -m benchmarks peers, for LitServe")
+    parser.add_argument("--peers", type=Path, help="the folder of python -m benchmarks peers: litserve, vllm")
+    parser.add_argument("--vllm", action="store_true", help="only vLLM's engine, with the peer vllm")
     options = parser.parse_args(arguments)
     print(f"answers of {PIECES} pieces, batches of {BATCH}")
     if options.streams:
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     with tempfile.TemporaryDirectory() as folder:
-        measure(options, Path(folder))
+        if options.vllm:
+            from benchmarks.language_vllm import measure as measure_vllm  # noqa: PLC0415 - it has these clients
+
+            measure_vllm(options, str(options.peers.absolute() / "vllm" / "bin" / "python"), Path(folder))
+        else:
+            measure(options, Path(folder))
     return 0
 
 

@@ -176,16 +176,18 @@ def model_server(
     checkout: Path | None = None,
     *,
     variables: Mapping[str, str] | None = None,
+    python: str = sys.executable,
 ) -> Iterator[ModelServer]:
     """This server as shipped (access log, metrics), with ``store`` and no model; ``folder`` is its own.
 
     ``settings`` are more lines of config.properties, ``threads`` what one worker computes with; ``checkout``
-    has another version, which is started instead; ``variables`` are more of its environment.
+    has another version, which is started instead; ``variables`` are more of its environment, and ``python``
+    is its interpreter.
     """
     folder.mkdir(parents=True, exist_ok=True)
     lines = {"enable_grpc_api": "false", "job_queue_size": QUEUE_SIZE, **(settings or {})}
     config, (inference, management, _) = configuration(folder, lines)
-    command = [sys.executable, "-m", "modelserver", "--start", "--foreground", "--ncs"]
+    command = [python, "-m", "modelserver", "--start", "--foreground", "--ncs"]
     command += ["--model-store", str(store.resolve()), "--ts-config", str(config)]
     environment = {**thread_variables(threads), **(variables or {})}
     if checkout is not None:
