@@ -26,8 +26,10 @@ class EventStream:
         self.has_sent = False
         self._stream: Any = context._ms_state.stream
         self._buffer = bytearray()
-        # All parts come from the loop, which then writes those of all requests together.
-        self._loop = self._stream.loop = asyncio.get_running_loop()
+        self._loop = asyncio.get_running_loop()
+        if self._stream is not None:
+            # All parts come from the loop, which then writes those of all requests together.
+            self._stream.loop = self._loop
         self._flushing: asyncio.Handle | None = None
 
     def write(self, event: bytes) -> None:
