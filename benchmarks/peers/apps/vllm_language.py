@@ -34,6 +34,9 @@ class Pretended(AsyncLLM):  # type: ignore[misc, unused-ignore]
         self.input_processor = async_llm.InputProcessor(vllm_config, self.renderer)
         self._supported_tasks = ("generate",)
 
+    async def reset_mm_cache(self) -> None:
+        """There is none."""
+
     async def generate(self, prompt: Any, sampling_params: Any, request_id: str, **_: Any) -> Any:
         """All tokens at once, or one after the other."""
         step = 1 if sampling_params.output_kind is RequestOutputKind.DELTA else sampling_params.max_tokens

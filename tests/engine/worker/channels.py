@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,7 +25,7 @@ class Channel:
         self.started.append(sequence)
         return True
 
-    def send(self, message: ToServer, bodies: Sequence[bytes] = ()) -> None:
+    def send(self, message: ToServer, bodies: Sequence[bytes] = (), loop: Any = None) -> None:
         self.sent.append((message, list(bodies)))
 
     def close(self) -> None:

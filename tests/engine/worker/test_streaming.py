@@ -40,7 +40,7 @@ class Bench:
         self.service = Service(entry, self.context, Load("m", "1", "/", "h", 8, **load), metrics)
         self.service.connect(self, lambda: self.arriving)
 
-    def send(self, message: Any, bodies: Sequence[bytes] = ()) -> None:
+    def send(self, message: Any, bodies: Sequence[bytes] = (), loop: Any = None) -> None:
         self.sent.append((message, list(bodies)))
 
     def run(self, count: int, kind: int = BODY, accept: str = "") -> Work:
