@@ -68,7 +68,8 @@ def _compare(
 ) -> None:
     """Prints the table of all, and the marks."""
     more = {"stream": True, "stream_options": {"include_usage": True}}
-    rows, marks = [], []
+    rows: list[list[str]] = []
+    marks: list[Mark] = []
     for work, fields in (("streamed", {**_BODY, **more}), ("whole", _BODY)):
         message = request("/v1/chat/completions", fields)
         for clients in connections:
