@@ -29,7 +29,7 @@ class EventStream:
         self._loop = asyncio.get_running_loop()
         if self._stream is not None:
             # All parts come from the loop, which then writes those of all requests together.
-            self._stream.loop = self._loop
+            self._stream.loop = self._loop  # type: ignore[attr-defined]
         self._flushing: asyncio.Handle | None = None
 
     def write(self, event: bytes) -> None:

@@ -158,7 +158,7 @@ class ServerChannel:
         It finds the connection closed, and ends if it returns from the handler.
         """
         self._arena = None
-        self.send = lambda message, bodies=(): _end_child()  # type: ignore[method-assign]
+        self.send = lambda message, bodies=(), loop=None: _end_child()  # type: ignore[method-assign]
         dead_end, other = socket.socketpair()
         other.close()
         os.dup2(dead_end.fileno(), self._connection.fileno())
