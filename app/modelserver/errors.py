@@ -184,8 +184,9 @@ class HandlerError(InternalError):
 
     def __init__(self, message: str, status: int, kserve_status: int | None = None) -> None:
         super().__init__(message)
-        self.status = status
-        self.kserve_status = kserve_status
+        self.status, self.kserve_status = status, kserve_status
+        # On the paths of OpenAI's API, nothing but a model can be missing.
+        self.openai_code = "model_not_found" if status == 404 else None
 
     @classmethod
     def of(cls, answer: FailedRow, content: bytes, *, whole: bool = False) -> HandlerError:

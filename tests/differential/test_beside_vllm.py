@@ -10,13 +10,19 @@ import json
 import warnings
 from contextlib import asynccontextmanager
 from importlib.util import find_spec
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
 from tests.differential.tiny_models import make_bert, make_llama
 from tests.handlers.language.vllm_bench import Bench
+from tests.waiting import until
 
+from modelserver.engine.batching.request import Request
+from modelserver.engine.pools.printed_metrics import parse_metric
+from modelserver.engine.wire.messages import Answer, Row
+from modelserver.ext.openai.codec import split
 from modelserver_handlers.errors import PredictionException
 from modelserver_handlers.language.chat import CHAT, COMPLETIONS
 from modelserver_handlers.language.embedding import EMBEDDINGS, SCORE
@@ -181,9 +187,21 @@ def _join(last: Any, event: Any) -> None:
     mine.update(other)
 
 
+def joined(fields: dict[str, Any], rows: list[Any]) -> Any:
+    """The document of a request for scores whose pairs have these answers."""
+    parsed: Any = split(SCORE, json.dumps(fields).encode())
+    request = Request("r", [Row("r", 0)] * len(rows), parsed.bodies, 0.0)
+    request.deliver(0, [(Answer(0), json.dumps(row).encode()) for row in rows])
+    return json.loads(parsed.encode(SimpleNamespace(name="m"), request)[0])
+
+
 @pytest.mark.asyncio
-async def test_answers_are_those_of_vllms_application(tmp_path: Path) -> None:
-    """Documents, events and statuses of refusals, but for ids and times; who leaves is aborted."""
+async def test_answers_are_those_of_vllms_application(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Documents, events and statuses of refusals, but for ids and times; who leaves is aborted. The engine
+    reports what it runs, to the end.
+    """
     async with started(make_llama(tmp_path)) as both:
         bench = both.bench
         chats = [(CHAT, {"temperature": 0, "messages": MESSAGES, **fields}) for fields in CHATS]
@@ -203,6 +221,15 @@ async def test_answers_are_those_of_vllms_application(tmp_path: Path) -> None:
         call.cancel()
         await asyncio.wait([call])
         assert (call.cancelled(), bench.engine.get_num_unfinished_requests()) == (True, 0)
+        printed: list[Any] = []
+
+        def values(name: str) -> list[float]:
+            printed.extend(map(parse_metric, capsys.readouterr().out.splitlines()))
+            return [metric.value for metric in printed if metric is not None and metric.name == name]
+
+        await until(lambda: values("EngineRunningRequests")[-1] == 0)
+        assert max(values("EngineRunningRequests")) >= 1
+        assert max(values("EngineCacheUsage")) > 0
 
 
 @pytest.mark.asyncio
@@ -211,12 +238,15 @@ async def test_pooling_models_are_those_of_vllms_application(scores: bool, tmp_p
     """Vectors, and scores of models that read both texts or make vectors of them."""
     texts = ["a tensor", "the gradient of a tensor"]
     async with started(make_bert(tmp_path, scores=scores)) as both:
-        reference = (await both.reference(SCORE, {"text_1": [texts[0]] * 2, "text_2": texts})).json()
-        rows = await both.bench.rows(SCORE, *([texts[0], each] for each in texts))
-        assert [row["score"] for row in rows] == pytest.approx(
-            [each["score"] for each in reference["data"]], abs=1e-5
-        )
-        assert sum(row["tokens"] for row in rows) == reference["usage"]["prompt_tokens"]
+        for left in (texts[0], [texts[0]] * 2):
+            fields = {"text_1": left, "text_2": texts}
+            reference = (await both.reference(SCORE, fields)).json()
+            rows = await both.bench.rows(SCORE, *([texts[0], each] for each in texts))
+            document = joined(fields, rows)
+            assert [each["score"] for each in document["data"]] == pytest.approx(
+                [each["score"] for each in reference["data"]], abs=1e-5
+            )
+            assert document["usage"]["prompt_tokens"] == reference["usage"]["prompt_tokens"]
         if not scores:
             reference = (await both.reference(EMBEDDINGS, {"input": texts})).json()
             rows = await both.bench.rows(EMBEDDINGS, *texts)

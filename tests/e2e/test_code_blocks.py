@@ -58,6 +58,8 @@ NOT_RUN = {
     "docs/language-models.md: A chat in a few lines: python 1": "tests/e2e/test_openai.py",
     "docs/language-models.md: A chat in a few lines: python 2": "tests/e2e/test_openai.py",
     "docs/language-models.md: vLLM: sh 1": "installs vLLM, and needs the hub",
+    "docs/language-models.md: Memory: json 1": "tests/tools/test_sizing.py",
+    "docs/language-models.md: Memory: sh 1": "tests/tools/test_sizing.py",
     "docs/hugging-face.md: Models of the Hugging Face hub: sh 1": "needs the hub",
     "docs/hugging-face.md: Models of the Hugging Face hub: sh 2": "needs the hub",
     "docs/hugging-face.md: Tasks: sh 1": "NAME is a model of the reader",

@@ -244,6 +244,33 @@ def test_figures_are_differences_of_counts(page: Page) -> None:
     assert series["busy"] == [10, 0, None, 5]
 
 
+def test_figures_of_language_models_are_differences_too(page: Page) -> None:
+    """Those that a model does not have, or not yet, are nothing."""
+    series = page.evaluate(
+        """import("/console/static/history.js").then(({ History }) => {
+          const bounds = { latency: [1], parts: [1], first: [0.01, 0.02], interval: [0.01] };
+          const none = { latency: [0, 0, 0], queue: [0, 0, 0], handler: [0, 0, 0], size: [0, 0], fill: [0, 0],
+            unanswered: 0, errors: 0 };
+          const history = new History();
+          const language = (n) => ({
+            first: [n, n, 0, 0], tokensIn: 3 * n, tokensOut: 8 * n, streams: n, cache: 25,
+          });
+          for (const [at, each] of [[1, null], [2, null], [3, language(2)], [5, language(4)]]) {
+            history.add(at, { ...none, language: each }, bounds, 1);
+          }
+          const { tokensIn, tokensOut, first50, interval50, streams, cache } = history.series;
+          return { tokensIn, tokensOut, first50, interval50, streams, cache, has: history.has("hits") };
+        })"""
+    )
+
+    assert series["tokensIn"] == [None, 6, 3]
+    assert series["tokensOut"] == [None, 16, 8]
+    assert series["first50"] == [None, 5, 5]
+    assert series["interval50"] == [None, None, None]
+    assert (series["streams"], series["cache"]) == ([None, 2, 4], [None, 25, 25])
+    assert series["has"] is False
+
+
 def test_what_a_handler_prints_is_text(page: Page) -> None:
     """So are the reason of a failure, the last lines and a model's name, whatever they hold."""
     select(page, "broken")
@@ -438,6 +465,7 @@ def test_chat_shows_the_answer_and_its_speed(
     box = page.get_by_role("region", name="Chat")
     select(page, "steady")
     assert box.count() == 0
+    assert not page.get_by_role("figure").filter(has_text="Tokens/s").is_visible()
     shutil.copy(model_store / "chatty.mar", store)
     server.registered("chatty.mar")
     select(page, "chatty")
@@ -445,6 +473,13 @@ def test_chat_shows_the_answer_and_its_speed(
     box.get_by_label("Message").press("Enter")
     box.get_by_text("20 tokens").wait_for()
     texts = box.get_by_role("log").locator("p").all_inner_texts()
+    # The page's own requests are not measured.
+    body = {"model": "chatty", "messages": [{"role": "user", "content": "count 3"}], "stream": True}
+    assert server.inference.post("/v1/chat/completions", json=body).status_code == 200
+    for title in ("Tokens/s", "First token", "Streams"):
+        page.get_by_role("figure").filter(has_text=title).wait_for()
+    wait_for(page, "[...document.querySelectorAll('.plot canvas')].every((each) => each.clientWidth > 200)")
+    assert not page.get_by_role("figure").filter(has_text="Cache").is_visible()
     box.get_by_label("Message").fill("fail")
     box.get_by_role("button", name="Send").click()
     box.get_by_text("no more words").or_(box.get_by_text("Prediction failed")).wait_for()

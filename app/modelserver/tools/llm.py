@@ -18,6 +18,7 @@ from modelserver.ext import EXTENSIONS
 from modelserver.run import cli
 from modelserver.tools.archiver import ArchiveConfig, ArchiverError, build_archive, check_name
 from modelserver.tools.commands import exit_status, termination_is_interruption
+from modelserver.tools.sizing import ModelSize
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,6 +44,11 @@ def serve(arguments: Sequence[str]) -> int:
     engine = {name: value for name, value in engine.items() if value is not None} | read_engine_flags(others)
     if options.engine != "vllm":
         raise ConfigError(f"--engine={options.engine} is not offered: vllm is")
+    if options.memory is not None:
+        arguments_of_engine = {"dtype": options.dtype, **engine}
+        size = ModelSize.read(Path(options.model_id), arguments_of_engine)
+        print(*size.describe(options.memory, arguments_of_engine), sep="\n")
+        return 0
     check_name(options.model_name)
     store = Path(options.model_store)
     store.mkdir(parents=True, exist_ok=True)
@@ -128,6 +134,8 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--dtype", default="auto", help="the type of the weights (default: the model's)")
     add("startup_timeout", "seconds for loading (default: 1200)", type=int, default=1200)
     add("disable_token_auth", "require no tokens", action="store_true")
+    about = "only say what the model in a folder needs of a GPU's memory, and how many requests fit"
+    parser.add_argument("--memory", type=float, metavar="GB", help=about)
     for name, kind in _KNOWN.items():
         parser.add_argument(f"--{_ENGINE}{name}", type=kind, help="an engine argument of vLLM")
     return parser

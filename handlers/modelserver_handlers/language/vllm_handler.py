@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import traceback
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,6 +17,7 @@ from modelserver_handlers.errors import BadInput, PredictionException, WorkerUnu
 from modelserver_handlers.handler_options import handler_settings
 from modelserver_handlers.language.chat import CHAT, COMPLETIONS
 from modelserver_handlers.language.embedding import EMBEDDINGS, RERANK, SCORE
+from modelserver_handlers.language.engine_statistics import EngineStatistics
 from modelserver_handlers.language.requests import ChatRequest, CompletionRequest, read_request
 from modelserver_handlers.language.sampling import needs_application, read_fields, sampling_parameters
 from modelserver_handlers.language.vllm_answers import Answers
@@ -61,6 +63,7 @@ class VLLMHandler:
         self._template: str | None = None
         self._names: list[str] = []
         self._application: Any = None
+        self._statistics: Any = None
         self._defaults: dict[str, Any] = {}
         self._length = 0
 
@@ -68,7 +71,8 @@ class VLLMHandler:
         """Starts the engine. Raises ModelLoadError for settings that cannot be meant."""
         self._library = library = Library()
         config, adapters = read_settings(context)
-        self.engine = make_engine(library, config, context)
+        self._statistics = EngineStatistics(context, partial(print, flush=True))
+        self.engine = make_engine(library, config, context, self._statistics)
         self.adapters = {
             name: library.adapter(name, number, path)
             for number, (name, path) in enumerate(adapters.items(), 1)
@@ -83,6 +87,7 @@ class VLLMHandler:
         self._defaults, self._length = described.get_diff_sampling_param(), described.max_model_len
         self._ms_concurrency = self.engine.vllm_config.scheduler_config.max_num_seqs + _WAITING
         self._ms_endpoints = _endpoints(await self.engine.get_supported_tasks())
+        self._statistics.reset()
 
     def _find_template(self, context: Context) -> str | None:
         """The template of chats: the configured one, which may be a file, else the tokenizer's."""
@@ -109,8 +114,9 @@ class VLLMHandler:
             if is_other:
                 return [await self._application.answer(endpoint, bytes(data[0]["body"]), context)]
             if self._ms_endpoints[endpoint]:
+                rows, texts = enumerate(map(content_of, data)), dict[str, Any]()
                 return await asyncio.gather(
-                    *(self._pool(endpoint, idx, content_of(row), context) for idx, row in enumerate(data))
+                    *(self._pool(endpoint, idx, row, context, texts) for idx, row in rows)
                 )
             body = data[0].get("body", data[0].get("data"))
             return [await self._generate(body, endpoint, context)]
@@ -125,6 +131,7 @@ class VLLMHandler:
 
     async def _ms_close(self) -> None:
         self.engine.shutdown()
+        self._statistics.reset()
 
     # -- chats and completions
 
@@ -202,11 +209,13 @@ class VLLMHandler:
 
     # -- vectors and scores
 
-    async def _pool(self, endpoint: str, idx: int, content: Any, context: Context) -> Any:
-        """The answer to one input of embeddings, or to a pair."""
+    async def _pool(
+        self, endpoint: str, idx: int, content: Any, context: Context, texts: dict[str, Any]
+    ) -> Any:
+        """The answer to one input of embeddings, or to a pair. ``texts``: those whose vectors are made."""
         name = f"{context.get_request_id(0)}-{idx}"
         if endpoint != EMBEDDINGS:
-            return await self._score(content, name)
+            return await self._score(content, name, texts)
         options = context.get_request_parameters(idx)
         size = options.get("dimensions")
         vector, count = await self._embed(content, name, {} if size is None else {"dimensions": size})
@@ -221,15 +230,17 @@ class VLLMHandler:
         data = await self._encode(tokens, self._library.pooling(task="embed", **options), name)
         return data.float().numpy(), len(tokens)
 
-    async def _score(self, content: Any, name: str) -> dict[str, Any]:
+    async def _score(self, content: Any, name: str, texts: dict[str, Any]) -> dict[str, Any]:
         """How well two texts fit: by the model that reads both, or the angle between their vectors."""
         if not isinstance(content, (list, tuple)) or not all(isinstance(each, str) for each in content):
             raise BadInput("a pair of two texts is needed")
         if EMBEDDINGS in self._ms_endpoints:
-            both = [self._embed(text, f"{name}-{side}", {}) for side, text in enumerate(content)]
-            (one, first), (other, second) = await asyncio.gather(*both)
+            for side, text in enumerate(content):
+                if text not in texts:
+                    texts[text] = asyncio.ensure_future(self._embed(text, f"{name}-{side}", {}))
+            (one, first), (other, second) = await asyncio.gather(*map(texts.__getitem__, content))
             length = float((one @ one) ** 0.5 * (other @ other) ** 0.5) or 1.0
-            return {"score": float(one @ other) / length, "tokens": first + second}
+            return {"score": float(one @ other) / length, "tokens": second, "query_tokens": first}
         encoded = self._tokenizer(*content)
         tokens, kinds = encoded["input_ids"], encoded.get("token_type_ids") or ()
         self._room(tokens, 0)

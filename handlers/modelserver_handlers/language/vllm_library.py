@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from modelserver_handlers.errors import ModelLoadError, first_line
 from modelserver_handlers.handler_options import handler_settings
+from modelserver_handlers.language.engine_statistics import reporter
 from modelserver_handlers.language.vllm_application import SETTINGS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from modelserver_handlers.context import Context
+    from modelserver_handlers.language.engine_statistics import EngineStatistics
 
 TESTED: Final = ("0.32",)
 """The versions of vLLM that the tests run with."""
@@ -48,6 +50,7 @@ class Library:
             from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
             from vllm.v1.engine.async_llm import AsyncLLM
             from vllm.v1.engine.exceptions import EngineDeadError
+            from vllm.v1.metrics.loggers import PrometheusStatLogger
         except ModuleNotFoundError as error:
             if error.name == "vllm":
                 raise ModelLoadError(_INSTALL) from error
@@ -63,6 +66,7 @@ class Library:
         self.output_kind = RequestOutputKind
         self.tokens = tokens_input
         self.adapter = LoRARequest
+        self.stat_logger = PrometheusStatLogger
         self.dead: type[Exception] = EngineDeadError
         self.refused: type[Exception] = VLLMClientError
         self.full: type[Exception] = GracefulHTTPError
@@ -123,8 +127,11 @@ def _mapping(settings: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     return value
 
 
-def make_engine(library: Library, config: Mapping[str, Any], context: Context) -> Any:
-    """The engine; warns about unknown settings, and of a version that is not tested.
+def make_engine(
+    library: Library, config: Mapping[str, Any], context: Context, statistics: EngineStatistics
+) -> Any:
+    """The engine, which reports to ``statistics``; warns about unknown settings, and of a version that is not
+    tested.
 
     Raises MemoryError if its process was killed while it started.
     """
@@ -134,12 +141,13 @@ def make_engine(library: Library, config: Mapping[str, Any], context: Context) -
     for name in sorted(config.keys() - known - SETTINGS):
         context._ms_warn(f"vllm_engine_config: vLLM {library.version} does not know {name}, it is ignored")
     arguments = {name: value for name, value in config.items() if name in known}
-    # Its log would be written, and its counters kept, for each token.
+    # Of its own log; whoever turns it off means all figures.
+    reporters = [] if arguments.get("disable_log_stats") else [reporter(library.stat_logger, statistics)]
     arguments.setdefault("disable_log_stats", True)
     for variable in _THREADS:
         os.environ.pop(variable, None)
     try:
-        return library.engine.from_engine_args(library.engine_arguments(**arguments))
+        return library.engine.from_engine_args(library.engine_arguments(**arguments), stat_loggers=reporters)
     except RuntimeError as error:
         if _KILLED.search(str(error)):
             raise MemoryError(f"{_WAS_KILLED}: {first_line(error)}") from error

@@ -9,6 +9,7 @@ import httpx
 import pytest
 from tests.ext.console.doubles import Hot
 
+from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.errors import ModelNotFound
 from modelserver.ext.console.console import Console
 from modelserver.models.settings.keys import KEYS
@@ -36,7 +37,10 @@ def console(hot: Hot) -> Iterator[Console]:
     sources = {**dict.fromkeys(KEYS, "default"), "job_queue_size": "flag --x"}
     registry: Any = SimpleNamespace(versions=list, get=absent, builder=SimpleNamespace(sources=sources))
     settings = Settings(job_queue_size=7, keystore_pass="swordfish")
-    made = Console(SimpleNamespace(registry=registry, settings=settings, tokens=None), hot)  # type: ignore[arg-type]
+    services: Any = SimpleNamespace(
+        registry=registry, settings=settings, tokens=None, metrics=ServerMetrics()
+    )
+    made = Console(services, hot)
     yield made
     made.close()
 

@@ -40,6 +40,7 @@ def model(*workers: Any, name: str = "m", options: ModelOptions | None = None, e
     pool = SimpleNamespace(
         min_workers=expected, max_workers=expected, workers=list(workers), warnings=[], affinity=None,
         statistics=lambda: statistics, limits=SimpleNamespace(max_requests=100),
+        crew=SimpleNamespace(model=None, on_demand=None, autoscaling=None),
         failing=False, failure=next((each.failure for each in workers if each.failure), ""),
     )  # fmt: skip
     return SimpleNamespace(
@@ -152,7 +153,7 @@ def test_options_have_their_sources() -> None:
 async def test_events_have_what_changed() -> None:
     """The first has everything, later ones the facts that differ; what is gone is in no figures any more."""
     registry: Any = Registry(model(worker(), name="a"), model(worker(), name="<b>"))
-    state = ConsoleState(registry)
+    state = ConsoleState(registry, ServerMetrics())
     first, _ = await state.collect()
     again = [read((await state.collect())[0]) for _ in range(2)]
     registry.models[0].url = "other.mar"
@@ -166,14 +167,14 @@ async def test_events_have_what_changed() -> None:
     assert list(gone["figures"]) == ["a/1.0"]
     assert list(read(state.whole())["facts"]) == ["a/1.0"]
     assert len({each["life"] for each in (*again, *changed, gone)}) == 1
-    assert read((await ConsoleState(registry).collect())[0])["life"] != gone["life"]
+    assert read((await ConsoleState(registry, ServerMetrics()).collect())[0])["life"] != gone["life"]
 
 
 async def test_many_models_do_not_hold_the_loop_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """The event loop runs other work between versions, and the time of the reading is reported."""
     monkeypatch.setattr("modelserver.ext.console.facts._STRETCH", 0.0)
     registry: Any = Registry(*(model(worker(), name=f"m{number}") for number in range(5)))
-    coroutine = ConsoleState(registry).collect()
+    coroutine = ConsoleState(registry, ServerMetrics()).collect()
     turns = 0
     try:
         while True:
@@ -197,7 +198,7 @@ async def test_facts_of_many_models_are_looked_at_in_turn(monkeypatch: pytest.Mo
     monkeypatch.setattr("modelserver.ext.console.facts.facts_of", looked_at)
     monkeypatch.setattr("modelserver.ext.console.facts._FACTS_TIME", 0.0)
     registry: Any = Registry(*(model(name=name) for name in "abc"))
-    state = ConsoleState(registry)
+    state = ConsoleState(registry, ServerMetrics())
     events = [read((await state.collect())[0]) for _ in range(5)]
 
     assert "".join(looked) == "abcabca"
@@ -210,3 +211,20 @@ def test_endpoints_of_a_language_model_are_known() -> None:
     item.endpoints = {"v1/completions": False, "v1/chat/completions": False}
 
     assert facts_of(item, is_default=True)["endpoints"] == ["v1/chat/completions", "v1/completions"]
+
+
+async def test_language_models_have_figures_of_their_own() -> None:
+    """Where there is a model with endpoints; others have none."""
+    metrics = ServerMetrics()
+    labels = ("model_name", "model_version")
+    metrics.counter("modelserver_completion_tokens_total", "", labels).labels("m", "1.0").add(7)
+    talking, other = model(worker()), model(worker(), name="other")
+    registry: Any = Registry(talking, other)
+    state = ConsoleState(registry, metrics)
+    before = read((await state.collect())[0])
+    talking.endpoints = {"v1/chat/completions": False}
+    event = read((await state.collect())[0])
+
+    assert before["figures"]["m/1.0"]["language"] is None
+    assert event["figures"]["other/1.0"]["language"] is None
+    assert event["figures"]["m/1.0"]["language"] == {"tokensOut": 7}

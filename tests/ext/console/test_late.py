@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 async def test_console_is_made_for_its_first_request(hot: Hot) -> None:
     """A server that has stopped serves no streams any more."""
     registry = SimpleNamespace(versions=list)
-    services = SimpleNamespace(registry=registry, settings=Settings(), tokens=None)
+    services = SimpleNamespace(registry=registry, settings=Settings(), tokens=None, metrics=None)
     app = LateConsole(cast("Any", SimpleNamespace(services=services, unwatched=hot)))
     transport = httpx.ASGITransport(cast("Any", app))
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:

@@ -11,7 +11,7 @@ import pytest
 from modelserver.engine.batching.request import Request
 from modelserver.engine.tensors.limits import RequestLimits
 from modelserver.engine.wire.messages import BODY, INSTANCE, Answer, Row
-from modelserver.errors import BadRequest, MethodNotAllowed, ServiceUnavailable, WorkerDied
+from modelserver.errors import BadRequest, HandlerError, MethodNotAllowed, ServiceUnavailable, WorkerDied
 from modelserver.ext.openai.codec import NAME, PATHS, OpenAI, Rows, split
 from modelserver.surface.http.answers import error_body
 from modelserver.surface.inference.routes import Route, target_finder
@@ -191,13 +191,17 @@ def test_documents_are_sorted_by_score() -> None:
     assert bare == [{"index": 1, "relevance_score": 0.9}, {"index": 2, "relevance_score": 0.5}]
 
 
-@pytest.mark.parametrize("left", ["q", ["q", "r"]])
-def test_scores_are_in_the_order_of_the_pairs(left: Any) -> None:
-    """One text is compared with all of the others, several each with its own."""
+@pytest.mark.parametrize(("left", "tokens"), [("q", 3 + 2 + 4), (["q", "r"], 3 + 2 + 3 + 4)])
+def test_scores_are_in_the_order_of_the_pairs(left: Any, tokens: int) -> None:
+    """One text is compared with all of the others, and counts once where the model reads it by itself;
+    several are each compared with their own.
+    """
     fields = {"text_1": left, "text_2": ["a", "b"]}
-    result = document("v1/score", fields, {"score": 0.25}, {"score": 0.5})
+    answers = [{"score": 0.25 * size, "tokens": 2 * size, "query_tokens": 3} for size in (1, 2)]
+    result = document("v1/score", fields, *answers)
 
     assert [each["score"] for each in result["data"]] == [0.25, 0.5]
+    assert result["usage"] == {"prompt_tokens": tokens, "total_tokens": tokens}
 
 
 def test_stream_that_fails_ends_with_an_event() -> None:
@@ -207,3 +211,11 @@ def test_stream_that_fails_ends_with_an_event() -> None:
     assert event is not None
     assert event.endswith(b"\n\n")
     assert json.loads(event.removeprefix(b"data: "))["error"]["message"] == "Worker died."
+
+
+@pytest.mark.parametrize(("status", "code"), [(404, "model_not_found"), (400, None)])
+def test_missing_adapter_is_a_missing_model(status: int, code: str | None) -> None:
+    """For clients, the model of a request is all that can be missing, and an adapter is one."""
+    error = json.loads(error_body(HandlerError("no poet", status), form=NAME)[1])["error"]
+
+    assert error == {"message": "no poet", "type": "invalid_request_error", "param": None, "code": code}

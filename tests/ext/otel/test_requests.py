@@ -146,6 +146,21 @@ def test_an_answer_in_parts():
         assert span.status.is_ok is complete
 
 
+def test_stream_of_tokens_has_the_time_of_its_first() -> None:
+    """As an event and as an attribute."""
+    exchange, store = traced()
+    route = Route("m", url_path="v1/chat/completions", protocol="openai")
+    exchange.target, exchange.body = Target("/v1/chat/completions", b"", "", route), b'{"model": "m"}'
+    queued(exchange)
+    exchange.watcher.started(200, "text/event-stream", b"")
+    exchange.watcher.ended(True)
+    span = store.named(REST)
+
+    assert [event.name for event in span.events] == ["first token"]
+    assert span.attributes["gen_ai.response.time_to_first_chunk"] >= 1
+    assert span.attributes["gen_ai.request.model"] == "m"
+
+
 def test_a_client_that_leaves():
     exchange, store = traced()
     request = queued(exchange)

@@ -175,16 +175,28 @@ class Tokenizer:
         return self(template.render(messages=messages, raise_exception=refuse, **wishes))["input_ids"]
 
 
+class PrometheusStatLogger:
+    """Its own would count each token."""
+
+    def __init__(self, vllm_config: Any, engine_indexes: list[int]) -> None:
+        raise AssertionError("no other logger of this kind")
+
+
 class AsyncLLM:
     """The engine. ``aborted`` are the requests that nobody wanted to the end."""
 
-    def __init__(self, arguments: AsyncEngineArgs) -> None:
+    def __init__(self, arguments: AsyncEngineArgs, stat_loggers: list[Any]) -> None:
         self.arguments = arguments
+        self.running: set[str] = set()
         self.model_config = SimpleNamespace(
             max_model_len=arguments.max_model_len, get_diff_sampling_param=lambda: {"top_k": 7}
         )
         scheduler = SimpleNamespace(max_num_seqs=arguments.max_num_seqs)
         self.vllm_config = SimpleNamespace(scheduler_config=scheduler)
+        self.loggers = [kind(vllm_config=self.vllm_config, engine_indexes=[0]) for kind in stat_loggers]
+        assert all(isinstance(each, PrometheusStatLogger) for each in self.loggers)
+        for each in self.loggers:
+            each.log_engine_initialized()
         self.calls: list[tuple[Any, Any, str, Any]] = []
         self.aborted: list[str] = []
         self.applications = 0
@@ -192,8 +204,24 @@ class AsyncLLM:
         self._tokenizer = Tokenizer(None if arguments.model == "plain" else TEMPLATE)
 
     @classmethod
-    def from_engine_args(cls, arguments: AsyncEngineArgs) -> AsyncLLM:
-        return cls(arguments)
+    def from_engine_args(cls, arguments: AsyncEngineArgs, *, stat_loggers: list[Any]) -> AsyncLLM:
+        return cls(arguments, stat_loggers)
+
+    def step(self, *, new_tokens: int = 0, preempted: int = 0) -> None:
+        """Reports the state of the scheduler, as the real one does after each step: a running request takes a
+        quarter of the cache, and each token of a prompt but the first was in it.
+        """
+        most = self.arguments.max_num_seqs
+        looked_up = SimpleNamespace(queries=new_tokens, hits=max(0, new_tokens - 1))
+        scheduler = SimpleNamespace(
+            num_running_reqs=min(most, len(self.running)),
+            num_waiting_reqs=max(0, len(self.running) - most),
+            num_skipped_waiting_reqs=0,
+            kv_cache_usage=min(1.0, len(self.running) / 4),
+            prefix_cache_stats=looked_up,
+        )
+        for logger in self.loggers:
+            logger.record(scheduler, SimpleNamespace(num_preempted_reqs=preempted), mm_cache_stats=None)
 
     def shutdown(self) -> None:
         self.is_shut_down = True
@@ -215,6 +243,8 @@ class AsyncLLM:
         self.calls.append((prompt, parameters, request_id, lora_request))
         tokens = prompt["prompt_token_ids"]
         assert parameters.output_kind is not RequestOutputKind.CUMULATIVE
+        self.running.add(request_id)
+        self.step(new_tokens=len(tokens))
         try:
             parts = list(self._parts(tokens, parameters))
             if parameters.output_kind is RequestOutputKind.FINAL_ONLY:
@@ -230,6 +260,9 @@ class AsyncLLM:
         except (asyncio.CancelledError, GeneratorExit):
             self.aborted.append(request_id)
             raise
+        finally:
+            self.running.discard(request_id)
+            self.step()
 
     def _parts(self, tokens: list[int], parameters: SamplingParams) -> Iterator[Any]:
         words = [self._tokenizer.decode(token) for token in tokens][: parameters.max_tokens]
@@ -329,6 +362,8 @@ _MODULES = {
     "vllm.utils.argparse_utils": (FlexibleArgumentParser,),
     "vllm.v1.engine.async_llm": (AsyncLLM,),
     "vllm.v1.engine.exceptions": (EngineDeadError,),
+    "vllm.v1.metrics": (),
+    "vllm.v1.metrics.loggers": (PrometheusStatLogger,),
 }
 
 

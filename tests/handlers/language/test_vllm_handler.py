@@ -136,13 +136,14 @@ async def test_embeddings_are_rows() -> None:
 
 
 async def test_scores_are_of_both_kinds_of_models() -> None:
-    angles = await (await Bench(vllm_engine_config={"runner": "embed"}).start()).rows(
-        SCORE, ["a", "a"], ["a", "a b"]
-    )
+    embedding = await Bench(vllm_engine_config={"runner": "embed"}).start()
+    angles = await embedding.rows(SCORE, ["a", "a"], ["a", "a b"])
     bench = await Bench(vllm_engine_config={"runner": "classify"}).start()
     scores = await bench.rows(RERANK, ["a b", "c"])
 
     assert [answer["score"] for answer in angles] == [pytest.approx(1.0), pytest.approx(1 / 5**0.5)]
+    assert [(answer["query_tokens"], answer["tokens"]) for answer in angles] == [(1, 1), (1, 2)]
+    assert len(embedding.engine.calls) == 2, "the vector of a text is made once"
     assert scores == [{"score": 3.0, "tokens": 3}]
     assert bench.parameters().extra_kwargs == {"compressed_token_type_ids": 2}
     with pytest.raises(PredictionException, match="a pair of two texts"):

@@ -47,7 +47,7 @@ class Console:
         self._services = services
         self._hot = hot
         self._pages = Pages()
-        self._broadcast = Broadcast(ConsoleState(services.registry))
+        self._broadcast = Broadcast(ConsoleState(services.registry, services.metrics))
         self._estimates = Estimates()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

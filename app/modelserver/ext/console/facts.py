@@ -14,11 +14,13 @@ from uuid import uuid4
 
 import msgspec
 
+from modelserver.ext.console.language import language_figures
 from modelserver.models.options.table import OPTIONS
 from modelserver.models.settings.key import property_text
 from modelserver.surface.api.describe import describe, read_gpus_of
 
 if TYPE_CHECKING:
+    from modelserver.engine.telemetry.metrics import ServerMetrics
     from modelserver.models.registry import Registry
     from modelserver.models.version import ModelVersion
 
@@ -39,8 +41,9 @@ _encode = msgspec.json.Encoder().encode
 class ConsoleState:
     """The figures and facts of the versions in ``registry`` that were collected last."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: Registry, metrics: ServerMetrics) -> None:
         self._registry = registry
+        self._metrics = metrics
         self._life = uuid4().hex
         self._at = 0.0
         # Of the histograms in figures: those of all versions are the same.
@@ -56,9 +59,12 @@ class ConsoleState:
         watch, at = _Stopwatch(), time.monotonic()
         versions = {f"{model.name}/{model.version}": model for model in self._registry.versions()}
         figures = {}
+        # Only those that may have any cost the reading of all metrics.
+        has_language = any(model.endpoints for model in versions.values())
+        language, bounds = language_figures(self._metrics) if has_language else ({}, {})
         for key, model in versions.items():
-            figures[key] = msgspec.Raw(_encode(figures_of(model)))
-            self._bounds = bounds_of(model)
+            figures[key] = msgspec.Raw(_encode({**figures_of(model), "language": language.get(key)}))
+            self._bounds = {**bounds_of(model), **bounds}
             await watch.give_way()
         before = {key: facts for key, facts in self._facts.items() if key in versions}
         facts, until = dict(before), watch.total + _FACTS_TIME

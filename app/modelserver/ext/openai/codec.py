@@ -81,9 +81,13 @@ _encode = msgspec.json.encode
 
 
 class _Row(msgspec.Struct):
-    """What a handler answers to a row: a vector or a score, and how many tokens the row had."""
+    """What a handler answers to a row: a vector or a score, and how many tokens the row had.
+
+    ``query_tokens``: those of the first text of a pair, where the model reads it by itself.
+    """
 
     tokens: int = 0
+    query_tokens: int = 0
     embedding: msgspec.Raw = msgspec.Raw(b"null")
     score: float = 0.0
 
@@ -99,12 +103,24 @@ class Rows(Parsed):
 
     # A TokenMeter, where requests are measured.
     meter: Any = None
+    # All pairs have the same first text.
+    has_one_query: bool = False
 
     def encode(self, model: ModelVersion, request: Request) -> tuple[bytes, str, bytes]:
         rows = [_decode_row(content) for content in request.contents()]
         if self.meter is not None:
-            self.meter.tokens = sum(row.tokens for row in rows)
+            self.meter.tokens = self.count(rows)
         return self.document(rows, model.name, request.id), JSON, b""
+
+    def count(self, rows: list[_Row]) -> int:
+        """The tokens that the model has read: a query that it reads by itself is read once."""
+        queries = [row.query_tokens for row in (rows[:1] if self.has_one_query else rows)]
+        return sum(row.tokens for row in rows) + sum(queries)
+
+    def usage(self, rows: list[_Row]) -> dict[str, int]:
+        """The same as clients read it."""
+        tokens = self.count(rows)
+        return {"prompt_tokens": tokens, "total_tokens": tokens}
 
     def document(self, rows: list[_Row], model: str, request_id: str) -> bytes:
         """The document of these answers."""
@@ -115,7 +131,7 @@ class Rows(Parsed):
         return b'{"object":"list","data":[%b],"model":%b,"usage":%b}' % (
             b",".join(data),
             _encode(model),
-            _encode(_usage(rows)),
+            _encode(self.usage(rows)),
         )
 
 
@@ -125,7 +141,7 @@ class Scores(Rows):
     def document(self, rows: list[_Row], model: str, request_id: str) -> bytes:
         data = [{"index": index, "object": "score", "score": row.score} for index, row in enumerate(rows)]
         head = {"id": f"score-{request_id}", "object": "list", "created": int(time.time()), "model": model}
-        return _encode({**head, "data": data, "usage": _usage(rows)})
+        return _encode({**head, "data": data, "usage": self.usage(rows)})
 
 
 class Ranking(Rows, kw_only=True):
@@ -142,12 +158,7 @@ class Ranking(Rows, kw_only=True):
             for result in results:
                 result["document"] = {"text": self.documents[result["index"]]}
         head = {"id": f"rerank-{request_id}", "model": model}
-        return _encode({**head, "results": results, "usage": _usage(rows)})
-
-
-def _usage(rows: list[_Row]) -> dict[str, int]:
-    tokens = sum(row.tokens for row in rows)
-    return {"prompt_tokens": tokens, "total_tokens": tokens}
+        return _encode({**head, "results": results, "usage": self.usage(rows)})
 
 
 class OpenAI(Codec):
@@ -257,6 +268,7 @@ def _split_ranking(body: bytes) -> Parsed:
         JSON,
         url_path=RERANK,
         key=RERANK.encode(),
+        has_one_query=True,
         documents=texts,
         top_n=request.top_n,
         returns_documents=request.return_documents,
@@ -267,12 +279,14 @@ def _split_scores(body: bytes) -> Parsed:
     request = _decode(_decode_score, body)
     left = [request.text_1] if isinstance(request.text_1, str) else request.text_1
     right = [request.text_2] if isinstance(request.text_2, str) else request.text_2
-    if len(left) == 1:
+    has_one_query = len(left) == 1
+    if has_one_query:
         left = left * len(right)
     if not left or len(left) != len(right):
         raise BadRequest(f"text_1 has {len(left)} texts and text_2 {len(right)}: one, or as many, are needed")
     pairs = [_encode(pair) for pair in zip(left, right, strict=True)]
-    return Scores(pairs, INSTANCE, JSON, url_path=SCORE, key=SCORE.encode())
+    key = SCORE.encode()
+    return Scores(pairs, INSTANCE, JSON, url_path=SCORE, key=key, has_one_query=has_one_query)
 
 
 def _decode(decode: Any, body: bytes) -> Any:

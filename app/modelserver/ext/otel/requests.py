@@ -9,12 +9,14 @@ from opentelemetry.sdk.trace import Event
 from opentelemetry.trace import SpanKind
 
 from modelserver.ext.otel.batches import TracedBatch
+from modelserver.ext.otel.language import language_call
 from modelserver.ext.otel.spans import TRACEPARENT, UNSET, Clock, failed, traceparent
 from modelserver.surface.watching import Watcher
 
 if TYPE_CHECKING:
     from opentelemetry.trace import SpanContext, Status
 
+    from modelserver.ext.otel.language import LanguageCall
     from modelserver.ext.otel.spans import Tracing
     from modelserver.surface.watching import Watch, Watched
 
@@ -37,8 +39,8 @@ class TracedRequest(Watcher):
     """
 
     __slots__ = (
-        "_arrived", "_attributes", "_first_part", "_handled", "_name", "_parent", "_queued", "_status",
-        "_watched", "batches", "clock", "context", "tracing",
+        "_arrived", "_attributes", "_first_part", "_handled", "_language", "_name", "_parent", "_queued",
+        "_status", "_watched", "batches", "clock", "context", "tracing",
     )  # fmt: skip
 
     def __init__(
@@ -56,6 +58,7 @@ class TracedRequest(Watcher):
         self._status = 0
         self._first_part = 0.0
         self._queued: list[Queued] | None = []
+        self._language: LanguageCall | None = None
         # For handlers, and for what the server itself calls.
         watched.replace_header(TRACEPARENT, traceparent(self.context).encode())
 
@@ -64,6 +67,7 @@ class TracedRequest(Watcher):
             return
         request.trace = queued = Queued(self, request.arrived, model.name, model.version)
         self._queued.append(queued)
+        self._language = language_call(self._watched, request)
         self._attributes["modelserver.model"] = model.name
         self._attributes["modelserver.version"] = model.version
 
@@ -79,6 +83,8 @@ class TracedRequest(Watcher):
             self.batches.append(batch)
 
     def replied(self, status: int, body: bytes, content_type: str, lines: bytes) -> None:
+        if self._language is not None:
+            self._language.replied(body)
         self._answered(status)
 
     def started(self, status: int, content_type: str, lines: bytes) -> None:
@@ -86,6 +92,8 @@ class TracedRequest(Watcher):
         self._first_part = time.monotonic()
 
     def ended(self, complete: bool, lines: bytes = b"") -> None:
+        if self._language is not None:
+            self._language.ended(self._first_part - self._arrived)
         self._answered(self._status, "" if complete else "The answer broke off.")
 
     def left(self) -> None:
@@ -113,8 +121,11 @@ class TracedRequest(Watcher):
         answering = self._first_part or self._handled
         if answering:
             export("answer", child(self.context), self.context, clock(answering), end)
-        events = [Event("first part", timestamp=clock(self._first_part))] if self._first_part else []
+        first = "first part" if self._language is None else "first token"
+        events = [Event(first, timestamp=clock(self._first_part))] if self._first_part else []
         self._attributes["modelserver.request_id"] = self._watched.request_id
+        if self._language is not None:
+            self._attributes |= self._language.attributes
         export(
             *(self._name, self.context, self._parent, clock(self._arrived), end),
             {**self._attributes, **attributes},

@@ -5,6 +5,8 @@ const POINTS = 600;
 const LATELY = 30;
 export const SERIES = [
   "rate", "lost", "errors", "p50", "p99", "queue50", "queue99", "handler50", "handler99", "size", "fill", "busy",
+  "tokensIn", "tokensOut", "first50", "first99", "interval50", "interval99",
+  "streams", "engineRunning", "engineWaiting", "cache", "hits",
 ];
 
 const minus = (now, before) => now.map((value, index) => value - before[index]);
@@ -23,6 +25,26 @@ export function quantile(share, bounds, counts) {
     left -= counts[index];
   }
   return 1e3 * bounds[bounds.length - 1];
+}
+
+// Of a language model, from its own counts; of others nothing.
+function language(now, before, bounds, seconds) {
+  if (!now) return {};
+  const since = (name) => {
+    const counts = now[name]?.slice(1) ?? [];
+    return before?.[name] ? minus(counts, before[name].slice(1)) : counts;
+  };
+  const [first, interval] = ["first", "interval"].map(since);
+  const { streams, engineRunning, engineWaiting, cache, hits } = now;
+  return {
+    tokensIn: ((now.tokensIn ?? 0) - (before?.tokensIn ?? 0)) / seconds,
+    tokensOut: ((now.tokensOut ?? 0) - (before?.tokensOut ?? 0)) / seconds,
+    first50: quantile(0.5, bounds.first, first),
+    first99: quantile(0.99, bounds.first, first),
+    interval50: quantile(0.5, bounds.interval, interval),
+    interval99: quantile(0.99, bounds.interval, interval),
+    streams, engineRunning, engineWaiting, cache, hits,
+  };
 }
 
 export class History {
@@ -69,6 +91,7 @@ export class History {
       size: batches ? instances / batches : null,
       fill: batches ? (100 * fill) / batches : null,
       busy: workers ? Math.min(100, (100 * handler[0]) / seconds / workers) : null,
+      ...language(figures.language, before.language, bounds, seconds),
     });
   }
 
@@ -86,6 +109,10 @@ export class History {
     const from = (this.times.at(-1) ?? 0) - LATELY;
     const lately = this.series.errors.filter((each, index) => each !== null && this.times[index] > from);
     return lately.length ? sum(lately) / lately.length : 0;
+  }
+
+  has(name) {
+    return this.series[name].some((value) => value !== null);
   }
 
   latest(name) {

@@ -14,6 +14,12 @@ const PLOTS = [
   { title: "Handling", unit: "ms", lines: [["handler50", "p50"], ["handler99", "p99", "second"]] },
   { title: "Batch size", unit: "", lines: [["size", "mean"]] },
   { title: "Fill, workers", unit: "%", most: 100, lines: [["fill", "full"], ["busy", "busy", "second"]] },
+  { title: "Tokens/s", unit: "", of: "tokensOut", lines: [["tokensOut", "out"], ["tokensIn", "in", "second"]] },
+  { title: "First token", unit: "ms", of: "first50", lines: [["first50", "p50"], ["first99", "p99", "second"]] },
+  { title: "Between tokens", unit: "ms", of: "interval50", lines: [["interval50", "p50"], ["interval99", "p99", "second"]] },
+  { title: "Streams", unit: "", of: "streams",
+    lines: [["streams", "open"], ["engineRunning", "running", "second"], ["engineWaiting", "waiting", "bad"]] },
+  { title: "Cache", unit: "%", most: 100, of: "cache", lines: [["cache", "used"], ["hits", "hits", "second"]] },
 ];
 
 export const shown = (value, unit) => {
@@ -39,7 +45,16 @@ class Plot {
     this.element = h("figure", { class: "plot" },
       h("figcaption", {}, h("span", { class: "title" }, spec.title), h("span", { class: "keys" }, ...legend)),
       this.place);
+    // Those of a series that only some models have.
+    this.element.hidden = Boolean(spec.of);
     this.chart = null;
+  }
+
+  fit() {
+    if (this.element.hidden) return;
+    const width = Math.max(160, this.place.clientWidth);
+    if (!this.chart) this.draw();
+    else if (this.chart.width !== width) this.chart.setSize({ width, height: HEIGHT });
   }
 
   draw() {
@@ -77,6 +92,10 @@ class Plot {
   }
 
   update(history) {
+    if (this.element.hidden && history.has(this.spec.of)) {
+      this.element.hidden = false;
+      this.fit();
+    }
     this.data = [history.times, ...this.spec.lines.map(([name]) => history.series[name])];
     this.chart?.setData(this.data);
     if (this.chart?.cursor.idx == null) this.tell(null);
@@ -97,13 +116,9 @@ export class Plots {
     this.element = h("div", { class: "plots", role: "group", "aria-label": "Live plots of the last five minutes" },
       ...this.plots.map((plot) => plot.element));
     this.scheme = matchMedia("(prefers-color-scheme: dark)");
-    this.redraw = () => this.plots.forEach((plot) => plot.draw());
+    this.redraw = () => this.plots.forEach((plot) => plot.chart && plot.draw());
     this.scheme.addEventListener("change", this.redraw);
-    this.sizes = new ResizeObserver(() => this.plots.forEach((plot) => {
-      const width = Math.max(160, plot.place.clientWidth);
-      if (!plot.chart) plot.draw();
-      else if (plot.chart.width !== width) plot.chart.setSize({ width, height: HEIGHT });
-    }));
+    this.sizes = new ResizeObserver(() => this.plots.forEach((plot) => plot.fit()));
     this.sizes.observe(this.element);
   }
 

@@ -1,0 +1,135 @@
+"""What an engine's steps become: printed metrics, now and then."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tests.handlers.language.vllm_bench import Bench
+from tests.simulated_time import run
+
+from modelserver.engine.pools.printed_metrics import PrintedMetric, parse_metric
+from modelserver_handlers.context import Context
+from modelserver_handlers.language.engine_statistics import EngineStatistics
+
+NAMES = ["EngineRunningRequests", "EngineWaitingRequests", "EngineCacheUsage", "EnginePrefixHitRate"]
+
+
+def step(running: int, *, waiting: int = 0, cache: float = 0.0, queries: int = 0, hits: int = 0) -> Any:
+    """The scheduler's part of a step."""
+    looked_up = SimpleNamespace(queries=queries, hits=hits)
+    return SimpleNamespace(
+        num_running_reqs=running,
+        num_waiting_reqs=waiting,
+        num_skipped_waiting_reqs=1,
+        kv_cache_usage=cache,
+        prefix_cache_stats=looked_up,
+    )
+
+
+class Reports:
+    """The reports of an engine, as the server reads them, with their times."""
+
+    def __init__(self, gpu: int | None = None) -> None:
+        manifest = {"model": {"modelVersion": "2.0"}}
+        self.times: list[float] = []
+        self.metrics: list[PrintedMetric] = []
+        self.statistics = EngineStatistics(Context("m", "/", manifest, 1, gpu, "0"), self._write)
+
+    def _write(self, text: str) -> None:
+        self.times.append(asyncio.get_running_loop().time())
+        for line in text.splitlines():
+            metric = parse_metric(line)
+            assert metric is not None
+            self.metrics.append(metric)
+
+    @property
+    def values(self) -> dict[str, float]:
+        """The last value of each."""
+        return {metric.name: metric.value for metric in self.metrics}
+
+
+def test_changes_are_reported_once_a_second() -> None:
+    """The first at once, the last when the second is over, and nothing while nothing changes."""
+    reports = Reports()
+
+    async def steps() -> None:
+        for number in range(1, 26):
+            reports.statistics.record(step(number), None)
+            await asyncio.sleep(0.1)
+        await asyncio.sleep(1000)
+        reports.statistics.record(step(25), None)
+        await asyncio.sleep(1000)
+
+    run(steps())
+
+    assert reports.times == pytest.approx([0, 1, 2, 3], abs=0.01)
+    assert reports.values["EngineRunningRequests"] == 25
+    assert len(reports.metrics) == 4 + 3, "only what has changed"
+
+
+def test_figures_are_those_of_all_schedulers() -> None:
+    """The hit rate is that of the tokens so far; preemptions are counted."""
+    reports = Reports(gpu=1)
+
+    async def steps() -> None:
+        reports.statistics.record(step(3, cache=0.25, queries=30, hits=10), None)
+        reports.statistics.record(step(2, waiting=4, cache=0.5, queries=10, hits=10), None, 1)
+        reports.statistics.record(None, SimpleNamespace(num_preempted_reqs=2))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+    run(steps())
+
+    assert [reports.values[name] for name in NAMES] == [5, 6, 50, 50]
+    last = reports.metrics[-1]
+    assert (last.name, last.value, last.kind) == ("EnginePreemptions", 2, "counter")
+    assert dict(last.dimensions) == {
+        "ModelName": "m", "Level": "Model", "ModelVersion": "2.0", "DeviceId": "1"
+    }  # fmt: skip
+
+
+def test_hit_rate_is_that_of_late() -> None:
+    reports = Reports()
+
+    async def steps() -> None:
+        reports.statistics.record(step(1, queries=10**6, hits=0), None)
+        for _ in range(60):
+            await asyncio.sleep(1)
+            reports.statistics.record(step(1, queries=10**5, hits=10**5), None)
+        await asyncio.sleep(2)
+
+    run(steps())
+
+    assert reports.values["EnginePrefixHitRate"] > 99
+
+
+async def test_handler_reports_its_engine(pretended_vllm: None, capsys: pytest.CaptureFixture[str]) -> None:
+    """From its start, when all is zero, to its end."""
+
+    def read() -> dict[str, float]:
+        metrics = [parse_metric(line) for line in capsys.readouterr().out.splitlines()]
+        return {metric.name: metric.value for metric in metrics if metric is not None}
+
+    bench = await Bench().start()
+    at_first = read()
+    await bench.whole()
+    reported = read()
+    await bench.handler._ms_close()
+
+    assert at_first == dict.fromkeys(NAMES, 0.0)
+    assert reported["EngineRunningRequests"] == 1
+    assert reported["EngineCacheUsage"] == 25
+    assert reported["EnginePrefixHitRate"] == 75
+    assert read()["EngineRunningRequests"] == 0
+
+
+async def test_statistics_can_be_turned_off(pretended_vllm: None, capsys: pytest.CaptureFixture[str]) -> None:
+    """As vLLM's own are."""
+    bench = await Bench(vllm_engine_config={"disable_log_stats": True}).start()
+    await bench.whole()
+
+    assert bench.engine.loggers == []
+    assert "EngineRunningRequests.Count:1" not in capsys.readouterr().out
