@@ -79,6 +79,19 @@ async def test_requests_are_refused_after_three_failed_loads(make: Any, stage: A
     assert contents(served) == [b"c"]
 
 
+async def test_worker_that_served_and_cannot_load_again_refuses_what_waits(pool: Pool, stage: Any) -> None:
+    first = await stage.enter()
+    first.exit()
+    second = await stage.enter(2)
+    waiting = request(b"a")
+    pool.submit(waiting)
+    second.fail_to_load("the file is gone", permanent=True)
+    await stage.settle()
+
+    assert isinstance(waiting.error, ServiceUnavailable)
+    assert pool.queue.requests == 0
+
+
 async def test_refusal_names_the_version_that_the_client_named(make: Any) -> None:
     """A client that named a version reads it in the text, with TorchServe's odd quote (reference 6.5)."""
     with pytest.raises(ServiceUnavailable, match=r'^Model "m" Version 1\.0" has no worker to serve'):

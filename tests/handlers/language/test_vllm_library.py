@@ -88,7 +88,7 @@ async def test_engine_that_does_not_start_is_told(
 ) -> None:
     """As out of memory if it was killed; its output says more of other reasons."""
 
-    def fail(arguments: object) -> None:
+    def fail(arguments: object, **more: object) -> None:
         raise RuntimeError(
             "Engine core initialization failed. See root cause above. "
             f"Failed core proc(s): {{'EngineCore_DP0': {code}}}"
