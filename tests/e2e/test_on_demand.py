@@ -75,6 +75,7 @@ def test_model_is_parked_and_loaded_by_request(server: Server) -> None:
     ]
     assert "asleep 1.0" in server.management.get("/parking").json()["models"]["parked"]
     assert act(server, "asleep", "sleep").status_code == 400
+    assert server.management.post("/models/asleep").status_code == 405
     server.registered("witness.mar", model_name="awake")
     refused = act(server, "awake", "park")
     assert refused.status_code == 409

@@ -9,7 +9,7 @@ from starlette.requests import Request  # noqa: TC002 - FastAPI reads annotation
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
-from modelserver.errors import BadRequest, Conflict
+from modelserver.errors import BadRequest, Conflict, MethodNotAllowed
 from modelserver.surface.api.management import status
 from modelserver.surface.api.models import Status
 from modelserver.surface.http.answers import JSON, pretty
@@ -39,6 +39,8 @@ def add_parking(app: Application, registry: Registry, describe: Callable[[], dic
 
     async def act(request: Request, name: str, version: str | None = None) -> Response:
         action = request.query_params.get("action")
+        if action is None:
+            raise MethodNotAllowed  # as TorchServe, which knows no POST here
         model = registry.get(name, version)
         demand = model.pool.crew.on_demand
         if action not in ("load", "park"):

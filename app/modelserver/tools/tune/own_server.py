@@ -211,15 +211,20 @@ def message_of(body: bytes) -> str:
     return " ".join(str(message or body.decode("utf-8", "replace")).split())[:_LAST_OUTPUT]
 
 
+_chosen: set[int] = set()
+
+
 def free_ports(count: int) -> list[int]:
     """Ports of the loopback interface that nobody uses. Raises TuningError if there are too few."""
     free: list[int] = []
     with contextlib.ExitStack() as stack:
-        for port in random.sample(_PORTS, len(_PORTS)):
+        # Those of an earlier call come last: its server may not listen yet.
+        for port in sorted(random.sample(_PORTS, len(_PORTS)), key=_chosen.__contains__):
             with contextlib.suppress(OSError):
                 stack.enter_context(socket.socket()).bind((HOST, port))
                 free.append(port)
             if len(free) == count:
+                _chosen.update(free)
                 return free
     raise TuningError(f"{count} ports are needed, and {len(free)} of {_PORTS} are free.")
 
