@@ -54,7 +54,8 @@ def conversations() -> Iterator[tuple[str, bytes, tuple[int, int, bytes]]]:
     """Names, what a client sends, and kind and stream of a frame that it must get, with its code or text."""
     for name, sent in MALFORMED.items():
         yield name, sent, (RESET, 1, number(Code.PROTOCOL_ERROR))
-    for name, (steps, code) in ENDS_CONNECTION.items():
+    ends = [(name, steps, code) for code, table in ENDS_CONNECTION.items() for name, steps in table.items()]
+    for name, steps, code in ends:
         # Requests of these tables have no gRPC content: they are answered before they are whole.
         if None not in steps and len(steps) == 1:
             yield name, b"".join(step for step in steps if step is not None), (GOAWAY, 0, number(code))

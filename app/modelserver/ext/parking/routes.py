@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import Field
 from starlette.requests import Request  # noqa: TC002 - FastAPI reads annotations at run time
 from starlette.responses import Response
-from typing_extensions import TypedDict
+from typing_extensions import NotRequired, TypedDict
 
 from modelserver.errors import BadRequest, Conflict, MethodNotAllowed
 from modelserver.surface.api.management import status
@@ -28,7 +28,7 @@ class Parking(TypedDict):
     budget: Annotated[int, Field(description="Bytes that their workers may have.")]
     used: Annotated[int, Field(description="Bytes that they have, or need to load.")]
     models: Annotated[dict[str, list[str]], Field(description="Names and versions by state.")]
-    nextToPark: Annotated[str | None, Field(description="The one that is worth least, if any may be parked.")]
+    nextToPark: NotRequired[Annotated[str, Field(description="The one that is worth least, if any may be.")]]
 
 
 def add_parking(app: Application, registry: Registry, describe: Callable[[], dict[str, Any]]) -> None:
@@ -57,4 +57,4 @@ def add_parking(app: Application, registry: Registry, describe: Callable[[], dic
     add(show, "get /parking", "parking", "Which models are loaded, and what they use.", Parking)
     for path, word in (("/models/{name}", "actOnModel"), ("/models/{name}/{version}", "actOnVersion")):
         about = "Load or park a model that is loaded on demand."
-        add(act, f"post {path}", word, about, Status, errors=(400, 404, 409, 503, 507))
+        add(act, f"post {path}", word, about, Status, errors=(400, 404, 405, 409, 503, 507))
