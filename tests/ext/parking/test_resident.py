@@ -124,3 +124,18 @@ async def test_load_ends_when_the_model_is_unregistered(floor: Floor) -> None:
 
     with pytest.raises(ServiceUnavailable):
         floor.ask("a")
+
+
+async def test_restart_of_a_worker_says_nothing_of_the_time_to_load(floor: Floor) -> None:
+    resident = floor.add("a")
+    floor.ask("a")
+    await floor.settle()
+    floor.now += 2.0
+    first = await floor.load(1)
+    await floor.answer(first)
+    floor.now += 200.0
+    first.exit("was killed by SIGKILL")
+    await floor.load(2)
+
+    assert resident.load_seconds == 2.0
+    assert resident.describe()["loadTime"] == 2000

@@ -68,7 +68,7 @@ class Resident:
         self.parks: Counter[str] = Counter()
         self.loads = self.failed_loads = 0
         self._owner = owner
-        self._started_at = owner.clock()
+        self._started_at: float | None = owner.clock()
         self._served = 0
         self._in_a_row = 0
         self._failure: ModelServerError | None = None
@@ -111,7 +111,9 @@ class Resident:
 
     def loaded(self) -> None:
         self.loaded_at = self._owner.clock()
-        self.load_seconds = self.loaded_at - self._started_at
+        if self._started_at is not None:
+            # A process that takes the place of one that has died is not started here.
+            self.load_seconds, self._started_at = self.loaded_at - self._started_at, None
         self.loads += 1
         self._failure, self._in_a_row = None, 0
         self._owner.loaded(self, cold=self.pool.queue.requests + len(self._loads))
