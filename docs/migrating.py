@@ -174,8 +174,8 @@ _HANDLERS = """
 ## Handlers
 
 Handlers that import `ts` run unchanged. [Names of `ts`](ts-names.md) lists every name of the package with its
-state, and [Handlers](handlers.md) describes what else handlers can do. Unit tests of handlers run with
-`pytest -p modelserver_handlers.compat.activate`.
+state, and [this page](torchserve-handlers.md) describes what else handlers can
+do. Unit tests of handlers run with `pytest -p modelserver_handlers.compat.activate`.
 
 **Handlers that read `instances` themselves.** By default the server splits V1 and V2 bodies
 (`/v1/models/…:predict`, `/v2/models/…/infer`), so that instances of many requests share a batch. A handler
@@ -194,7 +194,7 @@ If the handler reads them from the body, set `splitInstances: false` in its `mod
 **float32 on GPUs.** As with TorchServe, handlers derived from `BaseHandler` multiply matrices in TF32 from
 compute capability 8.0 on. `precision: fp32` in `model-config.yaml` turns that off, also for convolutions,
 which PyTorch computes in TF32 by default. The model's description shows the precision in use
-([Handlers](handlers.md#float32-on-gpus)).
+([float32 on GPUs](faster-models.md#float32-on-gpus)).
 
 **Whole models.** Since torch 2.6, `torch.load` refuses files of `torch.save(model, path)`, with any server
 (`Weights only load failed`). Save the weights instead, `torch.save(model.state_dict(), path)`, and pack the

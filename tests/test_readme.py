@@ -40,7 +40,7 @@ _README = (_ROOT / "README.md").read_text(encoding="utf-8")
 _OURS = {"modelserver": build_parser, "modelserver-archive": archiver.make_parser}
 _LISTENERS: dict[int, Any] = {8080: "inference", 8081: "management", 8082: "metrics"}
 _PATH_OPTIONS = {"-T", "--ts-config", "--model-store", "--handler", "--spec-file", "-r"}
-# Files that the reader has or makes: a photo, the handler that docs/handlers.md shows.
+# Files that the reader has or makes: a photo, the handler that docs/torchserve-handlers.md shows.
 _READERS_OWN = re.compile(r"[A-Z]+\.jpg|kitten\.jpg|my_handler\.py|my\.properties")
 
 

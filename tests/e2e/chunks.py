@@ -86,7 +86,7 @@ class ChunkReader:
 
 
 def examples_under(heading: str) -> list[str]:
-    """The blocks of Python under a heading of docs/handlers.md."""
-    text = (ROOT / "docs" / "handlers.md").read_text("utf-8")
+    """The blocks of Python under a heading of docs/streaming.md."""
+    text = (ROOT / "docs" / "streaming.md").read_text("utf-8")
     section = text.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
     return re.findall(r"(?ms)^```python\n(.*?)^```", section)

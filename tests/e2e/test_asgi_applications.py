@@ -113,7 +113,7 @@ def test_failure_is_of_one_request(server, client):
     ("number", "path", "body"), [(1, "items/5?q=new", b'{"key":5,"q":"new"}'), (2, "name", b'"shop"')]
 )
 def test_applications_of_the_page_answer(number, path, body, tmp_path):
-    text = BLOCKS[f"docs/handlers.md: An ASGI application: python {number}"].text
+    text = BLOCKS[f"docs/asgi.md: Serve an ASGI application: python {number}"].text
     (tmp_path / "shop.py").write_text(text)
     with testing.client(tmp_path / "shop.py") as client:
         assert client.request("GET", f"{SHOP}/{path}").body == body

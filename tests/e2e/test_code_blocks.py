@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 # Why a block is not run here; where another test runs it, that test's file, which names the page.
 NOT_RUN = {
+    "docs/handlers.md: Run, check and pack it: sh 1": "tests/e2e/test_serve.py serves others with --reload",
     "README.md: Start: sh 1": "installs torch; its last command starts the server of the other blocks",
     "README.md: Coming from TorchServe: sh 1": "one is TorchServe's command; tests/test_readme.py compares",
     "README.md: Run the tests: sh 1": "runs all tests; tests/test_readme.py reads it",
@@ -63,12 +64,12 @@ NOT_RUN = {
     "docs/hugging-face.md: Models of the Hugging Face hub: sh 1": "needs the hub",
     "docs/hugging-face.md: Models of the Hugging Face hub: sh 2": "needs the hub",
     "docs/hugging-face.md: Tasks: sh 1": "NAME is a model of the reader",
-    "docs/handlers.md: Answers in parts: python 1": "tests/e2e/test_streaming.py",
-    "docs/handlers.md: Answers in parts: python 2": "tests/e2e/test_streaming.py",
-    "docs/handlers.md: Continuous batching: python 1": "tests/e2e/test_concurrent_requests.py",
-    "docs/handlers.md: An ASGI application: python 1": "tests/e2e/test_asgi_applications.py",
-    "docs/handlers.md: An ASGI application: python 2": "tests/e2e/test_asgi_applications.py",
-    "docs/handlers.md: Asynchronous handlers: python 1": "tests/e2e/test_concurrent_requests.py",
+    "docs/streaming.md: Answers in parts: python 1": "tests/e2e/test_streaming.py",
+    "docs/streaming.md: Answers in parts: python 2": "tests/e2e/test_streaming.py",
+    "docs/streaming.md: Continuous batching: python 1": "tests/e2e/test_concurrent_requests.py",
+    "docs/asgi.md: Serve an ASGI application: python 1": "tests/e2e/test_asgi_applications.py",
+    "docs/asgi.md: Serve an ASGI application: python 2": "tests/e2e/test_asgi_applications.py",
+    "docs/streaming.md: Asynchronous handlers: python 1": "tests/e2e/test_concurrent_requests.py",
     "docs/many-models.md: Many models: bash 1": "tests/e2e/test_on_demand.py",
     "docs/many-models.md: By hand: bash 1": "tests/e2e/test_on_demand.py",
     "docs/migrating.md: Three steps: sh 1": "the server of the other blocks is started in this way",
@@ -134,21 +135,30 @@ HANDLERS = {
     "README.md: Serve a script: python 1": Exchange(b"4", b"8.0"),
     "docs/serve.md: From Python: python 1": Exchange(b"4", b"8"),
     "docs/handlers.md: Annotated rows: python 1": Exchange(b"[1, 2, 4]", b"2.333"),
-    "docs/handlers.md: Annotated rows: python 2": Exchange(b"abc", b"ABC"),
-    "docs/handlers.md: A function: python 1": Exchange(b"[1]", b"1"),
-    "docs/handlers.md: Errors: python 1": Exchange(b"7", b"7", _METHOD),
-    "docs/handlers.md: Custom descriptions: python 1": Exchange(
+    "docs/handlers.md: A function: python 1": Exchange(b'"abc"', b"ABC"),
+    "docs/handlers.md: Load a model: python 1": Exchange(b'"apple"', b"1.5"),
+    "docs/handlers.md: Prepare rows, and reject bad ones: python 1": Exchange(
+        b'{"article": "a", "count": 2}', b'{"total":5.0}'
+    ),
+    "docs/handlers.md: Content types of answers: python 1": Exchange(b'"hi"', b"<h1>hi</h1>"),
+    "docs/handlers.md: Stream an answer: python 1": Exchange(b'"abc"', b"abc"),
+    "docs/torchserve-handlers.md: A function: python 1": Exchange(b"[1]", b"1"),
+    "docs/torchserve-handlers.md: Errors: python 1": Exchange(b"7", b"7", _METHOD),
+    "docs/torchserve-handlers.md: Custom descriptions: python 1": Exchange(
         b"1", b'{"classes":1,"trained":"2024-05-01"}', _DESCRIBED
     ),
-    "docs/handlers.md: Custom metrics: python 1": Exchange(b"1", b"done", _FUNCTION),
+    "docs/torchserve-handlers.md: Custom metrics: python 1": Exchange(b"1", b"done", _FUNCTION),
     "docs/metrics.md: Metrics of handlers: python 1": Exchange(b"1", b"done", _FUNCTION),
     "docs/language-models.md: Embeddings and rankings: python 1": Exchange(
         b'"abba"', b"[2.0,0.0,0.0,0.0,0.0]"
     ),
     "docs/tracing.md: What is passed on: python 1": Exchange(b'{"a": 1}', b'{"rows":1}'),
 }
-DOUBLER = "docs/handlers.md: A class: python 1"
-SEQUENCES = "docs/handlers.md: Stateful sequences: python 1", "docs/handlers.md: Stateful sequences: yaml 1"
+DOUBLER = "docs/torchserve-handlers.md: A class: python 1"
+SEQUENCES = (
+    "docs/sequences.md: Keep the state of a sequence: python 1",
+    "docs/sequences.md: Keep the state of a sequence: yaml 1",
+)
 SCALE, SCALED, SCALE_CLIENT = (
     f"docs/open-inference.md: Try it: {end}" for end in ("python 1", "json 1", "python 2")
 )
@@ -183,8 +193,8 @@ SHELL = {
     "docs/open-inference.md: Try it: sh 3": "cp examples/mnist/digit-2.png kitten.jpg",
     "docs/metrics.md: Metrics: sh 1": "",
     "docs/security.md: Tokens: sh 1": "TOKEN=choose-your-own",
-    "docs/handlers.md: Packing and testing: sh 1": "cp doubler.py my_handler.py",
-    "docs/handlers.md: Packing and testing: sh 2": "",
+    "docs/torchserve-handlers.md: Packing and testing: sh 1": "cp doubler.py my_handler.py",
+    "docs/torchserve-handlers.md: Packing and testing: sh 2": "",
     "docs/open-inference.md: Try it: sh 1": "cp scale.py my_handler.py",
     "docs/open-inference.md: Try it: sh 2": "",
     "docs/kserve.md: Serve a model: sh 2": "rm -f scale.mar",
@@ -289,7 +299,10 @@ def test_commands_in_a_console_are_ours(block: Block) -> None:
 
 @pytest.fixture(scope="module")
 def model_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("blocks")
+    """With the file that docs/handlers.md loads."""
+    folder = tmp_path_factory.mktemp("blocks")
+    (folder / "prices.json").write_text('{"apple": 1.5}')
+    return folder
 
 
 def source_of(name: str, around: str = "{block}") -> str:
@@ -322,7 +335,9 @@ def test_handlers_answer(shared_server: Server, model_store: Path, name: str) ->
 
 def test_what_handlers_do_besides(shared_server: Server) -> None:
     """One turns down what it cannot read, by "Errors"; one counts, by "Custom metrics"."""
-    refusing, counting = (f"docs/handlers.md: {title}: python 1" for title in ("Errors", "Custom metrics"))
+    refusing, counting = (
+        f"docs/torchserve-handlers.md: {title}: python 1" for title in ("Errors", "Custom metrics")
+    )
     answer = shared_server.predict(model_of(refusing), b"seven")
 
     assert (answer.status_code, answer.json()["message"][:18]) == (400, "not a measurement:")

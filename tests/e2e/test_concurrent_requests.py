@@ -147,7 +147,7 @@ def test_nothing_is_left_behind(calls):
     ],
 )
 def test_handlers_of_the_guide_stream_to_several_clients(shared_server, tmp_path, section, line):
-    """docs/handlers.md: the handlers of these sections count down in parts, for several clients."""
+    """docs/streaming.md: the handlers of these sections count down in parts, for several clients."""
     name = section.split()[0].lower()
     (tmp_path / "model-config.yaml").write_text(line + "\n")
     (tmp_path / "countdown.py").write_text(examples_under(section)[0])

@@ -225,7 +225,7 @@ def test_the_example_streams(server):
 
 @pytest.mark.parametrize("number", [0, 1], ids=["handler", "generator"])
 def test_handlers_of_the_guide_stream(server, tmp_path, number):
-    """docs/handlers.md: the handlers of "Answers in parts" count down in parts."""
+    """docs/streaming.md: the handlers of "Answers in parts" count down in parts."""
     name = f"countdown{number}"
     handler = tmp_path / "countdown.py"
     handler.write_text(examples_under("Answers in parts")[number])

@@ -85,7 +85,7 @@ TORCHSERVE = """
     set_all_response_status get_response_status set_response_header get_response_headers
     get_sequence_id
 """
-# Methods that modelserver adds for handlers, documented in docs/handlers.md.
+# Methods that modelserver adds for handlers, documented in docs/torchserve-handlers.md.
 OURS = """
     pipelined picture_mode cleaned_words get_request_parameters set_response_parameter reject
     is_cancelled

@@ -383,7 +383,7 @@ class ModelConfig(CommonOptions):
         "serviceEnvelope",
         WAYS,
         one_of("none", "body", "json", "kserve", "kservev2"),
-        "The envelope for this model's handler ([Handlers](handlers.md#envelopes)), or `none`.",
+        "The envelope for this model's handler ([envelopes](torchserve-handlers.md#envelopes)), or `none`.",
         own=True,
         setting="service_envelope",
     )
@@ -463,9 +463,10 @@ HANDLER_KEYS: dict[str, HandlerKey] = {
             "`{export: {aot_compile: true}}`: the serialized file is a `.so` compiled by AOTInductor. "
             "Older forms, with a warning: the name of a backend, or arguments without `compile`.",
         ),
-        HandlerKey("optimize", "`auto` or `off`, also under `handler` ([Handlers](handlers.md))."),
+        HandlerKey("optimize", "`auto` or `off`, also under `handler` ([Faster models](faster-models.md))."),
         HandlerKey(
-            "precision", "`tf32`, `fp32`, `bf16` or `int8`, under `handler` too ([Handlers](handlers.md))."
+            "precision",
+            "`tf32`, `fp32`, `bf16` or `int8`, under `handler` too ([Faster models](faster-models.md)).",
         ),
         HandlerKey("warmup", "`true`, `false` or `{shape: […]}`, also under `handler`."),
         HandlerKey(
