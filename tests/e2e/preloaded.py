@@ -38,8 +38,12 @@ _IMPORTED = (
         "modelserver.surface.api.app",
     ),
     "modelserver.engine.telemetry.repeated",
-    *(f"modelserver.ext.{name}.extension" for name in ("console", "grpc", "openai", "parking", "workflows")),
     *(
+        f"modelserver.ext.{name}.extension"
+        for name in ("console", "events", "grpc", "openai", "parking", "workflows")
+    ),
+    *(
+        "modelserver.ext.events.routes",
         "modelserver.ext.grpc.server",
         "modelserver.ext.workflows.workflows",
         "modelserver.ext.workflows.archive",

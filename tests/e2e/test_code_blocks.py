@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 # Why a block is not run here; where another test runs it, that test's file, which names the page.
 NOT_RUN = {
     "docs/handlers.md: Run, check and pack it: sh 1": "tests/e2e/test_serve.py serves others with --reload",
+    "docs/operations.md: Events: sh 1": "the second follows for ever",
     "README.md: Start: sh 1": "installs torch; its last command starts the server of the other blocks",
     "README.md: Coming from TorchServe: sh 1": "one is TorchServe's command; tests/test_readme.py compares",
     "README.md: Run the tests: sh 1": "runs all tests; tests/test_readme.py reads it",

@@ -31,12 +31,13 @@ ALL_OFF: dict[str, Any] = {
     "frontend_processes": 1,
 }
 # On with any settings: what they need is imported when it is used.
-ALWAYS = {"stores", "sequences", "parking", "rollout", "workflows"}
+ALWAYS = {"events", "stores", "sequences", "parking", "rollout", "workflows"}
 # Settings that turn each on, besides its defaults.
 ON: dict[str, dict[str, Any]] = {
     "cluster": {"worker_launcher": "agents", "worker_address": "127.0.0.1:0"},
     "grpc": {"enable_grpc_api": True, "grpc_inference_port": 0, "grpc_management_port": 0},
     "otel": {"otel": "all"},
+    "events": {},
     "payloads": {"payload_log_url": "http://127.0.0.1:1/"},
     "recording": {"allow_recording": True},
     "openai": {"openai_api": True},
@@ -79,6 +80,8 @@ async def make_host(tmp_path):
 
 
 class _Registry:
+    has = None
+
     def __init__(self) -> None:
         self.workflows: dict[str, Any] = {}
         self.builder = self
@@ -108,9 +111,10 @@ def test_extension_that_is_off_is_not_imported():
         "from types import SimpleNamespace\n"
         f"settings = Settings(**json.loads('{json.dumps(ALL_OFF)}'))\n"
         "nothing = lambda *_: None\n"
-        "added = dict.fromkeys(('fetch', 'pool', 'prepare', 'run', 'routes', 'answer'), nothing)\n"
+        "added = dict.fromkeys(('fetch', 'pool', 'prepare', 'run', 'routes', 'answer', 'settle'), nothing)\n"
         "host = SimpleNamespace(settings=settings, **added)\n"
-        "host.route, host.registry, host.services = nothing, None, SimpleNamespace(metrics=None)\n"
+        "host.route, host.services = nothing, SimpleNamespace(metrics=None)\n"
+        "host.registry = SimpleNamespace(has=None)\n"
         "asyncio.run(open_extensions(EXTENSIONS, host))\n"
         "print(json.dumps([name for name in sys.modules if name.startswith('modelserver.ext.')]))\n"
     )

@@ -33,6 +33,7 @@ class Pool:
     """A pool whose workers load, or fail, when the test says so."""
 
     def __init__(self) -> None:
+        self.label = "m_1.0"
         self.workers: list[Any] = []
         self.min_workers = self.max_workers = 0
         self.crew = SimpleNamespace(spec=SimpleNamespace(need=0, launcher=None), resize=self.resize)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 EXTENSIONS: Final[Mapping[str, ExtensionRow]] = {
+    "events": ExtensionRow("modelserver.ext.events.extension", lambda _: True),
     "cluster": ExtensionRow(
         "modelserver.ext.cluster.extension", lambda settings: settings.worker_launcher != "local"
     ),

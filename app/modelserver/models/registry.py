@@ -92,7 +92,7 @@ class Registry(ModelTable):
                 self.release(name, version)
             undo.pop_all()
         self.add(model)
-        _log.info("Model %s loaded.", name)
+        _log.info("Model %s loaded.", name, extra={"label": model.pool.label})
         model.pool.scale(model.options.min_workers, model.options.max_workers)
         self._direct_as_its_file(model)
         await self.changed()
@@ -152,7 +152,8 @@ class Registry(ModelTable):
         """
         check_workers(min_workers)
         async with self.lock(name):
-            started = self.changeable(name, version).pool.scale(min_workers, max_workers)
+            started = (model := self.changeable(name, version)).pool.scale(min_workers, max_workers)
+            _log.info("Workers of %s: %d to %d, by request", model.pool.label, min_workers, max_workers)
         await self.changed()
         return started
 
@@ -164,7 +165,7 @@ class Registry(ModelTable):
         async with self.lock(name):
             model = self.changeable(name, version)
             self.builder.reconfigure(model, change)
-        _log.info("%s: %s", name, change)
+        _log.info("%s: %s", name, change, extra={"event": "changed", "label": model.pool.label})
         await self.changed()
 
     async def wait_scaled(self, model: ModelVersion, workers: list[Worker], version: str | None) -> bool:
@@ -184,6 +185,7 @@ class Registry(ModelTable):
         """Makes a version the default. Raises ModelNotFound, ModelVersionNotFound."""
         async with self.lock(name):
             self.make_default(name, version)
+            _log.info("Model %s %s is the default version", name, version)
         await self.changed()
 
     async def unregister(self, name: str, version: str | None) -> None:
@@ -217,6 +219,7 @@ class Registry(ModelTable):
     async def _remove(self, model: ModelVersion) -> None:
         if self._holds(model):
             self.remove(model)
+            _log.info("Model %s %s is unregistered.", model.name, model.version)
             await self.builder.dismantle(model)
             self.forget(model)
 

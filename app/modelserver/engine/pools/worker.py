@@ -242,7 +242,7 @@ class Worker:
             pause = 0.0 if at_once else next(pauses)
             pause = min(pause, max(1.0, pause - (now - began))) if waited else pause
             self.state = WorkerState.LOADING
-            _log.info("Retry worker: %d in %g seconds.", self.id, pause)
+            _log.info("Retry worker: %d in %g seconds.", self.id, pause, extra={"label": self.label})
             self.failures.next_try = time.time() + pause
             await asyncio.sleep(pause)
             self.failures.next_try = 0.0
@@ -359,9 +359,9 @@ class Worker:
             _log.info("Worker %s was stopped while loading.", self.label)
         else:
             # With the last output, as not everybody reads the models' log; the console has just shown that.
-            text = f"Worker {self.label} could not load its model: "
-            extra = {**MULTILINE, "brief": text + without_quote(reason)}
-            _log.error("%s%s", text, reason, extra=extra)
+            brief = f"Worker {self.label} could not load its model: {without_quote(reason)}"
+            extra = {**MULTILINE, "brief": brief, "attempt": self.failures.loads}
+            _log.error("Worker %s could not load its model: %s", self.label, reason, extra=extra)
         if not self.first_load.done():
             self.first_load.set_exception(StartFailed(reason, status))
 

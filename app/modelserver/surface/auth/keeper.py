@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 from typing import TYPE_CHECKING
 
@@ -62,6 +63,7 @@ class TokenKeeper:
         if scope in self._provided:
             raise Conflict(f"The {scope.value} tokens are given to the server: replace them at their source.")
         self._publish({**self._made, scope: self._make(scope)})
+        logging.getLogger("modelserver.auth").info("The %s token was renewed", scope.value)
 
     def replace_provided(self, provided: OperatorTokens) -> None:
         """Replaces all given tokens.

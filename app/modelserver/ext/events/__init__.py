@@ -1,0 +1,1 @@
+"""What has happened to the server and its models: kept, listed and followed over the management API."""
