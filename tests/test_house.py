@@ -6,6 +6,7 @@ import ast
 import inspect
 import re
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points, metadata, version
 from pathlib import Path
@@ -31,12 +32,13 @@ _ROOMS = ("errors", "engine", "models", "surface", "extension", "run", "ext", "t
 _PUBLIC = {"testing", "model_archiver", "modelserver", "__main__"}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Module:
-    """One source file, parsed."""
+    """One source file, parsed, and all nodes of it: several tests look at each."""
 
     name: str
     tree: ast.Module
+    nodes: list[ast.AST]
 
     @property
     def room(self) -> str:
@@ -45,7 +47,7 @@ class Module:
 
     def imports(self) -> Iterator[str]:
         """The modules that are imported anywhere in it, in functions and for types too."""
-        for node in ast.walk(self.tree):
+        for node in self.nodes:
             if isinstance(node, ast.Import):
                 yield from (alias.name for alias in node.names)
             elif isinstance(node, ast.ImportFrom):
@@ -56,12 +58,11 @@ class Module:
 
     def late_imports(self) -> Iterator[str]:
         """Those that are imported by name, when they are used: in calls, and in tables for such calls."""
-        nodes = list(ast.walk(self.tree))
-        calls = [node for node in nodes if isinstance(node, ast.Call) and _imports_by_name(node)]
+        calls = [node for node in self.nodes if isinstance(node, ast.Call) and _imports_by_name(node)]
         for call in calls:
             yield from _names_among(call.args)
         if not all(any(isinstance(each, ast.Constant) for each in call.args) for call in calls):
-            for node in nodes:
+            for node in self.nodes:
                 if isinstance(node, ast.Dict):
                     yield from _names_among(node.values)
 
@@ -75,7 +76,7 @@ def _imports_by_name(call: ast.Call) -> bool:
 def _names_among(nodes: Iterable[ast.expr | None]) -> Iterator[str]:
     """The texts that name a module of ours."""
     for node in nodes:
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in _NAMES:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in module_names():
             yield node.value
 
 
@@ -85,6 +86,7 @@ def room_of(name: str) -> str:
     return rest.partition(".")[0] if first == "modelserver" and rest else first
 
 
+@cache
 def modules() -> list[Module]:
     """All modules of both packages."""
     result = []
@@ -92,18 +94,22 @@ def modules() -> list[Module]:
         for path in sorted((root / package).rglob("*.py")):
             parts = path.relative_to(root).with_suffix("").parts
             name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-            result.append(Module(name, ast.parse(path.read_text(encoding="utf-8"))))
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            result.append(Module(name, tree, list(ast.walk(tree))))
     return result
 
 
-_MODULES = modules()
-_NAMES = {module.name for module in _MODULES}
+@cache
+def module_names() -> set[str]:
+    """The names of all modules of both packages."""
+    return {module.name for module in modules()}
 
 
+@cache
 def imported_modules(module: Module) -> set[str]:
     """The other modules of ours that a module imports, in functions, for types and by name too."""
     everything = (*module.imports(), *module.late_imports())
-    return {name for name in everything if name in _NAMES} - {module.name, "modelserver"}
+    return {name for name in everything if name in module_names()} - {module.name, "modelserver"}
 
 
 def imported_rooms(module: Module) -> set[str]:
@@ -122,14 +128,14 @@ def extension_of(name: str) -> str:
 
 def test_the_rooms_are_those_of_the_design() -> None:
     """The server's package has the rooms of docs/architecture.md, and nothing else."""
-    assert {module.room for module in _MODULES} == {*_ROOMS, *_PUBLIC, "modelserver_handlers"}
+    assert {module.room for module in modules()} == {*_ROOMS, *_PUBLIC, "modelserver_handlers"}
 
 
 def test_imports_go_down() -> None:
     """tools -> ext -> run -> surface -> models -> engine -> errors."""
     place = {room: index for index, room in enumerate(_ROOMS)}
     upwards: dict[str, set[str]] = {}
-    for module in _MODULES:
+    for module in modules():
         for name in imported_modules(module):
             if place.get(room_of(name), -1) > place.get(module.room, len(place)):
                 upwards.setdefault(module.room, set()).add(name.removeprefix("modelserver."))
@@ -141,7 +147,7 @@ def test_extensions_do_not_import_each_other() -> None:
     """What two of them need is in the core."""
     pairs = {
         (extension_of(module.name), extension_of(name))
-        for module in _MODULES
+        for module in modules()
         for name in imported_modules(module)
         if extension_of(module.name)
     }
@@ -151,14 +157,14 @@ def test_extensions_do_not_import_each_other() -> None:
 
 def test_the_server_does_not_import_torch() -> None:
     """Only the handlers import it."""
-    server = [module for module in _MODULES if module.room != "modelserver_handlers"]
+    server = [module for module in modules() if module.room != "modelserver_handlers"]
 
     assert [m.name for m in server if {name.partition(".")[0] for name in m.imports()} & _TORCH] == []
 
 
 def test_the_server_does_not_import_the_library_of_grpc() -> None:
     """It speaks gRPC itself; the library's threads and handlers for forks stay out of the process."""
-    assert [m.name for m in _MODULES if {name.partition(".")[0] for name in m.imports()} & _GRPC] == []
+    assert [m.name for m in modules() if {name.partition(".")[0] for name in m.imports()} & _GRPC] == []
 
 
 def test_only_the_worker_side_imports_handlers() -> None:
@@ -169,14 +175,15 @@ def test_only_the_worker_side_imports_handlers() -> None:
     side = ("modelserver.engine.worker", "modelserver.ext.cluster.node", "modelserver.tools.doctor.worker")
     handlers = "modelserver_handlers"
     apart = {"modelserver.ext.cluster.ray_helper", "modelserver.tools.migrate.ts_names", "modelserver"}
-    others = [m for m in _MODULES if not m.name.startswith((*side, handlers)) and m.name not in apart]
+    others = [m for m in modules() if not m.name.startswith((*side, handlers)) and m.name not in apart]
 
     assert [m.name for m in others if any(i.startswith((*side, handlers)) for i in imported_modules(m))] == []
 
 
 def test_no_file_imports_itself_by_way_of_others() -> None:
     """Imports have no cycle, imports for types included: each file can be read with only those below it."""
-    left = {m.name: {name for name in m.imports() if name in _NAMES and name != m.name} for m in _MODULES}
+    names = module_names()
+    left = {m.name: {name for name in m.imports() if name in names and name != m.name} for m in modules()}
     while ends := {
         name
         for name, below in left.items()
@@ -205,7 +212,7 @@ def test_the_architecture_shows_the_house_as_it_is() -> None:
 
 def test_modules_are_described() -> None:
     """Each opens with a docstring."""
-    assert [module.name for module in _MODULES if not ast.get_docstring(module.tree)] == []
+    assert [module.name for module in modules() if not ast.get_docstring(module.tree)] == []
 
 
 def test_public_names_are_described() -> None:
@@ -213,7 +220,7 @@ def test_public_names_are_described() -> None:
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
     silent = [
         f"{module.name}.{node.name}"
-        for module in _MODULES
+        for module in modules()
         for node in module.tree.body
         if isinstance(node, kinds) and not node.name.startswith("_") and not ast.get_docstring(node)
     ]
@@ -226,8 +233,8 @@ def test_functions_are_typed() -> None:
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
     untyped = [
         f"{module.name}.{node.name}"
-        for module in _MODULES
-        for node in ast.walk(module.tree)
+        for module in modules()
+        for node in module.nodes
         if isinstance(node, kinds) and node.returns is None
     ]
 
@@ -337,8 +344,8 @@ _PUBLIC_NAMES = {
 def test_uvicorn_and_httptools_are_used_by_public_names() -> None:
     """So they need no upper bounds: nothing is imported from their modules, and no other name is used."""
     used: dict[str, set[str]] = {name: set() for name in _PUBLIC_NAMES}
-    for module in _MODULES:
-        for node in ast.walk(module.tree):
+    for module in modules():
+        for node in module.nodes:
             if isinstance(node, ast.ImportFrom) and node.module in used:
                 used[node.module] |= {alias.name for alias in node.names}
             elif isinstance(node, ast.Attribute) and (library := getattr(node.value, "id", None)) in used:
