@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 pytestmark = [
     pytest.mark.slow,  # starts a cluster of three nodes
+    pytest.mark.timeout(400),  # several waits, each as patient as a busy machine needs
     pytest.mark.skipif(find_spec("ray") is None, reason="Ray has no wheel for this Python"),
     pytest.mark.skipif(sys.platform != "linux", reason="the cluster's processes are looked up in /proc"),
 ]
@@ -252,7 +253,6 @@ def test_workers_are_scaled_to_none_and_back(server: Server, nodes: Nodes) -> No
     assert server.predict("echo", b"x").content == b"x"
 
 
-@pytest.mark.timeout(240)
 def test_cluster_that_is_gone_may_come_back(server: Server, nodes: Nodes) -> None:
     """Without the head, what runs serves on. Once nothing runs, requests are refused with Retry-After at
     once; a new cluster at that address brings the workers back by itself.

@@ -38,6 +38,8 @@ class RayCluster:
             # Workers are started on request.
             "RAY_enable_worker_prestart": "0",
             "RAY_prestart_worker_first_driver": "0",
+            # Ray would end workers when other work takes the machine's memory.
+            "RAY_memory_monitor_refresh_ms": "0",
             # A killed node is found dead after 2 s instead of 15.
             "RAY_health_check_initial_delay_ms": "1000",
             "RAY_health_check_period_ms": "500",

@@ -106,7 +106,7 @@ class Invited:
         return dict(json.loads(self.file.read_text())) if self.file.exists() else {}
 
     async def until_up(self) -> dict[str, Any]:
-        await until(self.report)
+        await until(self.report, _PATIENCE)
         return self.report()
 
 
