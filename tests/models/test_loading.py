@@ -184,6 +184,24 @@ async def test_load_initial(new_registry, store, caplog):
     assert "Failed to load model: absent: Model not found at: absent" in caplog.text
 
 
+async def test_archives_are_opened_ahead(builder, registry):
+    """The next archive is opened while a model is registered, one at a time; a bad one stops nothing."""
+    opened_before, build = [], builder.build
+
+    async def build_and_look(name, *args, **options):
+        await asyncio.sleep(0)
+        opened_before.append([archive.url for archive in builder.archives])
+        return await build(name, *args, **options)
+
+    builder.build = build_and_look
+    registrations = [Registration(url=url) for url in ("a.mar", "absent", "b.mar", "c.mar")]
+    left_out = await load_initial(registry, registrations, lambda _: None, restored=False)
+
+    assert [line.partition(": ")[2] for line in left_out] == ["absent: Model not found at: absent"]
+    assert registry.names() == ["a", "b", "c"]
+    assert opened_before == [["a.mar"], ["a.mar", "b.mar", "c.mar"], ["a.mar", "b.mar", "c.mar"]]
+
+
 async def test_a_model_without_a_name(registry):
     """It is called as its file is where a start names it, and refused where a client does (reference 2.3)."""
     settings = Settings(load_models=(ModelToLoad("-1.0.mar"),))

@@ -320,12 +320,8 @@ class VersionBuilder:
         """The environment with the model's own packages (reference 10.6)."""
         manifest, requirements = archive.manifest, archive.manifest.requirements_file
         if requirements is not None and not self._settings.install_py_dep_per_model:
-            _log.warning(
-                "%s %s: the archive's %s is not installed: install_py_dep_per_model=false",
-                name,
-                manifest.model_version,
-                requirements,
-            )
+            text = "%s %s: the archive's %s is not installed: install_py_dep_per_model=false"
+            _log.warning(text, name, manifest.model_version, requirements)
             requirements = None
         if self._demand(options) is not None:
             # Each machine makes its own.

@@ -17,8 +17,9 @@ from modelserver.models.snapshot_files import had_all
 from modelserver.models.version import FailedVersion, mar_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 
+    from modelserver.models.archives.archive import ModelArchive
     from modelserver.models.archives.store import ModelStore
     from modelserver.models.registry import Registry
     from modelserver.models.settings.load import LoadedSettings
@@ -63,10 +64,8 @@ async def load_first(
     alone = settings.as_torchserve and settings.model_snapshot is not None
     if saved:
         also = "" if alone or decides else ",".join(map(str, settings.load_models))
-        _log.info(
-            "Restoring %d model versions from %s; also loading, unless restored: %s",
-            *(len(saved), origin, also or "nothing"),
-        )
+        text = "Restoring %d model versions from %s; also loading, unless restored: %s"
+        _log.info(text, len(saved), origin, also or "nothing")
         await restore(registry, saved, on_progress)
         _report(f"Restored from {origin}: {_listed(registry.versions())}", on_notice)
     if registrations is None:
@@ -116,10 +115,11 @@ async def restore(
     If the archive now has a different version, that one is registered instead, with a warning. A failed
     version is only the default if there is no other.
     """
-    for item in saved:
+    archives = _opening(registry, (item.registration for item in saved), on_progress)
+    for item, opening in zip(saved, archives, strict=True):
         on_progress(f"Restoring {item.name} {item.version}")
         try:
-            model = await _restore_one(registry, item, on_progress)
+            model = await _restore_one(registry, item, on_progress, opening)
         except ModelServerError as error:
             _log.error("%s %s cannot be restored: %s", item.name, item.version, error.message)
             if not registry.has(item.name, item.version):
@@ -143,18 +143,17 @@ async def _restore_traffic(registry: Registry, saved: Sequence[SavedModel]) -> N
 
 
 async def _restore_one(
-    registry: Registry, item: SavedModel, on_progress: Callable[[str], None]
+    registry: Registry, item: SavedModel, on_progress: Callable[[str], None], opening: Awaitable[ModelArchive]
 ) -> ModelVersion:
-    model = await registry.register(item.registration, at_startup=True, on_progress=on_progress)
+    saved = item.registration
+    model = await registry.register(saved, at_startup=True, on_progress=on_progress, opening=opening)
     sources = {
         option: SNAPSHOT if source == REGISTER else source for option, source in model.options.sources.items()
     }
     model.options = replace(model.options, sources=sources)
     if model.version != item.version:
-        _log.warning(
-            "%s %s could not be restored as %s now has version %s, which was registered instead",
-            *(item.name, item.version, item.registration.url, model.version),
-        )
+        text = "%s %s could not be restored as %s now has version %s, which was registered instead"
+        _log.warning(text, item.name, item.version, saved.url, model.version)
     return model
 
 
@@ -170,16 +169,16 @@ async def load_initial(
     ``restored``: a snapshot was restored before; its models are not loaded again.
     """
     left_out = []
-    for registration in registrations:
-        if restored and _is_restored(registry, registration):
-            _log.info("%s was already restored", registration.url)
-            continue
+    if restored:
+        registrations = [each for each in registrations if not _is_restored(registry, each)]
+    archives = _opening(registry, registrations, on_progress)
+    for registration, opening in zip(registrations, archives, strict=True):
         _log.info("Loading initial models: %s", registration.url)
         on_progress(f"Loading {registration.url}")
         name = default_name(registration.url or "")
         try:
             await registry.register(
-                registration, at_startup=True, fallback_name=name, on_progress=on_progress
+                registration, at_startup=True, fallback_name=name, on_progress=on_progress, opening=opening
             )
         except ModelServerError as error:
             left_out.append(f"Failed to load model: {registration.url}: {error.message}")
@@ -205,11 +204,25 @@ def default_name(url: str) -> str:
 def _is_restored(registry: Registry, registration: Registration) -> bool:
     """Whether a version of this archive and name is already registered."""
     file = (registration.url or "").rstrip("/").rpartition("/")[2]
-    return any(
+    is_restored = any(
         mar_name(model) == file and registration.model_name in (None, model.name)
         for model in registry.versions()
         if not isinstance(model, FailedVersion)
     )
+    if is_restored:
+        _log.info("%s was already restored", registration.url)
+    return is_restored
+
+
+def _opening(
+    registry: Registry, registrations: Iterable[Registration], on_progress: Callable[[str], None]
+) -> Iterator[Awaitable[ModelArchive]]:
+    """The tasks that open the archives; one is opened while the model before it is registered."""
+    tasks = (asyncio.create_task(registry.builder.open(each, on_progress)) for each in registrations)
+    coming = next(tasks, None)
+    while coming is not None:
+        opening, coming = coming, next(tasks, None)
+        yield opening
 
 
 def _listed(models: Iterable[ModelVersion]) -> str:
@@ -228,8 +241,7 @@ async def tell_first_loads(
 
     ``started``: seconds of the monotonic clock from which times are counted.
     """
-    outcomes = await asyncio.gather(*(_tell_one(model, tell, started) for model in models))
-    return all(outcomes)
+    return all(await asyncio.gather(*(_tell_one(model, tell, started) for model in models)))
 
 
 async def _tell_one(model: ModelVersion, tell: Callable[[str], None], started: float) -> bool:

@@ -69,15 +69,8 @@ class Reader:
         )
         seconds = _SECONDS + (size or 0) / _BYTES_A_SECOND
         try:
-            contents = await self._helpers.call(
-                seconds,
-                read_archive,
-                str(located.path),
-                located.url,
-                str(folder),
-                located.temporary,
-                single,
-            )
+            arguments = (str(located.path), located.url, str(folder), located.temporary, single)
+            contents = await self._helpers.call(seconds, read_archive, *arguments)
         except ModelServerError:
             # A reader that was killed may have left files.
             await asyncio.to_thread(opened.remove)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from modelserver.engine.pools.worker import Worker
+    from modelserver.models.archives.archive import ModelArchive
     from modelserver.models.builder import VersionBuilder
     from modelserver.models.changes import Change
     from modelserver.models.options.resolve import Registration
@@ -67,13 +68,15 @@ class Registry(ModelTable):
         at_startup: bool = False,
         fallback_name: str = "",
         on_progress: Callable[[str], None] | None = None,
+        opening: Awaitable[ModelArchive] | None = None,
     ) -> ModelVersion:
         """Registers a model version and starts its workers, without waiting for them.
 
-        ``fallback_name`` is used if neither the registration nor the manifest names the model. Raises
-        ModelServerError as listed in reference 5.2, leaving nothing behind.
+        ``fallback_name`` is used if neither the registration nor the manifest names the model; ``opening``
+        opens the archive, if that has begun. Raises ModelServerError as listed in reference 5.2, leaving
+        nothing behind.
         """
-        archive = await self.builder.open(registration, on_progress)
+        archive = await (opening or self.builder.open(registration, on_progress))
         async with AsyncExitStack() as undo:
             undo.push_async_callback(asyncio.to_thread, archive.remove)
             name = registration.model_name or archive.manifest.model_name or fallback_name

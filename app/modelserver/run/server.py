@@ -171,6 +171,8 @@ class Server:
         loop = asyncio.get_running_loop()
         raise_descriptor_limit()
         share_heap()
+        # Little garbage has cycles, and of a thousand models every search takes long.
+        gc.set_threshold(50_000, 20, 100)
         if settings.python:
             await asyncio.to_thread(check_interpreter, settings.python)
         certificate = load_certificate(settings) if settings.uses_tls else None
@@ -452,7 +454,6 @@ def freeze_garbage() -> None:
     """Excludes existing objects, which live as long as the server, from garbage collection."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(50_000, 20, 100)
 
 
 def address_lines(settings: Settings) -> list[str]:
