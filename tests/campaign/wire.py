@@ -37,7 +37,7 @@ MANAGEMENT = ("/models", "/api-description")
 PLAIN = b"GET /api-description HTTP/1.1\r\nHost: localhost\r\n\r\n"
 # More than the buffers of both sides take, and less than a body may be.
 LARGE = b"n" * 6_400_000
-PATIENCE = 10.0
+PATIENCE = 60.0
 # Bytes after the last response arrive within this time.
 AFTERWARDS = 0.1
 # Clients that ask and read nothing.

@@ -59,7 +59,7 @@ class ServeOptions:
         return "" if single is None else single.handler
 
     def flags(self) -> dict[str, object]:
-        """The settings that it asks for, by name: loopback, nothing else to load, no gRPC."""
+        """The settings that it asks for, by name: loopback, nothing else to load, no gRPC, no log files."""
         ports = {} if self.port is None else dict(zip(_ROLES, range(self.port, self.port + 3), strict=True))
         return {
             **{f"{role}_address": f"http://{HOST}:{port}" for role, port in (ports or _USUAL).items()},
@@ -69,6 +69,7 @@ class ServeOptions:
             "model_snapshot": "",
             "default_workers_per_model": 1,
             "enable_grpc_api": "false",
+            "log_files": "false",
             "frontend_processes": 1,
             **({"trust_pickles": "true"} if self.trust else {}),
         }
