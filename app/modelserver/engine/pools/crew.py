@@ -260,11 +260,6 @@ class Crew:
                 return True
         return self.on_demand is not None and self.on_demand.refusal is None
 
-    @property
-    def is_unknown(self) -> bool:
-        """Whether nobody knows yet what requests the handler takes, as the first one is to load it."""
-        return self.model is None and self.on_demand is not None
-
     def free(self) -> list[Worker]:
         """The workers that would begin a batch at once, including leaving ones."""
         workers = (*self.workers, *self.leaving)

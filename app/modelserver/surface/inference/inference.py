@@ -114,7 +114,9 @@ class InferenceApi:
                 route = exchange.target.route
             name = route.model or _named(exchange) or self._only_one()
             model = self._registry.version_for(name, route.version, exchange)
-            if model.pool.crew.is_unknown:
+            crew = model.pool.crew
+            if crew.on_demand is not None and crew.model is None:
+                # Nobody knows yet what requests the handler takes: the first one loads it.
                 self._serve_off_loop(exchange, route, model)
                 return
             parsed = codec.read(exchange, model)
@@ -164,9 +166,9 @@ class InferenceApi:
                 named: str | None = to.model or await asyncio.to_thread(_named, exchange)
                 name = named or self._only_one()
                 model = self._registry.version_for(name, to.version, exchange)
-            demand = model.pool.crew.on_demand
-            if demand is not None and model.pool.crew.is_unknown:
-                await demand.load()
+            crew = model.pool.crew
+            if crew.on_demand is not None and crew.model is None:
+                await crew.on_demand.load()
             parsed = await codec.read_off_loop(exchange, model)
             exchange.on_disconnect = None
             self._submit(exchange, codec, model, parsed, now)
