@@ -10,13 +10,14 @@ import pytest
 from tests.engine.pools import pools
 from tests.engine.pools.conftest import Counts, stage, times  # noqa: F401 - fixtures
 
-from modelserver.engine.pools.devices import DeviceRing
+from modelserver.engine.pools.devices import DeviceList
 from modelserver.engine.pools.gate import BASE_NEED, COPIES
 from modelserver.engine.pools.pool import Pool
 from modelserver.engine.pools.spec import WorkerSpec
 from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.engine.wire.messages import Load
-from modelserver.ext.parking.keeper import BASE, Keeper
+from modelserver.ext.parking.budgets import BASE, Budgets
+from modelserver.ext.parking.keeper import Keeper
 from modelserver.ext.parking.needs import Needs
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from modelserver.engine.batching.request import Request
     from modelserver.engine.pools.spec import WorkerTimes
+    from modelserver.engine.telemetry.gpus import GpuMemory
     from modelserver.ext.parking.resident import Resident
 
 MIB = 1 << 20
@@ -40,16 +42,26 @@ class Floor:
         self.now = 1000.0
         self.sizes: dict[int, int] = {}
         self.stage = stage
-        self.keeper = Keeper(1000 * MIB, Needs(folder), memory_of=self.measure, clock=lambda: self.now)
+        self.gpus: dict[int, GpuMemory] = {}
+        gpus: Any = SimpleNamespace(memory=self.gpus.get, renew=self.renew)
+        self.budgets = Budgets(1000 * MIB, 0, Needs(folder), gpus)
+        self.keeper = Keeper(self.budgets, memory_of=self.measure, clock=lambda: self.now)
         self.pools: dict[str, Pool] = {}
         self.metrics = ServerMetrics(hostname="h")
         self._times = times
+
+    async def renew(self) -> None:
+        """What ``gpus`` says is the last reading."""
 
     def measure(self, pids: Iterable[int]) -> int:
         return sum(self.sizes.get(pid, 0) for pid in pids)
 
     def add(self, name: str, mib: int = 100, workers: tuple[int, int] = (0, 1), **options: Any) -> Resident:
-        """A model whose files have so many MiB less than what a worker needs beside them."""
+        """A model whose files have so many MiB less than what a worker needs beside them.
+
+        ``gpus`` are those that its workers get in turn.
+        """
+        gpus = options.pop("gpus", ())
         spec = WorkerSpec(
             load=Load(name, "1.0", "/nowhere", "handler.py", 4),
             threads=1,
@@ -60,7 +72,7 @@ class Floor:
         pool = Pool(
             *(name, f"{name}_1.0", spec, self._times, replace(pools.LIMITS)),
             next_id=ids.__next__,
-            devices=DeviceRing(0),
+            devices=DeviceList(gpus),
             metrics=Counts(),  # type: ignore[arg-type]
             clock=pools.now,
         )
@@ -103,6 +115,7 @@ class Floor:
         """So many seconds pass, and the keeper does everything there is to do."""
         self.now += seconds
         for _ in range(3):
+            await self.budgets.read_gpus(always=False)
             self.keeper.look()
             self.keeper.place()
             await self.keeper.measure()

@@ -7,7 +7,8 @@ from tests.engine.pools.pools import contents
 
 from modelserver.errors import ServiceUnavailable
 from modelserver.ext.parking import keeper as module
-from modelserver.ext.parking.keeper import MEASURES, MIN_RESIDENCE
+from modelserver.ext.parking.keeper import MEASURES
+from modelserver.ext.parking.room import MIN_RESIDENCE
 
 if TYPE_CHECKING:
     from tests.ext.parking.conftest import Floor
@@ -69,7 +70,7 @@ async def test_busy_model_is_not_parked(floor: Floor) -> None:
 
 async def test_least_valuable_model_makes_room(floor: Floor) -> None:
     """The one whose requests are fewest; those that are young, or have requests, stay."""
-    floor.keeper.budget = 300 * MIB
+    floor.keeper.budgets.machine.limit = 300 * MIB
     for number, (name, requests) in enumerate({"a": 3, "b": 1, "c": 2}.items(), 1):
         floor.add(name)
         floor.ask(name)
@@ -91,7 +92,7 @@ async def test_least_valuable_model_makes_room(floor: Floor) -> None:
 
 
 async def test_model_larger_than_the_budget_is_refused(floor: Floor) -> None:
-    floor.keeper.budget = 99 * MIB
+    floor.keeper.budgets.machine.limit = 99 * MIB
     floor.add("a")
     request = floor.ask("a")
     await floor.settle()
@@ -103,7 +104,7 @@ async def test_model_larger_than_the_budget_is_refused(floor: Floor) -> None:
 
 
 async def test_request_that_finds_no_room_is_refused_with_the_budget(floor: Floor) -> None:
-    floor.keeper.budget = 150 * MIB
+    floor.keeper.budgets.machine.limit = 150 * MIB
     floor.add("a")
     floor.ask("a")
     await floor.load(1)
@@ -136,7 +137,7 @@ async def test_what_was_measured_counts_instead_of_the_files(floor: Floor) -> No
 
 
 async def test_model_that_grows_makes_others_leave(floor: Floor) -> None:
-    floor.keeper.budget = 250 * MIB
+    floor.keeper.budgets.machine.limit = 250 * MIB
     for number, name in enumerate(("a", "b"), 1):
         floor.add(name)
         floor.ask(name)
@@ -150,7 +151,7 @@ async def test_model_that_grows_makes_others_leave(floor: Floor) -> None:
 
 
 async def test_most_valuable_of_several_is_loaded_first(floor: Floor) -> None:
-    floor.keeper.budget = 100 * MIB
+    floor.keeper.budgets.machine.limit = 100 * MIB
     for number, (name, requests) in enumerate({"a": 1, "b": 5}.items(), 1):
         floor.add(name)
         floor.ask(name)
@@ -177,7 +178,13 @@ async def test_unregistered_model_is_forgotten(floor: Floor) -> None:
     await floor.settle()
 
     assert floor.keeper.residents == []
-    assert floor.keeper.describe() == {"budget": 1000 * MIB, "used": 0, "models": {}, "nextToPark": None}
+    assert floor.keeper.describe() == {
+        "budget": 1000 * MIB,
+        "used": 0,
+        "models": {},
+        "nextToPark": None,
+        "devices": None,
+    }
 
 
 async def test_metrics_are_of_models_that_were_used(floor: Floor, monkeypatch: pytest.MonkeyPatch) -> None:

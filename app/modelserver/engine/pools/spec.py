@@ -278,8 +278,9 @@ class WorkerSpec:
 
     @property
     def files(self) -> int:
-        """Bytes of the model's files."""
-        return max(0, self.need - BASE_NEED) // COPIES
+        """Bytes of the model's files, which all processes of a worker read."""
+        processes = 1 if self.ranks is None else max(1, self.ranks.processes)
+        return max(0, self.need // processes - BASE_NEED) // COPIES
 
     def environment(self, server: Mapping[str, str]) -> dict[str, str]:
         """The variables of workers of this machine, of those of the server."""

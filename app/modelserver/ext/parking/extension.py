@@ -46,11 +46,15 @@ class Extension:
 
 
 def _make_keeper(host: Host) -> Keeper:
-    from modelserver.ext.parking.keeper import Keeper  # noqa: PLC0415 - as the class says
+    from modelserver.engine.telemetry.gpus import Gpus  # noqa: PLC0415 - as the class says
+    from modelserver.ext.parking.budgets import Budgets  # noqa: PLC0415
+    from modelserver.ext.parking.keeper import Keeper  # noqa: PLC0415
     from modelserver.ext.parking.meters import ParkingMeters  # noqa: PLC0415
     from modelserver.ext.parking.needs import Needs  # noqa: PLC0415
 
     meters = ParkingMeters(host.services.metrics, host.registry)
-    keeper = Keeper(host.settings.max_models_memory, Needs(), meters)
-    meters.show(keeper.residents, lambda: keeper.budget)
+    settings = host.settings
+    budgets = Budgets(settings.max_models_memory, settings.max_device_memory, Needs(), Gpus())
+    keeper = Keeper(budgets, meters)
+    meters.show(keeper.residents, lambda: budgets.machine.limit)
     return keeper

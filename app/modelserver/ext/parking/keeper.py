@@ -16,55 +16,47 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from modelserver.errors import ModelServerError, ServiceUnavailable
-from modelserver.ext.parking.memory import own_memory
-from modelserver.ext.parking.needs import Need, Needs
-from modelserver.ext.parking.policy import Candidate, GreedyDual, choose
+from modelserver.ext.parking.budgets import MIB
+from modelserver.ext.parking.memory import gpus_of, own_memory, pids_of
+from modelserver.ext.parking.needs import Need
 from modelserver.ext.parking.resident import IDLE, MEMORY, Resident, TooLarge
+from modelserver.ext.parking.room import Room
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from modelserver.ext.parking.budgets import Budget, Budgets
     from modelserver.ext.parking.meters import ParkingMeters
     from modelserver.models.version import ModelVersion
 
 _log = logging.getLogger("modelserver.models")
 
-# Seconds that a model stays loaded at least, between looks at all, and between measurements.
-MIN_RESIDENCE = 10.0
+# Seconds between looks at all, and between measurements.
 LOOKS = 1.0
 MEASURES = 10.0
-# Bytes of a worker beside its model's files, until it has been measured; the files are in memory once.
-BASE = 64 << 20
-# The share of the free memory that all may have by default.
-SHARE = 0.9
 # Models whose metrics are shown at most, unless more are loaded.
 MOST_VISIBLE = 200
-MIB = 1 << 20
 
 
 class Keeper:
     """Loads and parks the versions that :meth:`keep` was called with.
 
-    ``budget``: bytes for the workers of all; 0: a share of what is free at the first call.
-    ``memory_of`` measures those of processes.
+    ``memory_of`` measures the memory of processes.
     """
 
     def __init__(
         self,
-        budget: float,
-        needs: Needs,
+        budgets: Budgets,
         meters: ParkingMeters | None = None,
         *,
         memory_of: Callable[[Iterable[int]], int] = own_memory,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.budget = budget
+        self.budgets = budgets
         self.clock = clock
         self.residents: list[Resident] = []
-        self._needs = needs
         self._meters = meters
         self._memory_of = memory_of
-        self._policy = GreedyDual()
         self._changed = asyncio.Event()
         self._unmeasured: set[Resident] = set()
         self._measured_at = -math.inf
@@ -72,9 +64,9 @@ class Keeper:
 
     def keep(self, model: ModelVersion) -> None:
         """Loads the version on demand from now on."""
-        if not self.budget:
-            self.budget = SHARE * model.pool.crew.spec.gate.free()
         resident = Resident(self, model)
+        # From the first model on there are budgets.
+        self.budgets.of(resident)
         model.pool.crew.on_demand = resident
         self.residents.append(resident)
         # Of a thousand models, metrics are shown of those that are used.
@@ -86,7 +78,7 @@ class Keeper:
 
     async def run(self) -> None:
         """Runs while the server listens."""
-        await asyncio.to_thread(self._needs.load)
+        await asyncio.to_thread(self.budgets.needs.load)
         while True:
             # Without a loaded model there is nothing to look at.
             is_idle = all(each.state == "parked" for each in self.residents)
@@ -94,6 +86,7 @@ class Keeper:
                 await asyncio.wait_for(self._changed.wait(), None if is_idle else LOOKS)
             self._changed.clear()
             try:
+                await self.budgets.read_gpus(always=False)
                 self.look()
                 self.place()
             except Exception:  # noqa: BLE001 - requests wait for the next look
@@ -145,11 +138,21 @@ class Keeper:
             if resident.pool.admission.closing:
                 resident.release()
                 self.residents.remove(resident)
-                self._policy.forget(resident.key)
+                self.budgets.forget(resident)
                 continue
             if requests := resident.count_requests(now):
-                self._policy.used(resident.key, requests, now)
+                self.budgets.noted(resident, requests, now)
             self._look_at(resident, now)
+        waiting = [each for each in self.residents if each.waiting_since is not None]
+        expired = [
+            each
+            for each in waiting
+            if now - (each.waiting_since or now) >= each.model.options.startup_timeout
+        ]
+        if expired:
+            room = self._room()
+            for resident in expired:
+                resident.fail(ServiceUnavailable(self._lack_of(resident, room)), LOOKS)
 
     def _look_at(self, resident: Resident, now: float) -> None:
         pool = resident.pool
@@ -159,19 +162,25 @@ class Keeper:
         timeout = resident.model.options.values["idle_timeout"]
         if timeout and idle >= timeout and resident.may_park:
             self.park(resident, IDLE)
-        since = resident.waiting_since
-        if since is not None and now - since >= resident.model.options.startup_timeout:
-            need = self.need_of(resident).memory
-            resident.fail(
-                ServiceUnavailable(
-                    f"it needs about {need // MIB} MiB, of max_models_memory={int(self.budget)} "
-                    f"{self._used() // MIB} MiB are used, and no other model could be parked"
-                ),
-                LOOKS,
+
+    def _lack_of(self, resident: Resident, room: Room) -> str:
+        """Why it has not been loaded, in words."""
+        for budget in room.missing(resident):
+            need, used = self.budgets.need(resident, budget), room.used[budget]
+            return (
+                f"it needs about {need // MIB} MiB, of {budget} {used // MIB} MiB are used, "
+                "and no other model could be parked"
             )
+        return "others were loaded first"
 
     async def measure(self) -> None:
         """Measures those that have loaded, and now and then all; parks models if some have grown."""
+        try:
+            await self._measure()
+        except Exception:  # noqa: BLE001 - the next measurement may succeed
+            _log.exception("The memory of models could not be measured")
+
+    async def _measure(self) -> None:
         now = self.clock()
         if is_due := now - self._measured_at >= MEASURES:
             self._measured_at = now
@@ -180,92 +189,95 @@ class Keeper:
         fresh, self._unmeasured = self._unmeasured, set()
         if not chosen:
             return
-        pids = [[pid for worker in each.pool.workers if (pid := worker.pid) > 0] for each in chosen]
+        pids = [pids_of(each.pool) for each in chosen]
         sizes = await asyncio.to_thread(lambda: [self._memory_of(group) for group in pids])
-        for resident, size in zip(chosen, sizes, strict=True):
+        if any(gpus_of(each.pool) for each in chosen):
+            await self.budgets.read_gpus()
+        for resident, group, size in zip(chosen, pids, sizes, strict=True):
             if size and resident.state == "loaded":
                 resident.memory = size
-                if resident in fresh or size > self.need_of(resident).memory:
-                    self._needs.learn(resident.key, Need(size, resident.load_seconds))
-        await asyncio.to_thread(self._needs.save)
+                resident.device_memory = self.budgets.on_gpus(resident, group)
+                self._learn(resident, is_fresh=resident in fresh)
+        await asyncio.to_thread(self.budgets.needs.save)
         self._shrink()
 
+    def _learn(self, resident: Resident, *, is_fresh: bool) -> None:
+        """Keeps what it has after a load, and whenever it has more than is known."""
+        known, unknown = self.need_of(resident), None if gpus_of(resident.pool) else 0
+        device = max(resident.device_memory.values(), default=unknown)
+        if is_fresh or resident.memory > known.memory or (device or 0) > (known.device or 0):
+            seconds = resident.load_seconds or known.seconds
+            self.budgets.needs.learn(resident.key, Need(resident.memory, seconds, device))
+
     def _shrink(self) -> None:
-        """Parks models if those that serve have grown above the budget."""
-        excess = self._used() - self._freed() - self.budget
-        if excess > 0:
-            self._make_room(min(excess, sum(each.size for each in self._candidates())))
+        """Parks models if those that serve have grown above a budget."""
+        room = self._room()
+        for budget in self.budgets.all():
+            if excess := room.excess(budget):
+                self._park_for(room.victims({budget: excess + room.leaving[budget]}))
 
     # -- placing
 
     def place(self) -> None:
         """Starts what requests wait for and what fits, the most valuable first; makes room for others."""
         waiting = [each for each in self.residents if each.waiting_since is not None]
+        if not waiting:
+            return
+        room = self._room()
         for resident in sorted(waiting, key=self.value_of, reverse=True):
-            need = self.need_of(resident).memory
-            if need > self.budget:
-                text = f"it needs about {need // MIB} MiB, max_models_memory={int(self.budget)} is less"
-                resident.fail(TooLarge(text))
-                continue
-            missing = self._used() + need - self.budget
-            if missing <= 0:
+            if (refusal := self._too_large(resident)) is not None:
+                resident.fail(refusal)
+            elif not (missing := room.missing(resident)):
+                need = self.need_of(resident).memory
                 _log.info("Model %s %s is loaded for a request, %d MiB", *_named(resident), need // MIB)
                 resident.start()
-            elif missing > self._freed():
-                self._make_room(missing - self._freed())
+                room.take(resident)
+            elif (victims := room.victims(missing)) is not None:
+                # Until these have ended, nothing of less value may take its place.
+                self._park_for(victims)
+                room.take(resident)
 
-    def _make_room(self, needed: float) -> None:
-        for each in choose(self._candidates(), needed) or ():
-            assert isinstance(each.key, Resident)  # noqa: S101 - as made below
-            self._policy.parked(each.value)
-            self.park(each.key, MEMORY)
+    def _park_for(self, victims: Iterable[Resident] | None) -> None:
+        for each in victims or ():
+            self.park(each, MEMORY)
 
-    def _candidates(self) -> list[Candidate]:
-        """The models that may be parked."""
-        now = self.clock()
-        return [
-            Candidate(each, self.value_of(each), self._occupied(each))
-            for each in self.residents
-            if each.may_park and now - each.loaded_at >= MIN_RESIDENCE
-        ]
+    def _too_large(self, resident: Resident) -> TooLarge | None:
+        """The refusal of a model that would not fit if it were alone."""
+        for budget in self.budgets.of(resident):
+            if (need := self.budgets.need(resident, budget)) > budget.limit:
+                return TooLarge(f"it needs about {need // MIB} MiB, {budget} is less")
+        return None
+
+    def _room(self) -> Room:
+        return Room(self.budgets, self.residents, self.clock())
 
     # -- what they need and have
 
     def need_of(self, resident: Resident) -> Need:
         """What it needs: as learned, else an estimate."""
-        spec = resident.pool.crew.spec
-        return self._needs.get(resident.key) or Need(BASE + spec.files, 0.0)
+        return self.budgets.need_of(resident)
 
     def value_of(self, resident: Resident) -> float:
-        """What it is worth to have it loaded."""
-        need = self.need_of(resident)
-        return self._policy.value(resident.key, max(0.1, need.seconds), need.memory, self.clock())
-
-    def next_to_park(self) -> Resident | None:
-        """The least valuable of those that may be parked."""
-        return min((each for each in self.residents if each.may_park), key=self.value_of, default=None)
-
-    def _occupied(self, resident: Resident) -> int:
-        return resident.memory or self.need_of(resident).memory
-
-    def _used(self) -> int:
-        """Bytes of all that are loaded, are loading, or have not ended yet."""
-        return sum(self._occupied(each) for each in self.residents if each.pool.workers or each.is_leaving)
-
-    def _freed(self) -> int:
-        """Bytes of those that are ending."""
-        return sum(self._occupied(each) for each in self.residents if each.is_leaving)
+        """What it is worth to have it loaded, in the scarcest kind of memory that it needs."""
+        budget = next(iter(self.budgets.of(resident)), self.budgets.machine)
+        return self.budgets.value(resident, budget, self.clock())
 
     def describe(self) -> dict[str, Any]:
         """Budget, use, and the models by state."""
         states: dict[str, list[str]] = {}
         for each in self.residents:
             states.setdefault(each.state, []).append(" ".join(_named(each)))
-        coming = self.next_to_park()
+        room = Room(self.budgets, self.residents, self.clock(), residence=0.0)
+        machine, *devices = (self._described(budget, room) for budget in self.budgets.all())
+        coming = machine.pop("nextToPark")
+        return {**machine, "models": states, "nextToPark": coming, "devices": devices or None}
+
+    def _described(self, budget: Budget, room: Room) -> dict[str, Any]:
+        coming = room.next_to_park(budget)
         return {
-            "budget": int(self.budget),
-            "used": self._used(),
-            "models": states,
+            **({} if budget.gpu is None else {"gpu": budget.gpu}),
+            "budget": None if math.isinf(budget.limit) else int(budget.limit),
+            "used": room.used[budget],
             "nextToPark": None if coming is None else " ".join(_named(coming)),
         }
 

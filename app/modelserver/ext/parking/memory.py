@@ -1,4 +1,4 @@
-"""The memory that processes would free if they ended."""
+"""The processes and GPUs of a pool, and the memory that processes would free if they ended."""
 
 from __future__ import annotations
 
@@ -8,6 +8,24 @@ from modelserver.engine.telemetry.system import worker_memory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from modelserver.engine.pools.pool import Pool
+
+
+def pids_of(pool: Pool) -> list[int]:
+    """The processes of its workers on this machine."""
+    processes = [worker.process for worker in pool.workers]
+    return [pid for process in processes if process is not None for pid in process.pids if pid > 0]
+
+
+def gpus_of(pool: Pool) -> tuple[int, ...]:
+    """The GPUs of its workers; without workers those that the next one would get."""
+    crew = pool.crew
+    groups = {} if crew.spec.ranks is None else crew.spec.ranks.groups
+    workers = (*pool.workers, *crew.leaving)
+    firsts = [worker.gpu for worker in workers] if workers else [crew.devices.peek()]
+    devices = {gpu for each in firsts if each is not None for gpu in groups.get(each, (each,))}
+    return tuple(sorted(devices))
 
 
 def own_memory(pids: Iterable[int]) -> int:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from modelserver.ext.parking.memory import gpus_of
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -26,6 +28,8 @@ class ParkingMeters:
         self._parks = counter(f"{prefix}parks_total", "How often a model was parked.", (*_LABELS, "reason"))
         self._cold = counter(f"{prefix}cold_requests_total", cold, _LABELS)
         self._memory = gauge(f"{prefix}model_memory_bytes", "Memory of a model's workers.", _LABELS)
+        on_gpu = "Memory of a model's workers on a GPU."
+        self._device_memory = gauge(f"{prefix}model_device_memory_bytes", on_gpu, (*_LABELS, "gpu_id"))
         self._budget = gauge(f"{prefix}models_memory_limit_bytes", "What max_models_memory allows.")
 
     def show(self, residents: Sequence[Resident], budget: Callable[[], float]) -> None:
@@ -35,11 +39,17 @@ class ParkingMeters:
             self._budget.labels().set(budget())
             for resident in residents:
                 if not resident.model.metrics.series.is_hidden:
-                    self._memory.labels(resident.model.name, resident.model.version).set(resident.memory)
-            for family in (self._loads, self._parks, self._cold, self._memory):
+                    self._show_memory(resident)
+            for family in (self._loads, self._parks, self._cold, self._memory, self._device_memory):
                 self._forget(family)
 
         self._metrics.on_render(render)
+
+    def _show_memory(self, resident: Resident) -> None:
+        version = resident.model.name, resident.model.version
+        self._memory.labels(*version).set(resident.memory)
+        for gpu in gpus_of(resident.pool):
+            self._device_memory.labels(*version, str(gpu)).set(resident.device_memory.get(gpu, 0))
 
     def loaded(self, model: ModelVersion, cold: int) -> None:
         self._loads.labels(model.name, model.version, "loaded").add(1.0)

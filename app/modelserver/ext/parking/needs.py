@@ -21,10 +21,11 @@ MOST = 20_000
 
 
 class Need(msgspec.Struct, frozen=True):
-    """Bytes of the worker's own memory, and seconds until it has loaded."""
+    """Bytes of the worker's own memory, seconds until it has loaded, and bytes of each GPU, if known."""
 
     memory: int
     seconds: float
+    device: int | None = None
 
 
 class Needs:

@@ -49,11 +49,15 @@ class GreedyDual:
         use = self._uses.get(key)
         return 0.0 if use is None else self._recent(use, now) * math.log(2) / self._half_life
 
-    def value(self, key: Hashable, seconds: float, size: float, now: float) -> float:
-        """What it is worth to have the model loaded; it loads in ``seconds``, and has ``size`` bytes."""
+    def value(self, key: Hashable, seconds: float, size: float, now: float, coming: float = 0.0) -> float:
+        """What it is worth to have the model loaded; it loads in ``seconds``, and has ``size`` bytes.
+
+        ``coming`` requests are expected, and count as if they were here.
+        """
         use = self._uses.get(key)
-        above = self._floor if use is None else use.above
-        return above + self.rate(key, now) * seconds / max(1.0, size)
+        above = self._floor if use is None or coming else use.above
+        rate = self.rate(key, now) + coming * math.log(2) / self._half_life
+        return above + rate * seconds / max(1.0, size)
 
     def parked(self, value: float) -> None:
         """A model of this value was parked for another."""

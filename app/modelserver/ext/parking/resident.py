@@ -53,7 +53,8 @@ class ResidentOwner(Protocol):
 class Resident:
     """The workers of a version are started and ended here; its owner says when.
 
-    ``memory``: bytes of its workers, 0 until they are measured. Times are of the owner's clock:
+    ``memory``: bytes of its workers, ``device_memory`` by GPU; 0 and empty until they are measured. Times are
+    of the owner's clock:
     ``waiting_since`` a request needs workers that have no place yet, None if none does.
     """
 
@@ -62,6 +63,7 @@ class Resident:
         self.pool = model.pool
         self.key = f"{model.name}/{model.version}"
         self.memory = 0
+        self.device_memory: dict[int, int] = {}
         self.load_seconds = 0.0
         self.loaded_at = self.used_at = -math.inf
         self.waiting_since: float | None = None
@@ -114,9 +116,9 @@ class Resident:
         if self._started_at is not None:
             # A process that takes the place of one that has died is not started here.
             self.load_seconds, self._started_at = self.loaded_at - self._started_at, None
-        self.loads += 1
+            self.loads += 1
+            self._owner.loaded(self, cold=self.pool.queue.requests + len(self._loads))
         self._failure, self._in_a_row = None, 0
-        self._owner.loaded(self, cold=self.pool.queue.requests + len(self._loads))
         self.release()
 
     def park(self) -> None:
@@ -133,6 +135,8 @@ class Resident:
             "state": self.state,
             "memory": self.memory or None,
             "need": need.memory,
+            "deviceMemory": {str(gpu): size for gpu, size in self.device_memory.items()} or None,
+            "deviceNeed": need.device,
             "loadTime": round(need.seconds * 1000) or None,
             "loads": self.loads,
             "failedLoads": self.failed_loads or None,
@@ -187,7 +191,7 @@ class Resident:
     def end(self, reason: str) -> None:
         """Ends the workers; what they have begun they finish."""
         self.parks[reason] += 1
-        self.memory = 0
+        self.memory, self.device_memory = 0, {}
         self.pool.crew.resize(0)
         for task in self.pool.crew.leaving.values():
             task.add_done_callback(lambda _: self._owner.soon())

@@ -22,6 +22,15 @@ if TYPE_CHECKING:
     from modelserver.surface.api.application import Application
 
 
+class DeviceMemory(TypedDict):
+    """A GPU, for models that are loaded on demand."""
+
+    gpu: int
+    budget: NotRequired[Annotated[int, Field(description="Bytes that their workers may have of it.")]]
+    used: Annotated[int, Field(description="Bytes that they have of it, or need to load.")]
+    nextToPark: NotRequired[Annotated[str, Field(description="The one that is worth least there.")]]
+
+
 class Parking(TypedDict):
     """The models that are loaded on demand."""
 
@@ -29,6 +38,7 @@ class Parking(TypedDict):
     used: Annotated[int, Field(description="Bytes that they have, or need to load.")]
     models: Annotated[dict[str, list[str]], Field(description="Names and versions by state.")]
     nextToPark: NotRequired[Annotated[str, Field(description="The one that is worth least, if any may be.")]]
+    devices: NotRequired[Annotated[list[DeviceMemory], Field(description="The GPUs that they use.")]]
 
 
 def add_parking(app: Application, registry: Registry, describe: Callable[[], dict[str, Any]]) -> None:

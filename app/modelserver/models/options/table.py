@@ -408,25 +408,16 @@ class ModelConfig(CommonOptions):
         "Milliseconds without a request after which a sequence ends; 0 counts as one minute.",
     )
     sequence_timeout_ms: int | None = option(
-        "sequenceTimeoutMSec",
-        SEQUENCES,
-        whole(0),
-        "Milliseconds that a sequence may last; 0 is unlimited.",
+        "sequenceTimeoutMSec", SEQUENCES, whole(0), "Milliseconds that a sequence may last; 0 is unlimited."
     )
     max_num_sequence: int | None = option(
         "maxNumSequence", SEQUENCES, raised_to(1), "The most concurrent sequences."
     )
     max_sequence_job_queue_size: int | None = option(
-        "maxSequenceJobQueueSize",
-        SEQUENCES,
-        raised_to(1),
-        "Requests that may wait per sequence.",
+        "maxSequenceJobQueueSize", SEQUENCES, raised_to(1), "Requests that may wait per sequence."
     )
     use_venv: bool | None = option(
-        "useVenv",
-        ENVIRONMENT,
-        boolean(),
-        "Workers run in the model's own virtual environment, see below.",
+        "useVenv", ENVIRONMENT, boolean(), "Workers run in the model's own virtual environment, see below."
     )
     signature: Signature | None = option(
         "signature",

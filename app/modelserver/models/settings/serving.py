@@ -151,9 +151,12 @@ class ServingSettings:
     max_models_memory: int = setting(
         0,
         BATCHING,
-        "Bytes of memory for the workers of models that are loaded on demand; 0: nine tenths of what there "
-        "is at the start.",
+        "Bytes of memory for the workers of models that are loaded on demand; 0: nine tenths of what is free "
+        "when the first one is registered.",
         minimum=0,
+    )
+    max_device_memory: int = setting(
+        0, BATCHING, "Bytes of each GPU's memory for the same; 0: nine tenths of what is free.", minimum=0
     )
     autoscale: bool = setting(
         False, BATCHING, "Start and stop workers by load, between a model's minWorkers and maxWorkers."

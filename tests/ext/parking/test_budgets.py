@@ -1,0 +1,192 @@
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from tests.ext.parking.conftest import MIB
+
+from modelserver.engine.pools.gate import BASE_NEED, COPIES
+from modelserver.engine.pools.spec import Ports, Ranks
+from modelserver.engine.telemetry.gpus import GpuMemory, Gpus
+from modelserver.ext.parking.budgets import BASE, GPU_BASE, SHARE, Budgets
+from modelserver.ext.parking.keeper import MEASURES
+from modelserver.ext.parking.memory import gpus_of
+from modelserver.ext.parking.needs import Need, Needs
+from modelserver.ext.parking.room import MIN_RESIDENCE
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.ext.parking.conftest import Floor
+
+
+def set_gpu(floor: Floor, gpu: int, free: int, **by_process: int) -> None:
+    """A reading of the GPU: MiB that are free, and those of the processes of the worker ``pN``."""
+    processes = {floor.stage.processes[int(n[1:]) - 1].pid: size * MIB for n, size in by_process.items()}
+    floor.gpus[gpu] = GpuMemory(free * MIB, 0, processes)
+
+
+async def test_default_is_a_share_of_what_is_free(floor: Floor) -> None:
+    """At the first registration of a model that may use it; without a reading there is no limit."""
+    set_gpu(floor, 0, 1000)
+    floor.add("cpu")
+    assert floor.budgets.devices == {}
+    floor.add("a", gpus=(0,))
+    await floor.settle()
+    set_gpu(floor, 0, 10)
+    floor.add("b", gpus=(0,))
+    floor.add("c", gpus=(1,))
+    await floor.settle()
+
+    assert {gpu: each.limit for gpu, each in floor.budgets.devices.items()} == {
+        0: SHARE * 1000 * MIB,
+        1: math.inf,
+    }
+    assert floor.keeper.describe()["devices"] == [
+        {"gpu": 0, "budget": 900 * MIB, "used": 0, "nextToPark": None},
+        {"gpu": 1, "budget": None, "used": 0, "nextToPark": None},
+    ]
+
+
+async def test_model_that_is_larger_than_its_gpu_is_refused(floor: Floor) -> None:
+    """The budget of the machine would have room; the response says which has not."""
+    set_gpu(floor, 1, 500)
+    floor.add("a", gpus=(1,))
+    request = floor.ask("a")
+    await floor.settle()
+
+    assert request.failure().status == 507  # type: ignore[union-attr]
+    assert f"it needs about 548 MiB, max_device_memory={450 * MIB} of GPU 1 is less" in str(request.failure())
+
+
+async def test_models_of_the_same_gpu_make_room(floor: Floor) -> None:
+    """Those on another one, and on the CPU, are worth less and stay: they would free nothing."""
+    for gpu in (0, 1):
+        set_gpu(floor, gpu, 1500)
+    places: dict[str, tuple[int, ...]] = {"cpu": (), "other": (1,), "a": (0,), "b": (0,)}
+    for number, (name, gpus) in enumerate(places.items(), 1):
+        floor.add(name, gpus=gpus)
+        floor.ask(name)
+        process = await floor.load(number)
+        await floor.answer(process)
+        for _ in range(number):
+            floor.ask(name)
+            await floor.answer(process)
+    floor.add("c", gpus=(0,))
+    floor.ask("c")
+    await floor.settle(MIN_RESIDENCE)
+    await floor.load(5)
+
+    assert floor.states() == {
+        "cpu": "loaded",
+        "other": "loaded",
+        "a": "parked",
+        "b": "loaded",
+        "c": "loaded",
+    }
+    devices = floor.keeper.describe()["devices"]
+    assert [each["used"] for each in devices] == [548 * MIB, 2 * 548 * MIB]
+    assert [each["nextToPark"] for each in devices] == ["other 1.0", "b 1.0"]
+
+
+async def test_request_that_finds_no_room_is_refused_with_the_gpu(floor: Floor) -> None:
+    set_gpu(floor, 0, 1000)
+    for name in ("a", "b"):
+        floor.add(name, gpus=(0,), startup_timeout=20)
+    floor.ask("a")
+    await floor.load(1)
+    request = floor.ask("b")
+    await floor.settle(20)
+
+    assert f"it needs about 548 MiB, of max_device_memory={900 * MIB} of GPU 0 548 MiB are used" in str(
+        request.failure()
+    )
+
+
+async def test_gpu_memory_is_measured_and_learned(floor: Floor, tmp_path: Path) -> None:
+    set_gpu(floor, 0, 1000)
+    resident = floor.add("a", gpus=(0,))
+    floor.ask("a")
+    await floor.settle()
+    process = await floor.stage.enter(1)
+    set_gpu(floor, 0, 700, p1=300)
+    await floor.answer(await floor.load(1))
+    assert resident.describe()["deviceMemory"] == {"0": 300 * MIB}
+    set_gpu(floor, 0, 600, p1=400)
+    await floor.settle(MEASURES)
+    assert resident.describe()["deviceMemory"] == {"0": 400 * MIB}
+    resident.park()
+    await floor.settle()
+
+    assert process.pid
+    assert resident.describe()["deviceMemory"] is None
+    later = Needs(tmp_path)
+    later.load()
+    need = later.get("a/1.0")
+    assert need is not None
+    assert (need.memory, need.device) == (100 * MIB, 400 * MIB)
+
+
+async def test_driver_that_does_not_tell_processes_apart_leaves_the_estimate(floor: Floor) -> None:
+    set_gpu(floor, 0, 1000)
+    resident = floor.add("a", gpus=(0,))
+    floor.ask("a")
+    await floor.answer(await floor.load(1))
+
+    assert floor.keeper.need_of(resident).device == GPU_BASE + 36 * MIB
+    assert floor.keeper.describe()["devices"][0]["used"] == GPU_BASE + 36 * MIB
+
+
+async def test_handler_that_uses_the_cpu_needs_nothing_of_its_gpu(floor: Floor) -> None:
+    set_gpu(floor, 0, 1000)
+    resident = floor.add("a", gpus=(0,))
+    floor.ask("a")
+    await floor.settle()
+    process = await floor.stage.enter(1)
+    floor.sizes[process.pid] = 100 * MIB
+    process.load(device="cpu")
+    await floor.answer(process)
+    resident.park()
+    await floor.settle()
+
+    assert gpus_of(resident.pool) == (0,)
+    assert floor.keeper.need_of(resident) == Need(100 * MIB, resident.load_seconds, 0)
+
+
+async def test_files_are_counted_once_for_all_processes(floor: Floor) -> None:
+    """Of a worker of four processes, which has two GPUs, all read the same files."""
+    resident = floor.add("a", gpus=(0,))
+    ranks = Ranks(processes=4, broadcast=True, groups={0: (0, 1)}, threads=0, ports=Ports(0))
+    crew = floor.pools["a"].crew
+    crew.spec = replace(crew.spec, ranks=ranks, need=4 * (BASE_NEED + COPIES * 100 * MIB))
+
+    assert gpus_of(resident.pool) == (0, 1)
+    assert floor.keeper.need_of(resident) == Need(4 * BASE + 100 * MIB, 0.0, GPU_BASE + 50 * MIB)
+
+
+async def test_models_on_other_machines_count_nowhere(floor: Floor) -> None:
+    """Their memory is not this machine's: the cluster finds a place for them."""
+    floor.budgets.machine.limit = MIB
+    resident = floor.add("a")
+    crew = floor.pools["a"].crew
+    assert floor.budgets.of(resident) == [floor.budgets.machine]
+
+    async def launch(*_: object) -> None:
+        raise OSError("no machine")
+
+    crew.spec = replace(crew.spec, launcher=launch)  # type: ignore[arg-type]
+    assert floor.budgets.of(resident) == []
+    floor.ask("a")
+    floor.keeper.place()
+    assert floor.states() == {"a": "loading"}
+
+
+async def test_limit_that_is_set_is_never_read(tmp_path: Path, floor: Floor) -> None:
+    budgets = Budgets(7.9, 8.9, Needs(tmp_path), Gpus())
+    budgets.of(floor.add("a", gpus=(3,)))
+
+    assert [str(budget) for budget in budgets.all()] == [
+        "max_models_memory=7",
+        "max_device_memory=8 of GPU 3",
+    ]

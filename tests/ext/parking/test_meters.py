@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from tests.ext.parking.conftest import MIB
+
+from modelserver.engine.telemetry.gpus import GpuMemory
+from modelserver.ext.parking.meters import ParkingMeters
+
+if TYPE_CHECKING:
+    from tests.ext.parking.conftest import Floor
+
+
+def lines(floor: Floor, *words: str) -> set[str]:
+    """Series with one of these words in their names, without the prefix."""
+    text = floor.metrics.render().decode().replace("modelserver_", "").replace('model_name="', "")
+    return {line for line in text.splitlines() if line[0] != "#" and any(word in line for word in words)}
+
+
+async def test_models_have_metrics_until_they_are_unregistered(floor: Floor) -> None:
+    names = {"a", "b"}
+    registry: Any = SimpleNamespace(has=lambda name, version: name in names)
+    meters = ParkingMeters(floor.metrics, registry)
+    meters.show(floor.keeper.residents, lambda: 5.0)
+    for name in ("a", "b"):
+        floor.add(name, gpus=(0,))
+    resident = floor.keeper.residents[0]
+    resident.model.metrics.series.show()
+    resident.memory, resident.device_memory = 2, {0: 3}
+    meters.loaded(resident.model, cold=4)
+    meters.failed(resident.model)
+    meters.parked(resident.model, "idle")
+
+    version = 'a",model_version="1.0"'
+    assert lines(floor, "loads_", "parks_", "cold_", "_memory_bytes", "models_memory") == {
+        f'loads_total{{{version},result="loaded"}} 1.0',
+        f'loads_total{{{version},result="failed"}} 1.0',
+        f'parks_total{{{version},reason="idle"}} 1.0',
+        f"cold_requests_total{{{version}}} 4.0",
+        f"model_memory_bytes{{{version}}} 2.0",
+        f'model_device_memory_bytes{{{version},gpu_id="0"}} 3.0',
+        "models_memory_limit_bytes 5.0",
+    }
+    names.remove("a")
+    floor.keeper.residents.remove(resident)
+    assert lines(floor, 'a",model_version', "limit") >= {"models_memory_limit_bytes 5.0"}
+    assert lines(floor, "loads_", "parks_", "cold_", "_memory_bytes") == set()
+
+
+async def test_restart_is_no_load(floor: Floor) -> None:
+    """The worker's process dies and comes back: nobody has waited for the model."""
+    floor.gpus[0] = GpuMemory(1000 * MIB, 0)
+    floor.add("a")
+    floor.ask("a")
+    process = await floor.load(1)
+    await floor.answer(process)
+    process.exit()
+    await floor.load(2)
+
+    assert floor.keeper.residents[0].loads == 1
+    assert floor.states() == {"a": "loaded"}

@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from modelserver.ext.parking.budgets import Budget
+from modelserver.ext.parking.room import Room
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MACHINE, GPU = Budget(100), Budget(100, 0)
+
+
+class Model:
+    """A model that has so much of the machine and of the GPU, and is worth so much in both."""
+
+    def __init__(self, machine: int, gpu: int = 0, value: float = 1.0, state: str = "loaded") -> None:
+        self.sizes = {MACHINE: machine, GPU: gpu}
+        self.value = value
+        self.is_leaving = state == "leaving"
+        self.pool = SimpleNamespace(workers=[1] if state in ("loaded", "busy") else [])
+        self.may_park = state == "loaded"
+        self.loaded_at = 0.0
+
+
+class FixedBudgets:
+    """What models have is what they need."""
+
+    def of(self, model: Model) -> list[Budget]:
+        return [budget for budget, size in model.sizes.items() if size]
+
+    def occupied(self, model: Model, budget: Budget) -> int:
+        return model.sizes[budget]
+
+    need = occupied
+
+    def value(self, model: Model, budget: Budget, now: float) -> float:
+        return model.value
+
+
+def look(*models: Model, now: float = 10.0, **options: Any) -> Any:
+    return Room(FixedBudgets(), models, now, **options)  # type: ignore[arg-type]
+
+
+SMALL, LARGE, BOTH = Model(10, 0, 1.0), Model(60, 0, 2.0), Model(20, 50, 3.0)
+BUSY, LEAVING = Model(10, 40, 0.0, "busy"), Model(10, 0, 0.0, "leaving")
+
+
+def test_everything_that_has_memory_counts() -> None:
+    room = look(SMALL, BOTH, BUSY, LEAVING, Model(70, 70, state="parked"))
+
+    assert room.used == {MACHINE: 50, GPU: 90}
+    assert room.leaving == {MACHINE: 10}
+    assert room.missing(Model(50, 20)) == {GPU: 10}
+
+
+@pytest.mark.parametrize(
+    ("missing", "victims"),
+    [
+        ({MACHINE: 10}, []),  # what leaves is enough
+        ({MACHINE: 20}, [SMALL]),
+        ({MACHINE: 30}, [LARGE]),  # then the smaller one stays
+        ({MACHINE: 90}, [LARGE, BOTH]),
+        ({GPU: 1}, [BOTH]),
+        ({GPU: 50, MACHINE: 30}, [BOTH]),  # which frees enough of both
+        ({GPU: 50, MACHINE: 40}, [BOTH, SMALL]),
+        ({GPU: 51}, None),  # the busy one stays
+        ({MACHINE: 10, GPU: 51}, None),
+    ],
+)
+def test_victims_free_enough_of_each_budget(
+    missing: Mapping[Budget, float], victims: list[Model] | None
+) -> None:
+    assert look(SMALL, LARGE, BOTH, BUSY, LEAVING).victims(missing) == victims
+
+
+def test_young_models_stay() -> None:
+    assert look(SMALL, now=9.0).victims({MACHINE: 1}) is None
+    assert look(SMALL, now=9.0, residence=0.0).next_to_park(MACHINE) is SMALL
+
+
+def test_more_valuable_models_stay() -> None:
+    room = look(SMALL, LARGE)
+    assert room.victims({MACHINE: 11}, {MACHINE: 2.0}) is None
+    assert room.victims({MACHINE: 10}, {MACHINE: 2.0}) == [SMALL]
+
+
+def test_victims_leave_once() -> None:
+    """What was promised to one model is not there for the next."""
+    room = look(SMALL, LARGE, BUSY)
+    coming = Model(80, 0)
+    assert room.victims(room.missing(coming)) == [LARGE]
+    room.take(coming)
+
+    assert room.missing(Model(10, 0)) == {MACHINE: 70}
+    assert room.victims({MACHINE: 70}) == [SMALL]
+    assert room.victims({MACHINE: 71}) is None
+
+
+def test_excess_is_what_can_be_parked() -> None:
+    assert look(SMALL).excess(MACHINE) == 0
+    assert look(LARGE, BUSY, Model(50, 0, state="leaving")).excess(MACHINE) == 0
+    assert look(LARGE, Model(80, 0, state="busy")).excess(MACHINE) == 40
+    assert look(SMALL, Model(180, 0, state="busy")).excess(MACHINE) == 10

@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, get_type_hints
+
+import pytest
+
+from modelserver.ext.parking.routes import DeviceMemory, Parking
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from tests.ext.parking.conftest import Floor
+
+
+@pytest.mark.parametrize("gpus", [(), (0, 1)])
+async def test_document_says_what_the_response_has(floor: Floor, gpus: tuple[int, ...]) -> None:
+    for name, devices in zip("ab", (gpus[:1], gpus[1:]), strict=True):
+        floor.add(name, gpus=devices)
+    floor.ask("a")
+    await floor.answer(await floor.load(1))
+    described: dict[str, Any] = floor.keeper.describe()
+
+    assert described.keys() == get_type_hints(Parking).keys()
+    assert described["models"] == {"loaded": ["a 1.0"], "parked": ["b 1.0"]}
+    for device in described["devices"] or ():
+        assert device.keys() == get_type_hints(DeviceMemory).keys()
+    assert [device["gpu"] for device in described["devices"] or ()] == list(gpus)
