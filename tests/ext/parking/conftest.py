@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from modelserver.ext.parking.resident import Resident
 
 MIB = 1 << 20
-OPTIONS = {"load": "on-demand", "idle_timeout": 300, "pin": False}
+OPTIONS = {"load": "on-demand", "idle_timeout": 300, "pin": False, "prewarm": False}
 
 
 class Floor:

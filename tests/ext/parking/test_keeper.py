@@ -184,6 +184,7 @@ async def test_unregistered_model_is_forgotten(floor: Floor) -> None:
         "models": {},
         "nextToPark": None,
         "devices": None,
+        "prewarms": {"hit": 0, "miss": 0},
     }
 
 

@@ -333,6 +333,7 @@ _ALL = [
     _key("load", "load: on-demand", "on-demand", "at-start", registered="at-start", setting="on-demand"),
     _key("idle_timeout", "idleTimeout: 101", 101, 300, registered=100, setting=102),
     _key("pin", "pin: true", True, False, registered=False),
+    _key("prewarm", "prewarm: true", True, False, registered=False),
     _key("autoscale", "autoscale: true", True, False, registered=False, setting=True),
     _key("autoscale_target_wait", "autoscaleTargetWait: 101", 101, 100, registered=100, setting=102),
     _key("autoscale_up_pause", "autoscaleUpPause: 101", 101, 2000, registered=100, setting=102),

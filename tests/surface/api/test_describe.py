@@ -295,6 +295,7 @@ async def test_all_fields_are_documented() -> None:
     scaling.sample, scaling.decision = Sample(1.0, 0.1, 1.0, 2), Decision(2, 3, "memory")
     scaling.event = ScaleEvent(MOMENT, 1, 2, "queue_wait")
     parking = {"state": "failed", "memory": 1, "need": 1, "loadTime": 1, "loads": 1, "failedLoads": 1}
+    parking |= {"deviceMemory": {"0": 1}, "deviceNeed": 1, "prewarms": {"hit": 1}}
     parking |= {"parks": {"idle": 1}, "failure": "why", "nextTry": MOMENT}
     described.pool.crew.on_demand = SimpleNamespace(describe=lambda: parking)
     described.pool.crew.model = Loaded(precision=precision)

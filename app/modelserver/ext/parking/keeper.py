@@ -19,6 +19,7 @@ from modelserver.errors import ModelServerError, ServiceUnavailable
 from modelserver.ext.parking.budgets import MIB
 from modelserver.ext.parking.memory import gpus_of, own_memory, pids_of
 from modelserver.ext.parking.needs import Need
+from modelserver.ext.parking.prewarming import EVERY, Prewarming, has_habits
 from modelserver.ext.parking.resident import IDLE, MEMORY, Resident, TooLarge
 from modelserver.ext.parking.room import Room
 
@@ -57,6 +58,7 @@ class Keeper:
         self.residents: list[Resident] = []
         self._meters = meters
         self._memory_of = memory_of
+        self.prewarming = Prewarming(budgets, meters)
         self._changed = asyncio.Event()
         self._unmeasured: set[Resident] = set()
         self._measured_at = -math.inf
@@ -80,10 +82,8 @@ class Keeper:
         """Runs while the server listens."""
         await asyncio.to_thread(self.budgets.needs.load)
         while True:
-            # Without a loaded model there is nothing to look at.
-            is_idle = all(each.state == "parked" for each in self.residents)
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), None if is_idle else LOOKS)
+                await asyncio.wait_for(self._changed.wait(), self._pause())
             self._changed.clear()
             try:
                 await self.budgets.read_gpus(always=False)
@@ -94,6 +94,12 @@ class Keeper:
             if self._measuring is None or self._measuring.done():
                 # Requests do not wait for that.
                 self._measuring = asyncio.create_task(self.measure())
+
+    def _pause(self) -> float | None:
+        """Seconds until the next look; None if there is nothing to look at until something happens."""
+        if any(each.state != "parked" for each in self.residents):
+            return LOOKS
+        return EVERY if any(map(has_habits, self.residents)) else None
 
     # -- events of residents
 
@@ -139,10 +145,12 @@ class Keeper:
                 resident.release()
                 self.residents.remove(resident)
                 self.budgets.forget(resident)
+                self.prewarming.forget(resident)
                 continue
             if requests := resident.count_requests(now):
                 self.budgets.noted(resident, requests, now)
             self._look_at(resident, now)
+            self.prewarming.look(resident, now)
         waiting = [each for each in self.residents if each.waiting_since is not None]
         expired = [
             each
@@ -160,7 +168,7 @@ class Keeper:
             self.failed(resident, ServiceUnavailable(pool.failure or "its workers have failed"))
         idle = now - max(resident.used_at, resident.loaded_at)
         timeout = resident.model.options.values["idle_timeout"]
-        if timeout and idle >= timeout and resident.may_park:
+        if timeout and idle >= timeout and resident.may_park and not self.prewarming.keeps(resident, now):
             self.park(resident, IDLE)
 
     def _lack_of(self, resident: Resident, room: Room) -> str:
@@ -221,7 +229,7 @@ class Keeper:
     def place(self) -> None:
         """Starts what requests wait for and what fits, the most valuable first; makes room for others."""
         waiting = [each for each in self.residents if each.waiting_since is not None]
-        if not waiting:
+        if not waiting and not self.prewarming.coming(self.clock()):
             return
         room = self._room()
         for resident in sorted(waiting, key=self.value_of, reverse=True):
@@ -236,6 +244,7 @@ class Keeper:
                 # Until these have ended, nothing of less value may take its place.
                 self._park_for(victims)
                 room.take(resident)
+        self.prewarming.place(room, self.clock(), self._park_for)
 
     def _park_for(self, victims: Iterable[Resident] | None) -> None:
         for each in victims or ():
@@ -270,7 +279,13 @@ class Keeper:
         room = Room(self.budgets, self.residents, self.clock(), residence=0.0)
         machine, *devices = (self._described(budget, room) for budget in self.budgets.all())
         coming = machine.pop("nextToPark")
-        return {**machine, "models": states, "nextToPark": coming, "devices": devices or None}
+        return {
+            **machine,
+            "models": states,
+            "nextToPark": coming,
+            "devices": devices or None,
+            "prewarms": self.prewarming.counts,
+        }
 
     def _described(self, budget: Budget, room: Room) -> dict[str, Any]:
         coming = room.next_to_park(budget)

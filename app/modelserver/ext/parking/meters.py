@@ -24,9 +24,13 @@ class ParkingMeters:
         self._metrics, self._registry = metrics, registry
         counter, gauge, prefix = metrics.counter, metrics.gauge, "modelserver_"
         cold = "Requests that waited until their model was loaded."
-        self._loads = counter(f"{prefix}loads_total", "Loads for a request.", (*_LABELS, "result"))
+        self._loads = counter(
+            f"{prefix}loads_total", "Loads for a request, or ahead of one.", (*_LABELS, "result")
+        )
         self._parks = counter(f"{prefix}parks_total", "How often a model was parked.", (*_LABELS, "reason"))
         self._cold = counter(f"{prefix}cold_requests_total", cold, _LABELS)
+        ahead = "Loads before the model was expected to be used, by whether it was."
+        self._prewarms = counter(f"{prefix}prewarms_total", ahead, (*_LABELS, "result"))
         self._memory = gauge(f"{prefix}model_memory_bytes", "Memory of a model's workers.", _LABELS)
         on_gpu = "Memory of a model's workers on a GPU."
         self._device_memory = gauge(f"{prefix}model_device_memory_bytes", on_gpu, (*_LABELS, "gpu_id"))
@@ -35,12 +39,14 @@ class ParkingMeters:
     def show(self, residents: Sequence[Resident], budget: Callable[[], float]) -> None:
         """Shows the memory of these, as they are at the time."""
 
+        families = self._loads, self._parks, self._cold, self._prewarms, self._memory, self._device_memory
+
         def render() -> None:
             self._budget.labels().set(budget())
             for resident in residents:
                 if not resident.model.metrics.series.is_hidden:
                     self._show_memory(resident)
-            for family in (self._loads, self._parks, self._cold, self._memory, self._device_memory):
+            for family in families:
                 self._forget(family)
 
         self._metrics.on_render(render)
@@ -60,6 +66,9 @@ class ParkingMeters:
 
     def parked(self, model: ModelVersion, reason: str) -> None:
         self._parks.labels(model.name, model.version, reason).add(1.0)
+
+    def prewarmed(self, model: ModelVersion, result: str) -> None:
+        self._prewarms.labels(model.name, model.version, result).add(1.0)
 
     def _forget(self, family: Any) -> None:
         for values, _ in family.series:

@@ -68,6 +68,7 @@ class Resident:
         self.loaded_at = self.used_at = -math.inf
         self.waiting_since: float | None = None
         self.parks: Counter[str] = Counter()
+        self.prewarms: Counter[str] = Counter()
         self.loads = self.failed_loads = 0
         self._owner = owner
         self._started_at: float | None = owner.clock()
@@ -141,6 +142,7 @@ class Resident:
             "loads": self.loads,
             "failedLoads": self.failed_loads or None,
             "parks": dict(self.parks) or None,
+            "prewarms": dict(self.prewarms) or None,
             "failure": self._failure.message if is_failed and self._failure else None,
             "nextTry": round(time.time() + left, 3) if is_failed else None,
         }

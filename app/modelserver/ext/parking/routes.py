@@ -38,6 +38,7 @@ class Parking(TypedDict):
     used: Annotated[int, Field(description="Bytes that they have, or need to load.")]
     models: Annotated[dict[str, list[str]], Field(description="Names and versions by state.")]
     nextToPark: NotRequired[Annotated[str, Field(description="The one that is worth least, if any may be.")]]
+    prewarms: NotRequired[Annotated[dict[str, int], Field(description="Loads ahead: hits and misses.")]]
     devices: NotRequired[Annotated[list[DeviceMemory], Field(description="The GPUs that they use.")]]
 
 

@@ -184,6 +184,15 @@ class CommonOptions:
         requested="Stay loaded once it is, with load=on-demand.",
         changed="Stay loaded once it is, with load=on-demand.",
     )
+    prewarm: bool | None = option(
+        "prewarm",
+        WORKERS,
+        boolean(),
+        "A model that is loaded on demand is loaded before the times of the hour or day at which it is used.",
+        otherwise=False,
+        own=True,
+        requested="Load the model before the times of the hour or day at which it is used.",
+    )
     autoscale: bool | None = option(
         "autoscale",
         WORKERS,

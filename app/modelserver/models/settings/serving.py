@@ -56,10 +56,7 @@ class ServingSettings:
         flag="--model-store",
     )
     workflow_store: Path | None = setting(
-        None,
-        MODELS,
-        "The folder of workflow archives; by default the model store.",
-        flag="--workflow-store",
+        None, MODELS, "The folder of workflow archives; by default the model store.", flag="--workflow-store"
     )
     enable_workflows: bool = setting(
         True, MODELS, "Allow workflows: models and functions that answer together.", torchserve="false"
@@ -183,10 +180,7 @@ class ServingSettings:
         maximum=LARGEST,
     )
     max_worker_memory: int = setting(
-        0,
-        BATCHING,
-        "Bytes of memory that a worker may use before it is replaced; 0: unlimited.",
-        minimum=0,
+        0, BATCHING, "Bytes of memory that a worker may use before it is replaced; 0: unlimited.", minimum=0
     )
     max_worker_requests: int = setting(
         0,

@@ -304,10 +304,13 @@ class ParkingState(TypedDict, total=False):
     state: Literal["parked", "waiting", "loading", "loaded", "failed"]
     memory: int
     need: Annotated[int, about("What loading it needs, by the last load, else by its files.")]
+    deviceMemory: Annotated[dict[str, int], about("Bytes by GPU, where the driver says it.")]
+    deviceNeed: Annotated[int, about("What loading it needs of each GPU.")]
     loadTime: int
     loads: int
     failedLoads: int
     parks: Annotated[dict[str, int], about("How often it was parked, by reason.")]
+    prewarms: Annotated[dict[str, int], about("Loads ahead of time: `hit`, it was used, or `miss`.")]
     failure: str
     nextTry: Annotated[float, about("When a request may try again, in seconds since the epoch.")]
 

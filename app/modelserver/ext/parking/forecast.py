@@ -1,0 +1,63 @@
+"""What a model that is used regularly is expected to get, by its requests of the last 24 hours.
+
+Requests are expected at a time if there were some at that time of each of the last three hours, or of the day
+before. The minutes of the last hour are known, and quarters of an hour before that: a use of yesterday is
+expected for its whole quarter. Times are seconds before or after now; there is no clock.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+# Seconds after which a use may come again, and how often it has to have come.
+PERIODS = ((3600.0, 3), (86_400.0, 1))
+
+
+class RequestInterval(Protocol):
+    """So many seconds with so many requests."""
+
+    @property
+    def seconds(self) -> float: ...
+
+    @property
+    def arrived(self) -> float: ...
+
+
+class Forecast(NamedTuple):
+    """So many requests are expected, the last ones in ``until`` seconds."""
+
+    requests: float
+    until: float
+
+
+def forecast(intervals: Sequence[RequestInterval], ahead: float) -> Forecast | None:
+    """What is expected to begin in the next ``ahead`` seconds; None: nothing.
+
+    ``intervals`` are in order, the last one ends now.
+    """
+    used = list(_ages(intervals))
+    for period, times in PERIODS:
+        uses = [_use(used, period * count, min(ahead, period / 2)) for count in range(1, times + 1)]
+        if all(use.requests for use in uses):
+            # The last use is known best.
+            return Forecast(min(use.requests for use in uses), uses[0].until)
+    return None
+
+
+def _use(used: Sequence[tuple[float, float, float]], age: float, ahead: float) -> Forecast:
+    """The requests that began at most ``ahead`` seconds after the time of this age, and when they ended."""
+    hits = [(requests, last) for first, last, requests in used if first > age - ahead and last < age]
+    return Forecast(sum(requests for requests, _ in hits), max((age - last for _, last in hits), default=0.0))
+
+
+def _ages(intervals: Sequence[RequestInterval]) -> Iterator[tuple[float, float, float]]:
+    """How long ago each interval with requests began and ended, and how many there were."""
+    last = 0.0
+    for each in reversed(intervals):
+        first = last + each.seconds
+        if each.arrived:
+            yield first, last, each.arrived
+        last = first

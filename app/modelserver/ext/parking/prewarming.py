@@ -1,0 +1,112 @@
+"""Loads models before they are used, if they are used regularly: those with ``prewarm: true``."""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import TYPE_CHECKING
+
+from modelserver.ext.parking.forecast import forecast
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from modelserver.ext.parking.budgets import Budgets
+    from modelserver.ext.parking.meters import ParkingMeters
+    from modelserver.ext.parking.resident import Resident
+    from modelserver.ext.parking.room import Room
+
+_log = logging.getLogger("modelserver.models")
+
+# Seconds between two forecasts for a parked model, and how long before its use it is to have loaded.
+EVERY = 30.0
+EARLY = 60.0
+HIT, MISS = "hit", "miss"
+
+
+def has_habits(resident: Resident) -> bool:
+    """Whether it is to be loaded before the times at which it is used."""
+    return bool(resident.model.options.values["prewarm"])
+
+
+class Prewarming:
+    """Which models are expected, and which were loaded for that.
+
+    It takes no memory from models that are worth more than what is expected.
+    """
+
+    def __init__(self, budgets: Budgets, meters: ParkingMeters | None) -> None:
+        self.counts = {HIT: 0, MISS: 0}
+        self._budgets = budgets
+        self._meters = meters
+        # When the next forecast is due, what is expected, and until when; when loads ahead of time
+        # were started, and until when they are of use.
+        self._due: dict[Resident, float] = {}
+        self._expected: dict[Resident, tuple[float, float]] = {}
+        self._ahead: dict[Resident, tuple[float, float]] = {}
+
+    def look(self, resident: Resident, now: float) -> None:
+        """Notes requests, whether a load ahead was of use, and what is expected."""
+        if not has_habits(resident):
+            return
+        is_parked = resident.state == "parked"
+        if not is_parked:
+            resident.model.arrivals.look(now, resident.model.metrics, len(resident.pool.workers))
+        if (ahead := self._ahead.get(resident)) is not None:
+            is_used = resident.used_at >= ahead[0]
+            if is_used or is_parked or now >= ahead[1]:
+                self._count(resident, HIT if is_used else MISS)
+                del self._ahead[resident]
+        if is_parked and now >= self._due.get(resident, -math.inf):
+            self._due[resident] = now + EVERY
+            self._expect(resident, now)
+
+    def keeps(self, resident: Resident, now: float) -> bool:
+        """Whether it is expected, so that it stays loaded though it is idle."""
+        if not has_habits(resident):
+            return False
+        known = self._ahead.get(resident) or self._expected.get(resident)
+        return (known is not None and now < known[1]) or self._expect(resident, now)
+
+    def coming(self, now: float) -> list[Resident]:
+        """The parked ones that are expected."""
+        expected = self._expected.items()
+        return [each for each, (_, until) in expected if now < until and each.state == "parked"]
+
+    def place(self, room: Room, now: float, park: Callable[[list[Resident]], None]) -> None:
+        """Starts those that are expected and fit; parks for them only what is worth less."""
+        for resident in self.coming(now):
+            requests, until = self._expected[resident]
+            if not (missing := room.missing(resident)):
+                _log.info("Model %s %s is loaded ahead of time", resident.model.name, resident.model.version)
+                # If it is parked before it is used, it is not loaded for the same requests again.
+                del self._expected[resident]
+                self._due[resident] = until
+                self._ahead[resident] = now, until
+                resident.start()
+                room.take(resident)
+                continue
+            worth = {each: self._budgets.value(resident, each, now, requests) for each in missing}
+            if (victims := room.victims(missing, worth)) is not None:
+                park(victims)
+                room.take(resident)
+
+    def forget(self, resident: Resident) -> None:
+        """It is gone."""
+        for each in (self._due, self._expected, self._ahead):
+            each.pop(resident, None)
+
+    def _expect(self, resident: Resident, now: float) -> bool:
+        ahead = self._budgets.need_of(resident).seconds + EARLY + EVERY
+        metrics, workers = resident.model.metrics, len(resident.pool.workers)
+        coming = forecast(resident.model.arrivals.measured(now, metrics, workers).intervals, ahead)
+        self._expected.pop(resident, None)
+        if coming is not None:
+            self._expected[resident] = coming.requests, now + coming.until + EARLY
+        return coming is not None
+
+    def _count(self, resident: Resident, result: str) -> None:
+        self.counts[result] += 1
+        resident.prewarms[result] += 1
+        if self._meters is not None:
+            self._meters.prewarmed(resident.model, result)

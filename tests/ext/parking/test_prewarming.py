@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.ext.parking.conftest import MIB
+
+from modelserver.engine.telemetry.arrivals import ArrivalInterval
+from modelserver.ext.parking.prewarming import EARLY, EVERY
+from modelserver.ext.parking.room import MIN_RESIDENCE
+
+if TYPE_CHECKING:
+    from tests.ext.parking.conftest import Floor
+
+    from modelserver.ext.parking.resident import Resident
+
+DAY = 86_400.0
+
+
+def add_daily(floor: Floor, name: str, after: float, requests: int = 5, **options: Any) -> Resident:
+    """A model that was used ``after`` seconds after now a day ago, for ten seconds."""
+    start = floor.now
+    resident = floor.add(name, prewarm=True, **options)
+
+    def measured(now: float, *_: object) -> Any:
+        passed = now - start
+        later = DAY - after + passed - 10
+        intervals = [ArrivalInterval(10.0, requests, 0), ArrivalInterval(later, 0, 0)]
+        return SimpleNamespace(intervals=intervals)
+
+    resident.model.arrivals = SimpleNamespace(look=lambda *_: None, measured=measured)  # type: ignore[assignment]
+    return resident
+
+
+async def test_model_is_loaded_before_its_time(floor: Floor) -> None:
+    """Neither much earlier, nor at all without the option."""
+    resident = add_daily(floor, "a", after=600)
+    add_daily(floor, "b", after=600)
+    floor.keeper.residents[1].model.options.values["prewarm"] = False  # type: ignore[index]
+    await floor.settle(600 - EARLY - EVERY - 1)
+    assert floor.states() == {"a": "parked", "b": "parked"}
+    await floor.settle(EVERY)
+    process = await floor.load(1)
+    assert floor.states() == {"a": "loaded", "b": "parked"}
+    assert floor.keeper.describe()["prewarms"] == {"hit": 0, "miss": 0}
+    floor.ask("a")
+    await floor.answer(process)
+
+    assert floor.keeper.describe()["prewarms"] == {"hit": 1, "miss": 0}
+    assert resident.describe()["prewarms"] == {"hit": 1}
+
+
+async def test_model_that_is_not_used_after_all_is_a_miss(floor: Floor) -> None:
+    """It stays until its time is over, though it is idle, and is not loaded again for the same."""
+    resident = add_daily(floor, "a", after=60, idle_timeout=20)
+    await floor.settle()
+    await floor.load(1)
+    await floor.settle(50 + EARLY)
+    assert floor.states() == {"a": "loaded"}
+    for _ in range(5):
+        await floor.settle(30)
+
+    assert floor.states() == {"a": "parked"}
+    assert resident.describe()["prewarms"] == {"miss": 1}
+    assert len(floor.stage.processes) == 1
+
+
+async def test_model_that_was_parked_for_memory_is_a_miss(floor: Floor) -> None:
+    resident = add_daily(floor, "a", after=60)
+    await floor.settle()
+    await floor.load(1)
+    resident.park()
+    await floor.settle()
+    await floor.settle(EVERY)
+
+    assert floor.states() == {"a": "parked"}
+    assert resident.describe()["prewarms"] == {"miss": 1}
+
+
+async def test_used_model_that_is_expected_again_stays(floor: Floor) -> None:
+    """It would be parked and loaded again."""
+    add_daily(floor, "a", after=100, idle_timeout=20)
+    floor.ask("a")
+    await floor.answer(await floor.load(1))
+    await floor.settle(25)
+    assert floor.states() == {"a": "loaded"}
+    await floor.settle(200)
+
+    assert floor.states() == {"a": "parked"}
+    assert floor.keeper.describe()["prewarms"] == {"hit": 0, "miss": 0}
+
+
+@pytest.mark.parametrize(("requests", "state"), [(1, "parked"), (50, "loaded")])
+async def test_only_less_valuable_models_make_room(floor: Floor, requests: int, state: str) -> None:
+    floor.budgets.machine.limit = 150 * MIB
+    floor.add("used")
+    floor.ask("used")
+    process = await floor.load(1)
+    for _ in range(5):
+        await floor.answer(process)
+        floor.ask("used")
+    await floor.answer(process)
+    await floor.settle(MIN_RESIDENCE)
+    add_daily(floor, "a", after=60, requests=requests)
+    await floor.settle()
+    if state == "loaded":
+        await floor.load(2)
+
+    assert floor.states() == {"used": "parked" if state == "loaded" else "loaded", "a": state}
+
+
+async def test_waiting_requests_come_first(floor: Floor) -> None:
+    floor.budgets.machine.limit = 100 * MIB
+    add_daily(floor, "a", after=60, requests=1000)
+    floor.add("b")
+    floor.ask("b")
+    await floor.settle()
+
+    assert floor.states() == {"a": "parked", "b": "loading"}
+
+
+async def test_model_that_fails_to_load_ahead_is_a_miss(floor: Floor) -> None:
+    """Requests that come then get its reason, as after any failed load."""
+    resident = add_daily(floor, "a", after=60)
+    await floor.settle()
+    (await floor.stage.enter(1)).fail_to_load("no such file")
+    await floor.settle()
+    assert floor.states() == {"a": "failed"}
+    await floor.settle(2)
+
+    assert resident.describe()["prewarms"] == {"miss": 1}
+    assert floor.states() == {"a": "parked"}
+
+
+async def test_unregistered_model_is_forgotten(floor: Floor) -> None:
+    add_daily(floor, "a", after=60)
+    floor.budgets.machine.limit = MIB
+    await floor.settle()
+    assert floor.keeper.prewarming.coming(floor.now) == floor.keeper.residents
+    await floor.pools["a"].close(0.0)
+    await floor.settle()
+
+    assert floor.keeper.prewarming.coming(floor.now) == []
