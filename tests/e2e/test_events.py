@@ -1,4 +1,4 @@
-"""What has happened to a server: listed, followed, and kept for the next one."""
+"""What has happened to a server: listed, followed, and kept; and what is wrong with it (docs/runbook.md)."""
 
 from __future__ import annotations
 
@@ -25,9 +25,19 @@ def test_events_are_listed_followed_and_kept(tmp_path: Path, model_store: Path) 
                 if kinds[-1] == "removed":
                     break
         last = server.management.get("/events?limit=1").json()["last"]
+        address = str(server.management.base_url)
+        well = home.run("status", "--management", address)
+        server.registered("syntax.mar", initial_workers=0)
+        server.management.put("/models/syntax?min_worker=1&synchronous=true")
+        failing = home.run("status", "--management", address)
     with serving(Server(home, model_store)) as server:
         page = server.management.get("/events?since=0").json()
 
+    assert (well.returncode, well.stdout) == (0, f"{address}: 0 models, all well\n")
+    assert failing.returncode == 1
+    assert "FAILS  syntax 1.0: no worker is loaded: " in failing.stdout
+    assert " load_failed" in failing.stdout
+    assert home.run("status", "--management", address).returncode == 2
     assert kinds[:2] == ["registered", "loaded"]
     assert "changed" in kinds
     assert [event["id"] for event in page["events"]] == list(range(1, page["last"] + 1))

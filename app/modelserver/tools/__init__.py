@@ -9,5 +9,6 @@ COMMANDS: Final = {
     "record": "modelserver.tools.replay.record",
     "replay": "modelserver.tools.replay.command",
     "serve": "modelserver.tools.serve.command",
+    "status": "modelserver.tools.status.command",
     "tune": "modelserver.tools.tune.command",
 }

@@ -169,5 +169,5 @@ def test_rules_are_loaded_and_alerts_explained() -> None:
     assert job["job_name"] == "modelserver"
     for rule in rules("alert"):
         assert rule["labels"]["severity"] in {"critical", "warning"}
-        assert set(rule["annotations"]) == {"summary", "description"}
+        assert set(rule["annotations"]) == {"summary", "description", "runbook_url"}
         assert re.fullmatch(r"\d+m", rule["for"])

@@ -20,8 +20,8 @@ from modelserver.tools.commands import exit_status
 from modelserver.tools.replay import sender
 from modelserver.tools.replay.comparison import difference
 from modelserver.tools.replay.report import Differences, ReplaySide, page, text_report
-from modelserver.tools.replay.running_server import RunningServer, token
 from modelserver.tools.replay.sender import Destination
+from modelserver.tools.running_server import RunningServer, token
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

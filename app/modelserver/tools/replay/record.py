@@ -22,15 +22,13 @@ from modelserver.ext.recording.recorder import RecordingOptions
 from modelserver.models.settings.checks import listed
 from modelserver.surface.auth.scopes import Scope
 from modelserver.tools.commands import exit_status, termination_is_interruption
-from modelserver.tools.replay.running_server import RunningServer, management_url, token, trusting
+from modelserver.tools.running_server import RunningServer, client_of, management_url, token
 from modelserver.tools.tune.own_server import message_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from types import FrameType
 
-_TIMEOUT = 10.0  # seconds without a sign of life from the server
-_UNIX = "unix:"
 _PATH = "/recording"
 
 
@@ -82,7 +80,7 @@ def record(options: argparse.Namespace) -> int:
     key = token(Scope.MANAGEMENT, options.token_file, url, running, is_its=running is not None)
     if options.out.exists() and not options.force:
         raise FileExistsError(f"{options.out} exists; --force overwrites it.")
-    with _client(url, key, options.ca_file) as client, termination_is_interruption():
+    with client_of(url, key, options.ca_file) as client, termination_is_interruption():
         parameters: list[tuple[str, Any]] = [
             *(("model", name) for name in options.models),
             *(("header", name) for name in headers),
@@ -165,18 +163,6 @@ class _RecordingFile:
         return f"{requests}, not recorded: {self._lost}" if str(self._lost) else requests
 
 
-def _client(url: str, key: str | None, ca_file: str | None) -> httpx.Client:
-    """Raises ConfigError for an unusable file of authorities."""
-    headers = {} if key is None else {"authorization": f"Bearer {key}"}
-    uds = url.removeprefix(_UNIX) if url.startswith(_UNIX) else None
-    return httpx.Client(
-        base_url="http://localhost" if uds else url,
-        headers=headers,
-        timeout=_TIMEOUT,
-        transport=httpx.HTTPTransport(verify=trusting(ca_file), uds=uds, trust_env=False),
-    )
-
-
 @contextlib.contextmanager
 def _ending_at_a_signal(url: str, key: str | None, ca_file: str | None) -> Iterator[None]:
     """The first Ctrl-C or SIGTERM has the server end the recording and send the rest; the next interrupts."""
@@ -186,7 +172,7 @@ def _ending_at_a_signal(url: str, key: str | None, ca_file: str | None) -> Itera
     def end(_number: int, _frame: FrameType | None) -> None:
         restore()
         try:
-            with _client(url, key, ca_file) as client:
+            with client_of(url, key, ca_file) as client:
                 # 404: the recording has just ended by itself.
                 ended = client.delete(_PATH).status_code in {200, 404}
         except httpx.HTTPError:

@@ -25,7 +25,7 @@ from modelserver.ext.recording.entries import lines_of_call
 from modelserver.surface.watching import message_framed
 from modelserver.tools.grpc_client import send_call
 from modelserver.tools.http_client import CUT_OFF, Requester, TimedResponse
-from modelserver.tools.replay.running_server import trusting
+from modelserver.tools.running_server import trusting
 
 if TYPE_CHECKING:
     import ssl

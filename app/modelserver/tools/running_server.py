@@ -1,4 +1,4 @@
-"""Finds the running server: its management address and token."""
+"""Finds the running server: its management address and token; and a client for it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+import httpx
 import psutil
 
 from modelserver.errors import ConfigError
@@ -20,6 +21,8 @@ from modelserver.surface.auth.operator_tokens import VARIABLES, read_token_file
 
 if TYPE_CHECKING:
     from modelserver.surface.auth.scopes import Scope
+_TIMEOUT = 10.0  # seconds without a sign of life from the server
+_UNIX = "unix:"
 _CONFIG_FLAG = "--ts-config"
 # None is the host of a unix address; a server on all interfaces has 0.0.0.0 in its configuration.
 _HERE = frozenset({None, "localhost", "127.0.0.1", "::1", "0.0.0.0"})  # noqa: S104 - asked, not bound
@@ -86,3 +89,15 @@ def trusting(ca_file: str | None) -> ssl.SSLContext:
         return ssl.create_default_context(cafile=ca_file)
     except OSError as error:
         raise ConfigError(f"--ca-file={ca_file}: {error}") from error
+
+
+def client_of(url: str, key: str | None, ca_file: str | None) -> httpx.Client:
+    """A client of the management address. Raises ConfigError for an unusable file of authorities."""
+    headers = {} if key is None else {"authorization": f"Bearer {key}"}
+    uds = url.removeprefix(_UNIX) if url.startswith(_UNIX) else None
+    return httpx.Client(
+        base_url="http://localhost" if uds else url,
+        headers=headers,
+        timeout=_TIMEOUT,
+        transport=httpx.HTTPTransport(verify=trusting(ca_file), uds=uds, trust_env=False),
+    )

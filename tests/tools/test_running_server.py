@@ -7,8 +7,8 @@ import psutil
 import pytest
 
 from modelserver.surface.auth.scopes import Scope
-from modelserver.tools.replay import running_server
-from modelserver.tools.replay.running_server import RunningServer, management_url, token
+from modelserver.tools import running_server
+from modelserver.tools.running_server import RunningServer, management_url, token
 
 if TYPE_CHECKING:
     from pathlib import Path

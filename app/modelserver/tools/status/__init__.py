@@ -1,0 +1,1 @@
+"""``modelserver status``: what is wrong with a running server."""

@@ -1,0 +1,50 @@
+"""docs/runbook.md: a paragraph for each alert, finding of ``modelserver status`` and type of error."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+_ROOT = Path(__file__).parents[2]
+_RUNBOOK = (_ROOT / "docs" / "runbook.md").read_text(encoding="utf-8")
+_PARAGRAPHS = {
+    re.sub(r"[^a-z0-9 -]", "", title.lower()).replace(" ", "-"): text.strip()
+    for title, text in re.findall(r"^###? (.+)\n((?:(?!#).*\n)*)", _RUNBOOK, re.MULTILINE)
+}
+_ALERTS = [
+    rule
+    for group in yaml.safe_load((_ROOT / "deploy" / "prometheus" / "rules.yml").read_text())["groups"]
+    for rule in group["rules"]
+    if "alert" in rule
+]
+_SERVER = _ROOT / "app" / "modelserver"
+_TYPES = {
+    name
+    for path in _SERVER.rglob("*.py")
+    if "tools" not in path.relative_to(_SERVER).parts
+    for name in re.findall(r'"([A-Z]\w+Exception)"', path.read_text(encoding="utf-8"))
+}
+
+
+@pytest.mark.parametrize("rule", _ALERTS, ids=lambda rule: rule["alert"])
+def test_each_alert_leads_to_its_paragraph(rule: dict[str, dict[str, str]]) -> None:
+    page, _, anchor = rule["annotations"]["runbook_url"].partition("#")
+
+    assert (page, anchor) == ("docs/runbook.md", str(rule["alert"]).lower())
+    assert len(_PARAGRAPHS[anchor]) > 100
+
+
+def test_each_type_of_error_has_its_paragraph() -> None:
+    assert len(_TYPES) > 15
+    assert sorted(name for name in _TYPES if not _PARAGRAPHS.get(name.lower())) == []
+
+
+def test_each_finding_has_its_paragraph() -> None:
+    source = (_SERVER / "tools" / "status" / "troubles.py").read_text(encoding="utf-8")
+    anchors = re.findall(r'"([a-z][a-z-]+)"\)$', source, re.MULTILINE)
+
+    assert len(anchors) > 8
+    assert sorted(anchor for anchor in anchors if not _PARAGRAPHS.get(anchor)) == []

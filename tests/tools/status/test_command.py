@@ -1,0 +1,104 @@
+"""``modelserver status`` against servers that a test makes up; tests/e2e/test_events.py has a real one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+
+from modelserver.tools.status import command
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+URL = "http://127.0.0.1:1"
+_EMPTY: dict[str, Any] = {"events": []}
+
+
+@pytest.fixture
+def serve(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, Any]], list[str]]:
+    """Answers paths with documents, others with 404; returns the paths that are requested."""
+
+    def start(documents: dict[str, Any]) -> list[str]:
+        requested: list[str] = []
+
+        def answer(request: httpx.Request) -> httpx.Response:
+            requested.append(request.url.path)
+            document = documents.get(request.url.path)
+            if isinstance(document, httpx.Response | Exception):
+                if isinstance(document, Exception):
+                    raise document
+                return document
+            place = request.url.params.get("next_page_token")
+            if isinstance(document, list) and place is not None:
+                document = document[int(place)]
+            return httpx.Response(404) if document is None else httpx.Response(200, json=document)
+
+        client = httpx.Client(transport=httpx.MockTransport(answer), base_url=URL)
+        monkeypatch.setattr(command, "client_of", lambda *_: client)
+        return requested
+
+    return start
+
+
+def model(name: str, ready: bool = True) -> dict[str, Any]:
+    workers = [{"status": "READY" if ready else "STARTING"}]
+    return {"modelName": name, "modelVersion": "1.0", "minWorkers": 1, "workers": workers}
+
+
+def test_all_pages_are_read_but_parked_models_are_not(serve, capsys: pytest.CaptureFixture[str]) -> None:
+    pages = [
+        {"models": [{"modelName": "a"}, {"modelName": "a"}], "nextPageToken": "1"},
+        {"models": [{"modelName": "b c"}, {"modelName": "asleep"}]},
+    ]
+    parking = {"budget": 10, "used": 5, "models": {"parked": ["asleep 1.0"], "loaded": ["a 1.0"]}}
+    documents = {"/models": pages, "/parking": parking, "/events": _EMPTY}
+    requested = serve(documents | {"/models/a/all": [model("a")], "/models/b c/all": [model("b c")]})
+
+    assert command.main(["--management", URL]) == 0
+    assert capsys.readouterr().out == f"{URL}: 3 models, all well\n"
+    assert [path for path in requested if path.endswith("/all")] == ["/models/a/all", "/models/b c/all"]
+
+
+def test_what_fails_comes_first(serve, capsys: pytest.CaptureFixture[str]) -> None:
+    """A server without events and models on demand is read, too."""
+    wish = model("a") | {"autoscaling": {"wish": 2}}
+    serve(
+        {
+            "/models": {"models": [{"modelName": "a"}, {"modelName": "b"}]},
+            "/models/a/all": [wish],
+            "/models/b/all": [model("b", ready=False)],
+        }
+    )
+
+    assert command.main(["--management", URL]) == 1
+    head, first, _, second, *_ = [line for line in capsys.readouterr().out.splitlines() if line]
+    assert head == f"{URL}: 2 models, 1 thing fails"
+    assert first == "FAILS  b 1.0: no worker is loaded"
+    assert second == "LOOK   a 1.0: autoscaling wants 2 workers, 1 are ready"
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        (httpx.ConnectError("Connection refused"), "cannot be reached: Connection refused"),
+        (httpx.Response(401, json={"message": "no token"}), "answers 401"),
+        (httpx.Response(200, text="<html>"), "cannot be reached"),
+    ],
+    ids=["nobody", "without a token", "another server"],
+)
+def test_server_that_cannot_be_read_is_2(
+    serve, capsys: pytest.CaptureFixture[str], answer: Any, text: str
+) -> None:
+    serve({"/models": answer})
+
+    assert command.main(["--management", URL]) == 2
+    assert text in capsys.readouterr().err
+
+
+def test_wrong_command_line_is_2(capsys: pytest.CaptureFixture[str], tmp_path) -> None:
+    assert command.main(["--management", URL, "--token-file", str(tmp_path / "none")]) == 2
+    with pytest.raises(SystemExit) as ended:
+        command.main(["--nonsense"])
+    assert ended.value.code == 2
