@@ -73,6 +73,17 @@ def test_a_storm_is_counted_and_said(scene):
     assert scene.messages(2) == ["200 events were left out: there were more than 50 a second", "after it"]
 
 
+def test_a_long_storm_is_said_once_a_second(scene):
+    for _ in range(BURST):
+        scene.logger.warning("storm")
+    for _ in range(256):
+        scene.logger.warning("storm")
+        scene.now += 1 / 128
+
+    left_out = [text for text in scene.messages() if "left out" in text]
+    assert left_out == ["128 events were left out: there were more than 50 a second"]
+
+
 def test_the_next_server_goes_on_after_the_last_id(scene, tmp_path):
     scene.logger.warning("before, 1")
     scene.logger.warning("before, 2")

@@ -108,7 +108,8 @@ class EventStore(logging.Handler):
         now = self._clock()
         self._tokens = min(float(BURST), self._tokens + (now - self._filled_at) * RATE)
         self._filled_at = now
-        if self._tokens < 1:
+        # Room for a second's events, so that a long storm is told of once a second.
+        if self._tokens < (RATE if self._left_out_since else 1):
             return False
         self._tokens -= 1
         return True
