@@ -96,12 +96,12 @@ class Floor:
         self.pools[name].submit(request)
         return request
 
-    async def load(self, number: int, mib: int = 100) -> PlayedProcess:
-        """Process ``number`` of all loads its model, and then has so many MiB."""
+    async def load(self, number: int, mib: int = 100, seconds: float = 0.0) -> PlayedProcess:
+        """Process ``number`` of all loads its model in so many seconds, and then has so many MiB."""
         await self.settle()
         process = await self.stage.enter(number)
         self.sizes[process.pid] = mib * MIB
-        process.load()
+        process.load(seconds=seconds)
         await self.settle()
         return process
 

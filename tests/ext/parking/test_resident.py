@@ -130,12 +130,23 @@ async def test_restart_of_a_worker_says_nothing_of_the_time_to_load(floor: Floor
     resident = floor.add("a")
     floor.ask("a")
     await floor.settle()
-    floor.now += 2.0
-    first = await floor.load(1)
+    first = await floor.load(1, seconds=2.0)
     await floor.answer(first)
     floor.now += 200.0
     first.exit("was killed by SIGKILL")
-    await floor.load(2)
+    await floor.load(2, seconds=3.0)
 
     assert resident.load_seconds == 2.0
     assert resident.describe()["loadTime"] == 2000
+
+
+async def test_what_a_load_waits_for_says_nothing_of_the_time_to_load(floor: Floor) -> None:
+    """As the start of the process from which workers are forked, which the first load of a server needs."""
+    resident = floor.add("a")
+    floor.ask("a")
+    await floor.settle()
+    floor.now += 4.0
+    await floor.load(1, seconds=0.2)
+
+    assert resident.load_seconds == 0.2
+    assert floor.keeper.need_of(resident).seconds == 0.2

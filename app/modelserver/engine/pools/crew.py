@@ -187,7 +187,7 @@ class Crew:
         self._memory.loaded(worker)
         self.model = worker.model
         if self.on_demand is not None:
-            self.on_demand.loaded()
+            self.on_demand.loaded(seconds)
         for warning in worker.model.warnings:
             if warning not in self.warnings:
                 self.warnings.append(warning)

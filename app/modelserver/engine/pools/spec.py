@@ -230,8 +230,8 @@ class OnDemand(Protocol):
     def park(self) -> None:
         """Ends the workers until the next request. Raises Conflict while they have requests."""
 
-    def loaded(self) -> None:
-        """A worker has loaded the model."""
+    def loaded(self, seconds: float) -> None:
+        """A worker has loaded the model, which took so long in its process."""
 
     def describe(self) -> dict[str, Any]:
         """For the description of the version."""

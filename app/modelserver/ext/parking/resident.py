@@ -71,7 +71,7 @@ class Resident:
         self.prewarms: Counter[str] = Counter()
         self.loads = self.failed_loads = 0
         self._owner = owner
-        self._started_at: float | None = owner.clock()
+        self._is_starting = True
         self._served = 0
         self._in_a_row = 0
         self._failure: ModelServerError | None = None
@@ -112,11 +112,12 @@ class Resident:
         finally:
             self._loads.remove(loaded)
 
-    def loaded(self) -> None:
+    def loaded(self, seconds: float) -> None:
         self.loaded_at = self._owner.clock()
-        if self._started_at is not None:
-            # A process that takes the place of one that has died is not started here.
-            self.load_seconds, self._started_at = self.loaded_at - self._started_at, None
+        if self._is_starting:
+            # A process that takes the place of one that has died is not started here. What the first load of
+            # a server waits for, such as the process that workers are forked from, says nothing of the model.
+            self.load_seconds, self._is_starting = seconds, False
             self.loads += 1
             self._owner.loaded(self, cold=self.pool.queue.requests + len(self._loads))
         self._failure, self._in_a_row = None, 0
@@ -186,7 +187,7 @@ class Resident:
 
     def start(self) -> None:
         """Starts the workers, which requests wait for."""
-        self.waiting_since, self._started_at = None, self._owner.clock()
+        self.waiting_since, self._is_starting = None, True
         for worker in self.pool.crew.resize(max(1, self.pool.min_workers)):
             worker.first_load.add_done_callback(self._tried)
 
