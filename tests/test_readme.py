@@ -20,6 +20,7 @@ from tests.documents import describe_listener
 from modelserver.run.cli import build_parser
 from modelserver.surface.inference.routes import parse_route
 from modelserver.tools import archiver, llm
+from modelserver.tools.build.command import build_parser as building_parser
 from modelserver.tools.doctor.command import build_parser as checking_parser
 from modelserver.tools.migrate.command import build_parser as migrating_parser
 from modelserver.tools.migrate.installation import read_installation
@@ -206,6 +207,7 @@ def is_there(path: str) -> bool:
 @pytest.mark.parametrize("command", cases(*_OURS))
 def test_flags_exist(command: Command) -> None:
     parsers = {
+        "build": building_parser,
         "serve": serving_parser,
         "check": checking_parser,
         "llm": llm.make_parser,

@@ -23,6 +23,7 @@ from tests.e2e.serving import ROOT, wait_until
 
 from modelserver import __version__
 from modelserver.tools.archiver import ArchiveConfig, build_archive
+from modelserver.tools.build.command import main as build_context
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -372,3 +373,24 @@ def test_as_kserve_starts_it(engine: Engine, store: list[str]) -> None:
 
     assert started.python(ASK, "0") == "awake"
     engine.run("rm", "--force", "--time", 0, started.id)
+
+
+# The image of one model
+
+
+def test_image_of_one_model_is_built_and_serves(engine: Engine, tmp_path: Path) -> None:
+    """From what `modelserver build` writes, with packages of the index alone."""
+    (tmp_path / "sleeper.py").write_text(HANDLER)
+    context, tag = tmp_path / "context", "localhost/sleeper:test"
+    assert build_context([str(tmp_path / "sleeper.py"), "--output", str(context), "--base", BASE]) == 0
+    here = ["/etc/ssl/certs", *(path for path in ["/etc/pip.conf"] if Path(path).exists())]
+    options = ["--isolation=chroot", "--format=docker", "--pull=never", "--network=host"]
+    options += ["--ulimit=nofile=4096:4096", *(f"--volume={path}:{path}:ro" for path in here)]
+    engine.run("build", *options, "--tag", tag, context)
+    assert engine.inspect("image", tag)["Config"]["User"] == "1000:1000"
+
+    started = Container(engine, f"--env={TOKENS[0]}", "--env=TS_DEFAULT_WORKERS_PER_MODEL=1", tag).ready()
+    assert started.python(ASK, "0") == "awake"
+    assert started.python("import os; print(os.getuid())") == "1000"
+    engine.run("stop", started.id)
+    assert started.ended() == 0

@@ -3,6 +3,7 @@
 from typing import Final
 
 COMMANDS: Final = {
+    "build": "modelserver.tools.build.command",
     "check": "modelserver.tools.doctor.command",
     "llm": "modelserver.tools.llm",
     "migrate": "modelserver.tools.migrate.command",

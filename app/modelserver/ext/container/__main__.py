@@ -37,7 +37,7 @@ WRITTEN: Final = "modelserver-kserve.properties"
 
 _ALWAYS = ("--foreground",)
 _WORDS = ("modelserver", "serve", "torchserve")
-_COMMANDS = ("check", "llm", "migrate", "record", "replay", "serve", "status", "tune")
+_COMMANDS = ("build", "check", "llm", "migrate", "record", "replay", "serve", "status", "tune")
 _NO_SUCH_COMMAND = 127  # as shells have it
 
 
