@@ -1,4 +1,4 @@
-"""``python -m tests.campaign soak|leaks|wire|stalls|system|cluster [--minutes N]``
+"""``python -m tests.campaign soak|leaks|wire|stalls|system|many|cluster [--minutes N]``
 
 Prints a table of figures; the status is 1 if anything did not hold.
 """
@@ -21,6 +21,7 @@ CAMPAIGNS = {
     "wire": "odd bytes on every port",
     "stalls": "large bodies of every structure, and what the event loop spends on them",
     "system": "full disks, no descriptors, stopped and killed processes",
+    "many": "marked requests to models on demand while workers are killed and models changed",
     "cluster": "marked requests while machines of workers are killed, frozen and scaled",
 }
 

@@ -30,6 +30,7 @@ _ROOTS = {
     ("serving.kserve.io/v1alpha1", "ServingRuntime"): "V1alpha1ServingRuntime",
     ("serving.kserve.io/v1alpha1", "ClusterServingRuntime"): "V1alpha1ClusterServingRuntime",
     ("keda.sh/v1alpha1", "ScaledObject"): "ScaledObject",
+    ("http.keda.sh/v1beta1", "InterceptorRoute"): "InterceptorRoute",
     ("ray.io/v1", "RayCluster"): "RayCluster",
     ("monitoring.coreos.com/v1", "PodMonitor"): "PodMonitor",
     ("monitoring.coreos.com/v1", "PrometheusRule"): "PrometheusRule",

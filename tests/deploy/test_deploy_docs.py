@@ -14,6 +14,7 @@ from tests.deploy.manifests import KSERVE, KUBERNETES, ROOT
 _DOCKER = (ROOT / "docs" / "docker.md").read_text(encoding="utf-8")
 _RECIPE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
 _KSERVE = (ROOT / "docs" / "kserve.md").read_text(encoding="utf-8")
+_MANY = (ROOT / "docs" / "many-models.md").read_text(encoding="utf-8")
 _CLUSTER = (ROOT / "docs" / "cluster.md").read_text(encoding="utf-8")
 
 
@@ -23,7 +24,7 @@ def lines(text: str, command: str) -> list[list[str]]:
     return [shlex.split(line) for line in re.findall(rf"(?m)^ *({command} .*)$", joined)]
 
 
-@pytest.mark.parametrize("words", lines(_DOCKER + _KSERVE + _CLUSTER, "kubectl"), ids=" ".join)
+@pytest.mark.parametrize("words", lines(_DOCKER + _KSERVE + _CLUSTER + _MANY, "kubectl"), ids=" ".join)
 def test_what_kubectl_applies_is_there(words: list[str]) -> None:
     named = [after for flag, after in itertools.pairwise(words) if flag in {"-f", "-k"}]
 
@@ -46,7 +47,7 @@ def test_every_manifest_is_described() -> None:
     output = {*re.findall(r"- (\S+\.yaml)", kustomization), "kustomization.yaml"}
     folders = (KUBERNETES, KSERVE, ROOT / "deploy" / "queue-metric")
     files = [path.name for folder in folders for path in folder.glob("*.yaml")]
-    texts = _DOCKER + _KSERVE
+    texts = _DOCKER + _KSERVE + _MANY
 
     assert [name for name in files if name not in output and name not in texts] == ["secret.yaml"]
 

@@ -148,6 +148,23 @@ def test_kustomize_makes_resources_that_keep_to_the_schema(folder: str) -> None:
 
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="needs kubectl")
+def test_the_variant_without_pods_has_one_autoscaler() -> None:
+    """It scales the Deployment from 0 on, by what the add-on counts for the Service; nothing keeps a pod."""
+    made = overlay("scale-to-zero")
+    route, scaled = made["InterceptorRoute"]["spec"], made["ScaledObject"]["spec"]
+    push, busy = scaled["triggers"]
+
+    assert [problem for result in made.values() for problem in problems(result)] == []
+    assert {"HorizontalPodAutoscaler", "PodDisruptionBudget"}.isdisjoint(made)
+    assert scaled["scaleTargetRef"]["name"] == made["Deployment"]["metadata"]["name"]
+    assert (scaled["minReplicaCount"], push["type"]) == (0, "external-push")
+    assert push["metadata"]["interceptorRoute"] == made["InterceptorRoute"]["metadata"]["name"]
+    assert route["target"]["service"] == made["Service"]["metadata"]["name"]
+    assert route["target"]["port"] in [port["port"] for port in made["Service"]["spec"]["ports"]]
+    assert set(re.findall(r"modelserver_\w+", busy["metadata"]["query"])) <= gauges()
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="needs kubectl")
 def test_the_variants_for_gpus_and_the_queue_change_what_they_say() -> None:
     made = overlay("gpu")
     spec = made["Deployment"]["spec"]

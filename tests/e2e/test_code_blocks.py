@@ -193,6 +193,7 @@ SHELL = {
     "docs/operations.md: Recycling workers: sh 1": "",
     "docs/operations.md: Logs: sh 1": "",
     "docs/open-inference.md: Try it: sh 3": "cp examples/mnist/digit-2.png kitten.jpg",
+    "docs/many-models.md: Try it: sh 1": "",
     "docs/metrics.md: Metrics: sh 1": "",
     "docs/security.md: Tokens: sh 1": "TOKEN=choose-your-own",
     "docs/torchserve-handlers.md: Packing and testing: sh 1": "cp doubler.py my_handler.py",
@@ -203,6 +204,7 @@ SHELL = {
 }
 # The responses of the models of the examples.
 PRINTED = {
+    "docs/many-models.md: Try it: sh 1": '"shop-199 1.0"',
     "docs/rollouts.md: Try it: sh 2": '"happy": 0.88',
     "docs/workflows.md: An example: sh 1": BLOCKS["docs/workflows.md: An example: json 1"].text.strip(),
 }

@@ -1,0 +1,357 @@
+"""Many models that are loaded on demand, with memory for a few of them.
+
+Requests arrive by chance (Poisson), for models by Zipf's law, and then for a set of models that drifts. Our
+server's hits are compared to those of its policy, of LRU and of Belady's optimum, simulated with the same
+requests, sizes and budget; its latencies to those of a server that has all of its fewer models loaded,
+asked in turns; and with ``--peers`` all to Ray Serve's multiplexing. What models need is learned before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import statistics
+import tempfile
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING
+
+import psutil
+import uvloop
+
+from benchmarks.archives import build
+from benchmarks.load import Load, percentile
+from benchmarks.open_loop import OpenLoop, poisson
+from benchmarks.options import common_parser, perform, run, say, tells_failures
+from benchmarks.parking import BELADY, POLICY, Arrival, drifting, simulated, zipf
+from benchmarks.peers.launch import Launch
+from benchmarks.peers.many_model import FITS, FOLDER, PORT, WEIGHTS, write_weights
+from benchmarks.peers.packages import python_of
+from benchmarks.report import Mark, number, table
+from benchmarks.servers import ROOT, ModelServer, Running, call_well, family, free_ports, model_server
+from benchmarks.serving import served
+from benchmarks.works import Question
+from modelserver.ext.parking.memory import own_memory
+from modelserver.ext.parking.needs import Need, Needs
+from modelserver.models.environments.cache_folder import VARIABLE, cache_folder
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from benchmarks.measure import Sample
+
+# Bytes of weights that a digit network does not need, by kind; None: there are no weights.
+KINDS = {"noop": None, "digit": 0, "large": 100_000_000}
+HANDLERS = ROOT / "benchmarks" / "peers"
+CHOSEN = "serve_multiplexed_model_id"  # Ray Serve's header
+OURS, LOADED, RAY = "modelserver", "all loaded", "Ray Serve"
+# Of the first part nothing is reported: the most popular models are loaded.
+FIRST, STEADY, DRIFTING = "first", "Zipf", "drifting"
+ROUNDS = 4  # of each part, between which the loaded server is asked
+
+
+@dataclass(slots=True)
+class Seen:
+    """Latencies in seconds of requests that found their model loaded, by model, and of those that waited."""
+
+    warm: list[tuple[str, float]] = field(default_factory=list)
+    cold: list[float] = field(default_factory=list)
+    failures: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def rate(self) -> float:
+        """The share of requests that found their model loaded."""
+        return len(self.warm) / max(1, len(self.warm) + len(self.cold) + sum(self.failures.values()))
+
+    def median(self, models: Sequence[str]) -> float:
+        """Of the latencies of these models, when they were loaded."""
+        return statistics.median(latency for model, latency in self.warm if model in models)
+
+    def add(self, other: Seen) -> None:
+        self.warm += other.warm
+        self.cold += other.cold
+        for reason, count in other.failures.items():
+            self.failures[reason] = self.failures.get(reason, 0) + count
+
+
+class Watch:
+    """Reads each second what memory processes share with no others, while the block runs."""
+
+    def __init__(self, pids: Callable[[], Iterable[int]]) -> None:
+        self.most = 0
+        self._pids, self._ended = pids, threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        while not self._ended.wait(1.0):
+            self.most = max(self.most, own_memory(self._pids()))
+
+    def __enter__(self) -> Watch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The command line."""
+    parser = common_parser("benchmarks many", __doc__, duration=60.0)
+    add = parser.add_argument
+    add("--peers", type=Path, help="measure Ray Serve, which is installed there, as well")
+    add("--models", type=int, default=1000, help="in all, a third of them digit networks; default: 1000")
+    add("--large", type=int, default=5, help="of these with 100 MB of weights; default: 5")
+    add("--fits", type=int, default=100, help="about so many have memory; default: 100")
+    add("--loaded", type=int, default=40, help="models of the server that has all loaded; default: 40")
+    add("--rate", type=float, default=6.0, help="requests per second; default: 6")
+    add("--power", type=float, default=1.1, help="of Zipf's law; default: 1.1")
+    return parser.parse_args(arguments)
+
+
+@tells_failures
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure and report; 1 if a server does not start."""
+    options = parse(arguments)
+    chance = Random(7)
+    names = [f"{'noop' if n % 3 else 'digit'}-{n}" for n in range(options.models - options.large)]
+    names += [f"large-{n}" for n in range(options.large)]
+    chance.shuffle(names)
+    parts = traces(names, options, chance)
+    facts = {
+        "models": f"{options.models}, {options.large} of them with 100 MB; memory for {options.fits}",
+        "requests": f"{options.rate:g}/s, twice {options.duration:g} s, Zipf {options.power:g}",
+    }
+    plan = [f"{part}: {len(trace)} requests" for part, trace in parts.items()]
+
+    def measured() -> tuple[list[Sample], str, list[Mark]]:
+        with tempfile.TemporaryDirectory(prefix="bm-") as name:
+            return [], *measure(names, parts, options, Path(name))
+
+    return perform(options, "Many models", facts, plan, measured)
+
+
+def traces(names: Sequence[str], options: argparse.Namespace, chance: Random) -> dict[str, list[Arrival]]:
+    """The requests of all parts, one after the other."""
+    popular = list(reversed(names[: options.fits]))
+    first = [Arrival(number / options.rate, name) for number, name in enumerate(popular)]
+    begin = len(first) / options.rate
+    second, third = (
+        [begin + turn * options.duration + at for at in poisson(options.rate, options.duration, chance)]
+        for turn in range(2)
+    )
+    return {
+        FIRST: first,
+        STEADY: zipf(names, second, options.power, chance),
+        DRIFTING: drifting(names, third, options.power, chance),
+    }
+
+
+def measure(
+    names: Sequence[str], parts: Mapping[str, list[Arrival]], options: argparse.Namespace, folder: Path
+) -> tuple[str, list[Mark]]:
+    """All servers and policies; text and marks."""
+    store = build_store(folder)
+    by_kind = learn(store, folder / "learning")
+    needs = {name: by_kind[kind_of(name)] for name in names}
+    budget = options.fits * statistics.fmean(need.memory for need in needs.values())
+    few = [name for name in names if kind_of(name) != "large"][: options.loaded]
+    with (
+        on_demand(store, folder / "ours", needs, int(budget)) as server,
+        all_loaded(store, folder / "loaded", few) as loaded,
+        Watch(lambda: workers(server)) as watch,
+    ):
+        ask(server, parts[FIRST])
+        outcomes = {part: take(server, loaded, few, parts[part]) for part in (STEADY, DRIFTING)}
+    ray, ray_memory = take_ray(parts, options, folder) if options.peers else ({}, 0)
+    policies = simulated([each for trace in parts.values() for each in trace], needs, budget)
+    rows, marks, start = list[list[str]](), list[Mark](), 0
+    for part, trace in parts.items():
+        place = slice(start, start := start + len(trace))
+        if part not in outcomes:
+            continue
+        shares = {name: statistics.fmean(hits[place]) for name, hits in policies.items()}
+        ours, bare, ratio = outcomes[part]
+        rows += rows_of(part, shares, {OURS: ours, LOADED: bare, **({RAY: ray[part]} if ray else {})})
+        marks += [
+            Mark(f"{part}: hits to Belady's optimum", ours.rate / shares[BELADY], ">=", 0.9),
+            Mark(f"{part}: hits to our policy's, simulated", ours.rate / shares[POLICY], ">=", 0.98),
+            Mark(f"{part}: p50 of loaded models to all loaded", ratio, "<=", 1.05),
+            Mark(f"{part}: failed or lost", float(sum(ours.failures.values())), "<=", 0),
+        ]
+    largest = max(need.memory for need in by_kind.values())
+    above = max(0.0, watch.most - budget) / largest
+    marks.append(Mark("memory above the budget, in models of the largest kind", above, "<=", 1))
+    headers = ["requests", "by", "hits", "to Belady's", "p50 ms", "p99 ms", "cold p50 ms", "p99 ms", "failed"]
+    sizes = ", ".join(f"{kind} {need.memory / 1e6:.1f} MB" for kind, need in by_kind.items())
+    more = f"; {RAY}'s replica got {ray_memory / 1e6:,.0f} MB more" if ray else ""
+    memory = f"Memory: {sizes}; budget {budget / 1e6:,.0f} MB, at most {watch.most / 1e6:,.0f} MB{more}."
+    return "\n\n".join([table(headers, rows), memory, ""]), marks
+
+
+def rows_of(part: str, shares: Mapping[str, float], results: Mapping[str, Seen]) -> list[list[str]]:
+    """Rows of the table: policies that were simulated, and servers."""
+    best = shares[BELADY]
+    rows = [
+        [part, f"{name}, simulated", f"{s:.3f}", f"{s / best:.2f}", *[""] * 5] for name, s in shares.items()
+    ]
+    for name, seen in results.items():
+        warm = [latency for _, latency in seen.warm]
+        latencies = [
+            number(1e3 * percentile(some, p)) if some else "" for some in (warm, seen.cold) for p in (50, 99)
+        ]
+        to_best = "" if name == LOADED else f"{seen.rate / best:.2f}"
+        rows.append([part, name, f"{seen.rate:.3f}", to_best, *latencies, str(sum(seen.failures.values()))])
+    return rows
+
+
+def build_store(folder: Path) -> Path:
+    """An archive of each kind; the folder of that name has the weights, for Ray Serve."""
+    for kind, more in KINDS.items():
+        (folder / kind).mkdir()
+        weights, handler = {}, "many_noop.py"
+        if more is not None:
+            write_weights(folder / kind, more)
+            weights["extra_files"], handler = str(folder / kind / WEIGHTS), "many_model.py"
+        build(folder / "store", kind, str(HANDLERS / handler), archive_format="zip-store", **weights)
+    return folder / "store"
+
+
+def kind_of(name: str) -> str:
+    return name.partition("-")[0]
+
+
+def learn(store: Path, folder: Path) -> dict[str, Need]:
+    """What a model of each kind needs: the memory after some requests, and the seconds to load."""
+    result = {}
+    with model_server(store, folder, {"load": "on-demand", "max_models_memory": 4 << 30}) as server:
+        for kind in ("first", *KINDS):
+            # The process that workers are forked from is started for the first.
+            call_well(
+                server.management_port,
+                "POST",
+                f"/models?url={kind if kind in KINDS else 'digit'}.mar&model_name={kind}",
+            )
+            call_well(server.management_port, "POST", f"/models/{kind}?action=load", timeout=120)
+            ask(server, [Arrival(0.0, kind)] * 3)
+            (version,) = json.loads(call_well(server.management_port, "GET", f"/models/{kind}"))
+            memory = own_memory(worker["pid"] for worker in version["workers"])
+            result[kind] = Need(memory, version["parking"]["loadTime"] / 1e3)
+    return {kind: result[kind] for kind in KINDS}
+
+
+@contextlib.contextmanager
+def on_demand(store: Path, folder: Path, needs: Mapping[str, Need], budget: int) -> Iterator[ModelServer]:
+    """A server with all models, none of them loaded, that has learned what they need."""
+    cache = {VARIABLE: str(folder / "cache")}
+    folder.mkdir()
+    learned = Needs(cache_folder("parking", cache))
+    for name, need in needs.items():
+        learned.learn(f"{name}/1.0", need)
+    learned.save()
+    settings = {"load": "on-demand", "max_models_memory": budget, "idle_timeout": 0}
+    with model_server(store, folder, settings, variables=cache) as server:
+        for number, name in enumerate(needs):
+            call_well(server.management_port, "POST", f"/models?url={kind_of(name)}.mar&model_name={name}")
+            if number % 200 == 199:
+                say(f"{number + 1} models are registered")
+        yield server
+
+
+@contextlib.contextmanager
+def all_loaded(store: Path, folder: Path, names: Sequence[str]) -> Iterator[ModelServer]:
+    """A server with a few models, each with its worker."""
+    with model_server(store, folder) as server:
+        for name in names:
+            server.register(f"{kind_of(name)}.mar", name)
+        yield server
+
+
+def workers(server: Running) -> list[int]:
+    """The processes of the server's models."""
+    pids = []
+    for each in family(server.pid):
+        with contextlib.suppress(psutil.Error):
+            if "modelserver.engine.worker" in each.cmdline():
+                pids.append(each.pid)
+    return pids
+
+
+def take(
+    server: ModelServer, loaded: ModelServer, few: Sequence[str], trace: Sequence[Arrival]
+) -> tuple[Seen, Seen, float]:
+    """The requests of a part in rounds, after each of which the other server gets some of them: what came of
+    both, and the median of the ratios of latencies of models that are in both, and loaded.
+    """
+    ours, bare, ratios = Seen(), Seen(), list[float]()
+    for turn in range(ROUNDS):
+        some = trace[turn * len(trace) // ROUNDS : (turn + 1) * len(trace) // ROUNDS]
+        mine = ask(server, some)
+        # Other models' requests go to one of the few, and do not count.
+        places = [each.model in few for each in some[: len(some) // 2]]
+        folded = [
+            each if here else Arrival(each.at, few[place % len(few)])
+            for place, (each, here) in enumerate(zip(some, places))  # noqa: B905 - the first half
+        ]
+        other = ask(loaded, folded)
+        ours.add(mine)
+        bare.add(other)
+        ratios.append(mine.median(few) / other.median(few))
+        say(f"hits {ours.rate:.3f}, p50 to all loaded {ratios[-1]:.2f}, failures {ours.failures}")
+    return ours, bare, statistics.median(ratios)
+
+
+def ask(server: Running, arrivals: Sequence[Arrival], *, path: str = "/predictions/{}") -> Seen:
+    """Sends the requests, the first one at once; a model is named in the path and in a header."""
+    loop = OpenLoop(Load(server.url("/"), b"", "", connections=16, seconds=0.0), [])
+    loop.requests = [
+        f"POST {path.format(each.model)} HTTP/1.1\r\nHost: {loop.host}\r\n{CHOSEN}: {each.model}\r\n"
+        "Content-Length: 1\r\n\r\nx".encode()
+        for each in arrivals
+    ]
+    uvloop.run(loop.send([each.at - arrivals[0].at for each in arrivals]))
+    seen = Seen(failures=dict(loop.failures))
+    for answer in loop.seen:
+        # Ray Serve's answers come in chunks.
+        (loaded,) = re.findall(rb'"loaded": *([\d.]+)', answer.content)
+        if float(loaded) < loop.began + answer.sent:
+            seen.warm.append((arrivals[answer.number].model, answer.latency))
+        else:
+            seen.cold.append(answer.latency)
+    return seen
+
+
+def take_ray(
+    parts: Mapping[str, Sequence[Arrival]], options: argparse.Namespace, folder: Path
+) -> tuple[dict[str, Seen], int]:
+    """What came of the requests by Ray Serve, and the memory that its processes got at most."""
+    (port,) = free_ports(1)
+    (folder / "ray").mkdir()
+    python = str(python_of(options.peers.resolve(), "rayserve"))
+    variables = {"PYTHONPATH": str(ROOT), "RAY_TMPDIR": str(folder / "ray")}
+    variables |= {PORT: str(port), FITS: str(options.fits), FOLDER: str(folder)}
+    launch = Launch(
+        (python, "-m", "benchmarks.peers.apps.rayserve_many"),
+        port,
+        Question("/", b"x", ""),
+        "max_ongoing_requests=1000",
+        "/-/healthz",
+        variables,
+    )
+    with served(launch, folder / "ray") as ray:
+
+        def pids() -> list[int]:
+            return [each.pid for each in family(ray.running.pid)]
+
+        before = own_memory(pids())
+        with Watch(pids) as watch:
+            seen = {part: ask(ray.running, trace, path="/") for part, trace in parts.items()}
+    return seen, watch.most - before
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,220 @@
+"""Marked requests to hundreds of models that are loaded on demand, with memory for some of them, while
+workers are killed, archives replaced, and models parked and unregistered in the middle of loads: each gets
+exactly one answer, its own or an error that a change explains, and the server
+holds as much afterwards as before.
+
+Half of the time with memory for few models, half with memory for more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import psutil
+from tests.campaign.crowd import Tally, ask_by_grpc, ask_by_http
+from tests.campaign.soak import read_memory, tell_growth
+from tests.campaign.targets import MIB, Holdings, quiet, settled, target, tracebacks
+from tests.e2e.serving import command_of, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import httpx
+    from tests.campaign.report import Report
+    from tests.e2e.serving import Server
+
+MODELS, CLIENTS, GRPC_CLIENTS = 300, 12, 1
+PAUSE = 0.05
+BUDGETS = (300 * MIB, 1200 * MIB)
+# What a model has at most, before it has been measured.
+LARGEST = 80 * MIB
+CAUSES = {
+    500: "its worker was killed",
+    404: "the model was not registered",
+    503: "the model was leaving, or could not be loaded",
+}
+SLOWEST = 30.0
+_GROWTH = 16 * MIB
+
+
+def run(report: Report, seconds: float) -> None:
+    """Half of the time with either budget; a short run has the small one."""
+    count = 30 if seconds < 60 else MODELS
+    budgets = BUDGETS[:1] if seconds < 60 else BUDGETS
+    for budget in budgets:
+        settings = {"load": "on-demand", "max_models_memory": budget, "idle_timeout": 20}
+        with target(job_queue_size=1000, **settings) as server:
+            names = [f"m{number}" for number in range(count)]
+            for name in names:
+                register(server, name)
+            disturb(report, server, f"{budget // MIB} MiB", names, seconds / len(budgets))
+
+
+def register(server: Server, name: str) -> httpx.Response:
+    return server.management.post("/models", params={"url": "witness.mar", "model_name": name})
+
+
+def disturb(report: Report, server: Server, what: str, names: list[str], seconds: float) -> None:
+    """Disturbs one server; the report has the results under the name ``what``."""
+    tally = Tally({(name, status): cause for name in names for status, cause in CAUSES.items()})
+    # Some are popular.
+    tally.models = [name for number, name in enumerate(names) for _ in range(max(1, 60 // (number + 1)))]
+    warm = time.monotonic() + min(20.0, seconds / 4)
+    ask_by_http(server, tally, CLIENTS, lambda: time.monotonic() < warm, PAUSE)
+    before, end = Holdings.of(server), time.monotonic() + seconds
+    files = len(list(server.home.temp.rglob("*")))
+    readings: list[tuple[float, int]] = []
+    disturber = Disturber(server, names, end)
+
+    def going() -> bool:
+        return time.monotonic() < end
+
+    with ThreadPoolExecutor(GRPC_CLIENTS + 3) as pool:
+        beside = [pool.submit(ask_by_grpc, server, tally, n, going, PAUSE) for n in range(GRPC_CLIENTS)]
+        beside += [pool.submit(disturber.run), pool.submit(read_memory, server, end, readings)]
+        beside.append(pool.submit(disturber.watch))
+        ask_by_http(server, tally, CLIENTS, going, PAUSE)
+    for each in beside:
+        each.result()
+    wait_until(lambda: quiet(server), "nothing waits or runs")
+    for name in names:
+        register(server, name)
+    parks = server.management.get("/parking").json()["models"]
+    wait_until(lambda: not park_all(server), "all models are parked", 60.0)
+    wait_until(lambda: not workers(server), "no worker is left", 60.0)
+    after = settled(server, before, _GROWTH / before.memory)
+    tell(report, server, what, tally, disturber)
+    tell_growth(report, what, before, after, readings)
+    left = len(list(server.home.temp.rglob("*")))
+    report.figure(f"{what}: files", f"{files} -> {left}")
+    report.hold(left <= files * 1.1 + 20, f"{what}: files grew from {files} to {left}")
+    report.hold(set(parks) <= {"loaded", "parked", "failed"}, f"{what}: {sorted(parks)} when all was quiet")
+    report.hold(not tracebacks(server), f"{what}: tracebacks in the log: {tracebacks(server)[:3]}")
+    report.hold(server.predict(names[0], b"last").text.startswith(names[0]), f"{what}: no longer serves")
+
+
+def tell(report: Report, server: Server, what: str, tally: Tally, disturber: Disturber) -> None:
+    """Figures, and what did not hold."""
+    answered, failed = tally.answered.total(), tally.failed.total()
+    report.figure(f"{what}: requests answered with their own", answered)
+    for status, cause in CAUSES.items():
+        count = sum(n for (_, each), n in tally.failed.items() if each == status)
+        report.figure(f"{what}: an error because {cause}", count)
+    report.figure(f"{what}: wrong, missing or unexplained answers", len(tally.wrong))
+    report.figure(f"{what}: slowest answer", f"{tally.slowest:.1f} s")
+    report.figure(f"{what}: changes", ", ".join(f"{n} {name}" for name, n in sorted(disturber.done.items())))
+    for name in ("loads", "parks"):
+        pattern = f"modelserver_{name}_total"
+        report.figure(f"{what}: {name}", f"{server.metric(pattern) or 0:.0f}")
+    most = disturber.most
+    report.figure(
+        f"{what}: memory of models, at most", f"{most / MIB:.0f} MiB of {disturber.budget / MIB:.0f}"
+    )
+    report.failures += [f"{what}: {wrong}" for wrong in (*tally.wrong, *disturber.refused)]
+    report.hold(answered > 5 * failed, f"{what}: only {answered} requests were answered, {failed} failed")
+    report.hold(tally.slowest < SLOWEST, f"{what}: a request took {tally.slowest:.1f} s")
+    report.hold(most <= disturber.budget + LARGEST, f"{what}: models had {most / MIB:.0f} MiB")
+
+
+def park_all(server: Server) -> list[str]:
+    """Parks what is loaded; returns what was."""
+    loaded: list[str] = server.management.get("/parking").json()["models"].get("loaded", [])
+    for each in loaded:
+        server.management.post(f"/models/{each.partition(' ')[0]}", params={"action": "park"})
+    return loaded
+
+
+def workers(server: Server) -> list[psutil.Process]:
+    """The processes of models."""
+    living = []
+    for each in psutil.Process(server.pid).children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            if "modelserver.engine.worker" in command_of(each).split():
+                living.append(each)
+    return living
+
+
+class Disturber:
+    """Kills workers; replaces, parks, loads and unregisters models, some of them while they load."""
+
+    def __init__(self, server: Server, names: list[str], end: float) -> None:
+        self.server, self.end = server, end
+        self.budget = self.most = 0
+        self.done: Counter[str] = Counter()
+        self.refused: list[str] = []
+        self._names, self._chance = names, random.Random(7)
+        self._pool = ThreadPoolExecutor(4)
+
+    def run(self) -> None:
+        changes: list[Callable[[], httpx.Response | None]] = [
+            *(self.kill, self.kill, self.replace, self.park, self.load, self.come_and_go),
+            *(self.unregister_loading, self.replace_loading),
+        ]
+        while time.monotonic() < self.end:
+            change = self._chance.choice(changes)
+            answer = change()
+            self.done[change.__name__] += 1
+            if answer is not None and answer.status_code >= 500:
+                self.refused.append(f"{change.__name__}: {answer.status_code} {answer.text[:200]}")
+            time.sleep(self._chance.uniform(0.05, 0.4))
+        self._pool.shutdown()
+
+    def watch(self) -> None:
+        """Reads what models have."""
+        while time.monotonic() < self.end:
+            parking = self.server.management.get("/parking").json()
+            self.budget, self.most = parking["budget"], max(self.most, parking["used"])
+            time.sleep(0.5)
+
+    def kill(self) -> None:
+        if living := workers(self.server):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._chance.choice(living).pid, signal.SIGKILL)
+
+    def replace(self) -> httpx.Response:
+        return self._replace(self._name())
+
+    def park(self) -> httpx.Response:
+        return self._act(self._name(), "park")
+
+    def load(self) -> None:
+        """Its answer may be that the worker was killed meanwhile."""
+        self._act(self._name(), "load")
+
+    def come_and_go(self) -> httpx.Response:
+        name = self._name()
+        self.server.management.delete(f"/models/{name}")
+        return register(self.server, name)
+
+    def unregister_loading(self) -> httpx.Response:
+        name = self._name()
+        self._load_soon(name)
+        self.server.management.delete(f"/models/{name}")
+        return register(self.server, name)
+
+    def replace_loading(self) -> httpx.Response:
+        name = self._name()
+        self._load_soon(name)
+        return self._replace(name)
+
+    def _load_soon(self, name: str) -> None:
+        """Begins to load it, and leaves it some time for that."""
+        self._pool.submit(self._act, name, "load")
+        time.sleep(self._chance.uniform(0.0, 0.3))
+
+    def _replace(self, name: str) -> httpx.Response:
+        url = self._chance.choice(("witness.mar", "witness-v2.mar"))
+        return self.server.management.put(f"/models/{name}", params={"url": url, "synchronous": "true"})
+
+    def _act(self, name: str, action: str) -> httpx.Response:
+        return self.server.management.post(f"/models/{name}", params={"action": action})
+
+    def _name(self) -> str:
+        return self._chance.choice(self._names[:40] if self._chance.random() < 0.5 else self._names)
