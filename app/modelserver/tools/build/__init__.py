@@ -1,0 +1,1 @@
+"""``modelserver build``: the context of a container image that serves one model."""
