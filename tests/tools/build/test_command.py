@@ -66,7 +66,10 @@ def test_engine_builds_it_if_asked(here: Path, capfd: pytest.CaptureFixture[str]
         (["."], "has neither MAR-INF/MANIFEST.json nor a config.json of the hub; name its script, as in "),
         (["data"], "data has neither MAR-INF/MANIFEST.json nor a config.json of the hub"),
         (["iris.py:Rose"], "iris.py has no Rose: it defines Iris."),
-        (["iris.py", "--task", "rerank"], "--task and --engine are for models of the hub, and iris.py is none"),
+        (
+            ["iris.py", "--task", "rerank"],
+            "--task and --engine are for models of the hub, and iris.py is none",
+        ),
         (["iris.py", "--batch-size", "0"], "--batch-size=0: a number of at least 1 is needed"),
         (["iris.py", "--requirements", "r.txt"], "--requirements: r.txt does not exist"),
         (["iris.py", "--ts-config", "c.properties"], "--ts-config: c.properties does not exist"),

@@ -85,7 +85,7 @@ def test_settings_are_those_of_the_projects_image_and_the_model(source: Source, 
     projects = parse((ROOT / "scripts" / "container.properties").read_bytes())
     settings = parse((tmp_path / "image" / "config.properties").read_bytes())
 
-    assert SETTINGS == {key: value for key, value in projects.items() if key != "load_models"}
+    assert {key: value for key, value in projects.items() if key != "load_models"} == SETTINGS
     assert settings == {
         **SETTINGS,
         "job_queue_size": "7",
@@ -136,7 +136,9 @@ def test_failure_leaves_what_was_there(source: Source, tmp_path: Path) -> None:
     assert (tmp_path / "image" / "Dockerfile").is_file()
 
 
-def test_libraries_that_the_handler_needs_must_be_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_libraries_that_the_handler_needs_must_be_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "iris.ubj"
     path.write_text("{}")
     source = Source("iris.ubj", path, None)

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 class Package:
     """An installed package."""
 
-    def __init__(self, name: str, version: str, requires: Iterable[str] = (), origin: str | None = None) -> None:
+    def __init__(
+        self, name: str, version: str, requires: Iterable[str] = (), origin: str | None = None
+    ) -> None:
         self.metadata = {"Name": name}
         self.version = version
         self.requires = list(requires)
@@ -35,7 +37,9 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> dict[str, Package]:
     """What is installed; a test adds to it."""
     packages = {
         "modelserver": Package("modelserver", "1", ["web[fast]>=1", "models>=2 ; extra == 'transformers'"]),
-        "web": Package("Web", "1.5", ["loop ; extra == 'fast'", "docs ; extra == 'docs'", "old; python_version < '3'"]),
+        "web": Package(
+            "Web", "1.5", ["loop ; extra == 'fast'", "docs ; extra == 'docs'", "old; python_version < '3'"]
+        ),
         "loop": Package("loop", "0.3"),
         "docs": Package("docs", "9"),
         "models": Package("models", "2.1", ["torch", "numpy-x (>=1)"]),
@@ -102,7 +106,9 @@ def test_requirement_that_is_not_installed_is_refused(
 def test_packages_of_a_repository_are_locked_by_their_commit(environment: dict[str, Package]) -> None:
     vcs = '{"url": "https://example.org/loop", "vcs_info": {"vcs": "git", "commit_id": "0f3a"}}'
     environment["loop"] = Package("loop", "0.3", origin=vcs)
-    environment["numpy-x"] = Package("numpy-x", "2", origin='{"url": "https://x.org/x.whl", "archive_info": {}}')
+    environment["numpy-x"] = Package(
+        "numpy-x", "2", origin='{"url": "https://x.org/x.whl", "archive_info": {}}'
+    )
 
     assert lock(["numpy-x"], []).others == [
         "loop @ git+https://example.org/loop@0f3a",
@@ -125,14 +131,20 @@ def test_this_environment_can_be_locked() -> None:
 
     assert f"numpy=={metadata.version('numpy')}" in result.others
     assert f"uvloop=={metadata.version('uvloop')}" in result.others
-    assert [name for name, _, version in (text.partition("==") for text in result.others) if metadata.version(name) != version] == []
+    assert [
+        name
+        for name, _, version in (text.partition("==") for text in result.others)
+        if metadata.version(name) != version
+    ] == []
 
 
 def test_imports_anywhere_in_the_sources_count(tmp_path: Path) -> None:
     """In functions too; relative ones, modelserver's own and broken files do not."""
     (tmp_path / "package").mkdir()
     (tmp_path / "a.py").write_text("import numpy.linalg, torch as t\nfrom . import b\nimport modelserver\n")
-    (tmp_path / "package" / "b.py").write_text("def f():\n    from PIL.Image import open\n    from ts import x\n")
+    (tmp_path / "package" / "b.py").write_text(
+        "def f():\n    from PIL.Image import open\n    from ts import x\n"
+    )
     (tmp_path / "broken.py").write_text("import numpyx\ndef")
 
     assert imported_modules(tmp_path) == {"numpy", "torch", "PIL"}
@@ -140,12 +152,16 @@ def test_imports_anywhere_in_the_sources_count(tmp_path: Path) -> None:
 
 def test_requirement_files_are_read_without_comments_and_hashes(tmp_path: Path) -> None:
     path = tmp_path / "requirements.txt"
-    path.write_text("# all\nnumpy>=1  # rows\n\npillow==13 \\\n    --hash=sha256:00 \\\n    --hash=sha256:01\n")
+    path.write_text(
+        "# all\nnumpy>=1  # rows\n\npillow==13 \\\n    --hash=sha256:00 \\\n    --hash=sha256:01\n"
+    )
 
     assert requirement_lines(path) == ["numpy>=1", "pillow==13"]
 
 
-@pytest.mark.parametrize("line", ["-r other.txt", "--index-url https://x", "./package", "git+https://x/y", "https://x/y.whl"])
+@pytest.mark.parametrize(
+    "line", ["-r other.txt", "--index-url https://x", "./package", "git+https://x/y", "https://x/y.whl"]
+)
 def test_what_is_no_name_in_a_requirement_file_is_refused(tmp_path: Path, line: str) -> None:
     path = tmp_path / "requirements.txt"
     path.write_text(f"numpy\n{line}\n")

@@ -55,17 +55,28 @@ def build_parser() -> argparse.ArgumentParser:
     add("--model-file", metavar="FILE", help="weights for the script, its serializedFile")
     add("--batch-size", metavar="N", type=int, help="the most requests in a batch (default: 1)")
     add("--max-batch-delay", metavar="MS", type=int, help="how long a batch may wait for more requests")
-    add("--workers", metavar="N", type=int, help="processes with the model (default: one for each core or GPU)")
-    add("--requirements", metavar="FILE", type=Path, help="packages that the sources do not import themselves")
+    add(
+        "--workers",
+        metavar="N",
+        type=int,
+        help="processes with the model (default: one for each core or GPU)",
+    )
+    add(
+        "--requirements", metavar="FILE", type=Path, help="packages that the sources do not import themselves"
+    )
     add("--ts-config", metavar="FILE", type=Path, help="a config.properties with further settings")
     add("--task", choices=TASKS, help="of a model of the hub (default: by its configuration)")
     add("--engine", choices=ENGINES, help="that computes a model of the hub (default: vllm if installed)")
     add("--trust", action="store_true", help="run code of the model: pickles, modules that come with it")
-    add("--base", metavar="IMAGE", default=BASE, help="a Debian image with this Python (default: %(default)s)")
+    add(
+        "--base", metavar="IMAGE", default=BASE, help="a Debian image with this Python (default: %(default)s)"
+    )
     add("--tag", help="the image's name (default: the model's)")
     engine = parser.add_mutually_exclusive_group()
     for name in _ENGINES:
-        engine.add_argument(f"--{name}", dest="engine_program", action="store_const", const=name, help=f"build with {name}")
+        engine.add_argument(
+            f"--{name}", dest="engine_program", action="store_const", const=name, help=f"build with {name}"
+        )
     return parser
 
 
@@ -112,7 +123,11 @@ def find_source(options: argparse.Namespace) -> tuple[Source, tuple[str, ...]]:
             "`hf download ORG/NAME --local-dir FOLDER`, and build from the file or folder"
         )
     if is_hub_model(file):
-        chosen = {"task": options.task, "engine": options.engine, "trust_remote_code": options.trust and "true"}
+        chosen = {
+            "task": options.task,
+            "engine": options.engine,
+            "trust_remote_code": options.trust and "true",
+        }
         query = urlencode({name: value for name, value in chosen.items() if value})
         return Source(options.source, file, query=f"?{query}" if query else ""), _hub_extras(file, options)
     if options.task or options.engine:
@@ -120,12 +135,12 @@ def find_source(options: argparse.Namespace) -> tuple[Source, tuple[str, ...]]:
     if file.is_dir() and not (file / MANIFEST_PATH).is_file():
         scripts = sorted(path.name for path in file.glob("*.py"))
         script = f"; name its script, as in {file.name}/{scripts[0]}" if scripts else ""
-        raise ConfigError(f"{options.source} has neither {MANIFEST_PATH} nor a config.json of the hub{script}")
+        raise ConfigError(
+            f"{options.source} has neither {MANIFEST_PATH} nor a config.json of the hub{script}"
+        )
     single = SingleFile.parse(url)
     if single is not None:
-        single = SingleFile(
-            str(file), single.name, str(model_file or ""), trusts_pickles=options.trust
-        )
+        single = SingleFile(str(file), single.name, str(model_file or ""), trusts_pickles=options.trust)
     return Source(options.source, file, single), ()
 
 

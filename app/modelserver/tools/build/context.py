@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -55,7 +55,7 @@ ENV PATH=/opt/venv/bin:$PATH \\
 WORKDIR {home}
 # Another index of packages than PyPI.
 ARG PIP_INDEX_URL
-# The list has all packages, so nothing else is installed, and versions are those that the model was tried with.
+# The list has all packages, so nothing else is installed; versions are those that the model was tried with.
 COPY requirements.txt /context/
 RUN pip install --no-cache-dir --no-deps -r /context/requirements.txt
 {torch}COPY wheels /context/wheels
@@ -67,7 +67,7 @@ COPY model-store model-store
 # By number, so that Kubernetes can tell that it is not root.
 USER 1000:1000
 
-# Inference over HTTP and gRPC. Management and metrics listen on the container's loopback unless set otherwise.
+# Inference over HTTP and gRPC. Management and metrics listen on the container's loopback by default.
 EXPOSE 8080 7070
 STOPSIGNAL SIGTERM
 # Asks what needs no token, where the server says that it listens.
@@ -106,7 +106,7 @@ class ImageOptions:
     requirements: Path | None = None
     extras: tuple[str, ...] = ()
     properties: bytes = b""
-    defaults: ModelDefaults = ModelDefaults()
+    defaults: ModelDefaults = field(default_factory=ModelDefaults)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,9 @@ TORCH_INDEX: Final = "https://download.pytorch.org/whl"
 # Packages whose builds for a processor or a kind of GPU come from an index of their own, and what they bring.
 _TORCH: Final = frozenset({"torch", "torchaudio", "torchvision"})
 _BROUGHT_BY_TORCH: Final = re.compile(r"nvidia-(?!ml-py$).*|cuda-.*|triton|pytorch-triton.*")
-_REQUIREMENT: Final = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*)\s*(?:\[(?P<extras>[^\]]*)\])?(?P<rest>[^;]*)(;(?P<marker>.*))?")
+_REQUIREMENT: Final = re.compile(
+    r"(?P<name>[A-Za-z0-9][\w.-]*)\s*(?:\[(?P<extras>[^\]]*)\])?(?P<rest>[^;]*)(;(?P<marker>.*))?"
+)
 _EXTRA: Final = re.compile(r"""extra\s*==\s*['"]([^'"]+)['"]""")
 
 
@@ -108,7 +110,9 @@ def requirement_lines(file: Path) -> list[str]:
     lines = [re.sub(r"(^|\s)#.*", "", line).strip() for line in text.replace("\\\n", " ").splitlines()]
     for line in lines:
         if line.startswith("-") or re.match(r"[./]|[\w+]+://", line):
-            raise ConfigError(f"{file}: {line}: only names of packages, with or without versions, are allowed")
+            raise ConfigError(
+                f"{file}: {line}: only names of packages, with or without versions, are allowed"
+            )
     # What pip-compile writes of hashes is left to the lock.
     return [re.sub(r"\s+--\w.*", "", line) for line in lines if line]
 

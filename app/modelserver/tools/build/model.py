@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Final
 
 from modelserver.errors import ConfigError, InvalidModel
 from modelserver.models.archives.manifest import MANIFEST_PATH, Manifest, parse_manifest
-from modelserver.models.archives.single_file import SingleFile
 from modelserver.models.archives.store import SUFFIXES
 from modelserver.models.archives.unpack import unpack
 from modelserver.surface.auth.key_file import NAME as TOKENS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from modelserver.models.archives.single_file import SingleFile
 
 MARK: Final = "# Written by modelserver build"
 """How the Dockerfile of a context begins."""
@@ -34,7 +35,10 @@ _OF_SUFFIX: Final = {
 _OF_HANDLER: Final = {
     "base_handler": ("torch",),
     "vllm_handler": ("vllm",),
-    **dict.fromkeys(("image_classifier", "image_segmenter", "object_detector", "densenet_handler"), ("torch", "torchvision")),
+    **dict.fromkeys(
+        ("image_classifier", "image_segmenter", "object_detector", "densenet_handler"),
+        ("torch", "torchvision"),
+    ),
     "text_classifier": ("torch",),
 }
 
@@ -79,7 +83,9 @@ def pack_model(file: Path, single: SingleFile | None, store: Path, name: str | N
 
 
 def _stem(file: Path) -> str:
-    return next((file.name.removesuffix(suffix) for suffix in SUFFIXES if file.name.endswith(suffix)), file.name)
+    return next(
+        (file.name.removesuffix(suffix) for suffix in SUFFIXES if file.name.endswith(suffix)), file.name
+    )
 
 
 def _needs(manifest: Manifest) -> tuple[str, ...]:
