@@ -29,7 +29,7 @@ class Doubler(modelserver.Handler):
 
 @pytest.mark.slow  # installs a wheel and starts a server from it, without what tests share: 7 s
 def test_context_serves_its_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Without the folder that it was built from."""
+    """As docs/build.md begins, and without the folder that it was built from."""
     sources, target = tmp_path / "sources", tmp_path / "image"
     sources.mkdir()
     (sources / "doubler.py").write_text(SCRIPT)

@@ -24,6 +24,7 @@ import yaml
 from PIL import Image
 from tests.e2e.blocks import BLOCKS, of_language
 from tests.e2e.serving import ROOT, Home, Server, free_port, wait_until
+from tests.e2e.test_tutorials import TUTORIALS
 
 from modelserver.engine.telemetry.metrics_config import parse_metrics_config
 from modelserver.models.options.yaml_file import parse_model_config
@@ -45,12 +46,14 @@ if TYPE_CHECKING:
 NOT_RUN = {
     "docs/handlers.md: Run, check and pack it: sh 1": "tests/e2e/test_serve.py serves others with --reload",
     "docs/operations.md: Events: sh 1": "the second follows for ever",
+    "README.md: Serve a script: sh 2": "tests/e2e/test_tutorials.py",
     "README.md: Start: sh 1": "installs torch; its last command starts the server of the other blocks",
     "README.md: Coming from TorchServe: sh 1": "one is TorchServe's command; tests/test_readme.py compares",
     "README.md: Run the tests: sh 1": "runs all tests; tests/test_readme.py reads it",
     "README.md: Run the tests: sh 2": "runs all tests; tests/test_readme.py reads it",
     "docs/check.md: What it finds: python 1": "tests/tools/doctor/test_page.py",
     "docs/check.md: A client for tests of your own: python 1": "tests/tools/doctor/test_page.py",
+    "docs/build.md: Build a container image of one model: sh 1": "tests/e2e/test_build.py",
     "docs/cluster.md: A laptop with three nodes: sh 2": "needs the cluster of the block before",
     "docs/docker.md: Arguments and settings: dockerfile 1": "there is no Docker here",
     "docs/docker.md: Build arguments: dockerfile 1": "there is no Docker here",
@@ -81,6 +84,11 @@ NOT_RUN = {
     "docs/serve.md: Serving a script or a model file: sh 1": "tests/e2e/test_serve.py",
     "docs/serve.md: In a registration: sh 1": "tests/e2e/test_serve.py",
     "docs/tracing.md: Tracing: sh 1": "needs a collector",
+    **{
+        name: "tests/e2e/test_tutorials.py"
+        for name, block in BLOCKS.items()
+        if name.startswith(TUTORIALS) and block.language in ("python", "sh")
+    },
 }
 
 # Every block with a command that begins with one of these is not run, for this reason.

@@ -1,0 +1,129 @@
+"""The tutorials from top to bottom, as they are printed: files are saved, commands run, outputs compared.
+
+A block of Python is the file that the text before it names last. `modelserver serve` runs until the next one
+or the end of the page. The lines of a block of text are in the output of the command before it, in this
+order; ``…`` stands for anything.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.e2e.blocks import BLOCKS
+from tests.e2e.serving import ROOT, Home, free_port, wait_until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TUTORIALS = ("docs/batching-seen.md", "docs/first-model.md", "docs/to-container.md")
+_BLOCK = re.compile(r"(?ms)^```(\w+)\n(.*?)^```$")
+
+
+class Reader:
+    """Somebody with a folder, two terminals and an editor, who does what a page says."""
+
+    def __init__(self, folder: Path) -> None:
+        self.home = Home(folder)
+        self.server: subprocess.Popen[bytes] | None = None
+        self.port = free_port(3)
+        self.output = ""
+        programs = folder / "bin"
+        programs.mkdir()
+        for name, module in (("modelserver", "-m modelserver"), ("python", "")):
+            (programs / name).write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {module} "$@"\n')
+            (programs / name).chmod(0o755)
+        (folder / ".curlrc").write_text(f'connect-to = "localhost:8080:127.0.0.1:{self.port}"\n')
+        own = {"CURL_HOME": str(folder), "PORT": str(self.port)}
+        path = os.pathsep.join([str(programs), os.environ["PATH"]])
+        self.environment = {**self.home.environment, **own, "PATH": path}
+
+    def follow(self, page: str) -> None:
+        """Does what the page says. Raises AssertionError where something else happens."""
+        end = 0
+        for block in _BLOCK.finditer(page):
+            language, text = block[1], block[2]
+            before, end = page[end : block.start()], block.end()
+            if language == "python":
+                (*_, name) = re.findall(r"`(\w+\.py)`", before)
+                (self.home.path / name).write_text(text)
+            elif language == "sh" and text.startswith("modelserver serve "):
+                self.serve(text)
+            elif language == "sh":
+                self.output = self.run(text)
+            elif language == "text":
+                self.compare(text)
+
+    def serve(self, command: str) -> None:
+        """Starts the server of a terminal, after the one before has ended."""
+        self.stop()
+        output = self.home.path / "serve.txt"
+        with output.open("wb") as file:
+            words = [*shlex.split(command), "--port", str(self.port)]
+            self.server = subprocess.Popen(words, cwd=self.home.path, env=self.environment, stdout=file)
+        wait_until(lambda: "is served from" in output.read_text(), "the script is served")
+
+    def run(self, command: str) -> str:
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", command],
+            cwd=self.home.path,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=90,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def compare(self, printed: str) -> None:
+        lines = [re.escape(line).replace("…", ".+") for line in printed.splitlines()]
+        assert re.search("(?s:.*)".join(lines), self.output), self.output
+
+    def stop(self) -> None:
+        """Ctrl-C in the terminal of the server."""
+        if self.server is not None:
+            self.server.send_signal(signal.SIGINT)
+            assert self.server.wait(60) == 0
+            self.server = None
+
+
+@pytest.mark.slow  # one or two servers for each page: 3 to 8 s
+@pytest.mark.parametrize("name", TUTORIALS)
+def test_tutorial_happens_as_it_is_printed(name: str, tmp_path: Path) -> None:
+    page = (ROOT / name).read_text("utf-8")
+    follow(page, tmp_path)
+
+
+@pytest.mark.slow  # as a tutorial
+def test_first_screen_of_the_readme_happens(tmp_path: Path) -> None:
+    """README.md: Serve a script."""
+    page = (ROOT / "README.md").read_text("utf-8").partition("## Serve a script\n")[2].partition("\n| ")[0]
+    output = follow(page, tmp_path)
+
+    assert f"answers `{output}`" in page
+
+
+def follow(page: str, folder: Path) -> str:
+    """Does what a page says; returns what the last command printed."""
+    reader = Reader(folder)
+    try:
+        reader.follow(page)
+        reader.stop()
+    finally:
+        if reader.server is not None:
+            reader.server.kill()
+    return reader.output
+
+
+def test_tutorials_have_no_block_that_is_left_out() -> None:
+    """What is neither run nor compared is marked as ``console``, and needs what is not here."""
+    languages = {block.language for name, block in BLOCKS.items() if name.startswith(TUTORIALS)}
+
+    assert languages == {"python", "sh", "text", "console"}
