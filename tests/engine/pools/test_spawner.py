@@ -173,6 +173,29 @@ async def test_light_workers_are_forked_until_something_heavy_is_imported(
         await for_all.close()
 
 
+async def test_light_workers_that_requests_wait_for_are_forked(spawner: Spawner, tmp_path: Path) -> None:
+    """By a process that has imported nothing heavy, and ends with the one that has; others are spawned."""
+    for name, source in (("light", TELL.replace(_HEAVY, "json")), ("heavy", TELL)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "h.py").write_text(source)
+    talks = []
+    for name, is_awaited in (("light", True), ("heavy", True), ("light", False), ("light", True)):
+        talks.append(await Conversation(spawner).start(tmp_path / name, is_awaited=is_awaited))
+        assert isinstance((await talks[-1].next())[0], Loaded)
+    parents = [talk.parent() for talk in talks]
+    modules = [(await talk.described())["modules"] for talk in talks]
+    for talk in talks:
+        talk.process.send(Stop())
+
+    assert [await talk.process.wait() for talk in talks] == ["exited with status 0"] * 4
+    assert parents[0] == parents[3]
+    assert parents[2] == os.getpid()
+    assert len({*parents}) == 3
+    assert [_HEAVY in names for names in modules] == [False, True, False, False]
+    await spawner.close()
+    assert not any(psutil.pid_exists(pid) for pid in (parents[0], parents[1]))
+
+
 async def test_forks_share_one_spawner(spawner: Spawner, tmp_path: Path) -> None:
     """Workers that are started together are forked by one process, and differ in what is random."""
     (tmp_path / "h.py").write_text(TELL)

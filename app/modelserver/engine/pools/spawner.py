@@ -130,11 +130,13 @@ class _Pending:
 class Spawner:
     """Starts the spawner process on demand, and again if it ends.
 
-    ``for_all``: it also forks workers that need no heavy package, as long as it has imported none.
+    ``for_all``: it also forks workers that need no heavy package, as long as it has imported none. Those that
+    requests wait for are otherwise forked by another one, which imports none.
     """
 
     def __init__(self, *, for_all: bool = False) -> None:
         self._for_all = for_all
+        self._light: Spawner | None = None
         self._process: _SpawnerProcess | None = None
         self._starting = asyncio.Lock()
         self._deaths = 0
@@ -176,8 +178,12 @@ class Spawner:
         load = spec.load
         preload = await self._preloads.preload_of(Path(load.model_dir), load.handler)
         if preload is None:
-            if not self._for_all:
+            if not self._for_all and not spec.is_awaited:
                 raise SpawnRefused("")
+            if not self._for_all:
+                if self._light is None:
+                    self._light = Spawner(for_all=True)
+                return await self._light.spawn(spec, environment, outputs, connection)
             preload = Preload()
         else:
             self._for_all = False
@@ -232,12 +238,16 @@ class Spawner:
         self._closed = True
         if self._replacing is not None:
             self._replacing.cancel()
+        if self._light is not None:
+            self._light.refuse()
         if self._process is not None:
             self._process.refuse("")
 
     async def close(self) -> None:
         """Ends the spawner, even if it is busy; workers live on."""
         self.refuse()
+        if self._light is not None:
+            await self._light.close()
         if self._process is not None:
             self._process.close()
             await self._process.closed()

@@ -256,7 +256,7 @@ class WorkerSpec:
     at once, and ``need`` are the bytes that loading may take. ``concurrency``: how many batches a worker runs
     at once, answered in any order; 0: one at a time. ``idempotent``: batches may run again of which nobody
     knows whether a lost worker began them. ``measured`` gets printed metrics. ``ipex``: whether handlers use
-    Intel's extension, and on GPUs.
+    Intel's extension, and on GPUs. ``is_awaited``: requests wait until a worker has started.
     """
 
     load: Load
@@ -275,6 +275,7 @@ class WorkerSpec:
     ranks: Ranks | None = None
     measured: Measured | None = None
     ipex: tuple[bool, bool] = (False, False)
+    is_awaited: bool = False
 
     @property
     def files(self) -> int:

@@ -13,6 +13,7 @@ import contextlib
 import logging
 import math
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from modelserver.errors import ModelServerError, ServiceUnavailable
@@ -69,7 +70,8 @@ class Keeper:
         resident = Resident(self, model)
         # From the first model on there are budgets.
         self.budgets.of(resident)
-        model.pool.crew.on_demand = resident
+        crew = model.pool.crew
+        crew.on_demand, crew.spec = resident, replace(crew.spec, is_awaited=True)
         self.residents.append(resident)
         # Of a thousand models, metrics are shown of those that are used.
         model.metrics.series.hide()

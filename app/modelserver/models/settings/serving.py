@@ -276,10 +276,7 @@ class ServingSettings:
         minimum=1,
     )
     max_request_tensors: int = setting(
-        4096,
-        LIMITS,
-        "Inputs of one V2 request, its outputs, and all parameters together.",
-        minimum=1,
+        4096, LIMITS, "Inputs of one V2 request, its outputs, and all parameters together.", minimum=1
     )
     max_response_size: int = setting(6553500, LIMITS, "The largest prediction, in bytes.", minimum=1)
 

@@ -229,10 +229,7 @@ class Settings(ClusterSettings):
     )
     payload_log_timeout: float = setting(10.0, PAYLOADS, "Seconds to wait for the sink.", minimum=0.1)
     payload_log_drain_timeout: float = setting(
-        2.0,
-        PAYLOADS,
-        "Seconds that a stopping server waits for unsent events.",
-        minimum=0,
+        2.0, PAYLOADS, "Seconds that a stopping server waits for unsent events.", minimum=0
     )
     payload_log_connections: int = setting(
         5, PAYLOADS, "Events that are sent concurrently.", minimum=1, maximum=64
@@ -245,10 +242,7 @@ class Settings(ClusterSettings):
         None, TLS, "The certificate chain of https addresses (PEM).", kind=Kind.FILE
     )
     keystore: Path | None = setting(
-        None,
-        TLS,
-        "A PKCS12 file with key and certificate, instead of the two PEM files.",
-        kind=Kind.FILE,
+        None, TLS, "A PKCS12 file with key and certificate, instead of the two PEM files.", kind=Kind.FILE
     )
     keystore_pass: str = setting("changeit", TLS, "The password of the keystore.", secret=True)
     keystore_type: str = setting("PKCS12", TLS, "The format of the keystore: only PKCS12 is supported.")
