@@ -85,15 +85,15 @@ def by_v2(server: Server, version: str = "") -> str:
     return str(server.inference.post(path, json=text("x")).json()["model_version"])
 
 
-def infer(version: str) -> Any:
+def infer(version: str, name: str = "m") -> Any:
     tensor = {"name": "t", "datatype": "BYTES", "shape": [1], "contents": {"bytes_contents": [b"x"]}}
-    return oip("ModelInferRequest", model_name="m", model_version=version, inputs=[tensor])
+    return oip("ModelInferRequest", model_name=name, model_version=version, inputs=[tensor])
 
 
-def by_v2_grpc(server: Server, version: str = "") -> str:
+def by_v2_grpc(server: Server, version: str = "", name: str = "m") -> str:
     with channel(server, "inference") as to:
         service = stub(to, "inference.GRPCInferenceService")
-        return str(service.ModelInfer(infer(version), timeout=PATIENCE).model_version)
+        return str(service.ModelInfer(infer(version, name), timeout=PATIENCE).model_version)
 
 
 def by_v2_grpc_stream(server: Server, version: str = "") -> str:
@@ -148,6 +148,29 @@ def test_a_request_that_names_a_version_goes_there(server: Server) -> None:
     assert named == ["1.0"] * 4
     assert server.inference.post("/predictions/m/1.0", content=b"x").text == "1.0"
     assert server.inference.post("/explanations/m/1.0", content=b"x").text == "1.0"
+
+
+def test_parked_versions_have_their_share(server: Server) -> None:
+    """The first request of each loads it, over REST and gRPC: a parked version counts as ready."""
+    for number in (1, 2):
+        server.registered(f"m{number}.mar", model_name="cold", load="on-demand")
+    put(server, {"1.0": 50, "2.0": 50}, "cold")
+    described = server.management.get("/models/cold/2.0").json()[0]
+    assert (described["parking"]["state"], described["traffic"]["effective"]) == ("parked", 50)
+    seen = {by_v2_grpc(server, name="cold") for _ in range(12)}
+    assert seen == {"1.0", "2.0"}
+    for version in ("1.0", "2.0"):
+        parked = server.management.post(f"/models/cold/{version}", params={"action": "park"})
+        assert parked.status_code == 200, parked.text
+    seen = {server.predict("cold", b"x").text for _ in range(12)}
+
+    assert seen == {"1.0", "2.0"}
+    assert by_v2_grpc(server, "2.0", "cold") == "2.0"
+    loads = [
+        server.metric("modelserver_loads_total", model_name="cold", model_version=version, result="loaded")
+        for version in ("1.0", "2.0")
+    ]
+    assert loads == [2, 2]
 
 
 def test_weights_divide_the_requests(server: Server) -> None:

@@ -93,8 +93,10 @@ class ModelTraffic(Generic[V]):
                 if worker.state is _READY:
                     break
             else:
-                self._look()
-                return self.choose(request)
+                # One that is parked is ready without workers.
+                if not is_ready(version.pool):
+                    self._look()
+                    return self.choose(request)
         requests.value += 1.0
         return version
 
