@@ -1,11 +1,12 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.engine.pools.pools import contents
 
-from modelserver.errors import ServiceUnavailable
+from modelserver.errors import Conflict, ServiceUnavailable
 from modelserver.ext.parking import keeper as module
 from modelserver.ext.parking.keeper import MEASURES
 from modelserver.ext.parking.room import MIN_RESIDENCE
@@ -208,3 +209,87 @@ async def test_metrics_are_of_models_that_were_used(floor: Floor, monkeypatch: p
     floor.ask("a")
     await floor.load(5)
     assert names() == ["a", "d"]
+
+
+async def test_many_cold_models_at_once_take_turns(floor: Floor) -> None:
+    """Each of many gets its answer, and never more are loaded, or ending, than there is memory for."""
+    floor.keeper.budgets.machine.limit = 500 * MIB
+    names = [f"m{number}" for number in range(24)]
+    for name in names:
+        floor.add(name, startup_timeout=3600)
+    requests = {name: floor.ask(name, name.encode()) for name in names}
+    most = number = 0
+    while not all(request.done for request in requests.values()):
+        await floor.settle(MIN_RESIDENCE)
+        started = len(floor.stage.processes)
+        most = max(most, floor.keeper.describe()["used"])
+        for process in [await floor.load(each) for each in range(number + 1, started + 1)]:
+            await floor.answer(process)
+        number = started
+
+    assert [contents(requests[name]) for name in names] == [[name.encode()] for name in names]
+    assert most == 500 * MIB
+    assert len(floor.stage.processes) == 24
+
+
+async def test_model_that_never_stops_loading_holds_up_no_other(floor: Floor) -> None:
+    floor.keeper.budgets.machine.limit = 200 * MIB
+    floor.add("endless")
+    floor.add("b")
+    floor.ask("endless")
+    await floor.settle()
+    request = floor.ask("b")
+    await floor.answer(await floor.load(2))
+    await floor.settle(3000)
+
+    assert contents(request) == [b"x"]
+    assert floor.states() == {"endless": "loading", "b": "parked"}
+
+
+async def test_model_that_outgrows_the_budget_is_refused_after_it_was_parked(floor: Floor) -> None:
+    """It answers what it has; then there is no room for it any more."""
+    floor.keeper.budgets.machine.limit = 150 * MIB
+    floor.add("a")
+    floor.ask("a")
+    process = await floor.load(1)
+    floor.sizes[process.pid] = 200 * MIB
+    await floor.settle(MEASURES + MIN_RESIDENCE)
+    assert floor.states() == {"a": "loaded"}
+    await floor.answer(process)
+    await floor.settle(MEASURES)
+    assert floor.states() == {"a": "parked"}
+    request = floor.ask("a")
+    await floor.settle()
+
+    assert request.failure().status == 507  # type: ignore[union-attr]
+
+
+async def test_measuring_that_fails_is_logged(floor: Floor, caplog: pytest.LogCaptureFixture) -> None:
+    """Requests are served all the same, and what was not measured is measured later."""
+    resident = floor.add("a")
+    floor.ask("a")
+    floor.sizes = None  # type: ignore[assignment]
+    await floor.settle()
+    (await floor.stage.enter(1)).load()
+    await floor.settle()
+    assert "The memory of models could not be measured" in caplog.text
+    floor.sizes = {floor.stage.processes[0].pid: 70 * MIB}
+    await floor.settle(MEASURES)
+
+    assert resident.memory == 70 * MIB
+
+
+async def test_sequence_keeps_its_worker(floor: Floor) -> None:
+    resident = floor.add("a")
+    floor.ask("a")
+    await floor.answer(await floor.load(1))
+    alive: Any = SimpleNamespace(statistics=SimpleNamespace(living=1))
+    floor.pools["a"].affinity = alive
+    await floor.settle(3000)
+    assert floor.states() == {"a": "loaded"}
+    with pytest.raises(Conflict):
+        resident.park()
+    floor.pools["a"].affinity = None
+    await floor.settle(301)
+
+    assert floor.states() == {"a": "parked"}
