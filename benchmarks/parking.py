@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from modelserver.ext.parking.keeper import MIN_RESIDENCE
 from modelserver.ext.parking.policy import Candidate, GreedyDual, choose
+from modelserver.ext.parking.room import MIN_RESIDENCE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
