@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from functools import cache
 from pathlib import Path
+from pkgutil import resolve_name
 
 import pytest
 from tests.deploy.test_runbook import _TYPES
+
+import modelserver
 
 _ROOT = Path(__file__).parents[1]
 _DOCS = _ROOT / "docs"
@@ -54,6 +58,15 @@ def test_messages_are_those_of_the_server(message: str) -> None:
     pieces = [piece.strip(" :'.") for piece in message.split("…")]
 
     assert [piece for piece in pieces if piece not in sources()] == []
+
+
+def test_what_users_import_is_on_the_page_of_the_api() -> None:
+    """Each name of the page can be imported, so it is described by its docstring."""
+    page = (_DOCS / "api.md").read_text(encoding="utf-8")
+    names = re.findall(r"(?m)^::: ([\w.]+)$", page)
+
+    assert {f"modelserver.{name}" for name in modelserver._PUBLIC} <= {*names}
+    assert [name for name in names if not inspect.getdoc(resolve_name(name))] == []
 
 
 @pytest.mark.parametrize("part", ["Tutorials", "How to"])
