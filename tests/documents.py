@@ -11,6 +11,7 @@ from modelserver.ext.events.followers import Followers
 from modelserver.ext.events.routes import add_events
 from modelserver.ext.events.store import EventStore
 from modelserver.ext.openai.routes import add_models, describe_endpoints
+from modelserver.ext.parking.routes import add_parking
 from modelserver.ext.recording.routes import add_recording
 from modelserver.ext.rollout.routes import add_traffic
 from modelserver.ext.triton.routes import add_triton
@@ -40,6 +41,7 @@ def listener(kind: str, *, tokens: Any = None, recorder: Any = None, **changed: 
     if "management" in roles:
         events = EventStore(None, lambda *_: False, lambda: None)
         added.append(lambda app, _: add_events(app, events, Followers(), services))
+        added.append(lambda app, _: add_parking(app, nothing, nothing))
         added.append(lambda app, _: add_traffic(app, nothing, nothing))
         added.append(lambda app, _: add_workflow_management(app, nothing, model_api=True))
         if recorder is not None:
