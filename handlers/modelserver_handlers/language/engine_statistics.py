@@ -7,6 +7,10 @@ sent with an answer, which may take minutes.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import hashlib
+import socket
+import weakref
 from typing import TYPE_CHECKING, Any, Final
 
 from modelserver_handlers.metrics.cache import Emission
@@ -30,20 +34,46 @@ GAUGES: Final = {
 PREEMPTIONS: Final = "EnginePreemptions"
 
 
-def dimensions_of(context: Context) -> tuple[tuple[str, str], ...]:
-    """What distinguishes the engines of a model: its version, and the GPU if there is one."""
+# Engines of one model on one machine, at most.
+_MOST_ENGINES: Final = 1024
+
+
+class EnginePlace:
+    """The lowest number that no other engine of this model on this machine has.
+
+    It is the name of a socket, which is free again when the process has ended, however it ended. So a worker
+    that replaces another has the same number.
+    """
+
+    def __init__(self, model_dir: str) -> None:
+        self.number = 0
+        held = socket.socket(socket.AF_UNIX)
+        # Afterwards another engine may have the number.
+        self.leave = weakref.finalize(self, held.close)
+        model = hashlib.sha256(model_dir.encode()).hexdigest()
+        for number in range(_MOST_ENGINES):
+            with contextlib.suppress(OSError):
+                held.bind(f"\0modelserver-engine-{model}-{number}")
+                self.number = number
+                break
+
+
+def dimensions_of(context: Context, place: EnginePlace) -> tuple[tuple[str, str], ...]:
+    """What distinguishes the engines of a model: its version, their numbers, and the GPU if there is one."""
     described = (context.manifest or {}).get("model") or {}
     version = str(described.get("modelVersion") or "1.0")
     gpu = context.system_properties.get("gpu_id")
     named = (("ModelName", str(context.model_name)), ("Level", "Model"), ("ModelVersion", version))
-    return named if gpu is None else (*named, ("DeviceId", str(gpu)))
+    numbered = ("Engine", str(place.number))
+    return (*named, numbered) if gpu is None else (*named, numbered, ("DeviceId", str(gpu)))
 
 
 class EngineStatistics:
     """The figures of one engine. ``write`` gets the lines of a report."""
 
     def __init__(self, context: Context, write: Callable[[str], object]) -> None:
-        self._dimensions = dimensions_of(context)
+        self._place = EnginePlace(str(context.system_properties["model_dir"]))
+        self._dimensions = dimensions_of(context, self._place)
         self._write = write
         # The last state of each scheduler: an engine may have several.
         self._schedulers: dict[int, Any] = {}
@@ -66,10 +96,15 @@ class EngineStatistics:
             self._timer = loop.call_later(max(0.0, self._next - loop.time()), self._report)
 
     def reset(self) -> None:
-        """Reports that the engine has nothing to do: when it has started, and when it ends."""
+        """Reports that the engine has nothing to do."""
         self._schedulers.clear()
         self._reported.clear()
         self._write_changes()
+
+    def close(self) -> None:
+        """The engine ends."""
+        self.reset()
+        self._place.leave()
 
     def _report(self) -> None:
         self._timer = None

@@ -131,7 +131,7 @@ class VLLMHandler:
 
     async def _ms_close(self) -> None:
         self.engine.shutdown()
-        self._statistics.reset()
+        self._statistics.close()
 
     # -- chats and completions
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from types import SimpleNamespace
 from typing import Any
 
@@ -32,11 +33,13 @@ def step(running: int, *, waiting: int = 0, cache: float = 0.0, queries: int = 0
 class Reports:
     """The reports of an engine, as the server reads them, with their times."""
 
-    def __init__(self, gpu: int | None = None) -> None:
+    def __init__(self, gpu: int | None = None, folder: str | None = None) -> None:
         manifest = {"model": {"modelVersion": "2.0"}}
+        # Of this model alone, whatever else runs.
+        folder = folder or f"/{uuid.uuid4()}"
         self.times: list[float] = []
         self.metrics: list[PrintedMetric] = []
-        self.statistics = EngineStatistics(Context("m", "/", manifest, 1, gpu, "0"), self._write)
+        self.statistics = EngineStatistics(Context("m", folder, manifest, 1, gpu, "0"), self._write)
 
     def _write(self, text: str) -> None:
         self.times.append(asyncio.get_running_loop().time())
@@ -87,7 +90,7 @@ def test_figures_are_those_of_all_schedulers() -> None:
     last = reports.metrics[-1]
     assert (last.name, last.value, last.kind) == ("EnginePreemptions", 2, "counter")
     assert dict(last.dimensions) == {
-        "ModelName": "m", "Level": "Model", "ModelVersion": "2.0", "DeviceId": "1"
+        "ModelName": "m", "Level": "Model", "ModelVersion": "2.0", "Engine": "0", "DeviceId": "1"
     }  # fmt: skip
 
 
@@ -104,6 +107,30 @@ def test_hit_rate_is_that_of_late() -> None:
     run(steps())
 
     assert reports.values["EnginePrefixHitRate"] > 99
+
+
+def test_engines_of_several_workers_have_labels_of_their_own() -> None:
+    """Without a GPU as well, or their gauges would be one. What replaces an engine has its label."""
+
+    def label(reports: Reports) -> str:
+        run(reported(reports))
+        return dict(reports.metrics[-1].dimensions)["Engine"]
+
+    async def reported(reports: Reports) -> None:
+        reports.statistics.reset()
+
+    folder = f"/{uuid.uuid4()}"
+    first, second = Reports(folder=folder), Reports(folder=folder)
+    labels = [label(first), label(second)]
+    run(closed(first))
+    third, fourth = Reports(folder=folder), Reports(folder=folder)
+
+    assert labels == ["0", "1"]
+    assert [label(third), label(fourth)] == ["0", "2"]
+
+
+async def closed(reports: Reports) -> None:
+    reports.statistics.close()
 
 
 async def test_handler_reports_its_engine(pretended_vllm: None, capsys: pytest.CaptureFixture[str]) -> None:
