@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 LENGTH = 20
 # The token after which the engine dies, and the one that it ends with an error.
 DEADLY, FAILING = "die", "fail"
+# A schema that the engine refuses when it gets the request.
+IMPOSSIBLE = {"type": "nothing"}
 
 
 class VLLMClientError(Exception):
@@ -242,6 +244,8 @@ class AsyncLLM:
     ) -> AsyncIterator[Any]:
         self.calls.append((prompt, parameters, request_id, lora_request))
         tokens = prompt["prompt_token_ids"]
+        if parameters.structured_outputs is not None and parameters.structured_outputs.json == IMPOSSIBLE:
+            raise VLLMClientError("Grammar error: Unsupported type nothing")
         assert parameters.output_kind is not RequestOutputKind.CUMULATIVE
         self.running.add(request_id)
         self.step(new_tokens=len(tokens))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy
 import pytest
+from tests.handlers.language.pretended_vllm import IMPOSSIBLE
 from tests.handlers.language.vllm_bench import Bench
 
 from modelserver_handlers.context import BatchState
@@ -67,6 +68,11 @@ async def test_model_names_the_adapter() -> None:
         (CHAT, {"response_format": {"type": "json_schema"}}, "json_schema has no schema"),
         (
             CHAT,
+            {"response_format": {"type": "json_schema", "json_schema": {"schema": IMPOSSIBLE}}},
+            "Grammar error: Unsupported type nothing",
+        ),
+        (
+            CHAT,
             {"messages": [{"role": "user", "content": "a " * 20}]},
             "The prompt has 21 tokens, the model's length is 20",
         ),
@@ -88,10 +94,19 @@ async def test_request_that_cannot_be_answered_is_refused(endpoint: str, fields:
     assert refusal.value.error_code == 400
 
 
-async def test_long_bodies_are_read_in_a_thread() -> None:
+@pytest.mark.parametrize(
+    ("messages", "tokens"),
+    [
+        ([{"role": "user", "content": "word " * 10_000}], 10_001),
+        ([{"role": "user", "content": "word " * 200_000}], 200_001),
+        ([{"role": "user", "content": "word"}] * 20_000, 40_000),
+    ],
+    ids=["long", "one MB", "many"],
+)
+async def test_long_bodies_are_read_in_a_thread(messages: Any, tokens: int) -> None:
     bench = await Bench().start()
-    with pytest.raises(PredictionException, match="The prompt has 10001 tokens"):
-        await bench.send(messages=[{"role": "user", "content": "word " * 10_000}])
+    with pytest.raises(PredictionException, match=f"The prompt has {tokens} tokens"):
+        await bench.send(messages=messages)
 
 
 async def test_model_without_a_template_completes_only() -> None:
