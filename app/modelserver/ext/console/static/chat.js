@@ -90,9 +90,10 @@ export class Chat {
       const piece = event.choices?.[0]?.delta?.content;
       if (piece) [first, count] = [first || performance.now(), count + 1];
       answer.append(piece ?? "");
-      const tokens = event.usage?.completion_tokens ?? count;
-      const rate = tokens > 1 ? ` · ${shown((tokens - 1) / ((performance.now() - first) / 1000), "tokens/s")}` : "";
-      setText(this.figures, `first token after ${shown((first || performance.now()) - began, "ms")} · ${tokens} tokens${rate}`);
+      // Until the usage comes at the end only parts are known, of which each may have several tokens.
+      const [size, unit] = event.usage ? [event.usage.completion_tokens, "tokens"] : [count, "parts"];
+      const rate = size > 1 && first ? ` · ${shown((size - 1) / ((performance.now() - first) / 1000), `${unit}/s`)}` : "";
+      setText(this.figures, `first token after ${shown((first || performance.now()) - began, "ms")} · ${size} ${unit}${rate}`);
     }
   }
 }
