@@ -210,7 +210,8 @@ class _Answers:
                 else:
                     events.write(role + reply.event(index, piece))
                 role = b""
-                await events.breathe()
+                if events.is_behind:
+                    await events.drain()
             events.write(role + reply.event(index, {} if self._is_chat else "", choice.finish))
             texts.append("".join(text))
             counted.append(choice)

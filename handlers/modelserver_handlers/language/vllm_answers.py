@@ -81,7 +81,8 @@ class Answers:
                             events.write(self._reply.role(first + index))
                     for output in result.outputs:
                         events.write(self._event(first + output.index, output))
-                    await events.drain()
+                    if events.is_behind:
+                        await events.drain()
 
         await _all([generate(number, call) for number, call in enumerate(calls)])
         usage = self._usage(sizes)

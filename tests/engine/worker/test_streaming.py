@@ -9,7 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelserver.engine.wire.messages import BODY, Answer, Cancelled, Load, Parts, Predict, Row
+from modelserver.engine.wire.messages import (
+    BODY,
+    INSTANCE,
+    Answer,
+    Cancelled,
+    Load,
+    Parts,
+    Predict,
+    Row,
+    SequenceHeaders,
+)
 from modelserver.engine.worker.answers import OCTETS, TEXT
 from modelserver.engine.worker.metrics import HandlerMetrics
 from modelserver.engine.worker.service import Service
@@ -140,6 +150,42 @@ def test_a_part_without_a_form_fails_its_row_alone() -> None:
     assert [(status, failed) for status, failed, _ in answers(work)] == [
         (503, True), (200, False), (500, True)
     ]  # fmt: skip
+
+
+def test_later_parts_of_bytes_go_out_as_they_are_where_nothing_else_is_to_be_said() -> None:
+    """Neither too large, nor with the header that ends a sequence, nor an element of a JSON document."""
+
+    def handle(data: list[Any], context: Context) -> Any:
+        for idx in range(len(data)):
+            context.set_response_content_type(idx, "text/x")
+        send(context, b"a0", b"b0")
+        send(context, b"a1", b"b1")
+        context.set_response_header(0, "end", "s1")
+        send(context, b"a2", b"x" * 11)
+        send(context, b"a3", b"b3")
+        return [b"a4", b"b4"]
+
+    names = SequenceHeaders(end="End")
+    bench = Bench(handle, max_response_size=10, sequence_headers=names)
+    work = bench.run(2)
+
+    assert bench.parts() == {0: [b"a0", b"a1", b"a2", b"a3"], 1: [b"b0", b"b1"]}
+    sent = [answer for message, _ in bench.sent for answer in message.answers]
+    first, ending = Answer(2, 200, "text/x"), Answer(2, headers=[("end", "s1")])
+    assert sent == [first, first, Answer(2), Answer(2), ending, ending]
+    assert [(status, failed) for status, failed, _ in answers(work)] == [(200, False), (500, True)]
+
+
+def test_later_parts_of_instances_are_json() -> None:
+    def handle(data: list[Any], context: Context) -> Any:
+        send(context, "a")
+        send(context, b"b")
+        return ["c"]
+
+    bench = Bench(handle)
+    bench.run(1, INSTANCE)
+
+    assert bench.parts() == {0: [b'"a"', b'"b"']}
 
 
 def test_a_call_that_has_sent_parts_is_not_tried_again() -> None:

@@ -83,6 +83,35 @@ class AsyncText(modelserver.ChatModel):
         return request.messages[-1].text + " "
 
 
+class Endless(modelserver.ChatModel):
+    """Counts what it yields, without an end."""
+
+    count = 0
+
+    async def chat(self, request: Any) -> Any:
+        while True:
+            self.count += 1
+            yield "word "
+            await asyncio.sleep(0)
+
+
+async def test_model_waits_while_the_client_reads_nothing() -> None:
+    """As the worker's window says, whose gate closes."""
+    bench = Bench(Endless)
+    gate = bench.stream.gate = asyncio.Event()  # type: ignore[attr-defined]
+    answering = asyncio.create_task(bench.send(stream=True))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    waiting = bench.model.count  # type: ignore[attr-defined]
+    gate.set()
+    for _ in range(20):
+        await asyncio.sleep(0)
+    answering.cancel()
+
+    assert waiting == 1
+    assert bench.model.count > 2  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize("model", [Words, AsyncWords, Text, AsyncText])
 async def test_any_kind_of_method_answers_a_chat(model: type[modelserver.ChatModel]) -> None:
     whole = await Bench(model).whole()

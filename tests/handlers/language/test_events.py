@@ -11,6 +11,8 @@ from modelserver_handlers.streaming import ClientsGone
 
 
 class Stream:
+    gate: asyncio.Event
+
     def __init__(self, error: BaseException | None = None) -> None:
         self.parts: list[bytes] = []
         self._error = error
@@ -48,7 +50,7 @@ async def test_source_that_never_waits_lets_others_run() -> None:
     events = events_to(stream)
     for _ in range(5):
         events.write(bytes(5_000))
-        await events.breathe()
+        await events.drain()
 
     assert len(stream.parts) == 2
 
@@ -59,3 +61,31 @@ async def test_client_that_has_left_ends_nothing_in_the_loop() -> None:
     await asyncio.sleep(0)
 
     assert not events.has_sent
+
+
+async def test_streams_of_one_turn_are_sent_by_one_callback() -> None:
+    """One that fails is reported by the loop and does not hold the others."""
+    loop, reported = asyncio.get_running_loop(), list[Any]()
+    loop.set_exception_handler(lambda _, details: reported.append(details["exception"]))
+    streams = [Stream(), Stream(OSError("full")), Stream()]
+    for stream in streams:
+        events_to(stream).write(b"a")
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+
+    assert [stream.parts for stream in streams] == [[b"a"], [], [b"a"]]
+    assert [str(error) for error in reported] == ["full"]
+
+
+async def test_stream_is_behind_while_the_gate_is_closed_or_much_waits() -> None:
+    stream = Stream()
+    gate = stream.gate = asyncio.Event()
+    events = events_to(stream)
+    before = events.is_behind
+    gate.set()
+    open_gate = events.is_behind
+    events.write(bytes(10_000))
+
+    assert (before, open_gate, events.is_behind) == (True, False, True)
+    await events.drain()
+    assert (len(stream.parts), events.is_behind) == (1, False)

@@ -93,6 +93,20 @@ async def test_call_that_is_cancelled_aborts_the_engines_request(stream: bool) -
     assert sorted(bench.engine.aborted) == ["r-0", "r-1"]
 
 
+async def test_engine_is_not_asked_for_more_while_the_client_reads_nothing() -> None:
+    """What it has generated is sent when the client reads on."""
+    bench = await Bench(vllm_engine_config={"max_model_len": 100}).start()
+    gate = bench.gate = asyncio.Event()
+    call = asyncio.create_task(bench.send(COMPLETIONS, prompt="a " * 50, stream=True, max_tokens=50))
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert bench.engine.running == {"r-0"}
+    gate.set()
+
+    assert (await call).count('"text":"a "') == 50
+    assert bench.engine.aborted == []
+
+
 async def test_failure_of_one_request_concerns_it_alone() -> None:
     bench = await Bench().start()
     with pytest.raises(PredictionException, match="could not generate") as failure:

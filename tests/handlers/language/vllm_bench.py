@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tests.handlers.parts import Stream
 
 from modelserver_handlers.context import BatchState, Context
 from modelserver_handlers.language.chat import CHAT
 from modelserver_handlers.language.vllm_handler import VLLMHandler
+
+if TYPE_CHECKING:
+    import asyncio
 
 USER = [{"role": "user", "content": "one two three"}]
 
@@ -23,6 +26,7 @@ class Bench:
         self.context = Context("m", folder, None, 1, None, "0", model_yaml_config=document)
         self.handler = VLLMHandler()
         self.state = BatchState()
+        self.gate: asyncio.Event | None = None
 
     async def start(self) -> Bench:
         await self.handler.initialize(self.context)
@@ -40,9 +44,10 @@ class Bench:
         """The answer to a request, with what was streamed before."""
         if endpoint == CHAT:
             fields.setdefault("messages", USER)
-        stream = Stream()
+        stream: Any = Stream()
+        stream.gate = self.gate
         self.state = BatchState(["r"], properties=[{"url_path": endpoint}])
-        self.state.stream = stream  # type: ignore[assignment]
+        self.state.stream = stream
         data = [{"body": json.dumps({"model": "m", **fields}).encode()}]
         (answer,) = await self.handler.handle(data, self.context._ms_of_request(self.state))
         return b"".join([*stream.parts, answer]).decode()

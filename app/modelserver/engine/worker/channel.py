@@ -101,8 +101,7 @@ class ServerChannel:
 
         Only after the first message. ``is_open`` says whether more may come.
         """
-        if self._ahead:
-            wait = False
+        wait = wait and not self._ahead
         while self._ahead:
             yield self._ahead.popleft()
         yield from self._pull(wait=wait)

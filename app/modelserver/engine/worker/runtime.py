@@ -52,7 +52,7 @@ from modelserver_handlers.errors import GpuNotUsable, LoadAgain, ModelLoadError
 from modelserver_handlers.metrics.cache import send_emissions_to
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Coroutine, Iterator
     from types import FrameType
 
 # Retrying cannot help with these, nor with yaml.YAMLError.
@@ -151,12 +151,12 @@ def _answer(channel: ServerChannel) -> None:
         keep_answers_back(channel)
     started = time.perf_counter()
     if load.mode == ASYNC:
-        _run_loop(load, channel, started)
+        _run_loop(_run_calls(load, channel, started))
         return
     with _reported(load, channel):
         handler, service = import_service(load)
     if concurrency_of(handler.instance):
-        _run_loop(load, channel, started, (handler, service))
+        _run_loop(_run_calls(load, channel, started, (handler, service)))
         return
     with _reported(load, channel):
         handler.initialize(service.context)
@@ -177,19 +177,14 @@ def _answer(channel: ServerChannel) -> None:
         serve(messages, service, channel)
 
 
-def _run_loop(
-    load: Load,
-    channel: ServerChannel,
-    started: float,
-    imported: tuple[LoadedHandler, Service] | None = None,
-) -> None:
+def _run_loop(calls: Coroutine[Any, Any, None]) -> None:
     import asyncio  # noqa: PLC0415 - a sixth of what other workers would import
 
-    asyncio.run(_run_calls(load, channel, started, imported))
+    asyncio.run(calls)
 
 
 async def _run_calls(
-    load: Load, channel: ServerChannel, started: float, imported: tuple[LoadedHandler, Service] | None
+    load: Load, channel: ServerChannel, started: float, imported: tuple[LoadedHandler, Service] | None = None
 ) -> None:
     """Initialises the handler within the loop that its calls will run in, and answers requests."""
     from modelserver.engine.worker import asynchronous  # noqa: PLC0415
@@ -263,8 +258,7 @@ def check_device(instance: Any, load: Load) -> None:
 
 def annotations_of(instance: Any) -> Annotations | None:
     """What the annotations of a ``modelserver.Handler``, or a model file, say; None if there is nothing."""
-    describe = getattr(instance, "_ms_signature", None)
-    signature = None if describe is None else describe()
+    signature = getattr(instance, "_ms_signature", lambda: None)()
     if signature is None:
         return None
     return Annotations(_side(signature.inputs), _side(signature.outputs))

@@ -338,11 +338,19 @@ class Service:
 
     def encode_part(self, work: Work, index: int, part: Any, position: int, state: BatchState) -> Encoded:
         """A part of a row's answer; the first one sets status and headers."""
-        encoded = self.encode(work.rows[index], {position: part}, position, state)
+        row = work.rows[index]
+        if index in work.started and type(part) is bytes and not state.rejections:
+            # Bytes need no encoding, which matters where each token is a part.
+            touched = state.touched(position)
+            headers = _NONE if touched is None else touched.get_response_headers()
+            fits = len(part) <= self._load.max_response_size
+            if fits and headers.keys() <= {"content-type"} and row.kind not in {INSTANCE, TENSORS}:
+                return Answer(len(part)), part
+        encoded = self.encode(row, {position: part}, position, state)
         if encoded[0].failed:
             return encoded
         if index not in work.started:
-            return _as_event(encoded, work.rows[index])
+            return _as_event(encoded, row)
         # Status and headers have been sent; only the header that ends sequences is for the server.
         end = self._load.sequence_headers.end.lower()
         ending = [header for header in encoded[0].headers or () if header[0].lower() == end]
