@@ -65,8 +65,8 @@ NOT_RUN = {
     "docs/language-models.md: vLLM: sh 1": "installs vLLM, and needs the hub",
     "docs/language-models.md: Memory: json 1": "tests/tools/test_sizing.py",
     "docs/language-models.md: Memory: sh 1": "tests/tools/test_sizing.py",
-    "docs/hugging-face.md: Models of the Hugging Face hub: sh 1": "needs the hub",
-    "docs/hugging-face.md: Models of the Hugging Face hub: sh 2": "needs the hub",
+    "docs/hugging-face.md: Serve a model of the Hugging Face hub: sh 1": "needs the hub",
+    "docs/hugging-face.md: Serve a model of the Hugging Face hub: sh 2": "needs the hub",
     "docs/hugging-face.md: Tasks: sh 1": "NAME is a model of the reader",
     "docs/streaming.md: Answers in parts: python 1": "tests/e2e/test_streaming.py",
     "docs/streaming.md: Answers in parts: python 2": "tests/e2e/test_streaming.py",
@@ -79,11 +79,11 @@ NOT_RUN = {
     "docs/many-models.md: By hand: bash 1": "tests/e2e/test_on_demand.py",
     "docs/migrating.md: Three steps: sh 1": "the server of the other blocks is started in this way",
     "docs/model-config.md: Several GPUs, several processes: python 1": "tests/e2e/test_distributed.py",
-    "docs/payload-logging.md: Payload logging: sh 1": "needs somebody who takes the events",
+    "docs/payload-logging.md: Log payloads: sh 1": "needs somebody who takes the events",
     "docs/replay.md: The recorded batches: sh 1": "tests/e2e/test_replay.py does so with batches of more",
-    "docs/serve.md: Serving a script or a model file: sh 1": "tests/e2e/test_serve.py",
+    "docs/serve.md: Serve a script or a model file: sh 1": "tests/e2e/test_serve.py",
     "docs/serve.md: In a registration: sh 1": "tests/e2e/test_serve.py",
-    "docs/tracing.md: Tracing: sh 1": "needs a collector",
+    "docs/tracing.md: Trace requests: sh 1": "needs a collector",
     **{
         name: "tests/e2e/test_tutorials.py"
         for name, block in BLOCKS.items()
@@ -217,7 +217,7 @@ PRINTED = {
     "docs/workflows.md: An example: sh 1": BLOCKS["docs/workflows.md: An example: json 1"].text.strip(),
 }
 # These commands need no server.
-CHECKS = "docs/check.md: Checking a handler: sh 1", "docs/check.md: In CI: sh 1"
+CHECKS = "docs/check.md: Check a handler: sh 1", "docs/check.md: In CI: sh 1"
 # Last, with servers that they start.
 BATCHER = "docs/batching.md: Settings: sh 3"
 REPLAY = "docs/replay.md: Example: sh 1", "docs/replay.md: Example: sh 2"

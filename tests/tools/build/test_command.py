@@ -93,7 +93,7 @@ def test_models_of_the_hub_need_transformers(here: Path, monkeypatch: pytest.Mon
     source, extras = find_source(build_parser().parse_args(["bert", "--task", "rerank", "--trust"]))
 
     assert (source.single, source.query) == (None, "?task=rerank&trust_remote_code=true")
-    assert extras == ("modelserver[transformers]",)
+    assert extras == ("modelserver[transformers]", "transformers")
     monkeypatch.setattr(command, "find_spec", lambda name: name)
     for engine, expected in (("auto", True), ("vllm", True), ("transformers", False)):
         _, extras = find_source(build_parser().parse_args(["bert", "--engine", engine]))

@@ -146,7 +146,7 @@ def find_source(options: argparse.Namespace) -> tuple[Source, tuple[str, ...]]:
 
 def _hub_extras(folder: Path, options: argparse.Namespace) -> tuple[str, ...]:
     """The requirements of a model of the hub; of vLLM too where it computes the model."""
-    extras: tuple[str, ...] = ("modelserver[transformers]",)
+    extras: tuple[str, ...] = ("modelserver[transformers]", "transformers")
     if options.engine == "vllm" or (options.engine != "transformers" and find_spec("vllm") is not None):
         extras += ("vllm",)
     return extras
