@@ -154,6 +154,16 @@ async def test_handler_that_uses_the_cpu_needs_nothing_of_its_gpu(floor: Floor) 
     assert floor.keeper.need_of(resident) == Need(100 * MIB, resident.load_seconds, 0)
 
 
+async def test_model_without_a_gpu_says_nothing_of_one(floor: Floor) -> None:
+    """Also to a later server, which may have GPUs."""
+    resident = floor.add("a")
+    floor.ask("a")
+    await floor.answer(await floor.load(1))
+
+    assert floor.keeper.need_of(resident).device is None
+    assert resident.describe()["deviceNeed"] is None
+
+
 async def test_files_are_counted_once_for_all_processes(floor: Floor) -> None:
     """Of a worker of four processes, which has two GPUs, all read the same files."""
     resident = floor.add("a", gpus=(0,))

@@ -153,10 +153,9 @@ class Keeper:
                 self.budgets.noted(resident, requests, now)
             self._look_at(resident, now)
             self.prewarming.look(resident, now)
-        waiting = [each for each in self.residents if each.waiting_since is not None]
         expired = [
             each
-            for each in waiting
+            for each in self.residents
             if now - (each.waiting_since or now) >= each.model.options.startup_timeout
         ]
         if expired:
@@ -213,8 +212,10 @@ class Keeper:
 
     def _learn(self, resident: Resident, *, is_fresh: bool) -> None:
         """Keeps what it has after a load, and whenever it has more than is known."""
-        known, unknown = self.need_of(resident), None if gpus_of(resident.pool) else 0
-        device = max(resident.device_memory.values(), default=unknown)
+        known = self.need_of(resident)
+        # With a GPU that its handler does not use, it needs nothing there; without one that is not known.
+        ignores_gpu = any(worker.gpu_id is not None and worker.is_on_cpu for worker in resident.pool.workers)
+        device = max(resident.device_memory.values(), default=0 if ignores_gpu else None)
         if is_fresh or resident.memory > known.memory or (device or 0) > (known.device or 0):
             seconds = resident.load_seconds or known.seconds
             self.budgets.needs.learn(resident.key, Need(resident.memory, seconds, device))

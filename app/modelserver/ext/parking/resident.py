@@ -138,7 +138,7 @@ class Resident:
             "memory": self.memory or None,
             "need": need.memory,
             "deviceMemory": {str(gpu): size for gpu, size in self.device_memory.items()} or None,
-            "deviceNeed": need.device,
+            "deviceNeed": need.device or None,
             "loadTime": round(need.seconds * 1000) or None,
             "loads": self.loads,
             "failedLoads": self.failed_loads or None,
