@@ -151,6 +151,22 @@ async def test_model_that_grows_makes_others_leave(floor: Floor) -> None:
     assert not busy.done
 
 
+async def test_worker_that_was_not_waited_for_makes_others_leave(floor: Floor) -> None:
+    """A replacement's, that of a larger minWorkers: the budget holds again before it has loaded."""
+    floor.keeper.budgets.machine.limit = 250 * MIB
+    for number, name in enumerate(("a", "b"), 1):
+        floor.add(name)
+        floor.ask(name)
+        await floor.answer(await floor.load(number))
+    floor.ask("b")
+    await floor.settle(MIN_RESIDENCE + 1)
+    floor.add("c", workers=(1, 1))
+    await floor.settle()
+
+    assert floor.states() == {"a": "parked", "b": "loaded", "c": "loading"}
+    assert floor.keeper.describe()["used"] == 200 * MIB
+
+
 async def test_most_valuable_of_several_is_loaded_first(floor: Floor) -> None:
     floor.keeper.budgets.machine.limit = 100 * MIB
     for number, (name, requests) in enumerate({"a": 1, "b": 5}.items(), 1):

@@ -208,7 +208,7 @@ class Keeper:
                 resident.device_memory = self.budgets.on_gpus(resident, group)
                 self._learn(resident, is_fresh=resident in fresh)
         await asyncio.to_thread(self.budgets.needs.save)
-        self._shrink()
+        self._shrink(self._room())
 
     def _learn(self, resident: Resident, *, is_fresh: bool) -> None:
         """Keeps what it has after a load, and whenever it has more than is known."""
@@ -220,9 +220,10 @@ class Keeper:
             seconds = resident.load_seconds or known.seconds
             self.budgets.needs.learn(resident.key, Need(resident.memory, seconds, device))
 
-    def _shrink(self) -> None:
-        """Parks models if those that serve have grown above a budget."""
-        room = self._room()
+    def _shrink(self, room: Room) -> None:
+        """Parks models if all are above a budget: some have grown, or have workers that nothing waited for,
+        such as those of a replacement.
+        """
         for budget in self.budgets.all():
             if excess := room.excess(budget):
                 self._park_for(room.victims({budget: excess + room.leaving[budget]}))
@@ -232,9 +233,8 @@ class Keeper:
     def place(self) -> None:
         """Starts what requests wait for and what fits, the most valuable first; makes room for others."""
         waiting = [each for each in self.residents if each.waiting_since is not None]
-        if not waiting and not self.prewarming.coming(self.clock()):
-            return
         room = self._room()
+        self._shrink(room)
         for resident in sorted(waiting, key=self.value_of, reverse=True):
             if (refusal := self._too_large(resident)) is not None:
                 resident.fail(refusal)
