@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -8,7 +9,7 @@ from tests.engine.pools.pools import contents
 
 from modelserver.errors import Conflict, ServiceUnavailable
 from modelserver.ext.parking import keeper as module
-from modelserver.ext.parking.keeper import MEASURES
+from modelserver.ext.parking.keeper import MEASURES, PATIENCE
 from modelserver.ext.parking.room import MIN_RESIDENCE
 
 if TYPE_CHECKING:
@@ -187,6 +188,53 @@ async def test_most_valuable_of_several_is_loaded_first(floor: Floor) -> None:
     assert floor.states() == {"a": "waiting", "b": "loading"}
 
 
+async def test_request_that_has_waited_for_long_comes_before_valuable_models(floor: Floor) -> None:
+    floor.keeper.budgets.machine.limit = 100 * MIB
+    for number, (name, requests) in enumerate({"a": 1, "b": 5}.items(), 1):
+        floor.add(name)
+        floor.ask(name)
+        process = await floor.load(number)
+        for _ in range(requests):
+            await floor.answer(process)
+            floor.ask(name)
+        if name == "a":
+            await floor.answer(process)
+            await floor.settle(MIN_RESIDENCE + 1)
+    floor.add("c")
+    floor.ask("a")
+    await floor.settle(PATIENCE)
+    floor.ask("c")
+    await floor.answer(process)
+    await floor.settle(MIN_RESIDENCE)
+    floor.ask("b")
+    await floor.settle()
+
+    assert floor.states() == {"a": "loading", "b": "waiting", "c": "waiting"}
+
+
+async def test_large_model_gets_what_becomes_free_bit_by_bit(floor: Floor) -> None:
+    """After some time small ones no longer take it, if all it needs will be free: what is pinned will not."""
+    floor.keeper.budgets.machine.limit = 200 * MIB
+    floor.add("pinned", pin=True)
+    floor.add("a")
+    for number, name in enumerate(("pinned", "a"), 1):
+        floor.ask(name)
+        await floor.answer(await floor.load(number, 64))
+    floor.add("never", mib=190)
+    floor.add("large", mib=130)
+    floor.add("small", mib=70)
+    floor.ask("never")
+    floor.ask("large")
+    await floor.settle(PATIENCE)
+    floor.ask("small")
+    await floor.settle()
+    assert [floor.states()[name] for name in ("never", "large", "small")] == ["waiting"] * 3
+    await floor.settle(MIN_RESIDENCE)
+
+    assert floor.states()["large"] == "loading"
+    assert floor.states()["never"] == floor.states()["small"] == "waiting"
+
+
 async def test_unregistered_model_is_forgotten(floor: Floor) -> None:
     floor.add("a")
     floor.ask("a")
@@ -203,6 +251,29 @@ async def test_unregistered_model_is_forgotten(floor: Floor) -> None:
         "devices": None,
         "prewarms": {"hit": 0, "miss": 0},
     }
+
+
+async def test_unregistered_model_answers_what_waits_for_memory(floor: Floor) -> None:
+    """It is loaded for that, and forgotten when it has no process any more."""
+    floor.keeper.budgets.machine.limit = 100 * MIB
+    for name in ("a", "b"):
+        floor.add(name)
+    floor.ask("a")
+    await floor.answer(await floor.load(1))
+    request = floor.ask("b")
+    drained = asyncio.create_task(floor.pools["b"].drain(60.0))
+    await floor.settle()
+    assert floor.states() == {"a": "loaded", "b": "waiting"}
+    await floor.settle(MIN_RESIDENCE + 1)
+    assert floor.states() == {"a": "parked", "b": "loading"}
+    await floor.answer(await floor.load(2))
+
+    assert await drained
+    assert request.failure() is None
+    assert floor.states() == {"a": "parked", "b": "loaded"}
+    await floor.pools["b"].close(0.0)
+    await floor.settle()
+    assert floor.states() == {"a": "parked"}
 
 
 async def test_metrics_are_of_models_that_were_used(floor: Floor, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,6 +36,8 @@ _log = logging.getLogger("modelserver.models")
 # Seconds between looks at all, and between measurements.
 LOOKS = 1.0
 MEASURES = 10.0
+# Seconds after which a request's turn no longer depends on what its model is worth.
+PATIENCE = 5.0
 # Models whose metrics are shown at most, unless more are loaded.
 MOST_VISIBLE = 200
 
@@ -145,22 +147,19 @@ class Keeper:
         for resident in list(self.residents):
             if resident.pool.admission.closing:
                 resident.release()
-                self.residents.remove(resident)
-                self.budgets.forget(resident)
-                self.prewarming.forget(resident)
-                continue
+                # What waits is answered first, also if the model has to be loaded for that.
+                if not (resident.pool.queue.requests or resident.pool.crew.all()):
+                    self.residents.remove(resident)
+                    self.budgets.forget(resident)
+                    self.prewarming.forget(resident)
+                    continue
             if requests := resident.count_requests(now):
                 self.budgets.noted(resident, requests, now)
             self._look_at(resident, now)
             self.prewarming.look(resident, now)
-        expired = [
-            each
-            for each in self.residents
-            if now - (each.waiting_since or now) >= each.model.options.startup_timeout
-        ]
-        if expired:
-            room = self._room()
-            for resident in expired:
+        for resident in self.residents:
+            if self._waited(resident) >= resident.model.options.startup_timeout:
+                room = self._room()
                 resident.fail(ServiceUnavailable(self._lack_of(resident, room)), LOOKS)
 
     def _look_at(self, resident: Resident, now: float) -> None:
@@ -231,11 +230,11 @@ class Keeper:
     # -- placing
 
     def place(self) -> None:
-        """Starts what requests wait for and what fits, the most valuable first; makes room for others."""
+        """Starts what requests wait for and what fits, in turn; makes room for others."""
         waiting = [each for each in self.residents if each.waiting_since is not None]
         room = self._room()
         self._shrink(room)
-        for resident in sorted(waiting, key=self.value_of, reverse=True):
+        for resident in sorted(waiting, key=self._turn):
             if (refusal := self._too_large(resident)) is not None:
                 resident.fail(refusal)
             elif not (missing := room.missing(resident)):
@@ -243,11 +242,24 @@ class Keeper:
                 _log.info("Model %s %s is loaded for a request, %d MiB", *_named(resident), need // MIB)
                 resident.start()
                 room.take(resident)
-            elif (victims := room.victims(missing)) is not None:
-                # Until these have ended, nothing of less value may take its place.
+            elif (victims := room.victims(missing)) is not None or (
+                self._waited(resident) >= PATIENCE and room.will_have(missing)
+            ):
+                # Until these have ended, nothing of less value may take its place, nor what becomes free for
+                # one that has waited for long.
                 self._park_for(victims)
                 room.take(resident)
         self.prewarming.place(room, self.clock(), self._park_for)
+
+    def _turn(self, resident: Resident) -> tuple[float, float]:
+        """Its place among those that wait: the most valuable first, after what has waited for long."""
+        if self._waited(resident) >= PATIENCE:
+            return -self._waited(resident), 0.0
+        return 0.0, -self.value_of(resident)
+
+    def _waited(self, resident: Resident) -> float:
+        """Seconds since a request needs workers that have no place yet; 0.0: none does."""
+        return 0.0 if resident.waiting_since is None else self.clock() - resident.waiting_since
 
     def _park_for(self, victims: Iterable[Resident] | None) -> None:
         for each in victims or ():

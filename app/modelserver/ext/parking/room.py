@@ -35,16 +35,19 @@ class Room:
         self.leaving: Counter[Budget] = Counter()
         self._budgets = budgets
         self._parkable: defaultdict[Budget, dict[Resident, Candidate]] = defaultdict(dict)
+        self._young: Counter[Budget] = Counter()
         for each in residents:
             is_leaving = each.is_leaving
             if not (is_leaving or each.pool.workers):
                 continue
-            may_park = each.may_park and now - each.loaded_at >= residence
+            may_park, is_young = each.may_park, now - each.loaded_at < residence
             for budget in budgets.of(each):
                 size = budgets.occupied(each, budget)
                 self.used[budget] += size
                 if is_leaving:
                     self.leaving[budget] += size
+                elif may_park and is_young:
+                    self._young[budget] += size
                 elif may_park:
                     value = budgets.value(each, budget, now)
                     self._parkable[budget][each] = Candidate(each, value, size)
@@ -57,6 +60,13 @@ class Room:
         }
         return {budget: size for budget, size in lacks.items() if size > 0}
 
+    def will_have(self, missing: dict[Budget, float]) -> bool:
+        """Whether so much can be freed as soon as no model is too young."""
+        return all(
+            size <= self.leaving[budget] + self._young[budget] + self._sizes(budget)
+            for budget, size in missing.items()
+        )
+
     def take(self, resident: Resident) -> None:
         """It gets what it needs: it starts now, or when others have ended."""
         for budget in self._budgets.of(resident):
@@ -65,7 +75,7 @@ class Room:
     def excess(self, budget: Budget) -> float:
         """Bytes to free so that the budget holds, as far as there are models to park."""
         excess = self.used[budget] - self.leaving[budget] - budget.limit
-        return max(0.0, min(excess, sum(each.size for each in self._parkable[budget].values())))
+        return max(0.0, min(excess, self._sizes(budget)))
 
     def victims(
         self, missing: dict[Budget, float], worth: dict[Budget, float] | None = None
@@ -98,6 +108,10 @@ class Room:
         """The one that is worth least."""
         candidates = self._parkable[budget]
         return min(candidates, key=lambda each: candidates[each].value, default=None)
+
+    def _sizes(self, budget: Budget) -> float:
+        """Bytes of what may be parked now."""
+        return sum(each.size for each in self._parkable[budget].values())
 
     def _leave(self, resident: Resident) -> None:
         for budget, candidates in self._parkable.items():
