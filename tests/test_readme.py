@@ -42,7 +42,9 @@ _OURS = {"modelserver": build_parser, "modelserver-archive": archiver.make_parse
 _LISTENERS: dict[int, Any] = {8080: "inference", 8081: "management", 8082: "metrics"}
 _PATH_OPTIONS = {"-T", "--ts-config", "--model-store", "--handler", "--spec-file", "-r"}
 # Files that the reader has or makes: a photo, handlers and scripts that pages show.
-_READERS_OWN = re.compile(r"[A-Z]+\.jpg|kitten\.jpg|my_handler\.py|my\.properties|(load|train)\.py")
+_READERS_OWN = re.compile(
+    r"[A-Z]+\.jpg|kitten\.jpg|my_handler\.py|my\.properties|(load|train|price_[12])\.py"
+)
 
 
 @dataclass(frozen=True, slots=True)

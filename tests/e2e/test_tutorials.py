@@ -22,7 +22,12 @@ from tests.e2e.serving import ROOT, Home, free_port, wait_until
 if TYPE_CHECKING:
     from pathlib import Path
 
-TUTORIALS = ("docs/batching-seen.md", "docs/first-model.md", "docs/to-container.md")
+TUTORIALS = (
+    "docs/batching-seen.md",
+    "docs/first-model.md",
+    "docs/safe-rollout.md",
+    "docs/to-container.md",
+)
 _BLOCK = re.compile(r"(?ms)^```(\w+)\n(.*?)^```$")
 
 
@@ -36,10 +41,12 @@ class Reader:
         self.output = ""
         programs = folder / "bin"
         programs.mkdir()
-        for name, module in (("modelserver", "-m modelserver"), ("python", "")):
+        modules = {"modelserver": "-m modelserver", "modelserver-archive": "-m modelserver.tools.archiver"}
+        for name, module in {**modules, "python": ""}.items():
             (programs / name).write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {module} "$@"\n')
             (programs / name).chmod(0o755)
-        (folder / ".curlrc").write_text(f'connect-to = "localhost:8080:127.0.0.1:{self.port}"\n')
+        here = [f'connect-to = "localhost:{8080 + n}:127.0.0.1:{self.port + n}"\n' for n in range(3)]
+        (folder / ".curlrc").write_text("".join(here))
         own = {"CURL_HOME": str(folder), "PORT": str(self.port)}
         path = os.pathsep.join([str(programs), os.environ["PATH"]])
         self.environment = {**self.home.environment, **own, "PATH": path}
