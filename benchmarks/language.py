@@ -15,27 +15,30 @@ import statistics
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import psutil
 
 from benchmarks.language_work import BATCH, PIECES
 from benchmarks.options import run
+from benchmarks.report import number, table
 from benchmarks.servers import (
     HOST,
     ROOT,
     BenchmarkError,
     CpuMeter,
     Running,
+    accepts,
     model_server,
     process,
-    wait_until_it_answers,
+    wait_until,
 )
 from modelserver.tools.tune.own_server import family, free_ports
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+PATIENCE: Final = 290  # seconds until an engine has started
 _CHAT = """
 import modelserver
 from benchmarks.language_work import pieces
@@ -86,6 +89,11 @@ class Turn(NamedTuple):
     first: float
     outside: float
 
+    @property
+    def figures(self) -> tuple[float, ...]:
+        costs = (1e6 * each / max(self.pieces, 1) for each in (self.front, self.all, self.outside))
+        return self.pieces / self.seconds, *costs, 1e3 * self.first
+
 
 async def _send(port: int, message: bytes, tokens: int = 0) -> tuple[int, float]:
     """How many pieces an answer had, and the seconds until the first; so many ``tokens`` if there are any."""
@@ -132,11 +140,25 @@ def rounds(
 ) -> dict[str, list[Turn]]:
     """The measurements of each server, in turns; the first round does not count."""
     turns: dict[str, list[Turn]] = {name: [] for name in servers}
-    for number in range(options.reps + 1):
+    for repetition in range(options.reps + 1):
         for name, server in servers.items():
-            measured = asyncio.run(_turn(server, message, count, options.duration, tokens))
-            turns[name] += [measured] if number else []
+            with _alone(server, servers.values()):
+                measured = asyncio.run(_turn(server, message, count, options.duration, tokens))
+            turns[name] += [measured] if repetition else []
     return turns
+
+
+@contextlib.contextmanager
+def _alone(server: Running, servers: Iterable[Running]) -> Iterator[None]:
+    """Stops the others' processes: engines that wait take the processor to which vLLM binds them all."""
+    others = [each for other in servers if other is not server for each in family(other.pid)]
+    try:
+        for each in others:
+            each.suspend()
+        yield
+    finally:
+        for each in others:
+            each.resume()
 
 
 def _engine_seconds(pid: int) -> float:
@@ -165,9 +187,9 @@ async def _hold(server: Running, count: int) -> None:
     message = request("/v1/chat/completions", {**_CHAT_BODY, "model": "hold", "max_tokens": count})
     process = psutil.Process(server.pid)
     before, most, streams = process.memory_info().rss, 0, []
-    for number in range(count):
+    for position in range(count):
         streams.append(asyncio.create_task(_send(server.port, message)))
-        if number % 100 == 0:
+        if position % 100 == 0:
             await asyncio.sleep(0.01)
     while not all(stream.done() for stream in streams):
         most = max(most, process.memory_info().rss)
@@ -178,52 +200,44 @@ async def _hold(server: Running, count: int) -> None:
 
 
 @contextlib.contextmanager
-def _litserve(folder: Path, python: Path, kind: str) -> Iterator[Running]:
+def peer(folder: Path, command: Sequence[str], variables: Mapping[str, str]) -> Iterator[Running]:
+    """Another server, whose command ends with a port."""
     (port,) = free_ports(1)
-    command = (str(python), "-m", "benchmarks.peers.apps.litserve_language", kind, str(port))
     folder.mkdir(parents=True)
-    with process(command, folder, {"PYTHONPATH": str(ROOT)}) as child:
-        wait_until_it_answers(child, port, "/health", folder)
+    with process([*command, str(port)], folder, variables) as child:
+        wait_until(child, lambda: accepts(port), f"{folder / 'output'}: it does not listen", PATIENCE)
         yield Running(child.pid, port, folder)
 
 
-def _report(title: str, unit: str, turns: Sequence[Turn]) -> float:
-    """Prints the medians; returns pieces a second."""
-    rate = statistics.median(turn.pieces / turn.seconds for turn in turns)
-    front = statistics.median(1e6 * turn.front / max(turn.pieces, 1) for turn in turns)
-    whole = statistics.median(1e6 * turn.all / max(turn.pieces, 1) for turn in turns)
-    first = statistics.median(1e3 * turn.first for turn in turns)
-    cost = f"{front:>8.1f} µs of the main process, {whole:>8.1f} of all, for each"
-    print(f"  {title:<12} {rate:>10,.0f} {unit}/s   {cost}   first after {first:.1f} ms")
-    return rate
+def medians(turns: Sequence[Turn]) -> list[float]:
+    """Pieces a second; µs for each: of the main process, of all, outside the engine; ms until the first."""
+    return [statistics.median(column) for column in zip(*(turn.figures for turn in turns), strict=True)]
 
 
 def measure(options: argparse.Namespace, folder: Path) -> None:
     """All works in turns."""
     chat = request("/v1/chat/completions", _CHAT_BODY)
     vectors = request("/v1/embeddings", {"model": "vectors", "input": _TEXT, "encoding_format": "float"})
-    peer = None if options.peers is None else options.peers / "litserve" / "bin" / "python"
+    python = None if options.peers is None else options.peers / "litserve" / "bin" / "python"
     with contextlib.ExitStack() as stack:
         ours = stack.enter_context(_ours(folder / "ours"))
         if options.streams:
             asyncio.run(_hold(ours, options.streams))
             return
-        works = [
-            ("streams", "pieces", chat, (1, 16, 64)),
-            ("embeddings", "texts", vectors, (1, BATCH, 2 * BATCH)),
-        ]
-        for work, unit, message, connections in works:
+        works = (("chat", chat, (1, 16, 64)), ("vectors", vectors, (1, BATCH, 2 * BATCH)))
+        for work, message, connections in works:
             with contextlib.ExitStack() as peers:
                 servers = {"modelserver": ours}
-                if peer is not None:
-                    kind = "chat" if work == "streams" else "vectors"
-                    servers["LitServe"] = peers.enter_context(_litserve(folder / kind, peer, kind))
+                if python is not None:
+                    command = (str(python), "-m", "benchmarks.peers.apps.litserve_language", work)
+                    other = peer(folder / work, command, {"PYTHONPATH": str(ROOT)})
+                    servers["LitServe"] = peers.enter_context(other)
+                rows: list[list[str]] = []
                 for count in connections:
-                    turns = rounds(servers, message, count, options)
-                    print(f"{work}, {count} connections")
-                    rates = [_report(name, unit, each) for name, each in turns.items()]
-                    if len(rates) > 1:
-                        print(f"  ratio {rates[0] / rates[1]:.1f}")
+                    for name, turns in rounds(servers, message, count, options).items():
+                        rate, front, everything, _, first = map(number, medians(turns))
+                        rows.append([f"{work}, {count}", name, rate, front, everything, first])
+                print(table(["", "", "a second", "µs of the main process", "of all", "first after ms"], rows))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
