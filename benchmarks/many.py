@@ -167,15 +167,16 @@ def measure(
     ):
         ask(server, parts[FIRST])
         outcomes = {part: take(server, loaded, few, parts[part]) for part in (STEADY, DRIFTING)}
-    ray, ray_memory = take_ray(parts, options, folder) if options.peers else ({}, 0)
+    ray, ray_memory = dict[str, Seen](), 0
+    try:
+        ray, ray_memory = take_ray(parts, options, folder) if options.peers else (ray, 0)
+    except Exception as error:  # noqa: BLE001 - the server's own figures are not lost
+        say(f"{RAY} is left out: {error}")
     policies = simulated([each for trace in parts.values() for each in trace], needs, budget)
-    rows, marks, start = list[list[str]](), list[Mark](), 0
-    for part, trace in parts.items():
-        place = slice(start, start := start + len(trace))
-        if part not in outcomes:
-            continue
+    rows, marks, start = list[list[str]](), list[Mark](), len(parts[FIRST])
+    for part, (ours, bare, ratio) in outcomes.items():
+        place = slice(start, start := start + len(parts[part]))
         shares = {name: statistics.fmean(hits[place]) for name, hits in policies.items()}
-        ours, bare, ratio = outcomes[part]
         rows += rows_of(part, shares, {OURS: ours, LOADED: bare, **({RAY: ray[part]} if ray else {})})
         marks += [
             Mark(f"{part}: hits to Belady's optimum", ours.rate / shares[BELADY], ">=", 0.9),
@@ -291,11 +292,10 @@ def take(
     for turn in range(ROUNDS):
         some = trace[turn * len(trace) // ROUNDS : (turn + 1) * len(trace) // ROUNDS]
         mine = ask(server, some)
-        # Other models' requests go to one of the few, and do not count.
-        places = [each.model in few for each in some[: len(some) // 2]]
+        # Other models' requests go to one of the few.
         folded = [
-            each if here else Arrival(each.at, few[place % len(few)])
-            for place, (each, here) in enumerate(zip(some, places))  # noqa: B905 - the first half
+            each if each.model in few else Arrival(each.at, few[place % len(few)])
+            for place, each in enumerate(some[: len(some) // 2])
         ]
         other = ask(loaded, folded)
         ours.add(mine)
