@@ -622,3 +622,84 @@ def test_names_on_the_documentation_are_not_broken(watched: Watched, server: Ser
 
     assert [name for name, count in lines.items() if count != 1] == []
     assert side == "metrics" or {"inference": "model_name", "management": "initial_workers"}[side] in lines
+
+
+def test_all_models_are_seen_first(watched: Watched, server: Server) -> None:
+    """In one table, those with trouble on top, without the code of plots; a name leads
+    to the model's page, and back.
+    """
+    sizes: list[int] = []
+    watched.page.on("requestfinished", lambda each: sizes.append(each.sizes()["responseBodySize"]))
+    page = watched.open(server)
+    table = page.get_by_role("table", name="All models")
+    table.get_by_role("link", name="steady").wait_for()
+    names = table.locator("tbody th a").all_inner_texts()
+    loaded = sum(sizes)
+    page.get_by_label("Filter by name").fill("STEA")
+    table.get_by_role("link", name="broken").wait_for(state="detached")
+    cells = table.locator("tbody tr td").all_inner_texts()
+    page.get_by_text("1 of ").wait_for()
+    table.get_by_role("link", name="steady").click()
+    page.get_by_role("heading", name="steady 1.0").wait_for()
+    page.locator(".plot canvas").first.wait_for()
+    page.get_by_role("button", name="All models").click()
+    page.get_by_label("Filter by name").wait_for()
+
+    assert names[0] == "broken"
+    assert {"broken", "steady", EVIL} <= set(names)
+    assert (cells[0], cells[5]) == ("ready", "0")
+    assert page.evaluate("typeof hacked") == "undefined"
+    assert 20_000 < loaded <= 100_000
+
+
+def test_a_phone_shows_what_matters_first(watched: Watched, server: Server) -> None:
+    """The table is as wide as the screen, and the first plot of a model within it."""
+    watched.page.set_viewport_size({"width": 390, "height": 844})
+    page = watched.open(server)
+    page.get_by_role("link", name="steady").wait_for()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    page.get_by_role("link", name="steady").click()
+    page.locator(".plot canvas").first.wait_for()
+
+    box = page.locator(".plot").first.bounding_box()
+    assert box is not None
+    assert box["y"] + box["height"] <= 844
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def test_a_thousand_models_are_sorted_by_trouble(page: Page) -> None:
+    """Rows do not move while one of them has the focus."""
+    result = page.evaluate(
+        """import("/console/static/overview.js").then(({ Brief, Overview }) => {
+          const versions = new Map();
+          for (let number = 0; number < 1000; number += 1) {
+            const brief = new Brief();
+            brief.add(1, [0, 0, 0, 0, null, null]);
+            brief.add(2, [4, 0, number === 7 ? 2 : 0, number === 8 ? 3 : 0, 5, 9]);
+            versions.set(`m${number}/1.0`, { brief, facts: { modelName: `m${number}`, modelVersion: "1.0",
+              state: number === 9 ? "failed" : "ready", workers: [], minWorkers: 1, deviceType: "cpu" } });
+          }
+          const links = () => [...view.body.querySelectorAll("a")];
+          const names = () => links().slice(0, 4).map((each) => each.textContent);
+          const view = new Overview(versions, () => {});
+          view.update();
+          const first = names();
+          view.update();
+          document.body.append(view.table);
+          view.body.querySelector("a").focus();
+          versions.get("m5/1.0").facts.state = "failing";
+          view.update();
+          const focused = names();
+          document.activeElement.blur();
+          view.update();
+          const after = names();
+          view.table.remove();
+          const { rate, p99 } = versions.get("m7/1.0").brief;
+          return { first, focused, after, rate, p99, sum: view.sum.textContent };
+        })"""
+    )
+
+    assert result["first"] == result["focused"] == ["m9", "m7", "m8", "m0"]
+    assert result["after"][:2] == ["m5", "m9"]
+    assert (result["rate"], result["p99"]) == (4, 9)
+    assert result["sum"] == "1000 of 1000, 3 with trouble"

@@ -13,7 +13,7 @@ from modelserver.ext.console import broadcast
 from modelserver.ext.console.broadcast import SHARE, Broadcast
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Set
 
 
 class Counting:
@@ -23,13 +23,15 @@ class Counting:
         self.looks = 0
         self.forgotten = 0
         self.fails = False
+        self.opened: list[set[str]] = []
         self._spent = spent
         self._looked = asyncio.Event()
 
-    async def collect(self) -> tuple[bytes, float]:
+    async def collect(self, opened: Set[str]) -> tuple[bytes, float]:
         if self.fails:
             raise RuntimeError("broken")
         self.looks += 1
+        self.opened.append(set(opened))
         self._looked.set()
         return b"change %d" % self.looks, self._spent
 
@@ -135,3 +137,40 @@ async def test_a_failure_ends_the_streams(caplog: pytest.LogCaptureFixture) -> N
     assert "The console's events could not be made" in caplog.text
     assert await next_of(events) == b"all 1"
     await events.aclose()
+
+
+async def test_pages_that_are_open_are_known() -> None:
+    """A viewer names one when it begins, and others later; who left is not asked for any more."""
+    source = Counting()
+    shared = Broadcast(source)
+    one, two = shared.watch(lambda: True, "one", "a/1.0"), shared.watch(lambda: True)
+    await next_of(one)
+    await next_of(two)
+    shared.open("one", "b/1.0")
+    shared.open("nobody", "c/1.0")
+    await asyncio.wait_for(source.seen(source.looks + 2), 5.0)
+    before, now = source.opened[0], source.opened[-1]
+    await one.aclose()
+    await asyncio.wait_for(source.seen(source.looks + 2), 5.0)
+
+    assert before == {"a/1.0"}
+    assert now == {"b/1.0", ""}
+    assert source.opened[-1] == {""}
+    await two.aclose()
+
+
+async def test_a_viewer_who_comes_back_replaces_itself() -> None:
+    """The stream that it had before ends, and its end leaves the new one alone."""
+    source = Counting()
+    shared = Broadcast(source)
+    older = shared.watch(lambda: True, "one")
+    await next_of(older)
+    newer = shared.watch(lambda: True, "one")
+    await next_of(newer)
+
+    assert len([event async for event in older]) <= 1
+    assert (await next_of(newer)).startswith((b"all ", b"change "))
+    shared.open("one", "a/1.0")
+    await asyncio.wait_for(source.seen(source.looks + 2), 5.0)
+    assert source.opened[-1] == {"a/1.0"}
+    await newer.aclose()

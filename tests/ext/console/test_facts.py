@@ -14,7 +14,7 @@ from modelserver.engine.pools.worker import Failures
 from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.engine.wire.messages import Loaded
 from modelserver.errors import InternalError
-from modelserver.ext.console.facts import ConsoleState, facts_of, figures_of
+from modelserver.ext.console.facts import ConsoleState, brief_of, facts_of, figures_of, percentile
 from modelserver.models.options.resolve import ModelOptions
 
 FAILURE = "ModuleNotFoundError: <script> Its last output was:\nTraceback\nlast line"
@@ -170,6 +170,64 @@ async def test_events_have_what_changed() -> None:
     assert read((await ConsoleState(registry, ServerMetrics()).collect())[0])["life"] != gone["life"]
 
 
+def test_a_model_that_is_loaded_on_demand_is_parked() -> None:
+    """While it has no workers; a worker that loads, or failed, says more."""
+    item, failed = model(), model(worker(state=WorkerState.FAILED, failure="why"))
+    for each in (item, failed):
+        each.pool.crew.on_demand = SimpleNamespace(describe=lambda: {"state": "parked"})
+
+    assert facts_of(item, is_default=True)["state"] == "parked"
+    assert facts_of(failed, is_default=True)["state"] == "failed"
+
+
+async def test_all_figures_are_those_of_open_pages() -> None:
+    """Of the others there are a few; a page that is opened gets its first at once."""
+    registry: Any = Registry(*(model(worker(), name=name) for name in "ab"))
+    state = ConsoleState(registry, ServerMetrics())
+    closed = read((await state.collect())[0])
+    event = read((await state.collect({"b/1.0", "gone/1.0", ""}))[0])
+
+    assert (closed["full"], list(event["full"])) == ({}, ["b/1.0"])
+    assert closed["figures"]["a/1.0"] == [0, 0, 0, 3, None, None]
+    assert {"latency", "parts"} <= event["bounds"].keys()
+    opened = state.opened("a/1.0")
+    assert (list(opened["full"]), opened["life"]) == (["a/1.0"], closed["life"])
+    assert opened["bounds"].keys() == event["bounds"].keys()
+    assert state.opened("gone/1.0")["full"] == {}
+
+
+async def test_figures_of_a_thousand_models_are_small() -> None:
+    """An event has less than 100 bytes for each."""
+    models = [model(worker(), name=f"model_{number}") for number in range(1000)]
+    registry: Any = Registry(*models)
+    state = ConsoleState(registry, ServerMetrics())
+    await state.collect()
+    for item in models:
+        item.metrics.requests.answered(0.0203, 0.001, False)
+    event, _ = await state.collect()
+
+    assert len(event) < 100_000
+    assert len(read(event)["figures"]) == 1000
+
+
+def test_percentiles_are_of_what_came_since() -> None:
+    """Nothing without requests; later ones than the last bound are as long as that."""
+    item = model()
+    item.metrics.requests.answered(5.0, 0.001, False)
+    before = list(item.metrics.requests.seconds.counts)
+    assert brief_of(item, before) == [1, 0, 0, 3, None, None]
+    item.metrics.requests.answered(0.02, 0.001, False)
+    answered, _, _, _, p50, p99 = brief_of(item, before)
+
+    assert answered == 2
+    assert p50 is not None
+    assert p99 is not None
+    assert 10 < p50 < p99 <= 25
+    assert brief_of(item, None)[4:] == [None, None]
+    assert [percentile(share, (0.01, 0.02), [2, 2, 0]) for share in (0.5, 0.75)] == [10, 15]
+    assert percentile(0.5, (0.01, 0.02), [0, 0, 3]) == 20
+
+
 async def test_many_models_do_not_hold_the_loop_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """The event loop runs other work between versions, and the time of the reading is reported."""
     monkeypatch.setattr("modelserver.ext.console.facts._STRETCH", 0.0)
@@ -183,7 +241,7 @@ async def test_many_models_do_not_hold_the_loop_up(monkeypatch: pytest.MonkeyPat
     except StopIteration as end:
         _, spent = end.value
 
-    assert turns == 10
+    assert turns == 11
     assert spent > 0
 
 
@@ -221,10 +279,10 @@ async def test_language_models_have_figures_of_their_own() -> None:
     talking, other = model(worker()), model(worker(), name="other")
     registry: Any = Registry(talking, other)
     state = ConsoleState(registry, metrics)
-    before = read((await state.collect())[0])
+    before = read((await state.collect({"m/1.0"}))[0])
     talking.endpoints = {"v1/chat/completions": False}
-    event = read((await state.collect())[0])
+    event = read((await state.collect({"m/1.0", "other/1.0"}))[0])
 
-    assert before["figures"]["m/1.0"]["language"] is None
-    assert event["figures"]["other/1.0"]["language"] is None
-    assert event["figures"]["m/1.0"]["language"] == {"tokensOut": 7}
+    assert before["full"]["m/1.0"]["language"] is None
+    assert event["full"]["other/1.0"]["language"] is None
+    assert event["full"]["m/1.0"]["language"] == {"tokensOut": 7}

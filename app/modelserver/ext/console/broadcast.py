@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from typing import TYPE_CHECKING, Final, Protocol
+from uuid import uuid4
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Set
 
 _log = logging.getLogger("modelserver.console")
 
@@ -23,9 +24,9 @@ _EXPIRED: Final = b"event: expired\ndata: \n\n"
 class EventSource(Protocol):
     """Where a broadcast gets its events."""
 
-    async def collect(self) -> tuple[bytes, float]:
+    async def collect(self, opened: Set[str]) -> tuple[bytes, float]:
         """The changes since the last call, as one event, and the processor seconds that it took to collect
-        them.
+        them. ``opened``: the versions whose pages viewers have open.
         """
         ...
 
@@ -43,18 +44,33 @@ class Broadcast:
 
     def __init__(self, source: EventSource) -> None:
         self._source = source
-        self._viewers: set[_Viewer] = set()
+        self._viewers: dict[str, _Viewer] = {}
         self._task: asyncio.Task[None] | None = None
         self._has_events = False
         self._closed = False
 
-    async def watch(self, allowed: Callable[[], bool]) -> AsyncIterator[bytes]:
+    def open(self, name: str, version: str) -> None:
+        """The viewer of this name has the page of this version open; one that is not here any more does not
+        matter.
+        """
+        if (viewer := self._viewers.get(name)) is not None:
+            viewer.opened = version
+
+    async def watch(
+        self, allowed: Callable[[], bool], name: str = "", opened: str = ""
+    ) -> AsyncIterator[bytes]:
         """The events for one viewer: everything, then changes, while it is ``allowed``.
+
+        By its ``name`` it can open another page.
 
         A viewer that reads too slowly skips changes, and gets everything again.
         """
-        viewer = _Viewer()
-        self._viewers.add(viewer)
+        viewer = _Viewer(opened)
+        name = name or uuid4().hex
+        if (older := self._viewers.get(name)) is not None:
+            older.is_over = True
+            older.ready.set()
+        self._viewers[name] = viewer
         if self._has_events:
             viewer.ready.set()
         if self._task is None:
@@ -72,25 +88,28 @@ class Broadcast:
                 viewer.is_behind = False
                 yield event
         finally:
-            self._viewers.discard(viewer)
+            # One that came back under its name may be here already.
+            if self._viewers.get(name) is viewer:
+                del self._viewers[name]
 
     def close(self) -> None:
         """Ends all streams."""
         self._closed = True
-        for viewer in self._viewers:
+        for viewer in self._viewers.values():
             viewer.ready.set()
 
     async def _produce(self) -> None:
         try:
             while self._viewers and not self._closed:
-                event, spent = await self._source.collect()
+                opened = {viewer.opened for viewer in self._viewers.values()}
+                event, spent = await self._source.collect(opened)
                 self._has_events = True
-                for viewer in self._viewers:
+                for viewer in self._viewers.values():
                     viewer.put(event)
                 await asyncio.sleep(max(PAUSE, min(spent / SHARE, LONGEST)))
         except Exception:  # noqa: BLE001 - the streams end, and their viewers come back
             _log.exception("The console's events could not be made")
-            for viewer in self._viewers:
+            for viewer in self._viewers.values():
                 viewer.is_over = True
                 viewer.ready.set()
         finally:
@@ -101,7 +120,8 @@ class Broadcast:
 class _Viewer:
     """``event`` waits to be sent; ``is_behind``: everything will be sent instead; ``is_over``: nothing."""
 
-    def __init__(self) -> None:
+    def __init__(self, opened: str) -> None:
+        self.opened = opened
         self.ready = asyncio.Event()
         self.event = b""
         self.is_behind = True

@@ -36,6 +36,8 @@ _STATIC = f"{CONSOLE_PATH}/static/"
 _TRY = f"{CONSOLE_PATH}/try/"
 # Bytes of a request for an estimate.
 _MOST_BYTES = 1 << 14
+# Characters of a viewer's name that count.
+_LONGEST_NAME = 40
 
 _read_estimate_request = msgspec.json.Decoder(EstimateRequest).decode
 
@@ -47,7 +49,8 @@ class Console:
         self._services = services
         self._hot = hot
         self._pages = Pages()
-        self._broadcast = Broadcast(ConsoleState(services.registry, services.metrics))
+        self._state = ConsoleState(services.registry, services.metrics)
+        self._broadcast = Broadcast(self._state)
         self._estimates = Estimates()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -71,6 +74,9 @@ class Console:
         if path == f"{CONSOLE_PATH}/events":
             _check_method(request, "GET")
             return self._events(request)
+        if path == f"{CONSOLE_PATH}/opened":
+            _check_method(request, "PUT")
+            return self._opened(request)
         if path == f"{CONSOLE_PATH}/settings":
             _check_method(request, "GET")
             return self._settings()
@@ -87,8 +93,16 @@ class Console:
         return page
 
     def _events(self, request: Request) -> Response:
-        events = self._broadcast.watch(self._allowed(request))
+        query = request.query_params
+        viewer, version = query.get("viewer", "")[:_LONGEST_NAME], query.get("version", "")
+        events = self._broadcast.watch(self._allowed(request), viewer, version)
         return StreamingResponse(events, headers={**DATA_HEADERS, "content-type": "text/event-stream"})
+
+    def _opened(self, request: Request) -> Response:
+        """A viewer opens the page of a version: its stream has all figures from now on; here is the first."""
+        version = request.query_params.get("version", "")
+        self._broadcast.open(request.query_params.get("viewer", "")[:_LONGEST_NAME], version)
+        return _json(self._state.opened(version))
 
     def _allowed(self, request: Request) -> Callable[[], bool]:
         """Whether the request's token is still valid; the stream may outlast it."""

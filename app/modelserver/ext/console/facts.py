@@ -1,4 +1,5 @@
-"""The content of the console's events: figures each time, and facts about versions when they change.
+"""The content of the console's events: a few figures of each version, all of those whose pages are open,
+and facts about versions when they change.
 
 Figures are counts since the version was registered; the page takes differences. Everything is read from what
 the server counts and knows anyway.
@@ -20,6 +21,8 @@ from modelserver.models.settings.key import property_text
 from modelserver.surface.api.describe import describe, read_gpus_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence, Set
+
     from modelserver.engine.telemetry.metrics import ServerMetrics
     from modelserver.models.registry import Registry
     from modelserver.models.version import ModelVersion
@@ -49,23 +52,26 @@ class ConsoleState:
         # Of the histograms in figures: those of all versions are the same.
         self._bounds: dict[str, tuple[float, ...]] = {}
         self._figures: dict[str, msgspec.Raw] = {}
+        # All figures of the versions whose pages are open.
+        self._full: dict[str, msgspec.Raw] = {}
+        # The latencies that were counted when figures were collected last.
+        self._counts: dict[str, list[int]] = {}
         self._facts: dict[str, msgspec.Raw] = {}
 
-    async def collect(self) -> tuple[bytes, float]:
+    async def collect(self, opened: Set[str] = frozenset()) -> tuple[bytes, float]:
         """The changes since the last call, as one event, and the processor seconds that it took to collect
-        them.
+        them. ``opened``: the keys of versions of which all figures are needed.
         """
         await read_gpus_of(self._registry.versions())
         watch, at = _Stopwatch(), time.monotonic()
         versions = {f"{model.name}/{model.version}": model for model in self._registry.versions()}
-        figures = {}
-        # Only those that may have any cost the reading of all metrics.
-        has_language = any(model.endpoints for model in versions.values())
-        language, bounds = language_figures(self._metrics) if has_language else ({}, {})
+        figures, counts = {}, {}
         for key, model in versions.items():
-            figures[key] = msgspec.Raw(_encode({**figures_of(model), "language": language.get(key)}))
-            self._bounds = {**bounds_of(model), **bounds}
+            counts[key] = list(model.metrics.requests.seconds.counts)
+            figures[key] = msgspec.Raw(_encode(brief_of(model, self._counts.get(key))))
             await watch.give_way()
+        self._full = self._full_of({key: model for key, model in versions.items() if key in opened})
+        await watch.give_way()
         before = {key: facts for key, facts in self._facts.items() if key in versions}
         facts, until = dict(before), watch.total + _FACTS_TIME
         # New ones, and at least one of the others: the one whose facts are the oldest.
@@ -77,7 +83,7 @@ class ConsoleState:
             model = versions[key]
             facts[key] = msgspec.Raw(_encode(facts_of(model, is_default=self._is_default(model))))
             await watch.give_way()
-        self._at, self._figures, self._facts = at, figures, facts
+        self._at, self._figures, self._facts, self._counts = at, figures, facts, counts
         changed = {key: value for key, value in facts.items() if before.get(key) != value}
         return self._event(changed), watch.total
 
@@ -87,7 +93,24 @@ class ConsoleState:
 
     def forget(self) -> None:
         """The last viewer has left."""
-        self._figures, self._facts = {}, {}
+        self._figures, self._full, self._facts, self._counts = {}, {}, {}, {}
+
+    def opened(self, key: str) -> dict[str, Any]:
+        """All figures of one version as they are now, if there is such a version."""
+        models = [model for model in self._registry.versions() if f"{model.name}/{model.version}" == key]
+        full = self._full_of(dict.fromkeys([key], models[0]) if models else {})
+        return {"life": self._life, "at": round(time.monotonic(), 3), "bounds": self._bounds, "full": full}
+
+    def _full_of(self, versions: dict[str, ModelVersion]) -> dict[str, msgspec.Raw]:
+        # Only those that may have any cost the reading of all metrics.
+        has_language = any(model.endpoints for model in versions.values())
+        language, bounds = language_figures(self._metrics) if has_language else ({}, {})
+        for model in versions.values():
+            self._bounds = {**self._bounds, **bounds_of(model), **bounds}
+        return {
+            key: msgspec.Raw(_encode({**figures_of(model), "language": language.get(key)}))
+            for key, model in versions.items()
+        }
 
     def _event(self, facts: dict[str, msgspec.Raw]) -> bytes:
         """``life`` is another one after a restart of the server."""
@@ -96,6 +119,7 @@ class ConsoleState:
             "at": round(self._at, 3),
             "bounds": self._bounds,
             "figures": self._figures,
+            "full": self._full,
             "facts": facts,
         }
         return b"data: " + _encode(content) + b"\n\n"
@@ -129,6 +153,30 @@ def bounds_of(model: ModelVersion) -> dict[str, tuple[float, ...]]:
     """The bounds of the buckets that figures count: of latencies, and of their parts."""
     metrics = model.metrics
     return {"latency": metrics.requests.seconds.bounds, "parts": metrics.batches.queue_seconds.bounds}
+
+
+def brief_of(model: ModelVersion, before: list[int] | None) -> list[float | None]:
+    """What the overview shows: requests that were answered, were not, and failed, those that wait, and p50
+    and p99 in milliseconds since ``before``, the latencies that had been counted then.
+    """
+    requests = model.metrics.requests
+    counts, bounds = requests.seconds.counts, requests.seconds.bounds
+    lately = [] if before is None else [now - then for now, then in zip(counts, before, strict=True)]
+    percentiles = [percentile(share, bounds, lately) for share in (0.5, 0.99)]
+    waiting = model.pool.statistics().pending
+    return [sum(counts), requests.unanswered, requests.errors.count, waiting, *percentiles]
+
+
+def percentile(share: float, bounds: Sequence[float], counts: Sequence[int]) -> float | None:
+    """In milliseconds, linear within a bucket; None without observations."""
+    if not any(counts):
+        return None
+    left, low = share * sum(counts), 0.0
+    for bound, count in zip(bounds, counts, strict=False):
+        if count and count >= left:
+            return round(1000 * (low + (bound - low) * left / count), 2)
+        left, low = left - count, bound
+    return 1000 * bounds[-1]
 
 
 def figures_of(model: ModelVersion) -> dict[str, Any]:
@@ -180,7 +228,7 @@ def facts_of(model: ModelVersion, *, is_default: bool) -> dict[str, Any]:
 
 def _state(model: ModelVersion) -> str:
     """In one word: degraded with fewer workers than configured, failing while their batches fail, retrying
-    while they fail to load, empty without any.
+    while they fail to load, empty without any, or parked if a request loads it.
     """
     statistics, pool = model.pool.statistics(), model.pool
     if statistics.ready:
@@ -189,7 +237,9 @@ def _state(model: ModelVersion) -> str:
         return "ready" if statistics.ready >= min(pool.min_workers, len(pool.workers)) else "degraded"
     if pool.failure:
         return "retrying" if statistics.loading else "failed"
-    return "loading" if statistics.loading else "empty"
+    if statistics.loading:
+        return "loading"
+    return "empty" if pool.crew.on_demand is None else "parked"
 
 
 def _options(model: ModelVersion) -> list[tuple[str, str, str]]:

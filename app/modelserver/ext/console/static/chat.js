@@ -2,7 +2,7 @@
 
 import { call } from "./api.js";
 import { field, h, section, setText } from "./dom.js";
-import { shown } from "./plots.js";
+import { shown } from "./units.js";
 
 const ENDPOINT = "v1/chat/completions";
 

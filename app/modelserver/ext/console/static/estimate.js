@@ -3,7 +3,7 @@
 import { json } from "./api.js";
 import { POLICIES } from "./change.js";
 import { choice, field, h, number, section, setText, table } from "./dom.js";
-import { shown } from "./plots.js";
+import { shown } from "./units.js";
 
 const ROWS = [
   ["Answered", "rate", "/s", 1], ["Refused", "refused", "/s", 1], ["Batch size, mean", "batch", "", 1],

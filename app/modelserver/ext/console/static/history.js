@@ -114,8 +114,4 @@ export class History {
   has(name) {
     return this.series[name].some((value) => value !== null);
   }
-
-  latest(name) {
-    return this.series[name].at(-1) ?? null;
-  }
 }

@@ -3,15 +3,16 @@
 import { TokenRefused, hasToken, json, setToken } from "./api.js";
 import { byId, h, setText } from "./dom.js";
 import { History } from "./history.js";
-import { ModelView } from "./model.js";
-import { errorText, shown } from "./plots.js";
+import { Brief, Overview } from "./overview.js";
 import { settingsView } from "./settings.js";
 import { listen } from "./stream.js";
+import { errorText, shown } from "./units.js";
 import { stateLabel } from "./workers.js";
 
-const versions = new Map(); // key -> { facts, history, entry }
+const versions = new Map(); // key -> { facts, brief, history, entry }; the history is that of its page
+const viewer = Array.from(crypto.getRandomValues(new Uint32Array(4)), (each) => each.toString(16)).join("");
 let life = "";
-let selected = ""; // a key; null: the settings; undefined: what was selected is removed
+let selected; // a key; empty: all models; null: the settings; undefined: what was selected is removed
 let removed = "";
 let view = null;
 let summaries = {};
@@ -75,7 +76,10 @@ function tell(state, text) {
 function take(event) {
   if (event.life !== life) {
     life = event.life;
-    for (const each of versions.values()) each.history.interrupt();
+    for (const each of versions.values()) {
+      each.history.interrupt();
+      each.brief.interrupt();
+    }
     summariesAsked = false;
   }
   for (const key of [...versions.keys()]) {
@@ -85,14 +89,33 @@ function take(event) {
     if (!versions.has(key)) add(key);
     const each = versions.get(key);
     each.facts = event.facts[key] ?? each.facts;
-    each.history.add(event.at, figures, event.bounds, each.facts.workers.filter((w) => w.status === "READY").length);
+    each.brief.add(event.at, figures);
     showEntry(each);
   }
+  takeFull(event);
   byId("none").hidden = versions.size > 0;
   if (selected === undefined && versions.has(removed)) select(removed);
-  if (selected === "" && versions.size) select([...versions.keys()][0]);
   show();
   if (!summariesAsked) askSummaries();
+}
+
+// All figures of the version whose page is open.
+function takeFull(event) {
+  const each = versions.get(selected);
+  const figures = event.full[selected];
+  if (!each?.facts || !figures || event.life !== life) return;
+  const ready = each.facts.workers.filter((worker) => worker.status === "READY").length;
+  each.history.add(event.at, figures, event.bounds, ready);
+}
+
+// Tells the server whose figures are needed; the stream says the same when it begins again.
+async function open(key) {
+  const query = new URLSearchParams({ viewer, version: key });
+  try {
+    takeFull(await json(`console/opened?${query}`, { method: "PUT" }));
+  } catch {
+    // The stream says what is wrong.
+  }
 }
 
 async function askSummaries() {
@@ -117,7 +140,7 @@ function add(key) {
     h("span", { class: "line" }, name, version), h("span", { class: "line" }, state, rate));
   const item = h("li", {}, button);
   byId("models").append(item);
-  versions.set(key, { facts: null, history: new History(), entry: { item, button, name, version, state, rate } });
+  versions.set(key, { facts: null, brief: new Brief(), history: new History(), entry: { item, button, name, version, state, rate } });
 }
 
 function forget(key) {
@@ -136,12 +159,12 @@ function forget(key) {
   }
 }
 
-function showEntry({ facts, history, entry }) {
+function showEntry({ facts, brief, entry }) {
   setText(entry.name, facts.modelName);
   setText(entry.version, facts.modelVersion);
   if (entry.state.textContent !== facts.state) entry.state.replaceChildren(stateLabel(facts.state));
-  const rate = history.latest("rate");
-  const errors = history.errorRate();
+  const { rate } = brief;
+  const errors = brief.errorRate();
   entry.rate.className = errors ? "rate bad" : "rate quiet";
   setText(entry.rate, errors ? errorText(errors) : rate ? shown(rate, "/s") : "");
 }
@@ -152,27 +175,40 @@ function mark() {
   const set = (button, isCurrent) =>
     isCurrent ? button.setAttribute("aria-current", "true") : button.removeAttribute("aria-current");
   for (const [key, each] of versions) set(each.entry.button, key === selected);
+  set(byId("show-all"), selected === "");
   set(byId("show-settings"), selected === null);
 }
 
-function select(key) {
+async function select(key) {
   if (selected === key) return;
   selected = key;
   view?.close();
-  view = new ModelView(guarded);
+  view = null;
+  if (life) open(key);
+  mark();
+  // Plots are large; the overview does without.
+  const ModelView = key && (await import("./model.js")).ModelView;
+  if (selected !== key) return;
+  view = key === "" ? new Overview(versions, select) : new ModelView(guarded);
   byId("main").replaceChildren(...view.elements);
   scrollTo(0, 0);
-  mark();
   show();
 }
 
 function show() {
+  if (selected === "" && view) {
+    document.title = "All models · modelserver";
+    view.update();
+    return;
+  }
   const each = versions.get(selected);
   if (!each?.facts || !view) return;
   document.title = `${each.facts.modelName} · modelserver`;
   view.update(each.facts, summaries);
-  view.figures(each.history);
+  view.figures(each.history, each.brief.errorRate());
 }
+
+byId("show-all").addEventListener("click", () => select(""));
 
 byId("show-settings").addEventListener("click", async () => {
   try {
@@ -180,6 +216,7 @@ byId("show-settings").addEventListener("click", async () => {
     view?.close();
     view = null;
     selected = null;
+    if (life) open("");
     document.title = "Settings · modelserver";
     byId("main").replaceChildren(...settingsView(told));
     byId("main").focus({ preventScroll: true });
@@ -190,7 +227,10 @@ byId("show-settings").addEventListener("click", async () => {
   }
 });
 
+select("");
+
 listen({
+  path: () => `console/events?${new URLSearchParams({ viewer, version: selected ?? "" })}`,
   event: take,
   live: () => tell("live", "Live"),
   gone: () => tell("gone", "Server gone, trying again"),

@@ -4,8 +4,9 @@ import { Change } from "./change.js";
 import { Chat } from "./chat.js";
 import { h, section, setText, table } from "./dom.js";
 import { Estimate } from "./estimate.js";
-import { Plots, errorText } from "./plots.js";
+import { Plots } from "./plots.js";
 import { Try } from "./try.js";
+import { errorText } from "./units.js";
 import { Workers, splitFailure, stateLabel } from "./workers.js";
 
 export class ModelView {
@@ -87,8 +88,7 @@ export class ModelView {
         h("td", { class: "quiet" }, summaries[name] ?? ""))));
   }
 
-  figures(history) {
-    const errors = history.errorRate();
+  figures(history, errors) {
     this.errors.hidden = !errors;
     setText(this.errors, errorText(errors));
     this.plots.update(history);

@@ -2,6 +2,7 @@
 
 import uPlot from "./vendor/uplot/uPlot.esm.js";
 import { h, setText } from "./dom.js";
+import { shown } from "./units.js";
 
 // Seconds: what is shown grows with what there is.
 const SHORTEST = 60;
@@ -21,16 +22,6 @@ const PLOTS = [
     lines: [["streams", "open"], ["engineRunning", "running", "second"], ["engineWaiting", "waiting", "bad"]] },
   { title: "Cache", unit: "%", most: 100, of: "cache", lines: [["cache", "used"], ["hits", "hits", "second"]] },
 ];
-
-export const shown = (value, unit) => {
-  if (value === null || value === undefined || Number.isNaN(value)) return "–";
-  if (unit === "ms" && value >= 1e3) return shown(value / 1e3, "s");
-  const digits = Math.abs(value) >= 100 ? 0 : Math.abs(value) >= 10 ? 1 : 2;
-  const text = value === 0 ? "0" : value.toFixed(digits);
-  return unit ? `${text} ${unit}`.replace(" /s", "/s").replace(" %", "%") : text;
-};
-
-export const errorText = (rate) => `${shown(rate, "")} errors/s`;
 
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 

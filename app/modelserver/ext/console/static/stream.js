@@ -21,7 +21,7 @@ async function* read(body) {
   }
 }
 
-// `on` has: event(data), live(), gone(), refused(message), which returns when there may be another token.
+// `on` has: path(), event(data), live(), gone(), refused(message), which returns when there may be another token.
 export async function listen(on) {
   let failures = 0;
   for (;;) {
@@ -30,7 +30,7 @@ export async function listen(on) {
     let watchdog = setTimeout(() => stop.abort(), SILENCE);
     const hide = watchHidden(() => stop.abort());
     try {
-      const response = await call("console/events", { signal: stop.signal });
+      const response = await call(on.path(), { signal: stop.signal });
       if (!response.ok) throw new Error(String(response.status));
       for await (const event of read(response.body)) {
         if (event.startsWith("event: expired")) throw new TokenRefused("The token is no longer valid.");

@@ -2,7 +2,7 @@
 
 import { call } from "./api.js";
 import { choice, field, h, section, setText, table } from "./dom.js";
-import { shown } from "./plots.js";
+import { shown } from "./units.js";
 
 const AT_ONCE = 5;
 const MOST_SHOWN = 20_000;
