@@ -7,17 +7,18 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.budget import LONGEST, SECONDS, WHOLE, Budget, used
+from tests.budget import LONGEST, REFERENCE, SECONDS, WHOLE, Budget, used, work
 
 
-def after(seconds: float, tests: int, *, is_fast_lane: bool = True) -> Budget:
-    """The budget at the end of such a run, in two processes."""
+def after(seconds: float, tests: int, *, is_fast_lane: bool = True, slower: float = 1.0) -> Budget:
+    """The budget at the end of such a run, in two processes, on a machine that is so much slower."""
     budget = Budget(is_fast_lane=is_fast_lane)
     report: Any = SimpleNamespace(when="call")
     for _ in range(tests):
         budget.pytest_runtest_logreport(report)
     for _ in range(2):
-        budget.pytest_testnodedown(SimpleNamespace(workeroutput={"processor_seconds": seconds / 2}))
+        output = {"processor_seconds": seconds / 2, "reference_seconds": [slower * REFERENCE]}
+        budget.pytest_testnodedown(SimpleNamespace(workeroutput=output))
     return budget
 
 
@@ -26,10 +27,21 @@ def after(seconds: float, tests: int, *, is_fast_lane: bool = True) -> Budget:
     [
         (after(SECONDS + 1, WHOLE), True),
         (after(SECONDS - 1, WHOLE), False),
+        (after(2 * SECONDS - 1, WHOLE, slower=2.0), False),
+        (after(2 * SECONDS + 1, WHOLE, slower=2.0), True),
+        (after(SECONDS + 1, WHOLE, slower=0.5), True),
         (after(SECONDS + 1, WHOLE - 1), False),
         (after(SECONDS + 1, WHOLE, is_fast_lane=False), False),
     ],
-    ids=["above", "below", "a part of the lane", "another lane"],
+    ids=[
+        "above",
+        "below",
+        "below, slow",
+        "above, slow",
+        "above, quick",
+        "a part of the lane",
+        "another lane",
+    ],
 )
 def test_only_a_whole_fast_lane_above_the_budget_fails(budget: Budget, fails: bool) -> None:
     """Then the run has failed, though each test has passed."""
@@ -49,6 +61,10 @@ def test_processor_time_of_children_counts() -> None:
     subprocess.run([sys.executable, "-c", "sum(range(3_000_000))"], check=True)
 
     assert used() > before
+
+
+def test_work_takes_processor_time() -> None:
+    assert work() > 0.001
 
 
 def test_the_longest_files_are_of_slow_tests() -> None:
