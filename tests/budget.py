@@ -72,8 +72,8 @@ class Budget:
         if not self._is_fast_lane or self.tests < WHOLE or self.seconds <= self.most:
             return ""
         return (
-            f"The fast lane used {self.seconds:.0f} s of processor time, {self.most:.0f} s is the most on this "
-            "machine now: make a test faster, or mark it `slow`"
+            f"The fast lane used {self.seconds:.0f} s of processor time, {self.most:.0f} s is the most "
+            "on this machine now: make a test faster, or mark it `slow`"
         )
 
     # -- hooks of pytest
