@@ -57,6 +57,11 @@ def run(report: Report, seconds: float) -> None:
             disturb(report, server, f"{budget // MIB} MiB", names, seconds / len(budgets))
 
 
+def files_of(server: Server) -> int:
+    """The files that it keeps, without what Python compiles when a model is loaded for the first time."""
+    return sum("__pycache__" not in path.parts for path in server.home.temp.rglob("*"))
+
+
 def register(server: Server, name: str) -> httpx.Response:
     return server.management.post("/models", params={"url": "witness.mar", "model_name": name})
 
@@ -69,7 +74,7 @@ def disturb(report: Report, server: Server, what: str, names: list[str], seconds
     warm = time.monotonic() + min(20.0, seconds / 4)
     ask_by_http(server, tally, CLIENTS, lambda: time.monotonic() < warm, PAUSE)
     before, end = Holdings.of(server), time.monotonic() + seconds
-    files = len(list(server.home.temp.rglob("*")))
+    files = files_of(server)
     readings: list[tuple[float, int]] = []
     disturber = Disturber(server, names, end)
 
@@ -92,7 +97,7 @@ def disturb(report: Report, server: Server, what: str, names: list[str], seconds
     after = settled(server, before, _GROWTH / before.memory)
     tell(report, server, what, tally, disturber)
     tell_growth(report, what, before, after, readings)
-    left = len(list(server.home.temp.rglob("*")))
+    left = files_of(server)
     report.figure(f"{what}: files", f"{files} -> {left}")
     report.hold(left <= files * 1.1 + 20, f"{what}: files grew from {files} to {left}")
     report.hold(set(parks) <= {"loaded", "parked", "failed"}, f"{what}: {sorted(parks)} when all was quiet")
