@@ -47,18 +47,24 @@ def model(name: str, ready: bool = True) -> dict[str, Any]:
     return {"modelName": name, "modelVersion": "1.0", "minWorkers": 1, "workers": workers}
 
 
-def test_all_pages_are_read_but_parked_models_are_not(serve, capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_versions_of_all_pages_are_read(serve, capsys: pytest.CaptureFixture[str]) -> None:
+    """A version fails beside another one that is parked; a model may be unregistered meanwhile."""
     pages = [
         {"models": [{"modelName": "a"}, {"modelName": "a"}], "nextPageToken": "1"},
-        {"models": [{"modelName": "b c"}, {"modelName": "asleep"}]},
+        {"models": [{"modelName": "b c"}, {"modelName": "gone"}]},
     ]
-    parking = {"budget": 10, "used": 5, "models": {"parked": ["asleep 1.0"], "loaded": ["a 1.0"]}}
+    parking = {"budget": 10, "used": 5, "models": {"parked": ["a 1.0"], "loaded": ["b c 1.0"]}}
+    parked = model("a") | {"minWorkers": 0, "workers": [], "parking": {"state": "parked"}}
+    failing = model("a", ready=False) | {"modelVersion": "2.0"}
     documents = {"/models": pages, "/parking": parking, "/events": _EMPTY}
-    requested = serve(documents | {"/models/a/all": [model("a")], "/models/b c/all": [model("b c")]})
+    requested = serve(documents | {"/models/a/all": [parked, failing], "/models/b c/all": [model("b c")]})
 
-    assert command.main(["--management", URL]) == 0
-    assert capsys.readouterr().out == f"{URL}: 3 models, all well\n"
-    assert [path for path in requested if path.endswith("/all")] == ["/models/a/all", "/models/b c/all"]
+    assert command.main(["--management", URL]) == 1
+    head, trouble = [line for line in capsys.readouterr().out.splitlines() if line][:2]
+    assert (head, trouble) == (f"{URL}: 3 models, 1 thing fails", "FAILS  a 2.0: no worker is loaded")
+    assert [path for path in requested if path.endswith("/all")] == [
+        f"/models/{name}/all" for name in ("a", "b c", "gone")
+    ]
 
 
 def test_what_fails_comes_first(serve, capsys: pytest.CaptureFixture[str]) -> None:

@@ -44,7 +44,7 @@ def main(arguments: Sequence[str]) -> int:
     """
     options = build_parser().parse_args(arguments)
     return exit_status(
-        lambda: status(options), dict.fromkeys((ConfigError, Unreachable, httpx.InvalidURL), 2)
+        lambda: status(options), dict.fromkeys((ConfigError, Unreachable, httpx.InvalidURL, OSError), 2)
     )
 
 
@@ -72,12 +72,10 @@ def status(options: argparse.Namespace) -> int:
     troubles: list[Trouble] = []
     with client_of(url, key, options.ca_file) as client:
         parking = _read(client, "/parking")
-        parked = set(parking.get("models", {}).get("parked", ()))
         names = list(_names(client))
         for name in names:
-            if not any(each.rpartition(" ")[0] == name for each in parked):
-                for version in _read(client, f"/models/{quote(name, safe='')}/all") or ():
-                    troubles += of_model(version, since)
+            for version in _read(client, f"/models/{quote(name, safe='')}/all"):
+                troubles += of_model(version, since)
         events = _read(client, f"/events?level=warn&since={since}&limit={_PAGE}").get("events", [])
     troubles += of_events(events)
     if "budget" in parking:
