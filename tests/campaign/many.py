@@ -10,23 +10,23 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import signal
 import time
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import psutil
 from tests.campaign.crowd import Tally, ask_by_grpc, ask_by_http
+from tests.campaign.disturbing import Disturbance
 from tests.campaign.soak import read_memory, tell_growth
 from tests.campaign.targets import MIB, Holdings, quiet, settled, target, tracebacks
 from tests.e2e.serving import command_of, wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Sequence
 
     import httpx
+    from tests.campaign.disturbing import Change
     from tests.campaign.report import Report
     from tests.e2e.serving import Server
 
@@ -146,29 +146,23 @@ def workers(server: Server) -> list[psutil.Process]:
     return living
 
 
-class Disturber:
+class Disturber(Disturbance):
     """Kills workers; replaces, parks, loads and unregisters models, some of them while they load."""
 
     def __init__(self, server: Server, names: list[str], end: float) -> None:
-        self.server, self.end = server, end
+        super().__init__(server, end)
         self.budget = self.most = 0
-        self.done: Counter[str] = Counter()
-        self.refused: list[str] = []
-        self._names, self._chance = names, random.Random(7)
+        self._names = names
         self._pool = ThreadPoolExecutor(4)
 
-    def run(self) -> None:
-        changes: list[Callable[[], httpx.Response | None]] = [
+    def changes(self) -> Sequence[Change]:
+        return [
             *(self.kill, self.kill, self.replace, self.park, self.load, self.come_and_go),
             *(self.unregister_loading, self.replace_loading),
         ]
-        while time.monotonic() < self.end:
-            change = self._chance.choice(changes)
-            answer = change()
-            self.done[change.__name__] += 1
-            if answer is not None and answer.status_code >= 500:
-                self.refused.append(f"{change.__name__}: {answer.status_code} {answer.text[:200]}")
-            time.sleep(self._chance.uniform(0.05, 0.4))
+
+    def run(self) -> None:
+        super().run()
         self._pool.shutdown()
 
     def watch(self) -> None:
@@ -181,7 +175,7 @@ class Disturber:
     def kill(self) -> None:
         if living := workers(self.server):
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self._chance.choice(living).pid, signal.SIGKILL)
+                os.kill(self.chance.choice(living).pid, signal.SIGKILL)
 
     def replace(self) -> httpx.Response:
         return self._replace(self._name())
@@ -212,14 +206,14 @@ class Disturber:
     def _load_soon(self, name: str) -> None:
         """Begins to load it, and leaves it some time for that."""
         self._pool.submit(self._act, name, "load")
-        time.sleep(self._chance.uniform(0.0, 0.3))
+        time.sleep(self.chance.uniform(0.0, 0.3))
 
     def _replace(self, name: str) -> httpx.Response:
-        url = self._chance.choice(("witness.mar", "witness-v2.mar"))
+        url = self.chance.choice(("witness.mar", "witness-v2.mar"))
         return self.server.management.put(f"/models/{name}", params={"url": url, "synchronous": "true"})
 
     def _act(self, name: str, action: str) -> httpx.Response:
         return self.server.management.post(f"/models/{name}", params={"action": action})
 
     def _name(self) -> str:
-        return self._chance.choice(self._names[:40] if self._chance.random() < 0.5 else self._names)
+        return self.chance.choice(self._names[:40] if self.chance.random() < 0.5 else self._names)

@@ -7,20 +7,20 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import signal
 import time
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from tests.campaign.crowd import Tally, ask_by_grpc, ask_by_http
+from tests.campaign.disturbing import Disturbance
 from tests.campaign.targets import MIB, Holdings, quiet, settled, slope, target, tracebacks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Sequence
 
     import httpx
+    from tests.campaign.disturbing import Change
     from tests.campaign.report import Report
     from tests.e2e.serving import Server
 
@@ -80,28 +80,18 @@ def soak(report: Report, server: Server, what: str, seconds: float) -> None:
     report.hold(not tracebacks(server), f"{what}: tracebacks in the log: {tracebacks(server)[:3]}")
 
 
-class Disturber:
+class Disturber(Disturbance):
     """Kills workers, and scales, changes, replaces, versions and unregisters the model ``changing``."""
 
     def __init__(self, server: Server, end: float) -> None:
-        self.server, self.end = server, end
-        self.done: Counter[str] = Counter()
+        super().__init__(server, end)
         self.killed_of_steady = 0
-        self.refused: list[str] = []
-        self._chance = random.Random(7)
 
-    def run(self) -> None:
-        changes: list[Callable[[], httpx.Response | None]] = [
+    def changes(self) -> Sequence[Change]:
+        return [
             *(self.kill, self.kill, self.scale, self.change, self.replace, self.version, self.default),
             *(self.remove_version, self.come_and_go),
         ]
-        while time.monotonic() < self.end:
-            change = self._chance.choice(changes)
-            answer = change()
-            self.done[change.__name__] += 1
-            if answer is not None and answer.status_code >= 500:
-                self.refused.append(f"{change.__name__}: {answer.status_code} {answer.text[:200]}")
-            time.sleep(self._chance.uniform(0.05, 0.4))
 
     def mend(self) -> None:
         """Both models as they were; how long that takes is bounded."""
@@ -112,33 +102,33 @@ class Disturber:
 
     def kill(self) -> None:
         """Kills workers of either model; the steady one is killed as often as its workers come back."""
-        model = self._chance.choice(MODELS)
+        model = self.chance.choice(MODELS)
         answer = self.server.management.get(f"/models/{model}")
         if answer.status_code != 200:
             return
         ready = [worker["pid"] for worker in answer.json()[0]["workers"] if worker["status"] == "READY"]
         if ready:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self._chance.choice(ready), signal.SIGKILL)
+                os.kill(self.chance.choice(ready), signal.SIGKILL)
                 self.killed_of_steady += model == "steady"
 
     def scale(self) -> httpx.Response:
-        return self._put(f"?min_worker={self._chance.randint(1, 3)}&synchronous=true")
+        return self._put(f"?min_worker={self.chance.randint(1, 3)}&synchronous=true")
 
     def change(self) -> httpx.Response:
-        return self._put(f"?batch_size={self._chance.choice((1, 4, 16))}&max_batch_delay=5")
+        return self._put(f"?batch_size={self.chance.choice((1, 4, 16))}&max_batch_delay=5")
 
     def replace(self) -> httpx.Response:
-        return self._put(f"?url={self._chance.choice(('witness.mar', 'witness-v2.mar'))}&synchronous=true")
+        return self._put(f"?url={self.chance.choice(('witness.mar', 'witness-v2.mar'))}&synchronous=true")
 
     def version(self) -> httpx.Response:
         return self.server.register("witness-v2.mar", model_name="changing")
 
     def default(self) -> httpx.Response:
-        return self._put(f"/{self._chance.choice(('1.0', '2.0'))}/set-default")
+        return self._put(f"/{self.chance.choice(('1.0', '2.0'))}/set-default")
 
     def remove_version(self) -> httpx.Response:
-        return self.server.management.delete(f"/models/changing/{self._chance.choice(('1.0', '2.0'))}")
+        return self.server.management.delete(f"/models/changing/{self.chance.choice(('1.0', '2.0'))}")
 
     def come_and_go(self) -> httpx.Response:
         self.server.management.delete("/models/changing/2.0")
