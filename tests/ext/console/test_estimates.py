@@ -19,9 +19,9 @@ from modelserver.ext.console.estimates import (
     arrivals,
     cost_of,
     estimate,
-    quantile,
     stretches,
 )
+from modelserver.ext.console.histograms import quantile
 
 NOW = Choice(size=1, policy="greedy", delay=100, workers=1)
 LATENCIES = [0.0] * 8 + [3.0, 1.0] + [0.0] * (len(REQUEST_BOUNDS) - 9)

@@ -17,6 +17,7 @@ from modelserver.engine.offload.helpers import Helpers
 from modelserver.engine.pools.spec import PoolLimits
 from modelserver.engine.telemetry.arrivals import ArrivalHistory  # noqa: TC001 - read at run time
 from modelserver.errors import BadRequest, PayloadTooLarge, ServiceUnavailable
+from modelserver.ext.console.histograms import quantile
 from modelserver.ext.console.simulation.costs import Cost, fit
 from modelserver.ext.console.simulation.engine import SimulatedServer, Simulation
 from modelserver.ext.console.simulation.figures import summarize
@@ -216,18 +217,6 @@ def _measured(measured: ArrivalHistory, seconds: float) -> EstimatedFigures:
         p99_ms=p99,
         busy=worked / max(available, 1e-9),
     )
-
-
-def quantile(share: float, bounds: Sequence[float], counts: Sequence[float]) -> float | None:
-    """As Prometheus' histogram_quantile: linear within a bucket. In ms; None without observations."""
-    left = share * math.fsum(counts)
-    if not left:
-        return None
-    for low, high, count in zip((0.0, *bounds), bounds, counts, strict=False):
-        if count >= left:
-            return 1e3 * (low + (high - low) * left / count)
-        left -= count
-    return 1e3 * bounds[-1]
 
 
 def _simulated(

@@ -15,13 +15,14 @@ from uuid import uuid4
 
 import msgspec
 
+from modelserver.ext.console.histograms import quantile
 from modelserver.ext.console.language import language_figures
 from modelserver.models.options.table import OPTIONS
 from modelserver.models.settings.key import property_text
 from modelserver.surface.api.describe import describe, read_gpus_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence, Set
+    from collections.abc import Set
 
     from modelserver.engine.telemetry.metrics import ServerMetrics
     from modelserver.models.registry import Registry
@@ -162,21 +163,10 @@ def brief_of(model: ModelVersion, before: list[int] | None) -> list[float | None
     requests = model.metrics.requests
     counts, bounds = requests.seconds.counts, requests.seconds.bounds
     lately = [] if before is None else [now - then for now, then in zip(counts, before, strict=True)]
-    percentiles = [percentile(share, bounds, lately) for share in (0.5, 0.99)]
+    exact = (quantile(share, bounds, lately) for share in (0.5, 0.99))
+    percentiles = [None if each is None else round(each, 2) for each in exact]
     waiting = model.pool.statistics().pending
     return [sum(counts), requests.unanswered, requests.errors.count, waiting, *percentiles]
-
-
-def percentile(share: float, bounds: Sequence[float], counts: Sequence[int]) -> float | None:
-    """In milliseconds, linear within a bucket; None without observations."""
-    if not any(counts):
-        return None
-    left, low = share * sum(counts), 0.0
-    for bound, count in zip(bounds, counts, strict=False):
-        if count and count >= left:
-            return round(1000 * (low + (bound - low) * left / count), 2)
-        left, low = left - count, bound
-    return 1000 * bounds[-1]
 
 
 def figures_of(model: ModelVersion) -> dict[str, Any]:
