@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -16,6 +16,19 @@ from modelserver.tools.archiver import ArchiveConfig, build_archive
 MODEL_CODE = Path(__file__).parent / "model_code"
 
 StartServer = Callable[..., Server]
+# Characters of each server's log that a failed test shows.
+_LAST_LOG = 3000
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A failed test shows what its servers have logged last."""
+    report = yield
+    if report.failed:
+        for name, server in getattr(item, "funcargs", {}).items():
+            if isinstance(server, Server):
+                report.sections.append((f"log of {name}", server.home.log()[-_LAST_LOG:]))
+    return report
 
 
 @pytest.fixture(scope="session")
