@@ -91,6 +91,17 @@ def test_successful_health_checks_are_left_out(logger, loop, records):
     ]
 
 
+@pytest.mark.parametrize(("stamped", "ids"), [(True, [["a", "", "b"]]), (False, [["a"], [""], ["b"]])])
+def test_records_have_the_ids_of_all_requests(logger, loop, records, stamped, ids):
+    """The lines name those that failed or are traced."""
+    log = access_log(logger, loop, stamped=stamped)
+    for request_id in ("a", "", "b"):
+        log.log("c", "GET", "/models", "1.1", 200, 0, request_id)
+    log.close()
+
+    assert [record.request_ids for record in records] == ids
+
+
 def test_lines_are_written_together_by_timer(logger, loop, records):
     """Requests arm one timer; when it fires all lines go in one write. An idle server has none (F29)."""
     log = access_log(logger, loop)

@@ -12,6 +12,7 @@ from tests.ext.console.doubles import Hot
 from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.errors import ModelNotFound
 from modelserver.ext.console.console import Console
+from modelserver.ext.console.logs.ring import LogRing
 from modelserver.models.settings.keys import KEYS
 from modelserver.models.settings.settings import Settings
 from modelserver.run.listeners import check_of_pages
@@ -40,7 +41,7 @@ def console(hot: Hot) -> Iterator[Console]:
     services: Any = SimpleNamespace(
         registry=registry, settings=settings, tokens=None, metrics=ServerMetrics()
     )
-    made = Console(services, hot)
+    made = Console(services, hot, LogRing())
     yield made
     made.close()
 

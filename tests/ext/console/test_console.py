@@ -82,6 +82,7 @@ async def test_the_page_has_one_address(client: httpx.AsyncClient) -> None:
         ("POST", "/console", 405),
         ("POST", "/console/events", 405),
         ("PUT", "/console/settings", 405),
+        ("POST", "/console/logs", 405),
         ("GET", "/console/estimate", 405),
         ("GET", "/console/try/predictions/m", 405),
         ("POST", "/console/try/models/m", 404),
@@ -98,7 +99,7 @@ async def test_other_requests_are_refused(
     assert answer.json()["code"] == status
 
 
-@pytest.mark.parametrize("path", ["events", "settings", "try/predictions/m"])
+@pytest.mark.parametrize("path", ["events", "settings", "logs", "try/predictions/m"])
 async def test_a_name_that_was_made_to_lead_here_gets_no_data(client: httpx.AsyncClient, path: str) -> None:
     """A page of that name could read what it was given (F65); the page itself holds nothing."""
     evil = {"host": "evil.example:8081"}

@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from modelserver.ext.console.late import LateConsole
+from modelserver.ext.console.logs.ring import LogRing
 from modelserver.models.settings.address import Address
 from modelserver.models.settings.settings import Settings
 
@@ -20,7 +21,7 @@ async def test_console_is_made_for_its_first_request(hot: Hot) -> None:
     """A server that has stopped serves no streams any more."""
     registry = SimpleNamespace(versions=list)
     services = SimpleNamespace(registry=registry, settings=Settings(), tokens=None, metrics=None)
-    app = LateConsole(cast("Any", SimpleNamespace(services=services, unwatched=hot)))
+    app = LateConsole(cast("Any", SimpleNamespace(services=services, unwatched=hot)), LogRing())
     transport = httpx.ASGITransport(cast("Any", app))
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         before = app._making

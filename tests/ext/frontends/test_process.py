@@ -34,7 +34,7 @@ async def test_records_reach_the_servers_log(caplog):
     logger = logging.Logger("modelserver.somewhere")  # noqa: LOG001 - not among those that pytest watches
     logger.addHandler(LogToServer(frontend.link))
     with caplog.at_level(logging.INFO):
-        logger.info("said %s", "this")
+        logger.info("said %s", "this", extra={"request_ids": ["a", "b"]})
         try:
             int("oh")
         except ValueError:
@@ -49,6 +49,7 @@ async def test_records_reach_the_servers_log(caplog):
         logging.INFO,
         "said this",
     )
+    assert (first.request_ids, second.request_ids) == (["a", "b"], [])  # type: ignore[attr-defined]
     assert second.levelno == logging.ERROR
     assert second.getMessage().startswith("failed\nTraceback")
     assert second.getMessage().endswith("'oh'")

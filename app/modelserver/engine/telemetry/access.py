@@ -2,7 +2,7 @@
 
 A line is `<time> - /<ip>:<port> "<METHOD> <uri with query> HTTP/1.1" <status> <ms>`; with a status of 400 or
 above the request id follows, except with TorchServe's defaults. After a request that is traced, request id
-and ` trace_id=<id>` follow.
+and ` trace_id=<id>` follow. Records have the ids of all their lines as ``request_ids``.
 """
 
 from __future__ import annotations
@@ -143,9 +143,8 @@ class AccessLog:
         if self._stamped:
             stamp = self._stamp
             line = self._line
-            self._logger.info(
-                "%s", "\n".join([f"{stamp(entry[0])} - {line(entry, traces)}" for entry in entries])
-            )
+            text = "\n".join([f"{stamp(entry[0])} - {line(entry, traces)}" for entry in entries])
+            self._logger.info("%s", text, extra={"request_ids": [entry[-1] for entry in entries]})
         else:
             for entry in entries:
                 self._logger.handle(self._record(entry, traces))
@@ -172,7 +171,7 @@ class AccessLog:
             "%s",
             (self._line(entry, traces),),
             None,
-            extra={"trace_id": trace_id} if trace_id else None,
+            extra={"request_ids": [entry[-1]], **({"trace_id": trace_id} if trace_id else {})},
         )
         record.created = entry[0]
         record.msecs = float(int(entry[0] * 1000) % 1000)

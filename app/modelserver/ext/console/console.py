@@ -16,6 +16,7 @@ from modelserver.ext.console.broadcast import Broadcast
 from modelserver.ext.console.estimates import EstimateRequest, Estimates
 from modelserver.ext.console.facts import ConsoleState
 from modelserver.ext.console.leaving import is_there_for
+from modelserver.ext.console.logs.routes import LogRoute
 from modelserver.ext.console.pages import DATA_HEADERS, Pages
 from modelserver.ext.console.tries import answer_try
 from modelserver.models.options.table import OPTIONS
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     from starlette.types import Receive, Scope, Send
 
+    from modelserver.ext.console.logs.ring import LogRing
     from modelserver.surface.api.services import Services
     from modelserver.surface.http.exchange import HotRoutes
 
@@ -45,13 +47,14 @@ _read_estimate_request = msgspec.json.Decoder(EstimateRequest).decode
 class Console:
     """An ASGI application for all paths from ``/console`` on; tries of models go to ``hot``."""
 
-    def __init__(self, services: Services, hot: HotRoutes) -> None:
+    def __init__(self, services: Services, hot: HotRoutes, ring: LogRing) -> None:
         self._services = services
         self._hot = hot
         self._pages = Pages()
         self._state = ConsoleState(services.registry, services.metrics)
         self._broadcast = Broadcast(self._state)
         self._estimates = Estimates()
+        self._logs = LogRoute(ring, self._versions_of)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         response = await self._response(scope["path"], Request(scope, receive))
@@ -60,6 +63,7 @@ class Console:
     def close(self) -> None:
         """Ends the streams of events and the helper process."""
         self._broadcast.close()
+        self._logs.close()
         self._estimates.close()
 
     async def _response(self, path: str, request: Request) -> Response:
@@ -77,6 +81,9 @@ class Console:
         if path == f"{CONSOLE_PATH}/opened":
             _check_method(request, "PUT")
             return self._opened(request)
+        if path == f"{CONSOLE_PATH}/logs":
+            _check_method(request, "GET")
+            return await self._logs.respond(request, self._allowed(request))
         if path == f"{CONSOLE_PATH}/settings":
             _check_method(request, "GET")
             return self._settings()
@@ -103,6 +110,9 @@ class Console:
         version = request.query_params.get("version", "")
         self._broadcast.open(request.query_params.get("viewer", "")[:_LONGEST_NAME], version)
         return _json(self._state.opened(version))
+
+    def _versions_of(self, model: str) -> tuple[str, ...]:
+        return tuple(each.version for each in self._services.registry.versions() if each.name == model)
 
     def _allowed(self, request: Request) -> Callable[[], bool]:
         """Whether the request's token is still valid; the stream may outlast it."""

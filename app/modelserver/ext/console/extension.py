@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from modelserver.ext.console.late import LateConsole
+from modelserver.ext.console.logs.ring import LogRing
 from modelserver.surface.auth.scopes import CONSOLE_PATH
 
 if TYPE_CHECKING:
@@ -16,13 +19,19 @@ class Extension:
 
     def __init__(self) -> None:
         self._console: LateConsole | None = None
+        self._ring: LogRing | None = None
 
     async def open(self, host: Host) -> None:
+        # As the log files.
+        folder = Path(os.environ.get("LOG_LOCATION") or "logs")
+        self._ring = LogRing(folder if host.settings.log_files else None)
+        self._ring.attach()
         host.mount("management", CONSOLE_PATH, self._make)
         host.settle(self._settle)
 
     def _make(self, endpoints: Endpoints) -> LateConsole:
-        self._console = LateConsole(endpoints)
+        assert self._ring is not None  # noqa: S101 - it is open
+        self._console = LateConsole(endpoints, self._ring)
         return self._console
 
     async def _settle(self, _: float) -> None:
@@ -30,4 +39,6 @@ class Extension:
             self._console.close()
 
     async def close(self, grace: float) -> None:
-        """Nothing is open."""
+        """Keeps no more lines of the log."""
+        if self._ring is not None:
+            self._ring.detach()

@@ -10,14 +10,16 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from modelserver.ext.console.console import Console
+    from modelserver.ext.console.logs.ring import LogRing
     from modelserver.extension import Endpoints
 
 
 class LateConsole:
     """Everything below ``/console``; tries of models go to the routes that nobody watches."""
 
-    def __init__(self, endpoints: Endpoints) -> None:
+    def __init__(self, endpoints: Endpoints, ring: LogRing) -> None:
         self._endpoints = endpoints
+        self._ring = ring
         self._making: asyncio.Future[Console] | None = None
         self._closed = False
 
@@ -32,7 +34,7 @@ class LateConsole:
     def _made(self) -> Console:
         endpoints = self._endpoints
         module = import_module("modelserver.ext.console.console")
-        console: Console = module.Console(endpoints.services, endpoints.unwatched)
+        console: Console = module.Console(endpoints.services, endpoints.unwatched, self._ring)
         return console
 
     def close(self) -> None:

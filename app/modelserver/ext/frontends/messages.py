@@ -101,6 +101,7 @@ class LogRecord(msgspec.Struct, frozen=True, array_like=True, tag=6):
     created: float
     text: str
     trace_id: str = ""
+    request_ids: list[str] = []
 
 
 class StoppedListening(msgspec.Struct, frozen=True, array_like=True, tag=7):

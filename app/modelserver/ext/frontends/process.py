@@ -192,8 +192,8 @@ class LogToServer(logging.Handler):
         if record.exc_info:
             text += "\n" + "".join(traceback.format_exception(*record.exc_info)).rstrip()
         text = text.encode("utf-8", "replace").decode()
-        trace_id = getattr(record, "trace_id", "")
-        self._link.send(messages.LogRecord(record.name, record.levelno, record.created, text, trace_id))
+        more = getattr(record, "trace_id", ""), getattr(record, "request_ids", [])
+        self._link.send(messages.LogRecord(record.name, record.levelno, record.created, text, *more))
 
 
 async def run(  # noqa: PLR0917 - the arguments of the program

@@ -331,7 +331,7 @@ def _write_record(message: messages.LogRecord) -> None:
     logger = logging.getLogger(message.logger)
     if not logger.isEnabledFor(message.level):
         return
-    extra: dict[str, Any] = {**MULTILINE}
+    extra: dict[str, Any] = {**MULTILINE, "request_ids": message.request_ids}
     if message.trace_id:
         extra["trace_id"] = message.trace_id
     record = logger.makeRecord(
