@@ -6,13 +6,11 @@ from __future__ import annotations
 
 import resource
 import time
+from collections.abc import Mapping
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pytest
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 # Seconds of two processors for five minutes, with collecting the tests.
 SECONDS: Final = 600.0

@@ -9,18 +9,15 @@ import logging
 import os
 import signal
 import venv
+from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, Any
 
 import pytest
 from hypothesis import settings
 from tests import budget
 
 from modelserver.engine.worker import elsewhere
-
-if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
-    from typing import IO
 
 # Threads of torch that wait would keep a core from the tests and servers beside them.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

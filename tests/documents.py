@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from modelserver.ext.events.followers import Followers
 from modelserver.ext.events.routes import add_events
@@ -17,9 +17,7 @@ from modelserver.ext.rollout.routes import add_traffic
 from modelserver.ext.triton.routes import add_triton
 from modelserver.ext.workflows.routes import add_workflow_inference, add_workflow_management
 from modelserver.surface.api.app import build_app
-
-if TYPE_CHECKING:
-    from modelserver.surface.api.application import Application
+from modelserver.surface.api.application import Application
 
 _ROLES: dict[str, set[Any]] = {"all": {"inference", "management", "metrics"}}
 

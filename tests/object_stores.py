@@ -13,15 +13,12 @@ import logging
 import threading
 import warnings
 import zlib
+from collections.abc import Callable, Iterator, Mapping
+from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import httpx
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from email.message import Message
 
 Answer = tuple[int, bytes, dict[str, str]]
 

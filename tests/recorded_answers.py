@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import base64
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from modelserver.tools.migrate.calls import Response
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 def answer_of(recorded: Mapping[str, Any]) -> Response:

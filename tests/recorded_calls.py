@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import msgspec
 import pytest
 
 from modelserver.ext.recording.entries import Call
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _LINES = b"x-batch-id: b1\r\nx-batch-size: 2\r\nserver-timing: queue;dur=1.500, inference;dur=2.500"
 _PLAIN = Call(

@@ -11,15 +11,13 @@ import contextlib
 import functools
 import threading
 import weakref
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 GIB = 1 << 30
 ASSERTION = "CUDA error: device-side assert triggered"

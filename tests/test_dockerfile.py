@@ -15,7 +15,6 @@ import zipfile
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from packaging.requirements import Requirement
@@ -24,12 +23,9 @@ from tests.documents import describe_listener
 
 from modelserver.ext.container.__main__ import IMAGES_OWN, prepare
 from modelserver.ext.container.healthcheck import ROUTE
-from modelserver.models.settings.load import load_settings
+from modelserver.models.settings.load import LoadedSettings, load_settings
 from modelserver.run.cli import build_parser
 from modelserver.surface.auth.scopes import needed_scope
-
-if TYPE_CHECKING:
-    from modelserver.models.settings.load import LoadedSettings
 
 _ROOT = Path(__file__).parents[1]
 _HOME = "/home/model-server"

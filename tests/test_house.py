@@ -5,21 +5,18 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points, metadata, version
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.version import Version
 
 import modelserver
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 _ROOT = Path(__file__).parents[1]
 _PACKAGES = {"modelserver": _ROOT / "app", "modelserver_handlers": _ROOT / "handlers"}

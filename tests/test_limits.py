@@ -8,14 +8,12 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pytest
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _ROOT: Final = Path(__file__).parents[1]
 _CORE: Final = ("engine", "models", "surface", "run", "extension", "errors")

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 import yaml
 from docs.model_config import MODELS, default_of, ranks_above, ranks_below, reference
 
+from modelserver.models.options.option import Option
 from modelserver.models.options.resolve import PARAMETERS, ModelOptions
 from modelserver.models.options.table import CONFIG_KEYS, HANDLER_KEYS, TORCHRUN_KEYS
 from modelserver.models.options.yaml_file import parse_model_config
 from modelserver.models.settings.keys import KEYS
 from modelserver.models.settings.model_defaults import ModelDefaults
-
-if TYPE_CHECKING:
-    from modelserver.models.options.option import Option
 
 _PAGE = Path(__file__).parents[1] / "docs" / "model-config.md"
 

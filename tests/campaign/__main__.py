@@ -7,13 +7,10 @@ from __future__ import annotations
 
 import argparse
 import importlib
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from benchmarks.options import run
 from tests.campaign.report import Report
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 CAMPAIGNS = {
     "soak": "marked requests by all protocols while workers are killed and models changed",

@@ -5,14 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import socket
 import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from tests.e2e.raw import HOST, post
-
-if TYPE_CHECKING:
-    import socket
 
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)\r\n", re.IGNORECASE)
 _CHUNKED = re.compile(rb"\r\ntransfer-encoding: *chunked\r\n", re.IGNORECASE)

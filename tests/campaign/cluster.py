@@ -16,23 +16,20 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import psutil
 from tests.campaign.crowd import Tally, ask_by_grpc, ask_by_http
+from tests.campaign.report import Report
 from tests.campaign.targets import MIB, Holdings, build_store, quiet, settled, tracebacks
 from tests.e2e.elsewhere import LOST, Elsewhere, freezing
 from tests.e2e.grpc_client import grpc_settings
 from tests.e2e.serving import command_of, free_port, serving, wait_until
 from tests.ext.cluster.ray_nodes import RayCluster, guarded, redis, short_folder
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from tests.campaign.report import Report
 
 MODEL, WORKERS, BATCH = "witness", 3, 4
 CLIENTS, GRPC_CLIENTS = 8, 2

@@ -8,18 +8,14 @@ import threading
 import time
 import uuid
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import grpc
 import uvloop
-from tests.campaign.callers import REQUESTS, Caller, Malformed, answer_rows
+from tests.campaign.callers import REQUESTS, Answer, Caller, Malformed, answer_rows
 from tests.e2e.grpc_client import INFERENCE, channel, oip, predict, stub
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from tests.campaign.callers import Answer
-    from tests.e2e.serving import Server
+from tests.e2e.serving import Server
 
 ANSWER_SECONDS = 60.0
 # So many of 100 requests are broken off: a client sends them in part or whole and does not wait.

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from tests.e2e.raw import connect
+from tests.e2e.serving import Server
 from tests.ext.grpc.http2.talking import (
     DATA,
     GOAWAY,
@@ -24,11 +25,6 @@ from tests.ext.grpc.http2.talking import (
 from tests.ext.grpc.http2.test_conformance import ENDS_CONNECTION, MALFORMED, PING_ME, PONG, head, request
 
 from modelserver.ext.grpc.http2.frames import Code
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.e2e.serving import Server
 
 GREETING = PREFACE + frame(SETTINGS, 0, 0)
 PATIENCE = 20.0

@@ -9,23 +9,17 @@ import functools
 import socket
 import struct
 import time
-from typing import TYPE_CHECKING
-
-from tests.campaign.callers import receive_answer
-from tests.campaign.targets import MIB, Holdings, hold_level, quiet, settled, target, tracebacks
-from tests.e2e import unread
-from tests.e2e.raw import connect, post
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tests.campaign.report import Report
-    from tests.e2e.serving import Server
+from collections.abc import Callable
+from pathlib import Path
 
 from hpack import Encoder
+from tests.campaign.callers import receive_answer
+from tests.campaign.report import Report
+from tests.campaign.targets import MIB, Holdings, hold_level, quiet, settled, target, tracebacks
+from tests.e2e import unread
 from tests.e2e.grpc_client import INFERENCE, channel, oip, predict, stub
-from tests.e2e.serving import wait_until
+from tests.e2e.raw import connect, post
+from tests.e2e.serving import Server, wait_until
 from tests.ext.grpc.http2 import talking
 
 from modelserver.surface.watching import message_framed

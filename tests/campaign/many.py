@@ -12,23 +12,17 @@ import contextlib
 import os
 import signal
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
 
+import httpx
 import psutil
 from tests.campaign.crowd import Tally, ask_by_grpc, ask_by_http
-from tests.campaign.disturbing import Disturbance
+from tests.campaign.disturbing import Change, Disturbance
+from tests.campaign.report import Report
 from tests.campaign.soak import read_memory, tell_growth
 from tests.campaign.targets import MIB, Holdings, quiet, settled, target, tracebacks
-from tests.e2e.serving import command_of, wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import httpx
-    from tests.campaign.disturbing import Change
-    from tests.campaign.report import Report
-    from tests.e2e.serving import Server
+from tests.e2e.serving import Server, command_of, wait_until
 
 MODELS, CLIENTS, GRPC_CLIENTS = 300, 12, 1
 PAUSE = 0.05

@@ -9,22 +9,15 @@ import contextlib
 import os
 import signal
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
 
+import httpx
 from tests.campaign.crowd import Tally, ask_by_grpc, ask_by_http
-from tests.campaign.disturbing import Disturbance
+from tests.campaign.disturbing import Change, Disturbance
+from tests.campaign.report import Report
 from tests.campaign.targets import MIB, Holdings, quiet, settled, slope, target, tracebacks
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import httpx
-    from tests.campaign.disturbing import Change
-    from tests.campaign.report import Report
-    from tests.e2e.serving import Server
-
-from tests.e2e.serving import wait_until
+from tests.e2e.serving import Server, wait_until
 
 CLIENTS = 64
 GRPC_CLIENTS = 2

@@ -13,23 +13,19 @@ import struct
 import threading
 import time
 import zipfile
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import grpc
 from tests.campaign import frames
 from tests.campaign.callers import receive_answer
+from tests.campaign.report import Report
 from tests.campaign.targets import target, tracebacks
-from tests.e2e.raw import connect, post
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from tests.campaign.report import Report
-    from tests.e2e.serving import Server
-
 from tests.e2e.grpc_client import INFERENCE, MANAGEMENT, channel, manage, oip, predict, stub
+from tests.e2e.raw import connect, post
+from tests.e2e.serving import Server
 
 from modelserver.engine.telemetry.metrics import STALL_BOUNDS
 from modelserver.surface.http.content import MAX_PARAMETERS_BODY

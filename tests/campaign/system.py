@@ -10,28 +10,22 @@ import os
 import resource
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psutil
 from tests.campaign.callers import Answer, Malformed, receive_answer
+from tests.campaign.report import Report
 from tests.campaign.targets import build_store, target, tracebacks
+from tests.e2e.grpc_client import grpc_server
 from tests.e2e.raw import connect, post
+from tests.e2e.serving import Server, command_of, wait_until
 
 from modelserver.tools.archiver import ArchiveConfig, build_archive
-
-if TYPE_CHECKING:
-    import socket
-    from collections.abc import Callable, Iterator
-
-    from tests.campaign.report import Report
-    from tests.e2e.serving import Server
-
-from tests.e2e.grpc_client import grpc_server
-from tests.e2e.serving import command_of, wait_until
 
 MOST_ROUNDS = 1000
 # Shorter runs show one of several faults of the same kind.

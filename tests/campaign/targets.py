@@ -10,20 +10,17 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 # pytest adds this folder for the tests in it.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "e2e"))
 
+from collections.abc import Iterator
+
+from tests.campaign.report import Report
 from tests.e2e.grpc_client import grpc_server
 from tests.e2e.serving import Server, serving
 
 from modelserver.tools.archiver import ArchiveConfig, build_archive
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.campaign.report import Report
 
 MODEL_CODE = Path(__file__).resolve().parents[1] / "e2e" / "model_code"
 MIB = 1 << 20

@@ -9,22 +9,17 @@ import contextlib
 import socket
 import time
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from tests.campaign import frames
 from tests.campaign.callers import Answer, Malformed, take_answer
+from tests.campaign.report import Report
 from tests.campaign.targets import MIB, Holdings, quiet, target, tracebacks
 from tests.e2e.raw import connect, post
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.campaign.report import Report
-    from tests.e2e.serving import Server
-
-from tests.e2e.serving import wait_until
+from tests.e2e.serving import Server, wait_until
 
 from modelserver.surface.http.connection import CHECK_SECONDS, KEEP_ALIVE, RECEIVE_TIMEOUT, SEND_TIMEOUT
 

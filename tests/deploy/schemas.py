@@ -10,16 +10,14 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jsonschema
 import kubernetes_validate
 from kubernetes_validate.utils import schema_contents
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 # The oldest version that has all that is used, and the newest that the package knows.
 VERSIONS = ("1.29", kubernetes_validate.latest_version())

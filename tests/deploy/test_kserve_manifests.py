@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -27,14 +28,9 @@ from modelserver.ext.container.kserve import HTTP_PORT, METRICS_PORT
 from modelserver.models.options.table import Batcher
 from modelserver.models.options.yaml_file import parse_model_config
 from modelserver.models.settings.keys import KEYS
-from modelserver.models.settings.load import load_settings
+from modelserver.models.settings.load import LoadedSettings, load_settings
 from modelserver.run.cli import build_parser, setting_flags
 from modelserver.surface.auth.scopes import needed_scope
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from modelserver.models.settings.load import LoadedSettings
 
 _ALL = {name: resource for name, resource in in_folder(KSERVE) if resource["kind"] != "Kustomization"}
 _RUNTIMES = {

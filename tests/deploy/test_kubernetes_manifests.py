@@ -6,7 +6,8 @@ import functools
 import re
 import shutil
 import subprocess
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -25,15 +26,10 @@ from tests.deploy.schemas import problems
 from tests.documents import describe_listener
 
 from modelserver.errors import ConfigError
-from modelserver.models.settings.load import load_settings
+from modelserver.models.settings.load import LoadedSettings, load_settings
 from modelserver.run.cli import build_parser
 from modelserver.surface.auth.operator_tokens import read_token_file
 from modelserver.surface.auth.scopes import Scope, needed_scope
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from modelserver.models.settings.load import LoadedSettings
 
 _ALL = dict(in_folder(KUBERNETES))
 _NAME = {"app.kubernetes.io/name": "modelserver"}

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.deploy.manifests import RAY, ROOT, container, in_folder, not_restricted, resources, unbounded_disk
 from tests.deploy.schemas import problems
 
-from modelserver.models.settings.load import load_settings
+from modelserver.models.settings.load import LoadedSettings, load_settings
 from modelserver.run.cli import build_parser
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from modelserver.models.settings.load import LoadedSettings
 
 _ALL = {name: resource for name, resource in in_folder(RAY) if resource["kind"] != "Kustomization"}
 _TOKEN = "RAY_AUTH_TOKEN"

@@ -5,16 +5,13 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 import yaml
 from docs.prometheus_rule import document
 from tests.deploy.manifests import KUBERNETES, ROOT, container, in_folder, resources
 from tests.deploy.schemas import problems
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 RULES = ROOT / "deploy" / "prometheus" / "rules.yml"
 OPERATOR = RULES.parent / "operator"

@@ -7,17 +7,15 @@ import json
 import shutil
 import tarfile
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from tests.differential.configurations import CONFIGS
 from tests.differential.networks import build_configured, build_networks
 from tests.differential.workflow_archives import build_workflows
 
 from modelserver.tools.archiver import ArchiveConfig, build_archive
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 HERE: Final = Path(__file__).parent
 MODEL_CODE: Final = HERE / "model_code"

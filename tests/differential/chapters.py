@@ -9,18 +9,16 @@ from __future__ import annotations
 import base64
 import io
 import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import yaml
 from tests.differential.configurations import table_settings
 
 from modelserver.tools.migrate.calls import Probe, digest
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 HERE: Final = Path(__file__).parent
 

@@ -9,20 +9,15 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from modelserver.tools.migrate.changes import PHRASES, pretty
+from tests.differential.chapters import Chapter
+
+from modelserver.tools.migrate.calls import Probe, Response
+from modelserver.tools.migrate.changes import PHRASES, Rule, pretty
 from modelserver.tools.migrate.rules import IN_TEXT, RULES, plain_headers
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from tests.differential.chapters import Chapter
-
-    from modelserver.tools.migrate.calls import Probe, Response
-    from modelserver.tools.migrate.changes import Rule
-
 
 # What single answers become
 

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
-from tests.differential.chapters import Pause, Settle, Together
+from tests.differential.chapters import Chapter, Pause, Settle, Together
 
 from modelserver.tools.migrate.calls import Probe, Response, send
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from tests.differential.chapters import Chapter
 
 SETTLED = 30.0  # seconds until workers must be ready
 TORCHSERVES_ROLLBACK = 0.5

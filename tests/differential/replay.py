@@ -9,8 +9,8 @@ import contextlib
 import json
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from tests.differential.archives import HERE, build_store
@@ -20,13 +20,9 @@ from tests.differential.playing import play
 from tests.e2e.serving import Home, Server, serving
 from tests.recorded_answers import answer_of
 
+from modelserver.tools.migrate.calls import Response
 from modelserver.tools.migrate.comparison import masked, mismatches
 from modelserver.tools.migrate.rules import RULES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from modelserver.tools.migrate.calls import Response
 
 _TYPED = next(rule for rule in RULES if rule.name == "content-type")
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 import asyncio
 import json
 import warnings
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.util import find_spec
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
 import pytest
@@ -26,10 +28,6 @@ from modelserver.ext.openai.codec import split
 from modelserver_handlers.errors import PredictionException
 from modelserver_handlers.language.chat import CHAT, COMPLETIONS
 from modelserver_handlers.language.embedding import EMBEDDINGS, SCORE
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
 
 pytestmark = [
     pytest.mark.slow,

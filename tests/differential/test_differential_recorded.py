@@ -7,7 +7,9 @@ import json
 import tarfile
 import zipfile
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.differential.archives import SAVED_SUFFIX, TORCHSERVES, build_store
@@ -16,10 +18,6 @@ from tests.differential.differences import ANSWERS, all_singles, expected_of
 from tests.differential.replay import modelserver, recorded, unexplained
 
 from modelserver.tools.migrate.rules import RULES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 CHAPTERS = [
     pytest.param(chapter, id=chapter.name, marks=[] if chapter.plain else [pytest.mark.slow])

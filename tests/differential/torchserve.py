@@ -7,14 +7,11 @@ import os
 import shutil
 import subprocess
 import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tests.differential.chapters import SETTINGS
 from tests.e2e.serving import free_port
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 VARIABLE = "MODELSERVER_TEST_TORCHSERVE"
 """Names the virtual environment that TorchServe 0.12.0 is installed in."""

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import yaml
 
 from modelserver.tools.archiver import ArchiveConfig, build_archive
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 CODE: Final = Path(__file__).parent / "workflow_code"
 FUNCTIONS: Final = (CODE / "functions.py").read_bytes()

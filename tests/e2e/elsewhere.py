@@ -5,17 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 import psutil
 from tests.e2e.serving import ROOT, Home, Server, command_of, free_port, serving, wait_until
-from tests.ext.cluster.proxy import proxy_to
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
-
-    from tests.ext.cluster.proxy import Proxy
+from tests.ext.cluster.proxy import Proxy, proxy_to
 
 # Seconds of silence after which a machine is lost.
 LOST = 3.0

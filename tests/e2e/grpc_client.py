@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import grpc
 from tests.e2e.serving import Home, Server, free_port
 
 from modelserver.ext.grpc.messages import message, message_class, service
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 TORCHSERVE = "org.pytorch.serve.grpc."
 INFERENCE = f"{TORCHSERVE}inference."

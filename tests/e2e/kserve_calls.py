@@ -10,15 +10,13 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable
+from typing import Any
 
 import grpc
 import httpx
 import numpy
 from kserve import InferenceGRPCClient, InferenceRESTClient, InferInput, InferRequest, RESTConfig
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable
 
 VALUES = {
     "FP32": numpy.array([[1, 2], [3, 4]], "f4"),

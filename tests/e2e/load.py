@@ -5,15 +5,9 @@ from __future__ import annotations
 import collections
 import http.client
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
-from tests.e2e.serving import wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.e2e.serving import Server
-
+from tests.e2e.serving import Server, wait_until
 
 # Takes a while for each batch, and answers what was sent.
 SLOW_ECHO = """

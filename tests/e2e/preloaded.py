@@ -20,13 +20,11 @@ import sys
 import tempfile
 import threading
 import time
-from typing import TYPE_CHECKING, NoReturn
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NoReturn
 
 from tests.e2e import spawners
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
 # This includes modules that a server imports only while it starts or, like gRPC, if they are on.
 _IMPORTED = (

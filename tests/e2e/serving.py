@@ -17,17 +17,15 @@ import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
 import psutil
 from tests.e2e.preloaded import Forked, Preloaded
 
 from modelserver.tools.archiver import ArchiveConfig, build_archive
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 STARTED = "Model server started."
 # Seconds, however much else runs: a start takes two of a processor.

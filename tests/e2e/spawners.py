@@ -14,15 +14,13 @@ import signal
 import socket
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from modelserver.engine.pools.output import Capture
 from modelserver.engine.pools.spawner import _spawner_threads
 from modelserver.engine.pools.variables import with_allocator
 from modelserver.engine.wire.marks import MARK, new_mark
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 _MODULE = "modelserver.engine.worker.spawner"
 # The command of a spawner and of its workers is written over that of this process, which may not be shorter.

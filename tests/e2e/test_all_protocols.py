@@ -7,22 +7,19 @@ from __future__ import annotations
 import json
 import random
 import struct
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from threading import Barrier
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import grpc
+import httpx
 import pytest
 from hypothesis import given, settings
 from tests.e2e.grpc_client import INFERENCE, PATIENCE, channel, grpc_server, oip, predict, stub
 from tests.e2e.serving import Server, serving
 from tests.engine.tensors.odd_requests import odd_bodies, odd_messages
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
-
-    import httpx
 
 BATCH = 8
 

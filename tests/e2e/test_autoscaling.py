@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tests.e2e.load import SLOW_ECHO, Load, is_echo
 from tests.e2e.serving import Server, archived, wait_until
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 QUICK = {
     "autoscale": True,

@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 import stat
 import zipfile
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.differential.archives import plain_files, write_zip
 from tests.e2e.serving import Home, Server, serving
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 MANIFEST = "MAR-INF/MANIFEST.json"
 CONFIGURED: dict[str, Any] = {"model": {"configFile": "model-config.yaml"}}

@@ -5,16 +5,13 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from tests.e2e.serving import Home, Server, serving
 
 from modelserver.models.settings.properties import parse
 from modelserver.tools.build.command import main
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SCRIPT = """
 import modelserver

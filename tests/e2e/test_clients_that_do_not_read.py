@@ -13,17 +13,14 @@ import signal
 import socket
 import struct
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from tests.e2e import unread
 from tests.e2e.grpc_client import grpc_settings
 from tests.e2e.raw import connect, everything, post
 from tests.e2e.serving import ROOT, Home, Server, serving, wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.slow  # waits for limits of seconds, and holds hundreds of megabytes
 

@@ -6,24 +6,20 @@ import json
 import signal
 import threading
 import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 from tests.e2e import test_model_environments as environments
 from tests.e2e.chunks import ChunkReader
 from tests.e2e.conftest import MODEL_CODE
-from tests.e2e.elsewhere import LOST, elsewhere, freezing, store_beside
+from tests.e2e.elsewhere import LOST, Elsewhere, elsewhere, freezing, store_beside
 from tests.e2e.load import Load
 from tests.e2e.serving import wait_until
 from tests.e2e.test_distributed import CONFIG, SUMMING, pack
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from tests.e2e.elsewhere import Elsewhere
 
 pytestmark = pytest.mark.slow  # starts agents, and waits until they are missed
 

@@ -16,13 +16,15 @@ import signal
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 from PIL import Image
-from tests.e2e.blocks import BLOCKS, of_language
+from tests.e2e.blocks import BLOCKS, Block, of_language
 from tests.e2e.serving import ROOT, Home, Server, free_port, wait_until
 from tests.e2e.test_tutorials import TUTORIALS
 
@@ -35,12 +37,6 @@ from modelserver.tools.doctor.command import build_parser as checking_parser
 from modelserver.tools.migrate.command import build_parser as migrating_parser
 from modelserver.tools.serve.options import build_parser as serving_parser
 from modelserver.tools.tune.command import build_parser as tuning_parser
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.e2e.blocks import Block
 
 # Why a block is not run here; where another test runs it, that test's file, which names the page.
 NOT_RUN = {

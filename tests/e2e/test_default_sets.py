@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import grpc
 import httpx
@@ -14,10 +16,6 @@ from tests.e2e.serving import PATIENCE, STARTED, Home, free_port, wait_until
 
 from modelserver.models.settings.properties import parse
 from modelserver.tools.aliases import install
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 REFUSED = {
     "code": 400,

@@ -6,7 +6,9 @@ import contextlib
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
 
 import grpc
 import httpx
@@ -15,10 +17,6 @@ import yaml
 from tests.e2e.serving import PATIENCE, ROOT, STARTED, Home, free_port, wait_until
 
 from modelserver.tools.archiver import ArchiveConfig, build_archive
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
 _HANDLER = """
 def handle(data, context):

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from tests.e2e.blocks import BLOCKS
 from tests.e2e.serving import Home, Server, serving, wait_until
 
 from modelserver.tools.archiver import ArchiveConfig, build_archive
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 # Sums what all ranks have, by the means of the standard library.
 SUMMING = """

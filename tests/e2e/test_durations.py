@@ -6,19 +6,15 @@ import math
 import re
 import threading
 import time
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import httpx
 import pytest
 from tests.e2e.grpc_client import INFERENCE, PATIENCE, channel, grpc_server, predict, stub
 from tests.e2e.serving import Server, serving, wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from concurrent.futures import ThreadPoolExecutor
-    from pathlib import Path
 
 OCCUPIED = 0.07  # seconds for which the worker is busy with something else
 NAP = 0.03

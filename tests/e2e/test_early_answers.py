@@ -6,7 +6,6 @@ import http.client
 import ssl
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from tests.e2e.raw import connect, post, statuses
@@ -15,11 +14,10 @@ from tests.e2e.serving import Home, Server, free_port, serving
 # The module of certificates is imported from its folder.
 sys.path.append(str(Path(__file__).parents[1] / "tls"))
 
-from tests.surface.tls.certificates import Authority
+import socket
+from collections.abc import Iterator
 
-if TYPE_CHECKING:
-    import socket
-    from collections.abc import Iterator
+from tests.surface.tls.certificates import Authority
 
 BODY = b"n" * 6_400_000
 CLOSES = ("Connection: close",)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+from tests.e2e.conftest import StartServer
 from tests.e2e.grpc_client import (
     INFERENCE,
     MANAGEMENT,
@@ -15,11 +16,6 @@ from tests.e2e.grpc_client import (
     stub,
 )
 from tests.e2e.serving import Server, serving, wait_until
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.e2e.conftest import StartServer
 
 ORDER = {"do": "raise"}
 

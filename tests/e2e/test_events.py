@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from tests.e2e.serving import Home, Server, serving
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.mark.slow  # starts two servers

@@ -6,14 +6,11 @@ import os
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import httpx
 from tests.e2e.blocks import BLOCKS
 from tests.e2e.serving import ROOT, free_port, wait_until
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 CODE = BLOCKS["docs/extending.md: The extension: python 1"].text
 ROW = BLOCKS["docs/extending.md: The row: python 1"].text

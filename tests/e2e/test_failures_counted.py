@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 from tests.e2e.grpc_client import (
@@ -15,9 +15,6 @@ from tests.e2e.grpc_client import (
     stub,
 )
 from tests.e2e.serving import Server, archived, serving
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 # A network that does not fit on its device fails so, with 507 (reference 6.5).
 RAISES = """

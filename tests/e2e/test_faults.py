@@ -36,21 +36,17 @@ import shutil
 import signal
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
+from tests.e2e.conftest import StartServer
 from tests.e2e.load import SLOW_ECHO, Load, is_echo
 from tests.e2e.raw import connect, post
-from tests.e2e.serving import ROOT, archived, connections_of, wait_until
-
-if TYPE_CHECKING:
-    from concurrent.futures import ThreadPoolExecutor
-    from pathlib import Path
-
-    from tests.e2e.conftest import StartServer
-    from tests.e2e.serving import Server
+from tests.e2e.serving import ROOT, Server, archived, connections_of, wait_until
 
 # Two readings of the same process may differ by log files and a connection that is about to close.
 SLACK = 4

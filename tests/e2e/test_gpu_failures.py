@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
 
 import pytest
 from tests.e2e.serving import ROOT, Home, Server, archived, serving, wait_until
 
 from modelserver.engine.wire.messages import GPU_BROKEN
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = pytest.mark.slow  # imports torch
 

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from tests.e2e.conftest import StartServer
 from tests.e2e.serving import ROOT, Home, archived, wait_until
 
 from modelserver.tools.archiver import ArchiveConfig, build_archive
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.e2e.conftest import StartServer
 
 pytestmark = pytest.mark.slow  # servers from nothing, with a driver of the tests
 

@@ -6,17 +6,13 @@ import contextlib
 import json
 import re
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
 from tests.e2e.grpc_client import INFERENCE, grpc_server, predict, stub
-from tests.e2e.serving import serving, wait_until
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.e2e.serving import Server
+from tests.e2e.serving import Server, serving, wait_until
 
 pytestmark = pytest.mark.slow  # thousands of calls, and hundreds of megabytes
 

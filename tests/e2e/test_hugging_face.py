@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import io
 import runpy
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
 from tests import tiny_models
 from tests.e2e.serving import ROOT, Home, Server, serving
 from tests.object_stores import hub
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 # A fresh environment compiles the library's thousand files first.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]

@@ -14,8 +14,9 @@ import subprocess
 import sys
 import time
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import yaml
@@ -24,9 +25,6 @@ from tests.e2e.serving import ROOT, wait_until
 from modelserver import __version__
 from modelserver.tools.archiver import ArchiveConfig, build_archive
 from modelserver.tools.build.command import main as build_context
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _PROGRAMS = ("podman", "runc", "mmdebstrap")
 _MISSING = [name for name in _PROGRAMS if shutil.which(name) is None]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import numpy
 import pytest
@@ -13,10 +14,6 @@ from tests.handlers.networks import digits
 from tests.handlers.processor import needs_int8
 
 from modelserver.tools.archiver import ArchiveConfig, build_archive
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = [pytest.mark.slow, needs_int8]  # trains a network, and imports torch
 

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import re
 import socket
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from tests.e2e.serving import free_port, wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.e2e.serving import Server
+from tests.e2e.serving import Server, free_port, wait_until
 
 pytestmark = pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="there is no IPv6")
 

@@ -10,7 +10,8 @@ import shutil
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import psutil
@@ -18,10 +19,6 @@ import pytest
 from tests.e2e.serving import PATIENCE, ROOT, STARTED, Home, free_port, wait_until
 
 from modelserver.tools.archiver import ArchiveConfig, build_archive
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 _ALONE = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
 

@@ -6,16 +6,14 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from tests.e2e.grpc_client import grpc_server
 from tests.e2e.serving import serving
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 # A Python that has the package ``kserve``: this one, or the one of an environment that the variable names.
 VARIABLE = "KSERVE_PYTHON"

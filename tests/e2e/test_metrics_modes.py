@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from tests.e2e.serving import Home, Server, serving, wait_until
 
 from modelserver.tools.archiver import ArchiveConfig, build_archive
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 HANDLER = """
 from ts.metrics.metric_type_enum import MetricTypes

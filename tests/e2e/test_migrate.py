@@ -9,8 +9,9 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psutil
 import pytest
@@ -20,12 +21,8 @@ from tests.e2e.serving import PATIENCE, serving, wait_until
 from tests.tools.migrate.grpc_player import playing_grpc
 from tests.tools.migrate.sites import build_site, playing, recorded
 
+from modelserver.tools.migrate.calls import Response
 from modelserver.tools.migrate.command import main
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from modelserver.tools.migrate.calls import Response
 
 pytestmark = pytest.mark.slow
 

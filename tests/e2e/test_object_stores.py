@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import json
 import signal
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from tests.e2e.serving import Home, Server, free_port, serving, wait_until
-from tests.object_stores import SECRETS, denying, google, hub, s3
+from tests.object_stores import SECRETS, Bucket, GoogleBucket, Hub, denying, google, hub, s3
 
 from modelserver.tools.archiver import ArchiveConfig, build_archive
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.object_stores import Bucket, GoogleBucket, Hub
 
 pytestmark = pytest.mark.slow  # starts stores, and servers that download
 

@@ -7,10 +7,12 @@ import io
 import json
 import shutil
 import struct
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import httpx
 import numpy
 import pytest
 from PIL import Image
@@ -18,11 +20,6 @@ from tests.e2e.serving import Home, Server, serving
 
 from modelserver.engine.tensors.datatypes import DATATYPES
 from modelserver.tools.archiver import ArchiveConfig, build_archive
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    import httpx
 
 triton = pytest.importorskip("tritonclient.http")
 bfloat16 = pytest.importorskip("ml_dtypes").bfloat16

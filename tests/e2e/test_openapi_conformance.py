@@ -6,19 +6,16 @@ import json
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.e2e.conftest import StartServer
 from tests.e2e.serving import Home, Server, serving
 
 from modelserver.surface.api.application import UNLISTED
 from modelserver.tools.archiver import ArchiveConfig, build_archive
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.e2e.conftest import StartServer
 
 pytestmark = pytest.mark.slow  # sends thousands of requests
 

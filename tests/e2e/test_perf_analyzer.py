@@ -12,17 +12,14 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from tests.e2e.grpc_client import grpc_server
 from tests.e2e.serving import Server, serving
 
 from modelserver.tools.archiver import ArchiveConfig, build_archive
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = [
     *(pytest.mark.slow, pytest.mark.timeout(120)),

@@ -6,22 +6,17 @@ import contextlib
 import statistics
 import threading
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import psutil
 import pytest
-from tests.e2e.serving import wait_until
+from tests.e2e.conftest import StartServer
+from tests.e2e.serving import Server, wait_until
 
 from modelserver.engine.pools.output import LINES_A_SECOND
 from modelserver.tools.archiver import ArchiveConfig, build_archive
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.e2e.conftest import StartServer
-    from tests.e2e.serving import Server
 
 # The request names what it does without end; "say" prints one line and ends.
 CHATTER = """

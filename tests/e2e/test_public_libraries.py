@@ -7,21 +7,17 @@ import os
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import httpx
 import pytest
 from PIL import Image
 from tests.e2e.serving import Home, Server, serving
 
 from modelserver.tools.archiver import ArchiveConfig, build_archive
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import httpx
 
 pytestmark = [
     pytest.mark.slow,

@@ -6,11 +6,12 @@ import os
 import re
 import signal
 import sys
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
 import psutil
@@ -20,9 +21,6 @@ from tests.e2e.load import Load, is_echo
 from tests.e2e.serving import Home, Server, command_of, free_port, serving, wait_until
 from tests.e2e.test_distributed import CONFIG, SUMMING, pack
 from tests.ext.cluster.ray_nodes import RayCluster, guarded, redis, short_folder
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 pytestmark = [
     pytest.mark.slow,  # starts a cluster of three nodes

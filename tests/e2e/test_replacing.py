@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+import httpx
 import pytest
 from tests.e2e.serving import Home, Server, serving, wait_until
 
 from modelserver.models.settings.properties import parse
 from modelserver.tools.archiver import ArchiveConfig, build_archive
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    import httpx
 
 # Answers with its own name before what came; a body that is a number is slept through first.
 SOURCE = """

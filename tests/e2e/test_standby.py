@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import httpx
 import pytest
 from tests.e2e.serving import Home, Server, wait_until
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.slow  # starts two servers
 

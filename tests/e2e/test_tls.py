@@ -5,7 +5,7 @@ from __future__ import annotations
 import ssl
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import grpc
 import httpx
@@ -20,10 +20,9 @@ pytest.importorskip("cryptography")
 
 sys.path.append(str(Path(__file__).parents[1] / "tls"))
 
-from tests.surface.tls.certificates import Authority
+from collections.abc import Iterator
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from tests.surface.tls.certificates import Authority
 
 BODY = bytes(range(256)) * 4000
 

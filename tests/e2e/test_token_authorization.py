@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import httpx
 import psutil
@@ -21,9 +22,6 @@ from tests.e2e.grpc_client import (
 from tests.e2e.serving import Home, Server, serving, wait_until
 
 from modelserver.ext.grpc.messages import message
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 FAILED = {
     "code": 400,

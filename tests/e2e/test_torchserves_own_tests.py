@@ -8,7 +8,8 @@ import os
 import subprocess
 import sys
 import zipfile
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 from unittest import mock
 
 import pytest
@@ -17,10 +18,6 @@ from PIL import Image
 from tests.e2e.serving import ROOT
 
 from modelserver.model_archiver.names import offer
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = [
     pytest.mark.slow,

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from tests.e2e.elsewhere import elsewhere
+from tests.e2e.elsewhere import Elsewhere, elsewhere
 from tests.e2e.test_distributed import pack
 from tests.ext.otel.collector import Collector, Received, collector, environment
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.e2e.elsewhere import Elsewhere
 
 pytestmark = pytest.mark.slow
 

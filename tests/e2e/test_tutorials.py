@@ -13,14 +13,11 @@ import shlex
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from tests.e2e.blocks import BLOCKS
 from tests.e2e.serving import ROOT, Home, free_port, wait_until
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 TUTORIALS = (
     "docs/batching-seen.md",

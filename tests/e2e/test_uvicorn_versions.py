@@ -9,17 +9,14 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from tests.e2e.raw import CLOSE, converse, head, post, statuses
 from tests.e2e.serving import ROOT, Home, Server, serving
 
 from modelserver.tools.archiver import ArchiveConfig, build_archive
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = [
     pytest.mark.slow,  # installs packages, and starts a server with each

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
-from tests.e2e.conftest import MODEL_CODE
-from tests.e2e.serving import archived, wait_until
+from tests.e2e.conftest import MODEL_CODE, StartServer
+from tests.e2e.serving import Server, archived, wait_until
 
 from modelserver.engine.pools.spawner import can_fork
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.e2e.conftest import StartServer
-    from tests.e2e.serving import Server
 
 TELL = """
 import json, os, sys

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import gzip
 import zipfile
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+import httpx
 import pytest
 from tests.e2e.serving import ROOT, Home, Server, serving, wait_until
 
 from modelserver.tools.archiver import ArchiveConfig, WorkflowConfig, build_archive, build_workflow
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    import httpx
 
 pytestmark = pytest.mark.slow
 

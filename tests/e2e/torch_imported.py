@@ -16,17 +16,15 @@ import select
 import signal
 import socket
 import sys
-from typing import TYPE_CHECKING, NoReturn
+from collections.abc import Mapping, Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import NoReturn
 
 from modelserver.engine.pools.preloading import EARLY_VARIABLE
 from modelserver.engine.wire.marks import MARK
 from modelserver.engine.worker import spawner
 from modelserver.engine.worker.spawn_child import replace_environment, show_command, show_mark
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from importlib.machinery import ModuleSpec
-    from types import ModuleType
 
 # Only how often output is written depends on it.
 _IGNORED = frozenset({"PYTHONUNBUFFERED"})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+import socket
 
 from hpack import Encoder
 from tests.e2e.grpc_client import INFERENCE, predict
@@ -11,9 +11,6 @@ from tests.e2e.raw import connect, post
 from tests.ext.grpc.http2 import talking
 
 from modelserver.surface.watching import message_framed
-
-if TYPE_CHECKING:
-    import socket
 
 SIZE = 6_000_000
 """Bytes of an answer; more than the system holds for a connection."""

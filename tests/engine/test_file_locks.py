@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import fcntl
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 
 from modelserver.engine import file_locks
 from modelserver.engine.file_locks import open_locked, replace_file
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.mark.parametrize("synced", [False, True])

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+
+import pytest
 
 from modelserver.engine.otlp import close_within_grace, resource
-
-if TYPE_CHECKING:
-    import pytest
 
 
 def test_names(monkeypatch: pytest.MonkeyPatch) -> None:

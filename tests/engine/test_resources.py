@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -14,9 +14,6 @@ from modelserver.engine.resources import (
     memory_kills,
     parse_own_cgroups,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def _write(path: Path, text: str) -> None:

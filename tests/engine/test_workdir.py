@@ -4,14 +4,11 @@ import os
 import subprocess
 import sys
 import tempfile
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from modelserver.engine.workdir import work_directory
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture

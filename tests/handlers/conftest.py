@@ -6,8 +6,9 @@ import gc
 import io
 import json
 import sys
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -19,11 +20,6 @@ from modelserver_handlers.compat import PATH
 from modelserver_handlers.context import BatchState, Context
 from modelserver_handlers.text_classifier import TextClassifier
 from modelserver_handlers.zoo import calibrate
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
 
 SMALL_NETWORK = """
 from torch import nn

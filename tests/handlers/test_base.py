@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,9 +18,6 @@ from modelserver_handlers.image_segmenter import ImageSegmenter
 from modelserver_handlers.networks.device import give_back_memory
 from modelserver_handlers.object_detector import ObjectDetector
 from modelserver_handlers.text_classifier import TextClassifier
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 DOUBLE = """
 import torch

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -19,9 +20,6 @@ from modelserver_handlers.image_classifier import ImageClassifier
 from modelserver_handlers.image_segmenter import ImageSegmenter
 from modelserver_handlers.object_detector import ObjectDetector
 from modelserver_handlers.text_classifier import TextClassifier
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SOURCE = """
 from torch import nn

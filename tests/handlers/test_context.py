@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from modelserver_handlers.context import BatchState, Context, Headers, RequestProcessor
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 @pytest.fixture

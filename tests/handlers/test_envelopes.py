@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from modelserver_handlers.context import BatchState, Context
 from modelserver_handlers.envelopes import (
     ENVELOPES,
+    BaseEnvelope,
     BodyEnvelope,
     Instance,
     JSONEnvelope,
@@ -23,11 +25,6 @@ from modelserver_handlers.envelopes import (
     KserveV2Envelope,
 )
 from modelserver_handlers.errors import PredictionException
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from modelserver_handlers.envelopes import BaseEnvelope
 
 
 def make_context(size: int, **properties: str) -> Context:

@@ -6,7 +6,8 @@ import copy
 import io
 import json
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,9 +17,6 @@ from torchvision.models import ResNet18_Weights, ResNet152_Weights, ShuffleNet_V
 from modelserver_handlers.errors import ModelLoadError
 from modelserver_handlers.image_classifier import ImageClassifier
 from modelserver_handlers.zoo import random_network
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 Transform = Callable[[Image.Image], torch.Tensor]
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,9 +15,6 @@ from modelserver_handlers.errors import PredictionException
 from modelserver_handlers.image_segmenter import ImageSegmenter
 from modelserver_handlers.networks.modules import import_file
 from modelserver_handlers.pictures.classic import MEAN, STD
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SOURCE = """
 import torch

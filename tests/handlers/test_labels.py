@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from modelserver_handlers.labels import load_label_mapping, map_class_to_label
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def written(folder: Path, mapping: Any) -> Path:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from tests.handlers.conftest import TINY_TEXT, WORDS
+from tests.simulated_gpu import SimulatedGpus
 from torch import nn
 from torch._dynamo import OptimizedModule
 
@@ -18,11 +20,6 @@ from modelserver_handlers.image_classifier import ImageClassifier
 from modelserver_handlers.image_segmenter import ImageSegmenter
 from modelserver_handlers.object_detector import ObjectDetector
 from modelserver_handlers.text_classifier import TextClassifier
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.simulated_gpu import SimulatedGpus
 
 SMALL_PICTURES = {"resize": 40, "crop": 32}
 

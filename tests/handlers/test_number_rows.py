@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,9 +13,6 @@ from torch import nn
 from modelserver_handlers.base import BaseHandler
 from modelserver_handlers.errors import PredictionException
 from modelserver_handlers.number_rows import datatypes_of, takes_floats
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SUM = """
 from torch import nn

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import json
-from typing import TYPE_CHECKING, Any, List, Optional  # noqa: UP035 - as networks for TorchScript say it
+from pathlib import Path
+from typing import Any, List, Optional  # noqa: UP035 - as networks for TorchScript say it
 
 import pytest
 import torch
@@ -14,9 +15,6 @@ from torchvision.transforms.functional import to_tensor
 
 from modelserver_handlers.errors import PredictionException
 from modelserver_handlers.object_detector import ObjectDetector, takes_list
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SOURCE = """
 import torch

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from modelserver_handlers.streaming import send_intermediate_predict_response
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 class Sent:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import json
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import joblib
 import numpy
@@ -16,9 +17,6 @@ from modelserver.errors import InvalidModel
 from modelserver_handlers.context import Context
 from modelserver_handlers.errors import ModelLoadError
 from modelserver_handlers.tabular import Tabular
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 # One row for each of three kinds of iris.
 SOME = [[5.1, 3.5, 1.4, 0.2], [5.0, 2.0, 3.5, 1.0], [5.9, 3.0, 5.1, 1.8]]

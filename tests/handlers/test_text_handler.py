@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from tests.handlers.conftest import MakeClassifier, alone
 
 from modelserver_handlers.errors import ModelLoadError, PredictionException
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_a_batch_is_answered_whole(make_classifier: MakeClassifier, begin: Any) -> None:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from tests.simulated_gpu import SimulatedGpus
 
 from modelserver_handlers.context import Context
-from modelserver_handlers.metrics.cache import MetricsCache
+from modelserver_handlers.metrics.cache import Emission, MetricsCache
 from modelserver_handlers.timer import timed, timeit
-
-if TYPE_CHECKING:
-    from tests.simulated_gpu import SimulatedGpus
-
-    from modelserver_handlers.metrics.cache import Emission
 
 
 class Timed:

@@ -7,13 +7,16 @@ import io
 import json
 import threading
 import weakref
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
 import torch
 from PIL import Image
 from tests.handlers.conftest import Body
+from tests.simulated_gpu import SimulatedGpus
 from torchvision.transforms import functional
 
 from modelserver.engine.wire.messages import INSTANCE, Load, Predict, Row
@@ -25,15 +28,8 @@ from modelserver_handlers.image_classifier import ImageClassifier, classic_proce
 from modelserver_handlers.image_segmenter import ImageSegmenter
 from modelserver_handlers.networks.device import choose_device
 from modelserver_handlers.object_detector import ObjectDetector
+from modelserver_handlers.pictures.classic import ClassicProcessing
 from modelserver_handlers.vision import VisionHandler, start_decoders
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.simulated_gpu import SimulatedGpus
-
-    from modelserver_handlers.pictures.classic import ClassicProcessing
 
 
 def small(picture: Image.Image) -> torch.Tensor:

@@ -4,7 +4,8 @@ import os
 import shlex
 import signal
 import tempfile
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,9 +15,6 @@ from modelserver.errors import ConfigError
 from modelserver.run import cli
 from modelserver.run.cli import build_parser, check, setting_flags
 from modelserver.run.pidfile import own_pid_file
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture(autouse=True)

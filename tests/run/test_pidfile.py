@@ -4,14 +4,11 @@ import os
 import subprocess
 import sys
 import tempfile
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from modelserver.run.pidfile import is_alive, own_pid_file, pid_file, read_pid, running_server
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.mark.parametrize(

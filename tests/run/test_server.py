@@ -8,8 +8,8 @@ import socket
 import subprocess
 import sys
 import tempfile
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 import httpx
 import pytest
@@ -20,9 +20,6 @@ from modelserver.models.settings.address import Address
 from modelserver.models.settings.load import LoadedSettings, load_settings
 from modelserver.run.binding import bind
 from modelserver.run.server import Reports, Server, address_lines, raise_descriptor_limit
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def free_address() -> Address:

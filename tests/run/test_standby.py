@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from modelserver.errors import ConfigError
 from modelserver.run.standby import LOCK, active
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 async def test_a_standby_waits_for_the_end_of_the_active_server(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -10,9 +10,6 @@ from modelserver.errors import ModelServerError
 from modelserver.models.options.resolve import Registration
 from modelserver.models.settings.load import load_settings
 from modelserver.testing.engine import engine
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 async def test_a_model_that_fails_leaves_nothing_behind(

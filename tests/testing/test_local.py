@@ -1,16 +1,14 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 from modelserver import testing
 from modelserver.errors import ConfigError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_a_prediction_is_answered_by_the_worker(doubler: testing.Client) -> None:

@@ -1,16 +1,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
 
 import pytest
 
+from modelserver.surface.http.connection_exchange import ConnectionExchange
 from modelserver.surface.http.exchange import Target
+from modelserver.testing.answer import Answer
 from modelserver.testing.loopback import Loopback
-
-if TYPE_CHECKING:
-    from modelserver.surface.http.connection_exchange import ConnectionExchange
-    from modelserver.testing.answer import Answer
 
 
 def opened() -> tuple[ConnectionExchange, asyncio.Future[Answer]]:

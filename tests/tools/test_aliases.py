@@ -5,15 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from modelserver import __version__
 from modelserver.tools.aliases import AliasError, install, is_alias, main, remove, script
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NAMES = ["torchserve", "torch-model-archiver", "torch-workflow-archiver"]
 FILES = ["modelserver_aliases/model_archiver.py", "modelserver_aliases/ts.py"]

@@ -1,15 +1,13 @@
 from __future__ import annotations
 
 import signal
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from modelserver.errors import ConfigError
 from modelserver.tools.commands import exit_status, read_inputs, termination_is_interruption
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,9 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import grpc
 import pytest
@@ -25,9 +26,6 @@ from modelserver.ext.grpc.http2.frames import (
     reset,
 )
 from modelserver.tools.grpc_client import Http2Response, post
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 FIELDS = [(b"content-type", b"application/grpc"), (b"te", b"trailers")]
 

@@ -1,15 +1,12 @@
 from __future__ import annotations
 
+import asyncio
 import time
-from typing import TYPE_CHECKING
 
 import pytest
 from tests.odd_servers import answering, listening
 
 from modelserver.tools.http_client import Requester, TimedResponse
-
-if TYPE_CHECKING:
-    import asyncio
 
 REQUEST = b"POST /p HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n"
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nX-Batch-Id: b\r\nx-batch-size: 3\r\nother: 1\r\n\r\nok"

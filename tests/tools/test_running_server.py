@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import psutil
 import pytest
@@ -9,9 +9,6 @@ import pytest
 from modelserver.surface.auth.scopes import Scope
 from modelserver.tools import running_server
 from modelserver.tools.running_server import RunningServer, management_url, token
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture

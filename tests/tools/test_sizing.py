@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import shlex
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.e2e.blocks import BLOCKS
 
 from modelserver.tools import llm
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PAGE = "docs/language-models.md: Memory"
 CONFIG: dict[str, Any] = json.loads(BLOCKS[f"{PAGE}: json 1"].text)

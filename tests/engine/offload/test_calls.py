@@ -5,8 +5,9 @@ from __future__ import annotations
 import socket
 import sys
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pytest
@@ -21,9 +22,6 @@ from modelserver.engine.offload.calls import (
     receive,
     send,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _ENDED = msgspec.msgpack.Decoder(CallEnded)
 

@@ -7,7 +7,7 @@ import gc
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import psutil
 import pytest
@@ -15,9 +15,6 @@ from tests.engine.offload import heavy_work
 
 from modelserver.engine.offload.helpers import Helpers
 from modelserver.errors import BadRequest, InternalError, PayloadTooLarge
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 @pytest.fixture

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -16,16 +18,10 @@ from tests.waiting import until
 from modelserver.engine.pools import worker as worker_module
 from modelserver.engine.pools.devices import DeviceRing
 from modelserver.engine.pools.pool import Pool
-from modelserver.engine.pools.process import launch
+from modelserver.engine.pools.process import WorkerProcess, launch
+from modelserver.engine.pools.spawner import Spawner
 from modelserver.engine.pools.spec import Node, WorkerSpec, WorkerTimes
 from modelserver.engine.wire.messages import Answer, Load, Loaded, LoadFailed, Predict, Result, Row, Stop
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
-    from pathlib import Path
-
-    from modelserver.engine.pools.process import WorkerProcess
-    from modelserver.engine.pools.spawner import Spawner
 
 
 class PlayedProcess:

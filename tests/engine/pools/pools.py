@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
 
 from modelserver.engine.batching.request import Request
+from modelserver.engine.pools.pool import Pool
 from modelserver.engine.pools.spec import PoolLimits
 from modelserver.engine.wire.messages import Row
-
-if TYPE_CHECKING:
-    from modelserver.engine.pools.pool import Pool
 
 LIMITS = PoolLimits(batch_size=2, policy="greedy", max_delay=0.0, max_requests=10, max_bytes=10_000)
 

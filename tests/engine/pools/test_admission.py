@@ -1,24 +1,20 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from tests.engine.pools.conftest import Counts
 from tests.engine.pools.pools import contents, now, request, submit
+from tests.simulated_time import Clock
 from tests.waiting import until
 
+from modelserver.engine.pools.pool import Pool
 from modelserver.engine.wire.messages import Returned
 from modelserver.errors import (
     DeadlineExceeded,
     ServiceUnavailable,
 )
-
-if TYPE_CHECKING:
-    from tests.engine.pools.conftest import Counts
-    from tests.simulated_time import Clock
-
-    from modelserver.engine.pools.pool import Pool
-
 
 pytestmark = pytest.mark.usefixtures("simulated_time")
 

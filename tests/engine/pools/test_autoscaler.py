@@ -5,10 +5,11 @@ import logging
 import math
 import os
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from tests.engine.pools.conftest import Counts
 from tests.waiting import until
 
 from modelserver.engine.batching.request import Request
@@ -17,16 +18,10 @@ from modelserver.engine.pools.devices import DeviceList, DeviceRing
 from modelserver.engine.pools.gate import BASE_NEED, StartGate
 from modelserver.engine.pools.pool import Pool
 from modelserver.engine.pools.scaling import ScalingRule
-from modelserver.engine.pools.spec import PoolLimits, Ports, Ranks, WorkerState
+from modelserver.engine.pools.spec import PoolLimits, Ports, Ranks, WorkerSpec, WorkerState, WorkerTimes
 from modelserver.engine.resources import resident_bytes
 from modelserver.engine.telemetry.gpus import GpuMemory
 from modelserver.engine.wire.messages import Row
-
-if TYPE_CHECKING:
-    from tests.engine.pools.conftest import Counts
-
-    from modelserver.engine.pools.spec import WorkerSpec, WorkerTimes
-
 
 RULE = ScalingRule(target_wait=0.1, up_pause=2.0, down_pause=4.0)
 LIMITS = PoolLimits(batch_size=1, policy="greedy", max_delay=0.0, max_requests=100, max_bytes=10_000)

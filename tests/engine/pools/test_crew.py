@@ -3,24 +3,20 @@ from __future__ import annotations
 import asyncio
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from tests.engine.pools.pools import request, submit
 
 from modelserver.engine.pools.crew import wait_loaded
 from modelserver.engine.pools.gate import StartGate
-from modelserver.engine.pools.spec import WorkerState
+from modelserver.engine.pools.pool import Pool
+from modelserver.engine.pools.spec import WorkerSpec, WorkerState
 from modelserver.errors import (
     ServiceUnavailable,
     StartFailed,
     WorkerDied,
 )
-
-if TYPE_CHECKING:
-    from modelserver.engine.pools.pool import Pool
-    from modelserver.engine.pools.spec import WorkerSpec
-
 
 pytestmark = pytest.mark.usefixtures("simulated_time")
 

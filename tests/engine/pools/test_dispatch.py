@@ -2,14 +2,18 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from tests.engine.pools.conftest import Counts
 from tests.engine.pools.pools import contents, now, request, submit
 from tests.waiting import until
 
+from modelserver.engine.batching.request import Request
 from modelserver.engine.pools import dispatch as dispatch_module
 from modelserver.engine.pools.dispatch import BACKLOG
+from modelserver.engine.pools.pool import Pool
+from modelserver.engine.pools.spec import WorkerSpec
 from modelserver.engine.wire.frames import ProtocolError
 from modelserver.engine.wire.messages import Answer, Cancelled, Measurement, Parts, Proceed
 from modelserver.errors import (
@@ -18,14 +22,6 @@ from modelserver.errors import (
     InternalError,
     WorkerDied,
 )
-
-if TYPE_CHECKING:
-    from tests.engine.pools.conftest import Counts
-
-    from modelserver.engine.batching.request import Request
-    from modelserver.engine.pools.pool import Pool
-    from modelserver.engine.pools.spec import WorkerSpec
-
 
 pytestmark = pytest.mark.usefixtures("simulated_time")
 

@@ -1,15 +1,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from tests.engine.pools.conftest import settle
 
 from modelserver.engine.pools.gate import BASE_NEED, COPIES, StartGate, need_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 class Loads:

@@ -5,7 +5,7 @@ import logging
 import os
 import sys
 from collections import deque
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 
@@ -18,9 +18,6 @@ from modelserver.engine.pools.output import (
     LineReader,
 )
 from modelserver.engine.pools.printed_metrics import PrintedMetric, parse_metric
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 @pytest.fixture

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from modelserver.engine.pools import preload_reader, preloading
 from modelserver.engine.pools.preload_reader import PreloadReader
 from modelserver.engine.pools.preloading import Preload
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 class Readings:

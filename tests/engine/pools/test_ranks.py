@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pytest
+from tests.engine.pools.conftest import PlayedProcess, Stage
 
 from modelserver.engine.pools import ranks as ranks_module
 from modelserver.engine.pools.ranks import Position, RankGroup, launch_ranks, rank_environment, visible
-from modelserver.engine.pools.spec import Ranks
+from modelserver.engine.pools.spec import Ranks, WorkerSpec
 from modelserver.engine.wire.messages import (
     Answer,
     Broken,
@@ -25,11 +26,6 @@ from modelserver.engine.wire.messages import (
     Row,
     Stop,
 )
-
-if TYPE_CHECKING:
-    from tests.engine.pools.conftest import PlayedProcess, Stage
-
-    from modelserver.engine.pools.spec import WorkerSpec
 
 
 class Listener:

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from tests.engine.pools.conftest import Counts, Stage
 from tests.engine.pools.pools import contents, request
 
 from modelserver.engine.pools import recycling
 from modelserver.engine.pools.crew import LOOKS
 from modelserver.engine.pools.devices import DeviceRing
 from modelserver.engine.pools.pool import Pool
-from modelserver.engine.pools.spec import PoolLimits, WorkerState
-
-if TYPE_CHECKING:
-    from tests.engine.pools.conftest import Counts, Stage
-
-    from modelserver.engine.pools.spec import WorkerSpec, WorkerTimes
+from modelserver.engine.pools.spec import PoolLimits, WorkerSpec, WorkerState, WorkerTimes
 
 pytestmark = pytest.mark.usefixtures("simulated_time")
 

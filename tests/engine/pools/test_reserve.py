@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -32,9 +33,6 @@ from modelserver.engine.wire.messages import (
     Stop,
 )
 from modelserver.errors import ServiceUnavailable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
 
 LIMITS = PoolLimits(batch_size=1, policy="greedy", max_delay=0.0, max_requests=10_000, max_bytes=1 << 20)
 SPEC = WorkerSpec(load=Load("m", "1.0", "/nowhere", "handler.py", 1), threads=1, frame_limit=1 << 20)

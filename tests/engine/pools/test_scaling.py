@@ -6,9 +6,9 @@ import heapq
 import math
 import random
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -30,9 +30,6 @@ from modelserver.engine.pools.scaling import (
     Scaler,
     ScalingRule,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 RULE = ScalingRule(target_wait=0.1, up_pause=2.0, down_pause=60.0)
 

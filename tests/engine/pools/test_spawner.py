@@ -8,7 +8,9 @@ import re
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -22,10 +24,6 @@ from modelserver.engine.pools.spawner import Spawner, can_fork
 from modelserver.engine.pools.variables import ALLOCATOR
 from modelserver.engine.wire.marks import MARK, mark_of, server_of
 from modelserver.engine.wire.messages import Loaded, Predict, Row, Stop
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
-    from pathlib import Path
 
 pytestmark = pytest.mark.skipif(not can_fork(), reason="the system cannot fork workers safely")
 

@@ -4,7 +4,7 @@ import asyncio
 import itertools
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pytest
@@ -13,7 +13,7 @@ from tests.waiting import until
 from modelserver.engine.batching.request import Batch, Parcel, Request
 from modelserver.engine.pools import worker as worker_module
 from modelserver.engine.pools.gate import StartGate
-from modelserver.engine.pools.spec import WorkerState, WorkerTimes, backoff
+from modelserver.engine.pools.spec import WorkerSpec, WorkerState, WorkerTimes, backoff
 from modelserver.engine.pools.worker import Worker
 from modelserver.engine.wire.messages import (
     GPU_BROKEN,
@@ -28,10 +28,6 @@ from modelserver.engine.wire.messages import (
     Row,
 )
 from modelserver.errors import ModelServerError, OutOfMemory, ResponseTimeout, StartFailed, WorkerDied
-
-if TYPE_CHECKING:
-    from modelserver.engine.pools.spec import WorkerSpec
-
 
 pytestmark = pytest.mark.usefixtures("simulated_time")
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from modelserver.engine.telemetry.metrics import ServerMetrics
+from modelserver.engine.telemetry.metrics import ServerMetrics
 
 HOST = '{Level="Host",Hostname="h"}'
 MODEL = '{model_name="m",model_version="1.0"'

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
 
 import pytest
 
 from modelserver.engine.telemetry.arrivals import DAY, ArrivalInterval, Arrivals
 from modelserver.engine.telemetry.metrics import ServerMetrics
-
-if TYPE_CHECKING:
-    from modelserver.engine.telemetry.model_metrics import ModelMetrics
+from modelserver.engine.telemetry.model_metrics import ModelMetrics
 
 
 def metrics(version: str = "1.0") -> ModelMetrics:

@@ -3,7 +3,8 @@ from __future__ import annotations
 import logging
 import re
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -11,11 +12,6 @@ from modelserver.engine.telemetry import background_log
 from modelserver.engine.telemetry.background_log import InBackground, LogWriter
 from modelserver.engine.telemetry.logs import setup_logging
 from modelserver.engine.telemetry.repeated import LOGGERS, MOST, SECONDS, FewTracebacks, limit_tracebacks
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
 
 STAMP = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d,\d{3}"
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -9,9 +9,6 @@ from modelserver.engine.telemetry.collector import CollectedMetric, Collector, i
 from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.engine.telemetry.metrics_config import parse_metrics_config
 from modelserver.errors import ConfigError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 LINES = """
 CPUUtilization.Percent:12.5|#Level:Host|#hostname:h,timestamp:1717102863

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
+from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 from unittest.mock import Mock
 
 import pytest
@@ -14,9 +14,6 @@ import pytest
 from modelserver.engine.telemetry.gpus import RETRY, Driver, Gpus
 from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.engine.telemetry.system import SystemMonitor
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 GIB = 1 << 30
 UNREADABLE = "failed to obtained gpu usage"

@@ -3,16 +3,14 @@ from __future__ import annotations
 import json
 import logging
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from modelserver.engine.telemetry.access import AccessLog
 from modelserver.engine.telemetry.logs import MULTILINE, Logs, setup_logging
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 NAMES = ("", "modelserver", *(f"modelserver.{n}" for n in ("model", "access", "metrics", "model_metrics")))
 

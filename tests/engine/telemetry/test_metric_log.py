@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+
+import pytest
 
 from modelserver.engine.telemetry.metric_log import (
     MODEL_METRICS_LOGGER,
@@ -12,9 +13,6 @@ from modelserver.engine.telemetry.metric_log import (
     LoggedGauge,
     log_model_metric,
 )
-
-if TYPE_CHECKING:
-    import pytest
 
 
 def test_updates_are_lines(caplog: pytest.LogCaptureFixture) -> None:

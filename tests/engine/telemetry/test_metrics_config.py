@@ -1,15 +1,13 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.engine.telemetry.metrics_config import MetricSpec, load_metrics_config, parse_metrics_config
 from modelserver.errors import ConfigError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 # In the form of TorchServe's own file.
 CONFIG = """

@@ -5,17 +5,15 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+from collections.abc import Callable
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from modelserver.engine.telemetry import stalls
 from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.engine.telemetry.stalls import EVERY, IDLE, LOGGED, LoopWatch, served
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 class Loop:

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 from unittest.mock import Mock
 
 import pytest
@@ -10,9 +10,6 @@ import pytest
 from modelserver.engine import resources as cgroups
 from modelserver.engine.resources import MemoryGroup
 from modelserver.engine.telemetry import system
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 
 def test_this_host_is_read():

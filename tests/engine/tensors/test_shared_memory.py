@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import struct
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -15,9 +16,6 @@ from modelserver.engine.tensors.shared_memory import LIGHT_SHARED, Memory, Regio
 from modelserver.engine.tensors.tensor import OutputTensor
 from modelserver.engine.tensors.weight import TooHeavy
 from modelserver.errors import BadRequest, PayloadTooLarge, ResourceNotFound
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 MOST = 1 << 24
 NUMBERS = struct.pack("<4f", 1, 2, 3, 4)

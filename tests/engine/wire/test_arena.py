@@ -7,7 +7,7 @@ import random
 import socket
 import sys
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 from unittest.mock import Mock
 
 import pytest
@@ -27,10 +27,6 @@ from modelserver.engine.wire.arena import (
     receive_with,
     send_with,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 
 PAGE = 4096
 SMALL = 16 * PAGE

@@ -5,14 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from modelserver.engine.wire.marks import MARK, end_marked, end_orphans, mark_of, new_mark, server_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 pytestmark = pytest.mark.skipif(not os.path.isdir("/proc/self/ns"), reason="there is no /proc")
 

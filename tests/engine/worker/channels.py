@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from modelserver.engine.wire.messages import ToServer
+from modelserver.engine.wire.messages import ToServer
 
 
 class Channel:

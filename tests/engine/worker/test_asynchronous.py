@@ -5,9 +5,11 @@ import logging
 import os
 import socket
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
+from tests.simulated_gpu import SimulatedGpus
 
 from modelserver.engine.wire.frames import FrameReader, encode, to_server_decoder
 from modelserver.engine.wire.messages import (
@@ -24,6 +26,8 @@ from modelserver.engine.wire.messages import (
     Result,
     Row,
     Stop,
+    ToServer,
+    ToWorker,
 )
 from modelserver.engine.worker.asynchronous import AsyncCalls, check_asynchronous, use_gpu_in_threads
 from modelserver.engine.worker.channel import ServerChannel
@@ -33,13 +37,6 @@ from modelserver_handlers import current_device
 from modelserver_handlers.context import Context
 from modelserver_handlers.errors import WorkerUnusable
 from modelserver_handlers.streaming import send_intermediate_predict_response
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from tests.simulated_gpu import SimulatedGpus
-
-    from modelserver.engine.wire.messages import ToServer, ToWorker
 
 
 class Bench:

@@ -5,7 +5,7 @@ import os
 import socket
 import sys
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import msgspec
 import pytest
@@ -23,13 +23,9 @@ from modelserver.engine.wire.messages import (
     Result,
     Row,
     Stop,
+    ToWorker,
 )
 from modelserver.engine.worker.channel import ServerChannel
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from modelserver.engine.wire.messages import ToWorker
 
 
 @pytest.fixture

@@ -3,9 +3,11 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias
 
 import pytest
+from tests.simulated_gpu import SimulatedGpus
 
 from modelserver.engine.wire.frames import FrameReader, encode, to_server_decoder
 from modelserver.engine.wire.messages import (
@@ -22,6 +24,8 @@ from modelserver.engine.wire.messages import (
     Result,
     Row,
     Stop,
+    ToServer,
+    ToWorker,
 )
 from modelserver.engine.worker.channel import ServerChannel
 from modelserver.engine.worker.continuous import ContinuousBatch
@@ -29,13 +33,6 @@ from modelserver.engine.worker.metrics import HandlerMetrics
 from modelserver.engine.worker.service import Service
 from modelserver_handlers.context import Context
 from modelserver_handlers.streaming import send_intermediate_predict_response
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from tests.simulated_gpu import SimulatedGpus
-
-    from modelserver.engine.wire.messages import ToServer, ToWorker
 
 PATIENCE = 10.0
 Handle: TypeAlias = "Callable[[list[Any], Context], Any]"

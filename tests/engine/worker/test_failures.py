@@ -1,13 +1,11 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from modelserver.engine.worker.failures import explain_failure, print_failure
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_failure_without_a_text_is_cut_or_left_out(

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
 from unittest.mock import Mock
 
 import pytest
 import torch
-from tests.simulated_gpu import GIB, cuda_error
+from tests.simulated_gpu import GIB, SimulatedGpus, cuda_error
 
 from modelserver.engine.worker.gpu import free_memory, is_broken_by, ran_out, release
-
-if TYPE_CHECKING:
-    from tests.simulated_gpu import SimulatedGpus
 
 OF_A_GPU = [
     cuda_error(),

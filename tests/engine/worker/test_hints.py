@@ -6,10 +6,11 @@ import io
 import json
 import operator
 import sys
+from collections.abc import Callable
 from functools import partial
 from importlib import metadata
 from pickle import UnpicklingError
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
@@ -18,9 +19,6 @@ from tests.simulated_gpu import cuda_error
 from modelserver.engine.wire.messages import BODY, INSTANCE, TENSORS
 from modelserver.engine.worker.hints import hint_for
 from modelserver.engine.worker.work import check_contract
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def raised(call: Callable[[], object]) -> Exception:

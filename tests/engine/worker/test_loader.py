@@ -4,7 +4,8 @@ import importlib
 import itertools
 import sys
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,9 +14,6 @@ from modelserver.engine.worker.loader import BUILT_IN_PACKAGE, HandlerExited, Ha
 from modelserver.tools.archiver import BUILT_IN_HANDLERS, TORCHSERVE_HANDLERS
 from modelserver_handlers import BUILT_IN
 from modelserver_handlers.context import BatchState, Context
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 Write = Callable[[str], str]
 _numbers = itertools.count()

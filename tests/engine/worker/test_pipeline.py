@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import pytest
 from tests.engine.worker.channels import Channel
-from tests.simulated_gpu import GIB
+from tests.simulated_gpu import GIB, SimulatedGpus
 
 from modelserver.engine.wire.messages import (
     Broken,
@@ -30,9 +30,6 @@ from modelserver.engine.worker.service import Service
 from modelserver_handlers import current_device
 from modelserver_handlers.context import Context
 from modelserver_handlers.streaming import send_intermediate_predict_response
-
-if TYPE_CHECKING:
-    from tests.simulated_gpu import SimulatedGpus
 
 PATIENCE = 10.0  # seconds after which a test gives up on another thread
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 
@@ -11,9 +11,6 @@ from modelserver.engine.wire.frames import FrameReader, to_server_decoder
 from modelserver.engine.wire.messages import Answer, Broken, Loaded, LoadFailed, Parts, Pong, Result
 from modelserver.engine.worker.channel import ServerChannel
 from modelserver.engine.worker.ranks import excused, keep_answers_back
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 @pytest.fixture

@@ -6,11 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pytest
 from tests.engine.worker.channels import Channel
+from tests.simulated_gpu import SimulatedGpus
 
 from modelserver.engine.wire.messages import (
     ASYNC,
@@ -26,7 +27,7 @@ from modelserver.engine.wire.messages import (
     Stop,
 )
 from modelserver.engine.worker.answers import OCTETS
-from modelserver.engine.worker.loader import HandlerNotUsable
+from modelserver.engine.worker.loader import HandlerNotUsable, LoadedHandler
 from modelserver.engine.worker.runtime import (
     check_device,
     device_of,
@@ -36,13 +37,8 @@ from modelserver.engine.worker.runtime import (
     read_manifest,
     serve,
 )
+from modelserver.engine.worker.service import Service
 from modelserver_handlers.errors import GpuNotUsable, ModelLoadError
-
-if TYPE_CHECKING:
-    from tests.simulated_gpu import SimulatedGpus
-
-    from modelserver.engine.worker.loader import LoadedHandler
-    from modelserver.engine.worker.service import Service
 
 
 @pytest.fixture

@@ -4,9 +4,10 @@ import gc
 import json
 import math
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -14,7 +15,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.engine.worker.channels import Channel
-from tests.simulated_gpu import GIB, cuda_error
+from tests.simulated_gpu import GIB, SimulatedGpus, cuda_error
 
 from modelserver.engine.wire.frames import FrameReader, encode, to_server_decoder
 from modelserver.engine.wire.messages import (
@@ -37,12 +38,6 @@ from modelserver.engine.worker.metrics import HandlerMetrics
 from modelserver.engine.worker.service import Service
 from modelserver_handlers.context import Context
 from modelserver_handlers.errors import PredictionException
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.simulated_gpu import SimulatedGpus
 
 Handler = Callable[[list[Any], Context], Any]
 

@@ -6,7 +6,9 @@ import os
 import shutil
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.engine.pools.conftest import Conversation
@@ -16,11 +18,6 @@ from modelserver.engine.pools import spawner as spawner_module
 from modelserver.engine.pools.spawner import Spawner, can_fork, why_not
 from modelserver.engine.pools.spec import WorkerSpec
 from modelserver.engine.wire.messages import Load, Loaded
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
-
 
 pytestmark = pytest.mark.skipif(not can_fork(), reason="the system cannot fork workers safely")
 

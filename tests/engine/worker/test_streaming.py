@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import gc
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import msgspec
 import pytest
@@ -24,13 +25,9 @@ from modelserver.engine.worker.answers import OCTETS, TEXT
 from modelserver.engine.worker.metrics import HandlerMetrics
 from modelserver.engine.worker.service import Service
 from modelserver.engine.worker.streaming import WINDOW
+from modelserver.engine.worker.work import Work
 from modelserver_handlers.context import BatchState, Context
 from modelserver_handlers.streaming import send_intermediate_predict_response
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from modelserver.engine.worker.work import Work
 
 
 class Bench:

@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pytest
 from opentelemetry import trace
 from tests.ext.otel.collector import collector, environment
 
 from modelserver.engine.worker import tracing
-
-if TYPE_CHECKING:
-    import pytest
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 OTHER = f"00-{'b' * 32}-00f067aa0ba902b8-01"

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from types import ModuleType
-from typing import TYPE_CHECKING
 
 import pytest
 
 from modelserver_handlers.compat.batch_streamer import TextIteratorStreamerBatch
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 def test_texts_are_streamed_until_the_last_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:

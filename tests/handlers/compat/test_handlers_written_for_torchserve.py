@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib
 import itertools
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,10 +16,6 @@ from modelserver.engine.worker.loader import load_handler
 from modelserver.engine.worker.metrics import HandlerMetrics
 from modelserver_handlers.compat import PATH
 from modelserver_handlers.context import BatchState, Context
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 _numbers = itertools.count()
 

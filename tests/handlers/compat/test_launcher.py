@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import pytest
 
 from modelserver.run.cli import build_parser
 from modelserver_handlers.compat import launcher
-
-if TYPE_CHECKING:
-    import pytest
 
 
 def test_the_launcher_speaks_the_commands_language(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import collections
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 import yaml
 
 from modelserver_handlers.compat.utilities import CLEANUP_REGEX, deprecated, get_yaml_config, import_class
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.mark.parametrize(

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from tests.handlers.parts import Stream
 
 from modelserver_handlers.context import BatchState, Context
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 class Bench:

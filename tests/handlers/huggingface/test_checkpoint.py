@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -13,9 +14,6 @@ import torch
 from modelserver_handlers.errors import ModelLoadError
 from modelserver_handlers.huggingface import checkpoint
 from modelserver_handlers.huggingface.checkpoint import Checkpoint, length_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def opened(folder: Path, **settings: Any) -> Checkpoint:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,9 +14,6 @@ from tests.handlers.huggingface.bench import Bench
 from modelserver_handlers.errors import ModelLoadError
 from modelserver_handlers.huggingface import Embeddings, Reranking
 from modelserver_handlers.language.embedding import EMBEDDINGS, SCORE
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.slow
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,9 +13,6 @@ from tests.handlers.huggingface.bench import Bench
 from modelserver_handlers.errors import PredictionException
 from modelserver_handlers.huggingface import TextGeneration
 from modelserver_handlers.language.chat import CHAT, COMPLETIONS
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.slow
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import base64
 import io
 import wave
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy
 import pytest
@@ -15,9 +16,6 @@ from tests.handlers.huggingface.bench import Bench
 
 from modelserver_handlers.errors import ModelLoadError, PredictionException
 from modelserver_handlers.huggingface import TaskPipeline
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.slow
 

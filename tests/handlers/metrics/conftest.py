@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from modelserver_handlers.metrics import cache as emissions
-from modelserver_handlers.metrics.cache import MetricsCache
-
-if TYPE_CHECKING:
-    from modelserver_handlers.metrics.cache import Emission
+from modelserver_handlers.metrics.cache import Emission, MetricsCache
 
 
 @pytest.fixture

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import re
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from modelserver_handlers.metrics.cache import (
     CachingMetric,
     Dimension,
     Emission,
+    Measures,
     MetricsCache,
     MetricsCacheIOError,
     MetricsCacheKeyError,
@@ -23,11 +25,6 @@ from modelserver_handlers.metrics.cache import (
 )
 from modelserver_handlers.metrics.metric import MetricsStore
 from modelserver_handlers.metrics.yaml_errors import MetricsCachePyYamlError
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from modelserver_handlers.metrics.cache import Measures
 
 GAUGE = MetricTypes.GAUGE
 

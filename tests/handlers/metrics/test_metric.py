@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
-from modelserver_handlers.metrics.cache import Dimension
+from modelserver_handlers.metrics.cache import Dimension, Emission
 from modelserver_handlers.metrics.metric import Metric, MetricEncoder, MetricsStore, emit_metrics
-
-if TYPE_CHECKING:
-    from modelserver_handlers.metrics.cache import Emission
 
 
 def test_a_metric_is_text_and_mapping(seen: list[Emission]) -> None:

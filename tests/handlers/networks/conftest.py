@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,11 +12,6 @@ from tests.handlers.networks.digits import Residual, trained
 from torch import nn
 
 from modelserver_handlers.networks.optimize import optimize
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
 
 SHAPE = (3, 32, 32)
 

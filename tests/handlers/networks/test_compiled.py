@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import dataclass
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
@@ -18,9 +19,6 @@ from modelserver_handlers.networks.ahead import Compiled, CompiledForward, compi
 from modelserver_handlers.networks.optimize import FastForward, deviation
 from modelserver_handlers.networks.readiness import Batches, make_ready
 from modelserver_handlers.networks.weights import load_compiled_library, load_exported
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = [
     pytest.mark.slow,  # compiles a network

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
+from tests.simulated_gpu import SimulatedGpus
 from torch.torch_version import TorchVersion
 
 from modelserver_handlers.errors import LoadAgain
@@ -16,11 +18,6 @@ from modelserver_handlers.networks.cuda_graphs import (
     batch_sizes,
     record_graphs,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.simulated_gpu import SimulatedGpus
 
 
 def played(size: int, replayed: list[int]) -> GraphRecording:

@@ -5,21 +5,17 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from typing import TYPE_CHECKING
+from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 import torch
+from tests.simulated_gpu import SimulatedGpus
 
 from modelserver_handlers.current_device import enter_thread
 from modelserver_handlers.errors import GpuNotUsable
 from modelserver_handlers.networks import device as module
 from modelserver_handlers.networks.device import choose_device
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.simulated_gpu import SimulatedGpus
 
 OLD_DRIVER = (
     "The NVIDIA driver on your system is too old (found version 11040). Please update your GPU driver by"

@@ -6,13 +6,16 @@ import ctypes
 import math
 import sys
 import weakref
+from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from tests.simulated_gpu import SimulatedGpus
 
 from modelserver_handlers.base import BaseHandler
 from modelserver_handlers.errors import ModelLoadError
@@ -25,12 +28,6 @@ from modelserver_handlers.networks.exported import (
     setup_ort_session,
 )
 from modelserver_handlers.networks.weights import load_exported
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from tests.simulated_gpu import SimulatedGpus
 
 
 class Both(torch.nn.Module):

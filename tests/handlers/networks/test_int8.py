@@ -5,8 +5,9 @@ from __future__ import annotations
 import copy
 import io
 import json
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest.mock import Mock
 
 import numpy
@@ -42,9 +43,6 @@ from modelserver_handlers.networks.int8 import (
     top,
 )
 from modelserver_handlers.networks.optimize import deviation
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 INTO = Scale.of(-3.0, 3.0)
 

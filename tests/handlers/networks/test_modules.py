@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import random
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from modelserver_handlers.errors import ModelLoadError
 from modelserver_handlers.networks.modules import import_file, list_classes_from_module
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 
 @pytest.fixture(autouse=True)

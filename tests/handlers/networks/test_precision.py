@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 import torch
+from tests.simulated_gpu import SimulatedGpus
 from torch import nn
 
 from modelserver_handlers.networks.precision import (
@@ -17,9 +16,6 @@ from modelserver_handlers.networks.precision import (
     is_eager,
     use_bf16,
 )
-
-if TYPE_CHECKING:
-    from tests.simulated_gpu import SimulatedGpus
 
 
 def test_weights_are_converted_and_statistics_kept() -> None:

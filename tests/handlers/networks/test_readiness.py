@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import shutil
 import weakref
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -24,11 +26,6 @@ from modelserver_handlers.networks import ahead, int8, readiness
 from modelserver_handlers.networks.int8 import Int8Forward, NotInt8Error, is_able
 from modelserver_handlers.networks.optimize import FastForward, deviation
 from modelserver_handlers.networks.readiness import Batches, Calibration, make_ready
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
 
 GPU = torch.device("cuda")
 

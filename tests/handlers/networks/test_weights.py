@@ -5,11 +5,13 @@ from __future__ import annotations
 import io
 import json
 import zipfile
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
 import torch
+from tests.simulated_gpu import SimulatedGpus
 from torch import nn
 
 from modelserver_handlers.errors import ModelLoadError
@@ -23,11 +25,6 @@ from modelserver_handlers.networks.weights import (
     put_state,
     read_state,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.simulated_gpu import SimulatedGpus
 
 CPU = torch.device("cpu")
 MODEL = """

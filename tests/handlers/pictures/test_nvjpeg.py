@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -10,6 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
+from tests.simulated_gpu import SimulatedGpus
 from torchvision.transforms.functional import pil_to_tensor
 
 from modelserver_handlers.image_classifier import MEAN, STD
@@ -17,9 +18,6 @@ from modelserver_handlers.pictures import nvjpeg, resampling
 from modelserver_handlers.pictures.classic import ClassicProcessing
 from modelserver_handlers.pictures.nvjpeg import JpegDecoder, JpegHeader, read_jpeg_header, start_decoder
 from modelserver_handlers.pictures.pictures import open_picture
-
-if TYPE_CHECKING:
-    from tests.simulated_gpu import SimulatedGpus
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -11,9 +11,6 @@ import torch
 from modelserver_handlers.image_classifier import MEAN, STD
 from modelserver_handlers.pictures.classic import ClassicProcessing
 from modelserver_handlers.pictures.transfer import DeviceCropBuffer, HostCropBuffer
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 PROCESSING = ClassicProcessing(8, 6, MEAN, STD)
 CROPS = torch.arange(3 * 6 * 6 * 3).remainder(256).to(torch.uint8).view(3, 6, 6, 3)

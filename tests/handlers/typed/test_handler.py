@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from types import GeneratorType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy
@@ -20,9 +21,6 @@ from modelserver_handlers.context import BatchState, Context
 from modelserver_handlers.errors import PredictionException
 from modelserver_handlers.tensor_rows import TensorRows
 from modelserver_handlers.typed.handler import FunctionHandler, by_row
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
 
 
 class Bench:

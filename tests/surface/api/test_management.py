@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import asyncio
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import httpx
 import pytest
+from starlette.requests import Request
 from starlette.responses import Response
 
 from modelserver.errors import BadRequest, ModelNotFound, ModelServerError, StartFailed
@@ -16,10 +17,6 @@ from modelserver.surface.api.management import read_registration
 from modelserver.surface.api.parameters import Parameters
 from modelserver.surface.api.routes import add_management
 from modelserver.surface.http.answers import error_body
-
-if TYPE_CHECKING:
-    from starlette.requests import Request
-
 
 REGISTERED = 'Model "m" Version: 1.0 registered with'
 

@@ -2,9 +2,10 @@ from __future__ import annotations
 
 import re
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from fastapi import FastAPI
 from openapi_spec_validator import validate
 from starlette.routing import Route
 from tests.documents import describe_listener, listener, operations
@@ -14,9 +15,6 @@ from modelserver.ext.workflows.extension import PATHS as WORKFLOW_PATHS
 from modelserver.surface.api.predictions import describe_model, describe_model_management
 from modelserver.surface.http.answers import OPENAI, form_of
 from modelserver.surface.inference.routes import parse_route, target_finder
-
-if TYPE_CHECKING:
-    from fastapi import FastAPI
 
 find = target_finder([(NAME, PATHS), ("workflow", WORKFLOW_PATHS)])
 ROLES = ("inference", "management", "metrics")

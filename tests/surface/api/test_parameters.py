@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 from urllib.parse import urlencode
 
 import pytest
@@ -9,9 +10,6 @@ from starlette.requests import Request
 
 from modelserver.errors import BadRequest, PayloadTooLarge
 from modelserver.surface.api.parameters import Parameters
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def request(query: list[tuple[str, str]] | None = None, body: bytes = b"", content_type: str = "") -> Request:

@@ -2,22 +2,19 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import AsyncIterator
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
 import pytest
+from starlette.requests import Request
 from starlette.responses import Response
 from tests.documents import describe_listener
 
 from modelserver.errors import BadRequest, ServiceUnavailable
 from modelserver.surface.api.application import Application
 from modelserver.surface.api.routes import add_health, add_logging_level
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from starlette.requests import Request
 
 
 def client(*models: tuple[int, bool]) -> httpx.AsyncClient:

@@ -1,16 +1,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import httpx
+import pytest
 
 from modelserver.models.settings.settings import Settings
 from modelserver.surface.api import app as app_module
 from modelserver.surface.api.services import LateApp, Services
-
-if TYPE_CHECKING:
-    import pytest
 
 
 async def test_a_request_waits_for_the_application(monkeypatch: pytest.MonkeyPatch) -> None:

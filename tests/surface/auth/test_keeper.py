@@ -2,19 +2,16 @@ from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.surface.auth.conftest import Clock
 
 from modelserver.errors import ConfigError, Conflict
 from modelserver.surface.auth.keeper import TokenKeeper
 from modelserver.surface.auth.key_file import KeyFile
 from modelserver.surface.auth.scopes import Scope
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.surface.auth.conftest import Clock
 
 
 def content(path: Path) -> dict[str, dict[str, Any]]:

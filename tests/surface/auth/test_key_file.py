@@ -1,17 +1,13 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
+from tests.surface.auth.conftest import Clock
 
 from modelserver.errors import ConfigError
 from modelserver.surface.auth.keeper import TokenKeeper
 from modelserver.surface.auth.key_file import KeyFile, Token
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.surface.auth.conftest import Clock
 
 
 def test_a_link_is_not_followed(tmp_path: Path, path: Path, clock: Clock) -> None:

@@ -1,16 +1,13 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from modelserver.errors import ConfigError
 from modelserver.surface.auth.operator_tokens import joined, read_token_file, take_from_environment
 from modelserver.surface.auth.scopes import Scope
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_tokens_are_taken_out_of_the_environment() -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from tests.waiting import until
@@ -11,9 +11,6 @@ from modelserver.errors import ConfigError
 from modelserver.models.settings.settings import Settings
 from modelserver.surface.auth.rotation import Rotation, server_tokens
 from modelserver.surface.auth.scopes import Scope
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def opens(rotation: Rotation, token: str) -> bool:

@@ -1,15 +1,11 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
+from tests.surface.auth.conftest import Clock
 
 from modelserver.surface.auth import verifier as module
 from modelserver.surface.auth.scopes import Scope
 from modelserver.surface.auth.verifier import Fingerprint, InvalidKey, Verifier
-
-if TYPE_CHECKING:
-    from tests.surface.auth.conftest import Clock
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 from tests.surface.http.wire import BOTH_WAYS, CHUNKED, LIMIT, Wire, chunk, head, post, settle
@@ -13,9 +13,6 @@ from modelserver.surface.http.asgi_cycle import AsgiCycle
 from modelserver.surface.http.connection import MIN_PROGRESS, Http1Connection
 from modelserver.surface.http.exchange import Exchange
 from modelserver.surface.http.protocol import HttpProtocol
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
 
 # Requests and responses
 

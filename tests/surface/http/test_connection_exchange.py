@@ -1,17 +1,11 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
 
 import pytest
-from tests.surface.http.wire import head
+from tests.surface.http.wire import Wire, head
 
-from modelserver.surface.http.exchange import MAX_UNSENT
-
-if TYPE_CHECKING:
-    from tests.surface.http.wire import Wire
-
-    from modelserver.surface.http.exchange import Exchange
+from modelserver.surface.http.exchange import MAX_UNSENT, Exchange
 
 
 def new(wire: Wire, method: str = "POST", version: str = "1.1") -> Exchange:

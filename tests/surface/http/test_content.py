@@ -4,7 +4,7 @@ import gzip
 import time
 import tracemalloc
 import zlib
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 from urllib.parse import urlencode
 
 import pytest
@@ -14,9 +14,6 @@ from hypothesis import strategies as st
 from modelserver.engine.worker.rows.forms import parse_multipart, parse_urlencoded
 from modelserver.errors import BadRequest, PayloadTooLarge
 from modelserver.surface.http.content import UnsupportedEncoding, form_field, inflate
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 LIMIT = 1000
 

@@ -1,16 +1,13 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 from tests.surface.http.wire import Wire, post
 
 from modelserver.surface.http import delivery
 from modelserver.surface.http.connection import MIN_PROGRESS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from tests.surface.http.test_asgi_cycle import answering, start
@@ -10,9 +11,6 @@ from tests.surface.http.wire import CHUNKED, Wire, application, chunk, head, set
 
 from modelserver.errors import MethodNotAllowed
 from modelserver.surface.http.edge import Edge
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 @dataclass

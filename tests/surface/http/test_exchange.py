@@ -1,15 +1,10 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
-from tests.surface.http.wire import post
+from tests.surface.http.wire import Wire, post
 
 from modelserver.errors import BadRequest, ServiceUnavailable
 from modelserver.surface.http.exchange import MAX_PARAMETERS, Target, read_query, read_target
-
-if TYPE_CHECKING:
-    from tests.surface.http.wire import Wire
 
 
 @pytest.mark.parametrize(

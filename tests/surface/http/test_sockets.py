@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -14,9 +14,6 @@ from modelserver.surface.http.sockets import (
     local_address,
     remote_address,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 
 @pytest.fixture

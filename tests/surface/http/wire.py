@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from starlette.types import ASGIApp
 from tests.transports import Transport
 
 from modelserver.surface.http.connection import HttpListener
-from modelserver.surface.http.exchange import Exchange, read_target
+from modelserver.surface.http.exchange import Exchange, Target, read_target
 from modelserver.surface.http.protocol import HttpProtocol
-
-if TYPE_CHECKING:
-    from starlette.types import ASGIApp
-
-    from modelserver.surface.http.exchange import Target
 
 LIMIT = 1000
 CHUNKED = "Transfer-Encoding: chunked"

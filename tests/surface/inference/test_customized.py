@@ -5,17 +5,15 @@ import gc
 import logging
 import weakref
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from modelserver.engine.batching.queue import UnsharedKey
+from modelserver.engine.batching.request import Request
 from modelserver.engine.wire.messages import DESCRIBE, Answer
 from modelserver.errors import HandlerError, InternalError, ResponseTimeout, ServiceUnavailable, WorkerDied
 from modelserver.surface.inference.customized import TOO_LATE, Description, fetch_description
-
-if TYPE_CHECKING:
-    from modelserver.engine.batching.request import Request
 
 NO_WORKER = 'Model "m" has no worker to serve describe request. Please use scale workers API to add workers.'
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pytest
 
@@ -13,13 +14,9 @@ from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.errors import BadRequest, ServiceUnavailable
 from modelserver.models.registry import Registry
 from modelserver.surface.http.connection_exchange import ConnectionExchange
+from modelserver.surface.http.exchange import Exchange
 from modelserver.surface.inference.codec import Codec
 from modelserver.surface.inference.inference import InferenceApi, InferenceProtocol, _fail
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from modelserver.surface.http.exchange import Exchange
 
 FLOOD = 2_500
 

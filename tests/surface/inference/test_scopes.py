@@ -1,16 +1,14 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pytest
 
 from modelserver.surface.http.connection_exchange import ConnectionExchange
+from modelserver.surface.http.exchange import Target
 from modelserver.surface.inference.routes import target_finder
 from modelserver.surface.inference.scopes import scope_of, without_version
-
-if TYPE_CHECKING:
-    from modelserver.surface.http.exchange import Target
 
 find = target_finder([("openai", r"(?:/openai)?/(?P<url_path>v1/rerank)")])
 

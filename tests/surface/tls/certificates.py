@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ipaddress
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
@@ -16,9 +17,6 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
     pkcs12,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PASSWORD = "changeit"
 

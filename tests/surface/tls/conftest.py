@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import ssl
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.surface.tls.certificates import Authority
@@ -12,9 +13,6 @@ from tests.surface.tls.certificates import Authority
 from modelserver.models.settings.address import Address
 from modelserver.models.settings.settings import Settings
 from modelserver.surface.tls.context import Certificate
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 HTTPS = Address("https", "127.0.0.1", 8443)
 

@@ -2,21 +2,16 @@ from __future__ import annotations
 
 import ssl
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
+from tests.surface.tls.certificates import Authority
 from tests.surface.tls.conftest import pair, settings, talk
 
 from modelserver.errors import ConfigError
 from modelserver.models.settings.settings import Settings
 from modelserver.surface.tls.certificate import load_certificate
 from modelserver.surface.tls.context import Certificate
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.surface.tls.certificates import Authority
-
 
 pytest.importorskip("cryptography")
 

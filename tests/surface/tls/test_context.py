@@ -1,17 +1,13 @@
 from __future__ import annotations
 
 import ssl
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from tests.surface.tls.certificates import Authority
 from tests.surface.tls.conftest import made, pair, settings, subject, talk
 
 from modelserver.surface.tls.certificate import load_certificate
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 pytest.importorskip("cryptography")
 

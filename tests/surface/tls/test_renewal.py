@@ -4,9 +4,10 @@ import asyncio
 import logging
 import shutil
 import ssl
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
+from tests.surface.tls.certificates import Authority
 from tests.surface.tls.conftest import HTTPS, made, subject
 from tests.waiting import until
 
@@ -14,12 +15,6 @@ from modelserver.models.settings.settings import Settings
 from modelserver.surface.tls.certificate import load_certificate
 from modelserver.surface.tls.context import Certificate
 from modelserver.surface.tls.renewal import Renewal
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.surface.tls.certificates import Authority
-
 
 pytest.importorskip("cryptography")
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from modelserver.tools.build import command
 from modelserver.tools.build.command import build_parser, find_source, main
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from importlib import metadata
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from modelserver.errors import ConfigError
 from modelserver.tools.build import lock as module
 from modelserver.tools.build.lock import PROCESS_ONE, Lock, imported_modules, lock, requirement_lines
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
 
 
 class Package:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -13,9 +13,6 @@ from modelserver.errors import ConfigError
 from modelserver.models.archives.single_file import SingleFile
 from modelserver.tools.archiver import ArchiveConfig, build_archive
 from modelserver.tools.build.model import MARK, pack_model
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def files_of(folder: Path) -> set[str]:

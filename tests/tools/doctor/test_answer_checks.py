@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pytest
 from tests.tools.doctor.conftest import Handler, Model, answer
@@ -17,9 +17,7 @@ from modelserver.tools.doctor.answer_checks import (
 )
 from modelserver.tools.doctor.findings import CheckReport
 from modelserver.tools.doctor.probing import SourceLine
-
-if TYPE_CHECKING:
-    from modelserver.tools.doctor.samples import InputRow
+from modelserver.tools.doctor.samples import InputRow
 
 
 def result(handler: Handler, rows: list[InputRow], sizes: tuple[int, ...] = (2, 4)) -> dict[str, str]:

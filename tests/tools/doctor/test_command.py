@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -13,12 +14,8 @@ import pytest
 from modelserver.__main__ import main
 from modelserver.errors import InvalidModel
 from modelserver.tools.doctor import command
+from modelserver.tools.doctor.doctor import CheckOptions
 from modelserver.tools.doctor.findings import CheckReport
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from modelserver.tools.doctor.doctor import CheckOptions
 
 
 @pytest.fixture

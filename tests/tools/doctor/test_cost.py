@@ -1,18 +1,15 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable
+from typing import Any, cast
 
 import pytest
 from tests.tools.doctor.conftest import Model
 
 from modelserver.tools.doctor.cost import check_cost
 from modelserver.tools.doctor.findings import CheckReport
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from modelserver.tools.doctor.samples import InputRow
+from modelserver.tools.doctor.samples import InputRow
 
 
 def measured(rows: list[InputRow], ms: Callable[[int], float], configured: int = 1) -> CheckReport:

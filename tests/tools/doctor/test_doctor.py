@@ -1,20 +1,15 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from modelserver.errors import InvalidModel
 from modelserver.tools.doctor.doctor import CheckOptions, examine
-from modelserver.tools.doctor.findings import KINDS
+from modelserver.tools.doctor.findings import KINDS, CheckReport
 from modelserver.tools.doctor.samples import JSON, InputRow
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from modelserver.tools.doctor.findings import CheckReport
 
 _BROKEN = Path(__file__).with_name("broken")
 _ROWS = [InputRow(f"{number}.json", b'{"number": %d}' % number, JSON) for number in (2, 5, 7)]

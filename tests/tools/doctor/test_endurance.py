@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pytest
 from tests.tools.doctor.conftest import Model
@@ -11,11 +12,7 @@ from modelserver.tools.doctor.endurance import check_calls, check_endurance
 from modelserver.tools.doctor.findings import CheckReport
 from modelserver.tools.doctor.patient import Readings
 from modelserver.tools.doctor.probing import Called, Opened, SourceLine, Training
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from modelserver.tools.doctor.samples import InputRow
+from modelserver.tools.doctor.samples import InputRow
 
 _MB = 1 << 20
 

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from modelserver.tools.archiver import ArchiveConfig, build_archive
 from modelserver.tools.doctor.doctor import CheckOptions, examine
+from modelserver.tools.doctor.findings import CheckReport
 from modelserver.tools.doctor.samples import JSON, TEXT, InputRow, read_samples
 from modelserver_handlers import BUILT_IN
 from modelserver_handlers.networks.modules import import_file
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from modelserver.tools.doctor.findings import CheckReport
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

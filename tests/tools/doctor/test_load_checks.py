@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -15,9 +15,6 @@ from modelserver.tools.doctor.load_checks import (
     missing,
 )
 from modelserver.tools.doctor.probing import Imported, Reported, SourceLine, Training
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_slow_unused_import_is_a_finding(tmp_path: Path) -> None:

@@ -4,8 +4,10 @@ import json
 import os
 import socket
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pytest
@@ -14,11 +16,6 @@ from modelserver.testing.answer import Answer
 from modelserver.tools.doctor.patient import ObservedWorkers, Patient, message_of, place_in
 from modelserver.tools.doctor.probing import PROBE, Called, Reported, SourceLine
 from modelserver.tools.doctor.samples import JSON, InputRow
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
 
 _SOURCE = """
 import os

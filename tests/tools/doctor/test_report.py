@@ -1,15 +1,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import pytest
 
 from modelserver.tools.doctor.findings import CheckReport
 from modelserver.tools.doctor.probing import SourceLine
 from modelserver.tools.doctor.report import as_json, as_text, display_path, verdict
 from modelserver.tools.serve.console import Style
-
-if TYPE_CHECKING:
-    import pytest
 
 
 def sample_report() -> CheckReport:

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import io
 import json
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from PIL import Image
@@ -13,9 +14,6 @@ from modelserver.engine.wire.messages import Annotations, Side
 from modelserver.errors import ConfigError
 from modelserver.models.options.signature import Signature
 from modelserver.tools.doctor.samples import JSON, InputRow, bad_samples, made_samples, read_samples
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def model(inputs: Side | None = None, *specs: TensorSpec) -> Any:

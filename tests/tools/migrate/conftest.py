@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from tests.tools.migrate.sites import build_site, key_of, recorded
@@ -12,9 +12,6 @@ from modelserver.tools.migrate.calls import Probe, Response
 from modelserver.tools.migrate.installation import read_installation
 from modelserver.tools.migrate.proof import Proof, ProofPlan, prove
 from modelserver.tools.migrate.servers import ComparedServer
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @dataclass(frozen=True)

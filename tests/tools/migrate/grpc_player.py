@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlencode
 
 import grpc
 from tests.tools.migrate.sites import key_of
 
 from modelserver.ext.grpc.messages import message_class
+from modelserver.tools.migrate.calls import Response
 from modelserver.tools.migrate.grpc_calls import METHOD, method_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from modelserver.tools.migrate.calls import Response
 
 
 @contextlib.contextmanager

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from modelserver.tools.migrate.calls import Probe, Response
-from modelserver.tools.migrate.changes import pretty
+from modelserver.tools.migrate.changes import Change, pretty
 from modelserver.tools.migrate.rules import OF_THE_RUN, RULES
-
-if TYPE_CHECKING:
-    from modelserver.tools.migrate.changes import Change
 
 
 def a_call(path: str, body: bytes = b"", method: str = "POST", **headers: str) -> Probe:

@@ -11,9 +11,10 @@ import json
 import sys
 import tempfile
 import threading
+from collections.abc import Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tests.differential.archives import MODEL_CODE
 from tests.recorded_answers import answer_of
@@ -25,9 +26,6 @@ from modelserver.tools.migrate.comparison import masked
 from modelserver.tools.migrate.installation import launch_torchserve, read_installation
 from modelserver.tools.migrate.requests import Subject, requests_of
 from modelserver.tools.migrate.servers import ComparedServer, started
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 HERE = Path(__file__).parent
 RECORDED = HERE / "recorded.json"

@@ -1,15 +1,12 @@
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from modelserver.tools.migrate.archives import body_keys, read_archive, ts_imports
 from modelserver.tools.migrate.calls import MigrationError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_an_archive_tells_what_it_imports_and_reads(site: Path, tmp_path: Path) -> None:

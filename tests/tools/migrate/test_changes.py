@@ -1,13 +1,9 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from tests.tools.migrate.pairs import a_call, good
 
+from modelserver.tools.migrate.calls import Probe, Response
 from modelserver.tools.migrate.changes import BETTER, OTHER, Rules
-
-if TYPE_CHECKING:
-    from modelserver.tools.migrate.calls import Probe, Response
 
 
 def test_a_rule_is_a_function_and_its_docstring() -> None:

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from tests.tools.migrate.sites import playing
 
 from modelserver.__main__ import main
 from modelserver.tools.migrate import command
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from modelserver.tools.migrate.proof import Proof
+from modelserver.tools.migrate.proof import Proof
 
 
 @pytest.fixture(autouse=True)

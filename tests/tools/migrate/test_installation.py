@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import stat
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -9,9 +9,6 @@ from modelserver.errors import ConfigError
 from modelserver.models.settings.load import load_settings
 from modelserver.tools.migrate.calls import MigrationError
 from modelserver.tools.migrate.installation import launch_modelserver, launch_torchserve, read_installation
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 import pytest
 from tests.tools.migrate.conftest import ListedLines, Played
@@ -20,9 +21,6 @@ from modelserver.tools.migrate.proof import (
     prove,
 )
 from modelserver.tools.migrate.servers import ComparedServer, ServedVersion
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 TEXT = 'inference POST /predictions/plain "The quick brown fox jumps over the lazy dog."'
 

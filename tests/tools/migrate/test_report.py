@@ -2,15 +2,11 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING
 
 from modelserver.tools.migrate.calls import Probe
-from modelserver.tools.migrate.proof import LoadFigures
+from modelserver.tools.migrate.proof import LoadFigures, Proof
 from modelserver.tools.migrate.report import as_html, as_json, document, summary
 from modelserver.tools.tune.figure import Figure
-
-if TYPE_CHECKING:
-    from modelserver.tools.migrate.proof import Proof
 
 FACTS = {"processor": "a <CPU>"}
 

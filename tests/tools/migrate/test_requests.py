@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import io
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from PIL import Image
@@ -14,9 +14,6 @@ from modelserver.tools.migrate.archives import Archive
 from modelserver.tools.migrate.calls import MigrationError, Probe
 from modelserver.tools.migrate.requests import Subject, changes_state, in_folder, inputs, png, requests_of
 from modelserver.tools.migrate.servers import ServedVersion
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 VERSION = ServedVersion("m 1", "1.0", "m.mar")
 

@@ -3,13 +3,14 @@ from __future__ import annotations
 import os
 import socket
 import time
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 from tests.tools.migrate.sites import playing, recorded
 
-from modelserver.tools.migrate.calls import MigrationError, Probe, Response
+from modelserver.tools.migrate.calls import MigrationError, Port, Probe, Response
 from modelserver.tools.migrate.servers import (
     ComparedServer,
     Launch,
@@ -18,11 +19,6 @@ from modelserver.tools.migrate.servers import (
     running_server,
     started,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from modelserver.tools.migrate.calls import Port
 
 
 def addresses(urls: dict[str, str]) -> dict[Port, tuple[str, int]]:

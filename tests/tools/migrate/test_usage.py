@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -8,9 +8,6 @@ from modelserver.tools.migrate.archives import Archive
 from modelserver.tools.migrate.calls import Probe
 from modelserver.tools.migrate.installation import Installation, read_installation
 from modelserver.tools.migrate.usage import advice_on, usage_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture

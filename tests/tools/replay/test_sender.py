@@ -4,8 +4,9 @@ import asyncio
 import contextlib
 import socket
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import grpc
 import pytest
@@ -15,12 +16,8 @@ from modelserver.errors import ConfigError
 from modelserver.ext.recording.entries import code_of
 from modelserver.surface.tls.throwaway import make_certificate
 from modelserver.tools.grpc_client import messages_of
+from modelserver.tools.http_client import TimedResponse
 from modelserver.tools.replay.sender import Destination, send, send_grpc
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from modelserver.tools.http_client import TimedResponse
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nX-Batch-Id: b\r\nx-batch-size: 3\r\nother: 1\r\n\r\nok"
 

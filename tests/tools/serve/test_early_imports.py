@@ -1,15 +1,12 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from modelserver.models.settings.settings import Settings
 from modelserver.tools.serve.early_imports import EarlyImports, needs_of
 from modelserver.tools.serve.options import read_options
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.mark.parametrize(

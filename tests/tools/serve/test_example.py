@@ -4,8 +4,9 @@ import io
 import json
 import subprocess
 from base64 import b64decode
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pytest
@@ -16,9 +17,6 @@ from modelserver.engine.wire.messages import Annotations, Side
 from modelserver.models.options.signature import Signature
 from modelserver.models.settings.settings import Settings
 from modelserver.tools.serve.example import _PIXEL, command, example_of, shell_token, url_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _URL = "http://127.0.0.1:8080/predictions/m"
 

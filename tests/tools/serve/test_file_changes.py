@@ -1,14 +1,11 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from modelserver.tools.serve.file_changes import changes, folders_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from modelserver.errors import ConfigError
 from modelserver.tools.serve.options import read_options
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 import modelserver
 from modelserver.tools.serve import script
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 class Doubler(modelserver.Handler):

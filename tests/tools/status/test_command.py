@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import httpx
 import pytest
 
 from modelserver.tools.status import command
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 URL = "http://127.0.0.1:1"
 _EMPTY: dict[str, Any] = {"events": []}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from tests.tools.tune.tune_samples import FakeBench, Notes
@@ -11,9 +11,6 @@ from modelserver.tools.archiver import ArchiveConfig, build_archive
 from modelserver.tools.tune.goal import parse_goal
 from modelserver.tools.tune.sweep import SearchBounds
 from modelserver.tools.tune.tuner import Tuner, TuningResult
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture

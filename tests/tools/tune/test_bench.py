@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import signal
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import uvloop
@@ -12,9 +13,6 @@ from modelserver.tools.tune import bench as bench_module
 from modelserver.tools.tune.bench import Input, LocalBench
 from modelserver.tools.tune.errors import SettingRefused, TuningError
 from modelserver.tools.tune.goal import ModelSetting
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 class Server:

@@ -3,16 +3,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import pytest
 
 from modelserver.tools.tune.client import LoadSpec, at_rate, closed_loop, post
 from modelserver.tools.tune.figure import summed_up
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 TIMING = b"Server-Timing: queue;dur=1.500, inference;dur=7.250\r\n"
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 import yaml
 
 from modelserver.models.options.yaml_file import parse_model_config
 from modelserver.tools.tune.config_file import FIRST_LINE, config_text
-
-if TYPE_CHECKING:
-    from modelserver.tools.tune.tuner import TuningResult
+from modelserver.tools.tune.tuner import TuningResult
 
 FACTS = {"processor": "Fast\nOne", "Python": "3.11"}
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import inspect
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -18,10 +20,6 @@ from modelserver.tools.tune.errors import SettingRefused
 from modelserver.tools.tune.figure import Figure, void
 from modelserver.tools.tune.goal import ModelSetting
 from modelserver.tools.tune.source import ModelSource, open_source
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 INPUTS = [Input("a.json", b"[1]", "application/json"), Input("b.jpg", b"picture", "image/jpeg")]
 NOT_USED = {"asked": "int8", "used": "fp32", "why": "classes disagree"}

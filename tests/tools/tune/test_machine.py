@@ -1,11 +1,8 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from modelserver.tools.tune.machine import BUSY, USED_BY_OTHERS, cpu_model, machine_facts
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_the_processor_names_itself(tmp_path: Path) -> None:

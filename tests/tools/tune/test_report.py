@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 from html.parser import HTMLParser
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -11,9 +10,7 @@ from modelserver.tools.tune.figure import void
 from modelserver.tools.tune.goal import ModelSetting, Point
 from modelserver.tools.tune.machine import USED_BY_OTHERS
 from modelserver.tools.tune.report import curve_png, html_report, results_json
-
-if TYPE_CHECKING:
-    from modelserver.tools.tune.tuner import TuningResult
+from modelserver.tools.tune.tuner import TuningResult
 
 EVIL = '<script>alert("x")</script>&'
 

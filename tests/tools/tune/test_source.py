@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from tests.tools.tune.conftest import HANDLER
@@ -8,9 +8,6 @@ from tests.tools.tune.conftest import HANDLER
 from modelserver.tools.archiver import ArchiveConfig, build_archive
 from modelserver.tools.tune.command import CONFIG
 from modelserver.tools.tune.source import open_source
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_a_model_is_found_by_path_and_in_the_store(work: Path) -> None:

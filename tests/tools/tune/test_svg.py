@@ -2,15 +2,12 @@ from __future__ import annotations
 
 import math
 import xml.etree.ElementTree as ET
-from typing import TYPE_CHECKING
 
 import pytest
 
 from modelserver.tools.tune.report import curve_chart
 from modelserver.tools.tune.svg import Chart, Series, draw, ticks
-
-if TYPE_CHECKING:
-    from modelserver.tools.tune.tuner import TuningResult
+from modelserver.tools.tune.tuner import TuningResult
 
 
 def test_the_chart_shows_series_clients_and_limit(result: TuningResult) -> None:

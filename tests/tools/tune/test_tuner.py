@@ -1,19 +1,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 from tests.tools.tune.tune_samples import FakeBench, Notes, figure
 
 from modelserver.tools.tune.errors import TuningError
-from modelserver.tools.tune.figure import void
+from modelserver.tools.tune.figure import Figure, void
 from modelserver.tools.tune.goal import ModelSetting, Point, parse_goal
 from modelserver.tools.tune.sweep import Costs, SearchBounds
 from modelserver.tools.tune.tuner import Tuner, TuningResult
-
-if TYPE_CHECKING:
-    from modelserver.tools.tune.figure import Figure
 
 
 def tuned(

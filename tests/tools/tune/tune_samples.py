@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from modelserver.tools.tune.errors import SettingRefused
 from modelserver.tools.tune.figure import Figure, void
-
-if TYPE_CHECKING:
-    from modelserver.tools.tune.goal import ModelSetting
+from modelserver.tools.tune.goal import ModelSetting
 
 
 def figure(

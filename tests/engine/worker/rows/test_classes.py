@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from modelserver.engine.tensors.datatypes import pack, unpack
 from modelserver.engine.tensors.rows import OutputForm, OutputWish
 from modelserver.engine.worker.rows.classes import Labels, NotClassifiable, classified
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NAN = math.nan
 

@@ -2,16 +2,13 @@ from __future__ import annotations
 
 import importlib
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from modelserver.tools.doctor.probing import SourceLine
 from modelserver.tools.doctor.worker.imports import ImportClock
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 
 @pytest.fixture

@@ -3,16 +3,14 @@ from __future__ import annotations
 import contextlib
 import io
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from modelserver.tools.doctor.worker.networks import Building, Gradients, networks_in_training
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 
 class Module:

@@ -3,7 +3,9 @@ from __future__ import annotations
 import gc
 import socket
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -11,10 +13,6 @@ import pytest
 from modelserver.tools.doctor.probing import Called, Report, Reported, SourceLine
 from modelserver.tools.doctor.worker.observer import Observer, base_of
 from modelserver_handlers.text_handler import TextHandler
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 # Imports of less than a millisecond are not reported.
 _SOURCE = """import time; time.sleep(0.002)

@@ -5,13 +5,12 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pytest
 
 from modelserver.tools.doctor.probing import Opened, SourceLine, StartedTask
 from modelserver.tools.doctor.worker.watch import CallWatch, place_of_caller, place_of_code
-
-if TYPE_CHECKING:
-    import pytest
 
 _HERE = str(Path(__file__).parent)
 
