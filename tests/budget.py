@@ -2,8 +2,6 @@
 the machine, and is longer by as much as the machine is slower at present; and the slow tests that take long.
 """
 
-from __future__ import annotations
-
 import resource
 import time
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The OpenAPI documents of listeners, as tests ask for them."""
 
-from __future__ import annotations
-
 import functools
 import json
 from types import SimpleNamespace

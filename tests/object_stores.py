@@ -3,8 +3,6 @@
 What they store is written over plain HTTP.
 """
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import hashlib

@@ -1,7 +1,5 @@
 """How much work Python does: the same on any machine, however busy it is."""
 
-from __future__ import annotations
-
 import gc
 import sys
 from collections.abc import Callable

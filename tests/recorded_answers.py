@@ -1,7 +1,5 @@
 """Answers as they stand in recordings."""
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Recorded calls, for the tests of recordings and of what sends them again."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import msgspec

@@ -1,7 +1,5 @@
 """An event loop whose time passes only as its timers ask for it, so that a test of hours takes none."""
 
-from __future__ import annotations
-
 import asyncio
 import selectors
 from collections.abc import Callable, Coroutine

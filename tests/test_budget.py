@@ -1,7 +1,5 @@
 """The budget of the fast lane."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """The shipped config.properties."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The page docs/configuration.md."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

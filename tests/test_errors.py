@@ -1,7 +1,5 @@
 """The family of errors."""
 
-from __future__ import annotations
-
 import pytest
 
 from modelserver import errors

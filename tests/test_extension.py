@@ -1,7 +1,5 @@
 """The host of extensions, and how they are opened and closed."""
 
-from __future__ import annotations
-
 import sys
 from types import ModuleType, SimpleNamespace
 from typing import Any

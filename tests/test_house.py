@@ -1,7 +1,5 @@
 """The house as a whole: what is packaged, which room may import which, and that nothing goes undescribed."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import re

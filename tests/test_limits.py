@@ -3,8 +3,6 @@
 A limit that is not reached yet has a table of exceptions; these only get fewer and lower.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections import Counter, defaultdict

@@ -1,7 +1,5 @@
 """The page docs/migrating.md: made from the code and the recorded comparison, and current."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The page docs/model-config.md."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

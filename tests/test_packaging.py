@@ -1,7 +1,5 @@
 """What installing the package brings, and what it leaves alone."""
 
-from __future__ import annotations
-
 from importlib.metadata import requires, version
 
 import pytest

@@ -1,7 +1,5 @@
 """What readers of docs/ can rely on: errors have an entry, pages of work say what comes next."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from functools import cache

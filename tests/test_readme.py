@@ -1,7 +1,5 @@
 """What the README and the other texts tell people to type, and where their links lead."""
 
-from __future__ import annotations
-
 import functools
 import re
 import shlex

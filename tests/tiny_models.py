@@ -1,7 +1,5 @@
 """Models of the Hugging Face hub in miniature, with random weights, made on the spot."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

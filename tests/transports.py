@@ -1,7 +1,5 @@
 """The transport of a connection whose client is a test."""
 
-from __future__ import annotations
-
 import asyncio
 
 

@@ -1,7 +1,5 @@
 """Waiting for what takes a moment."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Awaitable, Callable

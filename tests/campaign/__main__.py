@@ -3,8 +3,6 @@
 Prints a table of figures; the status is 1 if anything did not hold.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib
 from collections.abc import Sequence

@@ -6,8 +6,6 @@ loopback: whole nodes are killed and others join, the GCS ends and comes back wi
 everything ends and another cluster takes its place.
 """
 
-from __future__ import annotations
-
 import contextlib
 import random
 import shutil

@@ -1,7 +1,5 @@
 """Clients that ask with marked requests by all protocols, of which some crash, and check each answer."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import threading

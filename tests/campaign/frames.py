@@ -1,7 +1,5 @@
 """Frames for the port of gRPC: what breaks the rules of HTTP/2, and floods of what brings nothing."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 

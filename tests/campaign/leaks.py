@@ -2,8 +2,6 @@
 models that come and go (F71, F72), and what is held for clients that do not take their answers.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import socket

@@ -1,7 +1,5 @@
 """What a campaign shows: figures for its table, and what did not hold."""
 
-from __future__ import annotations
-
 import platform
 import sys
 from dataclasses import dataclass, field

@@ -3,8 +3,6 @@ changed: each gets exactly one answer, its own, and the server holds as much aft
 F71).
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

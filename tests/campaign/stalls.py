@@ -2,8 +2,6 @@
 ``/livez`` on all ports. Waiting for a processor, which the machine's other work causes, does not count.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import gzip

@@ -2,8 +2,6 @@
 with thousands of requests in flight (F38, F39, F48, F49, F56).
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """The clients of the campaigns see what they are to see."""
 
-from __future__ import annotations
-
 import pytest
 from tests.campaign.__main__ import CAMPAIGNS, main
 from tests.campaign.callers import Malformed, take_answer

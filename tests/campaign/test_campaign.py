@@ -1,7 +1,5 @@
 """The campaigns in their short form; the long one is ``python -m tests.campaign``."""
 
-from __future__ import annotations
-
 import importlib
 
 import pytest

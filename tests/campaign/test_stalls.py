@@ -1,7 +1,5 @@
 """The campaign that measures, apart from the others: while it runs, all other tests wait."""
 
-from __future__ import annotations
-
 import pytest
 from tests.campaign.test_campaign import hold
 

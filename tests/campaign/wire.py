@@ -3,8 +3,6 @@ inside a body is ever a request, odd frames are refused with their code, and the
 traceback (F5, F13 to F16, F37).
 """
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import time

@@ -1,7 +1,5 @@
 """The manifests of ``deploy/``, read, and what they may name."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

@@ -7,8 +7,6 @@ their JSON names, and refuses None where a field is required. They are read, not
 much that a server must not have beside it.
 """
 
-from __future__ import annotations
-
 import ast
 import json
 import re

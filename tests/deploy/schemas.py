@@ -6,8 +6,6 @@ the fields and types of their published models are recorded (``recorded/``; KSer
 ``record_kserve.py``). What these leave to Kubernetes, such as containers, is held to its schemas again.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """``docs/cluster.md``: the settings, options and variables that it explains are those that there are."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import fields
 

@@ -1,7 +1,5 @@
 """``deploy/compose.yaml``: its settings are the server's, and its volumes lie where the image writes."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -2,8 +2,6 @@
 described.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 import shlex

@@ -1,7 +1,5 @@
 """``deploy/kserve``: KServe would take it, and what it says to the server is understood there."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """``deploy/kubernetes``: Kubernetes would take it, and what it names is there in the server."""
 
-from __future__ import annotations
-
 import functools
 import re
 import shutil

@@ -1,7 +1,5 @@
 """``deploy/ray``: KubeRay would take it, its parts fit together, and the server understands its settings."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

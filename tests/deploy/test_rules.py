@@ -1,7 +1,5 @@
 """``deploy/prometheus``: each alert fires for its cause and for nothing else, as Prometheus evaluates it."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

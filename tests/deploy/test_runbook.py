@@ -1,7 +1,5 @@
 """docs/runbook.md: a paragraph for each alert, finding of ``modelserver status`` and type of error."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The model store of the comparison: made in code, the same for every server."""
 
-from __future__ import annotations
-
 import io
 import json
 import shutil

@@ -4,8 +4,6 @@ The calls of a chapter stand in ``recorded/NAME.json`` beside TorchServe's answe
 is a new call, which ``python -m tests.differential.record`` sends. ``chapters.yaml`` names the chapters.
 """
 
-from __future__ import annotations
-
 import base64
 import io
 import json

@@ -1,7 +1,5 @@
 """Documents model-config.yaml, key by key, and what ranks below them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Final

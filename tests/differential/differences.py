@@ -5,8 +5,6 @@ that are about single answers expect of the calls of the comparison, to the byte
 answer is stale, and a test says so.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """Archives with small networks, whose answers can be computed by hand, or with a configuration."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Plays a chapter on a server and takes away what it leaves."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Mapping

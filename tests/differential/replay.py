@@ -3,8 +3,6 @@
 python -m tests.differential.replay [chapter ...]
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import sys

@@ -3,8 +3,6 @@
 Run by the Python of the real TorchServe as ``python surface.py``: it needs nothing but the standard library.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import inspect

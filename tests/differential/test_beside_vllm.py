@@ -3,8 +3,6 @@
 In an environment of its own, see .ci/run; the engine needs half a minute to start.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import warnings

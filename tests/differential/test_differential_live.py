@@ -1,7 +1,5 @@
 """The real TorchServe and modelserver, side by side: the same archives, the same requests."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """modelserver answers as the real TorchServe 0.12.0 was recorded to, but for the explained differences."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import tarfile

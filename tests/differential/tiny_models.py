@@ -1,7 +1,5 @@
 """Tiny models with random weights, made on the spot."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -1,7 +1,5 @@
 """The real TorchServe, where a virtual environment has it and there is a Java for it."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

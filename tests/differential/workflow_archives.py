@@ -1,7 +1,5 @@
 """The workflow archives of the comparison."""
 
-from __future__ import annotations
-
 import json
 import zipfile
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The fenced blocks of the README and of the pages in docs/."""
 
-from __future__ import annotations
-
 import re
 import textwrap
 from collections import Counter

@@ -1,7 +1,5 @@
 """Archives and servers for the end-to-end tests."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Clients for the server's gRPC services, from its own descriptors, and a server that has them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any

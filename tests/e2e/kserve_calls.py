@@ -5,8 +5,6 @@ A program: the SDK cannot be in one process with Triton's client, as both define
     python kserve_calls.py http://127.0.0.1:8080 127.0.0.1:7070
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sys

@@ -5,8 +5,6 @@ arguments, directory, environment and output. Starts from nothing are tested by 
 wherever a server gets an environment or a Python of its own.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import importlib

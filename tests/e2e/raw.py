@@ -1,7 +1,5 @@
 """HTTP as bytes: requests written out, connections they are sent over, and all that comes back."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 import socket

@@ -5,8 +5,6 @@ Spawners that are started from nothing are tested by ``test_worker_start.py``, a
 environment of its own.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

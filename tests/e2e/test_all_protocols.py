@@ -2,8 +2,6 @@
 makes the server fail (kserve reference 2.2, 5, 6 and 9).
 """
 
-from __future__ import annotations
-
 import json
 import random
 import struct

@@ -1,7 +1,5 @@
 """An application of FastAPI's as a model, behind two front ends."""
 
-from __future__ import annotations
-
 import httpx
 import pytest
 from tests.e2e.blocks import BLOCKS

@@ -1,7 +1,5 @@
 """A pool that follows its load."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.e2e.load import SLOW_ECHO, Load, is_echo

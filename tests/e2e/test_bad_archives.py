@@ -1,7 +1,5 @@
 """Archives that cannot be served: the error names archive, step and cause, and nothing else is touched."""
 
-from __future__ import annotations
-
 import json
 import stat
 import zipfile

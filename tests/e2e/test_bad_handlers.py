@@ -1,7 +1,5 @@
 """Handlers that misbehave while they load or answer: a clear error, and nothing else is touched."""
 
-from __future__ import annotations
-
 import psutil
 import pytest
 from tests.e2e.serving import archived, wait_until

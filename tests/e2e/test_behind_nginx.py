@@ -1,7 +1,5 @@
 """A proxy before two servers: requests whose body nobody reads are answered, and take no server out."""
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 import subprocess

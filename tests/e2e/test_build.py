@@ -1,7 +1,5 @@
 """What ``modelserver build`` writes serves: its wheel, its settings and its model."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The built-in handlers over real processes: batches of several clients, bad inputs among them."""
 
-from __future__ import annotations
-
 import base64
 import io
 import json

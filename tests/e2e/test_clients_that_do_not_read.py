@@ -4,8 +4,6 @@ They are given 60 s, which no test waits for: the servers here take a second for
 or they hold little of what is not read.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Workers as if on other machines: what works with them, and what their users meet when something breaks."""
 
-from __future__ import annotations
-
 import json
 import signal
 import threading

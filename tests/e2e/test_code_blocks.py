@@ -3,8 +3,6 @@
 Each block is run or read by a test below, or listed in ``NOT_RUN`` with the reason.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

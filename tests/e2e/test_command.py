@@ -1,7 +1,5 @@
 """The command as operators use it: start, stop, pid file, messages and exit codes (reference 2)."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

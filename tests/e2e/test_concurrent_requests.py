@@ -1,7 +1,5 @@
 """Many requests at a time in one worker: continuous batching, asynchronous handlers (8.10, 8.11)."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

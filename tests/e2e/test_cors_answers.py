@@ -1,7 +1,5 @@
 """CORS over real sockets."""
 
-from __future__ import annotations
-
 from typing import Any
 
 PAGE = "https://page.example"

@@ -1,7 +1,5 @@
 """Both sets of defaults, on a server each: modelserver's, and TorchServe's under the name torchserve."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

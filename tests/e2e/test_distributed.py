@@ -1,7 +1,5 @@
 """Workers that are several processes, on the CPU."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Iterator

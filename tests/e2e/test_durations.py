@@ -1,7 +1,5 @@
 """Handlers whose time varies: who waits for whom, and what the server reports of it."""
 
-from __future__ import annotations
-
 import math
 import re
 import threading

@@ -1,7 +1,5 @@
 """Answers to requests whose body nobody reads: they reach clients that send all of it before they read."""
 
-from __future__ import annotations
-
 import http.client
 import ssl
 import sys

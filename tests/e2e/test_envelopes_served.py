@@ -1,7 +1,5 @@
 """``service_envelope``: what clients send and get with each (reference 14.6)."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest

@@ -1,7 +1,5 @@
 """What clients and operators learn about a handler that fails."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.e2e.conftest import StartServer

@@ -1,7 +1,5 @@
 """What has happened to a server: listed, followed, and kept; and what is wrong with it (docs/runbook.md)."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

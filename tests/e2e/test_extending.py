@@ -1,7 +1,5 @@
 """docs/extending.md: its extension is written as the page says, and serves."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """A handler that raises on every request is seen: in the metrics, in its description."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

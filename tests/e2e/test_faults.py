@@ -25,8 +25,6 @@ Of the faults that are not shown to the letter, this is why:
   ``test_server.py`` (heaps of threads), ``test_snapshot_files.py``.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Several front-end processes before one server (``frontend_processes``)."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import re

@@ -1,7 +1,5 @@
 """A server whose worker has a simulated GPU: what breaks it, and what does not fit into it."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Servers that believe that they have a GPU, by a driver of the tests, on machines without one."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

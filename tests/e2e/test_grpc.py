@@ -1,7 +1,5 @@
 """TorchServe's gRPC services, health, reflection, limits and the end of a server (reference 20)."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

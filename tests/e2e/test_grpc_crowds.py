@@ -1,7 +1,5 @@
 """Very many gRPC predictions, at once (F23) and one after another."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re

@@ -1,7 +1,5 @@
 """The Open Inference Protocol over gRPC, with Triton's own client and by hand (kserve reference 6, 7, 8)."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re

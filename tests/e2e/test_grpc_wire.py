@@ -1,7 +1,5 @@
 """What clients may send to gRPC's port, byte by byte, while others are served."""
 
-from __future__ import annotations
-
 import socket
 from collections import Counter
 

@@ -1,7 +1,5 @@
 """Models of the Hugging Face hub, from folders and from a small hub, against a server of its own."""
 
-from __future__ import annotations
-
 import io
 import runpy
 from collections.abc import Iterator

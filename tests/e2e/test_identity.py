@@ -1,7 +1,5 @@
 """Whose answer is whose: ten thousand requests at once (fault 23)."""
 
-from __future__ import annotations
-
 import asyncio
 import resource
 

@@ -1,7 +1,5 @@
 """Archives with ``precision: int8`` and a calibration set, registered and asked over HTTP."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Servers at IPv6 addresses."""
 
-from __future__ import annotations
-
 import re
 import socket
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """``log_format=json``: every line that the server writes is an object."""
 
-from __future__ import annotations
-
 import json
 
 

@@ -2,8 +2,6 @@
 numbered from 1 again, and its temporary directory is as it was.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The clients of KServe's own SDK, as they are installed from PyPI (kserve reference 7.3 and 7.4)."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Bodies and answers of megabytes, which travel between server and workers in shared memory."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from concurrent.futures import ThreadPoolExecutor

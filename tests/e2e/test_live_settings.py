@@ -1,7 +1,5 @@
 """Batch settings are changed while requests come in."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest

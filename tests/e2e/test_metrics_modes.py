@@ -1,7 +1,5 @@
 """Where metrics go, and which there are (reference 15)."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -2,8 +2,6 @@
 that it started.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

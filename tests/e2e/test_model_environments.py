@@ -1,7 +1,5 @@
 """Models with packages and a configuration of their own, installed and read by a real server."""
 
-from __future__ import annotations
-
 import hashlib
 import zipfile
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Models from object stores and the hub: the model store itself, and what is registered."""
 
-from __future__ import annotations
-
 import json
 import signal
 from collections.abc import Iterator

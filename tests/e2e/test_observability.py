@@ -1,7 +1,5 @@
 """What a scrape and the log files of a running server hold, to the letter (reference 15)."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Every route with input that nobody should send: the answer is always HTTP, and an error always JSON."""
 
-from __future__ import annotations
-
 import json
 import re
 

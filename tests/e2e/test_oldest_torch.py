@@ -3,8 +3,6 @@
 It takes 4 minutes on 2 cores (226 s measured), all but half a minute of them for downloading and installing.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

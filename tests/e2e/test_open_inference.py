@@ -1,7 +1,5 @@
 """The Open Inference Protocol over REST (kserve reference 5, 7, 8 and 9; design, section 9, "Rows")."""
 
-from __future__ import annotations
-
 import base64
 import io
 import json

@@ -1,7 +1,5 @@
 """schemathesis sends the requests that the listeners' OpenAPI documents describe (F70)."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Traces and metrics of a server with front ends, gRPC and workflows, received by a collector."""
 
-from __future__ import annotations
-
 import json
 import time
 

@@ -1,7 +1,5 @@
 """The payload log of a server with front ends and gRPC: every protocol, and a sink that misbehaves."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import re

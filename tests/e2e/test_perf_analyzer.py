@@ -1,7 +1,5 @@
 """Triton's ``perf_analyzer`` measures this server as it measures Triton."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import json

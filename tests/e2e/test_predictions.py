@@ -2,8 +2,6 @@
 6 and 7). What TorchServe does likewise is compared with it, answer by answer, in tests/differential.
 """
 
-from __future__ import annotations
-
 import gzip
 import uuid
 from concurrent.futures import ThreadPoolExecutor

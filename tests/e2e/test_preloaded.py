@@ -1,7 +1,5 @@
 """What the servers of these tests are forked from."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Several handlers that print without end, beside one that prints little (F44)."""
 
-from __future__ import annotations
-
 import contextlib
 import statistics
 import threading

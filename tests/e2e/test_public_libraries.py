@@ -1,7 +1,5 @@
 """Handlers that bring transformers and ultralytics, made as those of TorchServe's examples are."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Waiting: full queues, deadlines, models that leave (design 5)."""
 
-from __future__ import annotations
-
 import json
 
 import psutil

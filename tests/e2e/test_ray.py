@@ -1,7 +1,5 @@
 """A server whose workers run on a real Ray cluster of three nodes."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """Health while models load, fail, and are ready (reference 5.4, 5.9, 6.2)."""
 
-from __future__ import annotations
-
 from tests.e2e.serving import archived, wait_until
 
 SLEEPY = (

@@ -1,7 +1,5 @@
 """The management API through a real server: texts, shapes and rules (reference 5)."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A running model's archive is replaced by another while requests come in (F52)."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

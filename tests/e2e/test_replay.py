@@ -1,7 +1,5 @@
 """Traffic of a running server, recorded, sent again and compared, with the real commands."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 import signal

@@ -1,7 +1,5 @@
 """Traffic between the versions of a model over real sockets: weights, shadows, promotion."""
 
-from __future__ import annotations
-
 import collections
 import itertools
 import os

@@ -1,7 +1,5 @@
 """Started as SageMaker starts TorchServe: by its toolkit's command, and by the toolkit itself."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

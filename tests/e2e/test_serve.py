@@ -1,7 +1,5 @@
 """``modelserver serve`` in the ways of docs/serve.md: the command, its output, and what answers."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

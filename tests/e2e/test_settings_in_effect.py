@@ -1,7 +1,5 @@
 """Settings of config.properties, each by what it does to a running server (reference 3.3)."""
 
-from __future__ import annotations
-
 import json
 import threading
 from functools import partial

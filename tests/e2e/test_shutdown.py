@@ -1,7 +1,5 @@
 """Ending a server that is busy (fault 49)."""
 
-from __future__ import annotations
-
 import signal
 import socket
 

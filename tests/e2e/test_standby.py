@@ -1,7 +1,5 @@
 """Two servers with one folder of snapshots: the second takes over when the first is killed."""
 
-from __future__ import annotations
-
 import contextlib
 import signal
 from pathlib import Path

@@ -3,8 +3,6 @@
 What queue and pool do with sequences is tested in tests/ext/sequences, on a clock of their own.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 

@@ -1,7 +1,5 @@
 """Answers in parts over real sockets: order, heads, neighbours, failures, clients that leave or wait."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import psutil

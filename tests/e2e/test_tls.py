@@ -1,7 +1,5 @@
 """TLS over real sockets: at the server's ports, at those of its front ends, and at those of gRPC."""
 
-from __future__ import annotations
-
 import ssl
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tokens over real sockets: one process, front ends, shared addresses."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """TorchServe's own tests of its handlers, from its package, and the names of its archiver."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import os

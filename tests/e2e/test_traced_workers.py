@@ -1,7 +1,5 @@
 """Spans of workers that call their handlers in different ways, on the server's machine and on others."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any

@@ -1,7 +1,5 @@
 """Handlers written for TorchServe in real workers: their ``ts`` names, metrics and base class."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -5,8 +5,6 @@ or the end of the page. The lines of a block of text are in the output of the co
 order; ``…`` stands for anything.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

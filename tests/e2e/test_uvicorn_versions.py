@@ -3,8 +3,6 @@
 They are installed into a folder of their own, which takes some seconds, and found there first.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """KServe's V1 API with its batcher built in (kserve reference 1, 2 and 4; design, section 9)."""
 
-from __future__ import annotations
-
 import uuid
 
 import pytest

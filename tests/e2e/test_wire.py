@@ -1,7 +1,5 @@
 """What clients can do at the level of HTTP to requests and to the server, on all ports, front ends or not."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """A server in an environment without torch: what needs none is served, the rest says what to install."""
 
-from __future__ import annotations
-
 import sys
 import venv
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Workers that die, hang, cannot start, or grow (faults 39 to 48)."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -1,7 +1,5 @@
 """How workers come into being in a running server."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Workflows of real archives and worker processes, on one server with two front ends."""
 
-from __future__ import annotations
-
 import gzip
 import zipfile
 from collections.abc import Iterator

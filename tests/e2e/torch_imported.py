@@ -4,8 +4,6 @@ From there on a spawner runs as its command does: ``modelserver.engine.worker.sp
 arguments, directory, environment and output; torch is hidden until it is imported.
 """
 
-from __future__ import annotations
-
 import gc
 import importlib
 import importlib.abc

@@ -1,7 +1,5 @@
 """Clients that ask for large answers and do not take them."""
 
-from __future__ import annotations
-
 import json
 import socket
 

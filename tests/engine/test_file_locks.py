@@ -1,7 +1,5 @@
 """Files that are written in one step, and locks on files."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The SDK as its environment variables describe it."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

@@ -1,7 +1,5 @@
 """What control groups say, by trees that are laid out like the kernel's, versions 1 and 2."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Pictures, model folders and contexts for the handlers' tests."""
 
-from __future__ import annotations
-
 import gc
 import io
 import json

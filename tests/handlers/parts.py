@@ -1,7 +1,5 @@
 """The parts of an answer, as a handler sends them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 

@@ -1,7 +1,5 @@
 """What the processor that the tests run on can do."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """``modelserver.AsgiModel``: what an application receives and sends is that of ASGI."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,7 +1,5 @@
 """BaseHandler: loading by manifest, and the way of a batch."""
 
-from __future__ import annotations
-
 import weakref
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The built-in handlers by their names, the names that they leave to users, and what importing costs."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

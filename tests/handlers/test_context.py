@@ -1,7 +1,5 @@
 """What handlers see of a batch."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from typing import Any

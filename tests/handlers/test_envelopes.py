@@ -1,7 +1,5 @@
 """Requests in envelopes: unfolded to values, and answered one by one."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from types import SimpleNamespace

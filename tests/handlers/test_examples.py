@@ -1,7 +1,5 @@
 """The examples: built or trained from nothing, packed, and called."""
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import importlib

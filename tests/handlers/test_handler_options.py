@@ -1,7 +1,5 @@
 """Values of ``handler`` of model-config.yaml."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """ImageClassifier: numbers equal to torchvision's reference."""
 
-from __future__ import annotations
-
 import copy
 import io
 import json

@@ -1,7 +1,5 @@
 """ImageSegmenter: a class and a probability for each pixel."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Class numbers to labels."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

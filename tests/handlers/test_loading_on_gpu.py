@@ -1,7 +1,5 @@
 """Networks that are loaded on a simulated GPU: warmed up, compiled, recorded."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Batches in small parts."""
 
-from __future__ import annotations
-
 import threading
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """JSON numbers for ``base_handler``: the tensors that requests to /predictions and V1 become."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

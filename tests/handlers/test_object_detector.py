@@ -1,7 +1,5 @@
 """ObjectDetector: labelled boxes, for batches of pictures of any sizes."""
 
-from __future__ import annotations
-
 import io
 import json
 from pathlib import Path

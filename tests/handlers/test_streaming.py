@@ -1,7 +1,5 @@
 """Answers in parts, as handlers send them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """Rows of numbers, by models of scikit-learn and XGBoost, in a worker as the server starts it."""
 
-from __future__ import annotations
-
 import functools
 import json
 import sys

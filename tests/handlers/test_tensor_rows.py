@@ -1,7 +1,5 @@
 """Rows of tensors, and what BaseHandler makes of them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy

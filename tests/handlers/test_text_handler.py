@@ -1,7 +1,5 @@
 """Handlers of texts: whole batches, numbers equal to the network's own, steps that can be overridden."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

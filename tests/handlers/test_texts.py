@@ -1,7 +1,5 @@
 """Texts: read from requests, cleaned and cut into words."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

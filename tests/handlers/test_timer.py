@@ -1,7 +1,5 @@
 """Timed methods."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Handlers of pictures: many side by side, bad ones and odd tensors alone."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

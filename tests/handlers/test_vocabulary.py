@@ -1,7 +1,5 @@
 """Vocabularies of text models: what is read, and what is refused."""
 
-from __future__ import annotations
-
 import pickle
 import zipfile
 from collections import Counter, OrderedDict

@@ -1,7 +1,5 @@
 """torchvision's networks by name."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock

@@ -1,7 +1,5 @@
 """The Python API of torch-model-archiver, under our own name (reference 11.1)."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

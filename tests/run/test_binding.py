@@ -1,7 +1,5 @@
 """Sockets and the addresses that they are bound to."""
 
-from __future__ import annotations
-
 import contextlib
 import ipaddress
 import socket

@@ -1,7 +1,5 @@
 """What the server reads of itself."""
 
-from __future__ import annotations
-
 import asyncio
 from types import SimpleNamespace
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """What clients connect to, as the server puts it together."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from types import SimpleNamespace

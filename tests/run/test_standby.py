@@ -1,7 +1,5 @@
 """One server is active, the others wait for its end."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from pathlib import Path

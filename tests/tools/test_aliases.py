@@ -1,7 +1,5 @@
 """TorchServe's command names, written on request."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

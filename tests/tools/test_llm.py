@@ -1,7 +1,5 @@
 """``modelserver llm``: the folder that it writes, serves and removes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What a language model needs of a GPU's memory."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The queue by examples; its laws under random events are in test_queue_properties.py."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

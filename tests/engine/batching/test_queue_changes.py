@@ -1,7 +1,5 @@
 """A queue whose batch size and policy change while requests wait in it."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

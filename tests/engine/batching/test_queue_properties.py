@@ -5,8 +5,6 @@ one is prefetched), the timer asked for by ``due`` is honoured to the instant, a
 each key.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 

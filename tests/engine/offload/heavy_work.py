@@ -1,7 +1,5 @@
 """Functions that helpers run in tests."""
 
-from __future__ import annotations
-
 import os
 
 from modelserver.errors import BadRequest

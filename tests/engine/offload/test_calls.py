@@ -1,7 +1,5 @@
 """Calls as they cross a socket."""
 
-from __future__ import annotations
-
 import socket
 import sys
 import threading

@@ -1,7 +1,5 @@
 """Helper processes: what they do for the server, and what they may not."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import os

@@ -1,7 +1,5 @@
 """Requests for pools, and what comes of them."""
 
-from __future__ import annotations
-
 import asyncio
 
 from modelserver.engine.batching.request import Request

@@ -1,7 +1,5 @@
 """Workers under another Python than the server's."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

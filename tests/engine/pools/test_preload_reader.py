@@ -1,7 +1,5 @@
 """Sources of models are read beside the server: once, within limits, and never in its own process."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Workers that span several processes, played by the test, or devices."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 from typing import Any

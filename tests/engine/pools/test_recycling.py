@@ -1,7 +1,5 @@
 """Workers that have grown or served enough are replaced, and no request notices (F46)."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Workers that are forked: the same as others, sooner, and with nothing of the spawner's own."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import re

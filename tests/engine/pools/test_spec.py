@@ -1,7 +1,5 @@
 """What a worker is started with."""
 
-from __future__ import annotations
-
 import re
 import socket
 from typing import Any

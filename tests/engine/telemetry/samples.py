@@ -1,7 +1,5 @@
 """What the tests of metrics read."""
 
-from __future__ import annotations
-
 from modelserver.engine.telemetry.metrics import ServerMetrics
 
 HOST = '{Level="Host",Hostname="h"}'

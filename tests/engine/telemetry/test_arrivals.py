@@ -1,7 +1,5 @@
 """What came to a version, and how long that is remembered."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

@@ -1,7 +1,5 @@
 """The files of ``deploy/``: what they ask Prometheus for is what the server shows."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """GPUs as NVML reads them, and as CUDA numbers them."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 import threading

@@ -1,7 +1,5 @@
 """Metrics in log mode."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

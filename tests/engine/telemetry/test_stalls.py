@@ -1,7 +1,5 @@
 """How long the event loop was held, on a loop and a clock of the test."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import math

@@ -1,7 +1,5 @@
 """Sums over batches and requests."""
 
-from __future__ import annotations
-
 from modelserver.engine.telemetry.totals import MOST_TYPES, Errors, Totals
 
 

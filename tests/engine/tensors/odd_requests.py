@@ -1,7 +1,5 @@
 """Requests of the Open Inference Protocol as nobody should send them, and some that are right."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Datatypes of the Open Inference Protocol: numpy is the judge of their bytes."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """How much one request may bring."""
 
-from __future__ import annotations
-
 import json
 import re
 import timeit

@@ -1,7 +1,5 @@
 """Inference requests and responses over REST."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import struct

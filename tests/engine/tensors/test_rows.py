@@ -1,7 +1,5 @@
 """Tensors cut into rows, and answers joined."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

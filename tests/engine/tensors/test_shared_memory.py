@@ -1,7 +1,5 @@
 """Shared memory that clients register: in a folder that takes the place of the machine's."""
 
-from __future__ import annotations
-
 import json
 import os
 import struct

@@ -1,7 +1,5 @@
 """Tensors and their rows."""
 
-from __future__ import annotations
-
 import pytest
 
 from modelserver.engine.tensors.tensor import OutputTensor, TensorSpec, check_data, check_form, elements

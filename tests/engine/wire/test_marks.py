@@ -1,7 +1,5 @@
 """Processes are known by their marks, and only those that are meant are ended."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What the server and a worker say to each other."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

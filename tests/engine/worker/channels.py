@@ -1,7 +1,5 @@
 """The channel of a worker whose server is a test."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

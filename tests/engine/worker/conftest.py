@@ -1,7 +1,5 @@
 """A GPU for workers, and their end."""
 
-from __future__ import annotations
-
 import os
 from typing import NoReturn
 

@@ -1,7 +1,5 @@
 """Workers under a Python in which modelserver is not installed."""
 
-from __future__ import annotations
-
 import ast
 import importlib.util
 import subprocess

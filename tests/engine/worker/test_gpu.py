@@ -1,7 +1,5 @@
 """What an error says about the GPU, and what it holds."""
 
-from __future__ import annotations
-
 import sys
 from unittest.mock import Mock
 

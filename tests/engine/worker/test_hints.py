@@ -1,7 +1,5 @@
 """Hints for authors of handlers about common mistakes."""
 
-from __future__ import annotations
-
 import io
 import json
 import operator

@@ -1,7 +1,5 @@
 """What a rank above 0 says."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Iterator
 

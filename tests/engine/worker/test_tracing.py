@@ -1,7 +1,5 @@
 """Spans of handlers, in a worker."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

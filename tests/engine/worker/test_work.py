@@ -1,7 +1,5 @@
 """What a worker has to do at once, and how it failed."""
 
-from __future__ import annotations
-
 import pytest
 
 from modelserver.engine.wire.messages import BODY, INSTANCE, Answer, Row

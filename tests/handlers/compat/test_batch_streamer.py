@@ -1,7 +1,5 @@
 """Texts of several generations at once."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from types import ModuleType

@@ -1,7 +1,5 @@
 """TorchServe's names: what they lead to, and who wins where others have them."""
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 import subprocess

@@ -1,7 +1,5 @@
 """Handlers as they are found in the wild, written for TorchServe (reference 12, 14.1)."""
 
-from __future__ import annotations
-
 import importlib
 import itertools
 import sys

@@ -1,7 +1,5 @@
 """Servers that are started and stopped from Python."""
 
-from __future__ import annotations
-
 import pytest
 
 from modelserver.run.cli import build_parser

@@ -1,7 +1,5 @@
 """Contexts and model folders for tests of handlers."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 

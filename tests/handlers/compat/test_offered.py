@@ -1,7 +1,5 @@
 """Our package ``ts`` beside the public names of the real one, as they were recorded."""
 
-from __future__ import annotations
-
 import importlib
 import json
 from pathlib import Path

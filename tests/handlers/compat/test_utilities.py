@@ -1,7 +1,5 @@
 """Classes by name, YAML, deprecation."""
 
-from __future__ import annotations
-
 import collections
 from pathlib import Path
 

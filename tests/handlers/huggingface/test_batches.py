@@ -1,7 +1,5 @@
 """Which rows share a call of the network."""
 
-from __future__ import annotations
-
 import random
 
 from modelserver_handlers.huggingface.batches import groups_by_length

@@ -1,7 +1,5 @@
 """What a checkpoint needs, and what is said if it is not there."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from types import SimpleNamespace

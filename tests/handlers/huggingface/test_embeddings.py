@@ -1,7 +1,5 @@
 """Embeddings and rankings, compared with what the network computes for each text alone."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Text generation by transformers behind OpenAI's API."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Inputs of clients in all their forms."""
 
-from __future__ import annotations
-
 import base64
 import io
 import wave

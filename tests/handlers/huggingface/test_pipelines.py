@@ -1,7 +1,5 @@
 """Pipelines of transformers, with batches: the answers are those of the pipelines alone."""
 
-from __future__ import annotations
-
 import base64
 import io
 import wave

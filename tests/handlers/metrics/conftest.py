@@ -1,7 +1,5 @@
 """What tests of this folder share."""
 
-from __future__ import annotations
-
 import pytest
 
 from modelserver_handlers.metrics import cache as emissions

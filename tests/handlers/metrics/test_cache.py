@@ -1,7 +1,5 @@
 """What handlers count and time, and how it is reported."""
 
-from __future__ import annotations
-
 import logging
 import re
 from pathlib import Path

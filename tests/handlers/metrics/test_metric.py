@@ -1,7 +1,5 @@
 """Metric objects of the old kind, and the store of them."""
 
-from __future__ import annotations
-
 import pytest
 
 from modelserver_handlers.metrics.cache import Dimension, Emission

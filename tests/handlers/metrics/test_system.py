@@ -1,7 +1,5 @@
 """The machine as metrics of the old kind."""
 
-from __future__ import annotations
-
 import importlib
 import logging
 import sys

@@ -1,7 +1,5 @@
 """Compiled code that is kept."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import zipfile

@@ -1,7 +1,5 @@
 """Files that workers share."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 from pathlib import Path

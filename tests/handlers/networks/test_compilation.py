@@ -1,7 +1,5 @@
 """``pt2`` in model-config.yaml."""
 
-from __future__ import annotations
-
 from typing import Any
 from unittest.mock import Mock
 

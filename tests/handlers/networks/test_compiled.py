@@ -1,7 +1,5 @@
 """A network that AOTInductor compiles: code that is kept, and the forms in which archives hold it."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import dataclass
 from pathlib import Path

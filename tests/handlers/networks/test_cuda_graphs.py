@@ -1,7 +1,5 @@
 """Graphs by batch size; recordings are played by functions."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Where a model runs."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import threading

@@ -1,7 +1,5 @@
 """Convolutions joined with what follows them."""
 
-from __future__ import annotations
-
 import copy
 from collections import Counter
 from typing import Any

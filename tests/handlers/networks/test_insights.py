@@ -1,7 +1,5 @@
 """Attributions equal to Captum's, and the door to Captum."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

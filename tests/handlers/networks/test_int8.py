@@ -1,7 +1,5 @@
 """Networks that compute in 8 bits: layers, their scales, and whether the answers stay as good."""
 
-from __future__ import annotations
-
 import copy
 import io
 import json

@@ -1,7 +1,5 @@
 """Python files of archives."""
 
-from __future__ import annotations
-
 import random
 import sys
 from collections.abc import Iterator

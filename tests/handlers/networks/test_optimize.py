@@ -1,7 +1,5 @@
 """Networks that compute the same in less time."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

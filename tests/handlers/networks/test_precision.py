@@ -1,7 +1,5 @@
 """bfloat16 within, float32 without."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from tests.simulated_gpu import SimulatedGpus

@@ -1,7 +1,5 @@
 """Weights in oneDNN's layout, shared by workers."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Networks are made ready: converted, compiled and warmed up."""
 
-from __future__ import annotations
-
 import copy
 import shutil
 import weakref

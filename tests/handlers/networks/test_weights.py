@@ -1,7 +1,5 @@
 """Loading networks in each of their forms, into networks that are made to be filled."""
 
-from __future__ import annotations
-
 import io
 import json
 import zipfile

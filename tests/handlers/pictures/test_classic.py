@@ -1,7 +1,5 @@
 """ClassicProcessing: the batch's way gives the numbers of torchvision's four steps, to the last bit."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

@@ -1,7 +1,5 @@
 """JPEG files and what decodes them."""
 
-from __future__ import annotations
-
 from typing import Any
 from unittest.mock import Mock
 

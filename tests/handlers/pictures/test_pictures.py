@@ -1,7 +1,5 @@
 """Pictures out of what clients send."""
 
-from __future__ import annotations
-
 import base64
 import io
 import struct

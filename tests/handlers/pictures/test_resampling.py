@@ -1,7 +1,5 @@
 """Pillow's resizing in torch."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Where crops land; the GPU is played by the processor."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """FastAPI as the application: what is added is served and described."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import httpx

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from openapi_spec_validator import validate
 from tests.documents import describe_listener, operations
 

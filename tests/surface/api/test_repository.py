@@ -1,7 +1,5 @@
 """The repository extension: who may load and unload."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The HTTP protocol where tokens are required: what is refused, when, and what it costs."""
 
-from __future__ import annotations
-
 import pytest
 from tests.surface.http.wire import Wire, head, post, settle
 

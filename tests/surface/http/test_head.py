@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from modelserver.surface.http.head import announced_length, fault_of

@@ -1,7 +1,5 @@
 """The trace of a caller, as it is passed on."""
 
-from __future__ import annotations
-
 import pytest
 
 from modelserver.surface.http.trace_context import trace_context

@@ -1,7 +1,5 @@
 """A connection whose client and endpoint are a test."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from typing import Any

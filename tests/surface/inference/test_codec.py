@@ -1,7 +1,5 @@
 """TorchServe's protocol: a body is one row."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

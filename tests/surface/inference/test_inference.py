@@ -1,7 +1,5 @@
 """Requests that are refused: for models that are not there, and for versions that clients named."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Sequence
 from dataclasses import replace

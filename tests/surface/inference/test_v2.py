@@ -1,7 +1,5 @@
 """V2 requests taken apart for a model."""
 
-from __future__ import annotations
-
 import json
 from types import SimpleNamespace
 from typing import Any

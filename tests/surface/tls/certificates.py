@@ -1,7 +1,5 @@
 """Keys, certificates and keystores for tests."""
 
-from __future__ import annotations
-
 import ipaddress
 from datetime import datetime, timedelta, timezone
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The folder that an image is built from."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The packages of an image, in the versions of this environment."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The model of an image, as a folder of its store."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle

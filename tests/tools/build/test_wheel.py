@@ -1,7 +1,5 @@
 """The wheel of the modelserver that runs."""
 
-from __future__ import annotations
-
 import zipfile
 from importlib.metadata import distribution
 from pathlib import Path

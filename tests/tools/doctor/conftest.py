@@ -1,7 +1,5 @@
 """A model that answers as a test says."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """The command line of ``modelserver check``."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Every built-in handler and every example passes the check: some always, all with the long tests."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Mapping

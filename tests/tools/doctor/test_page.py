@@ -1,7 +1,5 @@
 """docs/check.md as it stands: its handler gets the report that is shown, and its tests find the fault."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A proof without servers: both are played from recorded answers."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A gRPC server of the library that plays what TorchServe answered."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Requests and answers that rules are about."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

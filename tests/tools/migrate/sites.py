@@ -3,8 +3,6 @@
 ``python -m tests.tools.migrate.sites ENVIRONMENT`` asks the real one again and writes ``recorded.json``.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from tests.tools.migrate.pairs import a_call, good
 
 from modelserver.tools.migrate.calls import Probe, Response

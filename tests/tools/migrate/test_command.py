@@ -1,7 +1,5 @@
 """The command line: what it refuses before anything is started, and its status."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

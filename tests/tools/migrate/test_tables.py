@@ -1,7 +1,5 @@
 """What TorchServe has is known here, with its state."""
 
-from __future__ import annotations
-
 from modelserver.models.settings.keys import KEYS
 from modelserver.run.cli import build_parser
 from modelserver.tools.migrate import tables

@@ -1,7 +1,5 @@
 """The table of TorchServe's names: complete, and printed as it stands."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

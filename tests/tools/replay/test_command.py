@@ -1,7 +1,5 @@
 """The command line of ``modelserver replay``; tests/e2e has whole replays."""
 
-from __future__ import annotations
-
 import pytest
 
 from modelserver.errors import ConfigError

@@ -1,7 +1,5 @@
 """``modelserver record`` without a server; tests/e2e has whole recordings."""
 
-from __future__ import annotations
-
 import errno
 import os
 import threading

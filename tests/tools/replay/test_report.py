@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from modelserver.tools.replay.report import Differences, ReplaySide, page, text_report
 from modelserver.tools.replay.sender import TimedResponse
 

@@ -1,7 +1,5 @@
 """``modelserver status`` against servers that a test makes up; tests/e2e/test_events.py has a real one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What is wrong by the documents of a server."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """A finished tuning, for the tests of what is written of it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The command: what it refuses, what it writes, and a tuning of a handler whose cost is known."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

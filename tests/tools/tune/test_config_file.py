@@ -1,7 +1,5 @@
 """The configuration that is written: the archive's own with the result in it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

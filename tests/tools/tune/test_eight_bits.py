@@ -1,7 +1,5 @@
 """Trying int8 with the inputs as the calibration set."""
 
-from __future__ import annotations
-
 import inspect
 import json
 from collections.abc import Callable

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 from tests.tools.tune.tune_samples import figure
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from pathlib import Path
 
 from modelserver.tools.tune.machine import BUSY, USED_BY_OTHERS, cpu_model, machine_facts

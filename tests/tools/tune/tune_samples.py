@@ -1,7 +1,5 @@
 """Figures, and a bench on which time is a number, for the tests of the tuner."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 

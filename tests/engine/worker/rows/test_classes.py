@@ -1,7 +1,5 @@
 """Outputs as classes, and their labels."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Rows of tensors as handlers get them, and what becomes of their answers."""
 
-from __future__ import annotations
-
 import math
 import pickle
 import subprocess
