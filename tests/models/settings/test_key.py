@@ -1,6 +1,7 @@
 """One row for each setting, at its field."""
 
 # Rows read their annotations as texts.
+from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
