@@ -1,0 +1,1 @@
+"""The last lines of the log, for the console."""
