@@ -193,6 +193,7 @@ SHELL = {
     "docs/operations.md: Autoscaling: sh 1": _REMOVED,
     "docs/operations.md: Autoscaling: sh 2": "",
     "docs/operations.md: Recycling workers: sh 1": "",
+    "docs/operations.md: Restart all workers of a model: sh 1": "",
     "docs/operations.md: Logs: sh 1": "",
     "docs/open-inference.md: Try it: sh 3": "cp examples/mnist/digit-2.png kitten.jpg",
     "docs/many-models.md: Try it: sh 1": "",

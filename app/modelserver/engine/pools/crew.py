@@ -205,12 +205,10 @@ class Crew:
 
     def _limit_memory(self, limits: PoolLimits) -> None:
         """Checks the memory regularly, if it is limited."""
-        is_limited = self._memory.change(limits)
         if self._look is not None:
             self._look.cancel()
-            self._look = None
-        if is_limited:
-            self._look = self._loop.call_later(LOOKS, self._check_memory)
+        is_limited = self._memory.change(limits)
+        self._look = self._loop.call_later(LOOKS, self._check_memory) if is_limited else None
 
     def _check_memory(self) -> None:
         self._look = self._loop.call_later(LOOKS, self._check_memory)
@@ -219,18 +217,24 @@ class Crew:
             self._recycle(worker, MEMORY, f"it has grown to {size} bytes")
 
     def _recycle(self, worker: Worker, reason: str, why: str) -> None:
-        """Starts a new worker, unless another is being replaced."""
-        if self._coming is not None or self._loop.time() < self._recycling_from:
-            return
-        if worker not in self.workers:
-            # It is already leaving.
-            return
+        """As :meth:`recycle`, but not soon after a new worker could not load."""
+        if self._loop.time() >= self._recycling_from:
+            self.recycle(worker, reason, why)
+
+    def recycle(self, worker: Worker, reason: str, why: str) -> Worker | None:
+        """Starts a worker that takes its place once it has loaded, and returns it.
+
+        None, and nothing happens, while another is being replaced, or if it is already leaving.
+        """
+        if self._coming is not None or worker not in self.workers or math.isinf(self._recycling_from):
+            return None
         fresh = self._coming = self._start(worker.gpu_id)
         _log.info("Worker %s is recycled: %s; starting %s in its place", worker.label, why, fresh.label)
         # After the worker's own handling of its first load.
         fresh.first_load.add_done_callback(
             lambda _: self._loop.call_soon(self._replace, worker, fresh, reason)
         )
+        return fresh
 
     def _replace(self, worker: Worker, fresh: Worker, reason: str) -> None:
         """Replaces a worker by ``fresh``, which is on the same device."""

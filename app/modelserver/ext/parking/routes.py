@@ -1,4 +1,4 @@
-"""Loads and parks models over the management API, and says which are loaded."""
+"""Restarts, loads and parks models over the management API, and says which are loaded."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from starlette.responses import Response
 from typing_extensions import NotRequired, TypedDict
 
 from modelserver.errors import BadRequest, Conflict, MethodNotAllowed
+from modelserver.ext.parking.restarting import restart
 from modelserver.surface.api.management import status
 from modelserver.surface.api.models import Status
 from modelserver.surface.http.answers import JSON, pretty
@@ -54,8 +55,10 @@ def add_parking(app: Application, registry: Registry, describe: Callable[[], dic
             raise MethodNotAllowed  # as TorchServe, which knows no POST here
         model = registry.get(name, version)
         demand = model.pool.crew.on_demand
+        if action == "restart":
+            return status(200, f"Model {name} {model.version}: {await restart(model)} workers are restarted")
         if action not in ("load", "park"):
-            raise BadRequest("action=load or action=park is needed")
+            raise BadRequest("action=load, action=park or action=restart is needed")
         if demand is None:
             raise Conflict(f"Model {name} is not loaded on demand: register it with load=on-demand.")
         if action == "park":
@@ -67,5 +70,5 @@ def add_parking(app: Application, registry: Registry, describe: Callable[[], dic
     add = app.section("Models on demand")
     add(show, "get /parking", "parking", "Which models are loaded, and what they use.", Parking)
     for path, word in (("/models/{name}", "actOnModel"), ("/models/{name}/{version}", "actOnVersion")):
-        about = "Load or park a model that is loaded on demand."
-        add(act, f"post {path}", word, about, Status, errors=(400, 404, 405, 409, 503, 507))
+        about = "Restart a model's workers (`action=restart`); `load` or `park` one that is loaded on demand."
+        add(act, f"post {path}", word, about, Status, errors=(400, 404, 405, 409, 500, 503, 507))
