@@ -28,4 +28,5 @@ def test_smallest_number_counts(counts):
     other.put(1, 4)
     other.close()
     assert ours.fewest() == 4
+    assert [ours.of(seat) for seat in range(3)] == [5, 4, 0]
     assert MAX_SEATS >= 64

@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 import sys
+from typing import get_type_hints
 
 import psutil
 import pytest
@@ -13,6 +14,7 @@ from modelserver.errors import ConfigError
 from modelserver.ext.frontends import processes as fleet_module
 from modelserver.ext.frontends.messages import Setup
 from modelserver.ext.frontends.processes import Fleet
+from modelserver.ext.frontends.routes import FrontEndDescription
 
 
 @pytest.fixture
@@ -48,10 +50,16 @@ async def test_front_end_that_does_not_end_is_killed(listener, monkeypatch):
     fleet.start()
     await fleet.open()
     pids = fleet.pids
+    described = fleet.describe()
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
     await asyncio.wait_for(fleet.close(0.1), 10)
 
     assert len(pids) == 2
-    assert fleet.pids == []
+    assert fleet.pids == fleet.describe() == []
+    assert [each["pid"] for each in described] == pids
+    for each in described:
+        assert get_type_hints(FrontEndDescription).keys() == each.keys()
+        assert (each["state"], each["connections"], each["requests"], each["replaced"]) == ("ready", 0, 0, 0)
+        assert each["memoryUsage"] > 1 << 20
     assert not any(psutil.pid_exists(pid) for pid in pids)

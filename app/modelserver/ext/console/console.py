@@ -13,6 +13,7 @@ from starlette.responses import RedirectResponse, Response, StreamingResponse
 from modelserver import __version__
 from modelserver.errors import BadRequest, MethodNotAllowed, PayloadTooLarge, ResourceNotFound
 from modelserver.ext.console.broadcast import Broadcast
+from modelserver.ext.console.devices import Devices
 from modelserver.ext.console.estimates import EstimateRequest, Estimates
 from modelserver.ext.console.facts import ConsoleState
 from modelserver.ext.console.leaving import is_there_for
@@ -55,6 +56,7 @@ class Console:
         self._broadcast = Broadcast(self._state)
         self._estimates = Estimates()
         self._logs = LogRoute(ring, self._versions_of)
+        self._devices = Devices(services.registry, services.settings)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         response = await self._response(scope["path"], Request(scope, receive))
@@ -87,6 +89,9 @@ class Console:
         if path == f"{CONSOLE_PATH}/settings":
             _check_method(request, "GET")
             return self._settings()
+        if path == f"{CONSOLE_PATH}/devices":
+            _check_method(request, "GET")
+            return _json(await self._devices.read())
         raise ResourceNotFound
 
     def _page(self, path: str, request: Request) -> Response:

@@ -37,6 +37,11 @@ class ConnectionCounts:
         numbers: tuple[int, ...] = self._all.unpack_from(self._map)
         return min(numbers)
 
+    def of(self, seat: int) -> int:
+        """The number of connections of the front end in this seat, 0 if it is empty."""
+        (number,) = _SEAT.unpack_from(self._map, seat * _SEAT.size)
+        return 0 if number == ABSENT else int(number)
+
     def close(self) -> None:
         self._map.close()
 

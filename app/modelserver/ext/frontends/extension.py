@@ -13,13 +13,27 @@ from modelserver.surface.http.outgoing import Outgoing
 
 if TYPE_CHECKING:
     from modelserver.extension import Endpoints, Host
+    from modelserver.surface.api.application import Application
+    from modelserver.surface.api.services import Services
 
 
 class Extension:
     """On with ``frontend_processes`` of 2 or more."""
 
     async def open(self, host: Host) -> None:
-        host.listen(fleet_of, at=host.settings.inference_address)
+        fleets: list[Fleet] = []
+
+        def listen(endpoints: Endpoints) -> Fleet:
+            fleets.append(fleet_of(endpoints))
+            return fleets[-1]
+
+        def add(app: Application, _: Services) -> None:
+            from modelserver.ext.frontends.routes import add_front_ends  # noqa: PLC0415 - with FastAPI
+
+            add_front_ends(app, lambda: [each for fleet in fleets for each in fleet.describe()])
+
+        host.listen(listen, at=host.settings.inference_address)
+        host.routes("management", add)
 
     async def close(self, grace: float) -> None:
         """The listener has ended by now."""

@@ -9,10 +9,13 @@ import os
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
 
 import msgspec
+import psutil
 
+from modelserver.engine.telemetry.system import worker_memory
 from modelserver.engine.wire.arena import Arena
 from modelserver.errors import ConfigError
 from modelserver.ext.frontends.counts import MAX_SEATS, make_counts
@@ -51,6 +54,7 @@ class _Seat:
         self.keeper: asyncio.Task[None] | None = None
         self.process: asyncio.subprocess.Process | None = None
         self.end: ServerEnd | None = None
+        self.since, self.ended = 0.0, 0
         # This is done as soon as a process was ready in this seat.
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -58,6 +62,23 @@ class _Seat:
         """Sends a message to the front end, if there is one."""
         if self.end is not None:
             self.end.link.send(message)
+
+    def describe(self, connections: int) -> dict[str, Any]:
+        """The process as ``GET /frontends`` shows it."""
+        known: dict[str, Any] = {"number": self.number, "state": "starting", "replaced": self.ended}
+        process, end = self.process, self.end
+        if process is not None and end is not None:
+            known |= {
+                "pid": process.pid,
+                "since": _moment(self.since),
+                "memoryUsage": worker_memory(process.pid),
+            }
+            known |= {"connections": connections, "requests": end.waiting}
+            known["state"] = "ready" if end.ready.done() else "starting"
+            with contextlib.suppress(psutil.Error):
+                times = psutil.Process(process.pid).cpu_times()
+                known["cpuSeconds"] = round(times.user + times.system, 2)
+        return known
 
     def kill(self) -> None:
         if self.process is not None:
@@ -135,6 +156,10 @@ class Fleet:
         for seat in self._seats:
             seat.send(Certified(tls))
 
+    def describe(self) -> list[dict[str, Any]]:
+        """The process in each place."""
+        return [] if self._closing else [seat.describe(self._counts.of(seat.number)) for seat in self._seats]
+
     @property
     def pids(self) -> list[int]:
         return [seat.process.pid for seat in self._seats if seat.process is not None]
@@ -186,6 +211,7 @@ class Fleet:
             began = time.monotonic()
             how = await self._live(seat)
             self._counts.leave(seat.number)
+            seat.ended += 1
             if self._closing:
                 return
             failures = 0 if time.monotonic() - began > _LONG_LIFE else failures + 1
@@ -199,6 +225,7 @@ class Fleet:
         end = ServerEnd(self._hot, self._app, self._on_status, self._on_stall, self._setup.max_outgoing)
         try:
             process = seat.process = await self._launch(end, seat.number)
+            seat.since = time.time()
         except OSError as error:
             return f"could not be started: {error}"
         ending = asyncio.ensure_future(process.wait())
@@ -256,3 +283,7 @@ class Fleet:
         end.link.send(self._setup)
         end.link.send(self._tokens)
         return process
+
+
+def _moment(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")

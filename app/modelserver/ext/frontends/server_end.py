@@ -84,6 +84,11 @@ class ServerEnd:
             messages.StoppedListening: lambda *_: _settle(self.closed),
         }
 
+    @property
+    def waiting(self) -> int:
+        """The requests that are not answered."""
+        return len(self.exchanges) + len(self._calls)
+
     def _on_message(self, message: messages.FromFrontend, body: bytes) -> None:
         if type(message) is messages.Ask:
             self._ask(message, body)

@@ -13,13 +13,14 @@ import msgspec
 from modelserver.errors import BadRequest
 from modelserver.ext.workflows.errors import InvalidDag, InvalidWorkflow
 from modelserver.models.options.values import excerpt
-from modelserver.models.settings.key import LARGEST
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 # The number is limited because each node has its own workers.
 MAX_NODES = 256
+# The range of TorchServe's integers.
+LARGEST = 2**31 - 1
 _SECTIONS = ("models", "dag")
 # The most warnings in a refusal.
 _MOST_WARNINGS = 3
