@@ -44,7 +44,9 @@ def test_a_model_has_its_workers_and_what_names_it(ring, log):
         "Model the-cat loaded.",
     ):
         log.server.info(text)
-    answered(log, ('/c "POST /predictions/cat HTTP/1.1" 200 3', ""), ('/c "GET /models/cat-2 HTTP/1.1" 200 3', ""))
+    answered(
+        log, ('/c "POST /predictions/cat HTTP/1.1" 200 3', ""), ('/c "GET /models/cat-2 HTTP/1.1" 200 3', "")
+    )
 
     assert texts(ring, model="cat", versions=("1.0", "1_0")) == [
         "W-9000-cat_1.0-stdout",

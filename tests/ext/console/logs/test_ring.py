@@ -6,7 +6,7 @@ import threading
 from tests.ext.console.logs.records import answered, texts
 
 from modelserver.ext.console.logs.lines import LineQuery
-from modelserver.ext.console.logs.ring import FIRST, MOST, MOST_BYTES, LogRing
+from modelserver.ext.console.logs.ring import FIRST, MOST, MOST_BYTES
 
 
 def test_lines_of_all_sources_are_in_their_order(ring, log):
@@ -17,7 +17,11 @@ def test_lines_of_all_sources_are_in_their_order(ring, log):
     log.metrics.info("Requests:1")
     page = ring.page(LineQuery(), 100)
 
-    assert [line.id for line in page] == [FIRST, FIRST + 1, FIRST + 2, FIRST + 3] == [*range(FIRST, ring.last + 1)]
+    assert (
+        [line.id for line in page]
+        == [FIRST, FIRST + 1, FIRST + 2, FIRST + 3]
+        == [*range(FIRST, ring.last + 1)]
+    )
     assert [line.source for line in page] == ["server", "workers", "requests", "server"]
     assert [line.level for line in page] == ["info", "warn", "error", "debug"]
     assert page[0].text == "one <b>bold</b>"
@@ -30,14 +34,13 @@ def test_lines_of_all_sources_are_in_their_order(ring, log):
 
 def test_a_traceback_belongs_to_its_line(ring, log):
     try:
-        raise ValueError("no <i>weights</i>")
+        raise ValueError("no <i>weights</i>")  # noqa: TRY301 - there is nobody else
     except ValueError:
         log.server.exception("It failed")
 
     (text,) = texts(ring, level="error", text="WEIGHTS")
     assert text.startswith("It failed\nTraceback")
     assert text.endswith("ValueError: no <i>weights</i>")
-
 
 
 def test_memory_is_bounded(ring, log):
@@ -65,14 +68,18 @@ def test_who_is_behind_learns_that_lines_are_missing(ring, log):
     since = ring.last
     for number in range(5):
         log.server.info("%d", number)
-    assert [(line.text, line.gap) for line in ring.page(LineQuery(since=since), 5)][:2] == [("0", False), ("1", False)]
-    assert [(line.text, line.gap) for line in ring.page(LineQuery(since=since), 2)] == [("3", True), ("4", False)]
+    assert [(line.text, line.gap) for line in ring.page(LineQuery(since=since), 5)][:2] == [
+        ("0", False),
+        ("1", False),
+    ]
+    assert [(line.text, line.gap) for line in ring.page(LineQuery(since=since), 2)] == [
+        ("3", True),
+        ("4", False),
+    ]
     for number in range(MOST):
         log.server.info("%d", number)
     assert ring.page(LineQuery(since=since), MOST)[0].gap
     assert not ring.page(LineQuery(since=ring.last - 2), MOST)[0].gap
-
-
 
 
 def test_it_listens_to_loggers_that_end_at_themselves(ring, monkeypatch):

@@ -72,7 +72,10 @@ async def test_a_request_id_leads_to_its_answer(scene):
         ({"since": "yesterday"}, "since=yesterday: a whole number is needed"),
         ({"before": "-1"}, "before=-1: a whole number is needed"),
         ({"level": "loud"}, "level=loud: one of debug, info, warn, error is needed"),
-        ({"source": "server,files"}, "source=server,files: all, or some of server, workers, requests are needed"),
+        (
+            {"source": "server,files"},
+            "source=server,files: all, or some of server, workers, requests are needed",
+        ),
         ({"limit": "1" * 50}, "limit=1111"),
     ],
 )

@@ -19,21 +19,35 @@ def test_it_begins_with_the_ends_of_files(tmp_path, as_json):
             "2026-05-30T21:46:04,000 [ERROR] MainThread modelserver.x - It failed",
             "    Traceback - of it",
         ],
-        "model_log.log": ["2026-05-30T21:46:02,000 [WARN ] W-9000-a b_1.0-stderr MODEL_LOG - low - on memory"],
+        "model_log.log": [
+            "2026-05-30T21:46:02,000 [WARN ] W-9000-a b_1.0-stderr MODEL_LOG - low - on memory"
+        ],
         "access_log.log": ['2026-05-30T21:46:03,000 - /1.2.3.4:5 "POST /x HTTP/1.1" 500 12 some-id'],
     }
     if as_json:
         lines = {
             "ts_log.log": [
-                '{"time": "2026-05-30T21:46:01.000Z", "level": "INFO", "source": "MainThread", "message": "Model server started."}',
-                '{"time": "2026-05-30T21:46:04.000Z", "level": "ERROR", "source": "MainThread", "message": "It failed", "trace": "Traceback - of it"}',
+                (
+                    '{"time": "2026-05-30T21:46:01.000Z", "level": "INFO", "source": "MainThread",'
+                    ' "message": "Model server started."}'
+                ),
+                (
+                    '{"time": "2026-05-30T21:46:04.000Z", "level": "ERROR", "source": "MainThread",'
+                    ' "message": "It failed", "trace": "Traceback - of it"}'
+                ),
                 "{}",
             ],
             "model_log.log": [
-                '{"time": "2026-05-30T21:46:02.000Z", "level": "WARN", "source": "W-9000-a b_1.0-stderr", "message": "low - on memory"}'
+                (
+                    '{"time": "2026-05-30T21:46:02.000Z", "level": "WARN", "source": "W-9000-a b_1.0-stderr",'
+                    ' "message": "low - on memory"}'
+                )
             ],
             "access_log.log": [
-                '{"time": "2026-05-30T21:46:03.000Z", "level": "INFO", "source": "x", "message": "/1.2.3.4:5 \\"POST /x HTTP/1.1\\" 500 12 some-id"}'
+                (
+                    '{"time": "2026-05-30T21:46:03.000Z", "level": "INFO", "source": "x",'
+                    ' "message": "/1.2.3.4:5 \\"POST /x HTTP/1.1\\" 500 12 some-id"}'
+                )
             ],
         }
     for name, content in lines.items():

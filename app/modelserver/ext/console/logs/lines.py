@@ -21,7 +21,8 @@ LEVELS: Final = ("debug", "info", "warn", "error")
 # The characters of a line that are kept.
 LONGEST: Final = 4000
 _ANSWER: Final = re.compile(
-    r'(?:(?P<stamp>\S+) - )?/\S* ".*" (?P<status>\d+) \d+(?: (?P<id>(?!trace_id=)\S+))?(?: trace_id=(?P<trace>\S+))?'
+    r'(?:(?P<stamp>\S+) - )?/\S* ".*" (?P<status>\d+) \d+'
+    r"(?: (?P<id>(?!trace_id=)\S+))?(?: trace_id=(?P<trace>\S+))?"
 )
 
 

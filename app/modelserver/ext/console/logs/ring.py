@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from modelserver.ext.console.logs.lines import LogLine, LineQuery
+    from modelserver.ext.console.logs.lines import LineQuery, LogLine
 
 # Of each source: lines, and bytes of memory.
 MOST: Final = 2000
@@ -39,7 +39,8 @@ _formatter = logging.Formatter()
 class LogRing(logging.Handler):
     """Keeps the last records of the log.
 
-    ``folder`` is that of the log files, None for none: the first look begins with their ends, as they are now.
+    ``folder`` is that of the log files, None for none: the first look begins with their ends, as they are
+    now.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -163,4 +164,3 @@ def _level_of(record: logging.LogRecord) -> str:
 def _with_trace(text: str, record: logging.LogRecord) -> str:
     trace = record.exc_text or (_formatter.formatException(record.exc_info) if record.exc_info else "")
     return f"{text}\n{trace}" if trace else text
-

@@ -74,7 +74,12 @@ class LogRoute:
         return [line for line in lines if line.request.lower() == request_id.lower()][-MOST_ANSWERS:]
 
     async def follow(
-        self, query: LineQuery, limit: int, allowed: Callable[[], bool], pause: float = PAUSE, quiet: float = QUIET
+        self,
+        query: LineQuery,
+        limit: int,
+        allowed: Callable[[], bool],
+        pause: float = PAUSE,
+        quiet: float = QUIET,
     ) -> AsyncIterator[bytes]:
         """Events with the lines after ``query.since``, several in each."""
         clock, me = asyncio.get_running_loop().time, object()
