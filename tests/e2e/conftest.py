@@ -4,12 +4,17 @@ import contextlib
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+from tests.e2e.browsing import Watched, chromium
 from tests.e2e.serving import Home, Server, serving
 from tests.ext.payloads.sinks import SinkServer, sink_server
 
 from modelserver.tools.archiver import ArchiveConfig, build_archive
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 MODEL_CODE = Path(__file__).parent / "model_code"
 
@@ -91,3 +96,21 @@ def sink() -> Iterator[SinkServer]:
     """A sink for events of payloads."""
     with sink_server() as made:
         yield made
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Chromium."""
+    with chromium() as started:
+        yield started
+
+
+@pytest.fixture
+def watched(browser: Browser) -> Iterator[Watched]:
+    """A new page; an error in it, or a request to another host, fails the test."""
+    made = Watched(browser)
+    try:
+        yield made
+        made.check()
+    finally:
+        made.close()

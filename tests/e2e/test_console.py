@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import httpx
 import pytest
+from tests.e2e.browsing import Watched, select, wait_for
 from tests.e2e.serving import Home, Server, serving, wait_until
 
 from modelserver.tools.archiver import ArchiveConfig, build_archive
@@ -24,11 +25,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slow
 
-CHROMIUM = "/usr/bin/chromium"
-FLAGS = [
-    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
-    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
-]
 PICTURE = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 )
@@ -94,62 +90,6 @@ def server(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Se
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    if not os.path.exists(CHROMIUM):
-        pytest.skip(f"{CHROMIUM} is missing: apt-get install chromium")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield started
-        started.close()
-
-
-class Watched:
-    """A page, and what its browser reports of it."""
-
-    def __init__(self, browser: Browser) -> None:
-        self.context = browser.new_context(viewport={"width": 1280, "height": 900})
-        self.page: Page = self.context.new_page()
-        self.page.set_default_timeout(20_000)
-        self.errors: list[str] = []
-        self.hosts: set[str] = set()
-        self.page.on("console", lambda message: self._record_message(message.type, message.text))
-        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
-        self.page.on("request", lambda request: self.hosts.add(httpx.URL(request.url).netloc.decode()))
-
-    def _record_message(self, kind: str, text: str) -> None:
-        # Some tests make the server refuse requests, or stop it.
-        if kind in {"error", "warning"} and not text.startswith("Failed to load resource"):
-            self.errors.append(text)
-
-    def open(self, server: Server) -> Page:
-        """Opens the console; without tokens it is live at once."""
-        self.page.goto(f"{server.settings['management_address']}/console")
-        return self.page
-
-    def check(self) -> None:
-        """Nothing was wrong in the page, and nothing came from elsewhere or stays in the browser."""
-        assert self.errors == []
-        assert len(self.hosts - {""}) == 1
-        assert self.context.cookies() == []
-
-    def close(self) -> None:
-        self.context.close()
-
-
-@pytest.fixture
-def watched(browser: Browser) -> Iterator[Watched]:
-    """A new page; an error in it, or a request to another host, fails the test."""
-    made = Watched(browser)
-    try:
-        yield made
-        made.check()
-    finally:
-        made.close()
-
-
-@pytest.fixture(scope="module")
 def opened(browser: Browser, server: Server) -> Iterator[Watched]:
     """The console of the server without tokens, opened once."""
     made = Watched(browser)
@@ -182,16 +122,6 @@ def load(server: Server) -> Iterator[None]:
     over.set()
     for thread in threads:
         thread.join()
-
-
-def wait_for(page: Page, expression: str) -> None:
-    """Until it is true in the page, whose policy forbids that the page evaluates it."""
-    wait_until(lambda: page.evaluate(expression), expression)
-
-
-def select(page: Page, name: str) -> None:
-    page.get_by_role("button", name=name).click()
-    page.get_by_role("heading", name=f"{name} 1.0").wait_for()
 
 
 def test_it_draws_what_is_measured(page: Page, load: None) -> None:
@@ -668,16 +598,17 @@ def test_a_phone_shows_what_matters_first(watched: Watched, server: Server) -> N
 
 
 def test_a_thousand_models_are_sorted_by_trouble(page: Page) -> None:
-    """Rows do not move while one of them has the focus."""
+    """Rows do not move while one of them has the focus. The table has a hundred, and more when asked."""
     result = page.evaluate(
-        """import("/console/static/overview.js").then(({ Brief, Overview }) => {
+        """import("/console/static/overview.js").then(({ Brief, Overview, rowOf }) => {
           const versions = new Map();
           for (let number = 0; number < 1000; number += 1) {
             const brief = new Brief();
             brief.add(1, [0, 0, 0, 0, null, null]);
             brief.add(2, [4, 0, number === 7 ? 2 : 0, number === 8 ? 3 : 0, 5, 9]);
-            versions.set(`m${number}/1.0`, { brief, facts: { modelName: `m${number}`, modelVersion: "1.0",
-              state: number === 9 ? "failed" : "ready", workers: [], minWorkers: 1, deviceType: "cpu" } });
+            const state = number === 9 ? "failed" : "ready";
+            const row = rowOf([`m${number}`, "1.0", state, true, 1, 1, 0, "cpu", null]);
+            versions.set(`m${number}/1.0`, { brief, row });
           }
           const links = () => [...view.body.querySelectorAll("a")];
           const names = () => links().slice(0, 4).map((each) => each.textContent);
@@ -687,19 +618,29 @@ def test_a_thousand_models_are_sorted_by_trouble(page: Page) -> None:
           view.update();
           document.body.append(view.table);
           view.body.querySelector("a").focus();
-          versions.get("m5/1.0").facts.state = "failing";
+          versions.get("m5/1.0").row.state = "failing";
           view.update();
           const focused = names();
           document.activeElement.blur();
           view.update();
           const after = names();
+          const page = links().length;
+          const more = view.more.textContent;
+          view.more.click();
+          const pages = links().length;
+          view.name.value = "m99";
+          view.name.dispatchEvent(new Event("input"));
+          const chosen = links().map((each) => each.textContent);
           view.table.remove();
           const { rate, p99 } = versions.get("m7/1.0").brief;
-          return { first, focused, after, rate, p99, sum: view.sum.textContent };
+          return { first, focused, after, rate, p99, page, more, pages, chosen,
+            sum: view.sum.textContent, hidden: view.more.hidden };
         })"""
     )
 
     assert result["first"] == result["focused"] == ["m9", "m7", "m8", "m0"]
     assert result["after"][:2] == ["m5", "m9"]
     assert (result["rate"], result["p99"]) == (4, 9)
-    assert result["sum"] == "1000 of 1000, 3 with trouble"
+    assert (result["page"], result["more"], result["pages"]) == (100, "Show 100 more of 900", 200)
+    assert result["chosen"] == ["m99", *(f"m{number}" for number in range(990, 1000))]
+    assert (result["sum"], result["hidden"]) == ("11 of 1000, 3 with trouble", True)

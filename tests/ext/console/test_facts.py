@@ -14,7 +14,7 @@ from modelserver.engine.pools.worker import Failures
 from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.engine.wire.messages import Loaded
 from modelserver.errors import InternalError
-from modelserver.ext.console.facts import ConsoleState, brief_of, facts_of, figures_of
+from modelserver.ext.console.facts import ConsoleState, brief_of, facts_of, figures_of, row_of
 from modelserver.ext.console.histograms import quantile
 from modelserver.models.options.resolve import ModelOptions
 
@@ -152,21 +152,29 @@ def test_options_have_their_sources() -> None:
 
 
 async def test_events_have_what_changed() -> None:
-    """The first has everything, later ones the facts that differ; what is gone is in no figures any more."""
+    """The first has all rows, later ones those that differ; what is gone is in no figures any more. Facts are
+    of open pages only.
+    """
     registry: Any = Registry(model(worker(), name="a"), model(worker(), name="<b>"))
     state = ConsoleState(registry, ServerMetrics())
     first, _ = await state.collect()
     again = [read((await state.collect())[0]) for _ in range(2)]
-    registry.models[0].url = "other.mar"
+    registry.models[0].pool.min_workers = 2
     changed = [read((await state.collect())[0]) for _ in range(2)]
+    facts = [read((await state.collect({"a/1.0"}))[0])["facts"] for _ in range(2)]
+    registry.models[0].url = "other.mar"
+    facts.append(read((await state.collect({"a/1.0"}))[0])["facts"])
     registry.models.pop()
     gone = read((await state.collect())[0])
 
-    assert list(read(first)["facts"]) == list(read(first)["figures"]) == ["a/1.0", "<b>/1.0"]
-    assert [each["facts"] for each in again] == [{}, {}]
-    assert [list(each["facts"]) for each in changed if each["facts"]] == [["a/1.0"]]
+    assert list(read(first)["rows"]) == list(read(first)["figures"]) == ["a/1.0", "<b>/1.0"]
+    assert [each["rows"] for each in again] == [{}, {}]
+    assert [list(each["rows"]) for each in changed] == [["a/1.0"], []]
+    assert [list(each) for each in facts] == [["a/1.0"], [], ["a/1.0"]]
+    assert facts[2]["a/1.0"]["modelUrl"] == "other.mar"
     assert list(gone["figures"]) == ["a/1.0"]
-    assert list(read(state.whole())["facts"]) == ["a/1.0"]
+    assert (list(read(state.whole())["rows"]), read(state.whole())["facts"]) == (["a/1.0"], {})
+    assert {each["facts"] == {} for each in (read(first), *again, *changed)} == {True}
     assert len({each["life"] for each in (*again, *changed, gone)}) == 1
     assert read((await ConsoleState(registry, ServerMetrics()).collect())[0])["life"] != gone["life"]
 
@@ -193,20 +201,23 @@ async def test_all_figures_are_those_of_open_pages() -> None:
     assert {"latency", "parts"} <= event["bounds"].keys()
     opened = state.opened("a/1.0")
     assert (list(opened["full"]), opened["life"]) == (["a/1.0"], closed["life"])
+    assert json.loads(bytes(opened["facts"]["a/1.0"]))["state"] == "ready"
     assert opened["bounds"].keys() == event["bounds"].keys()
     assert state.opened("gone/1.0")["full"] == {}
 
 
 async def test_figures_of_a_thousand_models_are_small() -> None:
-    """An event has less than 100 bytes for each."""
+    """An event has less than 100 bytes for each; the first, with the rows of the table, less than 200."""
     models = [model(worker(), name=f"model_{number}") for number in range(1000)]
     registry: Any = Registry(*models)
     state = ConsoleState(registry, ServerMetrics())
     await state.collect()
+    first = state.whole()
     for item in models:
         item.metrics.requests.answered(0.0203, 0.001, False)
     event, _ = await state.collect()
 
+    assert len(first) < 200_000
     assert len(event) < 100_000
     assert len(read(event)["figures"]) == 1000
 
@@ -231,9 +242,9 @@ def test_percentiles_are_of_what_came_since() -> None:
 
 async def test_many_models_do_not_hold_the_loop_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """The event loop runs other work between versions, and the time of the reading is reported."""
-    monkeypatch.setattr("modelserver.ext.console.facts._STRETCH", 0.0)
+    monkeypatch.setattr("modelserver.ext.console.stopwatch.STRETCH", 0.0)
     registry: Any = Registry(*(model(worker(), name=f"m{number}") for number in range(5)))
-    coroutine = ConsoleState(registry, ServerMetrics()).collect()
+    coroutine = ConsoleState(registry, ServerMetrics()).collect({"m0/1.0", "m1/1.0"})
     turns = 0
     try:
         while True:
@@ -242,26 +253,24 @@ async def test_many_models_do_not_hold_the_loop_up(monkeypatch: pytest.MonkeyPat
     except StopIteration as end:
         _, spent = end.value
 
-    assert turns == 11
+    assert turns == 7
     assert spent > 0
 
 
-async def test_facts_of_many_models_are_looked_at_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Figures come with each look, of facts one at least: those that were not looked at for longest."""
-    looked: list[str] = []
+def test_rows_have_what_the_table_shows() -> None:
+    """Workers that are ready and wished, memory, share of the traffic, and the last error."""
+    item = model(worker(), worker(state=WorkerState.LOADING), expected=2)
+    node = SimpleNamespace(last_output=lambda _: "", node=SimpleNamespace(resident=3 << 20))
+    item.pool.workers.append(worker(process=node))
+    plain = row_of(item, is_default=True)
+    item.pool.crew.autoscaling = SimpleNamespace(decision=SimpleNamespace(wish=5))
+    item.traffic = SimpleNamespace(describe=lambda version: {"effective": 12.5})
+    item.metrics.requests.failed(InternalError("no"), "r")
+    row = row_of(item, is_default=False)
 
-    def looked_at(model: Any, *, is_default: bool) -> dict[str, Any]:
-        looked.append(model.name)
-        return {}
-
-    monkeypatch.setattr("modelserver.ext.console.facts.facts_of", looked_at)
-    monkeypatch.setattr("modelserver.ext.console.facts._FACTS_TIME", 0.0)
-    registry: Any = Registry(*(model(name=name) for name in "abc"))
-    state = ConsoleState(registry, ServerMetrics())
-    events = [read((await state.collect())[0]) for _ in range(5)]
-
-    assert "".join(looked) == "abcabca"
-    assert [list(each["figures"]) for each in events] == [["a/1.0", "b/1.0", "c/1.0"]] * 5
+    assert plain == ["m", "1.0", "degraded", True, 1, 2, 3, "cpu", None]
+    assert row[:9] == ["m", "1.0", "degraded", False, 1, 5, 3, "cpu", 12.5]
+    assert row[10] == "InternalError"
 
 
 def test_endpoints_of_a_language_model_are_known() -> None:

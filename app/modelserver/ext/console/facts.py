@@ -1,5 +1,5 @@
-"""The content of the console's events: a few figures of each version, all of those whose pages are open,
-and facts about versions when they change.
+"""The content of the console's events: of each version what the overview shows, and everything of those whose
+pages are open.
 
 Figures are counts since the version was registered; the page takes differences. Everything is read from what
 the server counts and knows anyway.
@@ -7,7 +7,6 @@ the server counts and knows anyway.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -15,8 +14,10 @@ from uuid import uuid4
 
 import msgspec
 
+from modelserver.engine.telemetry.system import worker_memory
 from modelserver.ext.console.histograms import quantile
 from modelserver.ext.console.language import language_figures
+from modelserver.ext.console.stopwatch import Stopwatch
 from modelserver.models.options.table import OPTIONS
 from modelserver.models.settings.key import property_text
 from modelserver.surface.api.describe import describe, read_gpus_of
@@ -28,10 +29,6 @@ if TYPE_CHECKING:
     from modelserver.models.registry import Registry
     from modelserver.models.version import ModelVersion
 
-# Processor seconds that each event spends on facts, unless they are new.
-_FACTS_TIME: Final = 0.002
-# Seconds at a stretch; then the event loop does other work.
-_STRETCH: Final = 0.004
 # Of a worker's output: lines, and characters; of a failure, characters.
 _LINES: Final = 20
 _MOST_OUTPUT: Final = 4000
@@ -43,7 +40,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class ConsoleState:
-    """The figures and facts of the versions in ``registry`` that were collected last."""
+    """What was collected last of the versions in ``registry``."""
 
     def __init__(self, registry: Registry, metrics: ServerMetrics) -> None:
         self._registry = registry
@@ -53,54 +50,56 @@ class ConsoleState:
         # Of the histograms in figures: those of all versions are the same.
         self._bounds: dict[str, tuple[float, ...]] = {}
         self._figures: dict[str, msgspec.Raw] = {}
-        # All figures of the versions whose pages are open.
-        self._full: dict[str, msgspec.Raw] = {}
+        self._rows: dict[str, msgspec.Raw] = {}
         # The latencies that were counted when figures were collected last.
         self._counts: dict[str, list[int]] = {}
+        # All figures and facts of the versions whose pages are open.
+        self._full: dict[str, msgspec.Raw] = {}
         self._facts: dict[str, msgspec.Raw] = {}
 
     async def collect(self, opened: Set[str] = frozenset()) -> tuple[bytes, float]:
         """The changes since the last call, as one event, and the processor seconds that it took to collect
-        them. ``opened``: the keys of versions of which all figures are needed.
+        them. ``opened``: the keys of versions of which everything is needed.
         """
-        await read_gpus_of(self._registry.versions())
-        watch, at = _Stopwatch(), time.monotonic()
-        versions = {f"{model.name}/{model.version}": model for model in self._registry.versions()}
-        figures, counts = {}, {}
-        for key, model in versions.items():
+        models = self._by_key()
+        visible = {key: model for key, model in models.items() if key in opened}
+        await read_gpus_of(visible.values())
+        watch, at = Stopwatch(), time.monotonic()
+        figures, rows, counts, facts = {}, {}, {}, {}
+        for key, model in models.items():
             counts[key] = list(model.metrics.requests.seconds.counts)
             figures[key] = msgspec.Raw(_encode(brief_of(model, self._counts.get(key))))
+            rows[key] = msgspec.Raw(_encode(row_of(model, is_default=self._is_default(model))))
             await watch.give_way()
-        self._full = self._full_of({key: model for key, model in versions.items() if key in opened})
-        await watch.give_way()
-        before = {key: facts for key, facts in self._facts.items() if key in versions}
-        facts, until = dict(before), watch.total + _FACTS_TIME
-        # New ones, and at least one of the others: the one whose facts are the oldest.
-        new = [key for key in versions if key not in before]
-        for number, key in enumerate([*new, *before]):
-            if number > len(new) and watch.total > until:
-                break
-            facts.pop(key, None)
-            model = versions[key]
-            facts[key] = msgspec.Raw(_encode(facts_of(model, is_default=self._is_default(model))))
+        for key, model in visible.items():
+            facts[key] = self._facts_of(model)
             await watch.give_way()
-        self._at, self._figures, self._facts, self._counts = at, figures, facts, counts
-        changed = {key: value for key, value in facts.items() if before.get(key) != value}
-        return self._event(changed), watch.total
+        before = self._rows, self._facts
+        self._at, self._counts, self._figures, self._rows = at, counts, figures, rows
+        self._full, self._facts = self._full_of(visible), facts
+        return self._event(_changed(before[0], rows), _changed(before[1], facts)), watch.total
 
     def whole(self) -> bytes:
         """Everything that was collected last, as one event."""
-        return self._event(self._facts)
+        return self._event(self._rows, self._facts)
 
     def forget(self) -> None:
         """The last viewer has left."""
-        self._figures, self._full, self._facts, self._counts = {}, {}, {}, {}
+        self._figures, self._rows, self._counts, self._full, self._facts = {}, {}, {}, {}, {}
 
     def opened(self, key: str) -> dict[str, Any]:
-        """All figures of one version as they are now, if there is such a version."""
-        models = [model for model in self._registry.versions() if f"{model.name}/{model.version}" == key]
-        full = self._full_of(dict.fromkeys([key], models[0]) if models else {})
-        return {"life": self._life, "at": round(time.monotonic(), 3), "bounds": self._bounds, "full": full}
+        """All figures and facts of one version as they are now, if there is such a version."""
+        visible = {each: model for each, model in self._by_key().items() if each == key}
+        return {
+            "life": self._life,
+            "at": round(time.monotonic(), 3),
+            "full": self._full_of(visible),
+            "bounds": self._bounds,
+            "facts": {each: self._facts_of(model) for each, model in visible.items()},
+        }
+
+    def _by_key(self) -> dict[str, ModelVersion]:
+        return {key_of(model): model for model in self._registry.versions()}
 
     def _full_of(self, versions: dict[str, ModelVersion]) -> dict[str, msgspec.Raw]:
         # Only those that may have any cost the reading of all metrics.
@@ -113,13 +112,17 @@ class ConsoleState:
             for key, model in versions.items()
         }
 
-    def _event(self, facts: dict[str, msgspec.Raw]) -> bytes:
+    def _facts_of(self, model: ModelVersion) -> msgspec.Raw:
+        return msgspec.Raw(_encode(facts_of(model, is_default=self._is_default(model))))
+
+    def _event(self, rows: dict[str, msgspec.Raw], facts: dict[str, msgspec.Raw]) -> bytes:
         """``life`` is another one after a restart of the server."""
         content = {
             "life": self._life,
             "at": round(self._at, 3),
             "bounds": self._bounds,
             "figures": self._figures,
+            "rows": rows,
             "full": self._full,
             "facts": facts,
         }
@@ -130,24 +133,13 @@ class ConsoleState:
         return self._registry.has(model.name, model.version) and self._registry.is_default(model)
 
 
-class _Stopwatch:
-    """Counts the processor seconds of work that gives way to other work now and then."""
+def key_of(model: ModelVersion) -> str:
+    """Its name in events."""
+    return f"{model.name}/{model.version}"
 
-    def __init__(self) -> None:
-        self._before = 0.0
-        self._began = time.thread_time()
 
-    @property
-    def total(self) -> float:
-        """The seconds so far."""
-        return self._before + time.thread_time() - self._began
-
-    async def give_way(self) -> None:
-        """Lets the event loop do other work if it has not for some milliseconds."""
-        if time.thread_time() - self._began > _STRETCH:
-            self._before = self.total
-            await asyncio.sleep(0)
-            self._began = time.thread_time()
+def _changed(before: dict[str, msgspec.Raw], after: dict[str, msgspec.Raw]) -> dict[str, msgspec.Raw]:
+    return {key: value for key, value in after.items() if before.get(key) != value}
 
 
 def bounds_of(model: ModelVersion) -> dict[str, tuple[float, ...]]:
@@ -167,6 +159,32 @@ def brief_of(model: ModelVersion, before: list[int] | None) -> list[float | None
     percentiles = [None if each is None else round(each, 2) for each in exact]
     waiting = model.pool.statistics().pending
     return [sum(counts), requests.unanswered, requests.errors.count, waiting, *percentiles]
+
+
+def row_of(model: ModelVersion, *, is_default: bool) -> list[Any]:
+    """What the overview shows beside figures: name, version, state, whether it is the default, workers that
+    are ready and that there should be, their MiB, the device, its percent of the traffic, and the time (in
+    seconds since the epoch) and type of the last error.
+    """
+    pool, last = model.pool, model.metrics.requests.errors.last
+    scaling = pool.crew.autoscaling
+    decision = None if scaling is None else scaling.decision
+    wished = max(pool.min_workers, 0 if decision is None else decision.wish)
+    traffic = None if model.traffic is None else model.traffic.describe(model.version)
+    return [
+        *(model.name, model.version, _state(model), is_default, pool.statistics().ready, wished),
+        *(_memory_of(model) // _MEGABYTE, model.options.device_type, traffic and traffic.get("effective")),
+        *((round(last.at, 3), last.type) if last is not None else ()),
+    ]
+
+
+def _memory_of(model: ModelVersion) -> int:
+    """The bytes that its workers use."""
+    total = 0
+    for worker in model.pool.workers:
+        node = None if worker.process is None else worker.process.node
+        total += worker_memory(worker.pid) if node is None else node.resident
+    return total
 
 
 def figures_of(model: ModelVersion) -> dict[str, Any]:

@@ -3,13 +3,16 @@
 import { TokenRefused, hasToken, json, setToken } from "./api.js";
 import { byId, h, setText } from "./dom.js";
 import { History } from "./history.js";
-import { Brief, Overview } from "./overview.js";
+import { Brief, Overview, rowOf } from "./overview.js";
 import { settingsView } from "./settings.js";
 import { listen } from "./stream.js";
 import { errorText, shown } from "./units.js";
 import { stateLabel } from "./workers.js";
 
-const versions = new Map(); // key -> { facts, brief, history, entry }; the history is that of its page
+// key -> { row, brief, entry } and, of one whose page was opened, { facts, history }
+const versions = new Map();
+// Entries of the list: the table has all.
+const LISTED = 50;
 const viewer = Array.from(crypto.getRandomValues(new Uint32Array(4)), (each) => each.toString(16)).join("");
 let life = "";
 let selected; // a key; empty: all models; null: the settings; undefined: what was selected is removed
@@ -77,7 +80,7 @@ function take(event) {
   if (event.life !== life) {
     life = event.life;
     for (const each of versions.values()) {
-      each.history.interrupt();
+      each.history?.interrupt();
       each.brief.interrupt();
     }
     summariesAsked = false;
@@ -86,24 +89,27 @@ function take(event) {
     if (!(key in event.figures)) forget(key);
   }
   for (const [key, figures] of Object.entries(event.figures)) {
-    if (!versions.has(key)) add(key);
+    if (!versions.has(key)) versions.set(key, { row: null, brief: new Brief(), entry: null, facts: null, history: null });
     const each = versions.get(key);
-    each.facts = event.facts[key] ?? each.facts;
+    if (event.rows[key]) each.row = rowOf(event.rows[key]);
     each.brief.add(event.at, figures);
-    showEntry(each);
   }
   takeFull(event);
+  listEntries();
   byId("none").hidden = versions.size > 0;
   if (selected === undefined && versions.has(removed)) select(removed);
   show();
   if (!summariesAsked) askSummaries();
 }
 
-// All figures of the version whose page is open.
+// Everything of the version whose page is open.
 function takeFull(event) {
   const each = versions.get(selected);
+  if (!each || event.life !== life) return;
+  each.facts = event.facts[selected] ?? each.facts;
   const figures = event.full[selected];
-  if (!each?.facts || !figures || event.life !== life) return;
+  if (!each.facts || !figures) return;
+  each.history ??= new History();
   const ready = each.facts.workers.filter((worker) => worker.status === "READY").length;
   each.history.add(event.at, figures, event.bounds, ready);
 }
@@ -113,6 +119,7 @@ async function open(key) {
   const query = new URLSearchParams({ viewer, version: key });
   try {
     takeFull(await json(`console/opened?${query}`, { method: "PUT" }));
+    show();
   } catch {
     // The stream says what is wrong.
   }
@@ -131,7 +138,25 @@ async function askSummaries() {
 
 // -- the list
 
-function add(key) {
+// Of the first versions, and the one whose page is open.
+function listEntries() {
+  let number = 0;
+  for (const [key, each] of versions) {
+    number += 1;
+    if (!each.row) continue;
+    if (number > LISTED && key !== selected) {
+      each.entry?.item.remove();
+      each.entry = null;
+      continue;
+    }
+    each.entry ??= newEntry(key);
+    showEntry(each);
+  }
+  byId("unlisted").hidden = versions.size <= LISTED;
+  setText(byId("unlisted"), `The first ${LISTED} of ${versions.size}; the table has all.`);
+}
+
+function newEntry(key) {
   const name = h("b", {});
   const version = h("span", { class: "quiet" });
   const state = h("span", {});
@@ -140,29 +165,30 @@ function add(key) {
     h("span", { class: "line" }, name, version), h("span", { class: "line" }, state, rate));
   const item = h("li", {}, button);
   byId("models").append(item);
-  versions.set(key, { facts: null, brief: new Brief(), history: new History(), entry: { item, button, name, version, state, rate } });
+  setCurrent(button, key === selected);
+  return { item, button, name, version, state, rate };
 }
 
 function forget(key) {
-  const { entry, facts } = versions.get(key);
-  entry.item.remove();
+  const { entry, row } = versions.get(key);
+  entry?.item.remove();
   versions.delete(key);
   if (selected === key) {
     view?.close();
     view = null;
     selected = undefined;
     removed = key;
-    const name = `${facts.modelName} ${facts.modelVersion}`;
+    const name = `${row.name} ${row.version}`;
     document.title = `${name} was removed · modelserver`;
     byId("main").replaceChildren(h("div", { class: "title-row" }, h("h2", {}, name)),
       h("p", { class: "banner", role: "alert" }, `${name} was removed at ${new Date().toLocaleTimeString("en-GB")}.`));
   }
 }
 
-function showEntry({ facts, brief, entry }) {
-  setText(entry.name, facts.modelName);
-  setText(entry.version, facts.modelVersion);
-  if (entry.state.textContent !== facts.state) entry.state.replaceChildren(stateLabel(facts.state));
+function showEntry({ row, brief, entry }) {
+  setText(entry.name, row.name);
+  setText(entry.version, row.version);
+  if (entry.state.textContent !== row.state) entry.state.replaceChildren(stateLabel(row.state));
   const { rate } = brief;
   const errors = brief.errorRate();
   entry.rate.className = errors ? "rate bad" : "rate quiet";
@@ -171,12 +197,16 @@ function showEntry({ facts, brief, entry }) {
 
 // -- the view
 
+function setCurrent(button, isCurrent) {
+  if (isCurrent) button.setAttribute("aria-current", "true");
+  else button.removeAttribute("aria-current");
+}
+
 function mark() {
-  const set = (button, isCurrent) =>
-    isCurrent ? button.setAttribute("aria-current", "true") : button.removeAttribute("aria-current");
-  for (const [key, each] of versions) set(each.entry.button, key === selected);
-  set(byId("show-all"), selected === "");
-  set(byId("show-settings"), selected === null);
+  listEntries();
+  for (const [key, { entry }] of versions) if (entry) setCurrent(entry.button, key === selected);
+  setCurrent(byId("show-all"), selected === "");
+  setCurrent(byId("show-settings"), selected === null);
 }
 
 async function select(key) {
@@ -205,7 +235,7 @@ function show() {
   if (!each?.facts || !view) return;
   document.title = `${each.facts.modelName} · modelserver`;
   view.update(each.facts, summaries);
-  view.figures(each.history, each.brief.errorRate());
+  if (each.history) view.figures(each.history, each.brief.errorRate());
 }
 
 byId("show-all").addEventListener("click", () => select(""));

@@ -7,7 +7,14 @@ import { stateLabel } from "./workers.js";
 // Seconds over which errors are averaged, and after which figures are no longer compared.
 const LATELY = 30;
 const TROUBLE = ["failing", "failed", "retrying", "degraded"];
+// Rows of the table, until there are to be more.
+const PAGE = 100;
 const HEADINGS = ["Model", "State", "Requests/s", "Errors/s", "p50", "p99", "Waiting", "Workers", "Memory", "Device", "Traffic"];
+
+// What the server sends of every version beside figures.
+export function rowOf([name, version, state, isDefault, ready, wished, memory, device, traffic, errorAt, errorType]) {
+  return { name, version, state, isDefault, ready, wished, memory, device, traffic, errorAt, errorType };
+}
 
 // The few figures that the server sends of every version.
 export class Brief {
@@ -40,16 +47,16 @@ export class Brief {
   }
 }
 
-// The order of the table: the worst state first, then who fails more, then whose requests wait.
-export function byTrouble(one, other) {
-  const worst = ({ facts }) => {
-    const place = TROUBLE.indexOf(facts.state);
-    return place < 0 ? TROUBLE.length : place;
-  };
-  return worst(one) - worst(other) || other.brief.errorRate() - one.brief.errorRate()
-    || other.brief.waiting - one.brief.waiting
-    || one.facts.modelName.localeCompare(other.facts.modelName)
-    || one.facts.modelVersion.localeCompare(other.facts.modelVersion);
+// In the order of the table: the worst state first, then who fails more, then whose requests wait.
+export function byTrouble(entries) {
+  const places = entries.map((entry) => {
+    const { row, brief } = entry[1];
+    const place = TROUBLE.indexOf(row.state);
+    return [place < 0 ? TROUBLE.length : place, -brief.errorRate(), -brief.waiting, entry];
+  });
+  const inTurn = new Intl.Collator("en", { numeric: true }).compare;
+  return places.sort((one, other) => one[0] - other[0] || one[1] - other[1] || one[2] - other[2]
+    || inTurn(one[3][0], other[3][0])).map((place) => place[3]);
 }
 
 class Row {
@@ -64,25 +71,21 @@ class Row {
     this.state = "";
   }
 
-  update({ facts, brief }) {
-    setText(this.link, facts.modelName);
-    setText(this.version, facts.modelVersion + (facts.default ? "" : ", not the default"));
+  update({ row, brief }) {
+    setText(this.link, row.name);
+    setText(this.version, row.version + (row.isDefault ? "" : ", not the default"));
     const [state, ...cells] = this.cells;
-    if (this.state !== facts.state) {
-      this.state = facts.state;
-      state.replaceChildren(stateLabel(facts.state));
+    if (this.state !== row.state) {
+      this.state = row.state;
+      state.replaceChildren(stateLabel(row.state));
     }
     const errors = brief.errorRate();
-    const last = facts.errors?.last;
-    const ready = facts.workers.filter((worker) => worker.status === "READY").length;
-    const memory = facts.workers.reduce((total, worker) => total + (worker.memoryUsage || 0), 0);
     const failed = errors ? shown(errors, "/s") : brief.rate === null ? "–" : "0";
-    const texts = [shown(brief.rate, "/s"),
-      last ? `${failed}, last at ${new Date(last.time).toLocaleTimeString("en-GB")}: ${last.type}` : failed,
-      shown(brief.p50, "ms"), shown(brief.p99, "ms"), String(brief.waiting),
-      `${ready} of ${Math.max(facts.autoscaling?.wish ?? 0, facts.minWorkers)}`,
-      memory ? `${memory} MiB` : "–", facts.deviceType,
-      facts.traffic?.effective === undefined ? "–" : `${shown(facts.traffic.effective, "%")}`];
+    const texts = [shown(brief.rate, "/s"), row.errorType
+      ? `${failed}, last at ${new Date(row.errorAt * 1e3).toLocaleTimeString("en-GB")}: ${row.errorType}` : failed,
+      shown(brief.p50, "ms"), shown(brief.p99, "ms"), String(brief.waiting), `${row.ready} of ${row.wished}`,
+      row.memory ? `${row.memory} MiB` : "–", row.device,
+      row.traffic === null ? "–" : `${shown(row.traffic, "%")}`];
     texts.forEach((text, index) => setText(cells[index], text));
     cells[1].className = errors ? "rate bad" : "";
   }
@@ -93,42 +96,58 @@ export class Overview {
     this.versions = versions;
     this.select = select;
     this.rows = new Map();
+    this.most = PAGE;
     this.sum = h("p", { class: "quiet", role: "status" });
-    this.name = h("input", { type: "search", autocomplete: "off", spellcheck: "false", oninput: () => this.update() });
+    this.name = h("input", { type: "search", autocomplete: "off", spellcheck: "false", oninput: () => {
+      this.most = PAGE;
+      this.update();
+    } });
     this.body = h("tbody");
+    this.more = h("button", { type: "button", hidden: true, onclick: () => {
+      this.most += PAGE;
+      this.update();
+    } });
     this.table = h("table", { class: "overview" }, h("caption", { class: "hidden" }, "All models"),
       h("thead", {}, h("tr", {}, ...HEADINGS.map((text) => h("th", { scope: "col" }, text)))), this.body);
     this.elements = [h("div", { class: "title-row" }, h("h2", {}, "All models"), this.sum),
       h("div", { class: "filters" }, field("Filter by name", this.name)),
-      h("div", { class: "card wide" }, this.table)];
+      h("div", { class: "card wide" }, this.table, this.more)];
   }
 
   update() {
     const text = this.name.value.trim().toLowerCase();
-    const known = [...this.versions].filter(([, each]) => each.facts);
-    const visible = known.filter(([, { facts }]) => facts.modelName.toLowerCase().includes(text));
-    const trouble = known.filter(([, { facts, brief }]) => TROUBLE.includes(facts.state) || brief.errorRate()).length;
-    setText(this.sum, `${visible.length} of ${known.length}, ${trouble || "none"} with trouble`);
-    for (const [key, row] of this.rows) {
-      if (!this.versions.has(key)) {
-        row.element.remove();
-        this.rows.delete(key);
-      }
-    }
+    const known = [...this.versions].filter(([, each]) => each.row);
+    const chosen = known.filter(([, { row }]) => row.name.toLowerCase().includes(text));
+    const trouble = known.filter(([, { row, brief }]) => TROUBLE.includes(row.state) || brief.errorRate()).length;
+    setText(this.sum, `${chosen.length} of ${known.length}, ${trouble || "none"} with trouble`);
+    const visible = this.arrange(byTrouble(chosen));
     for (const [key, each] of visible) {
       if (!this.rows.has(key)) this.rows.set(key, new Row(key, this.select));
       this.rows.get(key).update(each);
     }
-    this.arrange(visible);
+    const left = chosen.length - visible.length;
+    this.more.hidden = left <= 0;
+    setText(this.more, `Show ${Math.min(PAGE, left)} more of ${left}`);
+    this.place(visible.map(([key]) => key));
   }
 
-  // What is under the pointer, or has the focus, does not move away.
-  arrange(visible) {
-    const rows = visible.sort(([, one], [, other]) => byTrouble(one, other)).map(([key]) => this.rows.get(key).element);
+  // The first rows. What is under the pointer, or has the focus, does not move away.
+  arrange(sorted) {
+    if (!this.body.matches(":hover, :focus-within")) return sorted.slice(0, this.most);
+    const left = new Map(sorted);
+    const still = [...this.rows.keys()].filter((key) => left.has(key)).map((key) => [key, left.get(key)]);
+    return [...still, ...sorted.filter(([key]) => !this.rows.has(key))].slice(0, this.most);
+  }
+
+  place(keys) {
+    const old = this.rows;
+    this.rows = new Map(keys.map((key) => [key, old.get(key)]));
+    const elements = [...this.rows.values()].map((row) => row.element);
     const now = [...this.body.children];
-    const isSame = rows.length === now.length && new Set([...rows, ...now]).size === rows.length;
-    if (isSame && (this.body.matches(":hover, :focus-within") || rows.every((row, index) => row === now[index]))) return;
-    this.body.replaceChildren(...rows);
+    if (elements.length === now.length && elements.every((each, index) => each === now[index])) return;
+    const focused = this.body.contains(document.activeElement) ? document.activeElement : null;
+    this.body.replaceChildren(...elements);
+    focused?.focus({ preventScroll: true });
   }
 
   close() {}
