@@ -1,20 +1,14 @@
 """The console in a real browser, in front of a server with a thousand models."""
 
-from __future__ import annotations
-
 import json
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
-from tests.e2e.browsing import wait_for
+from tests.e2e.browsing import Watched, wait_for
 from tests.e2e.serving import Home, Server, serving, wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.e2e.browsing import Watched
 
 pytestmark = pytest.mark.slow
 
@@ -62,8 +56,8 @@ def test_the_first_message_is_small(crowded: Server) -> None:
 
 
 def test_the_table_is_usable(watched: Watched, crowded: Server) -> None:
-    """Trouble is on top, a name is found by a few letters, and the list beside it stays short; a model that is
-    not in the list has its page.
+    """Trouble is on top, a name is filtered by a few letters, and the list beside it stays short; a model that
+    is not in the list has its page.
     """
     page = watched.open(crowded)
     table = page.get_by_role("table", name="All models")

@@ -13,6 +13,7 @@ from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.errors import ModelNotFound
 from modelserver.ext.console.console import Console
 from modelserver.ext.console.logs.ring import LogRing
+from modelserver.ext.console.minutes import Minutes
 from modelserver.models.settings.keys import KEYS
 from modelserver.models.settings.settings import Settings
 from modelserver.run.listeners import check_of_pages
@@ -41,7 +42,7 @@ def console(hot: Hot) -> Iterator[Console]:
     services: Any = SimpleNamespace(
         registry=registry, settings=settings, tokens=None, metrics=ServerMetrics()
     )
-    made = Console(services, hot, LogRing())
+    made = Console(services, hot, LogRing(), Minutes(registry))
     yield made
     made.close()
 

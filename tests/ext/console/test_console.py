@@ -182,3 +182,13 @@ async def test_estimates_need_what_they_are_made_of(client: httpx.AsyncClient) -
 
         assert answer.status_code == status, answer.text
         assert message in answer.json()["message"]
+
+
+async def test_history_of_so_many_seconds(client: httpx.AsyncClient) -> None:
+    """Of a version, or of all; what is no number is refused."""
+    answer = await client.get("/console/history?version=m/1.0&seconds=900")
+    wrong = await client.get("/console/history?seconds=1e9")
+
+    assert (answer.status_code, answer.json()["ages"]) == (200, [])
+    assert (wrong.status_code, wrong.json()["message"]) == (400, "seconds=1e9: a whole number is needed")
+    assert (await client.post("/console/history")).status_code == 405

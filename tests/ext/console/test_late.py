@@ -10,6 +10,7 @@ import pytest
 
 from modelserver.ext.console.late import LateConsole
 from modelserver.ext.console.logs.ring import LogRing
+from modelserver.ext.console.minutes import Minutes
 from modelserver.models.settings.address import Address
 from modelserver.models.settings.settings import Settings
 
@@ -19,9 +20,10 @@ if TYPE_CHECKING:
 
 async def test_console_is_made_for_its_first_request(hot: Hot) -> None:
     """A server that has stopped serves no streams any more."""
-    registry = SimpleNamespace(versions=list)
+    registry: Any = SimpleNamespace(versions=list)
     services = SimpleNamespace(registry=registry, settings=Settings(), tokens=None, metrics=None)
-    app = LateConsole(cast("Any", SimpleNamespace(services=services, unwatched=hot)), LogRing())
+    endpoints = cast("Any", SimpleNamespace(services=services, unwatched=hot))
+    app = LateConsole(endpoints, LogRing(), Minutes(registry))
     transport = httpx.ASGITransport(cast("Any", app))
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         before = app._making

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from typing import TYPE_CHECKING
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from modelserver.ext.console.logs.ring import LogRing
+    from modelserver.ext.console.minutes import Minutes
     from modelserver.surface.api.services import Services
     from modelserver.surface.http.exchange import HotRoutes
 
@@ -48,9 +50,10 @@ _read_estimate_request = msgspec.json.Decoder(EstimateRequest).decode
 class Console:
     """An ASGI application for all paths from ``/console`` on; tries of models go to ``hot``."""
 
-    def __init__(self, services: Services, hot: HotRoutes, ring: LogRing) -> None:
+    def __init__(self, services: Services, hot: HotRoutes, ring: LogRing, minutes: Minutes) -> None:
         self._services = services
         self._hot = hot
+        self._minutes = minutes
         self._pages = Pages()
         self._state = ConsoleState(services.registry, services.metrics)
         self._broadcast = Broadcast(self._state)
@@ -86,6 +89,9 @@ class Console:
         if path == f"{CONSOLE_PATH}/logs":
             _check_method(request, "GET")
             return await self._logs.respond(request, self._allowed(request))
+        if path == f"{CONSOLE_PATH}/history":
+            _check_method(request, "GET")
+            return await self._history(request)
         if path == f"{CONSOLE_PATH}/settings":
             _check_method(request, "GET")
             return self._settings()
@@ -118,6 +124,14 @@ class Console:
 
     def _versions_of(self, model: str) -> tuple[str, ...]:
         return tuple(each.version for each in self._services.registry.versions() if each.name == model)
+
+    async def _history(self, request: Request) -> Response:
+        """The minutes of a version, or of all, in the last ``seconds``."""
+        text = request.query_params.get("seconds", "3600")
+        if not re.fullmatch(r"\d{1,6}", text):
+            raise BadRequest(f"seconds={text[:40]}: a whole number is needed")
+        document = await self._minutes.document(request.query_params.get("version", ""), int(text))
+        return Response(document, headers={**DATA_HEADERS, "content-type": JSON})
 
     def _allowed(self, request: Request) -> Callable[[], bool]:
         """Whether the request's token is still valid; the stream may outlast it."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from modelserver.ext.console.late import LateConsole
 from modelserver.ext.console.logs.ring import LogRing
+from modelserver.ext.console.minutes import Minutes
 from modelserver.surface.auth.scopes import CONSOLE_PATH
 
 if TYPE_CHECKING:
@@ -24,15 +25,17 @@ class Extension:
     async def open(self, host: Host) -> None:
         # As the log files.
         folder = Path(os.environ.get("LOG_LOCATION") or "logs")
-        self._ring = LogRing(folder if host.settings.log_files else None)
-        self._ring.attach()
-        host.mount("management", CONSOLE_PATH, self._make)
-        host.settle(self._settle)
+        ring = self._ring = LogRing(folder if host.settings.log_files else None)
+        ring.attach()
+        minutes = Minutes(host.registry)
 
-    def _make(self, endpoints: Endpoints) -> LateConsole:
-        assert self._ring is not None  # noqa: S101 - it is open
-        self._console = LateConsole(endpoints, self._ring)
-        return self._console
+        def make(endpoints: Endpoints) -> LateConsole:
+            self._console = LateConsole(endpoints, ring, minutes)
+            return self._console
+
+        host.mount("management", CONSOLE_PATH, make)
+        host.run(minutes.run)
+        host.settle(self._settle)
 
     async def _settle(self, _: float) -> None:
         if self._console is not None:

@@ -11,15 +11,17 @@ if TYPE_CHECKING:
 
     from modelserver.ext.console.console import Console
     from modelserver.ext.console.logs.ring import LogRing
+    from modelserver.ext.console.minutes import Minutes
     from modelserver.extension import Endpoints
 
 
 class LateConsole:
     """Everything below ``/console``; tries of models go to the routes that nobody watches."""
 
-    def __init__(self, endpoints: Endpoints, ring: LogRing) -> None:
+    def __init__(self, endpoints: Endpoints, ring: LogRing, minutes: Minutes) -> None:
         self._endpoints = endpoints
         self._ring = ring
+        self._minutes = minutes
         self._making: asyncio.Future[Console] | None = None
         self._closed = False
 
@@ -34,7 +36,8 @@ class LateConsole:
     def _made(self) -> Console:
         endpoints = self._endpoints
         module = import_module("modelserver.ext.console.console")
-        console: Console = module.Console(endpoints.services, endpoints.unwatched, self._ring)
+        services, hot = endpoints.services, endpoints.unwatched
+        console: Console = module.Console(services, hot, self._ring, self._minutes)
         return console
 
     def close(self) -> None:
