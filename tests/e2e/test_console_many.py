@@ -56,7 +56,7 @@ def test_the_first_message_is_small(crowded: Server) -> None:
 
 
 def test_the_table_is_usable(watched: Watched, crowded: Server) -> None:
-    """Trouble is on top, a name is filtered by a few letters, and the list beside it stays short; a model that
+    """Trouble is on top, a few letters filter names, and the list beside it stays short; a model that
     is not in the list has its page.
     """
     page = watched.open(crowded)
