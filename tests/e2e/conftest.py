@@ -99,14 +99,14 @@ def sink() -> Iterator[SinkServer]:
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
+def browser() -> Iterator["Browser"]:
     """Chromium."""
     with chromium() as started:
         yield started
 
 
 @pytest.fixture
-def watched(browser: Browser) -> Iterator[Watched]:
+def watched(browser: "Browser") -> Iterator[Watched]:
     """A new page; an error in it, or a request to another host, fails the test."""
     made = Watched(browser)
     try:

@@ -644,3 +644,55 @@ def test_a_thousand_models_are_sorted_by_trouble(page: Page) -> None:
     assert (result["page"], result["more"], result["pages"]) == (100, "Show 100 more of 900", 200)
     assert result["chosen"] == ["m99", *(f"m{number}" for number in range(990, 1000))]
     assert (result["sum"], result["hidden"]) == ("11 of 1000, 3 with trouble", True)
+
+
+def test_history_is_there_before_the_page(watched: Watched, server: Server) -> None:
+    """Of a model, and of all, by minute; a part of it can be dragged over. Idle minutes are at zero."""
+    for _ in range(20):
+        server.inference.post("/predictions/steady", content=b"x")
+    page = watched.open(server)
+    page.get_by_role("link", name="steady").click()
+    ranges = page.get_by_role("group", name="Range of the plots")
+    page.locator(".plot canvas").first.wait_for()
+    wait_until(
+        lambda: server.management.get("/console/history?seconds=900").json()["ages"], "a minute under way"
+    )
+    ranges.get_by_role("button", name="15 min").click()
+    ranges.get_by_text("A point a minute").wait_for()
+    wait_for(
+        page, "[...document.querySelectorAll('.plot .key b')].some((each) => /[1-9]/.test(each.textContent))"
+    )
+    box = page.locator(".plot .u-over").first.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + 40, box["y"] + 40)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 120, box["y"] + 40, steps=4)
+    page.mouse.up()
+    ranges.get_by_role("button", name="Whole range").click()
+    ranges.get_by_role("button", name="Whole range").wait_for(state="hidden")
+    ranges.get_by_role("button", name="Live").click()
+    pressed = ranges.locator("[aria-pressed=true]").all_inner_texts()
+    page.get_by_role("button", name="All models").click()
+    page.get_by_text("History of all models").click()
+    page.get_by_text("A point a minute").wait_for()
+    page.get_by_role("button", name="24 h").click()
+    page.locator("details .plot canvas").first.wait_for()
+
+    assert pressed == ["Live"]
+
+
+def test_minutes_without_requests_are_at_zero(page: Page) -> None:
+    """Before the first, between two, and after the last, from the server's start on, whatever its clock says."""
+    times = page.evaluate(
+        """import("/console/static/ranges.js").then(({ Minutes }) => {
+          const answer = { age: 1000, ages: [720, 300, 240], series: { rate: [1, 2, 3], p50: [5, 6, 7] } };
+          const { times, series } = new Minutes(answer, 900, 10_000);
+          const none = new Minutes({ age: 100, ages: [], series: { rate: [] } }, 900, 10_000);
+          return { times, rate: series.rate, p50: series.p50, none: [none.times, none.series.rate] };
+        })"""
+    )
+
+    assert times["times"] == [9100, 9220, 9280, 9340, 9640, 9700, 9760, 9820, 10000]
+    assert times["rate"] == [0, 0, 1, 0, 0, 2, 3, 0, 0]
+    assert times["p50"] == [None, None, 5, None, None, 6, 7, None, None]
+    assert times["none"] == [[9900, 10000], [0, 0]]

@@ -219,7 +219,7 @@ async function select(key) {
   // Plots are large; the overview does without.
   const ModelView = key && (await import("./model.js")).ModelView;
   if (selected !== key) return;
-  view = key === "" ? new Overview(versions, select) : new ModelView(guarded);
+  view = key === "" ? new Overview(versions, select, guarded) : new ModelView(guarded);
   byId("main").replaceChildren(...view.elements);
   scrollTo(0, 0);
   show();

@@ -4,7 +4,7 @@ import { Change } from "./change.js";
 import { Chat } from "./chat.js";
 import { h, section, setText, table } from "./dom.js";
 import { Estimate } from "./estimate.js";
-import { Plots } from "./plots.js";
+import { RangedPlots } from "./ranges.js";
 import { Try } from "./try.js";
 import { errorText } from "./units.js";
 import { Workers, splitFailure, stateLabel } from "./workers.js";
@@ -22,7 +22,7 @@ export class ModelView {
     this.failure = h("p", {});
     this.lines = h("pre", { tabindex: "0", "aria-label": "Last output before the failure" });
     this.banner = h("div", { class: "banner", role: "alert", hidden: true }, this.failure, this.lines);
-    this.plots = new Plots();
+    this.plots = new RangedPlots(guarded, () => `${this.facts.modelName}/${this.facts.modelVersion}`, true);
     this.workers = new Workers();
     this.change = new Change(guarded);
     this.chat = new Chat(guarded);

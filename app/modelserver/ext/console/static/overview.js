@@ -92,7 +92,9 @@ class Row {
 }
 
 export class Overview {
-  constructor(versions, select) {
+  constructor(versions, select, guarded) {
+    this.guarded = guarded;
+    this.plots = null;
     this.versions = versions;
     this.select = select;
     this.rows = new Map();
@@ -112,6 +114,17 @@ export class Overview {
     this.elements = [h("div", { class: "title-row" }, h("h2", {}, "All models"), this.sum),
       h("div", { class: "filters" }, field("Filter by name", this.name)),
       h("div", { class: "card wide" }, this.table, this.more)];
+    this.history = h("details", { class: "card", ontoggle: () => this.showHistory() }, h("summary", {}, "History of all models"));
+    this.elements.push(this.history);
+  }
+
+  // Plots are large: they come when they are needed.
+  async showHistory() {
+    if (!this.history.open || this.plots) return;
+    const { RangedPlots } = await import("./ranges.js");
+    if (!this.history.isConnected) return;
+    this.plots ??= new RangedPlots(this.guarded, () => "", false);
+    this.history.append(this.plots.element);
   }
 
   update() {
@@ -150,5 +163,7 @@ export class Overview {
     focused?.focus({ preventScroll: true });
   }
 
-  close() {}
+  close() {
+    this.plots?.close();
+  }
 }

@@ -1,4 +1,4 @@
-// The live plots of one version.
+// The plots of one version, or of all: live, or of a range.
 
 import uPlot from "./vendor/uplot/uPlot.esm.js";
 import { h, setText } from "./dom.js";
@@ -26,9 +26,9 @@ const PLOTS = [
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 
 class Plot {
-  constructor(spec, sync) {
+  constructor(spec, owner) {
     this.spec = spec;
-    this.sync = sync;
+    this.owner = owner;
     this.values = spec.lines.map(() => h("b", {}, "–"));
     this.place = h("div", { class: "plot-area" });
     const legend = spec.lines.map(([, label, style], index) =>
@@ -53,13 +53,15 @@ class Plot {
     const { spec } = this;
     const grid = { stroke: colour("grid"), width: 1 };
     const axis = { stroke: colour("quiet"), grid, ticks: { show: false }, font: "11px system-ui, sans-serif" };
-    const clock = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+    const { range } = this.owner;
+    const clock = new Intl.DateTimeFormat("en-GB",
+      { hour: "2-digit", minute: "2-digit", second: range ? undefined : "2-digit" });
     this.chart = new uPlot({
       width: Math.max(160, this.place.clientWidth),
       height: HEIGHT,
       legend: { show: false },
       padding: [8, 24, 0, 0],
-      cursor: { sync: { key: this.sync }, drag: { x: false, y: false }, points: { size: 5 } },
+      cursor: { sync: { key: "console" }, drag: { x: Boolean(range), y: false, setScale: false }, points: { size: 5 } },
       scales: {
         x: { range: () => this.window() },
         y: { range: (_, low, high) => [0, spec.most ?? Math.max(high * 1.15, spec.unit ? 1 : 2)] },
@@ -72,21 +74,32 @@ class Plot {
         stroke: colour(style ?? "first"), width: 1.6, points: { size: 4 },
         fill: style ? undefined : `${colour("first")}1c`,
       }))],
-      hooks: { setCursor: [(chart) => this.tell(chart.cursor.idx)] },
+      hooks: { setCursor: [(chart) => this.tell(chart.cursor.idx)], setSelect: [(chart) => this.drag(chart)] },
     }, this.data ?? [[], ...spec.lines.map(() => [])], this.place);
   }
 
+  // Each plot is told what was dragged over one of them.
+  drag(chart) {
+    const { left, width } = chart.select;
+    if (width < 8) return;
+    const [from, to] = [left, left + width].map((at) => chart.posToVal(at, "x"));
+    chart.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
+    this.owner.zoom?.(from, to);
+  }
+
   window() {
+    if (this.owner.range) return this.owner.range;
     const now = Date.now() / 1e3;
     const since = this.data?.[0].length ? now - this.data[0][0] : 0;
     return [now - Math.min(LONGEST, Math.max(SHORTEST, since)), now];
   }
 
   update(history) {
-    if (this.element.hidden && history.has(this.spec.of)) {
-      this.element.hidden = false;
+    if (this.spec.of && this.element.hidden === history.has(this.spec.of)) {
+      this.element.hidden = !this.element.hidden;
       this.fit();
     }
+    if (this.element.hidden) return;
     this.data = [history.times, ...this.spec.lines.map(([name]) => history.series[name])];
     this.chart?.setData(this.data);
     if (this.chart?.cursor.idx == null) this.tell(null);
@@ -101,10 +114,14 @@ class Plot {
 
 const compact = (value) => (value >= 1e4 ? `${value / 1e3}k` : String(+value.toPrecision(3)));
 
+// `zoom` is called with the ends of what is dragged over, in seconds since the epoch.
 export class Plots {
-  constructor() {
-    this.plots = PLOTS.map((spec) => new Plot(spec, "console"));
-    this.element = h("div", { class: "plots", role: "group", "aria-label": "Live plots of the last five minutes" },
+  constructor(zoom) {
+    this.zoom = zoom;
+    // The ends of the range; null: live.
+    this.range = null;
+    this.plots = PLOTS.map((spec) => new Plot(spec, this));
+    this.element = h("div", { class: "plots", role: "group", "aria-label": "Plots" },
       ...this.plots.map((plot) => plot.element));
     this.scheme = matchMedia("(prefers-color-scheme: dark)");
     this.redraw = () => this.plots.forEach((plot) => plot.chart && plot.draw());
@@ -115,6 +132,13 @@ export class Plots {
 
   update(history) {
     this.plots.forEach((plot) => plot.update(history));
+  }
+
+  // Shows what was between these times, or with null what comes.
+  show(range) {
+    const isOther = Boolean(range) !== Boolean(this.range);
+    this.range = range;
+    if (isOther) this.redraw();
   }
 
   close() {
