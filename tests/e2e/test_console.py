@@ -659,9 +659,8 @@ def test_history_is_there_before_the_page(watched: Watched, server: Server) -> N
     )
     ranges.get_by_role("button", name="15 min").click()
     ranges.get_by_text("A point a minute").wait_for()
-    wait_for(
-        page, "[...document.querySelectorAll('.plot .key b')].some((each) => /[1-9]/.test(each.textContent))"
-    )
+    values = "[...document.querySelectorAll('.plot .key b')]"
+    wait_for(page, f"{values}.some((each) => /[1-9]/.test(each.textContent))")
     box = page.locator(".plot .u-over").first.bounding_box()
     assert box is not None
     page.mouse.move(box["x"] + 40, box["y"] + 40)
