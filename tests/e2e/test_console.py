@@ -681,7 +681,7 @@ def test_history_is_there_before_the_page(watched: Watched, server: Server) -> N
 
 
 def test_minutes_without_requests_are_at_zero(page: Page) -> None:
-    """Before the first, between two, and after the last, from the server's start on, whatever its clock says."""
+    """Before the first, between two, and after the last, from the server's start on."""
     times = page.evaluate(
         """import("/console/static/ranges.js").then(({ Minutes }) => {
           const answer = { age: 1000, ages: [720, 300, 240], series: { rate: [1, 2, 3], p50: [5, 6, 7] } };
