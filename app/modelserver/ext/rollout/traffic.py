@@ -275,7 +275,10 @@ class ModelTraffic(Generic[V]):
             _log.info("Model %s: dry run: %s", self.name, text)
             return
         level = logging.WARNING if verdict.action == "back" else logging.INFO
-        _log.log(level, "Model %s: %s", self.name, text)
+        kind = (
+            "rolled_back" if verdict.action == "back" else "promoted" if after is None else "promotion_step"
+        )
+        _log.log(level, "Model %s: %s", self.name, text, extra={"event": kind})
         ends = after is None or verdict.action == "back"
         plan = self.plan
         if after is not None:

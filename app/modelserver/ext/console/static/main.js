@@ -15,11 +15,13 @@ const versions = new Map();
 const LISTED = 50;
 const viewer = Array.from(crypto.getRandomValues(new Uint32Array(4)), (each) => each.toString(16)).join("");
 let life = "";
-let selected; // a key; empty: all models; null: the settings; undefined: what was selected is removed
+let selected; // a key, or that of PAGES; empty: all models; null: the settings; undefined: what was selected is removed
 let removed = "";
 let view = null;
 let summaries = {};
 let summariesAsked = false;
+
+const PAGES = { rollouts: () => import("./rollouts.js"), workflows: () => import("./workflows.js") };
 
 // -- the token
 
@@ -207,6 +209,7 @@ function mark() {
   for (const [key, { entry }] of versions) if (entry) setCurrent(entry.button, key === selected);
   setCurrent(byId("show-all"), selected === "");
   setCurrent(byId("show-settings"), selected === null);
+  for (const page of Object.keys(PAGES)) setCurrent(byId(`show-${page}`), page === selected);
 }
 
 async function select(key) {
@@ -214,8 +217,17 @@ async function select(key) {
   selected = key;
   view?.close();
   view = null;
-  if (life) open(key);
+  if (life) open(PAGES[key] ? "" : key);
   mark();
+  if (PAGES[key]) {
+    const { View } = await PAGES[key]();
+    if (selected !== key) return;
+    view = new View({ versions, guarded, select: (other) => versions.has(other) && select(other) });
+    document.title = `${view.title} · modelserver`;
+    byId("main").replaceChildren(...view.elements);
+    scrollTo(0, 0);
+    return;
+  }
   // Plots are large; the overview does without.
   const ModelView = key && (await import("./model.js")).ModelView;
   if (selected !== key) return;
@@ -231,6 +243,7 @@ function show() {
     view.update();
     return;
   }
+  if (PAGES[selected]) view?.update?.();
   const each = versions.get(selected);
   if (!each?.facts || !view) return;
   document.title = `${each.facts.modelName} · modelserver`;
@@ -239,6 +252,8 @@ function show() {
 }
 
 byId("show-all").addEventListener("click", () => select(""));
+
+for (const page of Object.keys(PAGES)) byId(`show-${page}`).addEventListener("click", () => select(page));
 
 byId("show-settings").addEventListener("click", async () => {
   try {

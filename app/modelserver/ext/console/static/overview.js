@@ -11,6 +11,9 @@ const TROUBLE = ["failing", "failed", "retrying", "degraded"];
 const PAGE = 100;
 const HEADINGS = ["Model", "State", "Requests/s", "Errors/s", "p50", "p99", "Waiting", "Workers", "Memory", "Device", "Traffic"];
 
+// The worst of these states, if one is of trouble, or else the first.
+export const worstOf = (states) => TROUBLE.find((state) => states.includes(state)) ?? states[0];
+
 // What the server sends of every version beside figures.
 export function rowOf([name, version, state, isDefault, ready, wished, memory, device, traffic, errorAt, errorType]) {
   return { name, version, state, isDefault, ready, wished, memory, device, traffic, errorAt, errorType };

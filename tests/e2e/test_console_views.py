@@ -1,0 +1,210 @@
+"""Rollouts, workflows and accessibility of the console, in a real browser."""
+
+import shutil
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.e2e.browsing import Watched, wait_for
+from tests.e2e.serving import ROOT, Home, Server, serving, wait_until
+
+from modelserver.tools.archiver import ArchiveConfig, WorkflowConfig, build_archive, build_workflow
+
+pytestmark = pytest.mark.slow
+
+EXAMPLE = ROOT / "examples" / "workflow"
+AXE = "axe-core@4.14.1"
+VIEWS = ("All models", "Rollouts", "Workflows", "Settings of the server")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A model in two versions, a workflow, and a model that does not load."""
+    store, work = tmp_path_factory.mktemp("store"), tmp_path_factory.mktemp("work")
+    for number in (1, 2):
+        code = str(ROOT / "tests" / "e2e" / "model_code" / "variants.py")
+        build_archive(ArchiveConfig("m", code, f"{number}.0", export_path=work))
+        (work / "m.mar").rename(store / f"m{number}.mar")
+    for name in ("kind", "mood"):
+        build_archive(ArchiveConfig(name, str(EXAMPLE / f"{name}.py"), "1.0", export_path=store))
+    build_workflow(
+        WorkflowConfig("pets", EXAMPLE / "workflow.yaml", EXAMPLE / "functions.py", export_path=store)
+    )
+    (store / "broken.py").write_text('raise OSError("no disk")\n')
+    home = Home(tmp_path_factory.mktemp("server"))
+    with serving(Server(home, store, settings={"shadow_bodies": 30})) as started:
+        for number in (1, 2):
+            started.registered(f"m{number}.mar")
+        started.register("broken.py", synchronous=False)
+        assert started.management.post("/workflows", params={"url": "pets.war"}).status_code == 200
+        yield started
+
+
+@pytest.fixture
+def ask(server: Server) -> Iterator[Callable[[bytes], None]]:
+    """Sends requests with this body to the model, all the time."""
+    over = threading.Event()
+    threads: list[threading.Thread] = []
+
+    def send(body: bytes) -> None:
+        while not over.wait(0.01):
+            server.predict("m", body)
+
+    def start(body: bytes) -> None:
+        threads.append(threading.Thread(target=send, args=(body,)))
+        threads[-1].start()
+
+    yield start
+    over.set()
+    for thread in threads:
+        thread.join()
+    server.management.delete("/models/m/traffic")
+
+
+def put(server: Server, document: Any) -> None:
+    answer = server.management.put("/models/m/traffic", json=document)
+    assert answer.status_code == 200, answer.text
+
+
+def test_a_rollout_is_seen(watched: Watched, server: Server, ask: Callable[[bytes], None]) -> None:
+    """Its weights, what the shadow answers otherwise, and each step of the guard with its reason, the last
+    one back.
+    """
+    page = watched.open(server)
+    page.get_by_role("button", name="Rollouts").click()
+    page.get_by_text("No model divides its requests").wait_for()
+    put(server, {"shadow": {"2.0": {"percent": 100}}})
+    ask(b"own-<b>x</b>")
+    rollout = page.get_by_role("region", name="m", exact=True)
+    rollout.get_by_text("0 % of compared answers agree (exact)").wait_for()
+    differing = rollout.get_by_role("table", name="Answers of 2.0 that differ")
+    differing.get_by_text("bodies of ").first.wait_for()
+    rollout.get_by_role("row", name="2.0").get_by_text("100 % of copies").wait_for()
+    put(server, {"shadow": None, "weights": {"1.0": 90, "2.0": 10}})
+    promote = {"after": 20, "errors": 0.01, "steps": [50, 100]}
+    put(server, {"promote": promote})
+    rollout.get_by_text("2.0 goes from 10 % to 50 %: ").first.wait_for()
+    ask(b"fail")
+    rollout.get_by_text("2.0: rolled back").wait_for()
+    steps = rollout.get_by_role("list", name="Steps and changes")
+    steps.get_by_text(" to 0 %: failed: ").first.wait_for()
+    meters = rollout.get_by_role("meter").evaluate_all("all => all.map((each) => each.value)")
+
+    assert sorted(meters) == [0, 100]
+
+
+def test_a_workflow_is_one_thing(watched: Watched, server: Server) -> None:
+    """With the state and figures of its nodes, and what follows each."""
+    page = watched.open(server)
+    page.get_by_role("button", name="Workflows").click()
+    pets = page.get_by_role("region", name="pets")
+    pets.locator(".title-row .state[data-state=ready]").wait_for()
+    rows = pets.get_by_role("row").filter(has=page.get_by_role("link"))
+    rows.nth(3).wait_for()
+    followers = {
+        row.get_by_role("link").inner_text(): row.locator("td").last.inner_text() for row in rows.all()
+    }
+    over = threading.Event()
+
+    def send() -> None:
+        while not over.wait(0.02):
+            server.inference.post("/wfpredict/pets", content=b"a lovely dog")
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    try:
+        cell = rows.filter(has=page.get_by_role("link", name="kind")).locator("td").nth(1)
+        wait_until(lambda: "/s" in cell.inner_text(), "requests are counted")
+    finally:
+        over.set()
+        sender.join()
+    rows.get_by_role("link", name="mood").click()
+    page.get_by_role("heading", name="mood").wait_for()
+
+    assert followers == {"clean": "kind, mood", "kind": "join", "mood": "join", "join": "the answer"}
+
+
+def test_views_fit_a_phone(watched: Watched, server: Server) -> None:
+    """No view is wider than the screen."""
+    watched.page.set_viewport_size({"width": 390, "height": 844})
+    put(server, {"weights": {"1.0": 90, "2.0": 10}, "shadow": {"2.0": {"percent": 10}}})
+    page = watched.open(server)
+    page.get_by_role("link", name="broken").wait_for()
+    widths = {}
+    for view in VIEWS:
+        page.get_by_role("button", name=view).click()
+        page.get_by_role("heading", level=2).first.wait_for()
+        widths[view] = page.evaluate("document.documentElement.scrollWidth")
+    page.get_by_role("button", name="Rollouts").click()
+    page.get_by_role("region", name="m", exact=True).wait_for()
+    widths["a rollout"] = page.evaluate("document.documentElement.scrollWidth")
+    server.management.delete("/models/m/traffic")
+
+    assert {view: width for view, width in widths.items() if width > 390} == {}
+
+
+@pytest.fixture(scope="session")
+def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The source of axe-core, which npm installs into a temporary folder."""
+    npm = shutil.which("npm")
+    if npm is None:
+        pytest.skip("npm is missing: apt-get install npm")
+    folder: Path = tmp_path_factory.mktemp("axe")
+    command = [npm, "install", "--ignore-scripts", "--no-audit", "--no-fund", "--prefix", str(folder), AXE]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f"npm cannot install {AXE}: {done.stderr[-300:]}")
+    return (folder / "node_modules" / "axe-core" / "axe.min.js").read_text()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_serious(watched: Watched, server: Server, axe: str, scheme: Any) -> None:
+    """On every view, in both schemes of colours, wide and on a phone."""
+    put(server, {"weights": {"1.0": 90, "2.0": 10}, "shadow": {"2.0": {"percent": 100}}})
+    for _ in range(5):
+        server.predict("m", b"other")
+    # The page's policy forbids what axe-core does; its name is the only thing that stays in the page.
+    context = watched.page.context.browser.new_context(bypass_csp=True, color_scheme=scheme)  # type: ignore[union-attr]
+    try:
+        page = context.new_page()
+        page.goto(f"{server.settings['management_address']}/console")
+        page.get_by_role("link", name="broken").wait_for()
+        page.add_script_tag(content=axe)
+        serious: list[str] = []
+
+        def check(view: str) -> None:
+            output = page.evaluate("axe.run(document, { resultTypes: ['violations'] })")
+            serious.extend(
+                f"{view}: {each['id']}: {each['nodes'][0]['html'][:200]}"
+                for each in output["violations"]
+                if each["impact"] in {"serious", "critical"}
+            )
+
+        for size in ({"width": 1280, "height": 900}, {"width": 390, "height": 844}):
+            page.set_viewport_size(size)  # type: ignore[arg-type]
+            for view in VIEWS:
+                page.get_by_role("button", name=view).click()
+                page.get_by_role("heading", level=2).first.wait_for()
+                if view == "Rollouts":
+                    page.get_by_role("region", name="m", exact=True).get_by_role("meter").first.wait_for()
+                if view == "Workflows":
+                    page.get_by_role("region", name="pets").wait_for()
+                check(f"{view} at {size['width']}")
+            page.get_by_role("button", name="All models").click()
+            page.get_by_text("History of all models").click()
+            page.locator("details .plot canvas").first.wait_for()
+            check("history")
+            page.get_by_role("link", name="broken").click()
+            page.get_by_role("heading", name="broken 1.0").wait_for()
+            page.evaluate("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
+            wait_for(page, "document.querySelectorAll('.plot canvas').length === 6")
+            check("the page of a model")
+            page.get_by_role("button", name="All models").click()
+    finally:
+        context.close()
+        server.management.delete("/models/m/traffic")
+
+    assert serious == []
