@@ -5,13 +5,16 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.e2e.browsing import Watched, wait_for
 from tests.e2e.serving import ROOT, Home, Server, serving, wait_until
 
 from modelserver.tools.archiver import ArchiveConfig, WorkflowConfig, build_archive, build_workflow
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 pytestmark = pytest.mark.slow
 
@@ -79,10 +82,10 @@ def test_a_rollout_is_seen(watched: Watched, server: Server, ask: Callable[[byte
     put(server, {"shadow": {"2.0": {"percent": 100}}})
     ask(b"own-<b>x</b>")
     rollout = page.get_by_role("region", name="m", exact=True)
-    rollout.get_by_text("0 % of compared answers agree (exact)").wait_for()
+    rollout.get_by_text("0% of compared answers agree (exact)").wait_for()
     differing = rollout.get_by_role("table", name="Answers of 2.0 that differ")
     differing.get_by_text("bodies of ").first.wait_for()
-    rollout.get_by_role("row", name="2.0").get_by_text("100 % of copies").wait_for()
+    rollout.get_by_role("row", name="2.0").get_by_text("100% of copies").wait_for()
     put(server, {"shadow": None, "weights": {"1.0": 90, "2.0": 10}})
     promote = {"after": 20, "errors": 0.01, "steps": [50, 100]}
     put(server, {"promote": promote})
@@ -161,13 +164,13 @@ def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing_serious(watched: Watched, server: Server, axe: str, scheme: Any) -> None:
+def test_axe_finds_nothing_serious(browser: "Browser", server: Server, axe: str, scheme: Any) -> None:
     """On every view, in both schemes of colours, wide and on a phone."""
     put(server, {"weights": {"1.0": 90, "2.0": 10}, "shadow": {"2.0": {"percent": 100}}})
     for _ in range(5):
         server.predict("m", b"other")
-    # The page's policy forbids what axe-core does; its name is the only thing that stays in the page.
-    context = watched.page.context.browser.new_context(bypass_csp=True, color_scheme=scheme)  # type: ignore[union-attr]
+    # The page's policy forbids what axe-core does.
+    context = browser.new_context(bypass_csp=True, color_scheme=scheme)
     try:
         page = context.new_page()
         page.goto(f"{server.settings['management_address']}/console")

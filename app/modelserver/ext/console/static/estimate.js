@@ -38,7 +38,7 @@ export class Estimate {
     });
     form.addEventListener("input", (event) => event.target.classList.add("edited"));
     this.about = h("p", { class: "result", role: "status" });
-    this.place = h("div", { class: "wide" });
+    this.place = h("div", { class: "wide", tabindex: "0" });
     this.element = section("What would happen if", form, this.about, this.place);
   }
 

@@ -30,7 +30,7 @@ export class ModelView {
     this.estimate = new Estimate(guarded, (values) => this.change.propose(values));
     this.options = h("tbody");
     const options = h("details", {}, h("summary", {}, "All options and where they come from"),
-      h("div", { class: "wide" }, h("table", {}, h("caption", { class: "hidden" }, "Options"),
+      h("div", { class: "wide", tabindex: "0" }, h("table", {}, h("caption", { class: "hidden" }, "Options"),
         h("thead", {}, h("tr", {}, ...["Option", "Value", "Source", ""].map((text) => h("th", { scope: "col" }, text)))),
         this.options)));
     this.optionsShown = "";

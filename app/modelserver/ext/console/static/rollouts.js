@@ -21,7 +21,7 @@ function weights({ effective, weights: plan = {}, shadow = {}, default: byDefaul
     return rowOf(`${version}${version === byDefault ? " (default)" : ""}`, h("span", {}, bar, ` ${shown(now, "%")}`),
       version in plan ? shown(plan[version], "%") : "–", shadow[version] ? `${shown(shadow[version].percent, "%")} of copies` : "–");
   });
-  return h("div", { class: "wide" }, table(["Version", "Gets now", "Weight", "Shadow"], rows, "Weights"));
+  return h("div", { class: "wide", tabindex: "0" }, table(["Version", "Gets now", "Weight", "Shadow"], rows, "Weights"));
 }
 
 function promotion({ promotion: report, promote, weights: plan = {} }) {
@@ -56,7 +56,7 @@ function shadow(version, { percent: copies, compare, agreement, copies: outcomes
       ? "nothing compared yet" : `${percent(agreement)} of compared answers agree (${compare})`,
       `. Copies of ${shown(copies, "%")} of the requests: ${counts.join(", ") || "none"}; ${failed} failed where the other did not. `
       + `p50 / p99 ${of("primary")}, of the shadow ${of("shadow")}.`),
-    rows.length ? h("div", { class: "wide" }, table(["Request", "Difference", "Status", "Latency"], rows, `Answers of ${version} that differ`)) : null,
+    rows.length ? h("div", { class: "wide", tabindex: "0" }, table(["Request", "Difference", "Status", "Latency"], rows, `Answers of ${version} that differ`)) : null,
   ];
 }
 

@@ -17,7 +17,7 @@ export function settingsView(told) {
       all.push([row, each]);
       return row;
     });
-    return section(group, h("div", { class: "wide" }, table(["Name", "Value", "Source", ""], rows, group)));
+    return section(group, h("div", { class: "wide", tabindex: "0" }, table(["Name", "Value", "Source", ""], rows, group)));
   });
   const apply = () => {
     const wanted = filter.value.toLowerCase();

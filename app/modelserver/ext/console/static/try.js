@@ -159,7 +159,7 @@ async function describe(answers) {
       ...rest.map((text, index) => h("td", { class: index === 1 ? "mono" : "" }, text)));
   });
   const heads = ["Status", "Round trip", "Batch", "Its size", "Queue", "Handling"];
-  return [h("div", { class: "wide" }, table(heads, rows, "Answers")), await content(answers[0])];
+  return [h("div", { class: "wide", tabindex: "0" }, table(heads, rows, "Answers")), await content(answers[0])];
 }
 
 async function content({ response, blob }) {
