@@ -46,25 +46,17 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield started
 
 
-@pytest.fixture
-def ask(server: Server) -> Iterator[Callable[[bytes], None]]:
-    """Sends requests with this body to the model, all the time."""
-    over = threading.Event()
-    threads: list[threading.Thread] = []
+def send_until(server: Server, body: bytes, happened: Callable[[dict[str, Any]], bool]) -> None:
+    """Sends requests until the traffic of the model is like this."""
 
-    def send(body: bytes) -> None:
-        while not over.wait(0.01):
+    def has_happened() -> bool:
+        if happened(server.management.get("/models/m/traffic").json()):
+            return True
+        for _ in range(3):
             server.predict("m", body)
+        return False
 
-    def start(body: bytes) -> None:
-        threads.append(threading.Thread(target=send, args=(body,)))
-        threads[-1].start()
-
-    yield start
-    over.set()
-    for thread in threads:
-        thread.join()
-    server.management.delete("/models/m/traffic")
+    wait_until(has_happened, "the traffic has changed")
 
 
 def put(server: Server, document: Any) -> None:
@@ -72,7 +64,7 @@ def put(server: Server, document: Any) -> None:
     assert answer.status_code == 200, answer.text
 
 
-def test_a_rollout_is_seen(watched: Watched, server: Server, ask: Callable[[bytes], None]) -> None:
+def test_a_rollout_is_seen(watched: Watched, server: Server) -> None:
     """Its weights, what the shadow answers otherwise, and each step of the guard with its reason, the last
     one back.
     """
@@ -80,21 +72,24 @@ def test_a_rollout_is_seen(watched: Watched, server: Server, ask: Callable[[byte
     page.get_by_role("button", name="Rollouts").click()
     page.get_by_text("No model divides its requests").wait_for()
     put(server, {"shadow": {"2.0": {"percent": 100}}})
-    ask(b"own-<b>x</b>")
+    for _ in range(3):
+        server.predict("m", b"own-<b>x</b>")
     rollout = page.get_by_role("region", name="m", exact=True)
     rollout.get_by_text("0% of compared answers agree (exact)").wait_for()
     differing = rollout.get_by_role("table", name="Answers of 2.0 that differ")
     differing.get_by_text("bodies of ").first.wait_for()
     rollout.get_by_role("row", name="2.0").get_by_text("100% of copies").wait_for()
-    put(server, {"shadow": None, "weights": {"1.0": 90, "2.0": 10}})
-    promote = {"after": 20, "errors": 0.01, "steps": [50, 100]}
-    put(server, {"promote": promote})
-    rollout.get_by_text("2.0 goes from 10 % to 50 %: ").first.wait_for()
-    ask(b"fail")
+    put(server, {"shadow": None, "weights": {"1.0": 50, "2.0": 50}})
+    put(server, {"promote": {"after": 20, "errors": 0.01, "steps": [80, 100]}})
+    send_until(server, b"x", lambda traffic: traffic["weights"]["2.0"] == 80)
+    rollout.get_by_text("2.0 goes from 50 % to 80 %: ").first.wait_for()
+    rollout.get_by_role("list", name="Steps", exact=True).wait_for()
+    send_until(server, b"fail", lambda traffic: traffic["promotion"]["state"] == "rolled back")
     rollout.get_by_text("2.0: rolled back").wait_for()
     steps = rollout.get_by_role("list", name="Steps and changes")
     steps.get_by_text(" to 0 %: failed: ").first.wait_for()
     meters = rollout.get_by_role("meter").evaluate_all("all => all.map((each) => each.value)")
+    server.management.delete("/models/m/traffic")
 
     assert sorted(meters) == [0, 100]
 
