@@ -180,7 +180,8 @@ def _row(
 ) -> list[float]:
     """A value of each of :data:`COLUMNS`; NaN for what there is none of."""
     _, lost, errors, worked, batches, instances, fill = counted[:_SUMS]
-    answered, first, percentiles = 0.0, _SUMS, []
+    answered, first = 0.0, _SUMS
+    percentiles: list[float | None] = []
     for each in bounds:
         counts = counted[first : first + len(each) + 1]
         answered = answered if percentiles else sum(counts)
