@@ -5,13 +5,12 @@ from pathlib import Path
 
 import pytest
 import yaml
+from docs.console_runbook import module, paragraphs
+
+from modelserver.ext.events.records import KINDS
 
 _ROOT = Path(__file__).parents[2]
-_RUNBOOK = (_ROOT / "docs" / "runbook.md").read_text(encoding="utf-8")
-_PARAGRAPHS = {
-    re.sub(r"[^a-z0-9 -]", "", title.lower()).replace(" ", "-"): text.strip()
-    for title, text in re.findall(r"^###? (.+)\n((?:(?!#).*\n)*)", _RUNBOOK, re.MULTILINE)
-}
+_PARAGRAPHS = {anchor: text for anchor, _, text in paragraphs()}
 _ALERTS = [
     rule
     for group in yaml.safe_load((_ROOT / "deploy" / "prometheus" / "rules.yml").read_text())["groups"]
@@ -46,3 +45,20 @@ def test_each_finding_has_its_paragraph() -> None:
 
     assert len(anchors) > 8
     assert sorted(anchor for anchor in anchors if not _PARAGRAPHS.get(anchor)) == []
+
+
+def test_the_console_has_the_paragraphs() -> None:
+    """``docs.console_runbook`` was run after the last change; events lead to paragraphs that there are."""
+    static = _SERVER / "ext" / "console" / "static"
+    table = (
+        (static / "events.js")
+        .read_text(encoding="utf-8")
+        .partition("const ANCHORS = {")[2]
+        .partition("};")[0]
+    )
+    kinds = dict(re.findall(r'(\w+): "([a-z-]+)"', table))
+
+    assert (static / "runbook.js").read_text(encoding="utf-8") == module()
+    assert len(kinds) > 8
+    assert set(kinds) <= set(KINDS.values())
+    assert set(kinds.values()) <= set(_PARAGRAPHS)

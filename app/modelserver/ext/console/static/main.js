@@ -21,7 +21,10 @@ let view = null;
 let summaries = {};
 let summariesAsked = false;
 
-const PAGES = { rollouts: () => import("./rollouts.js"), workflows: () => import("./workflows.js") };
+const PAGES = {
+  events: () => import("./events.js"), logs: () => import("./logs.js"),
+  rollouts: () => import("./rollouts.js"), workflows: () => import("./workflows.js"),
+};
 
 // -- the token
 
@@ -212,8 +215,9 @@ function mark() {
   for (const page of Object.keys(PAGES)) setCurrent(byId(`show-${page}`), page === selected);
 }
 
-async function select(key) {
-  if (selected === key) return;
+// `filters`: of a page with a list.
+async function select(key, filters) {
+  if (selected === key && !filters) return;
   selected = key;
   view?.close();
   view = null;
@@ -222,7 +226,8 @@ async function select(key) {
   if (PAGES[key]) {
     const { View } = await PAGES[key]();
     if (selected !== key) return;
-    view = new View({ versions, guarded, select: (other) => versions.has(other) && select(other) });
+    const chosen = (other, filter) => (PAGES[other] || versions.has(other)) && select(other, filter);
+    view = new View({ versions, guarded, filters, select: chosen, refused: () => askToken(refusal()) });
     document.title = `${view.title} · modelserver`;
     byId("main").replaceChildren(...view.elements);
     scrollTo(0, 0);
@@ -231,7 +236,7 @@ async function select(key) {
   // Plots are large; the overview does without.
   const ModelView = key && (await import("./model.js")).ModelView;
   if (selected !== key) return;
-  view = key === "" ? new Overview(versions, select, guarded) : new ModelView(guarded);
+  view = key === "" ? new Overview(versions, select, guarded) : new ModelView(guarded, select);
   byId("main").replaceChildren(...view.elements);
   scrollTo(0, 0);
   show();

@@ -10,15 +10,17 @@ import { errorText } from "./units.js";
 import { Workers, splitFailure, stateLabel } from "./workers.js";
 
 export class ModelView {
-  constructor(guarded) {
+  constructor(guarded, select) {
     this.name = h("h2", {});
     this.state = h("span", {});
     this.errors = h("span", { class: "rate bad", hidden: true });
     this.about = h("p", { class: "quiet about" });
     this.lastError = h("p", {});
+    this.lastRequest = h("button", { type: "button", class: "link",
+      onclick: () => select("logs", { q: this.facts.errors.last.requestId }) }, "Its lines in the log");
     this.errorTypes = h("p", { class: "quiet" });
     this.errorBanner = h("div", { class: "banner", role: "group", "aria-label": "Errors", hidden: true },
-      this.lastError, this.errorTypes);
+      this.lastError, this.lastRequest, this.errorTypes);
     this.failure = h("p", {});
     this.lines = h("pre", { tabindex: "0", "aria-label": "Last output before the failure" });
     this.banner = h("div", { class: "banner", role: "alert", hidden: true }, this.failure, this.lines);

@@ -21,29 +21,39 @@ async function* read(body) {
   }
 }
 
-// `on` has: path(), event(data), live(), gone(), refused(message), which returns when there may be another token.
+const dataOf = (event) => event.split("\n").find((line) => line.startsWith("data: "))?.slice(6);
+
+// `on` has: path(), event(data), live(), gone(), refused(message), which returns when there may be another token,
+// and may have `signal`, which ends it, and open(), when the server has answered.
 export async function listen(on) {
   let failures = 0;
-  for (;;) {
+  while (!on.signal?.aborted) {
     await visible();
+    if (on.signal?.aborted) return;
     const stop = new AbortController();
+    const end = () => stop.abort();
+    on.signal?.addEventListener("abort", end);
     let watchdog = setTimeout(() => stop.abort(), SILENCE);
     const hide = watchHidden(() => stop.abort());
     try {
-      const response = await call(on.path(), { signal: stop.signal });
+      const headers = { accept: "text/event-stream" };
+      const response = await call(await on.path(), { signal: stop.signal, headers });
       if (!response.ok) throw new Error(String(response.status));
+      on.open?.();
       for await (const event of read(response.body)) {
         if (event.startsWith("event: expired")) throw new TokenRefused("The token is no longer valid.");
         clearTimeout(watchdog);
         watchdog = setTimeout(() => stop.abort(), SILENCE);
-        if (event.startsWith("data: ")) {
+        const data = dataOf(event);
+        if (data && !on.signal?.aborted) {
           failures = 0;
-          on.live();
-          on.event(JSON.parse(event.slice(6)));
+          on.live?.();
+          on.event(JSON.parse(data));
         }
       }
       throw new Error("The stream ended.");
     } catch (error) {
+      if (on.signal?.aborted) return;
       if (error instanceof TokenRefused) {
         await on.refused(error.message);
       } else if (document.visibilityState === "visible") {
@@ -54,6 +64,7 @@ export async function listen(on) {
     } finally {
       clearTimeout(watchdog);
       stop.abort();
+      on.signal?.removeEventListener("abort", end);
       hide();
     }
   }
