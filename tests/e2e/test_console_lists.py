@@ -127,7 +127,7 @@ def test_a_request_leads_to_its_lines_and_status(page: Page, server: Server) -> 
     lines.get_by_text("err: fail").wait_for()
     page.get_by_label("Model", exact=True).fill("")
     page.get_by_label("Level").select_option("debug")
-    page.get_by_label("Of").select_option("requests")
+    page.get_by_label("Source").select_option("requests")
     lines.get_by_role("button", name="my-well").click()
     answers = page.get_by_role("group", name="Answers to this request")
     answers.get_by_text("Request my-well was answered with status 200").wait_for()

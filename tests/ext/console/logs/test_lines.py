@@ -18,6 +18,7 @@ def test_answers_have_their_request_and_trace(ring, log):
         ('/1.2.3.4:5 "POST /predictions/m?q=" - 1" HTTP/1.1" 404 1 second trace_id=4bf92f', "second"),
         ('/1.2.3.4:5 "gRPC org/Infer HTTP/2.0" 14 7 third', "third"),
         ("a format of somebody else", ""),
+        ('/1.2.3.4:5 "GET /console/logs?q=first HTTP/1.1" 200 3', "search"),
     )
     page = ring.page(LineQuery(), 10)
 

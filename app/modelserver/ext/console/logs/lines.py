@@ -20,6 +20,7 @@ LEVELS: Final = ("debug", "info", "warn", "error")
 
 # The characters of a line that are kept.
 LONGEST: Final = 4000
+_OWN: Final = '"GET /console/logs?'
 _ANSWER: Final = re.compile(
     r'(?:(?P<stamp>\S+) - )?/\S* ".*" (?P<status>\d+) \d+'
     r"(?: (?P<id>(?!trace_id=)\S+))?(?: trace_id=(?P<trace>\S+))?"
@@ -124,7 +125,8 @@ class LineQuery(msgspec.Struct, frozen=True):
         least, text = LEVELS.index(self.level), self.text.lower()
         in_text, in_origin = _patterns(self.model, self.versions)
         for line in lines:
-            if LEVELS.index(line.level) < least:
+            # A search would find itself.
+            if LEVELS.index(line.level) < least or (line.source == REQUESTS and _OWN in line.text):
                 continue
             if self.model and not (
                 in_origin.fullmatch(line.origin) if line.source == WORKERS else in_text.search(line.text)

@@ -14,11 +14,11 @@ export class View extends List {
       title: "Logs", path: "console/logs", name: "lines", refused, values: filters,
       filters: {
         q: ["Text or request id", search()], model: ["Model", model], level: ["Level", options(LEVELS)],
-        source: ["Of", options(SOURCES)],
+        source: ["Source", options(SOURCES)],
       },
       row: (line) => this.line(line),
     });
-    this.answers = h("div", { role: "group", "aria-label": "Answers to this request" });
+    this.answers = h("div", { role: "group", "aria-label": "Answers to this request", hidden: true });
     this.answered = undefined;
     this.list.classList.add("lines");
     this.elements = [...this.head, this.answers, h("div", { class: "card" }, list, this.older, this.none, this.list)];
@@ -29,6 +29,7 @@ export class View extends List {
     const { answers } = this.feed.page;
     if (answers === this.answered) return;
     this.answered = answers;
+    this.answers.hidden = !answers?.length;
     this.answers.replaceChildren(...(answers ?? []).map(({ time, request, status, text, trace }) =>
       h("p", { class: status >= 400 ? "banner" : "card" }, `Request ${request} was answered with status ${status}: `, stamp(time * 1000),
         ` ${text}`, trace ? `, trace ${trace}` : "")));
