@@ -6,15 +6,9 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.e2e.browsing import Watched, wait_for
 from tests.e2e.serving import Home, Server, serving, wait_until
-from tests.e2e.test_console import (  # noqa: F401 - fixtures
-    BROKEN,
-    EVIL,
-    Watched,
-    browser,
-    wait_for,
-    watched,
-)
+from tests.e2e.test_console import BROKEN, EVIL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -64,7 +58,7 @@ def server(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Se
 
 
 @pytest.fixture
-def page(watched: Watched, server: Server) -> Page:  # noqa: F811
+def page(watched: Watched, server: Server) -> Page:
     page = watched.open(server)
     page.wait_for_selector("#status[data-state=live]")
     return page
@@ -171,7 +165,7 @@ def test_nothing_is_sent_while_nobody_looks(page: Page, server: Server) -> None:
 
 @pytest.mark.parametrize("log_files", ["true", "false"])
 def test_lists_outlive_the_server(
-    watched: Watched,  # noqa: F811
+    watched: Watched,
     store: Path,
     tmp_path: Path,
     log_files: str,
@@ -275,7 +269,7 @@ def test_lists_bear_storms_and_long_sleep(page: Page) -> None:
     assert steps["same ids"] == [8, "c1"]
 
 
-def test_lists_fit_a_phone(watched: Watched, server: Server) -> None:  # noqa: F811
+def test_lists_fit_a_phone(watched: Watched, server: Server) -> None:
     """And every control has a name."""
     watched.page.set_viewport_size({"width": 390, "height": 844})
     page = watched.open(server)
