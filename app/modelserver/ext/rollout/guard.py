@@ -56,7 +56,7 @@ def judge(goal: Promotion, seen: Evidence) -> Verdict:
     if broken := _broken(goal, seen):
         return broken
     bounds = ", ".join(f"{name} {bad} of {of}" for _, name, bad, of, _ in _bounds(goal, seen))
-    return Verdict("on", f"{seen.answers} answers within the bounds ({bounds})")
+    return Verdict("on", f"{seen.answers} answers within the bounds{f' ({bounds})' if bounds else ''}")
 
 
 def _broken(goal: Promotion, seen: Evidence, least: int = 0) -> Verdict | None:

@@ -79,9 +79,9 @@ class Rollout {
     this.text = text;
     const steps = events.filter((event) => STEPS.includes(event.kind)).slice(-10).reverse();
     this.body.replaceChildren(...[weights(traffic), ...promotion(traffic),
-      ...Object.entries(shadows).flatMap(([version, each]) => shadow(version, each)),
       steps.length ? h("ul", { class: "events", "aria-label": "Steps and changes" }, ...steps.map((event) =>
-        h("li", { "data-level": event.level }, h("span", { class: "quiet" }, `${time(event.time)} `), event.message))) : null,
+        h("li", { "data-level": event.level }, h("span", { class: "quiet" }, `${time(event.time)} `), event.message.replace(`Model ${this.name}: `, "")))) : null,
+      ...Object.entries(shadows).flatMap(([version, each]) => shadow(version, each)),
     ].filter(Boolean));
   }
 }
