@@ -126,7 +126,7 @@ def test_a_workflow_is_one_thing(watched: Watched, server: Server) -> None:
 
 
 def test_views_fit_a_phone(watched: Watched, server: Server) -> None:
-    """No view is wider than the screen."""
+    """No view is wider than the screen; the reason of a failure is seen without scrolling."""
     watched.page.set_viewport_size({"width": 390, "height": 844})
     put(server, {"weights": {"1.0": 90, "2.0": 10}, "shadow": {"2.0": {"percent": 10}}})
     page = watched.open(server)
@@ -140,7 +140,17 @@ def test_views_fit_a_phone(watched: Watched, server: Server) -> None:
     page.get_by_role("region", name="m", exact=True).wait_for()
     widths["a rollout"] = page.evaluate("document.documentElement.scrollWidth")
     server.management.delete("/models/m/traffic")
+    page.get_by_role("button", name="All models").click()
+    page.get_by_role("link", name="broken").click()
+    reason = page.get_by_role("alert").get_by_text("no disk").first
+    reason.wait_for()
+    box = reason.bounding_box()
+    page.get_by_role("group", name="Range of the plots").get_by_role("button", name="24 h").click()
+    page.get_by_text("A point a minute").wait_for()
+    widths["a model that fails"] = page.evaluate("document.documentElement.scrollWidth")
 
+    assert box is not None
+    assert box["y"] + box["height"] <= 844
     assert {view: width for view, width in widths.items() if width > 390} == {}
 
 
