@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 EXAMPLE = ROOT / "examples" / "workflow"
 AXE = "axe-core@4.14.1"
-VIEWS = ("All models", "Rollouts", "Workflows", "Settings of the server")
+VIEWS = ("All models", "Events", "Logs", "Rollouts", "Workflows", "Settings of the server")
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +133,7 @@ def test_views_fit_a_phone(watched: Watched, server: Server) -> None:
     page.get_by_role("link", name="broken").wait_for()
     widths = {}
     for view in VIEWS:
-        page.get_by_role("button", name=view).click()
+        page.get_by_role("navigation").get_by_role("button", name=view).click()
         page.get_by_role("heading", level=2).first.wait_for()
         widths[view] = page.evaluate("document.documentElement.scrollWidth")
     page.get_by_role("button", name="Rollouts").click()
@@ -194,7 +194,7 @@ def test_axe_finds_nothing_serious(browser: "Browser", server: Server, axe: str,
         for size in ({"width": 1280, "height": 900}, {"width": 390, "height": 844}):
             page.set_viewport_size(size)  # type: ignore[arg-type]
             for view in VIEWS:
-                page.get_by_role("button", name=view).click()
+                page.get_by_role("navigation").get_by_role("button", name=view).click()
                 page.get_by_role("heading", level=2).first.wait_for()
                 if view == "Rollouts":
                     page.get_by_role("region", name="m", exact=True).get_by_role("meter").first.wait_for()
