@@ -9,7 +9,7 @@ import sys
 from itertools import groupby
 
 from modelserver.models.settings.key import TORCHSERVE, Key
-from modelserver.models.settings.keys import KEYS, NOT_YET
+from modelserver.models.settings.settings import KEYS, NOT_YET
 
 _HEADER = """\
 # Settings of modelserver, found as ./config.properties, --ts-config FILE or TS_CONFIG_FILE.

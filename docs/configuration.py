@@ -9,7 +9,7 @@ import sys
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from modelserver.models.settings.keys import KEYS, NOT_YET
+from modelserver.models.settings.settings import KEYS, NOT_YET
 
 if TYPE_CHECKING:
     from modelserver.models.settings.key import Key

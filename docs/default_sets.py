@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from modelserver.models.settings.keys import KEYS
+from modelserver.models.settings.settings import KEYS
 
 _BEGIN = """
 ## Two sets of defaults

@@ -22,7 +22,7 @@ from tests.differential.replay import recorded
 
 from modelserver.ext.workflows.extension import PATHS as WORKFLOW_PATHS
 from modelserver.ext.workflows.routes import add_workflow_inference, add_workflow_management
-from modelserver.models.settings.keys import KEYS
+from modelserver.models.settings.settings import KEYS
 from modelserver.run.cli import build_parser
 from modelserver.surface.api.app import build_app
 from modelserver.surface.inference.routes import parse_route

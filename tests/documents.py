@@ -5,8 +5,7 @@ import json
 from types import SimpleNamespace
 from typing import Any
 
-from modelserver.ext.events.followers import Followers
-from modelserver.ext.events.routes import add_events
+from modelserver.ext.events.routes import Followers, add_events
 from modelserver.ext.events.store import EventStore
 from modelserver.ext.openai.routes import add_models, describe_endpoints
 from modelserver.ext.parking.routes import add_parking

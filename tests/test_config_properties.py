@@ -5,10 +5,9 @@ from pathlib import Path
 
 from docs.config_properties import example
 
-from modelserver.models.settings.keys import KEYS
 from modelserver.models.settings.load import load_settings
 from modelserver.models.settings.properties import parse
-from modelserver.models.settings.settings import Settings
+from modelserver.models.settings.settings import KEYS, Settings
 
 _SHIPPED = Path(__file__).parents[1] / "config.properties"
 

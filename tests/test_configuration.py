@@ -5,7 +5,7 @@ from pathlib import Path
 
 from docs.configuration import reference
 
-from modelserver.models.settings.keys import KEYS, NOT_YET
+from modelserver.models.settings.settings import KEYS, NOT_YET
 
 _PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
 

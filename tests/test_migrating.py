@@ -9,8 +9,8 @@ from tests.models.settings.torchserve_configurations import CONFIGURATIONS
 
 from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.ext.container import __main__ as container
-from modelserver.models.settings.keys import KEYS, NOT_YET
 from modelserver.models.settings.load import load_settings
+from modelserver.models.settings.settings import KEYS, NOT_YET
 from modelserver.run.cli import build_parser
 from modelserver.surface.auth.policy import wants_tokens
 

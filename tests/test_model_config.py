@@ -11,8 +11,8 @@ from modelserver.models.options.option import Option
 from modelserver.models.options.resolve import PARAMETERS, ModelOptions
 from modelserver.models.options.table import CONFIG_KEYS, HANDLER_KEYS, TORCHRUN_KEYS
 from modelserver.models.options.yaml_file import parse_model_config
-from modelserver.models.settings.keys import KEYS
 from modelserver.models.settings.model_defaults import ModelDefaults
+from modelserver.models.settings.settings import KEYS
 
 _PAGE = Path(__file__).parents[1] / "docs" / "model-config.md"
 

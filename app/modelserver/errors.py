@@ -5,11 +5,9 @@ The names that clients see (``type``) are TorchServe's (reference 4.3).
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from itertools import islice, pairwise
-from typing import TYPE_CHECKING, Final, Protocol
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
+from typing import Final, Protocol
 
 # Names in a message, names that are compared for it, and characters of each: the event loop waits meanwhile.
 _NAMED: Final = 5

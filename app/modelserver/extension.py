@@ -9,27 +9,26 @@ an extension gets the :class:`Host`: what it may use, and where it adds what it 
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
-    from collections.abc import Set as AbstractSet
-    from pathlib import Path
 
     from starlette.types import ASGIApp
 
     from modelserver.engine.pools.spec import Machines
     from modelserver.engine.telemetry.access import AccessLog, OnResponse
-    from modelserver.models.archives.object_stores import ObjectStores
+    from modelserver.models.archives.store import ObjectStores
     from modelserver.models.builder import MakeAffinity
     from modelserver.models.registry import Registry
-    from modelserver.models.routing import Router
     from modelserver.models.settings.address import Address
     from modelserver.models.settings.settings import Settings
-    from modelserver.models.version import ModelVersion
+    from modelserver.models.version import ModelVersion, Router
     from modelserver.surface.api.services import AddRoutes, Role, Services
     from modelserver.surface.http.edge import Edge
     from modelserver.surface.http.exchange import HotRoutes

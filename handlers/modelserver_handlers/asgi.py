@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 
 from modelserver_handlers.errors import PredictionException
 from modelserver_handlers.language.events import EventStream
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
-
     from modelserver_handlers.context import Context
 
 Message: TypeAlias = "dict[str, Any]"

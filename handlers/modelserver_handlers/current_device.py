@@ -6,10 +6,7 @@ a context of hundreds of megabytes. Importing this does not import torch.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from collections.abc import Callable
 
 _enter: Callable[[], object] | None = None
 

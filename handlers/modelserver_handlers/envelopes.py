@@ -9,19 +9,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from modelserver_handlers.context import BatchState
+from modelserver_handlers.context import BatchState, RequestProcessor
 from modelserver_handlers.errors import BadInput, PredictionException
 from modelserver_handlers.texts import from_base64
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from modelserver_handlers.context import RequestProcessor
 
 
 @dataclass(frozen=True, slots=True)

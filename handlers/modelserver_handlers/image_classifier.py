@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 
@@ -18,9 +19,6 @@ from modelserver_handlers.pictures.classic import (
 )
 from modelserver_handlers.vision import VisionHandler
 from modelserver_handlers.zoo import Network, NetworkSpec, build_network
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 __all__ = ["MEAN", "STD", "ImageClassifier", "classic_processing"]
 

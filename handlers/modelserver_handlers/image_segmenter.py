@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
 
 import torch
 
 from modelserver_handlers.errors import PredictionException
 from modelserver_handlers.pictures.classic import classic_processing, configured_processing
 from modelserver_handlers.vision import VisionHandler
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 class ImageSegmenter(VisionHandler):

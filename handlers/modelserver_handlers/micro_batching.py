@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from modelserver_handlers.context import with_gaps
 from modelserver_handlers.current_device import enter_thread
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 HANDLER_METHODS = ["preprocess", "inference", "postprocess"]
 

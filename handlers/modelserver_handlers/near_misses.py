@@ -6,12 +6,10 @@ Importing this imports neither torch nor the other modules of handlers.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 from types import CodeType
-from typing import TYPE_CHECKING, Any, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+from typing import Any, Final
 
 _ALIKE: Final = 0.75
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Callable
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torchvision import transforms
@@ -13,9 +14,6 @@ from torchvision import transforms
 from modelserver_handlers.errors import PredictionException
 from modelserver_handlers.handler_options import probability
 from modelserver_handlers.vision import VisionHandler, unfit
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _LIST = re.compile(r"(\w+\.)*(list|sequence|iterable)\b", re.IGNORECASE)
 

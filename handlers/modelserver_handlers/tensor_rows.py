@@ -5,10 +5,8 @@ Importing this imports neither torch nor numpy.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, SupportsIndex, overload
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, SupportsIndex, overload
 
 
 class TensorRows(list[Any]):

@@ -6,13 +6,10 @@ import base64
 import binascii
 import re
 import unicodedata
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from modelserver_handlers.errors import BadInput
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 _TAG_OR_ENTITY = re.compile(r"<[^<>]*>|&(?:[a-zA-Z0-9]+|#[0-9]{1,6}|#[xX][0-9a-fA-F]{1,6});")
 _NO_WORD = re.compile(r"[^a-zA-Z0-9\s]")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property, partial
 from threading import Barrier
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from PIL import Image
@@ -23,9 +24,6 @@ from modelserver_handlers.pictures.classic import ClassicProcessing
 from modelserver_handlers.pictures.nvjpeg import JpegDecoder, start_decoder
 from modelserver_handlers.pictures.pictures import open_picture, picture_input
 from modelserver_handlers.pictures.transfer import CopyStream, DeviceCropBuffer, HostCropBuffer, join
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 logger = logging.getLogger(__name__)
 

@@ -9,15 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import torch
 
 from modelserver_handlers.errors import ModelLoadError
 from modelserver_handlers.networks.weights import read_saved
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 VOCABULARY_FILE = "source_vocab.pt"
 _UNKNOWN = ("<unk>", "<UNK>", "[UNK]")

@@ -1,7 +1,6 @@
 """``docs/cluster.md``: the settings, options and variables that it explains are those that there are."""
 
 import re
-from dataclasses import fields
 
 import pytest
 from tests.deploy.manifests import ROOT
@@ -10,13 +9,12 @@ from modelserver.engine.demand import Demand
 from modelserver.ext.cluster.node import archives
 from modelserver.ext.cluster.node.dial import LOCAL_SOCKET
 from modelserver.models.options.yaml_file import parse_model_config
-from modelserver.models.settings.cluster import ClusterSettings
-from modelserver.models.settings.serving import ServingSettings
-from modelserver.models.settings.settings import Settings
+from modelserver.models.settings.key import CLUSTER
+from modelserver.models.settings.settings import KEYS, Settings
 
 _PAGE = (ROOT / "docs" / "cluster.md").read_text(encoding="utf-8")
 _SECTION = _PAGE.partition("\n## Settings\n")[2].partition("\n## ")[0]
-_OWN = {field.name for field in fields(ClusterSettings)} - {field.name for field in fields(ServingSettings)}
+_OWN = {name for name, key in KEYS.items() if key.group == CLUSTER}
 
 
 def rows() -> dict[str, str]:

@@ -5,8 +5,8 @@ from typing import Any
 
 from tests.deploy.manifests import ROOT, resources
 
-from modelserver.models.settings.keys import KEYS
 from modelserver.models.settings.load import load_settings
+from modelserver.models.settings.settings import KEYS
 from modelserver.surface.auth.scopes import Scope
 
 _IMAGE = (ROOT / "Dockerfile").read_text(encoding="utf-8")

@@ -21,12 +21,11 @@ from tests.deploy.manifests import (
 from tests.deploy.schemas import problems
 from tests.documents import describe_listener
 
-from modelserver.ext.container.__main__ import MOUNTED, prepare
-from modelserver.ext.container.kserve import HTTP_PORT, METRICS_PORT
+from modelserver.ext.container.__main__ import HTTP_PORT, METRICS_PORT, MOUNTED, prepare
 from modelserver.models.options.table import Batcher
 from modelserver.models.options.yaml_file import parse_model_config
-from modelserver.models.settings.keys import KEYS
 from modelserver.models.settings.load import LoadedSettings, load_settings
+from modelserver.models.settings.settings import KEYS
 from modelserver.run.cli import build_parser, setting_flags
 from modelserver.surface.auth.scopes import needed_scope
 

@@ -20,7 +20,7 @@ from tests.handlers.language.vllm_bench import Bench
 from tests.waiting import until
 
 from modelserver.engine.batching.request import Request
-from modelserver.engine.pools.printed_metrics import parse_metric
+from modelserver.engine.pools.output import parse_metric
 from modelserver.engine.wire.messages import Answer, Row
 from modelserver.ext.openai.codec import split
 from modelserver_handlers.errors import PredictionException

@@ -33,7 +33,7 @@ _IMPORTED = (
         "modelserver.run.listeners",
         "modelserver.surface.api.app",
     ),
-    "modelserver.engine.telemetry.repeated",
+    "modelserver.engine.telemetry.logs",
     *(
         f"modelserver.ext.{name}.extension"
         for name in ("console", "events", "grpc", "openai", "parking", "workflows")

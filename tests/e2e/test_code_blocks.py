@@ -28,8 +28,8 @@ from tests.e2e.test_tutorials import TUTORIALS
 
 from modelserver.engine.telemetry.metrics_config import parse_metrics_config
 from modelserver.models.options.yaml_file import parse_model_config
-from modelserver.models.settings.keys import KEYS
 from modelserver.models.settings.load import load_settings
+from modelserver.models.settings.settings import KEYS
 from modelserver.tools.archiver import ArchiveConfig, build_archive, make_parser
 from modelserver.tools.doctor.command import build_parser as checking_parser
 from modelserver.tools.migrate.command import build_parser as migrating_parser

@@ -298,6 +298,6 @@ def worker_pids(nodes: Nodes) -> list[int]:
     pids = []
     for process in nodes.processes():
         with suppress(psutil.Error):
-            if "modelserver.ext.cluster.node.worker" in process.cmdline():
+            if "modelserver.ext.cluster.node.agent" in process.cmdline():
                 pids.append(process.pid)
     return pids

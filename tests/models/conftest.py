@@ -14,8 +14,7 @@ from modelserver.models import loading
 from modelserver.models.builder import VersionBuilder
 from modelserver.models.options.resolve import Registration
 from modelserver.models.registry import Registry
-from modelserver.models.settings.keys import KEYS
-from modelserver.models.settings.settings import Settings
+from modelserver.models.settings.settings import KEYS, Settings
 from modelserver.models.settings.values import ModelToLoad
 from modelserver.models.snapshot import parse_snapshot
 from modelserver.models.version import SavedModel

@@ -16,9 +16,8 @@ from modelserver.ext.cluster.launcher import Cluster
 from modelserver.models.builder import Steps, VersionBuilder
 from modelserver.models.environments.environment_store import prune
 from modelserver.models.options.resolve import Registration
-from modelserver.models.settings.keys import KEYS
 from modelserver.models.settings.model_defaults import ModelDefaults
-from modelserver.models.settings.settings import Settings
+from modelserver.models.settings.settings import KEYS, Settings
 
 SOURCES = dict.fromkeys(KEYS, "default")
 

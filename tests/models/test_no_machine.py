@@ -12,9 +12,9 @@ from tests.waiting import until
 from modelserver.engine.pools.devices import DeviceRing
 from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.errors import ServiceUnavailable, StartFailed
+from modelserver.ext.cluster.extension import ProcessPlacer
 from modelserver.ext.cluster.hub import Hub
 from modelserver.ext.cluster.launcher import Cluster
-from modelserver.ext.cluster.processes import ProcessPlacer
 from modelserver.models.builder import VersionBuilder
 from modelserver.models.options.resolve import Registration
 from modelserver.models.registry import Registry

@@ -3,7 +3,7 @@ import threading
 from types import SimpleNamespace
 from typing import Any, cast
 
-from modelserver.models.state import StateKeeper
+from modelserver.models.snapshot_files import StateKeeper
 
 
 class Folder:

@@ -7,11 +7,8 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 from uuid import uuid4
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def open_locked(path: Path, flags: int, lock: int, mode: int = 0o600) -> int | None:

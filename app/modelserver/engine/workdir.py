@@ -11,13 +11,10 @@ import fcntl
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from modelserver.engine.file_locks import open_locked
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _PREFIX = "modelserver-"
 

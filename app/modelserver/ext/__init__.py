@@ -5,12 +5,10 @@ They are opened in this order. The first watcher is the first to learn of a requ
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from typing import Final
 
 from modelserver.extension import ExtensionRow
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 EXTENSIONS: Final[Mapping[str, ExtensionRow]] = {
     "events": ExtensionRow("modelserver.ext.events.extension", lambda _: True),

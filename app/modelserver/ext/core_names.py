@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from collections.abc import Mapping
+from typing import Final
 
 NAMES: Final[Mapping[str, str]] = {
     "engine.batching.policies": "Policy Waiting",
@@ -19,10 +17,9 @@ NAMES: Final[Mapping[str, str]] = {
     "engine.otlp": "close_within_grace open_provider resource",
     "engine.pools.channel": "FrameChannel",
     "engine.pools.interpreter": "worker_command",
-    "engine.pools.memory_kills": "kills",
     "engine.pools.output": "OutputReaders",
     "engine.pools.pool": "Pool",
-    "engine.pools.process": "describe_exit",
+    "engine.pools.process": "describe_exit kills",
     "engine.pools.ranks": "member_spec Position RankGroup",
     "engine.pools.spec": (
         "Node OnLost OnMessage PoolLimits Ports Process Ranks SequenceStatistics WorkerSpec WorkerState"
@@ -31,10 +28,9 @@ NAMES: Final[Mapping[str, str]] = {
     "engine.telemetry.access": "AccessLog",
     "engine.telemetry.arrivals": "ArrivalHistory",
     "engine.telemetry.gpus": "Gpus VISIBLE",
-    "engine.telemetry.logs": "log_level MULTILINE set_log_level",
+    "engine.telemetry.logs": "limit_tracebacks log_level MULTILINE set_log_level",
     "engine.telemetry.metrics": "ServerMetrics",
     "engine.telemetry.prometheus": "Distribution Histogram Value",
-    "engine.telemetry.repeated": "limit_tracebacks",
     "engine.telemetry.stalls": "LoopWatch served",
     "engine.telemetry.system": "SystemMonitor worker_memory",
     "engine.tensors.datatypes": "BYTES from_json pack TensorError unpack",
@@ -92,9 +88,8 @@ NAMES: Final[Mapping[str, str]] = {
     "surface.api.repository": "is_near ModelRepository read_object",
     "surface.api.routes": "V2_VERSIONS",
     "surface.api.services": "Services",
-    "surface.auth.guard": "Guard",
     "surface.auth.scopes": "CONSOLE_PATH Scope",
-    "surface.auth.verifier": "Fingerprint InvalidKey Verifier",
+    "surface.auth.verifier": "Fingerprint Guard InvalidKey Verifier",
     "surface.http.answers": "clean form_of JSON pretty",
     "surface.http.asgi_cycle": "prepared",
     "surface.http.connection": "check_regularly HttpListener",

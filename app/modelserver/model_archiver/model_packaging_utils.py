@@ -7,6 +7,7 @@ import shutil
 import tarfile
 import tempfile
 import zipfile
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -35,7 +36,6 @@ from modelserver.tools.archiver import (
 
 if TYPE_CHECKING:
     from argparse import Namespace
-    from collections.abc import Collection, Iterable
 
 __all__ = [
     "MANIFEST_FILE_NAME",

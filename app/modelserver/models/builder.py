@@ -8,16 +8,27 @@ import logging
 import math
 import os
 import sys
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from modelserver.engine.pools.autoscaler import Autoscaler
 from modelserver.engine.pools.devices import DeviceList, DeviceRing, groups_of, look_again
-from modelserver.engine.pools.failed import FailedPool
 from modelserver.engine.pools.gate import StartGate, need_of
-from modelserver.engine.pools.pool import Pool
+from modelserver.engine.pools.pool import FailedPool, Pool
 from modelserver.engine.pools.scaling import ScalingRule
-from modelserver.engine.pools.spec import PoolLimits, Ports, Ranks, WorkerSpec, WorkerTimes
+from modelserver.engine.pools.spec import (
+    Affinity,
+    Forker,
+    Launcher,
+    Machines,
+    PoolLimits,
+    Ports,
+    Ranks,
+    WorkerSpec,
+    WorkerTimes,
+)
 from modelserver.engine.resources import usable_cpus
 from modelserver.engine.wire.messages import (
     ASYNC,
@@ -37,20 +48,15 @@ from modelserver.models.archives.urls import UrlPolicy, scheme
 from modelserver.models.environments.environments import Environments, PackageRequest, WorkerEnvironment
 from modelserver.models.options.resolve import ModelOptions, Registration, resolve_options
 from modelserver.models.reading import Reader
-from modelserver.models.version import FailedVersion, ModelVersion
+from modelserver.models.version import FailedVersion, ModelVersion, SavedModel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
-
     from modelserver.engine.demand import Demand
-    from modelserver.engine.pools.spec import Affinity, Forker, Launcher, Machines
     from modelserver.engine.telemetry.metrics import ServerMetrics
     from modelserver.engine.telemetry.model_metrics import ModelMetrics
     from modelserver.models.changes import Change
     from modelserver.models.options.table import ModelConfig
     from modelserver.models.settings.settings import Settings
-    from modelserver.models.version import SavedModel
 
 _log = logging.getLogger("modelserver.models")
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from modelserver.errors import BadRequest
 from modelserver.models.options.resolve import REGISTER, BatchPolicy, ModelOptions, Registration
 from modelserver.models.options.table import BATCHES, CHANGEABLE
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ import logging
 from contextlib import AsyncExitStack
 from dataclasses import fields, replace
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from modelserver.engine.resources import available_memory
 from modelserver.engine.telemetry.system import worker_memory
@@ -20,12 +20,8 @@ from modelserver.engine.telemetry.text import without_credentials
 from modelserver.errors import BadRequest, ModelServerError, OutOfMemory
 from modelserver.models.archives.incoming import is_beside
 from modelserver.models.options.resolve import REGISTER, REQUESTABLE, SNAPSHOT, Registration
-from modelserver.models.registry import check_workers
-from modelserver.models.version import Replacement, mar_name
-
-if TYPE_CHECKING:
-    from modelserver.models.registry import Registry
-    from modelserver.models.version import ModelVersion
+from modelserver.models.registry import Registry, check_workers
+from modelserver.models.version import ModelVersion, Replacement, mar_name
 
 _log = logging.getLogger("modelserver.models")
 

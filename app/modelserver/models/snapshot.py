@@ -12,20 +12,18 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from modelserver.errors import BadRequest, ConfigError
 from modelserver.models.archives.urls import scheme
 from modelserver.models.options.resolve import REGISTER, REQUESTABLE, SNAPSHOT, Registration
-from modelserver.models.version import SavedModel, SavedNode, SavedWorkflow, mar_name
+from modelserver.models.version import ModelVersion, SavedModel, SavedNode, SavedWorkflow, mar_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from modelserver.models.options.option import Option
     from modelserver.models.registry import Registry
-    from modelserver.models.version import ModelVersion
 
 
 DEFAULT_TIMEOUT = 120  # seconds, for TorchServe's older snapshots, which have none

@@ -10,13 +10,16 @@ a name never goes back, even if the clock does (F35).
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 import json
 import logging
 import os
 import re
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -25,15 +28,11 @@ from modelserver.engine.file_locks import replace_file
 from modelserver.errors import ConfigError
 from modelserver.models.archives.urls import scheme
 from modelserver.models.settings.properties import dump, parse
-from modelserver.models.snapshot import check_routes, parse_snapshot
+from modelserver.models.snapshot import Saved, check_routes, parse_snapshot, registry_document
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-    from pathlib import Path
-
-    from modelserver.models.snapshot import Saved
+    from modelserver.models.registry import Registry
     from modelserver.models.version import SavedModel
-
 
 Kind = Literal["startup", "snapshot", "shutdown"]
 
@@ -191,3 +190,38 @@ def check_archives(saved: Iterable[SavedModel], store: Path | None) -> None:
                 f"Model archive file for model :{model.name}, version :{model.version} "
                 f"not found in model store: {url}"
             )
+
+
+# Saves the registered models to disk while the server runs (reference 17).
+
+
+class StateKeeper:
+    """Writes snapshots of ``registry`` on request; failed writes are logged (F56)."""
+
+    def __init__(self, registry: Registry, folder: SnapshotFolder) -> None:
+        self._registry = registry
+        self._folder = folder
+        self._lock = asyncio.Lock()
+        self._requested = 0
+        self._written = 0
+
+    async def changed(self) -> None:
+        """Returns once a snapshot with the last change is on disk; concurrent changes share one."""
+        await self.write("snapshot", shared=True)
+
+    async def write(self, kind: Kind, *, shared: bool = False) -> None:
+        """Writes a snapshot of this kind; a ``shared`` one is skipped if a later one has been written."""
+        self._requested += 1
+        number = self._requested
+        async with self._lock:
+            if shared and self._written >= number:
+                return
+            current = self._requested
+            document = registry_document(self._registry)
+            try:
+                path = await asyncio.to_thread(self._folder.write, kind, document)
+            except OSError as error:
+                _log.error("Cannot write the snapshot, keeping the last one: %s", error)
+                return
+            self._written = current
+            _log.debug("Snapshot %s written", path)

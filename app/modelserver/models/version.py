@@ -3,24 +3,48 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from modelserver.engine.telemetry.arrivals import Arrivals
 from modelserver.engine.tensors.tensor import TensorSpec
-from modelserver.models.options.resolve import Registration
+from modelserver.models.options.resolve import ModelOptions, Registration
 from modelserver.models.options.signature import Signature
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
     from modelserver.engine.batching.request import Request
     from modelserver.engine.pools.pool import Pool
     from modelserver.engine.telemetry.model_metrics import ModelMetrics
     from modelserver.engine.wire.messages import Annotations, SequenceHeaders, Side
     from modelserver.models.archives.archive import ModelArchive
-    from modelserver.models.options.resolve import ModelOptions
+
+# Which version of a model answers a request that names none: by itself, the default version.
+
+
+class Router(Protocol):
+    """Gives models their :class:`~modelserver.models.version.ModelRouter`; an extension sets one."""
+
+    def check(self, document: Any) -> None:
+        """Raises BadRequest for a document that no versions of a model could carry out. In any thread."""
+
+    def direct(self, name: str, document: Any, reason: str = "") -> None:
+        """Divides the requests for a model as the document says; None: as if it had never been divided.
+
+        ``reason``: why what goes on by itself ends. Raises BadRequest for a document that the model's
+        versions cannot carry out.
+        """
+
+
+class DefaultRouter:
+    """Leaves all requests to the default versions."""
+
+    def check(self, document: Any) -> None:
+        """Accepts any document, which has no effect."""
+
+    def direct(self, name: str, document: Any, reason: str = "") -> None:
+        """Does nothing."""
 
 
 @dataclass(slots=True)
@@ -116,7 +140,7 @@ class ModelRouter(Protocol):
 
     @property
     def state(self) -> dict[str, Any]:
-        """As a document that :meth:`~modelserver.models.routing.Router.direct` takes, or empty."""
+        """As a document that :meth:`~modelserver.models.version.Router.direct` takes, or empty."""
 
     def choose(self, request: Headed) -> ModelVersion:
         """The version that answers the request."""

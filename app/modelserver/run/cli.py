@@ -10,14 +10,15 @@ import os
 import signal
 import tempfile
 import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from modelserver import __version__
 from modelserver.errors import ConfigError
 from modelserver.models.settings.key import BATCHER, OWN, PAYLOADS, TORCHSERVE, Key, Kind
-from modelserver.models.settings.keys import KEYS
 from modelserver.models.settings.load import LoadedSettings, explain, load_settings
+from modelserver.models.settings.settings import KEYS, Settings
 from modelserver.models.settings.sources import named_config_file
 from modelserver.run.daemon import Readiness, print_line, start_detached
 from modelserver.run.pidfile import (
@@ -31,11 +32,8 @@ from modelserver.run.pidfile import (
 from modelserver.surface.auth.policy import notice
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
     from modelserver.engine.telemetry.logs import Logs
     from modelserver.extension import ExtensionRow
-    from modelserver.models.settings.settings import Settings
 
 STOP_TIMEOUT = 60.0
 ALREADY_RUNNING = "modelserver is already running, please use modelserver --stop to stop modelserver."
@@ -202,7 +200,7 @@ def serve(
     gc.disable()
     import uvloop  # noqa: PLC0415
 
-    from modelserver.engine.telemetry.repeated import limit_tracebacks  # noqa: PLC0415
+    from modelserver.engine.telemetry.logs import limit_tracebacks  # noqa: PLC0415
     from modelserver.run.server import Reports, Server  # noqa: PLC0415
 
     gc.enable()

@@ -6,13 +6,10 @@ import contextlib
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from modelserver.models.settings.key import TORCHSERVE
 from modelserver.models.settings.sources import STARTED_AS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 # Scripts wait for this line on standard output (reference 1).
 STARTED_LINE = "Model server started."

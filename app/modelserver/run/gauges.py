@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from modelserver.engine.pools.spec import WorkerState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from modelserver.engine.pools.worker import Worker
     from modelserver.engine.telemetry.collector import Collector
     from modelserver.engine.telemetry.metrics import ServerMetrics

@@ -7,35 +7,29 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from functools import partial
 from typing import TYPE_CHECKING
 
-from modelserver.extension import Endpoints
+from modelserver.extension import Endpoints, Host, Listener
 from modelserver.run.binding import roles_by_address
-from modelserver.surface.api.services import LateApp
-from modelserver.surface.auth.guard import Guard
+from modelserver.surface.api.services import LateApp, Role, Services
 from modelserver.surface.auth.origins import check_host, check_origin, tells_about_models
+from modelserver.surface.auth.verifier import Guard
 from modelserver.surface.http.asgi_cycle import prepared
 from modelserver.surface.http.connection import HttpListener, check_regularly
 from modelserver.surface.http.cors import Cors
-from modelserver.surface.http.edge import Edge
+from modelserver.surface.http.edge import Check, Edge
 from modelserver.surface.http.protocol import HttpProtocol
 from modelserver.surface.inference.inference import InferenceApi
-from modelserver.surface.tls.context import tls_arguments
-from modelserver.surface.watching import joined
+from modelserver.surface.tls.context import Certificate, tls_arguments
+from modelserver.surface.watching import Watch, joined
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from collections.abc import Set as AbstractSet
-
     from modelserver.engine.telemetry.access import OnResponse
-    from modelserver.extension import Host, Listener
     from modelserver.models.settings.address import Address
     from modelserver.models.settings.settings import Settings
-    from modelserver.surface.api.services import Role, Services
-    from modelserver.surface.http.edge import Check
-    from modelserver.surface.tls.context import Certificate
-    from modelserver.surface.watching import Watch
 
 BACKLOG = 2048
 

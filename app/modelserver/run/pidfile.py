@@ -10,13 +10,10 @@ import contextlib
 import fcntl
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from modelserver.engine.file_locks import is_at, open_locked
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 def pid_file() -> Path:

@@ -12,6 +12,7 @@ import resource
 import signal
 import sys
 import time
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -33,19 +34,18 @@ from modelserver.engine.tensors.shared_memory import Regions
 from modelserver.engine.wire.marks import end_orphans
 from modelserver.engine.workdir import work_directory
 from modelserver.errors import ConfigError
-from modelserver.extension import Host, close_extensions, open_extensions
+from modelserver.extension import ExtensionRow, Host, close_extensions, open_extensions
 from modelserver.models.builder import VersionBuilder
 from modelserver.models.loading import load_first, tell_first_loads
 from modelserver.models.registry import Registry
-from modelserver.models.settings.load import set_properties
+from modelserver.models.settings.load import LoadedSettings, set_properties
 from modelserver.models.snapshot import check_routes, parse_snapshot
-from modelserver.models.snapshot_files import SnapshotFolder, check_archives
-from modelserver.models.state import StateKeeper
+from modelserver.models.snapshot_files import SnapshotFolder, StateKeeper, check_archives
 from modelserver.run.binding import bind, roles_by_address
 from modelserver.run.daemon import STARTED_LINE
 from modelserver.run.gauges import note_arrivals, update_pool_gauges, watch_collector, watch_system
 from modelserver.run.standby import active
-from modelserver.surface.api.services import Services
+from modelserver.surface.api.services import LateApp, Role, Services
 from modelserver.surface.auth.policy import WARNING, notice
 from modelserver.surface.auth.rotation import Rotation, server_tokens
 from modelserver.surface.http.intake import Intake
@@ -56,15 +56,11 @@ from modelserver.surface.tls.renewal import Renewal
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 
-    from modelserver.extension import ExtensionRow
     from modelserver.models.options.resolve import Registration
     from modelserver.models.settings.address import Address
-    from modelserver.models.settings.load import LoadedSettings
     from modelserver.models.settings.settings import Settings
     from modelserver.run.listeners import Listeners
-    from modelserver.surface.api.services import LateApp, Role
     from modelserver.surface.tls.context import Certificate
 
 

@@ -11,14 +11,11 @@ import contextlib
 import fcntl
 import os
 import socket
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 
 from modelserver.engine.file_locks import open_locked
 from modelserver.errors import ConfigError
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-    from pathlib import Path
 
 LOCK = ".active"
 # Seconds between attempts: taking over cannot be quicker.

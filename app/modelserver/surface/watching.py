@@ -7,11 +7,10 @@ request costs one comparison.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
     from modelserver.engine.batching.request import Request
 
 _log = logging.getLogger("modelserver.api")

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import mimetypes
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _ARRAYS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
 _HANDLING = re.compile(r"inference;dur=([\d.]+)")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from modelserver.engine.pools.devices import find_devices
@@ -25,8 +26,6 @@ from modelserver.surface.inference.inference import InferenceApi, InferenceProto
 from modelserver.testing.loopback import Loopback
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping, Sequence
-
     from modelserver.engine.pools.spec import Forker
     from modelserver.models.options.resolve import Registration
     from modelserver.models.settings.load import LoadedSettings

@@ -7,6 +7,7 @@ import contextlib
 import os
 import tempfile
 import threading
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -14,21 +15,19 @@ from urllib.parse import quote
 
 from modelserver.models.changes import Change
 from modelserver.models.options.resolve import Registration
-from modelserver.models.settings.keys import KEYS
-from modelserver.models.settings.load import load_settings
+from modelserver.models.settings.load import LoadedSettings, load_settings
+from modelserver.models.settings.settings import KEYS
 from modelserver.testing.answer import Answer, as_body
 from modelserver.testing.engine import Engine, EngineRequest, engine
 from modelserver.tools.serve.options import locate_source
 from modelserver.tools.serve.script import source_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping, Sequence
     from types import TracebackType
 
     from typing_extensions import Self
 
     from modelserver.engine.pools.spec import Forker
-    from modelserver.models.settings.load import LoadedSettings
     from modelserver.models.version import ModelVersion
 
 T = TypeVar("T")

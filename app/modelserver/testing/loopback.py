@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import httptools
@@ -11,7 +12,6 @@ from modelserver.testing.answer import Answer
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Iterable
 
     from modelserver.surface.http.cors import Cors
     from modelserver.surface.http.exchange import Target

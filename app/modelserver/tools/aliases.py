@@ -18,14 +18,12 @@ import os
 import shlex
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from modelserver.engine.file_locks import replace_file
 from modelserver.models.settings.sources import STARTED_AS
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 MODULES: Final = {
     "torchserve": "modelserver",

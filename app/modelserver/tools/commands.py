@@ -6,14 +6,14 @@ import contextlib
 import mimetypes
 import signal
 import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from modelserver.errors import ConfigError
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from pathlib import Path
     from types import FrameType
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import time
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote_to_bytes, urlsplit
@@ -16,7 +17,6 @@ from modelserver.ext.grpc.statuses import StatusCode
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Iterable, Iterator
 
 _PREFIX = struct.Struct(">BI")
 _STREAM = 1

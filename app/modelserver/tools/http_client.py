@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 import httptools
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Callable
 
 # Of an answer's headers, those that are kept, in the order in which servers send them.
 LINES = ("x-batch-id", "x-batch-size", "server-timing")

@@ -7,6 +7,7 @@ path find it too. It installs :class:`NamesFinder`, which Python then asks for m
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from importlib.abc import Loader, PathEntryFinder
 from importlib.util import spec_from_file_location
@@ -17,7 +18,6 @@ from modelserver_handlers.compat import PATH
 from modelserver_handlers.compat.offered import ABSENT, LAZY, OFFERED, REEXPORTED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
     from importlib.machinery import ModuleSpec
     from types import CodeType, ModuleType
 

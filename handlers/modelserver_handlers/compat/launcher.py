@@ -10,13 +10,11 @@ import json
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Mapping
+from typing import Any, NoReturn
 from urllib.error import HTTPError
 from urllib.parse import urlencode
 from urllib.request import Request, urlopen
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _COMMAND = (sys.executable, "-m", "modelserver")
 _MANAGEMENT = "http://localhost:8081"

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import urlopen
 
 from modelserver_handlers.compat.utilities import get_yaml_config
 from modelserver_handlers.metrics.metric import MetricsStore
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 class MockContext:

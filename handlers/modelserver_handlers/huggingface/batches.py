@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from modelserver_handlers.huggingface.checkpoint import length_of
-
-if TYPE_CHECKING:
-    from modelserver_handlers.huggingface.checkpoint import Checkpoint
+from modelserver_handlers.huggingface.checkpoint import Checkpoint, length_of
 
 # Shorter rows are padded to this length without another call of the network.
 _SHORT: Final = 32

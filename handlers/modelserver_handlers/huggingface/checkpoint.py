@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import torch
 
@@ -17,9 +18,6 @@ from modelserver_handlers.errors import ModelLoadError, first_line
 from modelserver_handlers.handler_options import handler_settings
 from modelserver_handlers.networks.device import choose_device, keep_memory
 from modelserver_handlers.networks.int8 import has
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 _DTYPES: Final = ("auto", "float32", "bfloat16", "float16")
 # Of tokenizers that know no limit.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import queue
 import threading
+from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import torch
 
@@ -16,9 +17,6 @@ from modelserver_handlers.huggingface.inputs import read_inputs
 from modelserver_handlers.language.chat import CHAT, COMPLETIONS, ChatModel, PromptSize
 from modelserver_handlers.language.requests import ChatRequest, CompletionRequest, Generation, read_request
 from modelserver_handlers.typed.reading import content_of, read_text
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 # Tokens of a completion that names no limit, as in OpenAI's API.
 _SHORT: Final = 16

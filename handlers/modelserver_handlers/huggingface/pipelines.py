@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 
 import torch
 
@@ -15,9 +16,6 @@ from modelserver_handlers.huggingface.checkpoint import Checkpoint, import_trans
 from modelserver_handlers.huggingface.inputs import picture, read_inputs, sound, text
 from modelserver_handlers.language.embedding import RowModel
 from modelserver_handlers.typed.reading import content_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
 
 
 @dataclass(frozen=True, slots=True)

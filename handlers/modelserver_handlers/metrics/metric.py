@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import socket
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from modelserver_handlers.metrics.cache import (
     Dimension,
@@ -16,9 +17,6 @@ from modelserver_handlers.metrics.cache import (
     emit,
     long_unit,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 
 class Metric:

@@ -7,17 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from types import FunctionType, ModuleType
+from typing import Any
 
 import psutil
 
 from modelserver_handlers.metrics.cache import Dimension
 from modelserver_handlers.metrics.metric import Metric
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from types import ModuleType
 
 logger = logging.getLogger(__name__)
 

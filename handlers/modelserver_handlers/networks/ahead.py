@@ -12,8 +12,10 @@ import os
 import shutil
 import time
 import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
@@ -33,9 +35,6 @@ from modelserver_handlers.networks.optimize import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
     from torch.export import ExportedProgram
 
 Run: TypeAlias = "Callable[[torch.Tensor], Any]"

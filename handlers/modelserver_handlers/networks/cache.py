@@ -15,14 +15,11 @@ import shutil
 import stat
 import tempfile
 import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
 
 logger = logging.getLogger(__name__)
 

@@ -6,17 +6,14 @@ import ctypes
 import gc
 import os
 import re
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 
 from modelserver_handlers.current_device import enter_by
 from modelserver_handlers.errors import GpuNotUsable, first_line
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _DRIVER = Path("/proc/driver/nvidia/version")
 

@@ -5,12 +5,12 @@ A network that was exported for a fixed number of rows computes a batch in parts
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
@@ -19,9 +19,6 @@ from modelserver_handlers.errors import ModelLoadError
 from modelserver_handlers.networks.modules import require_file
 from modelserver_handlers.typed.handler import HandlerSignature
 from modelserver_handlers.typed.signature import Described, datatype_named
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
 
 _ROWS: Final = "_ms_fixed_rows"
 

@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import operator
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import fx, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 Activation: TypeAlias = tuple[str, tuple[float, ...]]
 

@@ -7,6 +7,7 @@ handlers that use it: as ``self.ig`` and ``self.lig``, or directly.
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +17,6 @@ from torch import nn
 from modelserver_handlers.errors import PredictionException
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
     from types import ModuleType
 
 

@@ -13,9 +13,10 @@ import hashlib
 import json
 import logging
 import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy
 import torch
@@ -23,7 +24,7 @@ from torch import fx, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from modelserver_handlers.errors import first_line
-from modelserver_handlers.networks.fusion import FusedConvolution, trace
+from modelserver_handlers.networks.fusion import Fused, FusedConvolution, Geometry, trace
 from modelserver_handlers.networks.optimize import (
     TYPICAL_ROWS,
     Substitute,
@@ -32,11 +33,6 @@ from modelserver_handlers.networks.optimize import (
     unsuited,
 )
 from modelserver_handlers.networks.prepared import key_of, ready_graph, restored, storable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from modelserver_handlers.networks.fusion import Fused, Geometry
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,8 @@ import copy
 import logging
 import math
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import fx, nn
@@ -21,9 +22,6 @@ from modelserver_handlers.errors import first_line
 from modelserver_handlers.networks.fusion import fuse
 from modelserver_handlers.networks.precision import full, half, is_eager
 from modelserver_handlers.networks.prepared import FusedPlan, ready_graph
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 logger = logging.getLogger(__name__)
 

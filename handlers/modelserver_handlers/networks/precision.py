@@ -5,7 +5,8 @@ Its inputs and outputs stay float32.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
@@ -13,10 +14,6 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_map
 
 from modelserver_handlers.errors import ModelLoadError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 
 TF32_SINCE = (8, 0)  # the compute capability
 

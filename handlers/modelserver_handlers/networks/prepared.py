@@ -10,21 +10,17 @@ import copy
 import ctypes
 import functools
 import logging
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import fx, nn
 
 from modelserver_handlers.networks import cache
-from modelserver_handlers.networks.fusion import FusedConvolution
+from modelserver_handlers.networks.fusion import Fused, FusedConvolution, Geometry
 from modelserver_handlers.networks.precision import half, statistics_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from modelserver_handlers.networks.fusion import Fused, Geometry
 
 _LAYOUT_MKLDNN = 3  # c10::Layout
 

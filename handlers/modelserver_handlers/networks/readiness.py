@@ -8,6 +8,7 @@ import logging
 import math
 import re
 import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +23,6 @@ from modelserver_handlers.networks.optimize import optimize
 from modelserver_handlers.networks.precision import has_tf32, is_eager, use_bf16
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
     from modelserver_handlers.handler_options import NetworkOptions
 
 logger = logging.getLogger(__name__)

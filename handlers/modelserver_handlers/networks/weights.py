@@ -13,7 +13,8 @@ import logging
 import pickle
 import warnings
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 from unittest.mock import patch
 
@@ -27,9 +28,6 @@ from modelserver_handlers.networks.exported import compute_in_parts, fixed_rows,
 from modelserver_handlers.networks.modules import import_file, list_classes_from_module, require_file
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
     from typing_extensions import Self
 
 logger = logging.getLogger(__name__)

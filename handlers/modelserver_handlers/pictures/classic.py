@@ -6,19 +6,16 @@ floats are written directly to the batch.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from PIL import Image
 from torchvision import transforms
 
 from modelserver_handlers.handler_options import whole_number
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
 
 _FILTERS = {
     transforms.InterpolationMode.BILINEAR: Image.Resampling.BILINEAR,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,8 +14,6 @@ from PIL import Image
 from modelserver_handlers.pictures.resampling import resize_crops
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from modelserver_handlers.pictures.classic import ClassicProcessing
 
 logger = logging.getLogger(__name__)

@@ -7,13 +7,12 @@ next batch arrives while the current one is computed.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
     from modelserver_handlers.errors import BadInput
     from modelserver_handlers.pictures.classic import ClassicProcessing
 

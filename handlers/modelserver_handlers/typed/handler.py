@@ -5,10 +5,10 @@ from __future__ import annotations
 import inspect
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from types import GeneratorType, SimpleNamespace
-from typing import TYPE_CHECKING, Any, ClassVar, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -18,9 +18,6 @@ from modelserver_handlers.near_misses import near_misses
 from modelserver_handlers.tensor_rows import TensorRows, rows_of
 from modelserver_handlers.typed.reading import Read, is_pydantic, is_tensor, reader_of
 from modelserver_handlers.typed.signature import Described, declared_type, described, element_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 def by_row(steps: Generator[Any, None, None], count: int) -> list[Generator[Any, None, None]]:

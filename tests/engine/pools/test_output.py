@@ -14,8 +14,9 @@ from modelserver.engine.pools.output import (
     MAX_LINES,
     Capture,
     LineReader,
+    PrintedMetric,
+    parse_metric,
 )
-from modelserver.engine.pools.printed_metrics import PrintedMetric, parse_metric
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from unittest.mock import Mock
 import pytest
 
 from modelserver.engine.telemetry.access import FLUSH_ENTRIES, FLUSH_SECONDS, AccessLog
-from modelserver.engine.telemetry.probes import probe_path
+from modelserver.engine.telemetry.metrics import probe_path
 
 STAMP = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d,625"
 

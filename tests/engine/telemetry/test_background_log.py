@@ -8,8 +8,14 @@ import pytest
 
 from modelserver.engine.telemetry import background_log
 from modelserver.engine.telemetry.background_log import InBackground, LogWriter
-from modelserver.engine.telemetry.logs import setup_logging
-from modelserver.engine.telemetry.repeated import LOGGERS, MOST, SECONDS, FewTracebacks, limit_tracebacks
+from modelserver.engine.telemetry.logs import (
+    LOGGERS,
+    MOST,
+    SECONDS,
+    FewTracebacks,
+    limit_tracebacks,
+    setup_logging,
+)
 
 STAMP = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d,\d{3}"
 

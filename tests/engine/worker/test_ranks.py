@@ -8,7 +8,7 @@ import pytest
 from modelserver.engine.wire.frames import FrameReader, to_server_decoder
 from modelserver.engine.wire.messages import Answer, Broken, Loaded, LoadFailed, Parts, Pong, Result
 from modelserver.engine.worker.channel import ServerChannel
-from modelserver.engine.worker.ranks import excused, keep_answers_back
+from modelserver.engine.worker.runtime import excused, keep_answers_back
 
 
 @pytest.fixture

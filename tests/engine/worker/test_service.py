@@ -30,7 +30,7 @@ from modelserver.engine.wire.messages import (
     Result,
     Row,
 )
-from modelserver.engine.worker import row_limit
+from modelserver.engine.worker import service as service_module
 from modelserver.engine.worker.answers import OCTETS, TEXT
 from modelserver.engine.worker.metrics import HandlerMetrics
 from modelserver.engine.worker.service import Service
@@ -788,7 +788,7 @@ def test_numbers_come_from_the_gpu_where_the_error_has_none(gpus: SimulatedGpus)
 
 
 def test_whole_batches_are_tried_again(gpus: SimulatedGpus, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_limit, "SPLITS", 3)
+    monkeypatch.setattr(service_module, "SPLITS", 3)
     gpus.memory = 9 * GIB
     bench, channel = connected(greedy(gpus))
     for _ in range(4):

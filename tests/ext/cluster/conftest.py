@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pytest
 import uvloop
 
+from modelserver.ext.cluster.extension import ProcessPlacer
 from modelserver.ext.cluster.hub import Hub
 from modelserver.ext.cluster.launcher import Cluster
 from modelserver.ext.cluster.node.dial import LOCAL_SOCKET
-from modelserver.ext.cluster.processes import ProcessPlacer
 from modelserver.surface.tls.throwaway import make_certificate
 
 

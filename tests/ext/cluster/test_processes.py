@@ -6,9 +6,9 @@ import sys
 import pytest
 
 from modelserver.engine.demand import Demand
-from modelserver.ext.cluster import processes as processes_module
+from modelserver.ext.cluster import extension as processes_module
+from modelserver.ext.cluster.extension import ProcessPlacer
 from modelserver.ext.cluster.placing import NoPlace
-from modelserver.ext.cluster.processes import ProcessPlacer
 
 
 @pytest.fixture

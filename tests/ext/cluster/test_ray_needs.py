@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from modelserver.ext.cluster.ray_needs import impossible, situation
+from modelserver.ext.cluster.ray_helper import impossible, situation
 
 _NODES: list[dict[str, Any]] = [
     {"Alive": True, "Resources": {"CPU": 4, "memory": 8 << 30}, "Labels": {"zone": "a"}},

@@ -7,8 +7,8 @@ import pytest
 
 from modelserver.engine.pools.spec import Ranks, WorkerSpec
 from modelserver.engine.wire.messages import Load
+from modelserver.ext.cluster.launcher import rank_spec, seats
 from modelserver.ext.cluster.messages import Meeting, Present
-from modelserver.ext.cluster.seating import rank_spec, seats
 
 _MEETING = Meeting("10.0.0.1", 29501)
 _SPEC = WorkerSpec(Load("m", "1.0", "/m", "h", 4), threads=8, frame_limit=1, extra_environment={"OWN": "1"})

@@ -14,8 +14,7 @@ from modelserver.errors import ModelNotFound
 from modelserver.ext.console.console import Console
 from modelserver.ext.console.logs.ring import LogRing
 from modelserver.ext.console.minutes import Minutes
-from modelserver.models.settings.keys import KEYS
-from modelserver.models.settings.settings import Settings
+from modelserver.models.settings.settings import KEYS, Settings
 from modelserver.run.listeners import check_of_pages
 from modelserver.surface.http.edge import Edge
 

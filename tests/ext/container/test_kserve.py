@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from modelserver.errors import ConfigError
-from modelserver.ext.container.kserve import Layout, PodPorts, configuration, find_layout
+from modelserver.ext.container.__main__ import Layout, PodPorts, configuration, find_layout
 from modelserver.models.settings.properties import parse
 
 

@@ -3,7 +3,7 @@
 import logging
 from pathlib import Path
 
-from modelserver.ext.events.disks import REMIND, Disks
+from modelserver.ext.events.extension import REMIND, Disks
 
 
 def test_it_warns_once_an_hour_while_the_disk_is_full(caplog):

@@ -9,8 +9,7 @@ import httpx
 import pytest
 
 from modelserver.errors import BadRequest
-from modelserver.ext.events.followers import Followers
-from modelserver.ext.events.routes import Stream, add_events, read_query
+from modelserver.ext.events.routes import Followers, Stream, add_events, read_query
 from modelserver.ext.events.store import EventStore, Query
 from modelserver.surface.api.application import Application
 

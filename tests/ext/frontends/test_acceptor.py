@@ -7,8 +7,8 @@ import socket
 import pytest
 from tests.waiting import until
 
-from modelserver.ext.frontends.acceptor import Acceptor
 from modelserver.ext.frontends.counts import ConnectionCounts, make_counts
+from modelserver.ext.frontends.process import Acceptor
 
 
 class Taken(asyncio.Protocol):
@@ -75,7 +75,7 @@ async def test_connections_are_spread_evenly_until_one_closes(house):
 
 async def test_who_is_slow_goes_first_still(house, monkeypatch):
     """Who takes connections goes first, though a turn of its loop takes longer than the wait."""
-    monkeypatch.setattr("modelserver.ext.frontends.acceptor.COURTESY", 0.0)
+    monkeypatch.setattr("modelserver.ext.frontends.process.COURTESY", 0.0)
     house.acceptors[0].open()
     await house.take(6)
     house.acceptors[1].open()
@@ -103,7 +103,7 @@ async def test_the_board_follows(house):
 
 async def test_connection_is_accepted_later_when_descriptors_run_out(house, monkeypatch):
     """A connection that cannot be accepted is tried again a little later (F38)."""
-    monkeypatch.setattr("modelserver.ext.frontends.acceptor._PAUSE", 0.01)
+    monkeypatch.setattr("modelserver.ext.frontends.process._PAUSE", 0.01)
     acceptor, tries = house.acceptors[0], []
 
     class Poor:

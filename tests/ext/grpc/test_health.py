@@ -10,8 +10,8 @@ from tests.waiting import until
 
 from modelserver.errors import ModelNotFound
 from modelserver.ext.grpc.framing import CallRefused
-from modelserver.ext.grpc.health import MOST, MOST_OF_CLIENT, HealthService
 from modelserver.ext.grpc.messages import message
+from modelserver.ext.grpc.server import MOST, MOST_OF_CLIENT, HealthService
 from modelserver.ext.grpc.statuses import StatusCode
 
 _SERVING, _NOT_SERVING, _UNKNOWN = 1, 2, 3
@@ -69,7 +69,7 @@ async def test_server_and_models_have_their_state(service, stopping):
 
 
 async def test_changes_are_watched_until_the_end(service, registry, stopping, monkeypatch):
-    monkeypatch.setattr("modelserver.ext.grpc.health.EVERY", 0.001)
+    monkeypatch.setattr("modelserver.ext.grpc.server.EVERY", 0.001)
     watched = service.watch(question("m"), call())
     seen = [(await anext(watched)).status]
     registry.pool.ready = True
@@ -82,7 +82,7 @@ async def test_changes_are_watched_until_the_end(service, registry, stopping, mo
 
 
 async def test_many_watchers_share_one_look(service, monkeypatch):
-    monkeypatch.setattr("modelserver.ext.grpc.health.EVERY", 0.01)
+    monkeypatch.setattr("modelserver.ext.grpc.server.EVERY", 0.01)
     watched = [
         service.watch(question(("", "m")[each % 2]), call(each // MOST_OF_CLIENT)) for each in range(MOST)
     ]

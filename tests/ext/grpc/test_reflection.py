@@ -8,7 +8,7 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from tests.ext.grpc.calling import FakeCall
 
 from modelserver.ext.grpc.messages import message
-from modelserver.ext.grpc.reflection import NAMES, ReflectionService
+from modelserver.ext.grpc.server import NAMES, ReflectionService
 
 _OURS = "inference.GRPCInferenceService"
 

@@ -1,6 +1,6 @@
 import time
 
-from modelserver.ext.rollout.spare import EVERY, Spare, seconds_busy
+from modelserver.ext.rollout.shadow import EVERY, Spare, seconds_busy
 
 
 def test_idle_loop_has_time_unless_a_processor_is_waited_for():

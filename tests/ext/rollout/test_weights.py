@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelserver.ext.rollout.weights import intervals, point_of, shares
+from modelserver.ext.rollout.traffic import intervals, point_of, shares
 
 
 def version_at(point: float, weights: dict[str, float], ready: set[str]) -> str:

@@ -11,7 +11,7 @@ import pytest
 from tests.handlers.language.vllm_bench import Bench
 from tests.simulated_time import run
 
-from modelserver.engine.pools.printed_metrics import PrintedMetric, parse_metric
+from modelserver.engine.pools.output import PrintedMetric, parse_metric
 from modelserver_handlers.context import Context
 from modelserver_handlers.language.engine_statistics import EngineStatistics
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from modelserver.models.environments.requirements import digest
+from modelserver.models.environments.environments import digest
 
 
 @pytest.fixture

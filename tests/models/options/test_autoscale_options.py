@@ -12,9 +12,8 @@ from modelserver.models.builder import VersionBuilder
 from modelserver.models.changes import Change
 from modelserver.models.options.resolve import DEFAULT, ModelOptions, Registration
 from modelserver.models.options.yaml_file import parse_model_config
-from modelserver.models.settings.keys import KEYS
 from modelserver.models.settings.load import load_settings
-from modelserver.models.settings.settings import Settings
+from modelserver.models.settings.settings import KEYS, Settings
 
 
 def test_autoscaling_is_off_by_default(tmp_path):

@@ -16,8 +16,8 @@ from modelserver.models.options.resolve import (
     ModelOptions,
     Registration,
 )
-from modelserver.models.settings.keys import KEYS
 from modelserver.models.settings.model_defaults import ModelDefaults
+from modelserver.models.settings.settings import KEYS
 
 _ASPECTS = ("batcher", "batch_policy", "batch_size", "max_batch_delay", "request_timeout")
 _SERVER: dict[str, Any] = {

@@ -128,8 +128,8 @@ def test_values_out_of_range_are_refused_by_name(name, value):
 
 def test_an_option_is_one_row():
     row = (
-        "    new_limit: int | None = option(\n"
-        "        'newLimit', WORKERS, whole(1), 'New.', own=True, requested='New.', changed='New.',\n"
+        "    new_limit: int | None = WORKERS(\n"
+        "        'newLimit', whole(1), 'New.', own=True, requested='New.', changed='New.',\n"
         "        otherwise=5, described='newLimit',\n"
         "    )\n"
     )

@@ -22,9 +22,8 @@ from modelserver.models.options.resolve import (
 )
 from modelserver.models.options.signature import Signature
 from modelserver.models.options.table import CONFIG_KEYS, ModelConfig
-from modelserver.models.settings.keys import KEYS
 from modelserver.models.settings.model_defaults import ModelDefaults
-from modelserver.models.settings.settings import Settings
+from modelserver.models.settings.settings import KEYS, Settings
 
 
 def _resolved(options: ModelOptions, name: str) -> tuple[object, str]:

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from modelserver.errors import ConfigError
-from modelserver.models.settings.keys import KEYS
 from modelserver.models.settings.load import load_settings
+from modelserver.models.settings.settings import KEYS
 from modelserver.run.cli import agent_keys, build_parser, setting_flags
 
 # The agent's flags (kserve reference 1.7 and 10), a value for each, and what that is here.

@@ -1,12 +1,12 @@
 """The table of keys and the Settings that mirror it."""
 
 from dataclasses import fields
+from itertools import groupby
 from pathlib import Path
 
 import pytest
 
-from modelserver.models.settings.keys import KEYS, NOT_YET
-from modelserver.models.settings.settings import Settings
+from modelserver.models.settings.settings import KEYS, NOT_YET, Settings
 from modelserver.models.settings.values import convert
 
 
@@ -17,6 +17,13 @@ def test_settings_have_a_field_per_key():
 
     assert set(KEYS) >= NOT_YET
     assert NOT_YET.isdisjoint({"default_service_handler", "model_store", "batch_policy", "number_of_gpu"})
+
+
+def test_groups_are_in_order():
+    """The settings of a group stand together."""
+    groups = [group for group, _ in groupby(KEYS.values(), key=lambda key: key.group)]
+
+    assert len(groups) == len(set(groups))
 
 
 @pytest.mark.parametrize("name", KEYS)

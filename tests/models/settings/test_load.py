@@ -4,10 +4,9 @@ from dataclasses import replace
 
 from tests.models.settings.conftest import load
 
-from modelserver.models.settings.keys import KEYS
 from modelserver.models.settings.load import LoadedSettings, explain, load_settings, set_properties
 from modelserver.models.settings.properties import dump
-from modelserver.models.settings.settings import Settings
+from modelserver.models.settings.settings import KEYS, Settings
 
 CONFIG = r"""
 inference_address=http://127.0.0.1:18999

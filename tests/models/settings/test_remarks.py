@@ -4,8 +4,7 @@ import pytest
 from tests.models.settings.conftest import load
 
 from modelserver.models.settings.key import BATCHER, TLS, Key
-from modelserver.models.settings.keys import KEYS, NOT_YET
-from modelserver.models.settings.settings import Settings
+from modelserver.models.settings.settings import KEYS, NOT_YET, Settings
 
 
 def is_without_effect(key: Key) -> bool:

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from tests.models.settings.conftest import load, refusal_of
 
 from modelserver.errors import ConfigError
-from modelserver.models.settings.keys import KEYS
 from modelserver.models.settings.load import load_settings
+from modelserver.models.settings.settings import KEYS
 from modelserver.models.settings.values import ModelToLoad
 
 

@@ -7,9 +7,8 @@ from tests.models.settings.conftest import load
 
 from modelserver.errors import ConfigError
 from modelserver.models.settings.key import OWN, TORCHSERVE
-from modelserver.models.settings.keys import KEYS
 from modelserver.models.settings.load import explain, set_properties
-from modelserver.models.settings.settings import Settings
+from modelserver.models.settings.settings import KEYS, Settings
 from modelserver.models.settings.sources import STARTED_AS
 from modelserver.models.settings.values import convert
 

@@ -4,8 +4,7 @@ import pytest
 from tests.surface.auth.conftest import Clock
 
 from modelserver.errors import ConfigError
-from modelserver.surface.auth.keeper import TokenKeeper
-from modelserver.surface.auth.key_file import KeyFile, Token
+from modelserver.surface.auth.keeper import KeyFile, Token, TokenKeeper
 
 
 def test_a_link_is_not_followed(tmp_path: Path, path: Path, clock: Clock) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 import pytest
 from tests.surface.http.wire import Wire, post
 
-from modelserver.surface.http import delivery
+from modelserver.surface.http import connection
 from modelserver.surface.http.connection import MIN_PROGRESS
 
 
@@ -75,7 +75,7 @@ async def test_time_starts_with_a_response_that_is_not_taken(
 ) -> None:
     """It does not start when it is first checked."""
     now = time.monotonic()
-    monkeypatch.setattr(delivery, "monotonic", lambda: now)
+    monkeypatch.setattr(connection, "monotonic", lambda: now)
     busy.send(post())
     busy.transport.unsent = 60_000
     busy.hot.exchanges[0].reply(200, b"x" * 100_000)

@@ -4,7 +4,7 @@ import msgspec
 
 from modelserver.engine.batching.request import Request, SequencedRequest, SequenceMark
 from modelserver.engine.wire.messages import SequenceHeaders
-from modelserver.surface.inference.sequences import read_sequence, sequence_headers
+from modelserver.surface.inference.requests import read_sequence, sequence_headers
 
 NAMES = SequenceHeaders()
 OWN = SequenceHeaders("X-Id", "X-Start", "X-End")

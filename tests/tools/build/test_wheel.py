@@ -5,7 +5,7 @@ from importlib.metadata import distribution
 from pathlib import Path
 
 import modelserver
-from modelserver.tools.build.wheel import write_wheel
+from modelserver.tools.build.context import write_wheel
 
 
 def test_wheel_is_of_the_modelserver_that_runs(tmp_path: Path) -> None:

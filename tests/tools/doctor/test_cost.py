@@ -5,7 +5,7 @@ from typing import Any, cast
 import pytest
 from tests.tools.doctor.conftest import Model
 
-from modelserver.tools.doctor.cost import check_cost
+from modelserver.tools.doctor.doctor import check_cost
 from modelserver.tools.doctor.findings import CheckReport
 from modelserver.tools.doctor.samples import InputRow
 

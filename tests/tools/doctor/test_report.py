@@ -2,9 +2,9 @@ from pathlib import Path
 
 import pytest
 
+from modelserver.tools.doctor.command import as_json, as_text, display_path, verdict
 from modelserver.tools.doctor.findings import CheckReport
 from modelserver.tools.doctor.probing import SourceLine
-from modelserver.tools.doctor.report import as_json, as_text, display_path, verdict
 from modelserver.tools.serve.console import Style
 
 

@@ -1,4 +1,4 @@
-from modelserver.tools.replay.report import Differences, ReplaySide, page, text_report
+from modelserver.tools.replay.command import Differences, ReplaySide, page, text_report
 from modelserver.tools.replay.sender import TimedResponse
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from modelserver.tools.status.troubles import (
+from modelserver.tools.status.command import (
     FAILS,
     LOOK,
     Trouble,

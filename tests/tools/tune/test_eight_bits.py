@@ -13,7 +13,7 @@ from tests.tools.tune.tune_samples import figure
 
 from modelserver.tools.archiver import ArchiveConfig, build_archive
 from modelserver.tools.tune.bench import Input, LocalBench
-from modelserver.tools.tune.eight_bits import FOLDER, ROWS, int8_config, try_int8, with_calibration
+from modelserver.tools.tune.command import FOLDER, ROWS, int8_config, try_int8, with_calibration
 from modelserver.tools.tune.errors import SettingRefused
 from modelserver.tools.tune.figure import Figure, void
 from modelserver.tools.tune.goal import ModelSetting

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import Any, Protocol, cast
 
 import msgspec
 
 from modelserver.engine.ids import make_uuid
-from modelserver.engine.wire.messages import BODY
+from modelserver.engine.wire.messages import BODY, Answer, Result, Row
 from modelserver.errors import HandlerError, InternalError, ModelServerError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from modelserver.engine.wire.messages import Answer, Result, Row
 
 
 class BatchTrace(Protocol):

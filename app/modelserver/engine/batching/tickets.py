@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from modelserver.engine.batching.queue import BatchQueue, QueueFull
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
     from modelserver.engine.batching.policies import Policy
     from modelserver.engine.batching.request import Request
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 import threading
+from collections.abc import Callable
 from functools import lru_cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, get_type_hints
@@ -16,7 +17,6 @@ import msgspec
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable
 
 _SIZE = struct.Struct("<Q")
 

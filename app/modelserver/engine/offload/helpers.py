@@ -13,8 +13,9 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 import msgspec
 
@@ -28,9 +29,6 @@ from modelserver.engine.offload.calls import (
     send,
 )
 from modelserver.errors import InternalError, ModelServerError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _log = logging.getLogger("modelserver.offload")
 

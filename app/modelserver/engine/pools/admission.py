@@ -7,20 +7,17 @@ A request enters by :meth:`Admission.accept` and ends by exactly one of: its ans
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Protocol
 
-from modelserver.engine.batching.queue import QueueFull
+from modelserver.engine.batching.queue import BatchQueue, QueueFull
 from modelserver.engine.offload.gradual import GradualCalls
-from modelserver.engine.pools.spec import no_worker
+from modelserver.engine.pools.spec import Affinity, no_worker
 from modelserver.errors import DeadlineExceeded, ModelServerError, ServiceUnavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from modelserver.engine.batching.queue import BatchQueue
     from modelserver.engine.batching.request import Request
     from modelserver.engine.pools.crew import Crew
-    from modelserver.engine.pools.spec import Affinity
     from modelserver.engine.telemetry.model_metrics import ModelMetrics
 
 _EARLY = 0.002  # seconds: timers count in milliseconds

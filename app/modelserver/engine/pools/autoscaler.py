@@ -19,6 +19,7 @@ import asyncio
 import logging
 import math
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary, WeakSet
@@ -37,8 +38,6 @@ from modelserver.engine.resources import resident_bytes
 from modelserver.engine.telemetry.gpus import GpuMemory, gpus
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
     from modelserver.engine.pools.gate import StartGate
     from modelserver.engine.pools.pool import Pool
     from modelserver.engine.pools.worker import Worker

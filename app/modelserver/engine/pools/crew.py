@@ -11,22 +11,26 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from modelserver.engine.pools.devices import Places
+from modelserver.engine.pools.devices import DeviceList, Places
 from modelserver.engine.pools.recycling import MemoryLimit
-from modelserver.engine.pools.spec import WorkerOwner, WorkerState
+from modelserver.engine.pools.spec import (
+    OnDemand,
+    PoolLimits,
+    WorkerOwner,
+    WorkerSpec,
+    WorkerState,
+    WorkerTimes,
+)
 from modelserver.engine.pools.worker import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from modelserver.engine.pools.devices import DeviceList
     from modelserver.engine.pools.scaling import PoolScaling
-    from modelserver.engine.pools.spec import OnDemand, PoolLimits, WorkerSpec, WorkerTimes
     from modelserver.engine.telemetry.model_metrics import ModelMetrics
     from modelserver.engine.wire.messages import Loaded
 

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from modelserver.engine.telemetry.gpus import START_PATIENCE, Gpus, gpus
 from modelserver.errors import ConfigError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _log = logging.getLogger("modelserver.workers")
 

@@ -8,27 +8,24 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from modelserver.engine.pools.reserve import Reserve, has_idle, idled
-from modelserver.engine.pools.spec import WorkerState
+from modelserver.engine.pools.spec import Affinity, PoolLimits, WorkerState
 from modelserver.engine.wire.frames import ProtocolError
-from modelserver.engine.wire.messages import ANY_PATH
+from modelserver.engine.wire.messages import ANY_PATH, Answer, Parts, Result
 from modelserver.errors import HandlerError, InternalError, ModelServerError, ResponseTimeout
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from modelserver.engine.batching.queue import BatchQueue
     from modelserver.engine.batching.request import Batch
     from modelserver.engine.pools.admission import Admission
     from modelserver.engine.pools.crew import Crew
-    from modelserver.engine.pools.spec import Affinity, PoolLimits
     from modelserver.engine.pools.worker import Worker
     from modelserver.engine.telemetry.model_metrics import ModelMetrics
-    from modelserver.engine.wire.messages import Answer, Parts, Result
 
 # Bytes of parts that a client may have unread, and how many seconds a worker waits for it to catch up.
 BACKLOG, PATIENCE = 1 << 20, 5.0

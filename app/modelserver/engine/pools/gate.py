@@ -5,13 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 
 from modelserver.engine.resources import available_memory
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-    from pathlib import Path
 
 # Workers loading at once, of all models together (F57).
 MAX_LOADING = 8

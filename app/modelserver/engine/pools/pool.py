@@ -7,6 +7,7 @@ the queue and how those end that are not answered, *dispatch* sends batches to w
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -17,14 +18,19 @@ from modelserver.engine.batching.tickets import TicketQueue
 from modelserver.engine.pools.admission import Admission
 from modelserver.engine.pools.crew import Crew
 from modelserver.engine.pools.dispatch import Dispatch
-from modelserver.engine.pools.spec import PoolStatistics, WorkerState
+from modelserver.engine.pools.spec import (
+    Affinity,
+    PoolLimits,
+    PoolStatistics,
+    WorkerSpec,
+    WorkerState,
+    WorkerTimes,
+)
+from modelserver.errors import InvalidModel, ServiceUnavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from modelserver.engine.batching.request import Request
     from modelserver.engine.pools.devices import DeviceList
-    from modelserver.engine.pools.spec import Affinity, PoolLimits, WorkerSpec, WorkerTimes
     from modelserver.engine.pools.worker import Worker
     from modelserver.engine.telemetry.model_metrics import ModelMetrics
 
@@ -211,3 +217,35 @@ def _queue_for(limits: PoolLimits, workers: list[Worker]) -> BatchQueue:
     if limits.tickets:
         return TicketQueue(*bounds, lambda: sum(worker.idle for worker in workers))
     return BatchQueue(*bounds)
+
+
+# The pool of a version that could not be restored: listed with the reason, but not serving (F55).
+
+
+class FailedPool(Pool):
+    """A pool without workers that keeps their configured numbers, for ``healthy`` and for snapshots."""
+
+    reason = ""
+
+    def submit(self, request: Request, version: str | None = None) -> None:
+        """Raises ServiceUnavailable with the reason."""
+        self.metrics.requests.rejected("no_worker")
+        raise ServiceUnavailable(f"{self.label} could not be restored: {self.reason}")
+
+    def expect(self, min_workers: int, max_workers: int) -> None:
+        """Sets how many workers there should be."""
+        self.crew.min_workers, self.crew.max_workers = min_workers, max_workers
+
+    def scale(self, min_workers: int, max_workers: int) -> list[Worker]:
+        """Raises InvalidModel with the reason, as there is nothing to load."""
+        raise InvalidModel(
+            f"{self.label} could not be restored: {self.reason} Register it again, or unregister it."
+        )
+
+    def statistics(self) -> PoolStatistics:
+        """Counts the expected workers as failed."""
+        return replace(super().statistics(), failed=self.min_workers)
+
+    @property
+    def failure(self) -> str:
+        return self.reason

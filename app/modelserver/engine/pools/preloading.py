@@ -12,12 +12,9 @@ import json
 import re
 import resource
 import sys
+from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
 
 # Variables that libraries or the interpreter read only once, when they load.
 EARLY_VARIABLE = re.compile(

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -23,13 +24,20 @@ import msgspec
 from modelserver.engine.pools.process import launch
 from modelserver.engine.pools.variables import THREAD_VARIABLES
 from modelserver.engine.telemetry.gpus import VISIBLE
-from modelserver.engine.wire.messages import Broken, Cancelled, Loaded, LoadFailed, Predict, Result, Stop
+from modelserver.engine.wire.messages import (
+    Broken,
+    Cancelled,
+    Loaded,
+    LoadFailed,
+    Predict,
+    Result,
+    Stop,
+    ToServer,
+    ToWorker,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
     from modelserver.engine.pools.spec import Node, OnLost, OnMessage, Process, Ranks, WorkerSpec
-    from modelserver.engine.wire.messages import ToServer, ToWorker
 
 
 _log = logging.getLogger("modelserver.workers")

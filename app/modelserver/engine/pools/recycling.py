@@ -6,15 +6,13 @@ A worker that is too large right after loading is kept: a new one would be no sm
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from modelserver.engine.pools.spec import WorkerState
+from modelserver.engine.pools.spec import Node, PoolLimits, WorkerState
 from modelserver.engine.resources import resident_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from modelserver.engine.pools.spec import Node, PoolLimits
     from modelserver.engine.pools.worker import Worker
 
 _log = logging.getLogger("modelserver.workers")

@@ -22,14 +22,13 @@ from __future__ import annotations
 import asyncio
 import heapq
 import math
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from modelserver.engine.pools.flights import MAX_IN_FLIGHT, REST
 from modelserver.engine.pools.spec import WorkerState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from modelserver.engine.batching.queue import BatchQueue
     from modelserver.engine.batching.request import Batch
     from modelserver.engine.pools.worker import Worker

@@ -14,6 +14,7 @@ import signal
 import socket
 import sys
 from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,19 +27,18 @@ from modelserver.engine.wire.marks import Mark
 from modelserver.engine.wire.spawning import (
     ChildEnded,
     ForkRefused,
+    FromSpawner,
     ModulesImported,
     Prepare,
     Spawn,
     Spawned,
+    ToSpawner,
     receive_report,
     send,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
     from modelserver.engine.pools.spec import WorkerSpec
-    from modelserver.engine.wire.spawning import FromSpawner, ToSpawner
 
 
 _log = logging.getLogger("modelserver.workers")

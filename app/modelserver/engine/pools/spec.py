@@ -5,26 +5,23 @@ from __future__ import annotations
 import enum
 import socket
 import sys
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
-from modelserver.engine.batching.policies import Adaptive, Window, make_policy
+from modelserver.engine.batching.policies import Adaptive, Policy, Window, make_policy
 from modelserver.engine.pools.gate import BASE_NEED, COPIES, StartGate
-from modelserver.engine.pools.output import without_quote
+from modelserver.engine.pools.output import Measured, without_quote
 from modelserver.engine.pools.variables import THREAD_VARIABLES, worker_variables
-from modelserver.errors import ServiceUnavailable
+from modelserver.errors import ModelServerError, ServiceUnavailable
 
 if TYPE_CHECKING:
     import re
-    from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 
-    from modelserver.engine.batching.policies import Policy
     from modelserver.engine.batching.queue import BatchQueue
     from modelserver.engine.batching.request import Batch, Request
     from modelserver.engine.demand import Demand
-    from modelserver.engine.pools.printed_metrics import Measured
     from modelserver.engine.wire.messages import Answer, Load, Parts, Result, ToServer, ToWorker
-    from modelserver.errors import ModelServerError
 
 # Gets each message of a worker with the bytes after it, which are only valid during the call.
 OnMessage: TypeAlias = "Callable[[ToServer, memoryview], None]"

@@ -17,11 +17,18 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from modelserver.engine.pools.flights import Flights
-from modelserver.engine.pools.memory_kills import kills
 from modelserver.engine.pools.output import MAX_LINES, quote, was_out_of_memory, without_quote
-from modelserver.engine.pools.process import launch, started
+from modelserver.engine.pools.process import kills, launch, started
 from modelserver.engine.pools.ranks import launch_ranks
-from modelserver.engine.pools.spec import WorkerState, WorkerTimes, backoff
+from modelserver.engine.pools.spec import (
+    Launcher,
+    Process,
+    WorkerOwner,
+    WorkerSpec,
+    WorkerState,
+    WorkerTimes,
+    backoff,
+)
 from modelserver.engine.telemetry.logs import MULTILINE
 from modelserver.engine.wire.messages import (
     GPU_BROKEN,
@@ -49,7 +56,6 @@ from modelserver.errors import (
 
 if TYPE_CHECKING:
     from modelserver.engine.batching.request import Batch
-    from modelserver.engine.pools.spec import Launcher, Process, WorkerOwner, WorkerSpec
 
 _log = logging.getLogger("modelserver.workers")
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -17,7 +18,6 @@ from modelserver.engine.telemetry.text import one_line, shortened, without_crede
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable
 
 FLUSH_SECONDS = 0.25
 FLUSH_ENTRIES = 512

@@ -7,14 +7,13 @@ longer it is: a version in constant use needs about 10 kB.
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterator
 from itertools import dropwhile
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from modelserver.engine.telemetry.families import REQUEST_BOUNDS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from modelserver.engine.telemetry.model_metrics import ModelMetrics
 
 # From the newest to the oldest: for how many seconds intervals of about so many seconds are kept.

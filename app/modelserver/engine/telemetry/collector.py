@@ -12,14 +12,11 @@ import logging
 import math
 import re
 import shlex
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from modelserver.errors import ConfigError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 TIMEOUT = 60.0  # seconds
 _LINE = re.compile(

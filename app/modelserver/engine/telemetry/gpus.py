@@ -13,13 +13,11 @@ import math
 import os
 import threading
 import time
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 MEGABYTE = 1 << 20
 NO_GPU = "N/A"

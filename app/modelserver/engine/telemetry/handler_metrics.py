@@ -9,9 +9,8 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from modelserver.engine.telemetry.metrics_config import HOSTNAME, MetricSpec
+from modelserver.engine.telemetry.metrics_config import HOSTNAME, MetricsConfig, MetricSpec
 from modelserver.engine.telemetry.prometheus import (
     FAMILY_KINDS,
     AnyFamily,
@@ -21,9 +20,6 @@ from modelserver.engine.telemetry.prometheus import (
     label_name,
     metric_name,
 )
-
-if TYPE_CHECKING:
-    from modelserver.engine.telemetry.metrics_config import MetricsConfig
 
 MAX_NAMES_PER_MODEL = 200
 MAX_SERIES_PER_MODEL = 1000

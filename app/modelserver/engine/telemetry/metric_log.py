@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from modelserver.engine.telemetry.prometheus import Counter, Gauge, Value, ValueFamily, format_value
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 SERVER_METRICS_LOGGER = "modelserver.metrics"
 MODEL_METRICS_LOGGER = "modelserver.model_metrics"

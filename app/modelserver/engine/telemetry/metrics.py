@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import re
 import socket
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from modelserver.engine.telemetry.families import (
@@ -15,7 +17,6 @@ from modelserver.engine.telemetry.families import (
 )
 from modelserver.engine.telemetry.handler_metrics import RESERVED_PREFIX, HandlerFamilies, ModelHandlerMetrics
 from modelserver.engine.telemetry.model_metrics import DEFAULT_VERSION, ModelMetrics
-from modelserver.engine.telemetry.probes import probe_path
 from modelserver.engine.telemetry.prometheus import (
     AddedFamily,
     AnyFamily,
@@ -26,11 +27,39 @@ from modelserver.engine.telemetry.prometheus import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
     from modelserver.engine.telemetry.collector import CollectedMetric
     from modelserver.engine.telemetry.metrics_config import MetricsConfig
     from modelserver.engine.telemetry.system import SystemReading
+
+# Which requests are health checks.
+
+_REST: Final = re.compile(
+    r"/ping|/livez|/readyz|/v2/health/(?:live|ready)|(?P<v1>/v1/models/[^/:]+)"
+    r"|/v2/models/[^/]+(?P<version>/versions/[^/]+)?/ready"
+)
+_GRPC: Final = re.compile(
+    r"grpc\.health\.v1\.Health/(?:Check|Watch)|[\w.]+\.GRPCInferenceService/(?:Server(?:Live|Ready)|ModelReady)"
+    r"|[\w.]+\.InferenceAPIsService/Ping"
+)
+
+
+def probe_path(target: str) -> str:
+    """The path of a health check, without the names in it; empty for other requests.
+
+    ``target`` is path and query, or service and method of gRPC.
+    """
+    path = target.partition("?")[0].rstrip("/")
+    if not path.startswith("/"):
+        return path if _GRPC.fullmatch(path) else ""
+    match = _REST.fullmatch(path)
+    if match is None:
+        return ""
+    if match["v1"]:
+        return "/v1/models/{name}"
+    if path.startswith("/v2/models/"):
+        return f"/v2/models/{{name}}{'/versions/{version}' if match['version'] else ''}/ready"
+    return path
+
 
 STALL_BOUNDS: Final = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 

@@ -13,13 +13,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from modelserver.engine.telemetry.prometheus import check_names
 from modelserver.errors import ConfigError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 KINDS = ("counter", "gauge", "histogram")
 HOSTNAME = "Hostname"

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from modelserver.engine.telemetry.families import LATENCY, QUEUE_LATENCY, REQUESTS, VersionSeries
+from modelserver.engine.telemetry.families import LATENCY, QUEUE_LATENCY, REQUESTS, Families, VersionSeries
 from modelserver.engine.telemetry.metric_log import log_model_metric
 from modelserver.engine.telemetry.totals import Errors, Totals
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from modelserver.engine.telemetry.families import Families
     from modelserver.engine.telemetry.handler_metrics import Dimensions, ModelHandlerMetrics
     from modelserver.errors import ModelServerError
 

@@ -10,10 +10,8 @@ from __future__ import annotations
 import math
 import re
 from bisect import bisect_left, bisect_right
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, ClassVar, Generic, TypeVar
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 MAX_SERIES = 10_000

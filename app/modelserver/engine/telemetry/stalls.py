@@ -9,10 +9,8 @@ import asyncio
 import logging
 import math
 import time
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from collections.abc import Callable
+from typing import Final
 
 _log = logging.getLogger("modelserver.telemetry")
 

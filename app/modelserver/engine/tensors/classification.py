@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from modelserver.errors import BadRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from modelserver.engine.tensors.rest import RequestedOutput
 
 CLASSIFICATION = "classification"

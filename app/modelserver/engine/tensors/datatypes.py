@@ -9,14 +9,12 @@ from __future__ import annotations
 import struct
 import sys
 from array import array
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 BYTES = "BYTES"
 LENGTH = struct.Struct("<I")

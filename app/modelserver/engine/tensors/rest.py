@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -27,9 +28,6 @@ from modelserver.engine.tensors.tensor import (
     elements,
 )
 from modelserver.errors import BadRequest
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 

@@ -12,18 +12,16 @@ An answer describes itself:
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
 from modelserver.engine.tensors.datatypes import BYTES, DATATYPES, LENGTH, TensorError, pack, unpack
-from modelserver.engine.tensors.tensor import OutputTensor, elements
+from modelserver.engine.tensors.tensor import OutputTensor, Tensor, elements
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from modelserver.engine.tensors.rest import InferRequest
-    from modelserver.engine.tensors.tensor import Tensor
 
 Buffer: TypeAlias = bytes | memoryview
 

@@ -10,17 +10,19 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from collections.abc import Mapping  # noqa: TC003 - helpers read annotations at run time
+from collections.abc import (
+    Container,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from modelserver.engine.tensors.weight import TooHeavy
 from modelserver.errors import BadRequest, PayloadTooLarge, ResourceNotFound
-
-if TYPE_CHECKING:
-    from collections.abc import Container, Iterator, Sequence
 
 REGION, SIZE, OFFSET = "shared_memory_region", "shared_memory_byte_size", "shared_memory_offset"
 

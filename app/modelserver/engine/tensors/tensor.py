@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from modelserver.engine.tensors.datatypes import (
     BYTES,
@@ -15,9 +16,6 @@ from modelserver.engine.tensors.datatypes import (
     ends_of_elements,
 )
 from modelserver.errors import BadRequest
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 # More elements than fit in any body.
 _MOST_ELEMENTS = 1 << 40

@@ -30,10 +30,7 @@ import socket
 import struct
 import sys
 import time
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from collections.abc import Sequence
 
 # Bytes of rows from which the arena is used; measured by benchmarks.large_bodies.
 LARGE = 1 << 17

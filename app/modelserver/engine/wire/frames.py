@@ -6,17 +6,13 @@ The bytes of large rows may lie in an arena instead; the frame has their place (
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Generic, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import Generic, TypeVar
 
 import msgspec
 
-from modelserver.engine.wire.arena import LARGE, NoSuchBlock
+from modelserver.engine.wire.arena import LARGE, IncomingHalf, NoSuchBlock, OutgoingHalf
 from modelserver.engine.wire.messages import MAX_FRAME, PREFIX, Parts, Predict, Result, ToServer, ToWorker
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from modelserver.engine.wire.arena import IncomingHalf, OutgoingHalf
 
 _encoder = msgspec.msgpack.Encoder()
 to_server_decoder = msgspec.msgpack.Decoder(ToServer)

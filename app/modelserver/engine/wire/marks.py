@@ -17,12 +17,9 @@ import select
 import signal
 import time
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 MARK = "MODELSERVER_WORKER"
 # All of one length: a forked worker overwrites the spawner's with its own.

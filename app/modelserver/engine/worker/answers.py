@@ -6,12 +6,10 @@ import base64
 import io
 import json
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import orjson
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _FAST = orjson.OPT_INDENT_2 | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_SUBCLASS
 _V1 = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS

@@ -7,17 +7,12 @@ import os
 import socket
 import threading
 from collections import deque
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NoReturn, Protocol
 
-from modelserver.engine.wire.arena import receive_with
+from modelserver.engine.wire.arena import Arena, Turns, receive_with
 from modelserver.engine.wire.frames import FrameReader, encode, to_worker_decoder
-from modelserver.engine.wire.messages import Pong, Proceed, Returned
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from modelserver.engine.wire.arena import Arena, Turns
-    from modelserver.engine.wire.messages import ToServer, ToWorker
+from modelserver.engine.wire.messages import Pong, Proceed, Returned, ToServer, ToWorker
 
 _CHUNK = 1 << 18
 _MAX_PIECES = 512

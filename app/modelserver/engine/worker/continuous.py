@@ -7,6 +7,7 @@ as parts, until ``context.stopping_criteria`` says that a request is finished.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -14,18 +15,14 @@ from typing import TYPE_CHECKING, Any
 from modelserver.engine.wire.messages import DESCRIBE, Cancelled, Parts, Ping, Pong, Predict, Stop
 from modelserver.engine.worker import gpu, tracing
 from modelserver.engine.worker.rows.rows import request_parameters
-from modelserver.engine.worker.service import leave_if_broken, report_failure, timed
+from modelserver.engine.worker.service import Service, leave_if_broken, report_failure, timed
 from modelserver.engine.worker.streaming import CLIENT_GONE, unique_id
-from modelserver.engine.worker.work import check_contract, rejection
+from modelserver.engine.worker.work import Encoded, Work, check_contract, rejection
 from modelserver_handlers.context import BatchState, RequestProcessor
 from modelserver_handlers.streaming import ClientsGone
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from modelserver.engine.worker.channel import ServerChannel
-    from modelserver.engine.worker.service import Service
-    from modelserver.engine.worker.work import Encoded, Work
 
 
 @dataclass(slots=True, eq=False)

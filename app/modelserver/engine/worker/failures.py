@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import sys
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from modelserver.engine.wire.messages import sendable, without_escapes
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _OURS = str(Path(__file__).parent)
 _TYPED = "/modelserver_handlers/typed/"

@@ -9,12 +9,10 @@ from __future__ import annotations
 import re
 import sys
 import traceback
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 from modelserver.engine.worker.failures import text_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _OF_A_GPU = re.compile(
     r"(CUDA|HIP) (driver |runtime )?error|CUDA failure|\[CUDA\]|cuDNN error|NCCL error|ncclUnhandledCudaError"

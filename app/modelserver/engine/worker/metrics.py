@@ -5,19 +5,17 @@ from __future__ import annotations
 import contextlib
 import os
 from copy import copy
-from typing import TYPE_CHECKING
 
 from modelserver.engine.wire.messages import METRICS_CONFIG, Measurement, sendable
 from modelserver_handlers.metrics.cache import (
+    CachingMetric,
+    Emission,
     MetricsCache,
     MetricsCacheKeyError,
     MetricsCacheYamlImpl,
     MetricTypes,
     long_unit,
 )
-
-if TYPE_CHECKING:
-    from modelserver_handlers.metrics.cache import CachingMetric, Emission
 
 # Known in every worker, as TorchServe's own metrics.yaml declares them (reference 15.3).
 _DECLARED = ("HandlerTime", "PredictionTime")

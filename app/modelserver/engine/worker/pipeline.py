@@ -12,6 +12,7 @@ import queue
 import threading
 import time
 import traceback
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -22,8 +23,6 @@ from modelserver.engine.worker.service import Service, leave_if_broken, timed
 from modelserver_handlers.current_device import enter_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from modelserver.engine.worker.channel import ServerChannel
     from modelserver.engine.worker.loader import LoadedHandler
     from modelserver.engine.worker.work import Work

@@ -13,6 +13,7 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,8 @@ from modelserver.engine.wire.messages import (
     ASYNC,
     CONTINUOUS,
     Annotations,
+    Answer,
+    Broken,
     Cancelled,
     Load,
     Loaded,
@@ -29,18 +32,19 @@ from modelserver.engine.wire.messages import (
     Ping,
     Pong,
     Predict,
+    Result,
     Side,
     Stop,
+    ToServer,
 )
 from modelserver.engine.worker.channel import ServerChannel
 from modelserver.engine.worker.continuous import ContinuousBatch
 from modelserver.engine.worker.failures import explain_failure, print_failure
 from modelserver.engine.worker.hints import hint_for
-from modelserver.engine.worker.loader import HandlerNotUsable, LoadedHandler, load_handler
+from modelserver.engine.worker.loader import Entry, HandlerNotUsable, LoadedHandler, load_handler
 from modelserver.engine.worker.metrics import HandlerMetrics
 from modelserver.engine.worker.parent import die_with
 from modelserver.engine.worker.pipeline import Pipeline, can_prefetch
-from modelserver.engine.worker.ranks import excused, keep_answers_back
 from modelserver.engine.worker.service import Service, leave_if_broken, timed
 from modelserver.engine.worker.tracing import exporting
 from modelserver.engine.worker.work import is_out_of_memory
@@ -52,8 +56,38 @@ from modelserver_handlers.errors import GpuNotUsable, LoadAgain, ModelLoadError
 from modelserver_handlers.metrics.cache import send_emissions_to
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator
     from types import FrameType
+
+
+# A worker process of a rank above 0, which computes what rank 0 computes, but does not send answers.
+
+_FAILED = Answer(0, failed=True)
+
+
+def keep_answers_back(channel: ServerChannel) -> None:
+    """Makes the channel report loading and finished batches without answers, except one failed one if any."""
+    send = channel.send
+
+    def send_little(message: ToServer, bodies: Sequence[bytes] = (), loop: Any = None) -> None:
+        if isinstance(message, Result):
+            failed = any(answer.failed for answer in message.answers)
+            send(Result(message.sequence, [_FAILED] if failed else [], message.handler_time))
+        elif isinstance(message, (Loaded, LoadFailed, Pong, Broken)):
+            send(message)
+
+    channel.send = send_little  # type: ignore[method-assign]
+
+
+def excused(entry: Entry) -> Entry:
+    """The handler, allowed to return anything: many return answers on rank 0 only."""
+
+    def enter(data: list[Any], context: Any) -> Any:
+        answers = entry(data, context)
+        complete = isinstance(answers, list) and len(answers) == len(data)
+        return answers if complete else [b""] * len(data)
+
+    return enter
+
 
 # Retrying cannot help with these, nor with yaml.YAMLError.
 _PERMANENT = (

@@ -10,6 +10,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -19,8 +20,6 @@ from modelserver.engine.worker.parent import die_when_closed
 from modelserver.engine.worker.runtime import channel_on, run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
     from modelserver.engine.wire.spawning import Spawn
 
 _OPENBLAS_SETTERS = (

@@ -17,25 +17,23 @@ import socket
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from modelserver.engine.wire.marks import MARK, end_marked, server_of
 from modelserver.engine.wire.spawning import (
     ChildEnded,
     ForkRefused,
+    FromSpawner,
     ModulesImported,
     Prepare,
     Spawn,
     Spawned,
+    ToSpawner,
     receive_request,
     send,
 )
 from modelserver.engine.worker.runtime import be_left_alone
 from modelserver.engine.worker.spawn_child import Birth, become_worker
 from modelserver_handlers import BUILT_IN
-
-if TYPE_CHECKING:
-    from modelserver.engine.wire.spawning import FromSpawner, ToSpawner
 
 # Seconds within which a server that closed the connection ends, if it is going to.
 _FAREWELL = 5.0

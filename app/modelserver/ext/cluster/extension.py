@@ -2,13 +2,201 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import logging
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from modelserver.ext.cluster.opening import open_cluster
+from modelserver.errors import ConfigError
+from modelserver.ext.cluster.hub import Hub
+from modelserver.ext.cluster.launcher import Cluster
+from modelserver.ext.cluster.placing import NoPlace, Placer
+from modelserver.models.settings.address import HostPort
 
 if TYPE_CHECKING:
+    from modelserver.engine.demand import Demand
     from modelserver.extension import Host
+    from modelserver.models.settings.settings import Settings
+    from modelserver.surface.tls.context import Certificate
+
+# Makes the cluster of the settings: the workers' address, and who finds machines.
+
+# Machines that are none: agents as processes of this machine, to try workers on a cluster without one.
+
+# Seconds for an agent to end by itself.
+_GRACE = 5.0
+
+
+class ProcessPlacement:
+    """The agents' processes of one worker, ``pids``; ``task`` ends with the last."""
+
+    def __init__(self, processes: Sequence[asyncio.subprocess.Process]) -> None:
+        self._processes = processes
+        self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.task = asyncio.gather(*map(self._watch, processes))
+
+    @property
+    def pids(self) -> list[int]:
+        return [process.pid for process in self._processes]
+
+    async def _watch(self, process: asyncio.subprocess.Process) -> None:
+        code = await process.wait()
+        if not self.ended.done():
+            self.ended.set_result(f"its agent's process ended with {code}")
+
+    def withdraw(self) -> None:
+        """Ends the agents, which end their workers."""
+        for process in self._processes:
+            if process.returncode is None:
+                process.terminate()
+                asyncio.get_running_loop().call_later(_GRACE, self._kill, process)
+
+    @staticmethod
+    def _kill(process: asyncio.subprocess.Process) -> None:
+        """The process may be stopped, or hang."""
+        if process.returncode is None:
+            process.kill()
+
+
+class ProcessPlacer:
+    """Starts agents here, as many as are asked for; ``placements`` are those that may still run.
+
+    Each is a machine of its own; those of one worker that packs its processes are one together.
+    """
+
+    def __init__(self) -> None:
+        self.placements: list[ProcessPlacement] = []
+        self._count = 0
+
+    async def place(self, invitations: Sequence[str], demand: Demand, label: str) -> ProcessPlacement:
+        """Starts agents, which read their invitations from a pipe."""
+        started: list[asyncio.subprocess.Process] = []
+        try:
+            for invitation in invitations:
+                if not started or demand.placement != "pack":
+                    self._count += 1
+                started.append(await self._start(invitation, f"process-{self._count}"))
+        except BaseException:
+            for process in started:
+                process.kill()
+            raise
+        self.placements = [place for place in self.placements if not place.task.done()]
+        placement = ProcessPlacement(started)
+        self.placements.append(placement)
+        return placement
+
+    async def _start(self, invitation: str, node: str) -> asyncio.subprocess.Process:
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "modelserver.ext.cluster.node", node, str(os.getpid())),
+                cwd="/",
+                stdin=subprocess.PIPE,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise NoPlace(f"an agent's process cannot be started: {error}") from error
+        assert process.stdin is not None  # noqa: S101 - asked for above
+        # The process may have ended already; uvloop raises a RuntimeError then.
+        with contextlib.suppress(OSError, RuntimeError):
+            process.stdin.write(invitation.encode() + b"\n")
+            process.stdin.close()
+        return process
+
+    def situation(self) -> str:
+        """Nothing: there is always a place."""
+        return ""
+
+    async def close(self) -> None:
+        for placement in self.placements:
+            placement.withdraw()
+        if self.placements:
+            await asyncio.wait([placement.task for placement in self.placements], timeout=_GRACE + 1.0)
+
+
+_log = logging.getLogger("modelserver.workers")
+
+_ANY = {"0.0.0.0", "::"}  # noqa: S104 - recognised, not bound
+
+
+@contextlib.asynccontextmanager
+async def open_cluster(settings: Settings, workdir: Path) -> AsyncIterator[Cluster]:
+    """The cluster, listening at the workers' address.
+
+    Raises ConfigError if the address is taken, or packages are missing.
+    """
+    address = HostPort.parse(settings.worker_address)
+    host = address.host
+    certificate = None if settings.worker_tls == "off" else _certificate(host)
+    bound = _bind(settings.worker_address)
+    hub = Hub(bound, _advertised(host, settings.ray_address), certificate=certificate, folder=workdir)
+    await hub.open()
+    unprotected = certificate is None and not address.is_loopback
+    _log.info("Workers connect to %s:%d%s", host, hub.port, " WITHOUT ENCRYPTION" if unprotected else "")
+    placer = _placer(settings)
+    try:
+        yield Cluster(
+            hub,
+            placer,
+            placement_timeout=settings.placement_timeout,
+            lost_after=settings.worker_lost_timeout,
+        )
+    finally:
+        await placer.close()
+        hub.close()
+
+
+def _placer(settings: Settings) -> Placer:
+    if settings.worker_launcher == "agents":
+        return ProcessPlacer()
+    from modelserver.ext.cluster.ray_placer import RayPlacer  # noqa: PLC0415 - only where Ray is used
+
+    return RayPlacer(settings.ray_address or "", str(settings.ray_python or sys.executable))
+
+
+def _certificate(host: str) -> Certificate:
+    """A certificate of this server, which agents get with their invitation: they trust no other."""
+    try:
+        from modelserver.surface.tls.throwaway import make_certificate  # noqa: PLC0415 - an optional package
+    except ImportError as error:
+        raise ConfigError(
+            f"worker_launcher: the package {error.name} is needed for TLS: pip install modelserver[tls]"
+        ) from error
+    return make_certificate([host])
+
+
+def _bind(endpoint: str) -> socket.socket:
+    host, port = HostPort.parse(endpoint)
+    bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        bound.bind((host, port))
+        # Several may bind the same port, but only one listens.
+        bound.listen()
+    except OSError as error:
+        bound.close()
+        raise ConfigError(f"Cannot listen on worker_address={endpoint}: {error.strerror or error}") from error
+    return bound
+
+
+def _advertised(host: str, ray_address: str | None) -> str:
+    """The host that other machines connect to; for a wildcard address, that of the route to the cluster."""
+    if host not in _ANY:
+        return host
+    if ray_address is None:
+        return "127.0.0.1"
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            # This sends nothing: it only chooses the interface.
+            probe.connect(HostPort.parse(ray_address))
+        except OSError as error:
+            raise ConfigError(f"ray_address={ray_address}: {error.strerror or error}") from error
+        return str(probe.getsockname()[0])
 
 
 class Extension:

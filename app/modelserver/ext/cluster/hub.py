@@ -13,6 +13,7 @@ import contextlib
 import logging
 import socket
 import ssl
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, cast
 
@@ -28,8 +29,6 @@ from modelserver.ext.cluster.greeting import (
 from modelserver.ext.cluster.local_socket import address_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from modelserver.surface.tls.context import Certificate
 
 _log = logging.getLogger("modelserver.workers")

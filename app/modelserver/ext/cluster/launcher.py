@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -14,25 +15,84 @@ import msgspec
 from modelserver import __version__
 from modelserver.engine.demand import Demand
 from modelserver.engine.pools.output import OutputReaders
-from modelserver.engine.pools.ranks import RankGroup
-from modelserver.engine.wire.messages import METRICS_CONFIG
+from modelserver.engine.pools.ranks import Position, RankGroup, member_spec
+from modelserver.engine.telemetry.gpus import VISIBLE
+from modelserver.engine.wire.messages import METRICS_CONFIG, ToServer
 from modelserver.ext.cluster.channel import RemoteChannel
-from modelserver.ext.cluster.messages import PYTHON, ArchiveTicket, Meet, Start
-from modelserver.ext.cluster.packing import ArchiveSender, Packer
-from modelserver.ext.cluster.placing import NoPlace
+from modelserver.ext.cluster.messages import PYTHON, ArchiveTicket, Meet, Meeting, Present, Start
+from modelserver.ext.cluster.packing import ArchiveSender, Packed, Packer
+from modelserver.ext.cluster.placing import NoPlace, Placement, Placer
 from modelserver.ext.cluster.remote import RemoteWorker
-from modelserver.ext.cluster.seating import rank_spec, seats
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable
-
     from modelserver.engine.pools.spec import OnLost, OnMessage, Process, Ranks, WorkerSpec
-    from modelserver.engine.wire.messages import ToServer
     from modelserver.ext.cluster.greeting import Invitation
     from modelserver.ext.cluster.hub import Hub
-    from modelserver.ext.cluster.messages import Present
-    from modelserver.ext.cluster.packing import Packed
-    from modelserver.ext.cluster.placing import Placement, Placer
+
+# Which rank is which: the processes of one worker, numbered by the machines that they were placed on.
+
+_HERE = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """One rank: ``place`` is the number of its agent, ``local_rank`` its own among ``local_count`` there.
+
+    It is on machine ``node`` of ``nodes``, where the ranks were given the GPUs ``devices``, as in
+    CUDA_VISIBLE_DEVICES, and this one number ``device`` of them. All see all: libraries take the one of their
+    LOCAL_RANK, and exchange data between those that they see.
+    """
+
+    place: int
+    rank: int
+    count: int
+    local_rank: int
+    local_count: int
+    node: int
+    nodes: int
+    devices: str
+    device: int
+
+
+def seats(presents: Sequence[Present]) -> list[Seat]:
+    """The ranks in their order; those of one machine, with the same name, follow each other."""
+    by_node: dict[str, list[int]] = {}
+    for place, present in enumerate(presents):
+        by_node.setdefault(present.node, []).append(place)
+    order: list[Seat] = []
+    for node, members in enumerate(by_node.values()):
+        # Members are sorted by their GPUs, of which the numbers below ten come first.
+        members.sort(key=lambda place: (len(presents[place].devices), presents[place].devices))
+        gpus = [presents[place].devices for place in members]
+        devices = list(dict.fromkeys(name for each in gpus for name in each.split(",") if name))
+        # If all have the same GPUs, each takes its own of these.
+        same = len(set(gpus)) == 1
+        for local_rank, place in enumerate(members):
+            own = gpus[local_rank].split(",")[0]
+            device = devices.index(own) if own and not same else local_rank % (len(devices) or len(members))
+            order.append(
+                Seat(
+                    *(place, len(order), len(presents), local_rank, len(members)),
+                    *(node, len(by_node), ",".join(devices), device),
+                )
+            )
+    return order
+
+
+def rank_spec(spec: WorkerSpec, ranks: Ranks, seat: Seat, meeting: Meeting, *, has_gpus: bool) -> WorkerSpec:
+    """The spec for the process of a rank; ``meeting``: where all meet, on the first machine."""
+    host = _HERE if seat.nodes == 1 else meeting.host
+    position = Position(
+        *(seat.rank, seat.count, seat.local_rank, seat.local_count, seat.node, seat.nodes),
+        *(host, meeting.port),
+    )
+    member = member_spec(spec, ranks, position)
+    if not has_gpus:
+        return member
+    load = msgspec.structs.replace(member.load, gpu_id=seat.device)
+    visible = {VISIBLE: seat.devices} if seat.devices else {}
+    return replace(member, load=load, extra_environment={**member.extra_environment, **visible})
+
 
 _log = logging.getLogger("modelserver.workers")
 Outcome = TypeVar("Outcome")

@@ -17,13 +17,11 @@ import os
 import stat
 import tarfile
 from bisect import bisect_right
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, cast
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+from typing import Final, cast
 
 _log = logging.getLogger("modelserver.workers")
 

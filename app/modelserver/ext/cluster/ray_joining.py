@@ -9,10 +9,8 @@ import re
 import socket
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from collections.abc import Iterable
+from typing import Any
 
 NAMESPACE = "modelserver"
 # The first with tokens.

@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import uuid
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -19,8 +20,6 @@ from modelserver.ext.cluster import ray_messages as messages
 from modelserver.ext.cluster.placing import NoPlace
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from modelserver.engine.demand import Demand
 
 _log = logging.getLogger("modelserver.workers")

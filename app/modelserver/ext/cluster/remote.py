@@ -5,24 +5,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from modelserver.engine.pools.process import describe_exit
-from modelserver.engine.pools.spec import Node
+from modelserver.engine.pools.spec import Node, OnMessage
 from modelserver.engine.wire.frames import FrameReader, ProtocolError, encode
-from modelserver.engine.wire.messages import Recalled
+from modelserver.engine.wire.messages import Recalled, ToWorker
 from modelserver.errors import StartFailed
 from modelserver.ext.cluster import messages
-from modelserver.ext.cluster.placing import NoPlace
+from modelserver.ext.cluster.placing import NoPlace, Placement
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from modelserver.engine.pools.output import OutputReaders
-    from modelserver.engine.pools.spec import OnMessage
-    from modelserver.engine.wire.messages import ToWorker
     from modelserver.ext.cluster.channel import RemoteChannel
-    from modelserver.ext.cluster.placing import Placement
 
 _log = logging.getLogger("modelserver.workers")
 _model_log = logging.getLogger("modelserver.model")

@@ -10,13 +10,10 @@ from __future__ import annotations
 import json
 import socket
 import sys
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from modelserver.run.pidfile import address_file
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
 
 ROUTE: Final = "/v2/health/ready"
 TIMEOUT: Final = 4.0  # seconds, for each step

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
@@ -19,12 +21,51 @@ from modelserver.surface.auth.scopes import Scope
 from modelserver.surface.http.answers import JSON
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping
-
-    from modelserver.ext.events.followers import Followers
     from modelserver.ext.events.records import ServerEvent
     from modelserver.surface.api.application import Application
     from modelserver.surface.api.services import Services
+
+# Those who wait for the next event.
+
+
+class Followers:
+    """Any number of tasks; ``loop`` runs them, and :meth:`wake` may be called in any thread."""
+
+    def __init__(self) -> None:
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.closed = False
+        self._waiting: set[asyncio.Future[None]] = set()
+        self._is_called = False
+
+    def next_event(self) -> asyncio.Future[None]:
+        """Done when there is a new event from now on, or all streams are to end."""
+        waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self.closed:
+            waiting.set_result(None)
+        else:
+            self._waiting.add(waiting)
+            waiting.add_done_callback(self._waiting.discard)
+        return waiting
+
+    def wake(self) -> None:
+        """There is a new event; a storm wakes once in a turn of the loop."""
+        if self.loop is None or self._is_called:
+            return
+        self._is_called = True
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self.loop.call_soon_threadsafe(self._wake)
+
+    def _wake(self) -> None:
+        self._is_called = False
+        for waiting in list(self._waiting):
+            if not waiting.done():
+                waiting.set_result(None)
+
+    def close(self) -> None:
+        """Ends all streams."""
+        self.closed = True
+        self._wake()
+
 
 MOST_ON_A_PAGE: Final = 1000
 MOST_STREAMS: Final = 64

@@ -8,17 +8,15 @@ import os
 import threading
 import time
 from collections import deque
+from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 import msgspec
 
 from modelserver.ext.events.records import ServerEvent, event_of, kind_of, subject_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 MOST: Final = 10_000
 # Events at once, and in a second on the whole; more are counted.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -19,8 +20,6 @@ from modelserver.surface.http.intake import MUCH
 from modelserver.surface.inference.routes import target_finder
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
     from modelserver.ext.frontends.link import Link
     from modelserver.surface.http.exchange import Exchange
 

@@ -5,17 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Generic, cast
 
 from modelserver.engine.wire.arena import LARGE, Arena, NoSuchBlock
-from modelserver.ext.frontends.messages import FrameError, MessageT, Turn, TurnReader
+from modelserver.ext.frontends.messages import FrameError, Message, MessageT, Turn, TurnReader
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import msgspec
 
-    from modelserver.ext.frontends.messages import Message
 
 _log = logging.getLogger("modelserver.frontend")
 

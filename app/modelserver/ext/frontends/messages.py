@@ -13,12 +13,10 @@ for a request.
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Annotated, Generic, TypeAlias, TypeVar
+from collections.abc import Callable, Iterator
+from typing import Annotated, Generic, TypeAlias, TypeVar
 
 import msgspec
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 PREFIX = struct.Struct("<IQ")
 # Bytes of bodies after which a frame ends, and up to which a frame is joined into one piece.

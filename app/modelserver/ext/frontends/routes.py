@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
@@ -11,8 +12,6 @@ from typing_extensions import TypedDict
 from modelserver.surface.http.answers import JSON, pretty
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from modelserver.surface.api.application import Application
 
 _Count = Annotated[int, Field(ge=0)]

@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol
 
 from modelserver.engine.offload.gradual import GradualCalls
 from modelserver.errors import ServiceUnavailable
 from modelserver.ext.grpc.framing import PREFIX, CallRefused, Inbox, unpacked
-from modelserver.ext.grpc.heads import OK_HEAD, OK_TRAILERS, fields_of, http_head, trailers
-from modelserver.ext.grpc.http2.stream import Http2Stream
+from modelserver.ext.grpc.heads import OK_HEAD, OK_TRAILERS, CallHead, fields_of, http_head, trailers
+from modelserver.ext.grpc.http2.stream import Http2Stream, StreamCarrier
 from modelserver.ext.grpc.statuses import StatusCode
-from modelserver.surface.http.outgoing import OutgoingFull
+from modelserver.surface.http.outgoing import Outgoing, OutgoingFull
 from modelserver.surface.watching import message_framed
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping
-
     from modelserver.engine.batching.request import Request
-    from modelserver.ext.grpc.heads import CallHead
-    from modelserver.ext.grpc.http2.stream import StreamCarrier
     from modelserver.surface.http.intake import Intake
-    from modelserver.surface.http.outgoing import Outgoing
 
 _log = logging.getLogger("modelserver.grpc")
 

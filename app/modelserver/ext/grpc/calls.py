@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -14,22 +15,19 @@ from modelserver.engine.tensors.weight import LIGHT_BYTES
 from modelserver.errors import BadRequest, ModelServerError
 from modelserver.ext.grpc.encoded import EncodedMessage, ReceivedMessage, is_heavy, texts_of
 from modelserver.ext.grpc.framing import CallRefused
-from modelserver.ext.grpc.messages import DecodeError, message_class, service
+from modelserver.ext.grpc.messages import AnyMessage, DecodeError, message_class, service
 from modelserver.ext.grpc.pending import REQUEST_ID, request_id_of
 from modelserver.ext.grpc.statuses import FAILED, StatusCode, ToStatus, http_status
 from modelserver.ext.grpc.watching import WholeCall
 from modelserver.surface.auth.verifier import InvalidKey
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Mapping
-
     from google.protobuf.descriptor import Descriptor, MethodDescriptor
 
     from modelserver.engine.telemetry.access import AccessLog
     from modelserver.engine.telemetry.metrics import ServerMetrics
     from modelserver.ext.grpc.call import GrpcCall
     from modelserver.ext.grpc.gate import Gate
-    from modelserver.ext.grpc.messages import AnyMessage
     from modelserver.surface.watching import Watch
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -9,8 +10,6 @@ from modelserver.engine.tensors.weight import LIGHT_BYTES
 from modelserver.errors import BadRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from google.protobuf.descriptor import Descriptor
 
     from modelserver.ext.grpc.messages import AnyMessage

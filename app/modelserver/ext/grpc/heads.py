@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, TypeAlias
@@ -14,8 +15,6 @@ from modelserver.ext.grpc.http2.frames import field
 from modelserver.ext.grpc.statuses import StatusCode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from modelserver.ext.grpc.http2.fields import Fields
 
 Metadata: TypeAlias = "tuple[tuple[str, str | bytes], ...]"

@@ -8,28 +8,24 @@ without sequences too, needs no id (the answer has a new one), and reports unkno
 from __future__ import annotations
 
 import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from modelserver.engine.batching.request import SequencedRequest
+from modelserver.engine.batching.request import Request, SequencedRequest
 from modelserver.engine.wire.messages import FIELDS
 from modelserver.errors import BadRequest, ModelServerError
-from modelserver.ext.grpc.messages import message
+from modelserver.ext.grpc.messages import AnyMessage, message
 from modelserver.ext.grpc.pending import BATCH_ID, Pending
-from modelserver.ext.grpc.statuses import RefusedRequest, prediction_status
+from modelserver.ext.grpc.statuses import RefusedRequest, ToStatus, prediction_status
 from modelserver.ext.grpc.watching import WatchedRequest
 from modelserver.surface.http.answers import pretty
 from modelserver.surface.inference.codec import Parsed
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-
-    from modelserver.engine.batching.request import Request
     from modelserver.ext.grpc.call import GrpcCall
     from modelserver.ext.grpc.calls import Method
-    from modelserver.ext.grpc.messages import AnyMessage
-    from modelserver.ext.grpc.statuses import ToStatus
     from modelserver.models.registry import Registry
     from modelserver.models.version import ModelVersion
     from modelserver.surface.watching import Watch

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
 
@@ -17,7 +18,7 @@ from starlette.datastructures import Address
 from modelserver.errors import BadRequest, MethodNotAllowed, ModelServerError
 from modelserver.ext.grpc.encoded import EncodedMessage
 from modelserver.ext.grpc.management import Uninterrupted
-from modelserver.ext.grpc.messages import message
+from modelserver.ext.grpc.messages import AnyMessage, message
 from modelserver.ext.grpc.pending import BATCH_ID, Pending, request_id_of
 from modelserver.ext.grpc.statuses import API_DISABLED, open_inference_status
 from modelserver.ext.grpc.tensors import ModelInfer
@@ -26,11 +27,8 @@ from modelserver.surface.api.metadata import ProtocolMetadata
 from modelserver.surface.api.repository import ModelRepository, is_near
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
-
     from modelserver.ext.grpc.call import GrpcCall
     from modelserver.ext.grpc.calls import Method
-    from modelserver.ext.grpc.messages import AnyMessage
     from modelserver.extension import Rpc
     from modelserver.surface.api.services import Services
     from modelserver.surface.watching import Watch

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -16,8 +17,6 @@ from modelserver.surface.http.trace_context import NAMES as TRACE_HEADERS
 from modelserver.surface.inference.requests import home_of_sequence, make_request
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
     from modelserver.engine.batching.request import Request
     from modelserver.engine.wire.messages import Answer
     from modelserver.ext.grpc.call import GrpcCall

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,6 @@ from modelserver.run.binding import bind_tcp
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Iterator
 
     from modelserver.models.settings.settings import Settings
 

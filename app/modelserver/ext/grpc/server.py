@@ -6,21 +6,28 @@ Imported only if gRPC is on, as that takes a moment.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
 import time
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
-from modelserver.ext.grpc import health, inference, management, open_inference, reflection
-from modelserver.ext.grpc.call import GrpcPort
-from modelserver.ext.grpc.calls import CallContext, MethodHandler, method_handlers
+from modelserver.errors import ModelNotFound
+from modelserver.ext.grpc import inference, management, open_inference
+from modelserver.ext.grpc.call import GrpcCall, GrpcPort
+from modelserver.ext.grpc.calls import CallContext, Method, MethodHandler, method_handlers
+from modelserver.ext.grpc.framing import CallRefused
 from modelserver.ext.grpc.gate import Gate
 from modelserver.ext.grpc.heads import read_head
 from modelserver.ext.grpc.http2.connection import Http2Connection, Http2Listener
 from modelserver.ext.grpc.http2.stream import Http2Limits
+from modelserver.ext.grpc.messages import POOL, AnyMessage, message
 from modelserver.ext.grpc.ports import GrpcAddress, addresses, taken
 from modelserver.ext.grpc.statuses import (
+    StatusCode,
     management_status,
     open_inference_status,
     prediction_status,
@@ -29,6 +36,180 @@ from modelserver.ext.grpc.statuses import (
 from modelserver.surface.auth.scopes import Scope
 from modelserver.surface.http.content import MAX_PARAMETERS_BODY
 from modelserver.surface.tls.context import tls_arguments
+
+if TYPE_CHECKING:
+    from google.protobuf.descriptor import FileDescriptor
+
+    from modelserver.models.registry import Registry
+
+# The standard health service: of the server (an empty name, or one of its services) and of each model.
+
+NAME = "grpc.health.v1.Health"
+EVERY = 0.5  # seconds between checks for watchers
+# Watchers on a connection, and on a port: they need no token.
+MOST_OF_CLIENT, MOST = 100, 1000
+
+_Answer = message("grpc.health.v1.HealthCheckResponse")
+
+
+@dataclass(slots=True)
+class _Watched:
+    """A state that some watchers have seen; ``ended``: it has changed, or the server stops."""
+
+    watchers: int = 0
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class HealthService:
+    """Serving while ``/ping`` says Healthy, or the model has a worker, and the server is not stopping.
+
+    Args:
+        registry: of the models.
+        services: full names that stand for the whole server.
+        stopping: set when the server accepts no more calls.
+    """
+
+    def __init__(self, registry: Registry, services: Collection[str], stopping: asyncio.Event) -> None:
+        self._registry = registry
+        self._services = frozenset(services) | {"", NAME}
+        self._stopping = stopping
+        self._watchers: Counter[str] = Counter()  # by the address of their connection
+        # By name and state; one task looks for all watchers.
+        self._watched: dict[tuple[str, int], _Watched] = {}
+        self._looking: asyncio.Task[None] | None = None
+
+    @property
+    def methods(self) -> Mapping[str, Method]:
+        return {"Check": self.check, "Watch": self.watch}
+
+    async def check(self, request: AnyMessage, _: GrpcCall) -> AnyMessage:
+        """The state now. Raises ModelNotFound."""
+        status = self._status(request.service)
+        if status == _Answer.SERVICE_UNKNOWN:
+            raise ModelNotFound.named(request.service)
+        return _Answer(status=status)
+
+    async def watch(self, request: AnyMessage, call: GrpcCall) -> AsyncIterator[AnyMessage]:
+        """The state now and whenever it has changed, until the server stops. Raises CallRefused."""
+        before = None
+        with self._counted(call.client):
+            while True:
+                status = self._status(request.service)
+                if status != before:
+                    yield _Answer(status=status)
+                if self._stopping.is_set():
+                    return
+                before = status
+                await self._end_of(request.service, status)
+
+    @contextlib.contextmanager
+    def _counted(self, client: str) -> Iterator[None]:
+        """Counts a watcher while in the context. Raises CallRefused if there are too many."""
+        if self._watchers[client] >= MOST_OF_CLIENT or self._watchers.total() >= MOST:
+            text = f"A connection may have {MOST_OF_CLIENT} watchers, all together {MOST}."
+            raise CallRefused(StatusCode.RESOURCE_EXHAUSTED, text)
+        self._watchers[client] += 1
+        try:
+            yield
+        finally:
+            self._watchers[client] -= 1
+            if not self._watchers[client]:
+                del self._watchers[client]
+
+    async def _end_of(self, name: str, status: int) -> None:
+        """Returns when the state is another one, or the server stops."""
+        state = name, status
+        watched = self._watched.setdefault(state, _Watched())
+        watched.watchers += 1
+        if self._looking is None:
+            self._looking = asyncio.get_running_loop().create_task(self._look())
+        try:
+            await watched.ended.wait()
+        finally:
+            watched.watchers -= 1
+            if not watched.watchers and self._watched.get(state) is watched:
+                del self._watched[state]
+
+    async def _look(self) -> None:
+        try:
+            while self._watched:
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(self._stopping.wait(), EVERY)
+                for (name, status), watched in list(self._watched.items()):
+                    if self._stopping.is_set() or self._status(name) != status:
+                        del self._watched[name, status]
+                        watched.ended.set()
+        finally:
+            self._looking = None
+
+    def _status(self, name: str) -> int:
+        if name in self._services:
+            serving = self._registry.healthy
+        elif name not in self._registry.names():
+            return int(_Answer.SERVICE_UNKNOWN)
+        else:
+            serving = self._registry.is_ready(name)
+        return int(_Answer.SERVING if serving and not self._stopping.is_set() else _Answer.NOT_SERVING)
+
+
+# The standard reflection service: the services of a port, and the files that describe them.
+
+NAMES = ("grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection")
+
+
+class ReflectionService:
+    """Tells of the services with these names, in one of the versions of its protocol."""
+
+    def __init__(self, name: str, services: Collection[str]) -> None:
+        self._services = sorted(services)
+        self._answer = message(f"{name.rpartition('.')[0]}.ServerReflectionResponse")
+
+    @property
+    def methods(self) -> Mapping[str, Method]:
+        return {"ServerReflectionInfo": self.respond}
+
+    async def respond(self, requests: AsyncIterator[AnyMessage], _: GrpcCall) -> AsyncIterator[AnyMessage]:
+        """An answer to each request."""
+        async for request in requests:
+            yield self._answer(valid_host=request.host, original_request=request, **self._about(request))
+
+    def _about(self, request: AnyMessage) -> dict[str, object]:
+        kind = request.WhichOneof("message_request")
+        try:
+            if kind == "list_services":
+                return {"list_services_response": {"service": [{"name": name} for name in self._services]}}
+            if kind == "file_by_filename":
+                return _files(POOL.FindFileByName(request.file_by_filename))
+            if kind == "file_containing_symbol":
+                return _files(_file_of(request.file_containing_symbol))
+            if kind == "all_extension_numbers_of_type":
+                name = POOL.FindMessageTypeByName(request.all_extension_numbers_of_type).full_name
+                return {"all_extension_numbers_response": {"base_type_name": name}}
+        except KeyError:
+            pass
+        # Our messages have no extensions.
+        return {"error_response": {"error_code": StatusCode.NOT_FOUND, "error_message": "not found"}}
+
+
+def _file_of(symbol: str) -> FileDescriptor:
+    """The file with a service, method, message, enum or field. Raises KeyError."""
+    try:
+        return POOL.FindFileContainingSymbol(symbol)
+    except KeyError:
+        return POOL.FindMethodByName(symbol).containing_service.file
+
+
+def _files(first: FileDescriptor) -> dict[str, object]:
+    """A file, and those that it imports."""
+    contents: dict[str, bytes] = {}
+    waiting = [first]
+    while waiting:
+        file = waiting.pop()
+        if file.name not in contents:
+            contents[file.name] = file.serialized_pb
+            waiting += file.dependencies
+    return {"file_descriptor_response": {"file_descriptor_proto": list(contents.values())}}
+
 
 if TYPE_CHECKING:
     import ssl
@@ -124,11 +305,11 @@ class GrpcServers:
         self, address: GrpcAddress, held: socket.socket, served: Handlers, around: CallContext
     ) -> None:
         names = {path.partition("/")[0] for path in served}
-        checks = health.HealthService(self._services.registry, names, self._stopping)
-        served |= method_handlers(health.NAME, checks.methods, open_inference_status, around)
-        names |= {health.NAME, *reflection.NAMES}
-        for name in reflection.NAMES:
-            service = reflection.ReflectionService(name, names)
+        checks = HealthService(self._services.registry, names, self._stopping)
+        served |= method_handlers(NAME, checks.methods, open_inference_status, around)
+        names |= {NAME, *NAMES}
+        for name in NAMES:
+            service = ReflectionService(name, names)
             served |= method_handlers(name, service.methods, open_inference_status, around)
         intake, outgoing = self._services.intake, self._services.outgoing
         port = GrpcPort(served, self._largest(address.side), intake, outgoing)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import IntEnum
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from modelserver.errors import (
     BadRequest,
@@ -14,9 +15,6 @@ from modelserver.errors import (
     ModelServerError,
     ServiceUnavailable,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 class StatusCode(IntEnum):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,15 +16,12 @@ from modelserver.engine.tensors.weight import LIGHT_BYTES, LIGHT_ELEMENTS, TooHe
 from modelserver.engine.wire.messages import TENSORS
 from modelserver.errors import BadRequest, InternalError
 from modelserver.ext.grpc.encoded import EncodedMessage
-from modelserver.ext.grpc.messages import DecodeError, message
+from modelserver.ext.grpc.messages import AnyMessage, DecodeError, message
 from modelserver.surface.http.answers import JSON
 from modelserver.surface.inference.v2 import Inference, InputRules, ResponseParts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
     from modelserver.engine.batching.request import Request
-    from modelserver.ext.grpc.messages import AnyMessage
     from modelserver.models.version import ModelVersion
     from modelserver.surface.api.services import Services
 

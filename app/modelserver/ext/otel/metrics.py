@@ -10,6 +10,7 @@ import asyncio
 import logging
 import os
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -31,8 +32,6 @@ from modelserver.engine.otlp import resource
 from modelserver.ext.otel.spans import SCOPE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from modelserver.engine.telemetry.metrics import ServerMetrics
 
 _log = logging.getLogger("modelserver.tracing")

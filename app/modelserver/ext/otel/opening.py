@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -12,8 +13,6 @@ from modelserver.engine.otlp import close_within_grace
 from modelserver.ext.otel.spans import Tracing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from modelserver.engine.telemetry.metrics import ServerMetrics
     from modelserver.ext.otel.metrics import MetricsSender
     from modelserver.models.settings.settings import Settings

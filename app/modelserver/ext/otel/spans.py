@@ -9,11 +9,12 @@ from __future__ import annotations
 import random
 import re
 import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
-from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace import Event, ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
-from opentelemetry.sdk.trace.sampling import Decision, TraceIdRatioBased
+from opentelemetry.sdk.trace.sampling import Decision, Sampler, TraceIdRatioBased
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags, get_current_span
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
@@ -22,11 +23,7 @@ from modelserver import __version__
 from modelserver.engine.otlp import open_provider
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
     from opentelemetry.context import Context
-    from opentelemetry.sdk.trace import Event, SpanProcessor, TracerProvider
-    from opentelemetry.sdk.trace.sampling import Sampler
     from opentelemetry.trace.span import TraceState
 
 Attributes: TypeAlias = "Mapping[str, str | int | bool | float]"

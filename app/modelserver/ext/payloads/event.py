@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 import socket
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
@@ -17,8 +18,6 @@ from urllib.parse import quote
 from modelserver.models.settings.checks import listed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
     from modelserver.models.settings.settings import Settings
 
 REQUEST = "org.kubeflow.serving.inference.request"

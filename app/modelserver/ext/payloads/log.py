@@ -12,6 +12,7 @@ import logging
 import queue
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,8 +20,6 @@ from modelserver.ext.payloads.event import Event, Origin
 from modelserver.ext.payloads.sink import Sink, SinkConnection, SinkError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from modelserver.models.settings.settings import Settings
 
 _log = logging.getLogger("modelserver.payloads")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import socket
 import ssl
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -17,8 +18,6 @@ import httptools
 from modelserver.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from modelserver.models.settings.settings import Settings
 
 # Bytes of a response that are read to reuse the connection.

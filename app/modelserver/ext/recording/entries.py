@@ -7,12 +7,10 @@ entries: the length of its content as four bytes, little-endian, then the conten
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final, TypeAlias
+from collections.abc import Sequence
+from typing import Final, TypeAlias
 
 import msgspec
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _LENGTH: Final = 4
 _TIMING: Final = re.compile(rb"server-timing: queue;dur=([\d.]+)(?:, inference;dur=([\d.]+))?")

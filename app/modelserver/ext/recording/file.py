@@ -11,18 +11,16 @@ import contextlib
 import os
 import struct
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple, Protocol
+from pathlib import Path
+from typing import BinaryIO, Final, NamedTuple, Protocol
 
 import msgspec
 import zstandard
 
 from modelserver.errors import ConfigError
 from modelserver.ext.recording.entries import Beginning, Call, Ended, Entry, Lost, unpack
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 FORMAT: Final = 1
 _MAGIC: Final = b"MSRECORD"

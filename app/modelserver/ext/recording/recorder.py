@@ -8,24 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
 from modelserver import __version__
 from modelserver.errors import BadRequest, Conflict
-from modelserver.ext.recording.entries import CALL, Beginning, Ended, Lost, framed, framed_list, pack
+from modelserver.ext.recording.entries import CALL, Beginning, Ended, Entry, Lost, framed, framed_list, pack
 from modelserver.models.settings.checks import holds_credentials, is_header_name
 from modelserver.surface.http.outgoing import Outgoing
-from modelserver.surface.watching import GRPC, Watcher, message_framed
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-
-    from modelserver.ext.recording.entries import Entry
-    from modelserver.surface.watching import Watched
+from modelserver.surface.watching import GRPC, Watched, Watcher, message_framed
 
 # Headers of requests that decide how a body is read and a response is written.
 HEADERS: Final = (

@@ -10,14 +10,13 @@ from starlette.requests import Request  # noqa: TC002 - FastAPI reads annotation
 from starlette.responses import Response, StreamingResponse
 
 from modelserver.errors import BadRequest, ResourceNotFound
-from modelserver.ext.recording.recorder import LiveRecording, RecordingOptions
+from modelserver.ext.recording.recorder import LiveRecording, Recorder, RecordingOptions
 from modelserver.surface.api.management import status
 from modelserver.surface.api.models import Status
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
-    from modelserver.ext.recording.recorder import Recorder
     from modelserver.models.registry import Registry
     from modelserver.surface.api.application import Application
 

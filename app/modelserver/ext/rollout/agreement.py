@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from typing import Any, Final, TypeAlias
 
 Path: TypeAlias = "tuple[Path, str | int] | None"
 """The path of what holds it, and its key or index there; None for the whole document."""

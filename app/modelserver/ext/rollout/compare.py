@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -12,8 +13,6 @@ from modelserver.ext.rollout.agreement import Tolerance, agree, excerpt, is_numb
 from modelserver.ext.rollout.plan import Mode  # noqa: TC001 - helpers read annotations at run time
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from modelserver.engine.tensors.tensor import OutputTensor
 
 _decode = msgspec.json.Decoder().decode

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -12,8 +13,6 @@ from modelserver.errors import InternalError, ModelServerError
 from modelserver.ext.rollout.compare import Pair, compare_all
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from modelserver.ext.rollout.plan import Shadowing
 
 _log = logging.getLogger("modelserver.rollout")

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
     from modelserver.engine.telemetry.metrics import ServerMetrics
     from modelserver.ext.rollout.traffic import ModelTraffic
 

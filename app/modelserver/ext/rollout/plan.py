@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 
 from modelserver.errors import BadRequest
 from modelserver.ext.rollout.agreement import excerpt, is_number
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 # Versions that may have a weight, or be shadows, and characters of a header's name.
 MOST_VERSIONS = 16

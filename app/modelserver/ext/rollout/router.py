@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +16,6 @@ import msgspec
 from modelserver.errors import BadRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from modelserver.engine.telemetry.metrics import ServerMetrics
     from modelserver.ext.rollout.meters import Meters
     from modelserver.ext.rollout.plan import Plan
@@ -50,7 +49,7 @@ class TrafficRouter:
         check_form(document)
 
     def direct(self, name: str, document: Any, reason: str = "") -> None:
-        """Carries out the document, which :class:`~modelserver.models.routing.Router` describes."""
+        """Carries out the document, which :class:`~modelserver.models.version.Router` describes."""
         if document is None:
             self._registry.set_traffic(name, None)
             return

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from functools import partial
 from math import log
 from operator import itemgetter
 from random import random
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from zlib import crc32
 
 import msgspec
 
@@ -19,17 +21,76 @@ from modelserver.errors import BadRequest
 from modelserver.ext.rollout.judging import Judge
 from modelserver.ext.rollout.plan import Plan, check, pair_of, renamed, tidy, without
 from modelserver.ext.rollout.promoting import Progress, Promoter, Report, State
-from modelserver.ext.rollout.shadow import Shadow, Version
-from modelserver.ext.rollout.spare import Spare
-from modelserver.ext.rollout.weights import intervals, point_of, shares
+from modelserver.ext.rollout.shadow import Shadow, Spare, Version
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
     from modelserver.engine.batching.request import Request
     from modelserver.engine.pools.pool import Pool
-    from modelserver.ext.rollout.weights import Interval
     from modelserver.models.version import Headed
+
+# From weights to a version: intervals of [0, 1), computed when weights or readiness change.
+
+_BITS = 0xFFFFFFFF
+_SCALE = 2.0**-32
+
+
+class Interval(NamedTuple):
+    """The points below ``end``, from the end of the interval before."""
+
+    end: float
+    version: str
+
+
+def intervals(weights: Mapping[str, float], ready: Container[str]) -> list[Interval]:
+    """The interval of each version, in the order of the weights; without one if no version is ready.
+
+    A version that is not ready keeps its place: only its own points go to the others, in proportion to their
+    weights, so that points of the others stay where they are.
+    """
+    able = {version: weight for version, weight in weights.items() if weight and version in ready}
+    total = sum(able.values())
+    result: list[Interval] = []
+    begin = 0.0
+    for version, weight in weights.items():
+        if version in able:
+            result.append(Interval((begin + weight) / 100, version))
+        else:
+            taken = begin
+            for other, share in able.items():
+                taken += weight * share / total
+                result.append(Interval(taken / 100, other))
+        begin += weight
+    return _joined(result)
+
+
+def _joined(pieces: Sequence[Interval]) -> list[Interval]:
+    """Without empty intervals; neighbours of one version are one, and the last has no end."""
+    joined: list[Interval] = []
+    for each in pieces:
+        if joined and each.version == joined[-1].version:
+            joined.pop()
+        if each.end > (joined[-1].end if joined else 0.0):
+            joined.append(each)
+    if joined:
+        joined[-1] = Interval(1.0, joined[-1].version)
+    return joined
+
+
+def shares(pieces: Sequence[Interval]) -> dict[str, float]:
+    """The percent of the points that each version has."""
+    percent: dict[str, float] = {}
+    begin = 0.0
+    for each in pieces:
+        percent[each.version] = percent.get(each.version, 0.0) + (each.end - begin) * 100
+        begin = each.end
+    return percent
+
+
+def point_of(value: bytes) -> float:
+    """A point of [0, 1) that depends only on the value, in any process and on any machine."""
+    # Multiplied by the golden ratio, as checksums of similar texts are similar.
+    return (crc32(value) * 0x9E3779B1 & _BITS) * _SCALE
+
 
 _log = logging.getLogger("modelserver.rollout")
 

@@ -20,17 +20,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+from collections.abc import Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from modelserver.engine.batching.request import SequencedRequest
-from modelserver.engine.pools.spec import SequenceStatistics
+from modelserver.engine.batching.request import Batch, Request, SequencedRequest
+from modelserver.engine.pools.spec import PoolLimits, SequenceStatistics
 from modelserver.ext.sequences.queue import SequenceLimits, SequenceQueue, state_lost
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Sequence
-
-    from modelserver.engine.batching.request import Batch, Request
-    from modelserver.engine.pools.spec import PoolLimits
     from modelserver.engine.wire.messages import Answer, SequenceHeaders
     from modelserver.errors import ModelServerError
     from modelserver.models.options.resolve import ModelOptions

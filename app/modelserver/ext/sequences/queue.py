@@ -24,6 +24,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -33,8 +34,6 @@ from modelserver.engine.batching.request import Batch, Parcel, Request, Sequence
 from modelserver.errors import WorkerDied
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-
     from modelserver.engine.wire.messages import SequenceHeaders
 
 

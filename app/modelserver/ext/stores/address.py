@@ -7,15 +7,13 @@ libraries, which are the operator's and come from the environment of the server.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from urllib.parse import unquote
 
 from modelserver.errors import BadRequest
 from modelserver.models.archives.urls import OBJECT_STORES, leaves_its_place, scheme
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 PACKAGES: Final = dict(zip(OBJECT_STORES, ("s3fs", "gcsfs", "adlfs", "huggingface_hub"), strict=True))
 """The schemes, each with the package that reads it."""

@@ -19,15 +19,12 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from modelserver.engine.file_locks import replace_file
 from modelserver.errors import DownloadFailed, InternalError
-from modelserver.ext.stores.stores import Changed
+from modelserver.ext.stores.stores import Changed, Item, Store
 from modelserver.models.environments import environment_store as store
-
-if TYPE_CHECKING:
-    from modelserver.ext.stores.stores import Item, Store
 
 Progress = Callable[[int, int], None]
 """Gets the bytes that have arrived, and all."""

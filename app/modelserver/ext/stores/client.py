@@ -8,8 +8,9 @@ import os
 import sys
 import time
 from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
@@ -20,9 +21,6 @@ from modelserver.ext.stores.process import Message, Task
 from modelserver.models.archives.incoming import Transfer
 from modelserver.models.environments import environment_store
 from modelserver.models.environments.cache_folder import cache_folder
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
 
 _SILENCE: Final = 5  # times the timeout for reading: the libraries try again themselves
 _AS_USUAL: Final = Transfer()

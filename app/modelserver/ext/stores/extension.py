@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from modelserver.ext.stores.client import Listing
     from modelserver.extension import Host
     from modelserver.models.archives.incoming import Transfer
@@ -25,7 +24,7 @@ class Extension:
 
 
 class Stores:
-    """See :class:`modelserver.models.archives.object_stores.ObjectStores`."""
+    """See :class:`modelserver.models.archives.store.ObjectStores`."""
 
     def __init__(self) -> None:
         self._listings: dict[str, Listing] = {}

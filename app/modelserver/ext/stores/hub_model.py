@@ -7,19 +7,17 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 from urllib.parse import parse_qsl
 from uuid import uuid4
 
 from modelserver.errors import BadRequest, InvalidModel
 from modelserver.models.archives.manifest import MANIFEST_PATH
 from modelserver.models.archives.urls import scheme
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from pathlib import Path
 
 EMBEDDINGS: Final = "embeddings"
 GENERATION: Final = "text-generation"

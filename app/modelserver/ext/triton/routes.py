@@ -20,14 +20,13 @@ from modelserver.ext.triton.switches import (
     log_settings,
     trace_settings,
 )
-from modelserver.surface.api.application import JsonBody
+from modelserver.surface.api.application import Application, JsonBody
 from modelserver.surface.api.models import Error, Nothing
 from modelserver.surface.api.repository import is_near, read_object
 from modelserver.surface.api.routes import V2_VERSIONS
 
 if TYPE_CHECKING:
     from modelserver.models.registry import Registry
-    from modelserver.surface.api.application import Application
     from modelserver.surface.api.services import Services
 
 _TAG = "Open Inference"

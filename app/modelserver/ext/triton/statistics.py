@@ -8,11 +8,10 @@ nanoseconds.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
-
     from modelserver.models.registry import Registry
     from modelserver.models.version import ModelVersion
 

@@ -6,13 +6,11 @@ client may always set what is already so.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from modelserver.engine.telemetry.logs import log_level, set_log_level
 from modelserver.errors import BadRequest
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _FIXED = {"log_file": "", "log_format": "default", "log_error": True}
 _VERBOSE = "log_verbose_level"

@@ -13,7 +13,7 @@ from typing_extensions import Required, TypedDict
 from modelserver.errors import BadRequest, MethodNotAllowed
 from modelserver.ext.workflows.errors import WorkflowNotFound
 from modelserver.models.version import SavedWorkflow
-from modelserver.surface.api.application import ANY_METHOD, JsonBody
+from modelserver.surface.api.application import ANY_METHOD, Application, JsonBody
 from modelserver.surface.api.management import status
 from modelserver.surface.api.models import Error, PageQuery, Status
 from modelserver.surface.api.parameters import Parameters
@@ -22,7 +22,6 @@ from modelserver.surface.http.answers import JSON, pretty
 if TYPE_CHECKING:
     from modelserver.ext.workflows.workflow import Workflow
     from modelserver.ext.workflows.workflows import Workflows
-    from modelserver.surface.api.application import Application
 
 
 class WorkflowRequest(BaseModel):

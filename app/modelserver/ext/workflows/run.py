@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import math
+from collections.abc import Callable
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -27,8 +28,6 @@ from modelserver.surface.inference.codec import Parsed
 from modelserver.surface.inference.requests import make_request
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from modelserver.engine.batching.request import Request
     from modelserver.ext.workflows.workflow import Workflow
     from modelserver.models.version import ModelVersion

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping, Sequence  # noqa: TC003 - helpers read annotations at run time
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from graphlib import CycleError, TopologicalSorter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from modelserver.errors import BadRequest
 from modelserver.ext.workflows.errors import InvalidDag, InvalidWorkflow
 from modelserver.models.options.values import excerpt
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 # The number is limited because each node has its own workers.
 MAX_NODES = 256

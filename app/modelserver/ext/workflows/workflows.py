@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import replace
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from modelserver.errors import (
@@ -20,9 +22,6 @@ from modelserver.ext.workflows.workflow import Workflow
 from modelserver.surface.http.content import inflate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable
-    from pathlib import Path
-
     from modelserver.ext.workflows.archive import ArchiveReader, WorkflowArchive
     from modelserver.ext.workflows.run import WorkflowRun
     from modelserver.ext.workflows.specification import NodeSpec

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import shutil
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
@@ -15,9 +17,6 @@ from modelserver.models.archives.unpack import unpack
 from modelserver.models.options.table import ModelConfig  # noqa: TC001 - helpers read annotations at run time
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
     from modelserver.models.archives.single_file import SingleFile
 
 # Bytes of a manifest, and of a configuration file.

@@ -9,11 +9,10 @@ from urllib.parse import unquote
 import httpx
 
 from modelserver.errors import DownloadFailed
-from modelserver.models.archives.urls import scheme
+from modelserver.models.archives.urls import Resolver, UrlPolicy, scheme
 
 if TYPE_CHECKING:
     from modelserver.models.archives.incoming import Incoming, Transfer
-    from modelserver.models.archives.urls import Resolver, UrlPolicy
 
 FAILURES: Final = (httpx.HTTPError, httpx.InvalidURL, ValueError)
 """What :func:`fetch` raises when the other server or the network fails."""

@@ -10,6 +10,7 @@ import contextlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
@@ -17,7 +18,6 @@ from modelserver.errors import DownloadFailed, InternalError, ModelFileExists
 from modelserver.models.archives.urls import Resolver, resolve_host
 
 if TYPE_CHECKING:
-    from pathlib import Path
     from types import TracebackType
 
     import httpx

@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
-from collections.abc import Mapping  # noqa: TC003 - helpers read annotations at run time
+from collections.abc import (
+    Callable,
+    Mapping,
+)
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import Any, Final, NoReturn
 
 from modelserver.errors import InvalidModel
 from modelserver.models.settings.model_defaults import RUNTIMES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 MANIFEST_PATH: Final = "MAR-INF/MANIFEST.json"
 DEFAULT_VERSION: Final = "1.0"

@@ -13,13 +13,11 @@ import pickletools
 import re
 import zipfile
 import zlib
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from pathlib import Path
+from pathlib import Path
+from typing import Any, Final
 
 # Bytes that are read of a file, or of what is packed in it.
 _READ: Final = 4 << 20

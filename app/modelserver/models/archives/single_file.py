@@ -11,17 +11,15 @@ import ast
 import json
 import re
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from modelserver.errors import InvalidModel
 from modelserver.models.archives.manifest import MANIFEST_PATH
 from modelserver.models.archives.model_kinds import ModelKind, Seen, advice, look
 from modelserver.models.archives.store import SUFFIXES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _SCRIPT: Final = re.compile(r"(?P<path>.*\.py)(?::(?P<name>[A-Za-z_]\w*))?(?:\?model_file=(?P<file>.+))?")
 # Suffix to that of the link, by which the handler knows the format, where the content does not tell it.

@@ -9,15 +9,13 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 from urllib.parse import parse_qsl, urlsplit
 from uuid import uuid4
 
 from modelserver.errors import BadRequest
 from modelserver.models.archives.manifest import MANIFEST_PATH
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _ARCH: Final = re.compile(r"[a-z][a-z0-9_]{0,99}")
 _NAMED_WEIGHTS: Final = re.compile(r"DEFAULT|random|IMAGENET1K_[A-Z0-9_]{1,50}")

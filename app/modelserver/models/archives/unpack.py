@@ -18,16 +18,14 @@ import tarfile
 import unicodedata
 import zipfile
 import zlib
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import IO, TYPE_CHECKING, Final
+from pathlib import Path
+from typing import IO, Final
 
 from modelserver.errors import InvalidModel
 from modelserver.models.archives.manifest import MANIFEST_PATH
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from pathlib import Path
 
 _CHUNK: Final = 1 << 20
 _MAX_PADDING: Final = 16 << 20

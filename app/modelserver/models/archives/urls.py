@@ -18,7 +18,7 @@ from typing import Final
 from urllib.parse import unquote
 
 from modelserver.errors import ModelNotFound
-from modelserver.models.settings.serving import ANY_URL
+from modelserver.models.settings.settings import ANY_URL
 
 OBJECT_STORES: Final = ("s3", "gs", "az", "hf")
 """Schemes whose URLs are read with the server's credentials."""

@@ -13,13 +13,10 @@ import contextlib
 import fcntl
 import os
 import shutil
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
 
 from modelserver.engine.file_locks import open_locked, replace_file
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
-    from pathlib import Path
 
 LIMIT = 16 << 30  # bytes of all environments that are kept
 KINDS = ("packages", "venv", "archive", "files")  # how names begin; the last two are of nodes of a cluster

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping  # noqa: TC003 - helpers read annotations at run time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, ParamSpec
 
@@ -84,6 +84,16 @@ def _row(make: Callable[_P, object]) -> Callable[_P, Any]:
 
 option = _row(Option)
 """A dataclass field with its row; None by default."""
+
+
+class OptionGroup(int):
+    """The place of keys that are documented together; called, it makes the field of one of them."""
+
+    def __call__(self, key: str, values: Values, summary: str, **more: Any) -> Any:
+        """As :data:`option`."""
+        return option(key, int(self), values, summary, **more)
+
+
 parameter = _row(Parameter)
 """As ``option``, for a parameter that is not an option."""
 

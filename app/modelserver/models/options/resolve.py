@@ -7,13 +7,14 @@ delay means window, otherwise it is adaptive.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from modelserver.engine.demand import Demand
 from modelserver.errors import BadRequest
-from modelserver.models.options.option import options_of, parameter, parameters_of
+from modelserver.models.options.option import Option, options_of, parameter, parameters_of
 from modelserver.models.options.resources import parse_resources
 from modelserver.models.options.signature import Signature
 from modelserver.models.options.table import (
@@ -25,15 +26,9 @@ from modelserver.models.options.table import (
     ModelConfig,
     Torchrun,
 )
-from modelserver.models.options.values import anything, boolean, whole
+from modelserver.models.options.values import Values, anything, boolean, whole
 from modelserver.models.settings.model_defaults import RUNTIMES, ModelDefaults
 from modelserver.models.settings.settings import Settings
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from modelserver.models.options.option import Option
-    from modelserver.models.options.values import Values
 
 REGISTER = "register parameter"
 YAML = "model-config.yaml"
@@ -228,7 +223,7 @@ def resolve_options(
     those of ``LoadedSettings``; without them a setting that differs from its default counts as the file's.
     """
     devices = device_count if settings.number_of_gpu is None else min(device_count, settings.number_of_gpu)
-    sources = _Sources(
+    return _Resolver(
         registration=registration,
         config=model_config or ModelConfig(),
         fallback=settings.models.get(name, {}).get(version) or ModelDefaults(),
@@ -237,13 +232,15 @@ def resolve_options(
         at_startup=at_startup,
         devices=devices,
         cpus=cpu_count,
-    )
-    return _Resolver(sources).resolve()
+    ).resolve()
 
 
 @dataclass(frozen=True, slots=True)
-class _Sources:
-    """Where options come from, and warnings about what has no effect, each once."""
+class _Resolver:
+    """Where options come from, and warnings about what has no effect, each once.
+
+    Options that are not simply the first by rank have a method for value and source.
+    """
 
     registration: Registration
     config: ModelConfig
@@ -255,18 +252,133 @@ class _Sources:
     cpus: int
     warnings: list[str] = field(default_factory=list)
 
-    def warn(self, text: str) -> None:
+    def resolve(self) -> ModelOptions:
+        workers, workers_source = self._workers()
+        chosen: dict[str, _Choice[Any]] = {
+            **{option.name: self._ranked(option) for option in _RANKED_ALIKE},
+            "batch_size": self._batch_size(),
+            "max_batch_delay": self._max_batch_delay(),
+            "batch_policy": self._batch_policy(),
+            "batcher": self._batcher(),
+            "request_timeout": self._request_timeout(),
+            "min_workers": (workers[0], workers_source),
+            "max_workers": (workers[1], workers_source),
+            "autoscale": self._autoscale(),
+            "job_queue_size": _first(
+                (self.config.job_queue_size or None, YAML),
+                last=self._setting("job_queue_size"),
+            ),
+            "job_queue_bytes": self._setting("job_queue_bytes"),
+            "split_instances": self._split_instances(),
+            "service_envelope": self._service_envelope(),
+            "device_type": self._device_type(),
+            "device_ids": self._device_ids(),
+            "parallel_level": self._parallel_level(),
+            "processes": self._processes(),
+            "rank_threads": self._rank_threads(),
+            "sequence_max_idle_ms": self._sequence_max_idle(),
+            "resources": self._resources(),
+            "placement": self._placement(),
+        }
+        others = {option.name: self._ranked(option) for option in _WITHOUT_FIELD}
+        return ModelOptions(
+            **{option: value for option, (value, _) in chosen.items()},
+            sources={option: source for option, (_, source) in (chosen | others).items()},
+            warnings=tuple(self.warnings),
+            values={option: value for option, (value, _) in others.items()},
+        )
+
+    def _batch_size(self) -> _Choice[int]:
+        return _first(
+            (self.registration.value_of("batch_size"), REGISTER),
+            (self.registration.max_batch_size, REGISTER),
+            (self._in_block("max_batch_size"), YAML),
+            (self.config.batch_size, YAML),
+            (self.fallback.batch_size, MODELS_KEY),
+            last=self._unless_block(
+                "batcher_max_batch_size", _BLOCK.max_batch_size, (DEFAULT_BATCH_SIZE, DEFAULT)
+            ),
+        )
+
+    def _max_batch_delay(self) -> _Choice[int]:
+        return _first(
+            (self.registration.value_of("max_batch_delay"), REGISTER),
+            (self.registration.max_latency, REGISTER),
+            (self._in_block("max_latency"), YAML),
+            (self.config.max_batch_delay or None, YAML),
+            (self.fallback.max_batch_delay, MODELS_KEY),
+            last=self._unless_block(
+                "batcher_max_latency", _BLOCK.max_latency, (DEFAULT_BATCH_DELAY, DEFAULT)
+            ),
+        )
+
+    def _batch_policy(self) -> _Choice[BatchPolicy]:
+        requested, source = self._ranked(OPTIONS["batch_policy"])
+        if requested is not None:
+            return BatchPolicy(requested.lower()), source
+        block, block_source = self._batcher()
+        _, delay_source = self._max_batch_delay()
+        if block:
+            return BatchPolicy.WINDOW, block_source
+        if delay_source != DEFAULT:
+            return BatchPolicy.WINDOW, delay_source
+        return BatchPolicy.ADAPTIVE, DEFAULT
+
+    def _request_timeout(self) -> _Choice[float | None]:
+        client_timeout = self.config.client_timeout_ms
+        return _first(
+            (self.registration.timeout, REGISTER),
+            (self._in_block("timeout"), YAML),
+            (client_timeout / 1000 if client_timeout else None, YAML),
+            last=self._unless_block("batcher_timeout", _BLOCK.timeout, (None, DEFAULT)),
+        )
+
+    def _service_envelope(self) -> _Choice[str]:
+        name, source = self._ranked(OPTIONS["service_envelope"])
+        return "" if name in (None, "none") else name, source
+
+    def _split_instances(self) -> _Choice[str]:
+        return _first(
+            (_as_split(self.registration.split_instances), REGISTER),
+            (_as_split(self.config.split_instances), YAML),
+            last=self._setting("split_instances"),
+        )
+
+    def _sequence_max_idle(self) -> _Choice[int]:
+        """Sequences always have an idle timeout, or those of clients that left would never end.
+
+        TorchServe answers every request with 500 if none is given (reference 8.9).
+        """
+        requested: _Choice[int] = self._ranked(OPTIONS["sequence_max_idle_ms"])
+        if requested[0] or not self.config.sequence_batching:
+            return requested
+        self._warn(
+            "model-config.yaml: sequenceBatching needs a sequenceMaxIdleMSec of at least 1, "
+            f"{DEFAULT_SEQUENCE_IDLE_MS} is used"
+        )
+        return DEFAULT_SEQUENCE_IDLE_MS, DEFAULT
+
+    def _autoscale(self) -> _Choice[bool]:
+        """Never with sequences, as their state would be lost with a worker."""
+        requested: _Choice[bool] = self._ranked(OPTIONS["autoscale"])
+        if not self.config.sequence_batching or not requested[0]:
+            return requested
+        if requested[1] in {REGISTER, YAML}:
+            self._warn("autoscale has no effect on a model with sequenceBatching")
+        return False, DEFAULT
+
+    def _warn(self, text: str) -> None:
         if text not in self.warnings:
             self.warnings.append(text)
 
-    def batcher(self) -> _Choice[bool]:
+    def _batcher(self) -> _Choice[bool]:
         if self.registration.has_batcher:
             return True, REGISTER
         if self.config.batcher is not None:
             return True, YAML
-        return self.setting("enable_batcher") if self.settings.enable_batcher else (False, DEFAULT)
+        return self._setting("enable_batcher") if self.settings.enable_batcher else (False, DEFAULT)
 
-    def ranked(self, option: Option) -> _Choice[Any]:
+    def _ranked(self, option: Option) -> _Choice[Any]:
         """The first source that sets the option."""
         name = option.name
         otherwise = getattr(_UNSET, name), DEFAULT
@@ -274,323 +386,175 @@ class _Sources:
             (self.registration.value_of(name) if name in REQUESTABLE else None, REGISTER),
             (getattr(self.config, name), YAML),
             (getattr(self.fallback, name, None), MODELS_KEY),
-            last=self.setting(option.setting) if option.setting else otherwise,
+            last=self._setting(option.setting) if option.setting else otherwise,
         )
 
-    def in_block(self, name: str) -> int | None:
+    def _in_block(self, name: str) -> int | None:
         """The value in the yaml's batcher block."""
         block = self.config.batcher
         return getattr(block, name) if block is not None and name in block.fields_set else None
 
-    def unless_block(self, key: str, of_block: _T, otherwise: _Choice[_T]) -> _Choice[_T]:
+    def _unless_block(self, key: str, of_block: _T, otherwise: _Choice[_T]) -> _Choice[_T]:
         """The default of a batcher: the server's, if it has one for all models."""
-        if not self.batcher()[0]:
+        if not self._batcher()[0]:
             return otherwise
         if self.settings.enable_batcher:
-            value, source = self.setting(key)
+            value, source = self._setting(key)
             return value, BATCHER_DEFAULT if source == DEFAULT else source
         return of_block, BATCHER_DEFAULT
 
-    def setting(self, key: str) -> _Choice[Any]:
+    def _setting(self, key: str) -> _Choice[Any]:
         value = getattr(self.settings, key)
         if self.setting_sources is None:
             return value, DEFAULT if value == getattr(_UNTOUCHED, key) else CONFIG_FILE
         return value, _kind_of_source(self.setting_sources[key])
 
-
-@dataclass(frozen=True, slots=True)
-class _Devices:
-    """The options of devices and machines."""
-
-    sources: _Sources
-
-    def device_type(self) -> _Choice[str]:
-        if (elsewhere := self.elsewhere()) is not None:
+    def _device_type(self) -> _Choice[str]:
+        if (elsewhere := self._elsewhere()) is not None:
             kind = "gpu" if elsewhere.num_gpus else "cpu"
-            return _first((self.sources.config.device_type, YAML), last=(kind, DEFAULT))
-        if self.sources.config.device_type == "gpu" and not self.sources.devices:
-            self.sources.warn(
-                "model-config.yaml: deviceType=gpu: no GPU is available, the model runs on the CPU"
-            )
+            return _first((self.config.device_type, YAML), last=(kind, DEFAULT))
+        if self.config.device_type == "gpu" and not self.devices:
+            self._warn("model-config.yaml: deviceType=gpu: no GPU is available, the model runs on the CPU")
             return "cpu", DEFAULT
-        return _first(
-            (self.sources.config.device_type, YAML), last=("gpu" if self.sources.devices else "cpu", DEFAULT)
-        )
+        return _first((self.config.device_type, YAML), last=("gpu" if self.devices else "cpu", DEFAULT))
 
-    def device_ids(self) -> _Choice[tuple[int, ...]]:
+    def _device_ids(self) -> _Choice[tuple[int, ...]]:
         """The list, unless it names a missing device (reference 9)."""
-        named = self.sources.config.device_ids
-        if not named or self.sources.config.device_type == "cpu":
+        named = self.config.device_ids
+        if not named or self.config.device_type == "cpu":
             return (), DEFAULT
-        if max(named) < self.sources.devices:
+        if max(named) < self.devices:
             return named, YAML
-        self.sources.warn(
-            f"model-config.yaml: deviceIds={list(named)} is ignored: numbers below {self.sources.devices}, "
+        self._warn(
+            f"model-config.yaml: deviceIds={list(named)} is ignored: numbers below {self.devices}, "
             "that of the GPUs, are needed"
         )
         return (), DEFAULT
 
-    def torchrun(self) -> Torchrun | None:
+    def _torchrun(self) -> Torchrun | None:
         """The block if it applies: as in TorchServe, only with a parallel type."""
-        return self.sources.config.torchrun if self.sources.config.parallel_type else None
+        return self.config.torchrun if self.config.parallel_type else None
 
-    def parallel_level(self) -> _Choice[int]:
-        torchrun = self.torchrun()
+    def _parallel_level(self) -> _Choice[int]:
+        torchrun = self._torchrun()
         if torchrun is not None:
             return torchrun.processes, YAML
-        if self.sources.config.parallel_type and self.sources.config.parallel_level is not None:
-            return self.sources.config.parallel_level, YAML
-        if self.sources.config.torchrun is not None:
-            self.sources.warn(
+        if self.config.parallel_type and self.config.parallel_level is not None:
+            return self.config.parallel_level, YAML
+        if self.config.torchrun is not None:
+            self._warn(
                 "model-config.yaml: torchrun has no effect without a parallelType (tp, pp, pptp, custom)"
             )
         return 0, DEFAULT
 
-    def processes(self) -> _Choice[int]:
+    def _processes(self) -> _Choice[int]:
         """The processes of a ``torchrun`` block, or the level of a type that has several."""
-        level, source = self.parallel_level()
-        if self.torchrun() is not None or (level > 0 and self.sources.config.parallel_type in RANKED):
+        level, source = self._parallel_level()
+        if self._torchrun() is not None or (level > 0 and self.config.parallel_type in RANKED):
             return level, source
         return 0, DEFAULT
 
-    def rank_threads(self) -> _Choice[int]:
-        torchrun = self.torchrun()
+    def _rank_threads(self) -> _Choice[int]:
+        torchrun = self._torchrun()
         threads = None if torchrun is None else torchrun.threads
         return (0, DEFAULT) if threads is None else (threads, YAML)
 
-    def resources(self) -> _Choice[Demand | str]:
+    def _resources(self) -> _Choice[Demand | str]:
         """The default of all models was checked at startup."""
-        if self.sources.config.resources is not None:
-            return self.sources.config.resources, YAML
-        value, source = self.sources.setting("worker_resources")
+        if self.config.resources is not None:
+            return self.config.resources, YAML
+        value, source = self._setting("worker_resources")
         default = parse_resources(value) if value else _UNSET.resources
-        if self.sources.config.device_type == "gpu" and isinstance(default, Demand) and not default.num_gpus:
-            level, _ = self.parallel_level()
+        if self.config.device_type == "gpu" and isinstance(default, Demand) and not default.num_gpus:
+            level, _ = self._parallel_level()
             return replace(default, num_gpus=float(max(1, level))), YAML
         return default, source
 
-    def placement(self) -> _Choice[str]:
+    def _placement(self) -> _Choice[str]:
         """The processes of one worker talk with each other; workers do not."""
-        if self.sources.config.placement is not None:
-            return self.sources.config.placement, YAML
-        return ("pack" if self.processes()[0] else _UNSET.placement), DEFAULT
+        if self.config.placement is not None:
+            return self.config.placement, YAML
+        return ("pack" if self._processes()[0] else _UNSET.placement), DEFAULT
 
-    def elsewhere(self) -> Demand | None:
+    def _elsewhere(self) -> Demand | None:
         """What a worker needs on another machine; None if it runs on this one."""
-        resources, _ = self.resources()
-        return (
-            None
-            if self.sources.settings.worker_launcher == "local" or isinstance(resources, str)
-            else resources
-        )
+        resources, _ = self._resources()
+        return None if self.settings.worker_launcher == "local" or isinstance(resources, str) else resources
 
-    def gpus(self) -> int:
+    def _gpus(self) -> int:
         """The number of GPUs that this model may use."""
-        if self.sources.config.device_type == "cpu":
+        if self.config.device_type == "cpu":
             return 0
-        named = self.sources.config.device_ids or ()
-        return len(named) if named and max(named) < self.sources.devices else self.sources.devices
+        named = self.config.device_ids or ()
+        return len(named) if named and max(named) < self.devices else self.devices
 
-
-@dataclass(frozen=True, slots=True)
-class _WorkerNumbers:
-    """The numbers of workers."""
-
-    sources: _Sources
-    devices: _Devices
-
-    def workers(self) -> _Choice[_Workers]:
+    def _workers(self) -> _Choice[_Workers]:
         """The requested numbers, limited to the groups of GPUs if each worker needs one (reference 18.3)."""
-        (fewest, most), source = self.requested_workers()
-        level, gpus = self.devices.parallel_level()[0], self.devices.gpus()
+        (fewest, most), source = self._requested_workers()
+        level, gpus = self._parallel_level()[0], self._gpus()
         if level < 1 or gpus < level or most <= gpus // level:
             return (fewest, most), source
         possible = gpus // level
         if source != DEFAULT:
-            self.sources.warn(
-                f"{gpus} GPUs are enough for {possible} workers of {level} each, not for {most}"
-            )
+            self._warn(f"{gpus} GPUs are enough for {possible} workers of {level} each, not for {most}")
         return (min(fewest, possible), possible), source
 
-    def requested_workers(self) -> _Choice[_Workers]:
-        if self.sources.ranked(OPTIONS["load"])[0] == ON_DEMAND:
-            return self.workers_on_demand()
-        default = self.default_workers()
+    def _requested_workers(self) -> _Choice[_Workers]:
+        if self._ranked(OPTIONS["load"])[0] == ON_DEMAND:
+            return self._workers_on_demand()
+        default = self._default_workers()
         return _first(
-            (self.registered_workers(default[0]), REGISTER),
-            (self.yaml_workers(), YAML),
-            (self.fallback_workers(default[0]), MODELS_KEY),
+            (self._registered_workers(default[0]), REGISTER),
+            (self._yaml_workers(), YAML),
+            (self._fallback_workers(default[0]), MODELS_KEY),
             last=((default[0], default[0]), default[1]),
         )
 
-    def workers_on_demand(self) -> _Choice[_Workers]:
+    def _workers_on_demand(self) -> _Choice[_Workers]:
         """None to begin with, unless a number is set; then up to 1, unless that is set."""
-        for source, origin in ((self.sources.registration, REGISTER), (self.sources.config, YAML)):
+        for source, origin in ((self.registration, REGISTER), (self.config, YAML)):
             if source.min_workers is not None or source.max_workers is not None:
                 fewest = source.min_workers or 0
                 return (fewest, max(1, fewest, source.max_workers or 0)), origin
         return (0, 1), DEFAULT
 
-    def default_workers(self) -> _Choice[int]:
-        initial = self.sources.registration.initial_workers
-        if not self.sources.at_startup and initial is not None:
+    def _default_workers(self) -> _Choice[int]:
+        initial = self.registration.initial_workers
+        if not self.at_startup and initial is not None:
             return max(0, initial), REGISTER
-        configured, source = self.sources.setting("default_workers_per_model")
-        if configured or not self.sources.at_startup:
+        configured, source = self._setting("default_workers_per_model")
+        if configured or not self.at_startup:
             return configured, source
         # How many devices other machines have is not known.
-        return (self.sources.devices or self.sources.cpus) if self.devices.elsewhere() is None else 1, DEFAULT
+        return (self.devices or self.cpus) if self._elsewhere() is None else 1, DEFAULT
 
-    def registered_workers(self, default: int) -> _Workers | None:
-        fewest, most = self.sources.registration.min_workers, self.sources.registration.max_workers
+    def _registered_workers(self, default: int) -> _Workers | None:
+        fewest, most = self.registration.min_workers, self.registration.max_workers
         if fewest is not None:
             return fewest, fewest if most is None else most
         return None if most is None else (min(default, most), most)
 
-    def yaml_workers(self) -> _Workers | None:
-        fewest, most = self.sources.config.min_workers or 0, self.sources.config.max_workers or 0
-        if self.sources.config.min_workers == 0:
-            self.sources.warn("model-config.yaml: minWorkers=0: 1 is used, as load is not on-demand")
+    def _yaml_workers(self) -> _Workers | None:
+        fewest, most = self.config.min_workers or 0, self.config.max_workers or 0
+        if self.config.min_workers == 0:
+            self._warn("model-config.yaml: minWorkers=0: 1 is used, as load is not on-demand")
             fewest = 1
         if 0 < fewest <= most:
             return fewest, most
-        if self.sources.config.min_workers is not None or self.sources.config.max_workers is not None:
-            self.sources.warn(f"Invalid model config in mar, minWorkers:{fewest}, maxWorkers:{most}")
+        if self.config.min_workers is not None or self.config.max_workers is not None:
+            self._warn(f"Invalid model config in mar, minWorkers:{fewest}, maxWorkers:{most}")
         return None
 
-    def fallback_workers(self, default: int) -> _Workers | None:
-        fewest, most = self.sources.fallback.min_workers, self.sources.fallback.max_workers
-        if not self.sources.at_startup or (fewest is None and most is None):
+    def _fallback_workers(self, default: int) -> _Workers | None:
+        fewest, most = self.fallback.min_workers, self.fallback.max_workers
+        if not self.at_startup or (fewest is None and most is None):
             return None
         if fewest is not None and most is not None and most < fewest:
-            self.sources.warn(f"models=: minWorkers={fewest} is above maxWorkers={most}, both are ignored")
+            self._warn(f"models=: minWorkers={fewest} is above maxWorkers={most}, both are ignored")
             return None
         if fewest is None:
             fewest = default if most is None else min(default, most)
         return fewest, max(fewest, default) if most is None else most
-
-
-@dataclass(frozen=True, slots=True)
-class _Resolver:
-    """Options that are not simply the first by rank have a method for value and source."""
-
-    sources: _Sources
-
-    def resolve(self) -> ModelOptions:
-        devices = _Devices(self.sources)
-        workers, workers_source = _WorkerNumbers(self.sources, devices).workers()
-        chosen: dict[str, _Choice[Any]] = {
-            **{option.name: self.sources.ranked(option) for option in _RANKED_ALIKE},
-            "batch_size": self.batch_size(),
-            "max_batch_delay": self.max_batch_delay(),
-            "batch_policy": self.batch_policy(),
-            "batcher": self.sources.batcher(),
-            "request_timeout": self.request_timeout(),
-            "min_workers": (workers[0], workers_source),
-            "max_workers": (workers[1], workers_source),
-            "autoscale": self.autoscale(),
-            "job_queue_size": _first(
-                (self.sources.config.job_queue_size or None, YAML),
-                last=self.sources.setting("job_queue_size"),
-            ),
-            "job_queue_bytes": self.sources.setting("job_queue_bytes"),
-            "split_instances": self.split_instances(),
-            "service_envelope": self.service_envelope(),
-            "device_type": devices.device_type(),
-            "device_ids": devices.device_ids(),
-            "parallel_level": devices.parallel_level(),
-            "processes": devices.processes(),
-            "rank_threads": devices.rank_threads(),
-            "sequence_max_idle_ms": self.sequence_max_idle(),
-            "resources": devices.resources(),
-            "placement": devices.placement(),
-        }
-        others = {option.name: self.sources.ranked(option) for option in _WITHOUT_FIELD}
-        return ModelOptions(
-            **{option: value for option, (value, _) in chosen.items()},
-            sources={option: source for option, (_, source) in (chosen | others).items()},
-            warnings=tuple(self.sources.warnings),
-            values={option: value for option, (value, _) in others.items()},
-        )
-
-    def batch_size(self) -> _Choice[int]:
-        return _first(
-            (self.sources.registration.value_of("batch_size"), REGISTER),
-            (self.sources.registration.max_batch_size, REGISTER),
-            (self.sources.in_block("max_batch_size"), YAML),
-            (self.sources.config.batch_size, YAML),
-            (self.sources.fallback.batch_size, MODELS_KEY),
-            last=self.sources.unless_block(
-                "batcher_max_batch_size", _BLOCK.max_batch_size, (DEFAULT_BATCH_SIZE, DEFAULT)
-            ),
-        )
-
-    def max_batch_delay(self) -> _Choice[int]:
-        return _first(
-            (self.sources.registration.value_of("max_batch_delay"), REGISTER),
-            (self.sources.registration.max_latency, REGISTER),
-            (self.sources.in_block("max_latency"), YAML),
-            (self.sources.config.max_batch_delay or None, YAML),
-            (self.sources.fallback.max_batch_delay, MODELS_KEY),
-            last=self.sources.unless_block(
-                "batcher_max_latency", _BLOCK.max_latency, (DEFAULT_BATCH_DELAY, DEFAULT)
-            ),
-        )
-
-    def batch_policy(self) -> _Choice[BatchPolicy]:
-        requested, source = self.sources.ranked(OPTIONS["batch_policy"])
-        if requested is not None:
-            return BatchPolicy(requested.lower()), source
-        block, block_source = self.sources.batcher()
-        _, delay_source = self.max_batch_delay()
-        if block:
-            return BatchPolicy.WINDOW, block_source
-        if delay_source != DEFAULT:
-            return BatchPolicy.WINDOW, delay_source
-        return BatchPolicy.ADAPTIVE, DEFAULT
-
-    def request_timeout(self) -> _Choice[float | None]:
-        client_timeout = self.sources.config.client_timeout_ms
-        return _first(
-            (self.sources.registration.timeout, REGISTER),
-            (self.sources.in_block("timeout"), YAML),
-            (client_timeout / 1000 if client_timeout else None, YAML),
-            last=self.sources.unless_block("batcher_timeout", _BLOCK.timeout, (None, DEFAULT)),
-        )
-
-    def service_envelope(self) -> _Choice[str]:
-        name, source = self.sources.ranked(OPTIONS["service_envelope"])
-        return "" if name in (None, "none") else name, source
-
-    def split_instances(self) -> _Choice[str]:
-        return _first(
-            (_as_split(self.sources.registration.split_instances), REGISTER),
-            (_as_split(self.sources.config.split_instances), YAML),
-            last=self.sources.setting("split_instances"),
-        )
-
-    def sequence_max_idle(self) -> _Choice[int]:
-        """Sequences always have an idle timeout, or those of clients that left would never end.
-
-        TorchServe answers every request with 500 if none is given (reference 8.9).
-        """
-        requested: _Choice[int] = self.sources.ranked(OPTIONS["sequence_max_idle_ms"])
-        if requested[0] or not self.sources.config.sequence_batching:
-            return requested
-        self.sources.warn(
-            "model-config.yaml: sequenceBatching needs a sequenceMaxIdleMSec of at least 1, "
-            f"{DEFAULT_SEQUENCE_IDLE_MS} is used"
-        )
-        return DEFAULT_SEQUENCE_IDLE_MS, DEFAULT
-
-    def autoscale(self) -> _Choice[bool]:
-        """Never with sequences, as their state would be lost with a worker."""
-        requested: _Choice[bool] = self.sources.ranked(OPTIONS["autoscale"])
-        if not self.sources.config.sequence_batching or not requested[0]:
-            return requested
-        if requested[1] in {REGISTER, YAML}:
-            self.sources.warn("autoscale has no effect on a model with sequenceBatching")
-        return False, DEFAULT
 
 
 _FIELDS = {each.name for each in fields(ModelOptions)}

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from modelserver.engine.demand import Demand
 from modelserver.models.options.values import LARGEST_SIZE, Values, excerpt
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 LOCAL = "local"
 

@@ -11,19 +11,15 @@ The first size of a shape is the number of rows; -1 is any size.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from modelserver.engine.tensors.datatypes import NAMES
-from modelserver.engine.tensors.tensor import VARIABLE, TensorSpec
+from modelserver.engine.tensors.tensor import VARIABLE, Tensor, TensorSpec
 from modelserver.errors import BadRequest
 from modelserver.models.options.values import Values, excerpt
 from modelserver.models.settings.key import LARGEST
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from modelserver.engine.tensors.tensor import Tensor
 
 _FIELDS = ("name", "datatype", "shape")
 _MOST_TENSORS = 256

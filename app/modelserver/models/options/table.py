@@ -6,12 +6,12 @@ own).
 
 from __future__ import annotations
 
-from collections.abc import Mapping  # noqa: TC003 - helpers read annotations at run time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from modelserver.engine.demand import Demand  # noqa: TC001 - helpers read annotations at run time
-from modelserver.models.options.option import option, options_of
+from modelserver.models.options.option import OptionGroup, options_of
 from modelserver.models.options.resources import resources
 from modelserver.models.options.signature import Signature
 from modelserver.models.options.signature import signature as signature_values
@@ -37,7 +37,9 @@ BATCH_POLICIES = ("adaptive", "greedy", "window")
 RANKED = ("pp", "tp", "pptp")
 
 # The groups of keys in the order of the page; neighbours with the same title share a table.
-WORKERS, BATCHES, TIMES, DEVICES, CLUSTER, WAYS, SEQUENCES, ENVIRONMENT, PROTOCOL, FURTHER = range(10)
+WORKERS, BATCHES, TIMES, DEVICES, CLUSTER, WAYS, SEQUENCES, ENVIRONMENT, PROTOCOL, FURTHER = map(
+    OptionGroup, range(10)
+)
 TITLES = (
     *("Workers and batches", "Workers and batches", "Times", "Devices and processes"),
     *("Other machines", "Ways of serving"),
@@ -78,9 +80,8 @@ class CommonOptions:
     Timeouts are in s, other times in ms, ``max_worker_memory`` is in bytes.
     """
 
-    batch_size: int | None = option(
+    batch_size: int | None = BATCHES(
         "batchSize",
-        BATCHES,
         raised_to(1),
         "The most instances in a batch.",
         requested="The most instances in a batch; by default the archive's, else 1.",
@@ -89,9 +90,8 @@ class CommonOptions:
         kserve="max_batch_size",
         changed="The most instances in a batch from now on; the number of workers stays unless given.",
     )
-    max_batch_delay: int | None = option(
+    max_batch_delay: int | None = BATCHES(
         "maxBatchDelay",
-        BATCHES,
         whole(0),
         "Milliseconds that the oldest instance waits for a batch to fill; 0 counts as not set.",
         requested="Milliseconds that the oldest instance waits for a fuller batch.",
@@ -99,9 +99,8 @@ class CommonOptions:
         kserve="max_latency",
         changed="Milliseconds that the oldest instance may wait, from now on.",
     )
-    batch_policy: str | None = option(
+    batch_policy: str | None = BATCHES(
         "batchPolicy",
-        BATCHES,
         one_of(*BATCH_POLICIES),
         "When a batch is sent ([Batching](batching.md)).",
         own=True,
@@ -111,9 +110,8 @@ class CommonOptions:
         changed="When a batch is sent, from now on: window, greedy or adaptive.",
         setting="batch_policy",
     )
-    response_timeout: int | None = option(
+    response_timeout: int | None = TIMES(
         "responseTimeout",
-        TIMES,
         whole(1),
         "Seconds for one batch; then the worker is replaced.",
         requested="Seconds that a worker may take for a batch.",
@@ -121,9 +119,8 @@ class CommonOptions:
         changed="Seconds that a worker may take for a batch, from now on.",
         setting="default_response_timeout",
     )
-    min_workers: int | None = option(
+    min_workers: int | None = WORKERS(
         "minWorkers",
-        WORKERS,
         raised_to(0),
         "Workers to start; counts only with a `maxWorkers` that is not below it. 0 counts as 1, unless "
         "`load` is `on-demand`.",
@@ -133,9 +130,8 @@ class CommonOptions:
         setting="default_workers_per_model",
         below=("initial_workers",),
     )
-    max_workers: int | None = option(
+    max_workers: int | None = WORKERS(
         "maxWorkers",
-        WORKERS,
         whole(0),
         "The maximum number of workers; counts only with `minWorkers`.",
         default="",
@@ -143,9 +139,8 @@ class CommonOptions:
         setting="default_workers_per_model",
         below=("initial_workers",),
     )
-    split_instances: str | bool | None = option(
+    split_instances: str | bool | None = FURTHER(
         "splitInstances",
-        FURTHER,
         flag_or_auto(),
         "whether V1 bodies are split into instances ([Batching](batching.md)).",
         own=True,
@@ -153,9 +148,8 @@ class CommonOptions:
         schema={"enum": ["auto", "true", "false"]},
         setting="split_instances",
     )
-    load: str | None = option(
+    load: str | None = WORKERS(
         "load",
-        WORKERS,
         one_of(*LOADS),
         "When workers are started: `at-start`, at the registration, or `on-demand`, for the first request "
         "([Many models](many-models.md)).",
@@ -164,9 +158,8 @@ class CommonOptions:
         schema={"enum": list(LOADS)},
         setting="load",
     )
-    idle_timeout: int | None = option(
+    idle_timeout: int | None = WORKERS(
         "idleTimeout",
-        WORKERS,
         whole(0),
         "Seconds without a request after which a model that is loaded on demand is parked; 0 is never.",
         own=True,
@@ -174,9 +167,8 @@ class CommonOptions:
         changed="Seconds without a request until the model is parked; 0 is never.",
         setting="idle_timeout",
     )
-    pin: bool | None = option(
+    pin: bool | None = WORKERS(
         "pin",
-        WORKERS,
         boolean(),
         "A model that is loaded on demand stays loaded from then on.",
         otherwise=False,
@@ -184,18 +176,16 @@ class CommonOptions:
         requested="Stay loaded once it is, with load=on-demand.",
         changed="Stay loaded once it is, with load=on-demand.",
     )
-    prewarm: bool | None = option(
+    prewarm: bool | None = WORKERS(
         "prewarm",
-        WORKERS,
         boolean(),
         "A model that is loaded on demand is loaded before the times of the hour or day at which it is used.",
         otherwise=False,
         own=True,
         requested="Load the model before the times of the hour or day at which it is used.",
     )
-    autoscale: bool | None = option(
+    autoscale: bool | None = WORKERS(
         "autoscale",
-        WORKERS,
         boolean(),
         "The number of workers follows the load, from `minWorkers` to `maxWorkers` "
         "([Running](operations.md#autoscaling)).",
@@ -204,9 +194,8 @@ class CommonOptions:
         changed="Start and stop workers by load, between the bounds.",
         setting="autoscale",
     )
-    autoscale_target_wait: int | None = option(
+    autoscale_target_wait: int | None = WORKERS(
         "autoscaleTargetWait",
-        WORKERS,
         whole(1),
         "Milliseconds that requests may wait for a worker before more are added, with `autoscale`.",
         own=True,
@@ -215,9 +204,8 @@ class CommonOptions:
         setting="autoscale_target_wait",
         described="autoscaling.targetWait",
     )
-    autoscale_up_pause: int | None = option(
+    autoscale_up_pause: int | None = WORKERS(
         "autoscaleUpPause",
-        WORKERS,
         whole(100),
         "Milliseconds that such waits must have lasted, with `autoscale`.",
         own=True,
@@ -226,9 +214,8 @@ class CommonOptions:
         setting="autoscale_up_pause",
         described="autoscaling.upPause",
     )
-    autoscale_down_pause: int | None = option(
+    autoscale_down_pause: int | None = WORKERS(
         "autoscaleDownPause",
-        WORKERS,
         whole(100),
         "Milliseconds that fewer workers must have been enough before one is removed, with `autoscale`.",
         own=True,
@@ -237,9 +224,8 @@ class CommonOptions:
         setting="autoscale_down_pause",
         described="autoscaling.downPause",
     )
-    max_worker_memory: int | None = option(
+    max_worker_memory: int | None = WORKERS(
         "maxWorkerMemory",
-        WORKERS,
         whole(0, LARGEST_SIZE),
         "Bytes of memory that a worker may use before it is replaced "
         "([Running](operations.md#recycling-workers)); 0 is unlimited.",
@@ -249,9 +235,8 @@ class CommonOptions:
         setting="max_worker_memory",
         described="maxWorkerMemory",
     )
-    max_worker_requests: int | None = option(
+    max_worker_requests: int | None = WORKERS(
         "maxWorkerRequests",
-        WORKERS,
         whole(0),
         "Requests that a worker answers before it is replaced; 0 is unlimited.",
         own=True,
@@ -260,9 +245,8 @@ class CommonOptions:
         setting="max_worker_requests",
         described="maxWorkerRequests",
     )
-    worker_threads: int | None = option(
+    worker_threads: int | None = WORKERS(
         "workerThreads",
-        WORKERS,
         whole(0, MOST_THREADS),
         "Threads of each process of a worker, overriding `OMP_NUM_THREADS` in the server's "
         "environment; 0 uses that, or an equal share of the cores.",
@@ -270,9 +254,8 @@ class CommonOptions:
         requested="Threads of each worker; 0 is an equal share of the cores.",
         described="workerThreads",
     )
-    startup_timeout: int | None = option(
+    startup_timeout: int | None = TIMES(
         "startupTimeout",
-        TIMES,
         whole(1),
         "Seconds for a worker to load the model.",
         requested="Seconds that a worker may take to load the model.",
@@ -289,63 +272,47 @@ class ModelConfig(CommonOptions):
     settings are ranked.
     """
 
-    job_queue_size: int | None = option(
-        "jobQueueSize",
-        BATCHES,
-        whole(0),
-        "Requests that may wait; 0 counts as not set.",
-        setting="job_queue_size",
+    job_queue_size: int | None = BATCHES(
+        "jobQueueSize", whole(0), "Requests that may wait; 0 counts as not set.", setting="job_queue_size"
     )
-    max_retry_timeout: int | None = option(
-        "maxRetryTimeoutInSec",
-        TIMES,
-        whole(0),
-        "Seconds during which a failing worker is restarted; 0 is never.",
+    max_retry_timeout: int | None = TIMES(
+        "maxRetryTimeoutInSec", whole(0), "Seconds during which a failing worker is restarted; 0 is never."
     )
-    client_timeout_ms: int | None = option(
+    client_timeout_ms: int | None = TIMES(
         "clientTimeoutInMills",
-        TIMES,
         whole(0),
         "Milliseconds that a request may take in total before it is answered with 504; 0 is unlimited.",
         default="0",
         kserve="timeout",
     )
-    device_type: Literal["cpu", "gpu"] | None = option(
+    device_type: Literal["cpu", "gpu"] | None = DEVICES(
         "deviceType",
-        DEVICES,
         one_of("cpu", "gpu"),
         "`cpu`: workers get no GPU; `gpu` on a machine without one becomes `cpu` with a warning.",
         default="gpu if there is one",
     )
-    device_ids: tuple[int, ...] | None = option(
+    device_ids: tuple[int, ...] | None = DEVICES(
         "deviceIds",
-        DEVICES,
         device_list(),
         "The GPUs that workers use in turn, from the first; a list with a missing GPU is "
         "ignored with a warning.",
     )
-    parallel_type: str | None = option(
-        "parallelType",
-        DEVICES,
-        one_of(*RANKED, "custom", ""),
-        "How a worker spans several GPUs, see below.",
+    parallel_type: str | None = DEVICES(
+        "parallelType", one_of(*RANKED, "custom", ""), "How a worker spans several GPUs, see below."
     )
-    parallel_level: int | None = option(
+    parallel_level: int | None = DEVICES(
         "parallelLevel",
-        DEVICES,
         whole(0),
         "GPUs per worker; counts only with a `parallelType`, and `torchrun` sets it.",
     )
-    torchrun: Torchrun | None = option(
+    torchrun: Torchrun | None = DEVICES(
         "torchrun",
-        DEVICES,
         mapping("`{nproc-per-node: N}`"),
         "A worker is N processes, see below; counts only with a `parallelType`.",
         strict=True,
     )
-    resources: Demand | str | None = option(
+    resources: Demand | str | None = CLUSTER(
         "resources",
-        CLUSTER,
         resources(),
         "What each worker, with all its processes, needs on a cluster ([Workers on other "
         "machines](cluster.md)): `num_cpus`, `num_gpus`, `memory` in bytes, `custom` resources, a "
@@ -354,91 +321,74 @@ class ModelConfig(CommonOptions):
         own=True,
         setting="worker_resources",
     )
-    placement: str | None = option(
+    placement: str | None = CLUSTER(
         "placement",
-        CLUSTER,
         one_of("spread", "pack"),
         "`spread`: workers on different machines as far as possible; `pack`: on as few as possible. If a "
         "worker has several processes, this places its processes.",
         default="`spread`; `pack` for workers of several processes",
         own=True,
     )
-    idempotent: bool | None = option(
+    idempotent: bool | None = CLUSTER(
         "idempotent",
-        CLUSTER,
         boolean(),
         "Requests may run twice: if a worker's machine is lost, its requests are tried again once.",
         own=True,
     )
-    use_job_ticket: bool | None = option(
+    use_job_ticket: bool | None = WAYS(
         "useJobTicket",
-        WAYS,
         boolean(),
         "A request is accepted only if a worker is free, otherwise it gets 503 at once.",
     )
-    continuous_batching: bool | None = option(
-        "continuousBatching",
-        WAYS,
-        boolean(),
-        "Requests join and leave the batch between two calls of the handler.",
+    continuous_batching: bool | None = WAYS(
+        "continuousBatching", boolean(), "Requests join and leave the batch between two calls of the handler."
     )
-    async_communication: bool | None = option(
+    async_communication: bool | None = WAYS(
         "asyncCommunication",
-        WAYS,
         boolean(),
         "`handle` is a coroutine, called for each request separately and at once.",
     )
-    service_envelope: Literal["none", "body", "json", "kserve", "kservev2"] | None = option(
+    service_envelope: Literal["none", "body", "json", "kserve", "kservev2"] | None = WAYS(
         "serviceEnvelope",
-        WAYS,
         one_of("none", "body", "json", "kserve", "kservev2"),
         "The envelope for this model's handler ([envelopes](torchserve-handlers.md#envelopes)), or `none`.",
         own=True,
         setting="service_envelope",
     )
-    traffic: Mapping[str, Any] | None = option(
+    traffic: Mapping[str, Any] | None = WAYS(
         "traffic",
-        WAYS,
         by_version('`{"1.0": 90, "2.0": 10}`'),
         "Traffic between the versions ([Rollouts](rollouts.md)), set when this one is registered, if all "
         "versions that it names are there.",
         own=True,
     )
-    sequence_batching: bool | None = option(
-        "sequenceBatching",
-        SEQUENCES,
-        boolean(),
-        "Requests of one sequence are served in order by one worker.",
+    sequence_batching: bool | None = SEQUENCES(
+        "sequenceBatching", boolean(), "Requests of one sequence are served in order by one worker."
     )
-    sequence_max_idle_ms: int | None = option(
+    sequence_max_idle_ms: int | None = SEQUENCES(
         "sequenceMaxIdleMSec",
-        SEQUENCES,
         whole(0),
         "Milliseconds without a request after which a sequence ends; 0 counts as one minute.",
     )
-    sequence_timeout_ms: int | None = option(
-        "sequenceTimeoutMSec", SEQUENCES, whole(0), "Milliseconds that a sequence may last; 0 is unlimited."
+    sequence_timeout_ms: int | None = SEQUENCES(
+        "sequenceTimeoutMSec", whole(0), "Milliseconds that a sequence may last; 0 is unlimited."
     )
-    max_num_sequence: int | None = option(
-        "maxNumSequence", SEQUENCES, raised_to(1), "The most concurrent sequences."
+    max_num_sequence: int | None = SEQUENCES("maxNumSequence", raised_to(1), "The most concurrent sequences.")
+    max_sequence_job_queue_size: int | None = SEQUENCES(
+        "maxSequenceJobQueueSize", raised_to(1), "Requests that may wait per sequence."
     )
-    max_sequence_job_queue_size: int | None = option(
-        "maxSequenceJobQueueSize", SEQUENCES, raised_to(1), "Requests that may wait per sequence."
+    use_venv: bool | None = ENVIRONMENT(
+        "useVenv", boolean(), "Workers run in the model's own virtual environment, see below."
     )
-    use_venv: bool | None = option(
-        "useVenv", ENVIRONMENT, boolean(), "Workers run in the model's own virtual environment, see below."
-    )
-    signature: Signature | None = option(
+    signature: Signature | None = PROTOCOL(
         "signature",
-        PROTOCOL,
         signature_values(),
         "The model's inputs and outputs ([Open Inference](open-inference.md)), for its metadata "
         "and for checking requests.",
         own=True,
     )
-    batcher: Batcher | None = option(
+    batcher: Batcher | None = FURTHER(
         "batcher",
-        FURTHER,
         anything("`{maxBatchSize: 32, maxLatency: 500, timeout: 60}`"),
         "KServe's block ([Batching](batching.md)).",
         strict=True,

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeGuard
+from typing import Any, Literal, TypeGuard
 
 from modelserver.models.settings.key import LARGEST
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 LARGEST_SIZE = 2**53 - 1  # bytes
 

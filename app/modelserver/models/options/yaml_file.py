@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Iterable, Mapping
+from typing import Any, cast
 
 import yaml
 from yaml.composer import Composer
@@ -12,9 +13,6 @@ from modelserver.errors import InvalidModel
 from modelserver.models.options.table import CONFIG_KEYS, KNOWN, TORCHRUN_KEYS, Batcher, ModelConfig, Torchrun
 from modelserver.models.options.values import CorrectedError, excerpt, whole
 from modelserver.models.settings.key import LARGEST
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 _FILE = "model-config.yaml"
 _LARGEST_DOCUMENT = 100_000  # nodes, aliases followed

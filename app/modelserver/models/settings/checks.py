@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -10,8 +11,6 @@ from modelserver.errors import ConfigError
 from modelserver.models.settings.address import HostPort
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from modelserver.models.settings.settings import Settings
 
 

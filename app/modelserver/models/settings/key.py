@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import re
 from ast import literal_eval
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
-from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 from modelserver.models.settings.model_defaults import models_text
 
 Category = Literal["C", "N", "D"]
 _T = TypeVar("_T")
-_P = ParamSpec("_P")
 
 # The largest count or time: the range of TorchServe's integers; more would overflow a clock.
 LARGEST = 2**31 - 1
@@ -91,24 +90,6 @@ OWN = "modelserver"
 TORCHSERVE = "torchserve"
 """The two sets of defaults."""
 
-ADDRESSES = "Addresses"
-MODELS = "Models and stores"
-BATCHING = "Batching, queues and workers"
-CLUSTER = "Workers on other machines"
-BATCHER = "KServe's batcher"
-LIMITS = "Timeouts and sizes"
-REQUESTS = "Requests and handlers"
-ACCESS = "Access"
-METRICS = "Metrics"
-LOGS = "Logs"
-PAYLOADS = "Payload log"
-OPENTELEMETRY = "OpenTelemetry"
-TLS = "TLS"
-GRPC = "gRPC"
-ENVIRONMENT = "Environment"
-DEVICES = "Devices"
-JAVA = "Accepted for compatibility with TorchServe"
-
 
 def property_text(value: object) -> str:
     """A setting's value as text in a file; empty if not set."""
@@ -125,19 +106,46 @@ def property_text(value: object) -> str:
     return str(value)
 
 
-def _field_of(make: Callable[_P, Key]) -> Callable[Concatenate[_T, _P], _T]:
-    def row(default: _T, /, *args: _P.args, **more: _P.kwargs) -> Any:
-        key = make(*args, **more)
-        if isinstance(default, dict):
-            return field(default_factory=dict, metadata={"key": key})
+def setting(default: _T, group: str, summary: str, **more: Any) -> _T:
+    """A dataclass field with its default and row, a :class:`Key` of these arguments."""
+    key = Key(group, summary, **more)
+    row: Any
+    if isinstance(default, dict):
+        row = field(default_factory=dict, metadata={"key": key})
+    else:
         text = f"{default:g}" if isinstance(default, float) else property_text(default)
-        return field(default=default, repr=not key.secret, metadata={"key": replace(key, default=text)})
+        metadata = {"key": replace(key, default=text)}
+        row = field(default=default, repr=not key.secret, metadata=metadata)
+    return cast("_T", row)
 
-    return row
+
+class SettingGroup(str):
+    """The title of settings that are documented together; called, it makes a field of one of them."""
+
+    __slots__ = ()
+
+    def __call__(self, default: _T, summary: str, **more: Any) -> _T:
+        """As :func:`setting`."""
+        return setting(default, str(self), summary, **more)
 
 
-setting = _field_of(Key)
-"""A dataclass field with its default and row."""
+ADDRESSES = SettingGroup("Addresses")
+MODELS = SettingGroup("Models and stores")
+BATCHING = SettingGroup("Batching, queues and workers")
+CLUSTER = SettingGroup("Workers on other machines")
+BATCHER = SettingGroup("KServe's batcher")
+LIMITS = SettingGroup("Timeouts and sizes")
+REQUESTS = SettingGroup("Requests and handlers")
+ACCESS = SettingGroup("Access")
+METRICS = SettingGroup("Metrics")
+LOGS = SettingGroup("Logs")
+PAYLOADS = SettingGroup("Payload log")
+OPENTELEMETRY = SettingGroup("OpenTelemetry")
+TLS = SettingGroup("TLS")
+GRPC = SettingGroup("gRPC")
+ENVIRONMENT = SettingGroup("Environment")
+DEVICES = SettingGroup("Devices")
+JAVA = SettingGroup("Accepted for compatibility with TorchServe")
 
 
 def keys_of(kind: type) -> dict[str, Key]:

@@ -2,22 +2,90 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, cast
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, cast
 
 from modelserver.errors import ConfigError
 from modelserver.models.settings.checks import check
 from modelserver.models.settings.key import BATCHER, TLS, TORCHSERVE, Key, Kind, property_text
-from modelserver.models.settings.keys import KEYS
-from modelserver.models.settings.remarks import remark_on_variables, remarks
-from modelserver.models.settings.serving import ANY_URL
-from modelserver.models.settings.settings import Settings
-from modelserver.models.settings.sources import DEFAULT, SettingText, find_config_file, gather
+from modelserver.models.settings.model_defaults import ignored_values
+from modelserver.models.settings.settings import ANY_URL, KEYS, NOT_YET, Settings
+from modelserver.models.settings.sources import DEFAULT, SettingText, find_config_file, gather, is_true
 from modelserver.models.settings.values import convert
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
+# Warnings about settings that do not do what their author may expect.
+
+_SWITCHES = (Kind.BOOLEAN, Kind.CHOICE)
+
+
+def remarks(
+    texts: Mapping[str, SettingText],
+    values: Mapping[str, object],
+    defaults: Mapping[str, object],
+    unusable: Mapping[str, str],
+) -> Iterator[str]:
+    """Warnings; ``values`` and ``defaults`` are the converted values of known keys.
+
+    ``unusable`` are the errors of values that could not be converted, but have no effect.
+    """
+    for name, (text, key) in ((name, (item.text, KEYS.get(name))) for name, item in texts.items()):
+        if key is None:
+            yield _unknown(name)
+            continue
+        if name in unusable:
+            yield f"{unusable[name]}; it is ignored, {name} has no effect here"
+            continue
+        if key.kind is Kind.BOOLEAN and text.strip().lower() not in {"true", "false", ""}:
+            yield f"{name}={text} counts as false: only the word true is true"
+        if name == "models":
+            yield from ignored_values(text.strip() or "{}")
+        if values[name] is None or (key.kind in _SWITCHES and values[name] == defaults[name]):
+            continue
+        if name in NOT_YET:
+            yield f"{name} has no effect yet"
+        elif key.category == "N":
+            yield f"{name} has no effect: it is for TorchServe's Java server only"
+        if key.group == BATCHER and not values.get("enable_batcher"):
+            yield f"{name} has no effect without enable_batcher"
+
+
+# Read elsewhere, whatever the file says.
+_ALWAYS_READ = {"TS_CONFIG_FILE", "TS_COMPAT_DEFAULTS", "TS_OPEN_INFERENCE_PROTOCOL"}
+
+
+def remark_on_variables(texts: Mapping[str, SettingText], environ: Mapping[str, str]) -> Iterator[str]:
+    """A line that names the variables ``TS_*`` that are not read, and why; none if all are."""
+    known = {key.env: name for name, key in KEYS.items() if key.env is not None}
+    unread, reasons = [], []
+    for variable in sorted(name for name in environ if name.startswith("TS_") and name not in _ALWAYS_READ):
+        name = known.get(variable)
+        if name is None:
+            reasons.append(_why_unknown(variable, known))
+        elif name not in texts or texts[name].source != f"environment {variable}":
+            unread.append(variable)
+    if unread and is_true(texts.get("enable_envvars_config")):
+        reasons.insert(0, f"{', '.join(unread)} (the configuration file lacks use_env_allowed_urls=true)")
+    elif unread:
+        reasons.insert(0, f"{', '.join(unread)} (the configuration file lacks enable_envvars_config=true)")
+    if reasons:
+        yield f"environment variables that are ignored: {'; '.join(reasons)}"
+
+
+def _why_unknown(variable: str, known: Mapping[str, str]) -> str:
+    if variable.removeprefix("TS_").lower() in KEYS:
+        return f"{variable} (only the configuration file sets it)"
+    close = get_close_matches(variable[3:], [name[3:] for name in known if name.startswith("TS_")], n=1)
+    return f"{variable} (no such setting{f'; did you mean TS_{close[0]}?' if close else ''})"
+
+
+def _unknown(name: str) -> str:
+    close = get_close_matches(name, KEYS, n=1)
+    hint = f"; did you mean {close[0]}?" if close else ""
+    return f"{name} is not a known setting and is ignored{hint}"
+
 
 _LONGEST_VALUE = 200
 
@@ -143,5 +211,5 @@ def set_properties(loaded: LoadedSettings) -> dict[str, str]:
 
 def _has_effect(key: Key, settings: Settings) -> bool:
     """Whether an invalid value matters: not for keys of the Java server, of TLS or a batcher if not used."""
-    is_used = {TLS: settings.uses_tls, BATCHER: settings.enable_batcher}
+    is_used: dict[str, bool] = {TLS: settings.uses_tls, BATCHER: settings.enable_batcher}
     return key.category != "N" and is_used.get(key.group, True)

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from modelserver.errors import ConfigError
 from modelserver.models.settings.key import TORCHSERVE
-from modelserver.models.settings.keys import KEYS
 from modelserver.models.settings.properties import line_numbers, parse, substitute
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from modelserver.models.settings.settings import KEYS
 
 DEFAULT = "default"
 

@@ -6,17 +6,14 @@ import json
 import math
 import os
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from pathlib import Path
+from typing import TypeVar
 
 from modelserver.models.settings.address import Address
 from modelserver.models.settings.key import Key, Kind
 from modelserver.models.settings.model_defaults import parse_models
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
 
 _Number = TypeVar("_Number", int, float)
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")

@@ -9,24 +9,20 @@ from __future__ import annotations
 
 import re
 import threading
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from inspect import Parameter, Signature
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 from fastapi import Body, FastAPI, Header, Path, Query
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
-from pydantic import TypeAdapter
+from pydantic import BaseModel, TypeAdapter
 from starlette.responses import JSONResponse, Response
 
 from modelserver import __version__
 from modelserver.surface.api.models import Error
 from modelserver.surface.http.answers import JSON
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from pydantic import BaseModel
 
 Document: TypeAlias = dict[str, Any]
 

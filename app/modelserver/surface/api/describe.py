@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import asdict
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
@@ -10,14 +11,11 @@ from typing import TYPE_CHECKING, Any
 from modelserver.engine.telemetry.gpus import NO_GPU, gpus
 from modelserver.engine.telemetry.system import worker_memory
 from modelserver.models.options.table import OPTIONS
-from modelserver.models.version import FailedVersion
+from modelserver.models.version import FailedVersion, ModelVersion
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from modelserver.engine.pools.worker import Worker
     from modelserver.models.options.resolve import ModelOptions
-    from modelserver.models.version import ModelVersion
 
 # Names in the answer and names of the options.
 _BATCH_SETTINGS = (

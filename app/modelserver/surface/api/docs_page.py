@@ -1,6 +1,6 @@
 """The API documentation as one HTML page: no scripts, no external resources, all text escaped (F65).
 
-It is made from the OpenAPI document of :mod:`modelserver.surface.api.openapi`, with an example for each
+It is made from the OpenAPI document of :mod:`modelserver.surface.api.app`, with an example for each
 operation.
 """
 

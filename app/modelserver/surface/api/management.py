@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +23,6 @@ from modelserver.surface.http.answers import JSON, header_pairs, pretty
 from modelserver.surface.inference.customized import fetch_description
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from modelserver.models.registry import Registry
     from modelserver.models.version import ModelVersion
 

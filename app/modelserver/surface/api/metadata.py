@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from modelserver import __version__
@@ -9,8 +10,6 @@ from modelserver.engine.tensors.datatypes import BYTES
 from modelserver.engine.tensors.tensor import VARIABLE, TensorSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from modelserver.models.registry import Registry
     from modelserver.models.settings.settings import Settings
     from modelserver.models.version import ModelVersion

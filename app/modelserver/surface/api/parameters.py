@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Collection, Iterable, Mapping
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +16,6 @@ from modelserver.surface.http.content import read_parameters_body
 from modelserver.surface.http.trace_context import trace_context
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
-
     from starlette.requests import Request
 
 # Characters of one value: URLs are the longest.

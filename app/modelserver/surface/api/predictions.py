@@ -5,16 +5,19 @@ document of one model.
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from modelserver.engine.tensors.datatypes import BYTES, DATATYPES
-from modelserver.engine.tensors.tensor import VARIABLE, elements
+from modelserver.engine.tensors.tensor import VARIABLE, TensorSpec, elements
 from modelserver.surface.api import models
 from modelserver.surface.api.application import (
     ANY_METHOD,
     BINARY,
+    Application,
+    Document,
     JsonBody,
     Operation,
     as_openapi,
@@ -24,12 +27,8 @@ from modelserver.surface.api.routes import model_operations, set_default
 from modelserver.surface.http.answers import JSON
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from modelserver.engine.tensors.tensor import TensorSpec
     from modelserver.engine.wire.messages import Annotations, Side
     from modelserver.models.options.signature import Signature
-    from modelserver.surface.api.application import Application, Document
 
 # Elements shown in an example.
 _LONGEST_EXAMPLE = 8

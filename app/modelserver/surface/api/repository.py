@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -17,8 +18,6 @@ from modelserver.models.replacing import load_anew
 from modelserver.surface.http.content import read_parameters_body
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from starlette.datastructures import Address
 
     from modelserver.engine.pools.spec import OnDemand

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request  # noqa: TC002 - FastAPI reads annotations at run time
@@ -12,7 +13,7 @@ from modelserver.engine.telemetry.logs import LEVELS, log_level, set_log_level
 from modelserver.engine.telemetry.prometheus import CONTENT_TYPE
 from modelserver.errors import BadRequest, ConfigError, InternalError, ResourceNotFound, ServiceUnavailable
 from modelserver.surface.api import models
-from modelserver.surface.api.application import ANY_METHOD, TEXT, JsonBody, Operation
+from modelserver.surface.api.application import ANY_METHOD, TEXT, Application, JsonBody, Operation
 from modelserver.surface.api.management import ManagementApi
 from modelserver.surface.api.metadata import ProtocolMetadata, readiness
 from modelserver.surface.api.parameters import Parameters
@@ -22,12 +23,9 @@ from modelserver.surface.auth.verifier import InvalidKey
 from modelserver.surface.http.answers import JSON, pretty
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from modelserver.engine.telemetry.metrics import ServerMetrics
     from modelserver.models.registry import Registry
     from modelserver.models.settings.settings import Settings
-    from modelserver.surface.api.application import Application
     from modelserver.surface.auth.keeper import TokenKeeper
 
 # The paths of a model, each with the prefix of its operations' names.

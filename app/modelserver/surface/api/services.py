@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Literal, TypeAlias
@@ -14,8 +15,6 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from modelserver.engine.tensors.limits import RequestLimits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from modelserver.engine.telemetry.metrics import ServerMetrics

@@ -7,16 +7,13 @@ only read have none, but a page can read only what was asked for under its own n
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterable
+from collections.abc import Set as AbstractSet
 from ipaddress import ip_address
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from modelserver.errors import ModelServerError
 from modelserver.surface.auth.scopes import Scope, needed_scope
-
-if TYPE_CHECKING:
-    from collections.abc import Container, Iterable
-    from collections.abc import Set as AbstractSet
 
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})

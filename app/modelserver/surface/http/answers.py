@@ -5,17 +5,13 @@ from __future__ import annotations
 import http
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any
 
 import msgspec
 
 from modelserver.engine.telemetry.text import shortened
-from modelserver.errors import BadRequest
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from modelserver.errors import ModelServerError
+from modelserver.errors import BadRequest, ModelServerError
 
 # Characters of the message of a client's fault, which may repeat what the client sent.
 _LONGEST = 1 << 14

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol, final
 
 from uvicorn import Config
@@ -17,8 +18,6 @@ from modelserver.surface.http.answers import status_line
 from modelserver.surface.http.head import announced_length
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from starlette.types import ASGIApp, Message, Scope
 
     from modelserver.surface.http.exchange import Target

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from functools import lru_cache
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol
@@ -14,8 +15,6 @@ from modelserver.surface.http.answers import ALWAYS_BLOCK, STATUS_LINES, clean, 
 from modelserver.surface.http.exchange import MAX_UNSENT, Exchange, Target, with_header
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from modelserver.surface.http.cors import Cors
 
 _log = logging.getLogger("modelserver.api")

@@ -5,14 +5,13 @@ Unlike TorchServe, preflight requests of browsers are answered at once and need 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from modelserver.surface.http.answers import clean
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from modelserver.models.settings.settings import Settings
 
 Pairs = tuple[tuple[bytes, bytes], ...]

@@ -13,7 +13,7 @@ from modelserver.engine.ids import accept_request_id, make_uuid
 from modelserver.engine.telemetry.stalls import served
 from modelserver.errors import InternalError, ModelServerError, PayloadTooLarge
 from modelserver.surface.http.answers import ALWAYS, JSON, error_body, form_of
-from modelserver.surface.http.cors import is_preflight
+from modelserver.surface.http.cors import Cors, is_preflight
 from modelserver.surface.http.exchange import check_query
 from modelserver.surface.http.head import announced_length
 from modelserver.surface.http.sockets import address_text
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from modelserver.engine.telemetry.access import OnResponse
-    from modelserver.surface.http.cors import Cors
 
 _log = logging.getLogger("modelserver.api")
 

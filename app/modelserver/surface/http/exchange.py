@@ -7,19 +7,17 @@ header, one write per answer. Everything else goes through the ASGI application.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from urllib.parse import parse_qsl, unquote
 
 import httptools
 
-from modelserver.errors import BadRequest
+from modelserver.errors import BadRequest, ModelServerError
 from modelserver.surface.http.answers import JSON, error_body
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from modelserver.errors import ModelServerError
     from modelserver.surface.watching import Watcher
 
 

@@ -6,13 +6,9 @@ Requests can be smuggled past a proxy if two readers understand a length or host
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
 
 from modelserver.errors import BadRequest, ModelServerError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
 
 HEADER_LIMIT = 65536
 SUPPORTED_VERSIONS = ("1.1", "1.0")

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,8 +15,6 @@ from modelserver.errors import ServiceUnavailable
 from modelserver.surface.http.head import HEADER_LIMIT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from modelserver.models.settings.settings import Settings
 
 

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Coroutine
 
 from modelserver.engine.offload.helpers import Helpers
 from modelserver.errors import InternalError, ModelServerError, PayloadTooLarge, ServiceUnavailable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
 
 _log = logging.getLogger("modelserver.api")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import TYPE_CHECKING, Protocol
@@ -11,8 +12,6 @@ from modelserver.errors import ServiceUnavailable
 from modelserver.surface.http.intake import MUCH
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from modelserver.models.settings.settings import Settings
 
 _log = logging.getLogger("modelserver.api")

@@ -21,7 +21,7 @@ import httptools
 
 from modelserver.errors import InternalError, PayloadTooLarge
 from modelserver.surface.http.asgi_cycle import AsgiCycle
-from modelserver.surface.http.connection import Arrival, Http1Connection
+from modelserver.surface.http.connection import Arrival, Http1Connection, HttpListener
 from modelserver.surface.http.connection_exchange import ConnectionExchange
 from modelserver.surface.http.cors import is_preflight
 from modelserver.surface.http.exchange import Target, read_target
@@ -38,8 +38,7 @@ from modelserver.surface.http.sockets import is_reset
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-    from modelserver.surface.auth.guard import Guard
-    from modelserver.surface.http.connection import HttpListener
+    from modelserver.surface.auth.verifier import Guard
 
 _log = logging.getLogger("modelserver.api")
 

@@ -7,13 +7,13 @@ Helpers import the codecs, so these import little.
 
 from __future__ import annotations
 
-from collections.abc import Sequence  # noqa: TC003 - helpers read annotations at run time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 
 from modelserver.engine.wire.messages import BODY
-from modelserver.surface.http.exchange import read_query
+from modelserver.surface.http.exchange import Exchange, read_query
 from modelserver.surface.inference.scopes import OCTETS, scope_of
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from modelserver.engine.tensors.shared_memory import Regions
     from modelserver.errors import ModelServerError
     from modelserver.models.version import ModelVersion
-    from modelserver.surface.http.exchange import Exchange
     from modelserver.surface.inference.routes import Route
 
 # CPU time that a helper may use for one request or answer.

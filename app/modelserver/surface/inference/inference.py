@@ -7,6 +7,7 @@ Bodies stay bytes: the worker decodes them and encodes the answers.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from time import monotonic
@@ -17,9 +18,9 @@ from modelserver.engine.tensors import weight
 from modelserver.engine.tensors.limits import RequestLimits
 from modelserver.errors import BadRequest, MethodNotAllowed, ModelServerError, ModelVersionNotFound
 from modelserver.surface.http.content import form_field, inflate
-from modelserver.surface.http.exchange import read_query
+from modelserver.surface.http.exchange import Exchange, read_query
 from modelserver.surface.http.off_loop import OffLoop
-from modelserver.surface.inference.codec import Codec
+from modelserver.surface.inference.codec import Codec, Parsed
 from modelserver.surface.inference.replies import Reply, SequenceReply
 from modelserver.surface.inference.requests import home_of_sequence, make_request
 from modelserver.surface.inference.routes import Route, target_finder
@@ -28,13 +29,9 @@ from modelserver.surface.inference.v1 import V1
 from modelserver.surface.inference.v2 import V2
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from modelserver.engine.tensors.shared_memory import Regions
     from modelserver.models.registry import Registry
     from modelserver.models.version import ModelVersion
-    from modelserver.surface.http.exchange import Exchange
-    from modelserver.surface.inference.codec import Parsed
     from modelserver.surface.watching import Watch
 
 # Bytes of a compressed body that is inflated on the event loop: at most a thousand times as many.

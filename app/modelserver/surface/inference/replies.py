@@ -13,7 +13,7 @@ from modelserver.engine.telemetry.stalls import served
 from modelserver.engine.tensors.weight import TooHeavy
 from modelserver.errors import HandlerError, ModelServerError
 from modelserver.surface.http.answers import error_body, header_block
-from modelserver.surface.inference.sequences import sequence_headers
+from modelserver.surface.inference.requests import sequence_headers
 
 if TYPE_CHECKING:
     from modelserver.engine.batching.request import Request

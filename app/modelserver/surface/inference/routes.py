@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from modelserver.surface.http.answers import KSERVE, OPENAI
 from modelserver.surface.http.exchange import Target, read_target
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
 
 # How many targets of URLs are cached, and the bytes of the longest of these URLs.
 _TARGETS_CACHED = 1024

@@ -5,6 +5,7 @@ Instances keep the client's bytes: numbers of any size stay unchanged, nothing i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
@@ -17,8 +18,6 @@ from modelserver.surface.http.answers import JSON
 from modelserver.surface.inference.codec import SECONDS, Codec, Parsed
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from modelserver.engine.batching.request import Request
     from modelserver.models.version import ModelVersion
     from modelserver.surface.http.exchange import Exchange

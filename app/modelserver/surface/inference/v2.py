@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence  # noqa: TC003 - helpers read annotations at run time
+from collections.abc import (
+    Iterable,
+    Sequence,
+)
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
@@ -21,8 +24,8 @@ from modelserver.engine.tensors.rest import (
     encode_response,
 )
 from modelserver.engine.tensors.rows import count_rows, cut, is_plain, join_answers
-from modelserver.engine.tensors.shared_memory import NO_MEMORY, Memory
-from modelserver.engine.tensors.tensor import elements
+from modelserver.engine.tensors.shared_memory import NO_MEMORY, Memory, Regions
+from modelserver.engine.tensors.tensor import OutputTensor, Tensor, elements
 from modelserver.engine.wire.messages import TENSORS, SequenceHeaders
 from modelserver.errors import BadRequest, InternalError
 from modelserver.models.options.signature import Signature  # noqa: TC001 - helpers read annotations at run time
@@ -30,12 +33,8 @@ from modelserver.surface.http.answers import JSON
 from modelserver.surface.inference.codec import SECONDS, Codec, Parsed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from modelserver.engine.batching.request import Request
     from modelserver.engine.offload.helpers import Helpers
-    from modelserver.engine.tensors.shared_memory import Regions
-    from modelserver.engine.tensors.tensor import OutputTensor, Tensor
     from modelserver.models.version import ModelVersion
     from modelserver.surface.http.exchange import Exchange
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from modelserver.errors import ConfigError
@@ -9,8 +10,6 @@ from modelserver.models.settings.checks import jks_advice
 from modelserver.surface.tls.context import Certificate
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from modelserver.models.settings.settings import Settings
 
 # The first bytes of Java's older keystores.

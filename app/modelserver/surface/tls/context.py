@@ -6,12 +6,10 @@ import contextlib
 import os
 import ssl
 import tempfile
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+from typing import Any
 
 # Seconds that a client has for the handshake, and for the closing handshake.
 HANDSHAKE_TIMEOUT = 10.0

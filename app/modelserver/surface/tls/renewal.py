@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from modelserver.errors import ConfigError
 from modelserver.surface.tls.certificate import load_certificate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
     from modelserver.models.settings.settings import Settings
     from modelserver.surface.tls.context import Certificate
 

@@ -7,9 +7,10 @@ import re
 import shlex
 import shutil
 import subprocess
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from urllib.parse import urlencode
 
 from rich import filesize
@@ -22,9 +23,6 @@ from modelserver.models.settings.model_defaults import ModelDefaults
 from modelserver.tools.build.context import BASE, ImageContext, ImageOptions, Source, write_context
 from modelserver.tools.commands import check_least, exit_status
 from modelserver.tools.serve.options import locate_source
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _ENGINES: Final = ("podman", "docker")
 # Podman leaves the health check out of images of its own format.

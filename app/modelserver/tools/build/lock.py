@@ -10,15 +10,13 @@ import json
 import re
 import warnings
 from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from importlib import metadata
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 from modelserver.errors import ConfigError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-    from pathlib import Path
 
 PROCESS_ONE: Final = "dumb-init==1.2.5.post1"
 """Process 1 of the image, as in scripts/image.lock; it is not installed here."""

@@ -6,6 +6,7 @@ import os
 import shutil
 import stat
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -14,11 +15,9 @@ from modelserver.errors import ConfigError, InvalidModel
 from modelserver.models.archives.manifest import MANIFEST_PATH, Manifest, parse_manifest
 from modelserver.models.archives.store import SUFFIXES
 from modelserver.models.archives.unpack import unpack
-from modelserver.surface.auth.key_file import NAME as TOKENS
+from modelserver.surface.auth.keeper import NAME as TOKENS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from modelserver.models.archives.single_file import SingleFile
 
 MARK: Final = "# Written by modelserver build"

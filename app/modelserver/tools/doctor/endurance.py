@@ -6,17 +6,16 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 from modelserver.tools.doctor.load_checks import check_training
 from modelserver.tools.doctor.probing import LOOKS_EVERY, Called, SourceLine
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
     from modelserver.tools.doctor.findings import CheckReport
     from modelserver.tools.doctor.patient import Patient, Readings
     from modelserver.tools.doctor.samples import InputRow

@@ -5,19 +5,17 @@ from __future__ import annotations
 import ast
 import re
 import sys
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import packages_distributions
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from modelserver.tools.doctor.probing import SourceLine
+from modelserver.tools.doctor.probing import Reported, SourceLine, Training
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-    from pathlib import Path
-
     from modelserver.tools.doctor.findings import CheckReport
-    from modelserver.tools.doctor.probing import Reported, Training
 
 # Seconds from which an import is worth a finding, and a part of the whole that is worth telling.
 _COSTLY: Final = 0.1

@@ -9,6 +9,7 @@ import re
 import socket
 import subprocess
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -22,14 +23,12 @@ from modelserver.testing.local import Client
 from modelserver.tools.doctor.probing import PROBE, Called, Report, Reported, SourceLine
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
     from types import TracebackType
 
     from typing_extensions import Self
 
     from modelserver.engine.pools.spec import WorkerSpec
     from modelserver.testing.answer import Answer
-    from modelserver.tools.doctor.probing import Called
     from modelserver.tools.doctor.samples import InputRow
 
 # Seconds for a worker that has ended to be seen as such, and for another to take its place.

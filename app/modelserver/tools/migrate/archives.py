@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from modelserver.tools.migrate.calls import MigrationError
 from modelserver.tools.tune.errors import TuningError
 from modelserver.tools.tune.source import open_source
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
 BODIES = frozenset({"instances", "inputs"})
 """What handlers that read whole bodies of V1 and V2 look for."""

@@ -6,11 +6,9 @@ import base64
 import contextlib
 import hashlib
 import http.client
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from typing import Any, Literal
 
 Port = Literal["inference", "management", "metrics", "grpc_inference", "grpc_management"]
 _LONG = 2000  # bytes

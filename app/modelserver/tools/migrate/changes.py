@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import http.client
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from modelserver.tools.migrate.calls import Probe, Response
 from modelserver.tools.migrate.comparison import unmasked
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
 
 BETTER, OTHER, MISSING = "better", "other", "not yet"
 Change: TypeAlias = Callable[[Probe, Response, Response], Response]

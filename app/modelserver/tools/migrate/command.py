@@ -8,27 +8,26 @@ import json
 import math
 import os
 import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from modelserver.errors import ConfigError
 from modelserver.models.settings.key import OWN, TORCHSERVE
 from modelserver.tools.commands import exit_status, termination_is_interruption
 from modelserver.tools.migrate.calls import MigrationError, Port, Probe
-from modelserver.tools.migrate.installation import launch_modelserver, launch_torchserve, read_installation
+from modelserver.tools.migrate.installation import (
+    Installation,
+    launch_modelserver,
+    launch_torchserve,
+    read_installation,
+)
 from modelserver.tools.migrate.proof import UNKNOWN, Proof, ProofPlan, prove
 from modelserver.tools.migrate.report import as_html, as_json, summary
 from modelserver.tools.migrate.requests import BUILT_IN, requests_of
-from modelserver.tools.migrate.servers import ComparedServer, running_server, started
+from modelserver.tools.migrate.servers import Address, ComparedServer, running_server, started
 from modelserver.tools.tune.machine import machine_facts, others_percent
 from modelserver.tools.tune.progress import progressing
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from modelserver.tools.migrate.installation import Installation
-    from modelserver.tools.migrate.servers import Address
 
 REPORT, RESULTS = "report.html", "report.json"
 _OTHERS: tuple[Port, ...] = ("management", "metrics", "grpc_inference", "grpc_management")

@@ -8,6 +8,7 @@ of the same meaning, with the code's name as the reason.
 from __future__ import annotations
 
 import socket
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl, urlencode
@@ -22,8 +23,6 @@ from modelserver.tools.grpc_client import messages_of, send_call
 from modelserver.tools.migrate.calls import PATIENCE, Port, Probe, Response
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from google.protobuf.descriptor import MethodDescriptor
 
     from modelserver.tools.migrate.archives import Archive

@@ -7,23 +7,19 @@ import os
 import shlex
 import shutil
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import get_args
 
 from modelserver.errors import ConfigError
 from modelserver.models.settings.load import LoadedSettings, load_settings, set_properties
 from modelserver.run.daemon import STARTED_LINE
 from modelserver.tools.migrate.calls import MigrationError, Port
-from modelserver.tools.migrate.servers import Launch
+from modelserver.tools.migrate.servers import Address, Launch
 from modelserver.tools.migrate.tables import FLAGS, SHORT_FLAGS
 from modelserver.tools.tune.client import HOST
 from modelserver.tools.tune.own_server import free_ports, own_environment
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from modelserver.tools.migrate.servers import Address
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, quote, urlencode
 
@@ -15,7 +17,7 @@ from modelserver.tools.migrate.calls import MigrationError, Probe, Response
 from modelserver.tools.migrate.comparison import masked, mismatches
 from modelserver.tools.migrate.requests import Subject, changes_state, requests_of
 from modelserver.tools.migrate.rules import VARIES, explain
-from modelserver.tools.migrate.servers import wait_settled
+from modelserver.tools.migrate.servers import ComparedServer, ServedVersion, wait_settled
 from modelserver.tools.migrate.usage import Advice, Usage, advice_on, usage_of
 from modelserver.tools.tune.bench import run_load
 from modelserver.tools.tune.client import LoadSpec, closed_loop
@@ -23,12 +25,8 @@ from modelserver.tools.tune.figure import Figure, summed_up
 from modelserver.tools.tune.own_server import message_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
     from modelserver.tools.migrate.changes import Rule
     from modelserver.tools.migrate.installation import Installation
-    from modelserver.tools.migrate.servers import ComparedServer, ServedVersion
     from modelserver.tools.tune.progress import Progressing
 
 SAME, EXPLAINED, UNKNOWN = "same", "explained", "unknown"

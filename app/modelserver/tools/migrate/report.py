@@ -6,21 +6,19 @@ import json
 import re
 import statistics
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from html import escape
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from modelserver.tools.migrate.calls import Probe, digest, readable
-from modelserver.tools.migrate.proof import EXPLAINED, SAME, UNKNOWN, Compared, Proof
+from modelserver.tools.migrate.proof import EXPLAINED, SAME, UNKNOWN, Compared, LoadFigures, Proof
 from modelserver.tools.migrate.rules import OF_THE_RUN, RULES, VARIES
 from modelserver.tools.tune.report import page, table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
     from modelserver.tools.migrate.changes import Rule
-    from modelserver.tools.migrate.proof import LoadFigures
     from modelserver.tools.tune.figure import Figure
 
 FORMAT: Final = 1

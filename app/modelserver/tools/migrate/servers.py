@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -18,8 +20,6 @@ from modelserver.tools.tune.own_server import family, last_output, start_process
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
 
 Address = tuple[str, int]
 PATIENCE = 300.0  # seconds until a server must have loaded its models

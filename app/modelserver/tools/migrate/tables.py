@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from modelserver.models.settings.keys import KEYS, NOT_YET
+from modelserver.models.settings.settings import KEYS, NOT_YET
 from modelserver.tools.migrate.changes import BETTER, MISSING, OTHER
 
 if TYPE_CHECKING:

@@ -5,13 +5,10 @@ What is offered stands in its own table; remarks and what is left out stand belo
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from modelserver_handlers.compat.offered import ABSENT, OFFERED
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 SAME = "same"
 BETTER = "better"

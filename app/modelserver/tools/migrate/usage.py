@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 import shlex
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from modelserver.models.options.yaml_file import parse_model_config
-from modelserver.models.settings.keys import KEYS
+from modelserver.models.settings.settings import KEYS
 from modelserver.models.settings.sources import DEFAULT
 from modelserver.tools.archiver import BUILT_IN_HANDLERS, TORCHSERVE_HANDLERS
 from modelserver.tools.migrate.changes import MISSING
@@ -17,8 +18,6 @@ from modelserver.tools.migrate.tables import ENDPOINTS, KEYS_OF_TORCHSERVE, flag
 from modelserver.tools.migrate.ts_names import ABSENT_STATE, SAME, names, offered
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from modelserver.tools.migrate.archives import Archive
     from modelserver.tools.migrate.calls import Probe
     from modelserver.tools.migrate.installation import Installation

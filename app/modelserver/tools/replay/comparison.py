@@ -11,14 +11,12 @@ from google.protobuf.json_format import MessageToDict
 from modelserver.engine.tensors.datatypes import DATATYPES
 from modelserver.ext.grpc.messages import DecodeError, message
 from modelserver.ext.grpc.statuses import StatusCode
-from modelserver.ext.recording.entries import code_of
-from modelserver.ext.rollout.agreement import agree, excerpt, pairs, place, short, without_ids
+from modelserver.ext.recording.entries import Call, code_of
+from modelserver.ext.rollout.agreement import Tolerance, agree, excerpt, pairs, place, short, without_ids
 from modelserver.surface.watching import GRPC
 from modelserver.tools.grpc_client import messages_of
 
 if TYPE_CHECKING:
-    from modelserver.ext.recording.entries import Call
-    from modelserver.ext.rollout.agreement import Tolerance
     from modelserver.tools.http_client import TimedResponse
 
 # Fields that differ between any two answers.

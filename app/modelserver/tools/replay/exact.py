@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -18,7 +19,7 @@ from modelserver.ext.grpc.messages import message
 from modelserver.ext.grpc.open_inference import OpenInferenceService
 from modelserver.ext.grpc.statuses import StatusCode
 from modelserver.ext.grpc.watching import header_lines
-from modelserver.ext.recording.entries import batch_of
+from modelserver.ext.recording.entries import Call, batch_of
 from modelserver.ext.stores.extension import Stores
 from modelserver.models.archives.store import ModelStore
 from modelserver.models.loading import default_name, initial
@@ -30,10 +31,7 @@ from modelserver.tools.commands import termination_is_interruption
 from modelserver.tools.http_client import CUT_OFF, LINES, TimedResponse
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
     from modelserver.engine.batching.request import Request
-    from modelserver.ext.recording.entries import Call
     from modelserver.models.settings.load import LoadedSettings
     from modelserver.models.settings.settings import Settings
     from modelserver.surface.api.services import Services

@@ -9,6 +9,7 @@ import signal
 import stat
 import sys
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,6 @@ from modelserver.tools.running_server import RunningServer, client_of, managemen
 from modelserver.tools.tune.own_server import message_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
     from types import FrameType
 
 _PATH = "/recording"

@@ -13,6 +13,7 @@ import re
 import socket
 import threading
 import time
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -21,7 +22,7 @@ from urllib.parse import urlsplit
 from modelserver.errors import ConfigError
 from modelserver.ext.grpc.http2.frames import Http2Error
 from modelserver.ext.grpc.statuses import StatusCode, http_status
-from modelserver.ext.recording.entries import lines_of_call
+from modelserver.ext.recording.entries import Call, lines_of_call
 from modelserver.surface.watching import message_framed
 from modelserver.tools.grpc_client import send_call
 from modelserver.tools.http_client import CUT_OFF, Requester, TimedResponse
@@ -29,9 +30,7 @@ from modelserver.tools.running_server import trusting
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Iterator, Sequence
 
-    from modelserver.ext.recording.entries import Call
 
 # The characters that a request line may have.
 _PATH: Final = re.compile(r"[!-~]*")

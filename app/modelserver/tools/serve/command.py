@@ -8,6 +8,7 @@ import gc
 import os
 import re
 import signal
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,8 +19,6 @@ from modelserver.tools.serve.early_imports import EarlyImports
 from modelserver.tools.serve.options import ServeOptions, read_options
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from modelserver.tools.serve.session import Session
 
 _PR_SET_PDEATHSIG = 1

@@ -7,18 +7,15 @@ import os
 import re
 import sys
 import tempfile
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
 
 from modelserver.engine.telemetry.background_log import InBackground, LogWriter
 from modelserver.engine.telemetry.logs import ACCESS_LOGGER, MODEL_LOGGER, ConsoleHandler
+from modelserver.engine.telemetry.logs import _StreamHandler as StreamHandler
 from modelserver.engine.telemetry.metric_log import MODEL_METRICS_LOGGER, SERVER_METRICS_LOGGER
 from modelserver.engine.telemetry.text import one_line
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from modelserver.engine.telemetry.logs import _StreamHandler as StreamHandler
 
 _QUIET: Final = (ACCESS_LOGGER, MODEL_METRICS_LOGGER, SERVER_METRICS_LOGGER)
 # Loggers of failures to load or replace models, which the session reports itself.

@@ -11,11 +11,10 @@ from modelserver.engine.pools.preloading import heavy_imports
 from modelserver.engine.pools.spawner import Spawner, can_fork
 from modelserver.models.archives.urls import scheme
 from modelserver.surface.auth.operator_tokens import VARIABLES
-from modelserver.tools.serve.options import is_of_hub
+from modelserver.tools.serve.options import ServeOptions, is_of_hub
 
 if TYPE_CHECKING:
     from modelserver.models.settings.settings import Settings
-    from modelserver.tools.serve.options import ServeOptions
 
 _LARGEST: Final = 1 << 20  # bytes of a script
 # The module that defines `modelserver.Handler`.

@@ -5,21 +5,19 @@ from __future__ import annotations
 import json
 import math
 import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from modelserver.engine.tensors.datatypes import BYTES, DATATYPES
-from modelserver.engine.tensors.tensor import VARIABLE
-from modelserver.surface.auth.key_file import NAME
+from modelserver.engine.tensors.tensor import VARIABLE, TensorSpec
+from modelserver.surface.auth.keeper import NAME
 from modelserver.surface.auth.operator_tokens import VARIABLES
 from modelserver.surface.auth.policy import wants_tokens
 from modelserver.surface.auth.scopes import Scope
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
-    from modelserver.engine.tensors.tensor import TensorSpec
     from modelserver.models.settings.settings import Settings
     from modelserver.models.version import ModelVersion
 

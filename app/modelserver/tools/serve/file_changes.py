@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from watchfiles import Change, awatch
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
 
 # The most folders that are watched; a handler has fewer.
 _MOST_FOLDERS: Final = 1000

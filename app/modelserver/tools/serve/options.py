@@ -6,10 +6,11 @@ import argparse
 import os
 import re
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from urllib.parse import urlencode
 
 from modelserver.errors import BadRequest, ConfigError
@@ -18,9 +19,6 @@ from modelserver.models.archives.single_file import SingleFile
 from modelserver.models.archives.store import SUFFIXES
 from modelserver.models.archives.urls import scheme
 from modelserver.models.options.resolve import Registration
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 # Of a model on the hub, as it is written there.
 _HUB_NAME: Final = re.compile(r"\w[\w.-]*/\w[\w.-]*(@[\w.-]+)?")

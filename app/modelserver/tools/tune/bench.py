@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import uvloop
 
 from modelserver.tools.tune.client import LoadSpec, at_rate, closed_loop, post
 from modelserver.tools.tune.errors import SettingRefused, TuningError
-from modelserver.tools.tune.figure import Figure, summed_up
+from modelserver.tools.tune.figure import Figure, LoadRun, summed_up
 from modelserver.tools.tune.own_server import NAME, OwnServer, message_of
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Sequence
-    from pathlib import Path
-
-    from modelserver.tools.tune.figure import LoadRun
     from modelserver.tools.tune.goal import ModelSetting
     from modelserver.tools.tune.source import ModelSource
 

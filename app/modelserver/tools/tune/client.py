@@ -12,17 +12,12 @@ import itertools
 import random
 import time
 from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from modelserver.ext.recording.entries import batch_of, timing_of
-from modelserver.tools.http_client import Requester
+from modelserver.tools.http_client import Requester, TimedResponse
 from modelserver.tools.tune.figure import LoadRun, TimedAnswer
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from modelserver.tools.http_client import TimedResponse
 
 HOST = "127.0.0.1"
 ANSWER_TIMEOUT = 120.0  # seconds without any answer after which those that are missing count as lost

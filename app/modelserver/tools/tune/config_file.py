@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import itertools
 import textwrap
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import yaml
 
 from modelserver.models.settings.settings import Settings
-from modelserver.tools.tune.tuner import clients_text
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from modelserver.tools.tune.tuner import TuningResult
+from modelserver.tools.tune.tuner import TuningResult, clients_text
 
 FIRST_LINE = "# Written by modelserver tune."
 DEFAULT_QUEUE = Settings().job_queue_size

@@ -5,13 +5,10 @@ from __future__ import annotations
 import math
 import statistics
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from modelserver.ext.console.simulation.figures import percentile
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 RARE = 20
 TRUSTED_R2 = 0.9

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from modelserver.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from modelserver.tools.tune.figure import Figure
 
 ALLOWED = 'p50, p90 or p99 with a limit in ms or s ("p99<=80ms"), max-throughput or min-latency is needed'

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Mapping
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psutil
 
 from modelserver import __version__
 from modelserver.engine.pools.variables import THREAD_VARIABLES
 from modelserver.engine.resources import usable_cpus
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 USED_BY_OTHERS = "used by other programs before the start"
 BUSY = 15.0  # percent of all CPUs; from here on, others affect figures

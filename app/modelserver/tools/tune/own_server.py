@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
@@ -23,8 +24,6 @@ from modelserver.tools.tune.client import HOST
 from modelserver.tools.tune.errors import SettingRefused, TuningError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
     from modelserver.tools.tune.goal import ModelSetting
 
 NAME = "tuned"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from modelserver.errors import ModelServerError
 from modelserver.ext.stores.extension import Stores
@@ -18,9 +18,6 @@ from modelserver.models.archives.urls import UrlPolicy, scheme
 from modelserver.models.options.yaml_file import parse_model_config
 from modelserver.tools.archiver import ArchiveConfig, pack_folder
 from modelserver.tools.tune.errors import TuningError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 @dataclass(frozen=True, slots=True)

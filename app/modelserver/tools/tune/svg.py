@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import math
 import xml.etree.ElementTree as ET
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from typing import Any
 
 _WIDTH, _HEIGHT = 680, 380
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 20, 20, 50

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import statistics
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 from modelserver.models.options.resolve import DEFAULT_BATCH_DELAY
-from modelserver.tools.tune.figure import CostLine, fit_line
-from modelserver.tools.tune.goal import ModelSetting
-
-if TYPE_CHECKING:
-    from modelserver.tools.tune.figure import Figure
-    from modelserver.tools.tune.goal import Goal
+from modelserver.tools.tune.figure import CostLine, Figure, fit_line
+from modelserver.tools.tune.goal import Goal, ModelSetting
 
 GAIN = 1.03  # smaller gains do not count
 MOST_SIZES = 2  # to measure, besides 1 and the one that the line suggests

@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING, Protocol
 from modelserver.tools.tune import sweep
 from modelserver.tools.tune.errors import SettingRefused, TuningError
 from modelserver.tools.tune.figure import Figure, void
-from modelserver.tools.tune.goal import CLOSE, ModelSetting, Point, best, nearest, ranked
+from modelserver.tools.tune.goal import CLOSE, Goal, ModelSetting, Point, best, nearest, ranked
 
 if TYPE_CHECKING:
-    from modelserver.tools.tune.goal import Goal
     from modelserver.tools.tune.progress import Progressing
     from modelserver.tools.tune.sweep import Costs, SearchBounds
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from modelserver.engine.pools.variables import THREAD_VARIABLES, worker_variables
-from modelserver.ext.cluster.node.environment import NodeEnvironment
+from modelserver.ext.cluster.node.agent import NodeEnvironment
 from modelserver.models.environments.environments import EnvironmentFailed, PackageRequest
 
 

@@ -10,8 +10,8 @@ from modelserver.engine.wire.frames import encode
 from modelserver.engine.wire.messages import Predict
 from modelserver.ext.cluster.greeting import invite
 from modelserver.ext.cluster.hub import Hub
+from modelserver.ext.cluster.node.agent import connect, hand_over, receive_invitation
 from modelserver.ext.cluster.node.dial import LOCAL_SOCKET
-from modelserver.ext.cluster.node.worker import connect, hand_over, receive_invitation
 from modelserver.surface.tls.throwaway import make_certificate
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from modelserver.tools.doctor.probing import SourceLine
-from modelserver.tools.doctor.worker.imports import ImportClock
+from modelserver.tools.doctor.worker.observer import ImportClock
 
 
 @pytest.fixture

@@ -10,18 +10,14 @@ import heapq
 import logging
 import math
 import struct
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from modelserver.engine.tensors.classification import CLASSIFICATION
 from modelserver.engine.tensors.datatypes import BYTES, pack, unpack
-from modelserver.engine.tensors.rows import OutputForm
+from modelserver.engine.tensors.rows import OutputForm, OutputWish
 from modelserver_handlers.labels import LABELS_FILE, load_label_mapping
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from modelserver.engine.tensors.rows import OutputWish
 
 _log = logging.getLogger(__name__)
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -14,9 +15,6 @@ from modelserver.engine.wire.messages import DESCRIBE, FIELDS, INSTANCE, TENSORS
 from modelserver.engine.worker.rows.forms import parse_multipart, parse_urlencoded
 from modelserver.engine.worker.rows.tensor_rows import decode_rows, tensor_parameters
 from modelserver_handlers.envelopes import Instance
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _log = logging.getLogger(__name__)
 _decode = msgspec.json.Decoder().decode

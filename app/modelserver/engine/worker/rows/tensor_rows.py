@@ -22,7 +22,7 @@ from __future__ import annotations
 import importlib
 import math
 import sys
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -33,8 +33,6 @@ from modelserver.engine.worker.rows.classes import classified
 from modelserver_handlers.tensor_rows import TensorRows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from modelserver.engine.wire.messages import OutputSpec, Row
 
 _TORCH = {

@@ -12,38 +12,128 @@ import asyncio
 import contextlib
 import logging
 import os
+import re
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
 
 import uvloop
 
 from modelserver import __version__
 from modelserver.engine.pools.interpreter import worker_command
-from modelserver.engine.pools.memory_kills import kills
+from modelserver.engine.pools.process import kills
 from modelserver.engine.pools.spec import Ports
+from modelserver.engine.pools.variables import worker_variables
 from modelserver.engine.telemetry.gpus import VISIBLE, Gpus
 from modelserver.engine.telemetry.system import worker_memory
-from modelserver.engine.wire.arena import Arena
+from modelserver.engine.wire.arena import Arena, receive_with, send_with
 from modelserver.engine.wire.frames import FrameReader, ProtocolError, encode
 from modelserver.engine.wire.marks import Mark, end_orphans
 from modelserver.engine.wire.messages import METRICS_CONFIG, Recalled
 from modelserver.engine.workdir import work_directory
+from modelserver.engine.worker.channel import ServerChannel
+from modelserver.engine.worker.runtime import serve_parent
 from modelserver.errors import BadRequest
 from modelserver.ext.cluster import messages
 from modelserver.ext.cluster.greeting import Invitation
 from modelserver.ext.cluster.node.archives import ArchiveCache
-from modelserver.ext.cluster.node.dial import dial_streams
-from modelserver.ext.cluster.node.environment import NodeEnvironment
-from modelserver.ext.cluster.node.worker import hand_over
-from modelserver.models.environments.environments import PackageRequest
+from modelserver.ext.cluster.node.dial import LOCAL_SOCKET, SecureConnection, dial, dial_streams
+from modelserver.models.environments.environments import Environments, PackageRequest
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
+# Entry point of a worker on a node: ``python -m modelserver.ext.cluster.node.agent AGENT_FD AGENT_PID``.
+#
+# It is an ordinary worker, except that it connects to its server by itself, with a ticket that its agent
+# hands over on ``AGENT_FD``, so that nobody else sees it and nothing stands between server and worker.
+
+_MAX_INVITATION = 1 << 16
+
+
+def main() -> None:
+    """Runs a worker for the agent whose process id is the second argument."""
+    serve_parent(int(sys.argv[2]), lambda: connect_for(int(sys.argv[1])))
+
+
+def connect_for(agent_socket: int) -> ServerChannel:
+    """The channel to the server that the agent's invitation names."""
+    with socket.socket(fileno=agent_socket) as agent:
+        invitation, memory = receive_invitation(agent)
+    return connect(invitation, memory)
+
+
+def hand_over(worker: socket.socket, invitation: Invitation, memory: Arena | None) -> None:
+    """The agent's side: sends the invitation, and the memory beside it. Raises OSError."""
+    send_with(worker, invitation.text().encode(), memory)
+
+
+def receive_invitation(agent: socket.socket) -> tuple[Invitation, Arena | None]:
+    """Receives the invitation and memory that :func:`hand_over` sends."""
+    data, memory = receive_with(agent, _MAX_INVITATION)
+    return Invitation.parse(data.decode()), memory
+
+
+def connect(invitation: Invitation, memory: Arena | None) -> ServerChannel:
+    """The channel to the server; on the server's own machine, large rows go through the memory."""
+    plain = dial(invitation)
+    secure = SecureConnection(plain) if isinstance(plain, ssl.SSLSocket) else None
+    channel = ServerChannel(secure or plain)
+    channel.use(memory, shared=plain.family == socket.AF_UNIX)
+    return channel
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(KeyboardInterrupt):
+        main()
+
+
+# What a worker on a node starts with: the packages of its model, and its environment variables.
+#
+# Packages are installed as on the server's machine, into the cache of the node (``environments/``), for the
+# Python that runs the agent.
+
+# Of Ray and the agent, which no model needs and some of which are secret; and what would open a debugger. How
+# the worker connects is for itself (see modelserver.ext.cluster.node.dial).
+_NEVER: Final = (
+    rf"RAY_.*|(?!{LOCAL_SOCKET}$)MODELSERVER_(INVITATION|TICKET|NODE)(_.*)?|PYTHONBREAKPOINT|SPT_NOENV"
+)
+
+
+@dataclass(frozen=True)
+class NodeEnvironment:
+    """The environment of one worker on this node.
+
+    Args:
+        hidden: the pattern of further variables that the worker must not see, "" for none.
+        own: variables beside those of the node; they win.
+        threads: of numeric libraries, if neither ``own`` nor the node says it.
+    """
+
+    hidden: str
+    own: Mapping[str, str]
+    threads: int
+
+    def environments(self, fallback: Path, tell: Callable[[str, str], None]) -> Environments:
+        """What installs packages here.
+
+        ``fallback`` is a folder to use if the node has no cache. ``tell`` gets pip's output line by line with
+        its source.
+        """
+        return Environments(sys.executable, fallback, self._hidden, printed=tell)
+
+    def variables(self, node: Mapping[str, str], packages: Mapping[str, str]) -> dict[str, str]:
+        """The variables that the worker's process starts with; ``packages`` are those of its packages."""
+        return worker_variables(node, self._hidden, {**self.own, **packages}, max(1, self.threads))
+
+    @property
+    def _hidden(self) -> re.Pattern[str]:
+        return re.compile(f"{_NEVER}|(?:{self.hidden})" if self.hidden else _NEVER)
+
 
 _log = logging.getLogger("modelserver.node")
 
@@ -249,7 +339,7 @@ class Agent:
             hand_over(own, invitation, self._memory)
             try:
                 return await asyncio.create_subprocess_exec(
-                    *worker_command(python, "modelserver.ext.cluster.node.worker"),
+                    *worker_command(python, "modelserver.ext.cluster.node.agent"),
                     *(str(other.fileno()), str(os.getpid())),
                     # `-m` searches the current directory first, so nobody else may be able to write to it.
                     cwd="/",

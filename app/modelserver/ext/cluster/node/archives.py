@@ -22,19 +22,16 @@ import re
 import shutil
 import stat
 import tarfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 from uuid import uuid4
 
 from modelserver.engine.file_locks import sync
 from modelserver.models.environments import environment_store as store
 from modelserver.models.environments.cache_folder import cache_folder
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 Fetch = Callable[[int], AsyncIterator[bytes]]
 """The archive's bytes from an offset. OSError and EOFError: the connection is torn, and another one goes on.

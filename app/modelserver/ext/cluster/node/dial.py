@@ -11,13 +11,10 @@ import socket
 import ssl
 import threading
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 from modelserver.ext.cluster.greeting import CHALLENGE, CONFIRMATION, GreetingError, Invitation, respond
 from modelserver.ext.cluster.local_socket import address_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 # Seconds for the connection and the greeting.
 DIAL_TIME = 10.0

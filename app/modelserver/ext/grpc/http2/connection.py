@@ -5,20 +5,15 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from modelserver.ext.grpc.http2 import frames
-from modelserver.ext.grpc.http2.fields import FieldDecoder, read_block
+from modelserver.ext.grpc.http2.fields import FieldDecoder, Fields, HeaderBlock, read_block
 from modelserver.ext.grpc.http2.frames import HEAD, NUMBER, SETTING, Code, Http2Error, SettingId
-from modelserver.ext.grpc.http2.stream import Http2Limits
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from modelserver.ext.grpc.http2.fields import Fields, HeaderBlock
-    from modelserver.ext.grpc.http2.stream import Http2Stream, StreamCarrier
+from modelserver.ext.grpc.http2.stream import Http2Limits, Http2Stream, StreamCarrier
 
 # Frames that bring nothing, and requests that are given up, since the last check: attacks consist of those.
 # Settings cost more than others, as all streams change with them; data that is sent makes up for some.

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from hpack.exceptions import HPACKError, OversizedHeaderListError
 from hpack.hpack import Decoder
 
 from modelserver.ext.grpc.http2.frames import Code, Http2Error
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 Fields: TypeAlias = "list[tuple[bytes, bytes]]"
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from modelserver.ext.grpc.http2 import frames
 from modelserver.ext.grpc.http2.frames import Code
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 # A client that reads so many bytes per second has not stalled. Its buffers may hold so many, which we do not
 # see it read.

@@ -7,18 +7,17 @@ from __future__ import annotations
 import contextlib
 import io
 import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from modelserver.tools.doctor.probing import Training
+from modelserver.tools.doctor.probing import SourceLine, Training
 from modelserver.tools.doctor.worker.watch import place_of_caller, place_of_code
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from types import FrameType
 
     from typing_extensions import Self
 
-    from modelserver.tools.doctor.probing import SourceLine
 
 # Modules of torch with layers that compute something else while training.
 _DEPEND: Final = ("torch.nn.modules.dropout", "torch.nn.modules.batchnorm", "torch.nn.modules.instancenorm")

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from modelserver.ext.payloads.extension import watch_with
 from modelserver.ext.payloads.log import PayloadLimits
-from modelserver.ext.payloads.watcher import watch_with
 from modelserver.surface.inference.routes import Route
 
 ANY: Any = None

@@ -3,7 +3,7 @@ import socket
 import pytest
 
 from modelserver.errors import ConfigError
-from modelserver.ext.cluster.opening import open_cluster
+from modelserver.ext.cluster.extension import open_cluster
 from modelserver.models.settings.settings import Settings
 
 
