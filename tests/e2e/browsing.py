@@ -13,7 +13,7 @@ from tests.e2e.serving import Server, wait_until
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, Locator, Page
 
 CHROMIUM = "/usr/bin/chromium"
 FLAGS = [
@@ -76,3 +76,11 @@ def wait_for(page: Page, expression: str) -> None:
 def select(page: Page, name: str) -> None:
     page.get_by_role("button", name=name).click()
     page.get_by_role("heading", name=f"{name} 1.0").wait_for()
+
+
+def unfold(page: Page, title: str) -> Locator:
+    """The folded part of a model's page with this title, open."""
+    part = page.get_by_role("region", name=title)
+    if not part.locator("details").evaluate("(each) => each.open"):
+        part.locator("summary").click()
+    return part

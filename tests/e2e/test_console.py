@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import httpx
 import pytest
-from tests.e2e.browsing import Watched, select, wait_for
+from tests.e2e.browsing import Watched, select, unfold, wait_for
 from tests.e2e.serving import Home, Server, serving, wait_until
 
 from modelserver.tools.archiver import ArchiveConfig, build_archive
@@ -215,7 +215,7 @@ def test_what_a_handler_prints_is_text(page: Page) -> None:
 
     page.get_by_role("button", name=EVIL).click()
     page.get_by_role("heading", name=f"{EVIL} 1.0").wait_for()
-    page.get_by_role("button", name="Send", exact=True).click()
+    unfold(page, "Try a request").get_by_role("button", name="Send", exact=True).click()
     page.locator(".answer td.result", has_text="200").wait_for()
 
     assert page.evaluate("typeof hacked") == "undefined"
@@ -276,7 +276,7 @@ def test_a_killed_worker_is_shown_until_another_is_ready(
     worker.locator(".state[data-state=ready]").wait_for()
     pid = server.describe("mortal")["workers"][0]["pid"]
     hold.touch()
-    page.get_by_role("button", name="Send", exact=True).click()
+    unfold(page, "Try a request").get_by_role("button", name="Send", exact=True).click()
     page.get_by_label("Last output of worker").filter(has_text="this takes long").wait_for(state="attached")
     os.kill(pid, signal.SIGKILL)
     banner = page.get_by_role("alert")
@@ -336,7 +336,7 @@ def test_versions_come_and_go(page: Page, server: Server, store: Path, tmp_path:
 
 def test_settings_change_while_it_runs(page: Page, server: Server) -> None:
     select(page, "steady")
-    form = page.get_by_role("region", name="Settings of this version")
+    form = unfold(page, "Settings of this version")
     form.get_by_label("Batch size").fill("4")
     form.get_by_label("Delay in ms").fill("50")
     form.get_by_label("Policy").select_option("greedy")
@@ -361,7 +361,7 @@ def test_settings_change_while_it_runs(page: Page, server: Server) -> None:
 )
 def test_requests_can_be_tried(page: Page, kind: str, size: str) -> None:
     select(page, "steady")
-    panel = page.get_by_role("region", name="Try a request")
+    panel = unfold(page, "Try a request")
     panel.get_by_label("Kind").select_option(kind)
     if size == "a picture":
         page.evaluate(
@@ -399,6 +399,7 @@ def test_chat_shows_the_answer_and_its_speed(
     shutil.copy(model_store / "chatty.mar", store)
     server.registered("chatty.mar")
     select(page, "chatty")
+    unfold(page, "Chat")
     box.get_by_label("Message").fill("count 20")
     box.get_by_label("Message").press("Enter")
     box.get_by_text("20 tokens").wait_for()
@@ -435,7 +436,7 @@ def test_what_would_happen_if(page: Page, server: Server, load: None) -> None:
     before = server.metric("modelserver_loop_stall_seconds_count") - server.metric(
         "modelserver_loop_stall_seconds_bucket", le="0.02"
     )
-    panel = page.get_by_role("region", name="What would happen if")
+    panel = unfold(page, "What would happen if")
     panel.get_by_label("Batch size").fill("16")
     panel.get_by_role("button", name="Estimate").click()
     rows = panel.locator("tbody tr")
@@ -510,7 +511,7 @@ class TestTokens:
             self.enter(page, first.tokens()["management"])
             page.wait_for_selector("#status[data-state=live]")
             select(page, "steady")
-            page.get_by_label("Body").fill("my text")
+            unfold(page, "Try a request").get_by_label("Body").fill("my text")
             renewal = {"Authorization": f"Bearer {first.tokens()['API']}"}
             assert first.management.get("/token?type=management", headers=renewal).status_code == 200
             dialog.wait_for()

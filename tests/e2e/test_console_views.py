@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 EXAMPLE = ROOT / "examples" / "workflow"
 AXE = "axe-core@4.14.1"
-VIEWS = ("All models", "Events", "Logs", "Rollouts", "Workflows", "Settings of the server")
+VIEWS = ("All models", "Events", "Logs", "Rollouts", "Workflows", "Devices", "Settings of the server")
 
 
 @pytest.fixture(scope="module")
@@ -200,6 +200,8 @@ def test_axe_finds_nothing_serious(browser: "Browser", server: Server, axe: str,
                     page.get_by_role("region", name="m", exact=True).get_by_role("meter").first.wait_for()
                 if view == "Workflows":
                     page.get_by_role("region", name="pets").wait_for()
+                if view == "Devices":
+                    page.get_by_text("on the processor").wait_for()
                 check(f"{view} at {size['width']}")
             page.get_by_role("button", name="All models").click()
             page.get_by_text("History of all models").click()
@@ -210,6 +212,10 @@ def test_axe_finds_nothing_serious(browser: "Browser", server: Server, axe: str,
             page.evaluate("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
             wait_for(page, "document.querySelectorAll('.plot canvas').length === 6")
             check("the page of a model")
+            page.get_by_role("button", name="Scale…").click()
+            page.get_by_role("dialog").wait_for()
+            check("a dialog")
+            page.keyboard.press("Escape")
             page.get_by_role("button", name="All models").click()
     finally:
         context.close()

@@ -32,5 +32,7 @@ export async function json(path, options) {
   return told;
 }
 
+export const addressOf = (path) => String(new URL(path, ROOT));
+
 export const pathOf = (facts) =>
   `models/${encodeURIComponent(facts.modelName)}/${encodeURIComponent(facts.modelVersion)}`;

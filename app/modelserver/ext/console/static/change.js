@@ -1,7 +1,7 @@
 // Changing batch size, delay, policy and workers of a running version.
 
 import { json, pathOf } from "./api.js";
-import { choice, field, h, number, section, setText } from "./dom.js";
+import { choice, field, folded, h, number, setText } from "./dom.js";
 
 export const POLICIES = ["adaptive", "greedy", "window"];
 export const settingsOf = (facts) => ({
@@ -39,7 +39,7 @@ export class Change {
       this.apply();
     });
     form.addEventListener("input", (event) => event.target.classList.add("edited"));
-    this.element = section("Settings of this version", form, this.result);
+    this.element = folded("Settings of this version", form, this.result);
   }
 
   update(facts) {
@@ -59,6 +59,7 @@ export class Change {
       this.controls[name].value = value;
       this.controls[name].classList.add("edited");
     }
+    this.element.querySelector("details").open = true;
     this.element.scrollIntoView({ block: "center" });
     this.button.focus();
   }

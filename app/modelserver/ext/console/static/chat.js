@@ -1,7 +1,7 @@
 // A chat with a language model: its answer as it comes, the time to its first token, and tokens per second.
 
 import { call } from "./api.js";
-import { field, h, section, setText } from "./dom.js";
+import { field, folded, h, setText } from "./dom.js";
 import { shown } from "./units.js";
 
 const ENDPOINT = "v1/chat/completions";
@@ -29,7 +29,7 @@ export class Chat {
     this.stop = h("button", { type: "button", disabled: true, onclick: () => this.close() }, "Stop");
     const restart = h("button", { type: "button", onclick: () => this.restart() }, "New chat");
     this.figures = h("p", { class: "result quiet", role: "status" });
-    this.element = section("Chat", this.log, field("Message", this.text),
+    this.element = folded("Chat", this.log, field("Message", this.text),
       h("div", { class: "buttons" }, this.send, this.stop, restart), this.figures);
     this.element.hidden = true;
     this.text.addEventListener("keydown", (event) => {

@@ -40,6 +40,18 @@ export function section(title, ...children) {
   return h("section", { class: "card", "aria-labelledby": id }, h("h3", { id }, title), ...children);
 }
 
+const unfolded = new Set();
+
+// A section that is folded until it is opened, here or on the page of another model.
+export function folded(title, ...children) {
+  const id = `section-${(numbers += 1)}`;
+  const details = h("details", { open: unfolded.has(title), ontoggle: () => {
+    if (details.open) unfolded.add(title);
+    else unfolded.delete(title);
+  } }, h("summary", {}, h("h3", { id }, title)), ...children);
+  return h("section", { class: "card fold", "aria-labelledby": id }, details);
+}
+
 export function table(headings, rows, caption) {
   return h("table", {},
     h("caption", { class: "hidden" }, caption),

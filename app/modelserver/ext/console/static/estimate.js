@@ -2,7 +2,7 @@
 
 import { json } from "./api.js";
 import { POLICIES } from "./change.js";
-import { choice, field, h, number, section, setText, table } from "./dom.js";
+import { choice, field, folded, h, number, setText, table } from "./dom.js";
 import { shown } from "./units.js";
 
 const ROWS = [
@@ -39,7 +39,7 @@ export class Estimate {
     form.addEventListener("input", (event) => event.target.classList.add("edited"));
     this.about = h("p", { class: "result", role: "status" });
     this.place = h("div", { class: "wide", tabindex: "0" });
-    this.element = section("What would happen if", form, this.about, this.place);
+    this.element = folded("What would happen if", form, this.about, this.place);
   }
 
   wanted() {

@@ -22,7 +22,7 @@ let summaries = {};
 let summariesAsked = false;
 
 const PAGES = {
-  events: () => import("./events.js"), logs: () => import("./logs.js"),
+  events: () => import("./events.js"), logs: () => import("./logs.js"), devices: () => import("./devices.js"),
   rollouts: () => import("./rollouts.js"), workflows: () => import("./workflows.js"),
 };
 
@@ -32,8 +32,8 @@ let asking = null;
 
 // Resolves when the user has given a token; there is one question at a time.
 function askToken(why) {
+  const dialog = byId("token");
   asking ??= new Promise((resolve) => {
-    const dialog = byId("token");
     setText(byId("token-why"), why);
     tell("token", "Waiting for a token");
     byId("token-button").hidden = false;
@@ -50,9 +50,10 @@ function askToken(why) {
       event.preventDefault();
       given();
     };
-    dialog.showModal();
-    byId("token-field").focus();
   });
+  // Again for each who needs one, also if it was put off.
+  if (!dialog.open) dialog.showModal();
+  byId("token-field").focus();
   return asking;
 }
 
@@ -259,6 +260,8 @@ function show() {
 byId("show-all").addEventListener("click", () => select(""));
 
 for (const page of Object.keys(PAGES)) byId(`show-${page}`).addEventListener("click", () => select(page));
+
+byId("register").addEventListener("click", async () => (await import("./register.js")).registerModel(guarded));
 
 byId("show-settings").addEventListener("click", async () => {
   try {

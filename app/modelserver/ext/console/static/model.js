@@ -1,8 +1,9 @@
 // The view of one version.
 
+import { Actions } from "./actions.js";
 import { Change } from "./change.js";
 import { Chat } from "./chat.js";
-import { h, section, setText, table } from "./dom.js";
+import { folded, h, setText } from "./dom.js";
 import { Estimate } from "./estimate.js";
 import { RangedPlots } from "./ranges.js";
 import { Try } from "./try.js";
@@ -26,21 +27,21 @@ export class ModelView {
     this.banner = h("div", { class: "banner", role: "alert", hidden: true }, this.failure, this.lines);
     this.plots = new RangedPlots(guarded, () => `${this.facts.modelName}/${this.facts.modelVersion}`, true);
     this.workers = new Workers();
+    this.actions = new Actions(guarded);
     this.change = new Change(guarded);
     this.chat = new Chat(guarded);
     this.try = new Try(guarded);
     this.estimate = new Estimate(guarded, (values) => this.change.propose(values));
     this.options = h("tbody");
-    const options = h("details", {}, h("summary", {}, "All options and where they come from"),
-      h("div", { class: "wide", tabindex: "0" }, h("table", {}, h("caption", { class: "hidden" }, "Options"),
-        h("thead", {}, h("tr", {}, ...["Option", "Value", "Source", ""].map((text) => h("th", { scope: "col" }, text)))),
-        this.options)));
+    const options = h("div", { class: "wide", tabindex: "0" }, h("table", {}, h("caption", { class: "hidden" }, "Options"),
+      h("thead", {}, h("tr", {}, ...["Option", "Value", "Source", ""].map((text) => h("th", { scope: "col" }, text)))),
+      this.options));
     this.optionsShown = "";
     this.elements = [
       h("div", { class: "title-row" }, this.name, this.state, this.errors, this.about),
       this.banner, this.errorBanner, this.plots.element,
-      h("div", { class: "pair" }, this.workers.element, this.change.element),
-      this.chat.element, this.try.element, this.estimate.element, section("Options", options),
+      this.workers.element, this.actions.element, this.change.element,
+      this.chat.element, this.try.element, this.estimate.element, folded("Options and where they come from", options),
     ];
   }
 
@@ -54,6 +55,7 @@ export class ModelView {
     this.tellFailure(facts);
     this.tellErrors(facts.errors);
     this.workers.update(facts);
+    this.actions.update(facts);
     this.change.update(facts);
     this.chat.update(facts);
     this.try.update(facts);

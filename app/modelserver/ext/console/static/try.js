@@ -1,7 +1,7 @@
 // Trying a request: a file, JSON, V1 or V2; its answer, batch and times.
 
 import { call } from "./api.js";
-import { choice, field, h, section, setText, table } from "./dom.js";
+import { choice, field, folded, h, setText, table } from "./dom.js";
 import { shown } from "./units.js";
 
 const AT_ONCE = 5;
@@ -55,7 +55,7 @@ export class Try {
       if (Object.values(EXAMPLES).includes(this.text.value)) this.text.value = EXAMPLES[this.kind.value];
     });
     this.picker.addEventListener("change", () => this.picker.files[0] && this.take(this.picker.files[0]));
-    this.element = section("Try a request",
+    this.element = folded("Try a request",
       h("div", { class: "columns" },
         h("div", {}, field("Kind", this.kind), field("Body", this.text), this.drop,
           h("div", { class: "buttons" }, ...this.buttons)),
