@@ -8,6 +8,7 @@ import { stateLabel } from "./workers.js";
 const PAUSE = 2000;
 const MIB = 1 << 20;
 const size = (mib) => (mib >= 10_240 ? shown(mib / 1024, "GiB") : `${mib} MiB`);
+const percent = (value) => `${Math.round(value)} %`;
 const dash = (value, text) => (value === undefined || value === null ? "–" : text(value));
 
 // A share in percent, as a bar and as text.
@@ -55,9 +56,9 @@ class Gpu {
     this.unread.hidden = isRead;
     this.shares.hidden = !isRead;
     if (isRead) {
-      this.busy.update(gpu.busy, dash(gpu.busy, (value) => shown(value, "%")));
+      this.busy.update(gpu.busy, dash(gpu.busy, percent));
       this.memory.update(gpu.percent, usedOf(gpu, size));
-      this.access.update(gpu.memoryBusy, dash(gpu.memoryBusy, (value) => shown(value, "%")));
+      this.access.update(gpu.memoryBusy, dash(gpu.memoryBusy, percent));
     }
     this.workers.replaceChildren(gpu.workers.length ? workersTable(`Workers on GPU ${gpu.gpu}`, gpu.workers, true)
       : h("p", { class: "quiet" }, "No workers."));
@@ -108,7 +109,7 @@ export class View {
   }
 
   show({ processor, memory, disk, onProcessor, gpus, noGpus, machines }) {
-    this.processor.update(processor.percent, shown(processor.percent, "%"));
+    this.processor.update(processor.percent, percent(processor.percent));
     this.memory.update(memory.percent, usedOf(memory, size));
     this.disk.update(disk.percent, usedOf(disk, (value) => shown(value, "GiB")));
     const { workers } = onProcessor;
@@ -136,7 +137,7 @@ export class View {
       const busy = before ? Math.max(0, (1e5 * (each.cpuSeconds - before[1])) / (now - before[0])) : null;
       const texts = [dash(each.pid, String), dash(each.since, (since) => new Date(since).toLocaleTimeString("en-GB")),
         dash(each.connections, String), dash(each.requests, String), dash(each.memoryUsage, (bytes) => size(Math.round(bytes / MIB))),
-        shown(busy, "%"), String(each.replaced)];
+        dash(busy, percent), String(each.replaced)];
       return h("tr", {}, h("th", { scope: "row" }, String(each.number)), h("td", {}, stateLabel(each.state)),
         ...texts.map((text) => h("td", {}, text)));
     });
