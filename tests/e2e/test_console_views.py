@@ -133,8 +133,8 @@ def test_views_fit_a_phone(watched: Watched, server: Server) -> None:
     page.get_by_role("link", name="broken").wait_for()
     widths = {}
     for view in VIEWS:
-        page.get_by_role("navigation").get_by_role("button", name=view).click()
-        page.get_by_role("heading", level=2).first.wait_for()
+        page.get_by_role("navigation").get_by_role("button", name=view, exact=True).click()
+        page.get_by_role("heading", name=view).wait_for()
         widths[view] = page.evaluate("document.documentElement.scrollWidth")
     page.get_by_role("button", name="Rollouts").click()
     page.get_by_role("region", name="m", exact=True).wait_for()
@@ -194,8 +194,10 @@ def test_axe_finds_nothing_serious(browser: "Browser", server: Server, axe: str,
         for size in ({"width": 1280, "height": 900}, {"width": 390, "height": 844}):
             page.set_viewport_size(size)  # type: ignore[arg-type]
             for view in VIEWS:
-                page.get_by_role("navigation").get_by_role("button", name=view).click()
-                page.get_by_role("heading", level=2).first.wait_for()
+                page.get_by_role("navigation").get_by_role("button", name=view, exact=True).click()
+                page.get_by_role("heading", name=view).wait_for()
+                if view in {"Events", "Logs"}:
+                    page.get_by_role("log").locator("time").first.wait_for()
                 if view == "Rollouts":
                     page.get_by_role("region", name="m", exact=True).get_by_role("meter").first.wait_for()
                 if view == "Workflows":

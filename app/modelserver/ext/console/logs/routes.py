@@ -34,7 +34,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class LogRoute:
-    """Answers with lines of ``ring``; ``versions_of`` tells the versions of a model.
+    """Answers with lines of ``ring``; ``versions_of`` returns the versions of a model.
 
     A viewer that reads slowly gets the newest lines when it reads, and misses others.
     """

@@ -32,8 +32,8 @@ export class Feed {
     const { signal } = this.stop = new AbortController();
     listen({
       signal,
-      path: async () => {
-        await this.catchUp(signal);
+      path: async (reading) => {
+        await this.catchUp(reading);
         return this.url({ since: Math.max(this.page.last, this.items.at(-1)?.id ?? 0), follow: true });
       },
       open: () => this.tell("live"),

@@ -23,7 +23,7 @@ async function* read(body) {
 
 const dataOf = (event) => event.split("\n").find((line) => line.startsWith("data: "))?.slice(6);
 
-// `on` has: path(), event(data), live(), gone(), refused(message), which returns when there may be another token,
+// `on` has: path(signal), event(data), live(), gone(), refused(message), which returns when there may be another token,
 // and may have `signal`, which ends it, and open(), when the server has answered.
 export async function listen(on) {
   let failures = 0;
@@ -37,7 +37,7 @@ export async function listen(on) {
     const hide = watchHidden(() => stop.abort());
     try {
       const headers = { accept: "text/event-stream" };
-      const response = await call(await on.path(), { signal: stop.signal, headers });
+      const response = await call(await on.path(stop.signal), { signal: stop.signal, headers });
       if (!response.ok) throw new Error(String(response.status));
       on.open?.();
       for await (const event of read(response.body)) {
