@@ -1,9 +1,8 @@
 import pytest
 
 from modelserver.engine.batching.policies import Window
-from modelserver.engine.batching.queue import QueueFull
+from modelserver.engine.batching.queue import QueueFull, TicketQueue
 from modelserver.engine.batching.request import Request
-from modelserver.engine.batching.tickets import TicketQueue
 from modelserver.engine.wire.messages import Row
 
 

@@ -5,7 +5,7 @@ import yaml
 
 from modelserver.errors import BadRequest
 from modelserver.models.archives.archive import open_archive
-from modelserver.models.archives.torchvision_url import TorchvisionSource
+from modelserver.models.archives.single_file import TorchvisionSource
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import pytest
 
 from modelserver.engine.demand import Demand
-from modelserver.models.options.resources import parse_resources, read_resources
+from modelserver.models.options.values import parse_resources, read_resources
 
 
 def test_a_worker_stays_or_says_what_it_needs():

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from modelserver.engine.batching.queue import BatchQueue
-from modelserver.engine.batching.tickets import TicketQueue
+from modelserver.engine.batching.queue import BatchQueue, TicketQueue
 from modelserver.engine.pools.admission import Admission
 from modelserver.engine.pools.crew import Crew
 from modelserver.engine.pools.dispatch import Dispatch

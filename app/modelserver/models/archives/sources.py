@@ -13,8 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 from modelserver.errors import DownloadFailed, InternalError, ModelNotFound
 from modelserver.models.archives.incoming import AS_USUAL, Incoming, Progress, Transfer
-from modelserver.models.archives.single_file import SingleFile
-from modelserver.models.archives.torchvision_url import TorchvisionSource
+from modelserver.models.archives.single_file import SingleFile, TorchvisionSource
 from modelserver.models.archives.urls import OBJECT_STORES, UrlPolicy, leaves_its_place, refusal, scheme
 
 if TYPE_CHECKING:

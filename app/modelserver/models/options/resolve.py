@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from modelserver.engine.demand import Demand
 from modelserver.errors import BadRequest
 from modelserver.models.options.option import Option, options_of, parameter, parameters_of
-from modelserver.models.options.resources import parse_resources
 from modelserver.models.options.signature import Signature
 from modelserver.models.options.table import (
     ON_DEMAND,
@@ -26,7 +25,7 @@ from modelserver.models.options.table import (
     ModelConfig,
     Torchrun,
 )
-from modelserver.models.options.values import Values, anything, boolean, whole
+from modelserver.models.options.values import Values, anything, boolean, parse_resources, whole
 from modelserver.models.settings.model_defaults import RUNTIMES, ModelDefaults
 from modelserver.models.settings.settings import Settings
 

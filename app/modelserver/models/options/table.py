@@ -12,7 +12,6 @@ from typing import Any, Literal
 
 from modelserver.engine.demand import Demand  # noqa: TC001 - helpers read annotations at run time
 from modelserver.models.options.option import OptionGroup, options_of
-from modelserver.models.options.resources import resources
 from modelserver.models.options.signature import Signature
 from modelserver.models.options.signature import signature as signature_values
 from modelserver.models.options.values import (
@@ -25,6 +24,7 @@ from modelserver.models.options.values import (
     mapping,
     one_of,
     raised_to,
+    resources,
     whole,
 )
 
