@@ -85,7 +85,13 @@ def test_console_page_needs_no_token_but_its_data_does() -> None:
         assert needed(MANAGEMENT | METRICS, path) is None
         assert needed(SHARED, path) is Scope.MANAGEMENT
         assert needed(INFERENCE, path) is Scope.INFERENCE
-    for path in ("/console/events", "/console/settings", "/console/try/predictions/m", "/console/static"):
+    for path in (
+        "/console/events",
+        "/console/settings",
+        "/console/history",
+        "/console/try/predictions/m",
+        "/console/static",
+    ):
         assert needed(MANAGEMENT, path) is Scope.MANAGEMENT
 
 

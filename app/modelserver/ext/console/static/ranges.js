@@ -94,7 +94,14 @@ export class RangedPlots {
     } catch (error) {
       if (turn === this.turn) setText(this.note, error.message);
     }
-    this.timer = setTimeout(() => turn === this.turn && this.read(turn), MINUTE * 1e3);
+    this.timer = setTimeout(() => this.readAgain(turn), MINUTE * 1e3);
+  }
+
+  // While nobody sees the page, it waits.
+  readAgain(turn) {
+    if (turn !== this.turn) return;
+    if (document.visibilityState === "visible") this.read(turn);
+    else document.addEventListener("visibilitychange", () => this.readAgain(turn), { once: true });
   }
 
   zoom(from, to) {
