@@ -1,5 +1,6 @@
 """The history by minute."""
 
+import asyncio
 import json
 import sys
 from collections.abc import Iterator
@@ -7,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.waiting import until
 
 from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.errors import InternalError
@@ -183,3 +185,30 @@ async def test_many_versions_do_not_hold_the_loop_up(site: Site, monkeypatch: py
     turns = [len(list(steps_of(coroutine))) for coroutine in coroutines]
 
     assert turns == [2, len(COLUMNS)]
+
+
+async def test_the_history_goes_on_after_a_look_that_failed(
+    site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is logged, and the next one is a minute later."""
+    monkeypatch.setattr("modelserver.ext.console.minutes.MINUTE", 0.0)
+    failures = iter([RuntimeError("no registry")])
+    plain = site.minutes._registry.versions
+
+    def versions() -> Any:
+        site.clock.now += MINUTE
+        for failure in failures:
+            raise failure
+        return plain()
+
+    monkeypatch.setattr(site.minutes._registry, "versions", versions)
+    site.serve("a", 60)
+    running = asyncio.ensure_future(site.minutes.run())
+    try:
+        await until(lambda: "a/1.0" in site.minutes._rows)
+    finally:
+        running.cancel()
+
+    assert [record.getMessage() for record in caplog.records] == [
+        "The console's history could not be continued"
+    ]
