@@ -17,9 +17,10 @@ NAMES: Final[Mapping[str, str]] = {
     "engine.otlp": "close_within_grace open_provider resource",
     "engine.pools.channel": "FrameChannel",
     "engine.pools.interpreter": "worker_command",
+    "engine.pools.memory_kills": "kills",
     "engine.pools.output": "OutputReaders",
     "engine.pools.pool": "Pool",
-    "engine.pools.process": "describe_exit kills",
+    "engine.pools.process": "describe_exit",
     "engine.pools.ranks": "member_spec Position RankGroup",
     "engine.pools.spec": (
         "Node OnLost OnMessage PoolLimits Ports Process Ranks SequenceStatistics WorkerSpec WorkerState"
@@ -88,8 +89,9 @@ NAMES: Final[Mapping[str, str]] = {
     "surface.api.repository": "is_near ModelRepository read_object",
     "surface.api.routes": "V2_VERSIONS",
     "surface.api.services": "Services",
+    "surface.auth.guard": "Guard",
     "surface.auth.scopes": "CONSOLE_PATH Scope",
-    "surface.auth.verifier": "Fingerprint Guard InvalidKey Verifier",
+    "surface.auth.verifier": "Fingerprint InvalidKey Verifier",
     "surface.http.answers": "clean form_of JSON pretty",
     "surface.http.asgi_cycle": "prepared",
     "surface.http.connection": "check_regularly HttpListener",

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from modelserver.extension import Endpoints, Host, Listener
 from modelserver.run.binding import roles_by_address
 from modelserver.surface.api.services import LateApp, Role, Services
+from modelserver.surface.auth.guard import Guard
 from modelserver.surface.auth.origins import check_host, check_origin, tells_about_models
-from modelserver.surface.auth.verifier import Guard
 from modelserver.surface.http.asgi_cycle import prepared
 from modelserver.surface.http.connection import HttpListener, check_regularly
 from modelserver.surface.http.cors import Cors

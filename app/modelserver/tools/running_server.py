@@ -16,7 +16,7 @@ import psutil
 from modelserver.errors import ConfigError
 from modelserver.models.settings.load import load_settings
 from modelserver.run.pidfile import pid_file, running_server
-from modelserver.surface.auth.keeper import NAME
+from modelserver.surface.auth.key_file import NAME
 from modelserver.surface.auth.operator_tokens import VARIABLES, read_token_file
 
 if TYPE_CHECKING:

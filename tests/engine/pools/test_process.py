@@ -11,7 +11,8 @@ import pytest
 from tests.engine.pools.conftest import Conversation
 from tests.waiting import gone, is_alive, until
 
-from modelserver.engine.pools.process import NOTICED, MemoryKills, describe_exit
+from modelserver.engine.pools.memory_kills import NOTICED, MemoryKills
+from modelserver.engine.pools.process import describe_exit
 from modelserver.engine.pools.spawner import Spawner
 from modelserver.engine.wire.messages import Answer, Loaded, LoadFailed, Predict, Result, Row, Stop
 from modelserver.engine.worker.elsewhere import NEEDED

@@ -1,7 +1,8 @@
 import pytest
 
+from modelserver.surface.auth.guard import Guard
 from modelserver.surface.auth.scopes import Scope
-from modelserver.surface.auth.verifier import Fingerprint, Guard, Verifier
+from modelserver.surface.auth.verifier import Fingerprint, Verifier
 
 TOKENS = {Scope.INFERENCE: "inference-token", Scope.MANAGEMENT: "management-token", Scope.API: "api-token"}
 

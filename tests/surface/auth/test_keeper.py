@@ -7,7 +7,8 @@ import pytest
 from tests.surface.auth.conftest import Clock
 
 from modelserver.errors import ConfigError, Conflict
-from modelserver.surface.auth.keeper import KeyFile, TokenKeeper
+from modelserver.surface.auth.keeper import TokenKeeper
+from modelserver.surface.auth.key_file import KeyFile
 from modelserver.surface.auth.scopes import Scope
 
 

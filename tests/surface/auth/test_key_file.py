@@ -4,7 +4,8 @@ import pytest
 from tests.surface.auth.conftest import Clock
 
 from modelserver.errors import ConfigError
-from modelserver.surface.auth.keeper import KeyFile, Token, TokenKeeper
+from modelserver.surface.auth.keeper import TokenKeeper
+from modelserver.surface.auth.key_file import KeyFile, Token
 
 
 def test_a_link_is_not_followed(tmp_path: Path, path: Path, clock: Clock) -> None:

@@ -3,8 +3,9 @@
 import pytest
 from tests.surface.http.wire import Wire, head, post, settle
 
+from modelserver.surface.auth.guard import Guard
 from modelserver.surface.auth.scopes import Scope
-from modelserver.surface.auth.verifier import Fingerprint, Guard, Verifier
+from modelserver.surface.auth.verifier import Fingerprint, Verifier
 from modelserver.surface.http.cors import Cors
 
 TOKEN = "Authorization: Bearer good-token"

@@ -7,17 +7,16 @@ import contextlib
 import os
 import signal
 import socket
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from modelserver.engine.pools.channel import Channel
 from modelserver.engine.pools.interpreter import worker_command
+from modelserver.engine.pools.memory_kills import kills
 from modelserver.engine.pools.output import Capture
 from modelserver.engine.pools.spawner import SpawnRefused
-from modelserver.engine.resources import memory_kills
 from modelserver.engine.wire.arena import Arena, send_with
 from modelserver.engine.wire.frames import encode
 from modelserver.engine.wire.marks import Mark
@@ -25,50 +24,6 @@ from modelserver.engine.wire.marks import Mark
 if TYPE_CHECKING:
     from modelserver.engine.pools.spec import Child, OnLost, OnMessage, Process, WorkerSpec
     from modelserver.engine.wire.messages import ToWorker
-
-# Finds out whether a killed worker was killed for lack of memory.
-#
-# The kernel counts such kills per control group, without saying which process was killed. All workers are in
-# the server's group: a kill counted shortly before a worker was found to have ended by SIGKILL is attributed
-# to it, once. Kills outside the group do not count.
-
-# The most seconds between a kill and noticing the end of the process.
-NOTICED = 10.0
-
-
-class MemoryKills:
-    """Attributes kills to workers. ``count`` returns the kills so far, None if they are not counted."""
-
-    def __init__(
-        self,
-        count: Callable[[], int | None] = memory_kills,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._count = count
-        self._clock = clock
-        # Kills of other processes: as last counted, and as counted before that.
-        self._latest = self._before = count()
-        self._looked = clock()
-
-    def look(self) -> None:
-        """To be called from time to time: older kills that no worker has claimed were of other processes."""
-        now = self._clock()
-        if now - self._looked >= NOTICED:
-            self._before, self._latest, self._looked = self._latest, self._count(), now
-
-    def claim(self) -> bool | None:
-        """Whether a worker just found killed was killed for memory; None if unknown."""
-        self.look()
-        count = self._count()
-        if count is None or self._before is None:
-            return None
-        if count <= self._before:
-            return False
-        self._before += 1
-        return True
-
-
-kills = MemoryKills()
 
 
 # Seconds to read the last messages of an ended worker.

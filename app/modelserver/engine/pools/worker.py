@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from modelserver.engine.pools.flights import Flights
+from modelserver.engine.pools.memory_kills import kills
 from modelserver.engine.pools.output import MAX_LINES, quote, was_out_of_memory, without_quote
-from modelserver.engine.pools.process import kills, launch, started
+from modelserver.engine.pools.process import launch, started
 from modelserver.engine.pools.ranks import launch_ranks
 from modelserver.engine.pools.spec import (
     Launcher,

@@ -26,8 +26,9 @@ from modelserver.ext.frontends import messages
 from modelserver.ext.frontends.counts import ConnectionCounts
 from modelserver.ext.frontends.frontend_end import Forwarder
 from modelserver.ext.frontends.link import Link
+from modelserver.surface.auth.guard import Guard
 from modelserver.surface.auth.scopes import Scope
-from modelserver.surface.auth.verifier import Fingerprint, Guard, Verifier
+from modelserver.surface.auth.verifier import Fingerprint, Verifier
 from modelserver.surface.http.asgi_cycle import prepared
 from modelserver.surface.http.connection import HttpListener, check_regularly
 from modelserver.surface.http.cors import Cors

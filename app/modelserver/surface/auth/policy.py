@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from modelserver.models.settings.address import Address
-from modelserver.surface.auth.keeper import NAME
+from modelserver.surface.auth.key_file import NAME
 from modelserver.surface.auth.operator_tokens import VARIABLES
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ import time
 from typing import TYPE_CHECKING
 
 from modelserver.errors import ConfigError
-from modelserver.surface.auth.keeper import NAME, KeyFile, TokenKeeper
+from modelserver.surface.auth.keeper import TokenKeeper
+from modelserver.surface.auth.key_file import NAME, KeyFile
 from modelserver.surface.auth.operator_tokens import joined, read_token_file, take_from_environment
 from modelserver.surface.auth.policy import wants_tokens
 

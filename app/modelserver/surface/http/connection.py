@@ -90,7 +90,7 @@ if TYPE_CHECKING:
 
     from modelserver.engine.telemetry.access import OnResponse
     from modelserver.errors import ModelServerError
-    from modelserver.surface.auth.verifier import Guard
+    from modelserver.surface.auth.guard import Guard
     from modelserver.surface.http.cors import Cors
     from modelserver.surface.http.exchange import HotRoutes
 

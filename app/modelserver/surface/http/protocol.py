@@ -38,7 +38,7 @@ from modelserver.surface.http.sockets import is_reset
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-    from modelserver.surface.auth.verifier import Guard
+    from modelserver.surface.auth.guard import Guard
 
 _log = logging.getLogger("modelserver.api")
 

@@ -15,7 +15,7 @@ from modelserver.errors import ConfigError, InvalidModel
 from modelserver.models.archives.manifest import MANIFEST_PATH, Manifest, parse_manifest
 from modelserver.models.archives.store import SUFFIXES
 from modelserver.models.archives.unpack import unpack
-from modelserver.surface.auth.keeper import NAME as TOKENS
+from modelserver.surface.auth.key_file import NAME as TOKENS
 
 if TYPE_CHECKING:
     from modelserver.models.archives.single_file import SingleFile

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from modelserver.engine.tensors.datatypes import BYTES, DATATYPES
 from modelserver.engine.tensors.tensor import VARIABLE, TensorSpec
-from modelserver.surface.auth.keeper import NAME
+from modelserver.surface.auth.key_file import NAME
 from modelserver.surface.auth.operator_tokens import VARIABLES
 from modelserver.surface.auth.policy import wants_tokens
 from modelserver.surface.auth.scopes import Scope

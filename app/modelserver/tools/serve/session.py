@@ -19,7 +19,7 @@ from modelserver.models.builder import DOWNLOADING
 from modelserver.models.options.resolve import Registration
 from modelserver.models.replacing import replace_archive
 from modelserver.run.server import Reports, Server
-from modelserver.surface.auth.keeper import NAME
+from modelserver.surface.auth.key_file import NAME
 from modelserver.surface.auth.operator_tokens import read_token_file
 from modelserver.surface.auth.scopes import Scope
 from modelserver.tools.serve.console import BOLD, DIM, GREEN, RED, Lines, from_here

@@ -28,7 +28,7 @@ import uvloop
 
 from modelserver import __version__
 from modelserver.engine.pools.interpreter import worker_command
-from modelserver.engine.pools.process import kills
+from modelserver.engine.pools.memory_kills import kills
 from modelserver.engine.pools.spec import Ports
 from modelserver.engine.pools.variables import worker_variables
 from modelserver.engine.telemetry.gpus import VISIBLE, Gpus
