@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import Field
+from pydantic import BaseModel, Field
 from starlette.requests import Request  # noqa: TC002 - FastAPI reads annotations at run time
 from starlette.responses import Response
 from typing_extensions import NotRequired, TypedDict
@@ -43,6 +43,12 @@ class Parking(TypedDict):
     devices: NotRequired[Annotated[list[DeviceMemory], Field(description="The GPUs that they use.")]]
 
 
+class ActionQuery(BaseModel):
+    """What is done with a model."""
+
+    action: Literal["load", "park", "restart"]
+
+
 def add_parking(app: Application, registry: Registry, describe: Callable[[], dict[str, Any]]) -> None:
     """Adds the routes; ``describe`` says how all such models stand."""
 
@@ -71,4 +77,5 @@ def add_parking(app: Application, registry: Registry, describe: Callable[[], dic
     add(show, "get /parking", "parking", "Which models are loaded, and what they use.", Parking)
     for path, word in (("/models/{name}", "actOnModel"), ("/models/{name}/{version}", "actOnVersion")):
         about = "Restart a model's workers (`action=restart`); `load` or `park` one that is loaded on demand."
-        add(act, f"post {path}", word, about, Status, errors=(400, 404, 405, 409, 500, 503, 507))
+        errors = (400, 404, 405, 409, 500, 503, 507)
+        add(act, f"post {path}", word, about, Status, errors=errors, query=ActionQuery)
