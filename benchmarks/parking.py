@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from modelserver.ext.parking.policy import Candidate, GreedyDual, choose
+from modelserver.ext.parking.policy import Candidate, ModelValues, choose
 from modelserver.ext.parking.room import MIN_RESIDENCE
 
 if TYPE_CHECKING:
@@ -60,9 +60,6 @@ class Policy(Protocol):
     def value(self, model: str, now: float) -> float:
         """What it is worth that the model is loaded."""
 
-    def parked(self, value: float) -> None:
-        """A model of this value was parked."""
-
 
 class Ours:
     """The server's own policy."""
@@ -70,8 +67,7 @@ class Ours:
     residence = MIN_RESIDENCE
 
     def __init__(self, needs: Mapping[str, Need]) -> None:
-        self._needs, self._policy = needs, GreedyDual()
-        self.parked = self._policy.parked
+        self._needs, self._policy = needs, ModelValues()
 
     def used(self, number: int, arrival: Arrival) -> None:
         self._policy.used(arrival.model, 1, arrival.at)
@@ -94,9 +90,6 @@ class LeastRecent:
 
     def value(self, model: str, now: float) -> float:
         return self._used[model]
-
-    def parked(self, value: float) -> None:
-        """It has no influence."""
 
 
 class Belady(LeastRecent):
@@ -135,7 +128,6 @@ def hits(trace: Sequence[Arrival], needs: Mapping[str, Need], budget: float, pol
         everything = [Candidate(m, policy.value(m, arrival.at), needs[m].memory) for m in loaded]
         old = [each for each in everything if arrival.at - loaded[str(each.key)] >= policy.residence]
         for each in choose(old, -free) or choose(everything, -free) or ():
-            policy.parked(each.value)
             free += each.size
             del loaded[str(each.key)]
         loaded[arrival.model] = arrival.at

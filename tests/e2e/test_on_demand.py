@@ -8,13 +8,17 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.e2e.serving import wait_until
+from tests.e2e.grpc_client import channel, grpc_settings, oip, stub
+from tests.e2e.serving import ROOT, Home, Server, serving, wait_until
+
+from modelserver.tools.archiver import ArchiveConfig, build_archive
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
+    from typing import Any
 
     import httpx
-    from tests.e2e.serving import Server
 
     StartServer = Callable[..., Server]
 
@@ -106,6 +110,59 @@ def test_many_models_share_a_budget(start_server: StartServer) -> None:
     assert [answer.split("|")[0] for answer in answers] == names[:6]
     assert parking["used"] <= parking["budget"]
     assert len(parking["models"]["parked"]) >= 6
+
+
+def test_first_requests_over_grpc_load_the_model(start_server: StartServer) -> None:
+    """By the Open Inference Protocol: those that come together share a worker; a parked model is ready."""
+    server = start_server(load="on-demand", **grpc_settings())
+    server.registered("witness.mar", model_name="cold", batch_size=4, initial_workers=None)
+    with channel(server, "inference") as to:
+        service = stub(to, "inference.GRPCInferenceService")
+        assert service.ModelReady(oip("ModelReadyRequest", name="cold")).ready
+        assert state(server, "cold") == "parked"
+
+        def ask(number: int) -> Any:
+            contents = {"bytes_contents": [f"{number}".encode()]}
+            tensor = {"name": "t", "datatype": "BYTES", "shape": [1], "contents": contents}
+            return service.ModelInfer.future(oip("ModelInferRequest", model_name="cold", inputs=[tensor]))
+
+        calls = [ask(number) for number in range(5)]
+        answers = [call.result().outputs[0].contents.bytes_contents[0].decode() for call in calls]
+        assert act(server, "cold", "park").status_code == 200
+        again = ask(5).result()
+
+    assert [answer.split("|")[:2] for answer in answers] == [["cold", f"{number}"] for number in range(5)]
+    assert again.outputs[0].contents.bytes_contents[0].startswith(b"cold|5|")
+    assert server.describe("cold")["parking"]["loads"] == 2
+
+
+@pytest.mark.slow  # it waits until the old version may be parked
+def test_replacement_waits_for_memory(tmp_path: Path) -> None:
+    """Without a place in time it fails, and the old version goes on serving."""
+    store = tmp_path / "store"
+    store.mkdir()
+    code = str(ROOT / "tests" / "e2e" / "model_code" / "witness.py")
+    for number in (1, 2):
+        build_archive(ArchiveConfig(f"m{number}", code, f"{number}.0", export_path=store))
+    settings = {"load": "on-demand", "max_models_memory": 70 << 20, "idle_timeout": 0, "startup_timeout": 3}
+    with serving(Server(Home(tmp_path / "home"), store, (), settings)) as server:
+        server.registered("m1.mar", model_name="m", pin="true", initial_workers=None)
+        assert server.predict("m", b"x").text.startswith("m|x|")
+        # The other version counts as much as is supposed of any model.
+        wait_until(lambda: server.describe("m")["parking"].get("memory"), "its memory has been measured")
+        new = {"url": "m2.mar", "synchronous": "true"}
+        refused = server.management.put("/models/m", params=new)
+        assert refused.status_code == 503, refused.text
+        assert "of max_models_memory=73400320" in refused.text
+        assert server.predict("m", b"y").text.startswith("m|y|")
+        assert server.management.get("/parking").json()["used"] <= 70 << 20
+        assert server.management.put("/models/m", params={"pin": "false"}).status_code == 200
+        wait_until(
+            lambda: server.management.put("/models/m", params=new).status_code == 200, "it is replaced"
+        )
+
+        assert server.describe("m")["modelVersion"] == "2.0"
+        assert server.predict("m", b"z").text.startswith("m|z|")
 
 
 @pytest.mark.slow  # it waits for the second in which nothing is asked

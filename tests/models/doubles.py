@@ -36,7 +36,8 @@ class Pool:
         self.label = "m_1.0"
         self.workers: list[Any] = []
         self.min_workers = self.max_workers = 0
-        self.crew = SimpleNamespace(spec=SimpleNamespace(need=0, launcher=None), resize=self.resize)
+        spec = SimpleNamespace(need=0, launcher=None)
+        self.crew = SimpleNamespace(spec=spec, resize=self.resize, on_demand=None)
         self.healthy = self.ready = True
         self.admission = SimpleNamespace(closing=False)
         self.loaded: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -136,12 +136,11 @@ def test_as_many_workers_as_there_are(bounds, count):
 # Taking the place
 
 
-async def replacing(registry: Registry, before: Any, url: str) -> asyncio.Task[Any]:
+async def replacing(registry: Registry, before: Any, url: str, **more: Any) -> asyncio.Task[Any]:
     built = cast("Any", registry.builder).built
     count = len(built)
-    task = asyncio.create_task(
-        cast("Any", load_anew(registry, before, Registration(url=url, model_name="m", initial_workers=1)))
-    )
+    registration = Registration(url=url, model_name="m", **{"initial_workers": 1, **more})
+    task = asyncio.create_task(cast("Any", load_anew(registry, before, registration)))
     await until(lambda: len(built) > count)
     return task
 
@@ -242,6 +241,37 @@ async def test_a_replacement_that_cannot_be(registry, builder, monkeypatch):
     assert (registry.get("m"), before.pool.min_workers) == (before, 3)
     assert (await register(registry, "m-2.0.mar")).version == "2.0"
     assert [archive.removed for archive in builder.archives] == [False, True, True, False]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_replacement_on_demand_waits_for_memory(registry, builder, monkeypatch, fails):
+    """As a request does, before any worker of it starts; without a place the old version stays."""
+    before = await register(registry, "m-1.0.mar", 2)
+    place = asyncio.get_running_loop().create_future()
+    build = builder.build
+
+    async def build_on_demand(*arguments, **more):
+        model = await build(*arguments, **more)
+        model.pool.crew.on_demand = SimpleNamespace(load=lambda: place)
+        return model
+
+    monkeypatch.setattr(builder, "build", build_on_demand)
+    task = await replacing(registry, before, "m-2.0.mar", min_workers=2)
+    pool = replacement(builder).pool
+    await asyncio.sleep(0)
+    assert (pool.workers, pool.min_workers) == ([], 0)
+    pool.loaded.set_result(None)
+    if fails:
+        place.set_exception(OutOfMemory("no room"))
+        with pytest.raises(OutOfMemory):
+            await task
+        assert (registry.get("m"), before.replacement.failure) == (before, "no room")
+        return
+    place.set_result(None)
+    await task
+
+    assert (len(pool.workers), pool.min_workers) == (2, 2)
+    assert registry.get("m") is replacement(builder)
 
 
 @pytest.mark.parametrize("again", [False, True])

@@ -122,9 +122,14 @@ async def _load_and_exchange(
     registry: Registry, before: ModelVersion, model: ModelVersion, replacement: Replacement
 ) -> ModelVersion:
     try:
-        model.pool.scale(model.options.min_workers, model.options.max_workers)
-        if (count := worker_count(before, model)) > model.options.min_workers:
-            model.pool.crew.resize(count)
+        pool, count = model.pool, worker_count(before, model)
+        if count and pool.crew.on_demand is not None:
+            # The first worker waits for memory, as a request does.
+            pool.scale(0, model.options.max_workers)
+            await pool.crew.on_demand.load()
+        pool.scale(model.options.min_workers, model.options.max_workers)
+        if count > len(pool.workers):
+            pool.crew.resize(count)
         await registry.wait_scaled(model, model.pool.workers, model.version)
         async with registry.lock(model.name):
             registry.exchange(before, model)
@@ -195,11 +200,7 @@ def taken_over(before: ModelVersion, registration: Registration) -> Registration
         if field.name not in _OF_ONE_REQUEST
     }
     for name, other in _SYNONYMS:
-        value = registration.value_of(name)
-        if value is None:
-            value = registration.value_of(other)
-        if value is None:
-            value = _requested(before, name)
+        value = _first(registration.value_of(name), registration.value_of(other), _requested(before, name))
         in_block = before.registration.has_batcher or registration.has_batcher
         values[name], values[other] = (None, value) if in_block else (value, None)
     fewest, most = _workers(before, registration)
@@ -241,10 +242,12 @@ def check_room(before: ModelVersion, after: ModelVersion) -> None:
 
 
 def _value(name: str, before: ModelVersion, registration: Registration) -> Any:
-    value = registration.value_of(name)
-    if value is None:
-        value = _requested(before, name)
-    return getattr(before.registration, name) if value is None else value
+    return _first(registration.value_of(name), _requested(before, name), getattr(before.registration, name))
+
+
+def _first(*values: Any) -> Any:
+    """The first that is set."""
+    return next((value for value in values if value is not None), None)
 
 
 def _requested(before: ModelVersion, name: str) -> Any:
@@ -257,11 +260,9 @@ def _requested(before: ModelVersion, name: str) -> Any:
 
 def _workers(before: ModelVersion, registration: Registration) -> tuple[int, int]:
     """The fewest and most workers: as given, the most defaulting to the fewest; else the current bounds."""
-    fewest = (
-        registration.min_workers if registration.min_workers is not None else registration.initial_workers
-    )
+    fewest = _first(registration.min_workers, registration.initial_workers)
     if fewest is not None:
-        return fewest, fewest if registration.max_workers is None else registration.max_workers
+        return fewest, _first(registration.max_workers, fewest)
     if registration.max_workers is not None:
         return min(before.pool.min_workers, registration.max_workers), registration.max_workers
     return before.pool.min_workers, max(before.pool.min_workers, before.pool.max_workers)

@@ -188,6 +188,46 @@ async def test_engine_that_is_short_of_memory_fails_the_load(
     assert line in caught.value.message
 
 
+@pytest.mark.parametrize(
+    "output",
+    [
+        "torch.OutOfMemoryError: CUDA out of memory.\nbatch 8 did not fit, taking 4\n{end}",
+        "(E pid=7) no available memory for graphs\n(E pid=7) eager mode\n(E pid=7) ValueError: new\n{end}",
+    ],
+)
+async def test_load_that_fails_after_words_of_memory(output: str, make: Any, stage: Any) -> None:
+    """What a process has said before its last words has not ended the load."""
+    worker = make()
+    process = await stage.enter()
+    process.output = output.format(end="Traceback (most recent call last):\nKeyError: 'weights'")
+    process.fail_to_load("KeyError: 'weights'")
+    with pytest.raises(StartFailed) as caught:
+        await worker.first_load
+
+    assert caught.value.status == 500
+
+
+async def test_engine_that_is_short_of_memory_has_its_last_words_above_those_of_the_worker(
+    make: Any, stage: Any
+) -> None:
+    worker = make()
+    process = await stage.enter()
+    process.output = "\n".join(
+        [
+            "(EngineCore pid=7) Process EngineCore:",
+            "(EngineCore pid=7) torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
+            "[rank0]: Warning: destroy_process_group() was not called",
+            "Traceback (most recent call last):",
+            "RuntimeError: Engine core initialization failed. See root cause above.",
+        ]
+    )
+    process.fail_to_load("RuntimeError: Engine core initialization failed. See root cause above.")
+    with pytest.raises(StartFailed) as caught:
+        await worker.first_load
+
+    assert caught.value.status == 507
+
+
 async def test_death_while_loading_fails_the_first_load(make: Any, stage: Any) -> None:
     worker = make()
     (await stage.enter()).exit("was killed by SIGSEGV")

@@ -50,6 +50,24 @@ def test_forgetting_a_version_leaves_the_others(metrics):
     assert [key for key in samples(metrics) if "m" in re.findall(r'"([^"]*)"', key)] == []
 
 
+def test_family_that_follows_versions_has_none_that_is_gone(metrics):
+    """Also if something is counted of it afterwards; what the other labels are does not matter."""
+    family = metrics.counter("modelserver_own_total", "Own.", ("model_name", "model_version", "result"))
+    metrics.follow_versions(family)
+    for version in ("1.0", "2.0"):
+        metrics.model("m", version)
+        family.labels("m", version, "good").add(1.0)
+    assert family.series_count == 2
+    metrics.forget("m", "1.0")
+    family.labels("m", "1.0", "bad").add(1.0)
+    metrics.render()
+
+    assert [values for values, _ in family.series] == [("m", "2.0", "good")]
+    metrics.forget("m", "2.0")
+    metrics.render()
+    assert family.series_count == 0
+
+
 def test_load_and_unload_leaves_nothing_behind(metrics):
     """A thousand registrations of new names leave the text as long as it was (F69, F72)."""
     before = len(metrics.render())

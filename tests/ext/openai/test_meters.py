@@ -24,13 +24,12 @@ MODEL: Any = SimpleNamespace(name="m", version="1.0")
 
 
 class Bench:
-    """The metrics of a server whose registry has some versions, and one request with its watcher."""
+    """The metrics of a server with one version, and one request with its watcher."""
 
     def __init__(self, seconds: float = 0.0) -> None:
-        self.versions = {("m", "1.0")}
         self.metrics = ServerMetrics(hostname="h")
-        registry: Any = SimpleNamespace(has=lambda *version: version in self.versions)
-        self.meters = LanguageMeters(self.metrics, registry)
+        self.metrics.model("m", "1.0")
+        self.meters = LanguageMeters(self.metrics)
         self.exchange: Any = SimpleNamespace(watcher=None)
         self.meter = self.meters.watch(self.exchange)
         self.request = Request("r", [Row("r", 0)], [b""], time.monotonic() - seconds)
@@ -102,8 +101,7 @@ def test_handler_that_reports_nothing_has_no_tokens(parameters: bytes) -> None:
 
 def test_versions_that_are_gone_have_no_series() -> None:
     bench = Bench()
-    bench.versions.clear()
-    bench.metrics.render()
+    bench.metrics.forget("m", "1.0")
 
     assert b'model_name="m"' not in bench.metrics.render()
 

@@ -17,7 +17,8 @@ from modelserver.engine.pools.spec import WorkerSpec
 from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.engine.wire.messages import Load
 from modelserver.ext.parking.budgets import BASE, Budgets
-from modelserver.ext.parking.keeper import Keeper
+from modelserver.ext.parking.history import History
+from modelserver.ext.parking.keeper import LOOKS, Keeper
 from modelserver.ext.parking.needs import Needs
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ class Floor:
         self.gpus: dict[int, GpuMemory] = {}
         gpus: Any = SimpleNamespace(memory=self.gpus.get, renew=self.renew)
         self.budgets = Budgets(1000 * MIB, 0, Needs(folder), gpus)
-        self.keeper = Keeper(self.budgets, memory_of=self.measure, clock=lambda: self.now)
+        self.keeper = Keeper(self.budgets, History(folder), memory_of=self.measure, clock=lambda: self.now)
         self.pools: dict[str, Pool] = {}
         self.metrics = ServerMetrics(hostname="h")
         self._times = times
@@ -112,7 +113,10 @@ class Floor:
         await self.settle()
 
     async def settle(self, seconds: float = 0.0) -> None:
-        """So many seconds pass, and the keeper does everything there is to do."""
+        """So many seconds pass; the keeper does everything there is to do in the first and after the last."""
+        if seconds > LOOKS:
+            await self.settle(LOOKS)
+            seconds -= LOOKS
         self.now += seconds
         for _ in range(3):
             await self.budgets.read_gpus(always=False)

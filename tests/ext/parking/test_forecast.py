@@ -4,18 +4,18 @@ import pytest
 
 from modelserver.engine.telemetry.arrivals import ArrivalInterval, Arrivals
 from modelserver.engine.telemetry.metrics import ServerMetrics
-from modelserver.ext.parking.forecast import Forecast, forecast
+from modelserver.ext.parking.forecast import Forecast, Use, forecast, uses_of
 
 HOUR, DAY = 3600.0, 86_400.0
 
 
-def history(*uses: tuple[float, float, float], since: float = 30 * HOUR) -> list[ArrivalInterval]:
+def history(*uses: tuple[float, float, float], since: float = 30 * HOUR) -> list[Use]:
     """Requests in intervals that began so long ago, and lasted so many seconds; nothing in between."""
     intervals, at = [], since
     for ago, seconds, requests in sorted(uses, reverse=True):
         intervals += [ArrivalInterval(at - ago, 0, 0), ArrivalInterval(seconds, requests, 0)]
         at = ago - seconds
-    return [*intervals, ArrivalInterval(at, 0, 0)]
+    return list(uses_of([*intervals, ArrivalInterval(at, 0, 0)]))
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_real_arrivals_show_the_habit(period: float, uses: int) -> None:
     coming = first + uses * period
     expected_at = []
     while (now := now + 30.0) <= coming:
-        if forecast(arrivals.measured(now, metrics, 0).intervals, 90.0) is not None:
+        if forecast(list(uses_of(arrivals.measured(now, metrics, 0).intervals)), 90.0) is not None:
             expected_at.append(coming - now)
 
     assert len(expected_at) == 3

@@ -10,6 +10,7 @@ from tests.engine.pools.pools import contents
 from modelserver.errors import Conflict, ServiceUnavailable
 from modelserver.ext.parking import keeper as module
 from modelserver.ext.parking.keeper import MEASURES, PATIENCE
+from modelserver.ext.parking.resident import Resident
 from modelserver.ext.parking.room import MIN_RESIDENCE
 
 if TYPE_CHECKING:
@@ -380,3 +381,52 @@ async def test_sequence_keeps_its_worker(floor: Floor) -> None:
     await floor.settle(301)
 
     assert floor.states() == {"a": "parked"}
+
+
+async def test_event_looks_at_what_has_changed(floor: Floor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a thousand models at one; what is to be parked is chosen of those that are loaded."""
+    floor.keeper.budgets.machine.limit = 1000 * MIB
+    for number in range(1000):
+        floor.add(f"m{number}", startup_timeout=3600)
+    for number in range(9):
+        floor.ask(f"m{number}")
+        await floor.answer(await floor.load(number + 1))
+    await floor.settle(MIN_RESIDENCE)
+    looked: set[str] = set()
+    for name in ("state", "is_busy", "is_leaving"):
+        read = getattr(Resident, name).fget
+
+        def watched(resident: Resident, read: Any = read) -> Any:
+            looked.add(resident.model.name)
+            return read(resident)
+
+        monkeypatch.setattr(Resident, name, property(watched))
+
+    async def names(event: Any) -> set[str]:
+        """Those that are looked at because of an event."""
+        looked.clear()
+        await event
+        await floor.settle()
+        return set(looked)
+
+    async def ask(name: str) -> None:
+        floor.ask(name)
+
+    assert await names(ask("m500")) == {"m500"}  # there is memory
+    process = floor.stage.processes[-1]
+    assert await names(floor.load(10)) == {"m500"}
+    assert await names(floor.answer(process)) == set()
+    loaded = {f"m{number}" for number in (*range(9), 500)}
+    assert await names(ask("m600")) == loaded | {"m600"}  # one makes room
+    assert await names(floor.load(11)) == {"m600"}
+    assert floor.states()["m0"] == "parked"
+    for number in range(1, 9):
+        floor.ask(f"m{number}")
+    floor.ask("m500")
+    for number in range(700, 800):
+        floor.ask(f"m{number}")
+    await floor.settle()
+    busy = loaded - {"m0"} | {"m600"}
+    assert await names(ask("m900")) == busy | {"m900"}  # the others wait on
+    assert await names(floor.pools["m950"].close(0.0)) == {"m950"}
+    assert len(floor.keeper.residents) == 999

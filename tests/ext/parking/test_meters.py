@@ -1,7 +1,6 @@
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tests.ext.parking.conftest import MIB
 
@@ -19,9 +18,7 @@ def lines(floor: Floor, *words: str) -> set[str]:
 
 
 async def test_models_have_metrics_until_they_are_unregistered(floor: Floor) -> None:
-    names = {"a", "b"}
-    registry: Any = SimpleNamespace(has=lambda name, version: name in names)
-    meters = ParkingMeters(floor.metrics, registry)
+    meters = ParkingMeters(floor.metrics)
     meters.show(floor.keeper.residents, lambda: 5.0)
     for name in ("a", "b"):
         floor.add(name, gpus=(0,))
@@ -42,7 +39,7 @@ async def test_models_have_metrics_until_they_are_unregistered(floor: Floor) -> 
         f'model_device_memory_bytes{{{version},gpu_id="0"}} 3.0',
         "models_memory_limit_bytes 5.0",
     }
-    names.remove("a")
+    floor.metrics.forget("a", "1.0")
     floor.keeper.residents.remove(resident)
     assert lines(floor, 'a",model_version', "limit") >= {"models_memory_limit_bytes 5.0"}
     assert lines(floor, "loads_", "parks_", "cold_", "_memory_bytes") == set()

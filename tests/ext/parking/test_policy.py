@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from modelserver.ext.parking.policy import HALF_LIFE, Candidate, GreedyDual, choose
+from modelserver.ext.parking.policy import HALF_LIFE, Candidate, ModelValues, choose
 
 
 def test_value_follows_rate_cost_and_size() -> None:
-    policy = GreedyDual()
+    policy = ModelValues()
     policy.used("often", 100, 0.0)
     policy.used("seldom", 10, 0.0)
 
@@ -17,17 +17,17 @@ def test_value_follows_rate_cost_and_size() -> None:
 
 
 def test_old_requests_count_less() -> None:
-    policy = GreedyDual()
-    policy.used("a", 8, 0.0)
+    policy = ModelValues()
+    policy.used("a", 2, 0.0)
 
     first = policy.rate("a", 0.0)
     assert policy.rate("a", 2 * HALF_LIFE) == pytest.approx(first / 4)
-    policy.used("a", 2, 2 * HALF_LIFE)
-    assert policy.rate("a", 2 * HALF_LIFE) == pytest.approx(first / 2)
+    policy.used("a", 1, 2 * HALF_LIFE)
+    assert policy.rate("a", 2 * HALF_LIFE) == pytest.approx(first * 0.75)
 
 
 def test_clock_that_jumps_back_changes_nothing() -> None:
-    policy = GreedyDual()
+    policy = ModelValues()
     policy.used("a", 8, 100.0)
     value = policy.value("a", 1.0, 1.0, 100.0)
 
@@ -37,17 +37,25 @@ def test_clock_that_jumps_back_changes_nothing() -> None:
 
 
 def test_what_was_valuable_long_ago_falls_behind() -> None:
-    """Each model that is parked for another raises the floor, above which new requests count."""
-    policy = GreedyDual()
-    policy.used("old", 100, 0.0)
-    policy.parked(policy.value("old", 1.0, 1.0, 0.0))
-    policy.used("new", 1, 0.0)
-
-    assert policy.value("new", 1.0, 1.0, 0.0) > policy.value("old", 1.0, 1.0, 0.0)
-    policy.used("old", 1, 0.0)
-    assert policy.value("old", 1.0, 1.0, 0.0) > policy.value("new", 1.0, 1.0, 0.0)
+    """A model has at most one request in the time since the last one, however many it had before."""
+    policy = ModelValues()
+    policy.used("old", 10_000, 0.0)
+    policy.used("new", 1, 1000.0)
+    assert policy.rate("old", 1000.0) == 1 / 1000
+    assert policy.rate("old", 1000.0) < policy.rate("new", 1000.0)
+    policy.used("old", 1, 1000.0)
+    assert policy.rate("old", 1000.0) > policy.rate("new", 1000.0)
     policy.forget("old")
-    assert policy.rate("old", 0.0) == 0.0
+    assert policy.rate("old", 1000.0) == 0.0
+
+
+def test_expected_requests_count_as_if_they_were_here() -> None:
+    policy = ModelValues()
+    policy.used("old", 100, 0.0)
+    policy.used("new", 5, 1000.0)
+
+    assert policy.rate("never", 1000.0, coming=5) == policy.rate("new", 1000.0)
+    assert policy.rate("old", 1000.0) < policy.rate("new", 1000.0) < policy.rate("old", 1000.0, coming=5)
 
 
 @pytest.mark.parametrize(

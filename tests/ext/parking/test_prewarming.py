@@ -1,18 +1,23 @@
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.ext.parking.conftest import MIB
+from tests.ext.parking.conftest import MIB, Floor
 
 from modelserver.engine.telemetry.arrivals import ArrivalInterval
+from modelserver.ext.parking.keeper import LOOKS
 from modelserver.ext.parking.prewarming import EARLY, EVERY
 from modelserver.ext.parking.room import MIN_RESIDENCE
 
 if TYPE_CHECKING:
-    from tests.ext.parking.conftest import Floor
+    from pathlib import Path
 
+    from tests.engine.pools.conftest import Stage
+
+    from modelserver.engine.pools.spec import WorkerTimes
     from modelserver.ext.parking.resident import Resident
 
 DAY = 86_400.0
@@ -46,6 +51,7 @@ async def test_model_is_loaded_before_its_time(floor: Floor) -> None:
     assert floor.keeper.describe()["prewarms"] == {"hit": 0, "miss": 0}
     floor.ask("a")
     await floor.answer(process)
+    await floor.settle(LOOKS)
 
     assert floor.keeper.describe()["prewarms"] == {"hit": 1, "miss": 0}
     assert resident.describe()["prewarms"] == {"hit": 1}
@@ -142,3 +148,36 @@ async def test_unregistered_model_is_forgotten(floor: Floor) -> None:
     await floor.settle()
 
     assert floor.keeper.prewarming.coming(floor.now) == []
+
+
+async def test_restart_does_not_forget_when_a_model_is_used(
+    stage: Stage, times: WorkerTimes, tmp_path: Path
+) -> None:
+    """The next server has the history of the one before, by the time of the day."""
+    async with AsyncExitStack() as stack:
+
+        def start(wall: float) -> Floor:
+            floor = Floor(stage, times, tmp_path)
+            stack.push_async_callback(floor.close)
+            floor.keeper.prewarming.history.load()
+            begin = floor.now
+            floor.keeper.prewarming._wall = lambda: wall + floor.now - begin
+            return floor
+
+        def add(floor: Floor, name: str, *intervals: ArrivalInterval) -> None:
+            history = SimpleNamespace(intervals=intervals)
+            arrivals: Any = SimpleNamespace(look=lambda *_: None, measured=lambda *_: history)
+            floor.add(name, prewarm=True).model.arrivals = arrivals
+
+        first = start(wall=2e9)
+        add(first, "a", ArrivalInterval(10.0, 5, 0))
+        await first.keeper.close()
+        second = start(wall=2e9 + DAY - 600)
+        for name in "ab":
+            add(second, name)
+        await second.settle(600 - EARLY - EVERY - 12)
+        assert second.states() == {"a": "parked", "b": "parked"}
+        await second.settle(EVERY)
+        await second.load(1)
+
+        assert second.states() == {"a": "loaded", "b": "parked"}

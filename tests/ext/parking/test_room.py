@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from modelserver.ext.parking.budgets import Budget
-from modelserver.ext.parking.room import Room
+from modelserver.ext.parking.room import Occupancy, Room
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -42,7 +42,11 @@ class FixedBudgets:
 
 
 def look(*models: Model, now: float = 10.0, **options: Any) -> Any:
-    return Room(FixedBudgets(), models, now, **options)  # type: ignore[arg-type]
+    budgets: Any = FixedBudgets()
+    occupancy = Occupancy(budgets)
+    for each in models:
+        occupancy.follow(each)  # type: ignore[arg-type]
+    return Room(budgets, occupancy, now, **options)
 
 
 SMALL, LARGE, BOTH = Model(10, 0, 1.0), Model(60, 0, 2.0), Model(20, 50, 3.0)

@@ -178,6 +178,7 @@ class Crew:
         workers = self.all()
         self.workers.clear()
         await asyncio.gather(*(worker.stop(grace) for worker in workers))
+        self.owner.workers_changed()
 
     def all(self) -> list[Worker]:
         """Current and leaving workers, and one that is about to replace another."""

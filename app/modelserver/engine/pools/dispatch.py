@@ -322,6 +322,8 @@ class Dispatch:
     def workers_changed(self) -> None:
         self._admission.refuse_if_hopeless()
         self._admission.check_drained()
+        if self._crew.on_demand is not None:
+            self._crew.on_demand.changed()
 
     async def release(self, worker: Worker) -> None:
         """Lets the sequences of a leaving worker end; what remains of them is lost as if it had died."""

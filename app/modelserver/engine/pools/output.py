@@ -9,8 +9,9 @@ import os
 import re
 import subprocess
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 from modelserver.engine.wire.messages import without_escapes
@@ -79,6 +80,8 @@ _OTHERS = 19
 _QUOTED = " Its last output was:\n"
 # As torch and vLLM say that the memory of a GPU, or of the machine, does not suffice.
 _OF_MEMORY = re.compile("out of memory|MemoryError|t allocate|startup is less|available (memory for|KV)")
+# As vLLM marks the lines of its engine's processes; those of the worker itself have no mark.
+_PROCESS = re.compile(r"\(\w+ pid=\d+\)")
 _NOTHING = " It printed nothing."
 
 _log = logging.getLogger("modelserver.model")
@@ -321,9 +324,16 @@ def quote(output: str) -> str:
     return f"{_QUOTED}{output}" if output.strip() else _NOTHING
 
 
-def was_out_of_memory(output: str) -> bool:
-    """Whether a worker's last output says so, as that of an engine in a process of its own."""
-    return _OF_MEMORY.search(output) is not None
+def was_out_of_memory(text: str) -> bool:
+    """Whether a worker's output, or an error message with that at its end, says so.
+
+    Of the output only what each process has printed last: what came before, it may have survived.
+    """
+    message, _, output = text.rpartition(_QUOTED)
+    last = defaultdict[str, deque[str]](lambda: deque(maxlen=2))
+    for line in output.splitlines():
+        last[mark[0] if (mark := _PROCESS.match(line)) else ""].append(line)
+    return any(map(_OF_MEMORY.search, (message, *chain(*last.values()))))
 
 
 def without_quote(message: str) -> str:

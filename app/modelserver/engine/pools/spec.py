@@ -221,6 +221,9 @@ class OnDemand(Protocol):
     def wake(self) -> None:
         """A request waits, and there are no workers."""
 
+    def changed(self) -> None:
+        """Workers have come or gone."""
+
     async def load(self) -> None:
         """Waits until a worker has loaded the model. Raises ModelServerError."""
 

@@ -358,7 +358,7 @@ class Worker:
         return False
 
     def _load_failed(self, reason: str, status: int = 500) -> None:
-        # The output may be that of an engine of which the worker only knows that it has ended.
+        # The last lines may be those of an engine of which the worker only knows that it has ended.
         status = 507 if status == 500 and was_out_of_memory(reason) else status
         self.failures.reason = reason
         self.failures.loads += 1

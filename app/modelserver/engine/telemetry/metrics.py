@@ -95,6 +95,7 @@ class ServerMetrics:
         self._handler_metrics: dict[str, ModelHandlerMetrics] = {}
         self._models: dict[str, dict[str, ModelMetrics]] = {}
         self._callbacks: list[Callable[[], None]] = []
+        self._by_version: list[AnyFamily] = []
         host = ("Host", self.hostname)
         self._requests_2xx, self._requests_4xx, self._requests_5xx = (
             self._families.values[f"Requests{digit}XX"].labels(*host) for digit in (2, 4, 5)
@@ -164,6 +165,10 @@ class ServerMetrics:
         """Adds a number that goes up and down. Raises ValueError if the name is taken."""
         return self.add(Gauge(name, help_text, label_names))
 
+    def follow_versions(self, *families: AnyFamily) -> None:
+        """Series of these, whose first labels are a model and its version, leave when it is unregistered."""
+        self._by_version += families
+
     def on_render(self, callback: Callable[[], None]) -> None:
         """Calls ``callback`` before each rendering, to set gauges; failures are logged and skipped."""
         self._callbacks.append(callback)
@@ -200,6 +205,10 @@ class ServerMetrics:
                 callback()
             except Exception:  # noqa: BLE001, PERF203 -- one broken gauge must not cost the whole scrape
                 _log.warning("A metrics callback failed", exc_info=True)
+        for family in self._by_version:
+            for values, _ in family.series:
+                if values[1] not in self._models.get(values[0], ()):
+                    family.remove(*values)
         for versions in self._models.values():
             for model in versions.values():
                 model.requests.count_answers()

@@ -18,9 +18,7 @@ _ENCODED_USERINFO = re.compile(r"((?::|%3A)(?:/|%2F){2})(?:(?!%2F)[^/?#&\s])+(@|
 
 def one_line(text: str, *, keep_tabs: bool = False) -> str:
     r"""``text`` with control characters escaped (`\n`, `\x1b`), so that it stays on one line."""
-    if text.isprintable():
-        return text
-    return text.translate(_ESCAPES_BUT_TAB if keep_tabs else _ESCAPES)
+    return text if text.isprintable() else text.translate(_ESCAPES_BUT_TAB if keep_tabs else _ESCAPES)
 
 
 def indented_lines(text: str) -> str:

@@ -25,7 +25,7 @@ class Extension:
             add_models(app, services.registry)
             describe_endpoints(app)
 
-        meters = LanguageMeters(host.services.metrics, host.registry)
+        meters = LanguageMeters(host.services.metrics)
         host.answer(InferenceProtocol(NAME, PATHS, partial(OpenAI, meters=meters)))
         host.routes("inference", add)
 

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from modelserver.engine.batching.request import Request
     from modelserver.engine.telemetry.metrics import ServerMetrics
     from modelserver.engine.telemetry.prometheus import Distribution, Value
-    from modelserver.models.registry import Registry
     from modelserver.models.version import ModelVersion
     from modelserver.surface.http.exchange import Exchange
 
@@ -67,12 +66,11 @@ class TokenSeries(NamedTuple):
 
 
 class LanguageMeters:
-    """The metrics. Those of versions that are unregistered disappear with the next look at them."""
+    """The metrics."""
 
-    def __init__(self, metrics: ServerMetrics, registry: Registry) -> None:
+    def __init__(self, metrics: ServerMetrics) -> None:
         first = "From a request's arrival to the first token of its stream."
         interval = "Mean time between the tokens of a stream."
-        self._registry = registry
         add, counter, gauge = metrics.add, metrics.counter, metrics.gauge
         self._families: tuple[Any, ...] = (
             add(Histogram("modelserver_first_token_seconds", first, _LABELS, bounds=_FIRST_BOUNDS)),
@@ -82,7 +80,7 @@ class LanguageMeters:
             gauge("modelserver_streams", "Streams that are being sent.", _LABELS),
             counter("modelserver_streams_aborted_total", "Streams without their end.", _LABELS),
         )
-        metrics.on_render(self._forget)
+        metrics.follow_versions(*self._families)
 
     def of(self, model: ModelVersion) -> TokenSeries:
         """The series of a version."""
@@ -94,12 +92,6 @@ class LanguageMeters:
         watcher = exchange.watcher
         exchange.watcher = meter if watcher is None else Watchers((watcher, meter))
         return meter
-
-    def _forget(self) -> None:
-        for family in self._families:
-            for values, _ in family.series:
-                if not self._registry.has(*values):
-                    family.remove(*values)
 
 
 class TokenMeter(Watcher):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from modelserver.ext.parking.memory import gpus_of
 from modelserver.ext.parking.needs import Need
-from modelserver.ext.parking.policy import GreedyDual
+from modelserver.ext.parking.policy import ModelValues
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -30,7 +30,7 @@ class Budget:
     def __init__(self, limit: float, gpu: int | None = None) -> None:
         self.limit = limit
         self.gpu = gpu
-        self.policy = GreedyDual()
+        self.policy = ModelValues()
 
     def __str__(self) -> str:
         """The setting, as messages say it."""

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 class Extension:
     """Always on; the rest is imported for the first such model."""
 
+    def __init__(self) -> None:
+        self._keeper: Keeper | None = None
+
     async def open(self, host: Host) -> None:
         made: asyncio.Future[Keeper] = asyncio.get_running_loop().create_future()
 
@@ -23,7 +26,8 @@ class Extension:
             if model.options.values["load"] != "on-demand":
                 return
             if not made.done():
-                made.set_result(_make_keeper(host))
+                self._keeper = _make_keeper(host)
+                made.set_result(self._keeper)
             made.result().keep(model)
 
         async def run() -> None:
@@ -42,19 +46,22 @@ class Extension:
         host.routes("management", add)
 
     async def close(self, grace: float) -> None:
-        """What models need is kept when it is learned."""
+        """What models need is stored when it is learned, when they were used now and then."""
+        if self._keeper is not None:
+            await self._keeper.close()
 
 
 def _make_keeper(host: Host) -> Keeper:
     from modelserver.engine.telemetry.gpus import Gpus  # noqa: PLC0415 - as the class says
     from modelserver.ext.parking.budgets import Budgets  # noqa: PLC0415
+    from modelserver.ext.parking.history import History  # noqa: PLC0415
     from modelserver.ext.parking.keeper import Keeper  # noqa: PLC0415
     from modelserver.ext.parking.meters import ParkingMeters  # noqa: PLC0415
     from modelserver.ext.parking.needs import Needs  # noqa: PLC0415
 
-    meters = ParkingMeters(host.services.metrics, host.registry)
+    meters = ParkingMeters(host.services.metrics)
     settings = host.settings
     budgets = Budgets(settings.max_models_memory, settings.max_device_memory, Needs(), Gpus())
-    keeper = Keeper(budgets, meters)
+    keeper = Keeper(budgets, History(), meters)
     meters.show(keeper.residents, lambda: budgets.machine.limit)
     return keeper

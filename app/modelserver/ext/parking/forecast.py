@@ -26,6 +26,14 @@ class RequestInterval(Protocol):
     def arrived(self) -> float: ...
 
 
+class Use(NamedTuple):
+    """So many requests, of which the first came ``first`` seconds ago, the last ``last``."""
+
+    first: float
+    last: float
+    requests: float
+
+
 class Forecast(NamedTuple):
     """So many requests are expected, the last ones in ``until`` seconds."""
 
@@ -33,31 +41,27 @@ class Forecast(NamedTuple):
     until: float
 
 
-def forecast(intervals: Sequence[RequestInterval], ahead: float) -> Forecast | None:
-    """What is expected to begin in the next ``ahead`` seconds; None: nothing.
-
-    ``intervals`` are in order, the last one ends now.
-    """
-    used = list(_ages(intervals))
+def forecast(used: Sequence[Use], ahead: float) -> Forecast | None:
+    """What is expected to begin in the next ``ahead`` seconds; None: nothing."""
     for period, times in PERIODS:
-        uses = [_use(used, period * count, min(ahead, period / 2)) for count in range(1, times + 1)]
-        if all(use.requests for use in uses):
+        coming = [_use(used, period * count, min(ahead, period / 2)) for count in range(1, times + 1)]
+        if all(each.requests for each in coming):
             # The last use is known best.
-            return Forecast(min(use.requests for use in uses), uses[0].until)
+            return Forecast(min(each.requests for each in coming), coming[0].until)
     return None
 
 
-def _use(used: Sequence[tuple[float, float, float]], age: float, ahead: float) -> Forecast:
+def _use(used: Sequence[Use], age: float, ahead: float) -> Forecast:
     """The requests that began at most ``ahead`` seconds after the time of this age, and when they ended."""
-    hits = [(requests, last) for first, last, requests in used if first > age - ahead and last < age]
-    return Forecast(sum(requests for requests, _ in hits), max((age - last for _, last in hits), default=0.0))
+    hits = [each for each in used if each.first > age - ahead and each.last < age]
+    return Forecast(sum(each.requests for each in hits), max((age - each.last for each in hits), default=0.0))
 
 
-def _ages(intervals: Sequence[RequestInterval]) -> Iterator[tuple[float, float, float]]:
-    """How long ago each interval with requests began and ended, and how many there were."""
+def uses_of(intervals: Sequence[RequestInterval]) -> Iterator[Use]:
+    """The intervals with requests; all are in order, and the last one ends now."""
     last = 0.0
     for each in reversed(intervals):
         first = last + each.seconds
         if each.arrived:
-            yield first, last, each.arrived
+            yield Use(first, last, each.arrived)
         last = first

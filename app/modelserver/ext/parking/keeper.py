@@ -20,14 +20,15 @@ from modelserver.errors import ModelServerError, ServiceUnavailable
 from modelserver.ext.parking.budgets import MIB
 from modelserver.ext.parking.memory import gpus_of, own_memory, pids_of
 from modelserver.ext.parking.needs import Need
-from modelserver.ext.parking.prewarming import EVERY, Prewarming, has_habits
+from modelserver.ext.parking.prewarming import EVERY, Prewarming, has_habits, is_over
 from modelserver.ext.parking.resident import IDLE, MEMORY, Resident, TooLarge
-from modelserver.ext.parking.room import Room
+from modelserver.ext.parking.room import Occupancy, Room
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from modelserver.ext.parking.budgets import Budget, Budgets
+    from modelserver.ext.parking.history import History
     from modelserver.ext.parking.meters import ParkingMeters
     from modelserver.models.version import ModelVersion
 
@@ -45,12 +46,13 @@ MOST_VISIBLE = 200
 class Keeper:
     """Loads and parks the versions that :meth:`keep` was called with.
 
-    ``memory_of`` measures the memory of processes.
+    ``history`` has the uses of models before; ``memory_of`` measures the memory of processes.
     """
 
     def __init__(
         self,
         budgets: Budgets,
+        history: History,
         meters: ParkingMeters | None = None,
         *,
         memory_of: Callable[[Iterable[int]], int] = own_memory,
@@ -61,8 +63,20 @@ class Keeper:
         self.residents: list[Resident] = []
         self._meters = meters
         self._memory_of = memory_of
-        self.prewarming = Prewarming(budgets, meters)
-        self._changed = asyncio.Event()
+        self.prewarming = Prewarming(budgets, meters, history)
+        self._event = asyncio.Event()
+        # What has changed since the last look, what that looked at, what is not parked, whose metrics are
+        # visible, what is loaded ahead of time, and the versions by key; in order.
+        self._changed: dict[Resident, None] = {}
+        self._looked: dict[Resident, None] = {}
+        self._active: dict[Resident, None] = {}
+        self._visible: dict[Resident, None] = {}
+        self._habitual: dict[Resident, None] = {}
+        self._by_key: dict[str, Resident] = {}
+        self._occupancy = Occupancy(budgets)
+        # Whether the last look was at everything, and whether somebody gets what has not ended yet.
+        self._is_due = self._is_promised = False
+        self._looked_at = -math.inf
         self._unmeasured: set[Resident] = set()
         self._measured_at = -math.inf
         self._measuring: asyncio.Task[None] | None = None
@@ -75,35 +89,41 @@ class Keeper:
         crew = model.pool.crew
         crew.on_demand, crew.spec = resident, replace(crew.spec, is_awaited=True)
         self.residents.append(resident)
+        self._by_key[resident.key] = resident
+        if has_habits(resident):
+            self._habitual[resident] = None
         # Of a thousand models, metrics are shown of those that are used.
         model.metrics.series.hide()
 
-    def soon(self) -> None:
-        """Looks at everything in the next turn of the loop: something may have got a place."""
-        self._changed.set()
+    def soon(self, resident: Resident) -> None:
+        """Looks at it in the next turn of the loop: it may be placed, or its memory be free."""
+        self._changed[resident] = None
+        self._event.set()
 
     async def run(self) -> None:
         """Runs while the server listens."""
         await asyncio.to_thread(self.budgets.needs.load)
+        await asyncio.to_thread(self.prewarming.history.load)
         while True:
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), self._pause())
-            self._changed.clear()
+                await asyncio.wait_for(self._event.wait(), self._pause())
+            self._event.clear()
             try:
                 await self.budgets.read_gpus(always=False)
                 self.look()
                 self.place()
             except Exception:  # noqa: BLE001 - requests wait for the next look
                 _log.exception("Loading models on demand failed")
-            if self._measuring is None or self._measuring.done():
+            is_due = self._unmeasured or is_over(self._measured_at, MEASURES, self.clock())
+            if is_due and (self._measuring is None or self._measuring.done()):
                 # Requests do not wait for that.
                 self._measuring = asyncio.create_task(self.measure())
 
     def _pause(self) -> float | None:
         """Seconds until the next look; None if there is nothing to look at until something happens."""
-        if any(each.state != "parked" for each in self.residents):
+        if self._active:
             return LOOKS
-        return EVERY if any(map(has_habits, self.residents)) else None
+        return EVERY if self._habitual else None
 
     # -- events of residents
 
@@ -114,23 +134,25 @@ class Keeper:
         if self._meters is not None:
             self._meters.loaded(resident.model, cold)
         _log.info("Model %s %s is loaded, in %.2f s", *_named(resident), resident.load_seconds)
-        self.soon()
+        self.soon(resident)
 
     def _show(self, resident: Resident) -> None:
         """Shows its metrics, instead of those of the parked model that was used least recently."""
         resident.model.metrics.series.show()
-        visible = [each for each in self.residents if not each.model.metrics.series.is_hidden]
-        if len(visible) > MOST_VISIBLE:
-            parked = [each for each in visible if each.state == "parked"]
+        self._visible[resident] = None
+        if len(self._visible) > MOST_VISIBLE:
+            parked = [each for each in self._visible if each.state == "parked"]
             if parked:
-                min(parked, key=lambda each: each.used_at).model.metrics.series.hide()
+                oldest = min(parked, key=lambda each: each.used_at)
+                oldest.model.metrics.series.hide()
+                del self._visible[oldest]
 
     def failed(self, resident: Resident, error: ModelServerError) -> None:
         """Its workers could not load the model."""
         resident.fail(error)
         if self._meters is not None:
             self._meters.failed(resident.model)
-        self.soon()
+        self.soon(resident)
 
     def park(self, resident: Resident, reason: str) -> None:
         """Ends its workers; it is loaded again for the next request."""
@@ -142,34 +164,57 @@ class Keeper:
     # -- looking
 
     def look(self) -> None:
-        """Notes what was used, parks what is idle, and refuses what has waited or failed for too long."""
+        """Notes what was used, parks what is idle, and refuses what has waited or failed for too long.
+
+        Looks at what has changed, and once a second at everything that is not parked.
+        """
         now = self.clock()
-        for resident in list(self.residents):
-            if resident.pool.admission.closing:
-                resident.release()
-                # What waits is answered first, also if the model has to be loaded for that.
-                if not (resident.pool.queue.requests or resident.pool.crew.all()):
-                    self.residents.remove(resident)
-                    self.budgets.forget(resident)
-                    self.prewarming.forget(resident)
-                    continue
-            if requests := resident.count_requests(now):
-                self.budgets.noted(resident, requests, now)
+        changed, self._changed = self._changed, {}
+        self._is_due = is_over(self._looked_at, LOOKS, now)
+        if self._is_due:
+            self._looked_at = now
+            changed = {**self._active, **self._habitual, **changed}
+        self._looked = changed
+        for resident in changed:
             self._look_at(resident, now)
-            self.prewarming.look(resident, now)
-        for resident in self.residents:
+        for resident in changed:
             if self._waited(resident) >= resident.model.options.startup_timeout:
-                room = self._room()
-                resident.fail(ServiceUnavailable(self._lack_of(resident, room)), LOOKS)
+                resident.fail(ServiceUnavailable(self._lack_of(resident, self._room())), LOOKS)
 
     def _look_at(self, resident: Resident, now: float) -> None:
         pool = resident.pool
+        if pool.admission.closing:
+            resident.release()
+            # What waits is answered first, also if the model has to be loaded for that.
+            if not (pool.queue.requests or pool.crew.all()):
+                self._forget(resident)
+                return
+        if requests := resident.count_requests(now):
+            self.budgets.noted(resident, requests, now)
         if pool.workers and not any(worker.may_serve for worker in pool.workers):
             self.failed(resident, ServiceUnavailable(pool.failure or "its workers have failed"))
         idle = now - max(resident.used_at, resident.loaded_at)
         timeout = resident.model.options.values["idle_timeout"]
         if timeout and idle >= timeout and resident.may_park and not self.prewarming.keeps(resident, now):
             self.park(resident, IDLE)
+        self.prewarming.look(resident, now)
+        self._occupancy.follow(resident)
+        self._active.pop(resident, None)
+        if resident.state != "parked" or resident.is_leaving:
+            self._active[resident] = None
+
+    def _forget(self, resident: Resident) -> None:
+        """It is unregistered, or replaced by another of its key."""
+        if resident in self.residents:
+            self.residents.remove(resident)
+        for each in (self._active, self._visible, self._habitual):
+            each.pop(resident, None)
+        if self._by_key.get(resident.key) is resident:
+            del self._by_key[resident.key]
+            self.budgets.forget(resident)
+        self._unmeasured.discard(resident)
+        self._occupancy.follow(resident)
+        self.prewarming.forget(resident)
 
     def _lack_of(self, resident: Resident, room: Room) -> str:
         """Why it has not been loaded, in words."""
@@ -187,14 +232,22 @@ class Keeper:
             await self._measure()
         except Exception:  # noqa: BLE001 - the next measurement may succeed
             _log.exception("The memory of models could not be measured")
+        self.prewarming.note(self._habitual, self.clock())
+        await asyncio.to_thread(self.prewarming.history.save)
+
+    async def close(self) -> None:
+        """Stores when models were used until now."""
+        self.prewarming.note(self._habitual, self.clock(), always=True)
+        await asyncio.to_thread(self.prewarming.history.save)
 
     async def _measure(self) -> None:
         now = self.clock()
-        if is_due := now - self._measured_at >= MEASURES:
-            self._measured_at = now
-        loaded = [each for each in self.residents if each.state == "loaded"]
-        chosen = [each for each in loaded if is_due or each in self._unmeasured]
         fresh, self._unmeasured = self._unmeasured, set()
+        everything: Iterable[Resident] = fresh
+        if is_over(self._measured_at, MEASURES, now):
+            self._measured_at = now
+            everything = {**self._active, **dict.fromkeys(fresh)}
+        chosen = [each for each in everything if each.state == "loaded"]
         if not chosen:
             return
         pids = [pids_of(each.pool) for each in chosen]
@@ -206,6 +259,7 @@ class Keeper:
                 resident.memory = size
                 resident.device_memory = self.budgets.on_gpus(resident, group)
                 self._learn(resident, is_fresh=resident in fresh)
+                self._occupancy.follow(resident)
         await asyncio.to_thread(self.budgets.needs.save)
         self._shrink(self._room())
 
@@ -231,9 +285,13 @@ class Keeper:
 
     def place(self) -> None:
         """Starts what requests wait for and what fits, in turn; makes room for others."""
-        waiting = [each for each in self.residents if each.waiting_since is not None]
         room = self._room()
         self._shrink(room)
+        # Where nothing has become free, what has waited before waits on.
+        is_open = self._is_due or self._is_promised or self._occupancy.is_freed
+        looked = self._active if is_open else self._looked
+        waiting = [each for each in {**looked, **self._changed} if each.waiting_since is not None]
+        self._occupancy.is_freed = self._is_promised = False
         for resident in sorted(waiting, key=self._turn):
             if (refusal := self._too_large(resident)) is not None:
                 resident.fail(refusal)
@@ -249,6 +307,7 @@ class Keeper:
                 # one that has waited for long.
                 self._park_for(victims)
                 room.take(resident)
+                self._is_promised = True
         self.prewarming.place(room, self.clock(), self._park_for)
 
     def _turn(self, resident: Resident) -> tuple[float, float]:
@@ -273,7 +332,9 @@ class Keeper:
         return None
 
     def _room(self) -> Room:
-        return Room(self.budgets, self.residents, self.clock())
+        for each in self._changed:
+            self._occupancy.follow(each)
+        return Room(self.budgets, self._occupancy, self.clock())
 
     # -- what they need and have
 
@@ -291,7 +352,7 @@ class Keeper:
         states: dict[str, list[str]] = {}
         for each in self.residents:
             states.setdefault(each.state, []).append(" ".join(_named(each)))
-        room = Room(self.budgets, self.residents, self.clock(), residence=0.0)
+        room = Room(self.budgets, self._occupancy, self.clock(), residence=0.0)
         machine, *devices = (self._described(budget, room) for budget in self.budgets.all())
         coming = machine.pop("nextToPark")
         return {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from modelserver.ext.parking.memory import gpus_of
 
@@ -11,17 +11,16 @@ if TYPE_CHECKING:
 
     from modelserver.engine.telemetry.metrics import ServerMetrics
     from modelserver.ext.parking.resident import Resident
-    from modelserver.models.registry import Registry
     from modelserver.models.version import ModelVersion
 
 _LABELS = ("model_name", "model_version")
 
 
 class ParkingMeters:
-    """The metrics. Those of versions that are unregistered disappear with the next look at them."""
+    """The metrics."""
 
-    def __init__(self, metrics: ServerMetrics, registry: Registry) -> None:
-        self._metrics, self._registry = metrics, registry
+    def __init__(self, metrics: ServerMetrics) -> None:
+        self._metrics = metrics
         counter, gauge, prefix = metrics.counter, metrics.gauge, "modelserver_"
         cold = "Requests that waited until their model was loaded."
         self._loads = counter(
@@ -34,20 +33,19 @@ class ParkingMeters:
         self._memory = gauge(f"{prefix}model_memory_bytes", "Memory of a model's workers.", _LABELS)
         on_gpu = "Memory of a model's workers on a GPU."
         self._device_memory = gauge(f"{prefix}model_device_memory_bytes", on_gpu, (*_LABELS, "gpu_id"))
+        metrics.follow_versions(
+            self._loads, self._parks, self._cold, self._prewarms, self._memory, self._device_memory
+        )
         self._budget = gauge(f"{prefix}models_memory_limit_bytes", "What max_models_memory allows.")
 
     def show(self, residents: Sequence[Resident], budget: Callable[[], float]) -> None:
         """Shows the memory of these, as they are at the time."""
-
-        families = self._loads, self._parks, self._cold, self._prewarms, self._memory, self._device_memory
 
         def render() -> None:
             self._budget.labels().set(budget())
             for resident in residents:
                 if not resident.model.metrics.series.is_hidden:
                     self._show_memory(resident)
-            for family in families:
-                self._forget(family)
 
         self._metrics.on_render(render)
 
@@ -69,8 +67,3 @@ class ParkingMeters:
 
     def prewarmed(self, model: ModelVersion, result: str) -> None:
         self._prewarms.labels(model.name, model.version, result).add(1.0)
-
-    def _forget(self, family: Any) -> None:
-        for values, _ in family.series:
-            if not self._registry.has(*values[:2]):
-                family.remove(*values)

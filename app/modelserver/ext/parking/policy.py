@@ -1,10 +1,13 @@
-"""Which of the loaded models are worth least: Greedy-Dual-Size-Frequency.
+"""Which of the loaded models are worth least: those with the fewest requests, for their size and cost.
 
 A model's value is the rate of its requests times the seconds that loading it takes, for each byte of its
-memory, above the value of the model that was parked last: so what was valuable long ago is parked one day.
-Source: L. Cherkasova, "Improving WWW Proxies Performance with Greedy-Dual-Size-Frequency Caching Policy",
-Hewlett-Packard Laboratories, HPL-98-69, 1998. The rate is one of recent requests instead of all since the
-beginning. The policy has no clock: times are seconds of one that only goes forward.
+memory, as in Greedy-Dual-Size-Frequency (L. Cherkasova, "Improving WWW Proxies Performance with
+Greedy-Dual-Size-Frequency Caching Policy", Hewlett-Packard Laboratories, HPL-98-69, 1998). There, what was
+valuable long ago falls behind what comes after others were parked; here it does so by time. A request counts
+half after some time, as in LRFU (D. Lee et al., "LRFU: A Spectrum of Policies that Subsumes the Least
+Recently Used and Least Frequently Used Policies", IEEE Transactions on Computers 50(12), 2001), and the rate
+is at most one request in the time since the last one. The policy has no clock: times are seconds of one that
+only goes forward.
 """
 
 from __future__ import annotations
@@ -22,19 +25,17 @@ HALF_LIFE = 600.0
 
 @dataclass(slots=True)
 class _Use:
-    """Requests, of which old ones count less, up to the time ``at``; ``above`` is the floor of that time."""
+    """Requests, of which old ones count less, up to the last ones at the time ``at``."""
 
     requests: float = 0.0
     at: float = 0.0
-    above: float = 0.0
 
 
-class GreedyDual:
+class ModelValues:
     """The values of models by their keys."""
 
     def __init__(self, half_life: float = HALF_LIFE) -> None:
         self._half_life = half_life
-        self._floor = 0.0
         self._uses: dict[Hashable, _Use] = {}
 
     def used(self, key: Hashable, requests: int, now: float) -> None:
@@ -42,26 +43,17 @@ class GreedyDual:
         use = self._uses.setdefault(key, _Use(at=now))
         use.requests = self._recent(use, now) + requests
         use.at = max(use.at, now)
-        use.above = self._floor
 
-    def rate(self, key: Hashable, now: float) -> float:
-        """Requests a second, of late."""
-        use = self._uses.get(key)
-        return 0.0 if use is None else self._recent(use, now) * math.log(2) / self._half_life
+    def rate(self, key: Hashable, now: float, coming: float = 0.0) -> float:
+        """Requests a second, of late; ``coming`` requests are expected, and count as if they were here."""
+        use = self._uses.get(key) or _Use()
+        rate = (self._recent(use, now) + coming) * math.log(2) / self._half_life
+        idle = now - use.at
+        return rate if coming or idle <= 0 else min(rate, 1 / idle)
 
     def value(self, key: Hashable, seconds: float, size: float, now: float, coming: float = 0.0) -> float:
-        """What it is worth to have the model loaded; it loads in ``seconds``, and has ``size`` bytes.
-
-        ``coming`` requests are expected, and count as if they were here.
-        """
-        use = self._uses.get(key)
-        above = self._floor if use is None or coming else use.above
-        rate = self.rate(key, now) + coming * math.log(2) / self._half_life
-        return above + rate * seconds / max(1.0, size)
-
-    def parked(self, value: float) -> None:
-        """A model of this value was parked for another."""
-        self._floor = max(self._floor, value)
+        """What it is worth to have the model loaded; it loads in ``seconds``, and has ``size`` bytes."""
+        return self.rate(key, now, coming) * seconds / max(1.0, size)
 
     def forget(self, key: Hashable) -> None:
         """The model is gone."""

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import logging
 import math
+import time
 from typing import TYPE_CHECKING
 
 from modelserver.ext.parking.forecast import forecast
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from modelserver.ext.parking.budgets import Budgets
+    from modelserver.ext.parking.history import History
     from modelserver.ext.parking.meters import ParkingMeters
     from modelserver.ext.parking.resident import Resident
     from modelserver.ext.parking.room import Room
@@ -21,6 +23,8 @@ _log = logging.getLogger("modelserver.models")
 # Seconds between two forecasts for a parked model, and how long before its use it is to have loaded.
 EVERY = 30.0
 EARLY = 60.0
+# Seconds between notes of when models were used.
+NOTES = 300.0
 HIT, MISS = "hit", "miss"
 
 
@@ -35,8 +39,17 @@ class Prewarming:
     It takes no memory from models that are worth more than what is expected.
     """
 
-    def __init__(self, budgets: Budgets, meters: ParkingMeters | None) -> None:
+    def __init__(
+        self,
+        budgets: Budgets,
+        meters: ParkingMeters | None,
+        history: History,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
         self.counts = {HIT: 0, MISS: 0}
+        self.history = history
+        self._wall = wall
+        self._noted_at = -math.inf
         self._budgets = budgets
         self._meters = meters
         # When the next forecast is due, what is expected, and until when; when loads ahead of time
@@ -96,10 +109,20 @@ class Prewarming:
         for each in (self._due, self._expected, self._ahead):
             each.pop(resident, None)
 
+    def note(self, residents: Iterable[Resident], now: float, *, always: bool = False) -> None:
+        """Notes in the history, now and then, when these were used."""
+        if always or is_over(self._noted_at, NOTES, now):
+            self._noted_at = now
+            for each in residents:
+                metrics, workers = each.model.metrics, len(each.pool.workers)
+                intervals = each.model.arrivals.measured(now, metrics, workers).intervals
+                self.history.note(each.key, intervals, self._wall())
+
     def _expect(self, resident: Resident, now: float) -> bool:
         ahead = self._budgets.need_of(resident).seconds + EARLY + EVERY
         metrics, workers = resident.model.metrics, len(resident.pool.workers)
-        coming = forecast(resident.model.arrivals.measured(now, metrics, workers).intervals, ahead)
+        intervals = resident.model.arrivals.measured(now, metrics, workers).intervals
+        coming = forecast(self.history.uses(resident.key, intervals, self._wall()), ahead)
         self._expected.pop(resident, None)
         if coming is not None:
             self._expected[resident] = coming.requests, now + coming.until + EARLY
@@ -110,3 +133,8 @@ class Prewarming:
         resident.prewarms[result] += 1
         if self._meters is not None:
             self._meters.prewarmed(resident.model, result)
+
+
+def is_over(since: float, seconds: float, now: float) -> bool:
+    """Whether so many seconds have passed, or the clock has gone back."""
+    return not 0 <= now - since < seconds

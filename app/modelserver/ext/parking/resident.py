@@ -34,8 +34,8 @@ class ResidentOwner(Protocol):
 
     clock: Callable[[], float]
 
-    def soon(self) -> None:
-        """Something has changed."""
+    def soon(self, resident: Resident) -> None:
+        """Something of it has changed."""
 
     def need_of(self, resident: Resident) -> Need:
         """What it needs."""
@@ -94,7 +94,10 @@ class Resident:
     def wake(self) -> None:
         if self.waiting_since is None:
             self.waiting_since = self._owner.clock()
-            self._owner.soon()
+            self.changed()
+
+    def changed(self) -> None:
+        self._owner.soon(self)
 
     async def load(self) -> None:
         if self.state == "loaded":
@@ -196,8 +199,6 @@ class Resident:
         self.parks[reason] += 1
         self.memory, self.device_memory = 0, {}
         self.pool.crew.resize(0)
-        for task in self.pool.crew.leaving.values():
-            task.add_done_callback(lambda _: self._owner.soon())
         if self.pool.queue.requests:
             self.wake()
 

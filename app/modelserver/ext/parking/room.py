@@ -1,14 +1,15 @@
-"""One look at who has how much memory, and what is to be parked for others."""
+"""Who has how much memory, and what is to be parked for others."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from modelserver.ext.parking.policy import Candidate, choose
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterator
 
     from modelserver.ext.parking.budgets import Budget, Budgets
     from modelserver.ext.parking.resident import Resident
@@ -17,40 +18,92 @@ if TYPE_CHECKING:
 MIN_RESIDENCE = 10.0
 
 
-class Room:
-    """Who has what at a time; it follows what is decided from then on.
+class Occupancy:
+    """What models have of each budget: what is loaded, is loading, or has not ended yet.
 
-    ``used`` are the bytes of what is loaded, is loading, or has not ended yet, by budget; ``leaving`` those
-    of what ends. ``residence``: seconds since its load before which a model is not parked.
+    ``used`` are bytes by budget, ``leaving`` those of what ends. ``is_freed``: some became less since that
+    was reset.
+    """
+
+    def __init__(self, budgets: Budgets) -> None:
+        self.used: Counter[Budget] = Counter()
+        self.leaving: Counter[Budget] = Counter()
+        self.is_freed = False
+        self._budgets = budgets
+        self._sizes: dict[Resident, dict[Budget, int]] = {}
+        self._leaving: dict[Resident, dict[Budget, int]] = {}
+
+    def __iter__(self) -> Iterator[tuple[Resident, dict[Budget, int]]]:
+        """The models that have some, and how much; not those that leave."""
+        return ((each, sizes) for each, sizes in self._sizes.items() if each not in self._leaving)
+
+    def follow(self, resident: Resident) -> None:
+        """Something of the model has changed: counts what it has now."""
+        before = self._sizes.pop(resident, {})
+        sizes: dict[Budget, int] = {}
+        self.used.subtract(before)
+        self.leaving.subtract(self._leaving.pop(resident, {}))
+        is_leaving = resident.is_leaving
+        if is_leaving or resident.pool.workers:
+            budgets = self._budgets
+            sizes = {each: budgets.occupied(resident, each) for each in budgets.of(resident)}
+            self._sizes[resident] = sizes
+            self.used.update(sizes)
+            if is_leaving:
+                self._leaving[resident] = sizes
+                self.leaving.update(sizes)
+        if any(size > sizes.get(each, 0) for each, size in before.items()):
+            self.is_freed = True
+
+
+class Idle:
+    """The models that nobody uses now: those that may be parked, by budget, with the bytes of all of them,
+    and the bytes of those that were loaded less than ``residence`` seconds ago.
+    """
+
+    def __init__(self, budgets: Budgets, occupancy: Occupancy, now: float, residence: float) -> None:
+        self.parkable: defaultdict[Budget, dict[Resident, Candidate]] = defaultdict(dict)
+        self.sizes: Counter[Budget] = Counter()
+        self.young: Counter[Budget] = Counter()
+        for resident, sizes in occupancy:
+            if not resident.may_park:
+                continue
+            if now - resident.loaded_at < residence:
+                self.young.update(sizes)
+                continue
+            self.sizes.update(sizes)
+            for budget, size in sizes.items():
+                value = budgets.value(resident, budget, now)
+                self.parkable[budget][resident] = Candidate(resident, value, size)
+
+    def remove(self, resident: Resident) -> Counter[Budget]:
+        """It is parked; returns its bytes."""
+        sizes: Counter[Budget] = Counter()
+        for budget, candidates in self.parkable.items():
+            if (candidate := candidates.pop(resident, None)) is not None:
+                sizes[budget] = int(candidate.size)
+        self.sizes.subtract(sizes)
+        return sizes
+
+
+class Room:
+    """One look at who has what at a time; it follows what is decided from then on.
+
+    Loaded models are only looked at if something lacks memory. ``residence``: seconds since its load before
+    which a model is not parked.
     """
 
     def __init__(
-        self,
-        budgets: Budgets,
-        residents: Iterable[Resident],
-        now: float,
-        residence: float = MIN_RESIDENCE,
+        self, budgets: Budgets, occupancy: Occupancy, now: float, residence: float = MIN_RESIDENCE
     ) -> None:
-        self.used: Counter[Budget] = Counter()
-        self.leaving: Counter[Budget] = Counter()
+        self.used = occupancy.used.copy()
+        self.leaving = occupancy.leaving.copy()
         self._budgets = budgets
-        self._parkable: defaultdict[Budget, dict[Resident, Candidate]] = defaultdict(dict)
-        self._young: Counter[Budget] = Counter()
-        for each in residents:
-            is_leaving = each.is_leaving
-            if not (is_leaving or each.pool.workers):
-                continue
-            may_park, is_young = each.may_park, now - each.loaded_at < residence
-            for budget in budgets.of(each):
-                size = budgets.occupied(each, budget)
-                self.used[budget] += size
-                if is_leaving:
-                    self.leaving[budget] += size
-                elif may_park and is_young:
-                    self._young[budget] += size
-                elif may_park:
-                    value = budgets.value(each, budget, now)
-                    self._parkable[budget][each] = Candidate(each, value, size)
+        self._look = partial(Idle, budgets, occupancy, now, residence)
+
+    @cached_property
+    def _idle(self) -> Idle:
+        return self._look()
 
     def missing(self, resident: Resident) -> dict[Budget, float]:
         """Bytes that it lacks beside all others, by budget."""
@@ -63,7 +116,7 @@ class Room:
     def will_have(self, missing: dict[Budget, float]) -> bool:
         """Whether so much can be freed as soon as no model is too young."""
         return all(
-            size <= self.leaving[budget] + self._young[budget] + self._sizes(budget)
+            size <= self.leaving[budget] + self._idle.young[budget] + self._idle.sizes[budget]
             for budget, size in missing.items()
         )
 
@@ -75,7 +128,7 @@ class Room:
     def excess(self, budget: Budget) -> float:
         """Bytes to free so that the budget holds, as far as there are models to park."""
         excess = self.used[budget] - self.leaving[budget] - budget.limit
-        return max(0.0, min(excess, self._sizes(budget)))
+        return min(excess, self._idle.sizes[budget]) if excess > 0 else 0.0
 
     def victims(
         self, missing: dict[Budget, float], worth: dict[Budget, float] | None = None
@@ -84,11 +137,15 @@ class Room:
 
         ``worth``: only what is worth less is parked, by budget.
         """
-        chosen: dict[Resident, tuple[Budget, float]] = {}
+        chosen: list[Resident] = []
         for budget, size in missing.items():
-            candidates = self._parkable[budget]
             needed = size - self.leaving[budget]
+            if needed <= 0:
+                continue
+            candidates = self._idle.parkable[budget]
             needed -= sum(candidates[each].size for each in chosen if each in candidates)
+            if needed > self._idle.sizes[budget]:
+                return None
             left = {
                 resident: each
                 for resident, each in candidates.items()
@@ -97,23 +154,12 @@ class Room:
             more = choose(left.values(), needed)
             if more is None:
                 return None
-            for resident in [resident for resident, each in left.items() if each in more]:
-                chosen[resident] = budget, left[resident].value
-        for resident, (budget, value) in chosen.items():
-            budget.policy.parked(value)
-            self._leave(resident)
-        return list(chosen)
+            chosen += [resident for resident, each in left.items() if each in more]
+        for resident in chosen:
+            self.leaving.update(self._idle.remove(resident))
+        return chosen
 
     def next_to_park(self, budget: Budget) -> Resident | None:
         """The one that is worth least."""
-        candidates = self._parkable[budget]
+        candidates = self._idle.parkable[budget]
         return min(candidates, key=lambda each: candidates[each].value, default=None)
-
-    def _sizes(self, budget: Budget) -> float:
-        """Bytes of what may be parked now."""
-        return sum(each.size for each in self._parkable[budget].values())
-
-    def _leave(self, resident: Resident) -> None:
-        for budget, candidates in self._parkable.items():
-            if (candidate := candidates.pop(resident, None)) is not None:
-                self.leaving[budget] += int(candidate.size)

@@ -150,9 +150,7 @@ def _path_problem(path: str) -> str | None:
         return "unprintable characters are not allowed"
     if "\\" in path or path.startswith("/") or _DRIVE.match(path):
         return "only names relative to the archive, with forward slashes, are allowed"
-    if ".." in path.split("/"):
-        return "it must not leave the archive"
-    return None
+    return "it must not leave the archive" if ".." in path.split("/") else None
 
 
 def _unprintable(text: str) -> bool:

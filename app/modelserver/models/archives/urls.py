@@ -120,6 +120,4 @@ def _disguise(url: str) -> str | None:
         return None  # no place at all: the download says so
     if parsed.userinfo:
         return "credentials are not allowed in it"
-    if leaves_its_place(url):
-        return "'..' is not allowed in it"
-    return None
+    return "'..' is not allowed in it" if leaves_its_place(url) else None

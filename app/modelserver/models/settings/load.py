@@ -183,9 +183,7 @@ def _compose(values: Mapping[str, object]) -> Settings:
 
 
 def _masked(key: Key, value: object) -> str:
-    if key.secret:
-        return "********"
-    return _one_line(property_text(value))
+    return "********" if key.secret else _one_line(property_text(value))
 
 
 def _one_line(text: str) -> str:

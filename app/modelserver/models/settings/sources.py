@@ -118,9 +118,7 @@ def _from_flags(flags: Mapping[str, object]) -> dict[str, SettingText]:
 def _flag_text(value: object) -> str:
     if value is True:
         return "true"
-    if isinstance(value, (list, tuple)):
-        return ",".join(map(str, value))
-    return str(value)
+    return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
 
 
 def _from_environment(

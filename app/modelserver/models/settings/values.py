@@ -88,9 +88,7 @@ def _existing(key: Key, path: Path, exists: Callable[[Path], bool]) -> Path:
 
 
 def _store(key: Key, text: str, cwd: Path) -> Path | str:
-    if _OBJECT_STORE.fullmatch(text):
-        return text.rstrip("/")
-    return _existing(key, cwd / text, os.path.isdir)
+    return text.rstrip("/") if _OBJECT_STORE.fullmatch(text) else _existing(key, cwd / text, os.path.isdir)
 
 
 def _url_patterns(key: Key, text: str, _cwd: Path) -> tuple[re.Pattern[str], ...]:
