@@ -144,8 +144,9 @@ def test_replacement_waits_for_memory(tmp_path: Path) -> None:
     code = str(ROOT / "tests" / "e2e" / "model_code" / "witness.py")
     for number in (1, 2):
         build_archive(ArchiveConfig(f"m{number}", code, f"{number}.0", export_path=store))
-    settings = {"load": "on-demand", "max_models_memory": 70 << 20, "idle_timeout": 0, "startup_timeout": 3}
-    with serving(Server(Home(tmp_path / "home"), store, (), settings)) as server:
+    settings = {"load": "on-demand", "max_models_memory": 66 << 20, "default_startup_timeout": 3}
+    home = Home(tmp_path / "home", {"MODELSERVER_CACHE": str(tmp_path / "cache")})
+    with serving(Server(home, store, (), settings)) as server:
         server.registered("m1.mar", model_name="m", pin="true", initial_workers=None)
         assert server.predict("m", b"x").text.startswith("m|x|")
         # The other version counts as much as is supposed of any model.
@@ -153,9 +154,9 @@ def test_replacement_waits_for_memory(tmp_path: Path) -> None:
         new = {"url": "m2.mar", "synchronous": "true"}
         refused = server.management.put("/models/m", params=new)
         assert refused.status_code == 503, refused.text
-        assert "of max_models_memory=73400320" in refused.text
+        assert "of max_models_memory=69206016" in refused.text
         assert server.predict("m", b"y").text.startswith("m|y|")
-        assert server.management.get("/parking").json()["used"] <= 70 << 20
+        assert server.management.get("/parking").json()["used"] <= 66 << 20
         assert server.management.put("/models/m", params={"pin": "false"}).status_code == 200
         wait_until(
             lambda: server.management.put("/models/m", params=new).status_code == 200, "it is replaced"

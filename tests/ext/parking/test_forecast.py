@@ -4,12 +4,12 @@ import pytest
 
 from modelserver.engine.telemetry.arrivals import ArrivalInterval, Arrivals
 from modelserver.engine.telemetry.metrics import ServerMetrics
-from modelserver.ext.parking.forecast import Forecast, Use, forecast, uses_of
+from modelserver.ext.parking.forecast import Forecast, PastUse, forecast, uses_of
 
 HOUR, DAY = 3600.0, 86_400.0
 
 
-def history(*uses: tuple[float, float, float], since: float = 30 * HOUR) -> list[Use]:
+def history(*uses: tuple[float, float, float], since: float = 30 * HOUR) -> list[PastUse]:
     """Requests in intervals that began so long ago, and lasted so many seconds; nothing in between."""
     intervals, at = [], since
     for ago, seconds, requests in sorted(uses, reverse=True):

@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from modelserver.engine.telemetry.arrivals import ArrivalInterval
-from modelserver.ext.parking.forecast import Use
+from modelserver.ext.parking.forecast import PastUse
 from modelserver.ext.parking.history import MOST_USES, History, StoredUse
 
 if TYPE_CHECKING:
@@ -29,10 +29,10 @@ def test_uses_of_servers_before_come_before_those_of_this_one(tmp_path: Path) ->
     first.note("m", [interval(10, 5), interval(HOUR)], NOW)
     second = restarted(first, tmp_path)
 
-    assert second.uses("m", [], NOW + HOUR) == [Use(2 * HOUR + 10, 2 * HOUR, 5)]
+    assert second.uses("m", [], NOW + HOUR) == [PastUse(2 * HOUR + 10, 2 * HOUR, 5)]
     live = [interval(20, 7), interval(60)]
-    assert second.uses("m", live, NOW + HOUR) == [Use(2 * HOUR + 10, 2 * HOUR, 5), Use(80, 60, 7)]
-    assert second.uses("other", live, NOW + HOUR) == [Use(80, 60, 7)]
+    assert second.uses("m", live, NOW + HOUR) == [PastUse(2 * HOUR + 10, 2 * HOUR, 5), PastUse(80, 60, 7)]
+    assert second.uses("other", live, NOW + HOUR) == [PastUse(80, 60, 7)]
 
 
 def test_uses_count_once_however_often_they_are_noted(tmp_path: Path) -> None:
@@ -41,7 +41,7 @@ def test_uses_count_once_however_often_they_are_noted(tmp_path: Path) -> None:
     history.note("m", [interval(10, 5), interval(100), interval(10, 2)], NOW + 10)
     history = restarted(history, tmp_path)
 
-    assert history.uses("m", [], NOW + 10) == [Use(120, 110, 5), Use(10, 0, 2)]
+    assert history.uses("m", [], NOW + 10) == [PastUse(120, 110, 5), PastUse(10, 0, 2)]
 
 
 def test_old_uses_leave(tmp_path: Path) -> None:

@@ -20,8 +20,8 @@ class Model:
     def __init__(self, machine: int, gpu: int = 0, value: float = 1.0, state: str = "loaded") -> None:
         self.sizes = {MACHINE: machine, GPU: gpu}
         self.value = value
-        self.is_leaving = state == "leaving"
-        self.pool = SimpleNamespace(workers=[1] if state in ("loaded", "busy") else [])
+        crew = SimpleNamespace(leaving=[1] if state == "leaving" else [])
+        self.pool = SimpleNamespace(workers=[1] if state in ("loaded", "busy") else [], crew=crew)
         self.may_park = state == "loaded"
         self.loaded_at = 0.0
 

@@ -88,7 +88,7 @@ def test_folder_that_is_gone_is_reported(tmp_path: Path, caplog: pytest.LogCaptu
 
 
 def test_number_of_models_is_bounded(tmp_path: Path) -> None:
-    values = module.Stored("Values", "v.json", Need, 2, tmp_path)
+    values = module.StoredValues("Values", "v.json", Need, 2, tmp_path)
     for name in ("a", "b", "a", "c"):
         values.learn(name, NEED)
 

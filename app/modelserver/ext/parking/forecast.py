@@ -26,7 +26,7 @@ class RequestInterval(Protocol):
     def arrived(self) -> float: ...
 
 
-class Use(NamedTuple):
+class PastUse(NamedTuple):
     """So many requests, of which the first came ``first`` seconds ago, the last ``last``."""
 
     first: float
@@ -41,7 +41,7 @@ class Forecast(NamedTuple):
     until: float
 
 
-def forecast(used: Sequence[Use], ahead: float) -> Forecast | None:
+def forecast(used: Sequence[PastUse], ahead: float) -> Forecast | None:
     """What is expected to begin in the next ``ahead`` seconds; None: nothing."""
     for period, times in PERIODS:
         coming = [_use(used, period * count, min(ahead, period / 2)) for count in range(1, times + 1)]
@@ -51,17 +51,17 @@ def forecast(used: Sequence[Use], ahead: float) -> Forecast | None:
     return None
 
 
-def _use(used: Sequence[Use], age: float, ahead: float) -> Forecast:
+def _use(used: Sequence[PastUse], age: float, ahead: float) -> Forecast:
     """The requests that began at most ``ahead`` seconds after the time of this age, and when they ended."""
     hits = [each for each in used if each.first > age - ahead and each.last < age]
     return Forecast(sum(each.requests for each in hits), max((age - each.last for each in hits), default=0.0))
 
 
-def uses_of(intervals: Sequence[RequestInterval]) -> Iterator[Use]:
+def uses_of(intervals: Sequence[RequestInterval]) -> Iterator[PastUse]:
     """The intervals with requests; all are in order, and the last one ends now."""
     last = 0.0
     for each in reversed(intervals):
         first = last + each.seconds
         if each.arrived:
-            yield Use(first, last, each.arrived)
+            yield PastUse(first, last, each.arrived)
         last = first

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from modelserver.ext.parking.forecast import Use, uses_of
-from modelserver.ext.parking.stored import Stored
+from modelserver.ext.parking.forecast import PastUse, uses_of
+from modelserver.ext.parking.stored import StoredValues
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,20 +31,20 @@ class StoredUse(msgspec.Struct, frozen=True, array_like=True):
     requests: float
 
 
-class History(Stored[list[StoredUse]]):
+class History(StoredValues[list[StoredUse]]):
     """The uses of the last day by key. ``now`` are seconds since the epoch."""
 
     def __init__(self, folder: Path | None = None) -> None:
         super().__init__("When models were used", FILE, list[StoredUse], MOST, folder)
 
-    def uses(self, key: str, intervals: Sequence[RequestInterval], now: float) -> list[Use]:
+    def uses(self, key: str, intervals: Sequence[RequestInterval], now: float) -> list[PastUse]:
         """Those of ``intervals``, of which the last one ends now, and what is stored from before them.
 
         What would be in the future, after a clock was set back, counts as nothing.
         """
         begin = sum(each.seconds for each in intervals)
         before = [
-            Use(now - each.begin, now - each.begin - each.seconds, each.requests)
+            PastUse(now - each.begin, now - each.begin - each.seconds, each.requests)
             for each in self.get(key) or ()
         ]
         return [*(use for use in before if begin <= use.last and use.first <= _OLDEST), *uses_of(intervals)]

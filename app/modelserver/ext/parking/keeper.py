@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from modelserver.errors import ModelServerError, ServiceUnavailable
 from modelserver.ext.parking.budgets import MIB
-from modelserver.ext.parking.memory import gpus_of, own_memory, pids_of
+from modelserver.ext.parking.memory import gpus_of, is_leaving, own_memory, pids_of
 from modelserver.ext.parking.needs import Need
 from modelserver.ext.parking.prewarming import EVERY, Prewarming, has_habits, is_over
 from modelserver.ext.parking.resident import IDLE, MEMORY, Resident, TooLarge
@@ -200,7 +200,7 @@ class Keeper:
         self.prewarming.look(resident, now)
         self._occupancy.follow(resident)
         self._active.pop(resident, None)
-        if resident.state != "parked" or resident.is_leaving:
+        if resident.state != "parked" or is_leaving(pool):
             self._active[resident] = None
 
     def _forget(self, resident: Resident) -> None:

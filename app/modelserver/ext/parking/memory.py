@@ -18,6 +18,11 @@ def pids_of(pool: Pool) -> list[int]:
     return [pid for process in processes if process is not None for pid in process.pids if pid > 0]
 
 
+def is_leaving(pool: Pool) -> bool:
+    """Whether workers of it end that have not been replaced."""
+    return bool(pool.crew.leaving) and not pool.workers
+
+
 def gpus_of(pool: Pool) -> tuple[int, ...]:
     """The GPUs of its workers; without workers those that the next one would get."""
     crew = pool.crew

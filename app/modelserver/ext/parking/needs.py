@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from modelserver.ext.parking.stored import Stored
+from modelserver.ext.parking.stored import StoredValues
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,7 +24,7 @@ class Need(msgspec.Struct, frozen=True):
     device: int | None = None
 
 
-class Needs(Stored[Need]):
+class Needs(StoredValues[Need]):
     """The needs by key."""
 
     def __init__(self, folder: Path | None = None) -> None:

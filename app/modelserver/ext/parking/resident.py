@@ -175,11 +175,6 @@ class Resident:
         stays = self.model.options.values["pin"] or self.pool.min_workers
         return self.state == "loaded" and not stays and not self.is_busy
 
-    @property
-    def is_leaving(self) -> bool:
-        """Whether workers of it end that have not been replaced."""
-        return bool(self.pool.crew.leaving) and not self.pool.workers
-
     def count_requests(self, now: float) -> int:
         """The requests that were answered since the last call; ``used_at`` follows."""
         served = sum(worker.flights.served for worker in self.pool.workers)

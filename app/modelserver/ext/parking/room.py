@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
+from modelserver.ext.parking.memory import is_leaving
 from modelserver.ext.parking.policy import Candidate, choose
 
 if TYPE_CHECKING:
@@ -43,13 +44,13 @@ class Occupancy:
         sizes: dict[Budget, int] = {}
         self.used.subtract(before)
         self.leaving.subtract(self._leaving.pop(resident, {}))
-        is_leaving = resident.is_leaving
-        if is_leaving or resident.pool.workers:
+        leaves = is_leaving(resident.pool)
+        if leaves or resident.pool.workers:
             budgets = self._budgets
             sizes = {each: budgets.occupied(resident, each) for each in budgets.of(resident)}
             self._sizes[resident] = sizes
             self.used.update(sizes)
-            if is_leaving:
+            if leaves:
                 self._leaving[resident] = sizes
                 self.leaving.update(sizes)
         if any(size > sizes.get(each, 0) for each, size in before.items()):

@@ -18,7 +18,7 @@ T = TypeVar("T")
 _log = logging.getLogger("modelserver.models")
 
 
-class Stored(Generic[T]):
+class StoredValues(Generic[T]):
     """The last ``most`` values that were set. :meth:`load` and :meth:`save` access the disk, and are for
     another thread.
 
