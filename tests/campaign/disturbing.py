@@ -1,19 +1,14 @@
 """Changes that are made by chance to a server under load."""
 
-from __future__ import annotations
-
 import random
 import time
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+import httpx
+from tests.e2e.serving import Server
 
-    import httpx
-    from tests.e2e.serving import Server
-
-    Change = Callable[[], httpx.Response | None]
+Change = Callable[[], httpx.Response | None]
 
 
 class Disturbance:

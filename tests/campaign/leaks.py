@@ -45,7 +45,7 @@ WINDOW, LONGEST_FRAME, INITIAL_WINDOW, CANCEL = 65_535, 16_384, 4, 8
 
 def run(report: Report, seconds: float) -> None:
     """One process and two front ends; each kind has its share of the time, and a server of its own. A short
-    run has each kind once, on one of two servers.
+    run has each kind of request and one kind of unread answers once, on one of two servers.
     """
     short = seconds < BOTH_SECONDS
     for front_ends in (1, 2):
@@ -62,7 +62,7 @@ def run(report: Report, seconds: float) -> None:
         }
         if front_ends == 1:
             kinds = of_one if short else kinds | of_one
-        crowds = {kind: each for kind, each in CROWDS.items() if not short or each[0] is SHORT[front_ends]}
+        crowds = CROWDS if not short else SHORT_CROWDS if front_ends == 1 else {}
         share = seconds / 16
         attempts = [
             functools.partial(leak, report, what=f"{what}, {kind}", once=once, seconds=share)
@@ -274,11 +274,11 @@ def allow_a_byte(clients: list[socket.socket]) -> None:
         client.recv(1 << 20)
 
 
-# The kind of clients in a short run, by the number of front ends.
-SHORT = {1: calls, 2: connections}
+# The others are in tests/e2e/test_clients_that_do_not_read.py as well.
+SHORT_CROWDS = {"gRPC answers read in drops": (calls, allow_a_byte)}
 CROWDS = {
     "unread answers": (connections, lambda _: None),
     "answers read in drops": (connections, read_a_drop),
     "unread gRPC answers": (calls, lambda _: None),
-    "gRPC answers read in drops": (calls, allow_a_byte),
+    **SHORT_CROWDS,
 }

@@ -18,6 +18,8 @@ from tests.campaign.targets import MIB, Holdings, quiet, settled, slope, target,
 from tests.e2e.serving import Server, wait_until
 
 CLIENTS = 64
+# Clients of shorter runs wait between requests: what happens to the server does not depend on their number.
+SHORT_SECONDS, SHORT_PAUSE = 60.0, 0.05
 GRPC_CLIENTS = 2
 BATCH = 8
 # The model ``steady`` is there all the time, with workers that are killed; ``changing`` comes and goes.
@@ -47,8 +49,9 @@ def soak(report: Report, server: Server, what: str, seconds: float) -> None:
     for model in MODELS:
         server.registered("witness.mar", model_name=model, batch_size=BATCH, initial_workers=2)
     tally = Tally(CAUSES)
+    pause = SHORT_PAUSE if seconds < SHORT_SECONDS else 0.0
     warm = time.monotonic() + min(5.0, seconds / 4)
-    ask_by_http(server, tally, CLIENTS, lambda: time.monotonic() < warm)
+    ask_by_http(server, tally, CLIENTS, lambda: time.monotonic() < warm, pause)
     before = Holdings.of(server)
     readings: list[tuple[float, int]] = []
     end = time.monotonic() + seconds
@@ -58,9 +61,9 @@ def soak(report: Report, server: Server, what: str, seconds: float) -> None:
         return time.monotonic() < end
 
     with ThreadPoolExecutor(GRPC_CLIENTS + 2) as pool:
-        beside = [pool.submit(ask_by_grpc, server, tally, number, going) for number in range(GRPC_CLIENTS)]
+        beside = [pool.submit(ask_by_grpc, server, tally, n, going, pause) for n in range(GRPC_CLIENTS)]
         beside += [pool.submit(disturber.run), pool.submit(read_memory, server, end, readings)]
-        ask_by_http(server, tally, CLIENTS, going)
+        ask_by_http(server, tally, CLIENTS, going, pause)
     for each in beside:
         each.result()
     disturber.mend()

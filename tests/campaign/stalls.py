@@ -152,7 +152,8 @@ def own_stalls(server: Server) -> float:
 
 def stalled(server: Server, heavy: Heavy) -> tuple[float, str]:
     """For how many seconds the loop answered nobody while this was served, and what its answer was."""
-    watchers = [Watcher(server, listener) for listener in ("inference", "management", "metrics")]
+    loops = [Path(f"/proc/{each.pid}/task/{each.pid}/schedstat") for each in server.processes()]
+    watchers = [Watcher(server, listener, loops) for listener in ("inference", "management", "metrics")]
     for watcher in watchers:
         watcher.start()
     try:
@@ -166,15 +167,15 @@ def stalled(server: Server, heavy: Heavy) -> tuple[float, str]:
 
 
 class Watcher(threading.Thread):
-    """Sends requests for ``/livez`` to one listener again and again, over a kept connection."""
+    """Sends requests for ``/livez`` to one listener again and again, over a kept connection. ``loops`` tell
+    how long those who answer waited for a processor.
+    """
 
-    def __init__(self, server: Server, listener: str) -> None:
+    def __init__(self, server: Server, listener: str, loops: list[Path]) -> None:
         super().__init__()
         self.over = threading.Event()
         self.longest = 0.0
-        self._loops = [
-            Path(f"/proc/{process.pid}/task/{process.pid}/schedstat") for process in server.processes()
-        ]
+        self._loops = loops
         self._port = server.port_of(listener)
 
     def run(self) -> None:
@@ -237,7 +238,7 @@ def of_bytes(name: str, listener: str, request: bytes) -> Heavy:
 
 def repeated(unit: bytes, size: int = SIZE) -> bytes:
     """As many of ``unit`` as fit, with commas between them."""
-    return b",".join([unit] * (size // (len(unit) + 1)))
+    return (b"%b," % unit * (size // (len(unit) + 1)))[:-1]
 
 
 @functools.lru_cache(2)
@@ -269,7 +270,7 @@ def v2_bodies() -> Iterator[Heavy]:
     yield of("100,000 inputs", b'{"inputs":[%b]}' % repeated(one))
     outputs = repeated(b'{"name":"y"}')
     yield of("outputs", b'{"inputs":[%b],"outputs":[%b]}' % (one, outputs))
-    parameters = b",".join(b'"p%d":1' % number for number in range(500_000))[:SIZE].rpartition(b",")[0]
+    parameters = many_keys()
     yield of("parameters", b'{"inputs":[%b],"parameters":{%b}}' % (one, parameters))
     of_tensor = one[:-1] + b',"parameters":{%b}}' % parameters
     yield of("parameters of a tensor", b'{"inputs":[%b]}' % of_tensor)
@@ -327,7 +328,7 @@ def plain_bodies() -> Iterator[Heavy]:
     urlencoded = "Content-Type: application/x-www-form-urlencoded"
     yield by_http("fields", "inference", "/invocations", fields, urlencoded)
     yield by_http("gzip", "inference", path, gzip.compress(b"\x00" * SIZE), "Content-Encoding: gzip")
-    bomb = gzip.compress(b"\x00" * (1 << 28))
+    bomb = gzip.compress(bytes(1 << 28), 1)
     yield by_http("a gzip bomb of 256 MB", "inference", path, bomb, "Content-Encoding: gzip")
     head = f"POST {path} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
     tiny = b"1\r\nx\r\n" * (SIZE // 6) + b"0\r\n\r\n"

@@ -32,6 +32,7 @@ ORPHAN_SECONDS = 5.0
 # Noticing that the spawner is gone, and importing torch in a new Python, on a busy machine.
 STARTED_ANYHOW = 25.0
 IN_FLIGHT = 3000
+IN_FLIGHT_SHORT = 1000
 # The statuses of requests that are refused for lack of a resource.
 REFUSED = (500, 503, 507)
 
@@ -263,39 +264,40 @@ def spawners_of(server: Server) -> list[psutil.Process]:
 
 def a_stop_with_thousands_in_flight(report: Report) -> None:
     """All that was accepted before SIGTERM is answered 200, and the server ends with status 0 (F49)."""
+    count = IN_FLIGHT_SHORT if report.short else IN_FLIGHT
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard != resource.RLIM_INFINITY and hard < IN_FLIGHT + 500:
+    if hard != resource.RLIM_INFINITY and hard < count + 500:
         raise NotHere(f"this process may have {hard} descriptors only")
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, IN_FLIGHT + 500), hard))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, count + 500), hard))
     try:
         for front_ends in (2,) if report.short else (1, 2):
-            with target(front_ends, job_queue_size=IN_FLIGHT + 10, drain_timeout=60) as server:
-                stop_in_flight(report, server, front_ends)
+            with target(front_ends, job_queue_size=count + 10, drain_timeout=60) as server:
+                stop_in_flight(report, server, front_ends, count)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def stop_in_flight(report: Report, server: Server, front_ends: int) -> None:
+def stop_in_flight(report: Report, server: Server, front_ends: int, count: int) -> None:
     """One request keeps the worker busy, thousands wait, each on a connection of its own."""
     server.registered("obey.mar", batch_size=64, batch_policy="greedy")
     text = "Content-Type: application/json"
     with contextlib.ExitStack() as stack:
         clients = []
-        for number in range(IN_FLIGHT):
+        for number in range(count):
             client = stack.enter_context(connect(server.port, 60))
             order = b'{"do": "sleep", "seconds": %d, "token": %d}' % (3 if number == 0 else 0, number)
             client.sendall(post("/predictions/obey", order, text))
             clients.append(client)
         name = "ts_inference_requests_total"
-        wait_until(lambda: server.metric(name, model_name="obey") >= IN_FLIGHT, "all are accepted", 60)
+        wait_until(lambda: server.metric(name, model_name="obey") >= count, "all are accepted", 60)
         began = time.monotonic()
         server.terminate()
         wrong = [number for number, client in enumerate(clients) if not answered(client, number)]
-    assert not wrong, f"{len(wrong)} of {IN_FLIGHT} were not answered with their own, the first: {wrong[:5]}"
+    assert not wrong, f"{len(wrong)} of {count} were not answered with their own, the first: {wrong[:5]}"
     assert server.stop() == 0
     seconds = time.monotonic() - began
     report.figure(
-        f"{IN_FLIGHT:,} in flight at SIGTERM, {front_ends} front end(s)", f"all answered, {seconds:.1f} s"
+        f"{count:,} in flight at SIGTERM, {front_ends} front end(s)", f"all answered, {seconds:.1f} s"
     )
 
 
