@@ -430,3 +430,20 @@ async def test_event_looks_at_what_has_changed(floor: Floor, monkeypatch: pytest
     assert await names(ask("m900")) == busy | {"m900"}  # the others wait on
     assert await names(floor.pools["m950"].close(0.0)) <= {"m950"}
     assert len(floor.keeper.residents) == 999
+
+
+@pytest.mark.parametrize("jump", [-500.0, 100_000.0])
+async def test_clock_that_jumps_stops_nothing(floor: Floor, jump: float) -> None:
+    """Models are loaded, measured and parked as before."""
+    floor.add("a")
+    floor.add("b")
+    floor.ask("a")
+    await floor.answer(await floor.load(1))
+    floor.now += jump
+    request = floor.ask("b")
+    await floor.answer(await floor.load(2, 70))
+    assert contents(request) == [b"x"]
+    assert floor.keeper.residents[1].memory == 70 * MIB
+    await floor.settle(1000)
+
+    assert floor.states() == {"a": "parked", "b": "parked"}
