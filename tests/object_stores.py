@@ -114,9 +114,8 @@ class Hub:
     ``gated``: nobody may have its files.
     """
 
-    repository = "owner/tiny"
-
     def __init__(self) -> None:
+        self.repository = "owner/tiny"
         self.files: dict[str, bytes] = {}
         self.digests: dict[str, str] = {}
         self.tokens: set[str] = set()

@@ -41,7 +41,7 @@ _LISTENERS: dict[int, Any] = {8080: "inference", 8081: "management", 8082: "metr
 _PATH_OPTIONS = {"-T", "--ts-config", "--model-store", "--handler", "--spec-file", "-r"}
 # Files that the reader has or makes: a photo, handlers and scripts that pages show.
 _READERS_OWN = re.compile(
-    r"[A-Z]+\.jpg|kitten\.jpg|my_handler\.py|my\.properties|(load|train|price_[12])\.py"
+    r"[A-Z]+\.jpg|kitten\.jpg|my_handler\.py|(my|elsewhere)\.properties|(load|search|talk|train|price_[12])\.py"
 )
 
 

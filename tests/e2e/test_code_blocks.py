@@ -24,7 +24,7 @@ import yaml
 from PIL import Image
 from tests.e2e.blocks import BLOCKS, Block, of_language
 from tests.e2e.serving import ROOT, Home, Server, free_port, wait_until
-from tests.e2e.test_tutorials import TUTORIALS
+from tests.e2e.test_tutorials import HUB_TUTORIALS, TUTORIALS
 
 from modelserver.engine.telemetry.metrics_config import parse_metrics_config
 from modelserver.models.options.yaml_file import parse_model_config
@@ -81,7 +81,7 @@ NOT_RUN = {
     **{
         name: "tests/e2e/test_tutorials.py"
         for name, block in BLOCKS.items()
-        if name.startswith(TUTORIALS) and block.language in ("python", "sh")
+        if name.startswith((*TUTORIALS, *HUB_TUTORIALS)) and block.language in ("python", "sh")
     },
 }
 

@@ -7,30 +7,48 @@ order; ``…`` stands for anything.
 
 import os
 import re
+import runpy
 import shlex
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from tests import tiny_models
 from tests.e2e.blocks import BLOCKS
 from tests.e2e.serving import ROOT, Home, free_port, wait_until
+from tests.object_stores import hub
+
+
+def search_model(folder: Path) -> None:
+    """Texts with common words are similar, as with trained weights."""
+    runpy.run_path(str(ROOT / "examples" / "embeddings" / "build.py"))["build"](folder)
+
 
 TUTORIALS = (
     "docs/batching-seen.md",
     "docs/first-model.md",
     "docs/safe-rollout.md",
+    "docs/to-cluster.md",
     "docs/to-container.md",
 )
+# The models of the hub that tutorials serve; here they are small, with random weights.
+HUB_TUTORIALS = {
+    "docs/chat-model.md": ("Qwen/Qwen3-0.6B", tiny_models.llama),
+    "docs/hub-model.md": ("sentence-transformers/all-MiniLM-L6-v2", search_model),
+}
 _BLOCK = re.compile(r"(?ms)^```(\w+)\n(.*?)^```$")
 
 
 class Reader:
     """Somebody with a folder, two terminals and an editor, who does what a page says."""
 
-    def __init__(self, folder: Path) -> None:
-        self.home = Home(folder)
+    def __init__(self, folder: Path, variables: Mapping[str, str]) -> None:
+        self.home = Home(folder, variables)
+        self.folder = folder / "here"
+        self.folder.mkdir()
         self.server: subprocess.Popen[bytes] | None = None
         self.port = free_port(3)
         self.output = ""
@@ -54,7 +72,8 @@ class Reader:
             before, end = page[end : block.start()], block.end()
             if language == "python":
                 (*_, name) = re.findall(r"`(\w+\.py)`", before)
-                (self.home.path / name).write_text(text)
+                here = text.replace("localhost:8080", f"127.0.0.1:{self.port}")
+                (self.folder / name).write_text(here)
             elif language == "sh" and text.startswith("modelserver serve "):
                 self.serve(text)
             elif language == "sh":
@@ -68,13 +87,13 @@ class Reader:
         output = self.home.path / "serve.txt"
         with output.open("wb") as file:
             words = [*shlex.split(command), "--port", str(self.port)]
-            self.server = subprocess.Popen(words, cwd=self.home.path, env=self.environment, stdout=file)
+            self.server = subprocess.Popen(words, cwd=self.folder, env=self.environment, stdout=file)
         wait_until(lambda: "is served from" in output.read_text(), "the script is served")
 
     def run(self, command: str) -> str:
         done = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", command],
-            cwd=self.home.path,
+            cwd=self.folder,
             env=self.environment,
             capture_output=True,
             text=True,
@@ -103,6 +122,26 @@ def test_tutorial_happens_as_it_is_printed(name: str, tmp_path: Path) -> None:
     follow(page, tmp_path)
 
 
+@pytest.mark.slow  # imports transformers
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("name", HUB_TUTORIALS)
+def test_tutorial_of_a_hub_model_happens_as_it_is_printed(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    folder = tmp_path / "model"
+    folder.mkdir()
+    repository, build = HUB_TUTORIALS[name]
+    build(folder)
+    with hub() as made:
+        made.repository = repository
+        made.files = {
+            path.relative_to(folder).as_posix(): path.read_bytes()
+            for path in folder.rglob("*")
+            if path.is_file()
+        }
+        variables = {**made.variables, "HF_HOME": str(tmp_path / "cache")}
+        follow((ROOT / name).read_text("utf-8"), tmp_path, variables)
+
+
 @pytest.mark.slow  # as a tutorial
 def test_first_screen_of_the_readme_happens(tmp_path: Path) -> None:
     """README.md: Serve a script."""
@@ -112,9 +151,9 @@ def test_first_screen_of_the_readme_happens(tmp_path: Path) -> None:
     assert f"answers `{output}`" in page
 
 
-def follow(page: str, folder: Path) -> str:
+def follow(page: str, folder: Path, variables: Mapping[str, str] | None = None) -> str:
     """Does what a page says; returns what the last command printed."""
-    reader = Reader(folder)
+    reader = Reader(folder, variables or {})
     try:
         reader.follow(page)
         reader.stop()
@@ -126,6 +165,8 @@ def follow(page: str, folder: Path) -> str:
 
 def test_tutorials_have_no_block_that_is_left_out() -> None:
     """What is neither run nor compared is marked as ``console``, and needs what is not here."""
-    languages = {block.language for name, block in BLOCKS.items() if name.startswith(TUTORIALS)}
+    languages = {
+        block.language for name, block in BLOCKS.items() if name.startswith((*TUTORIALS, *HUB_TUTORIALS))
+    }
 
     assert languages == {"python", "sh", "text", "console"}

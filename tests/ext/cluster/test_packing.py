@@ -142,15 +142,46 @@ async def test_models_that_are_gone_are_forgotten(tmp_path, model):
         await packer.pack(model)
 
 
-@pytest.mark.parametrize("target", ["/etc/passwd", "../beside", "MAR-INF/../../beside", "..", None])
-async def test_link_out_of_the_model_and_pipe_are_refused(model, target):
-    """They would lead elsewhere on another machine, or block whoever reads it: the model is refused."""
+async def test_links_out_of_the_model_are_followed(tmp_path, model):
+    """As those to what is beside a script, or to the hub's cache; the digest is that of the contents. What is
+    no file there stays out.
+    """
+    beside = write(tmp_path / "beside")
+    (beside / "across").symlink_to(model / "weights.pt")
+    os.mkfifo(beside / "pipe")
+    (model / "folder").symlink_to(beside)
+    (model / "file").symlink_to(beside / "weights.pt")
+    (model / "broken").symlink_to(tmp_path / "gone")
+
+    packer = Packer()
+    packed = await packer.pack(model)
+    with tarfile.open(fileobj=io.BytesIO(await stream(packed))) as opened:
+        opened.extractall(tmp_path / "there", filter="data")
+
+    there = tmp_path / "there"
+    assert (there / "file").read_bytes() == (beside / "weights.pt").read_bytes()
+    assert not any((there / name).is_symlink() for name in ("file", "folder", "folder/across"))
+    assert names(there / "folder") == [name for name in names(beside) if name != Path("pipe")]
+    assert (there / "folder" / "MAR-INF" / "up").readlink() == Path("../weights.pt")
+    assert not (there / "broken").is_symlink()
+    (beside / "weights.pt").write_bytes(b"new")
+    assert (await packer.pack(model)).digest != packed.digest
+
+
+@pytest.mark.parametrize("target", ["..", "/", "to a folder with a link back", None])
+async def test_circle_and_pipe_are_refused(tmp_path, model, target):
+    """They would never end, or block whoever reads them: the model is refused."""
     if target is None:
         os.mkfifo(model / "MAR-INF" / "pipe")
         reason = "'MAR-INF/pipe' is neither a file nor a directory"
+    elif target == "to a folder with a link back":
+        (tmp_path / "beside").mkdir()
+        (tmp_path / "beside" / "back").symlink_to(model)
+        (model / "out").symlink_to("../beside")
+        reason = f"the link 'out/back' leads to '{model}', which has it"
     else:
         (model / "out").symlink_to(target)
-        reason = f"the link 'out' leads out of its directory, to '{target}'"
+        reason = f"the link 'out' leads to '{(model / target).resolve()}', which has it"
 
     with pytest.raises(PackingFailed, match=reason):
         await Packer().pack(model)

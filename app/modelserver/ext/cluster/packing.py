@@ -104,8 +104,9 @@ class Packer:
     async def pack(self, model_dir: Path) -> Packed:
         """The directory as a stream. All who ask at the same time wait for the same work, done in a thread.
 
-        Raises PackingFailed for what cannot be sent: links that lead out of the directory, devices and other
-        special files, files that cannot be read or that change meanwhile.
+        Links that lead out of the directory are followed: of a script, what is beside it, of a hub model, its
+        files in the hub's cache; archives have none. Raises PackingFailed for what cannot be sent: links in a
+        circle, devices and other special files, files that cannot be read or that change meanwhile.
         """
         running = self._running.get(model_dir)
         if running is None:
@@ -157,7 +158,8 @@ def _piece(entries: tuple[_Entry, ...], starts: list[int] | tuple[int, ...], off
 def _entries(model_dir: Path) -> tuple[_Entry, ...]:
     """All entries of the archive in their order. Raises PackingFailed."""
     try:
-        return (*_below(Path(os.path.realpath(model_dir)), ""), _Entry(_END))
+        root = Path(os.path.realpath(model_dir))
+        return (*_below((root,), "", root), _Entry(_END))
     except PackingFailed:
         raise
     except OSError as error:
@@ -165,39 +167,45 @@ def _entries(model_dir: Path) -> tuple[_Entry, ...]:
         raise PackingFailed(f"The model's files cannot be read: {place}: {error.strerror}.") from error
 
 
-def _below(root: Path, folder: str) -> Iterator[_Entry]:
-    with os.scandir(root / folder) as entries:
+def _below(roots: tuple[Path, ...], prefix: str, folder: Path) -> Iterator[_Entry]:
+    """The entries of a folder, with names that begin with ``prefix``.
+
+    ``roots`` are the model's directory and those outside that links have led into; the last has the folder.
+    """
+    with os.scandir(folder) as entries:
         children = sorted(entries, key=lambda child: os.fsencode(child.name))
     for child in children:
-        info = tarfile.TarInfo(f"{folder}{child.name}")
-        status = child.stat(follow_symlinks=False)
+        info, path, below = tarfile.TarInfo(f"{prefix}{child.name}"), Path(child.path), roots
+        if child.is_symlink():
+            path = Path(os.path.realpath(path))
+            if path.is_relative_to(roots[-1]):
+                info.type, info.linkname = tarfile.SYMTYPE, os.path.relpath(path, folder)
+                yield _Entry(_header(info))
+                continue
+            below = (*roots, path)
+            if not path.exists():
+                continue
+        status = path.stat()
         if stat.S_ISDIR(status.st_mode):
+            _check_circle(info.name, path, below)
             if child.name != _LEFT_OUT:
                 info.type, info.mode = tarfile.DIRTYPE, 0o755
                 yield _Entry(_header(info))
-                yield from _below(root, f"{info.name}/")
-        elif stat.S_ISLNK(status.st_mode):
-            info.type, info.linkname = tarfile.SYMTYPE, _target(root, child.path)
-            yield _Entry(_header(info))
+                yield from _below(below, f"{info.name}/", path)
         elif stat.S_ISREG(status.st_mode):
             info.mode = 0o755 if status.st_mode & stat.S_IXUSR else 0o644
             info.size = status.st_size
-            yield _Entry(_header(info), child.path, status.st_size, _state(status))
-        else:
+            yield _Entry(_header(info), str(path), status.st_size, _state(status))
+        elif len(below) == 1:
             kind = "neither a file nor a directory"
             raise PackingFailed(f"The model cannot be sent to other machines: {info.name!r} is {kind}.")
 
 
-def _target(root: Path, link: str) -> str:
-    """Where a link leads, relative to its place. Raises PackingFailed if that is outside of the model."""
-    target = Path(os.path.realpath(link))
-    if not target.is_relative_to(root):
-        name = os.path.relpath(link, root)
-        raise PackingFailed(
-            f"The model cannot be sent to other machines: the link {name!r} leads out of its directory, "
-            f"to {os.readlink(link)!r}."
-        )
-    return os.path.relpath(target, Path(link).parent)
+def _check_circle(name: str, path: Path, roots: tuple[Path, ...]) -> None:
+    """Raises PackingFailed for a link into a directory that has the link itself."""
+    if path == roots[-1] and any(each.is_relative_to(path) for each in roots[:-1]):
+        circle = f"the link {name!r} leads to {str(path)!r}, which has it"
+        raise PackingFailed(f"The model cannot be sent to other machines: {circle}.")
 
 
 def _header(info: tarfile.TarInfo) -> bytes:
