@@ -160,8 +160,8 @@ class Host:
         self.registry.builder.affinities[kind] = make
 
     def prepare(self, prepare: Callable[[ModelVersion], None]) -> None:
-        """``prepare`` is called with each version before its workers start."""
-        self.registry.builder.prepare = prepare
+        """``prepare`` is called with each version before its workers start, and may refuse it by an error."""
+        self.registry.builder.prepares.append(prepare)
 
     def watch(self, watch: Watch, *, whole_calls: bool = False) -> None:
         """``watch`` is called with each request for a model, and may return a watcher of it.

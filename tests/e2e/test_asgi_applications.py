@@ -117,6 +117,36 @@ def test_applications_of_the_page_answer(number, path, body, tmp_path):
         assert client.request("GET", f"{SHOP}/{path}").body == body
 
 
+def test_application_answers_at_a_path_of_its_own(server, client):
+    """Its documents and the URLs that it makes are below that path, which no other model gets."""
+    server.registered("shop.mar", model_name="stall", route="/api/v3")
+    with httpx.Client(base_url=f"http://127.0.0.1:{server.port}", timeout=20) as anywhere:
+        item = anywhere.get("/api/v3/items/5", params={"q": "a b"})
+        assert item.json() == {"key": 5, "q": "a b", "state": "shop", "path": "/api/v3/items/3"}
+        assert anywhere.get("/api/v3/nowhere").json() == {"detail": "Not Found"}
+        assert "'/api/v3/openapi.json'" in anywhere.get("/api/v3/docs").text
+        assert anywhere.get("/api/v3/openapi.json").json()["servers"] == [{"url": "/api/v3"}]
+        assert anywhere.put("/api/v3/items/5", json={"name": "x" * 2_000_000}).status_code == 201
+        refused = anywhere.get("/api/v3/ws", headers={"Sec-WebSocket-Key": "a"})
+        assert "WebSockets are not supported" in refused.json()["message"]
+        assert anywhere.get("/api/v4/items/5").json()["type"] == "ResourceNotFoundException"
+
+        for route, status, text in (
+            ("/api/v3", 409, "belongs to the model stall already"),
+            ("/models/x", 400, "the server's own paths begin with /models"),
+            ("api", 400, "a path such as /api is needed"),
+        ):
+            answer = server.register("shop.mar", model_name="third", route=route)
+            assert (answer.status_code, text in answer.json()["message"]) == (status, True)
+        assert client.get("/items/5").json()["path"] == f"{SHOP}/items/3"
+        server.home.wait_for_log("GET /api/v3/items/5?q=a+b HTTP/1.1", "access_log.log")
+        counted = server.metrics.get("/metrics").text.splitlines()
+        assert any("modelserver_requests_total{" in line and '"stall"' in line for line in counted)
+
+        server.unregister("stall")
+        assert anywhere.get("/api/v3/items/5").status_code == 404
+
+
 def test_application_is_shut_down_with_its_model(server, client):
     server.unregister("shop")
     server.home.wait_for_log("the shop has closed", "model_log.log")

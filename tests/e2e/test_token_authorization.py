@@ -17,7 +17,7 @@ from tests.e2e.grpc_client import (
     predict,
     stub,
 )
-from tests.e2e.serving import Home, Server, serving, wait_until
+from tests.e2e.serving import Home, Server, free_port, serving, wait_until
 
 from modelserver.ext.grpc.messages import message
 
@@ -184,3 +184,21 @@ def test_given_tokens_do_not_reach_workers(start_server: Any) -> None:
     workers = server.workers()
     assert workers
     assert not [name for worker in workers for name in names if name in worker.environ()]
+
+
+def test_path_of_a_model_takes_the_inference_token_at_a_shared_address(start_server: Any) -> None:
+    names = {scope: f"MODELSERVER_{scope.upper()}_TOKEN" for scope in ("inference", "management", "api")}
+    address = f"http://127.0.0.1:{free_port()}"
+    server = start_server(
+        environment={name: f"given-{scope}" for scope, name in names.items()},
+        inference_address=address,
+        management_address=address,
+        token_authorization="always",
+    )
+    inference, management = bearer("given-inference"), bearer("given-management")
+    query = {"url": "shop.mar", "route": "/api", "initial_workers": 1}
+    assert server.management.post("/models", params=query, headers=management).status_code == 200
+
+    assert server.inference.get("/api/items/5", headers=inference).json()["key"] == 5
+    for path, headers in (("/api/items/5", management), ("/api/items/5", {}), ("/apis", inference)):
+        assert server.inference.get(path, headers=headers).json() == FAILED

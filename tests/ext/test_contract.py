@@ -31,7 +31,7 @@ ALL_OFF: dict[str, Any] = {
     "frontend_processes": 1,
 }
 # On with any settings: what they need is imported when it is used.
-ALWAYS = {"events", "stores", "sequences", "parking", "rollout", "workflows"}
+ALWAYS = {"events", "stores", "sequences", "parking", "paths", "rollout", "workflows"}
 # Settings that turn each on, besides its defaults.
 ON: dict[str, dict[str, Any]] = {
     "cluster": {"worker_launcher": "agents", "worker_address": "127.0.0.1:0"},
@@ -44,6 +44,7 @@ ON: dict[str, dict[str, Any]] = {
     "stores": {},
     "sequences": {},
     "parking": {},
+    "paths": {},
     "rollout": {},
     "triton": {"ts_open_inference_protocol": True},
     "workflows": {"enable_workflows": True},
@@ -87,7 +88,7 @@ class _Registry:
         self.builder = self
         self.cluster: Any = None
         self.affinities: dict[str, Any] = {}
-        self.prepare: Any = None
+        self.prepares: list[Any] = []
         self.store = SimpleNamespace(remote=None)
 
 

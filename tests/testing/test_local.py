@@ -69,8 +69,11 @@ def test_application_gets_any_method_and_path(tmp_path: Path) -> None:
     )
     with testing.client(tmp_path / "shop.py") as client:
         answer = client.request("DELETE", "/predictions/shop/items/5?a=b")
+    with testing.client(tmp_path / "shop.py", route="/api") as client:
+        own = client.request("GET", "/api/items/5")
 
     assert (answer.status, answer.body) == (202, b"DELETE /predictions/shop/items/5?a=b")
+    assert own.body == b"GET /api/items/5?"
 
 
 def test_an_annotated_function_is_served_by_every_protocol(script: Path) -> None:

@@ -20,6 +20,7 @@ EXTENSIONS: Final[Mapping[str, ExtensionRow]] = {
     "parking": ExtensionRow("modelserver.ext.parking.extension", lambda _: True),
     "grpc": ExtensionRow("modelserver.ext.grpc.extension", lambda settings: settings.enable_grpc_api),
     "openai": ExtensionRow("modelserver.ext.openai.extension", lambda settings: settings.openai_api),
+    "paths": ExtensionRow("modelserver.ext.paths.extension", lambda _: True),
     "otel": ExtensionRow("modelserver.ext.otel.extension", lambda settings: settings.otel != "off"),
     "payloads": ExtensionRow(
         "modelserver.ext.payloads.extension", lambda settings: settings.payload_log_url is not None

@@ -82,7 +82,7 @@ class VersionBuilder:
 
     ``sources`` says where each setting came from, ``workdir`` is a directory for unpacked archives,
     ``devices`` are the GPUs. Without ``spawner`` each worker is a new Python process. ``cluster`` is set
-    where there are other machines for workers, ``affinities`` and ``prepare``, which gets each version
+    where there are other machines for workers, ``affinities`` and ``prepares``, which get each version
     before its workers are started, by extensions.
     """
 
@@ -113,7 +113,7 @@ class VersionBuilder:
         self._gate = StartGate()
         self.cluster: Machines | None = None
         self.affinities: dict[str, MakeAffinity] = {}
-        self.prepare: Callable[[ModelVersion], None] | None = None
+        self.prepares: list[Callable[[ModelVersion], None]] = []
         self._reader = Reader(trusts_pickles=settings.trust_pickles)
         self._autoscaler = Autoscaler()
         self._ports = Ports(settings.initial_distribution_port)
@@ -217,8 +217,8 @@ class VersionBuilder:
             name, version, archive.url, archive, options, runtime, pool, metrics, at_startup, headers,
             options.service_envelope, registration=registration, exposes_errors=spec.load.expose,
         )  # fmt: skip
-        if self.prepare is not None:
-            self.prepare(model)
+        for prepare in self.prepares:
+            prepare(model)
         return model
 
     def _handler(self, registration: Registration, archive: ModelArchive) -> str:

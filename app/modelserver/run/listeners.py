@@ -67,8 +67,7 @@ class Listeners:
             if address in self._instead:
                 continue
             listener = self._make(roles)
-            app = endpoints.edge(address)
-            make = partial(HttpProtocol, prepared(app), listener)
+            make = partial(HttpProtocol, prepared(endpoints.edge(address)), listener)
             bound = endpoints.sockets[address]
             if bound.family == socket.AF_UNIX:
                 server = await loop.create_unix_server(make, sock=bound, backlog=BACKLOG)
@@ -84,24 +83,21 @@ class Listeners:
     def _make(self, roles: AbstractSet[Role]) -> HttpListener:
         endpoints, services = self._endpoints, self._endpoints.services
         tokens, settings = services.tokens, services.settings
+        hot, ping_token = endpoints.hot if "inference" in roles else None, settings.ping_token
         return HttpListener(
-            endpoints.hot if "inference" in roles else None,
+            hot,
             settings.max_request_size,
             endpoints.on_response,
-            guard=None if tokens is None else Guard(tokens.verifier, roles, ping_token=settings.ping_token),
+            guard=None if tokens is None else Guard(tokens.verifier, roles, hot, ping_token=ping_token),
             cors=Cors.of(settings),
             intake=services.intake,
             outgoing=services.outgoing,
         )
 
-    @property
-    def _all_others(self) -> list[Listener]:
-        return [*self._instead.values(), *self._others]
-
     def certify(self, certificate: Certificate) -> None:
         if self._tls is not None:
             certificate.renew(self._tls)
-        for other in self._all_others:
+        for other in (*self._instead.values(), *self._others):
             other.certify(certificate)
 
     async def refuse(self) -> None:

@@ -13,6 +13,7 @@ from modelserver.engine.tensors.limits import RequestLimits
 from modelserver.engine.tensors.shared_memory import Regions
 from modelserver.engine.workdir import work_directory
 from modelserver.ext.openai.codec import NAME, PATHS, OpenAI
+from modelserver.ext.paths import own_paths
 from modelserver.ext.sequences.extension import make_affinity
 from modelserver.ext.stores.extension import Stores
 from modelserver.models.builder import VersionBuilder
@@ -77,13 +78,18 @@ async def engine(
         builder.store.remote = Stores()
         builder.affinities["sequences"] = make_affinity
         registry = Registry(builder, tells_names=settings.tells_names)
+        paths = own_paths.OwnPaths(registry)
+        builder.prepares.append(paths.claim)
         off_loop = OffLoop(settings.max_request_size)
         limits = RequestLimits(settings.max_request_instances, settings.max_request_tensors)
         try:
             name = default_name(registration.url or "")
             model = await registry.register(registration, at_startup=True, fallback_name=name)
             await registry.wait_loaded(model)
-            protocols = [InferenceProtocol(NAME, PATHS, OpenAI)]
+            protocols = [
+                InferenceProtocol(NAME, PATHS, OpenAI),
+                InferenceProtocol(own_paths.NAME, own_paths.PATHS, find=paths.finder),
+            ]
             api = InferenceApi(registry, settings.max_request_size, off_loop, limits, protocols=protocols)
             intake = Intake.of(settings)
             services = Services(

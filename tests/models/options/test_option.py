@@ -62,6 +62,8 @@ def value_of(name: str) -> Any:
     values = PARAMETERS[name].values
     if values.type == "boolean":
         return True
+    if values.allowed.startswith("a path"):
+        return "/api"
     return values.choices[-1] if values.choices else 250
 
 

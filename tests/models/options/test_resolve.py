@@ -329,6 +329,7 @@ _ALL = [
     _key("request_timeout", "clientTimeoutInMills: 8000", 8.0, registered={"timeout": 9}),
     _key("job_queue_size", "jobQueueSize: 8", 8, 100, setting=6),
     _key("service_envelope", "serviceEnvelope: json", "json", "", setting="kserve"),
+    _key("route", "route: /api", "/api", None, registered="/shop"),
     _key("load", "load: on-demand", "on-demand", "at-start", registered="at-start", setting="on-demand"),
     _key("idle_timeout", "idleTimeout: 101", 101, 300, registered=100, setting=102),
     _key("pin", "pin: true", True, False, registered=False),

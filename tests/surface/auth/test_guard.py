@@ -1,3 +1,6 @@
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from modelserver.surface.auth.guard import Guard
@@ -7,10 +10,14 @@ from modelserver.surface.auth.verifier import Fingerprint, Verifier
 TOKENS = {Scope.INFERENCE: "inference-token", Scope.MANAGEMENT: "management-token", Scope.API: "api-token"}
 
 
-def guard(*roles: str) -> Guard:
+def verifier_of_tokens() -> Verifier:
     verifier = Verifier(lambda: 0.0)
     verifier.replace(Fingerprint.of(scope, token) for scope, token in TOKENS.items())
-    return Guard(verifier, frozenset(roles), ping_token=False)
+    return verifier
+
+
+def guard(*roles: str) -> Guard:
+    return Guard(verifier_of_tokens(), frozenset(roles), ping_token=False)
 
 
 def passes(guarded: Guard, url: bytes, token: str | None, *, name: bytes = b"Authorization") -> bool:
@@ -46,6 +53,17 @@ def test_management_cannot_be_disguised(url: bytes) -> None:
     assert not passes(shared, url, "inference-token")
     assert not passes(shared, url, None)
     assert passes(shared, url, "management-token")
+
+
+def test_path_of_a_model_needs_the_inference_token() -> None:
+    """Unlike other paths that are not the server's own, at an address that inference and management share."""
+    verifier = verifier_of_tokens()
+    hot: Any = SimpleNamespace(find=lambda url: url.startswith(b"/api") or None)
+    guarded = Guard(verifier, frozenset({"inference", "management"}), hot, ping_token=False)
+
+    assert passes(guarded, b"/api/items", "inference-token")
+    assert not passes(guarded, b"/api/items", "management-token")
+    assert passes(guarded, b"/nowhere", "management-token")
 
 
 def test_method_and_first_header_count() -> None:

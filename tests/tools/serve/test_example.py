@@ -14,6 +14,7 @@ from PIL import Image
 
 from modelserver.engine.tensors.tensor import TensorSpec
 from modelserver.engine.wire.messages import Annotations, Side
+from modelserver.models.options.resolve import ModelOptions
 from modelserver.models.options.signature import Signature
 from modelserver.models.settings.settings import Settings
 from modelserver.tools.serve.example import _PIXEL, command, example_of, shell_token, url_of
@@ -29,6 +30,7 @@ def model(handler: str = "h.py", inputs: Side | None = None, *specs: TensorSpec,
         archive=SimpleNamespace(manifest=SimpleNamespace(handler=handler)),
         annotations=None if inputs is None else Annotations(inputs),
         signature=Signature(specs),
+        options=ModelOptions(),
         pool=SimpleNamespace(dispatch=SimpleNamespace(takes_scopes=False)),
     )
 
@@ -98,6 +100,9 @@ def test_models_are_tried_where_they_are_served(tmp_path: Path) -> None:
     assert command(served, _URL, "", file) == typed
     assert command(application, _URL, "$TOKEN") == f'curl -H "Authorization: Bearer $TOKEN" {_URL}/'
     assert url_of(model(name="a b"), Settings()).endswith("/predictions/a%20b")
+    application.options = application.options.changed({"route": "/api"}, "")
+    assert url_of(application, Settings()) == "http://127.0.0.1:8080/api"
+    assert command(openai, url_of(application, Settings()), "").endswith(inputs)
 
 
 @pytest.mark.parametrize(

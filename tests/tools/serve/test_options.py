@@ -57,12 +57,14 @@ def test_source_becomes_registration_url(
 
 
 def test_options_reach_the_settings(here: Path) -> None:
-    flags = "--name m --batch-size 8 --max-batch-delay 20 --workers 2 --reload --input input.json"
+    flags = (
+        "--name m --batch-size 8 --max-batch-delay 20 --workers 2 --route /api --reload --input input.json"
+    )
     expected = read_options(["sub/handler.py", *flags.split()])
     values = expected.registration
 
     assert (values.model_name, values.batch_size, values.max_batch_delay) == ("m", 8, 20)
-    assert (values.min_workers, values.max_workers) == (2, 2)
+    assert (values.min_workers, values.max_workers, values.route) == (2, 2, "/api")
     assert expected.reload
     assert expected.input_file == here / "input.json"
 

@@ -23,6 +23,7 @@ from modelserver.models.options.values import (
     flag_or_auto,
     mapping,
     one_of,
+    path,
     raised_to,
     resources,
     whole,
@@ -157,6 +158,13 @@ class CommonOptions:
         requested="Start workers at once (at-start), or for the first request (on-demand).",
         schema={"enum": list(LOADS)},
         setting="load",
+    )
+    route: str | None = WAYS(
+        "route",
+        path(),
+        "A path at which the model answers as below `/predictions/NAME` ([more](asgi.md#a-path-of-its-own)).",
+        own=True,
+        requested="A path at which the model answers as below /predictions/NAME.",
     )
     idle_timeout: int | None = WORKERS(
         "idleTimeout",

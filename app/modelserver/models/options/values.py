@@ -67,12 +67,21 @@ def raised_to(least: int) -> Values:
 def boolean() -> Values:
     """True or false, as YAML means them."""
 
-    def read(value: object) -> bool:
-        if isinstance(value, bool):
-            return value
-        raise ValueError("true or false is needed")
+    return _fitting("true or false", lambda value: isinstance(value, bool), "boolean")
 
-    return Values("true or false", read, "boolean")
+
+def path() -> Values:
+    """A path of URLs; whether a model may have it is checked elsewhere."""
+    return _fitting("a path such as /api", lambda value: isinstance(value, str) and value.startswith("/"))
+
+
+def _fitting(allowed: str, fits: Callable[[object], bool], type_: Any = "string") -> Values:
+    def read(value: object) -> object:
+        if fits(value):
+            return value
+        raise ValueError(f"{allowed} is needed")
+
+    return Values(allowed, read, type_)
 
 
 def anything(content: str, type_: Literal["string", "integer"] = "string") -> Values:
@@ -133,9 +142,8 @@ def by_version(content: str) -> Values:
     """A mapping with versions as keys; a YAML file reads one such as 1.0 as a number."""
 
     def read(value: object) -> dict[str, Any]:
-        if not isinstance(value, dict):
-            raise ValueError("a mapping is needed")  # noqa: TRY004 - as for all values
-        return {str(key): read(each) if isinstance(each, dict) else each for key, each in value.items()}
+        whole = mapping(content).read(value)
+        return {str(key): read(each) if isinstance(each, dict) else each for key, each in whole.items()}
 
     return Values(content, read)
 

@@ -168,7 +168,7 @@ def _value(key: Key, item: SettingText, cwd: Path) -> object:
     try:
         return convert(key, item.text, cwd)
     except ValueError as error:
-        if item.is_flag and key.kind in (Kind.DIRECTORY, Kind.STORE):
+        if item.source.startswith("flag ") and key.kind in (Kind.DIRECTORY, Kind.STORE):
             raise ConfigError(f"{key.flag} directory not found: {_one_line(item.text)}") from None
         reason = _one_line(str(error)) + (f" ({item.source}, line {item.line})" if item.line else "")
         raise ConfigError(f"Invalid configuration: {key.name}={_masked(key, item.text)}: {reason}") from None

@@ -30,10 +30,6 @@ class SettingText:
     source: str
     line: int = 0
 
-    @property
-    def is_flag(self) -> bool:
-        return self.source.startswith("flag ")
-
 
 def find_config_file(flags: Mapping[str, object], environ: Mapping[str, str], cwd: Path) -> Path | None:
     """``TS_CONFIG_FILE``, else the flag ``ts_config``, else ``config.properties`` in ``cwd`` if it exists.

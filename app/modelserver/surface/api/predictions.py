@@ -27,7 +27,7 @@ from modelserver.surface.api.routes import model_operations, set_default
 from modelserver.surface.http.answers import JSON
 
 if TYPE_CHECKING:
-    from modelserver.engine.wire.messages import Annotations, Side
+    from modelserver.engine.wire.messages import Annotations
     from modelserver.models.options.signature import Signature
 
 # Elements shown in an example.
@@ -124,36 +124,27 @@ def predict(path: str, name: str, summary: str, **more: Any) -> Operation:
 
 def predict_v1(path: str, name: str, verb: str) -> Operation:
     """A path of the V1 protocol."""
+    about = f"{verb.capitalize()}, V1 protocol.", "One prediction for each instance, in order."
     example = {"instances": [[1.0, 2.0]]}
-    return Operation(
-        "Inference",
-        f"post {path}",
-        name,
-        f"{verb.capitalize()}, V1 protocol.",
-        models.V1Response,
-        _ERRORS,
-        "One prediction for each instance, in order.",
-        body=JsonBody(models.V1Request, "The instances; other keys reach the handler.", example),
-        more={"responses": {"200": {"headers": _HEADERS}}},
-    )
+    body = JsonBody(models.V1Request, "The instances; other keys reach the handler.", example)
+    return _predict_kserve(path, name, about, result=models.V1Response, body=body)
 
 
 def predict_v2(path: str, name: str, verb: str) -> Operation:
     """A path of the V2 protocol."""
-    about, binary = "Tensors; the first dimension of each is the batch.", {_OCTETS: {"schema": BINARY}}
-    response = {"headers": _HEADERS, "content": binary}
-    return Operation(
-        "Inference",
-        f"post {path}",
-        name,
-        f"{verb.capitalize()}, V2 (Open Inference) protocol.",
-        models.V2Response,
-        _ERRORS,
-        "Tensors.",
-        headers=models.V2Headers,
-        body=JsonBody(models.V2Request, about, {"inputs": [_TENSOR]}, more=binary),
-        more={"responses": {"200": response}},
-    )
+    about = f"{verb.capitalize()}, V2 (Open Inference) protocol.", "Tensors."
+    tensors, content = "Tensors; the first dimension of each is the batch.", {_OCTETS: {"schema": BINARY}}
+    body = JsonBody(models.V2Request, tensors, {"inputs": [_TENSOR]}, more=content)
+    more = {"result": models.V2Response, "headers": models.V2Headers, "body": body}
+    return _predict_kserve(path, name, about, {"content": content}, **more)
+
+
+def _predict_kserve(
+    path: str, name: str, about: tuple[str, str], response: Document | None = None, **more: Any
+) -> Operation:
+    """``about``: the summary, and what the response is."""
+    more["more"] = {"responses": {"200": {"headers": _HEADERS, **(response or {})}}}
+    return Operation("Inference", f"post {path}", name, about[0], errors=_ERRORS, about=about[1], **more)
 
 
 def describe_model(
@@ -185,17 +176,18 @@ def describe_model(
 
 
 def _type_by_annotations(own: Document, of_v1: Document, annotations: Annotations) -> None:
-    inputs, outputs = annotations.inputs, annotations.outputs
-    if inputs.media:
-        own["requestBody"]["content"] = {inputs.media: {"schema": as_openapi(inputs.schema)}}
-    if outputs.media:
-        own["responses"]["200"]["content"] = {outputs.media: {"schema": as_openapi(outputs.schema)}}
-    if inputs.schema:
-        body = {"schema": _listing("V1Request", "instances", inputs)}
-        of_v1["requestBody"]["content"][JSON] = body
-    if outputs.schema:
-        response = {"schema": _listing("V1Response", "predictions", outputs)}
-        of_v1["responses"]["200"]["content"][JSON] = response
+    bodies = own["requestBody"], of_v1["requestBody"]
+    responses = own["responses"]["200"], of_v1["responses"]["200"]
+    for side, (of_own, of_list), schema, key in (
+        (annotations.inputs, bodies, "V1Request", "instances"),
+        (annotations.outputs, responses, "V1Response", "predictions"),
+    ):
+        if side.media:
+            of_own["content"] = {side.media: {"schema": as_openapi(side.schema)}}
+        if side.schema:
+            # Of all requests or answers, where the elements of the list are of a type.
+            elements_of_list = {"type": "array", "items": as_openapi(side.schema)}
+            of_list["content"][JSON] = {"schema": _extended(schema, key, elements_of_list)}
 
 
 def describe_model_management(name: str, version: str | None = None) -> Document:
@@ -241,11 +233,6 @@ def _extended(schema: str, key: str, value: Document) -> Document:
     """One of the models, with a field of a type of its own."""
     own = {"type": "object", "properties": {key: value}}
     return {"allOf": [{"$ref": f"#/components/schemas/{schema}"}, own]}
-
-
-def _listing(schema: str, key: str, side: Side) -> Document:
-    """The schema of all requests or answers, where the elements of the list ``key`` are of a type."""
-    return _extended(schema, key, {"type": "array", "items": as_openapi(side.schema)})
 
 
 def _typed(schema: str, side: str, specs: Sequence[TensorSpec]) -> Document:

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 from functools import lru_cache
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 import httptools
 
 from modelserver.surface.auth.scopes import Scope, needed_scope, strictest_scope
 from modelserver.surface.auth.verifier import InvalidKey, Verifier
+
+if TYPE_CHECKING:
+    from modelserver.surface.http.exchange import HotRoutes
 
 # How many URLs have their scope cached, and the bytes of the longest of them.
 _CACHED = 1024
@@ -24,11 +28,15 @@ class Guard:
     Args:
         verifier: checks the tokens.
         roles: of the listener.
+        hot: routes for inference, some of them at paths that models have by their option ``route``.
         ping_token: whether ``/ping`` needs a token.
     """
 
-    def __init__(self, verifier: Verifier, roles: AbstractSet[str], *, ping_token: bool) -> None:
+    def __init__(
+        self, verifier: Verifier, roles: AbstractSet[str], hot: HotRoutes | None = None, *, ping_token: bool
+    ) -> None:
         self._verifier = verifier
+        self._hot = hot
         self._roles = frozenset(roles)
         self._ping_token = ping_token
         self._cached_scope = lru_cache(_CACHED)(self._scope)
@@ -38,6 +46,8 @@ class Guard:
         scope = (self._cached_scope if len(url) <= _LONGEST_CACHED else self._scope)(method, url)
         if scope is None:
             return None
+        if scope is Scope.MANAGEMENT and self._hot is not None and self._hot.find(url) is not None:
+            scope = Scope.INFERENCE
         for name, value in headers:
             if len(name) == len(_HEADER) and name.lower() == _HEADER:
                 return None if self._verifier.accepts(scope, value) else InvalidKey(scope)

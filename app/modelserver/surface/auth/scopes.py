@@ -42,11 +42,10 @@ def needed_scope(roles: AbstractSet[str], method: str, path: str, *, ping_token:
     path = path.rstrip("/") or "/"
     if _is_open(roles, method, path, ping_token=ping_token):
         return None
-    if path == "/v2/repository" or path.startswith("/v2/repository/"):
-        # KServe's routes to load and unload models, which the inference address has too.
-        return Scope.MANAGEMENT
-    if path == "/v2/logging" or (path.startswith("/v2/") and path.endswith("/trace/setting")):
-        # Triton's routes for settings of the whole server.
+    # KServe's routes to load and unload models, and Triton's for settings of the whole server, which the
+    # inference address has too.
+    sets_traces = path.startswith("/v2/") and path.endswith("/trace/setting")
+    if sets_traces or f"{path}/".startswith(("/v2/repository/", "/v2/logging/")):
         return Scope.MANAGEMENT
     if "management" not in roles:
         return Scope.INFERENCE

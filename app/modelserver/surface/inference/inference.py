@@ -11,14 +11,14 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from modelserver.engine.telemetry.stalls import served
 from modelserver.engine.tensors import weight
 from modelserver.engine.tensors.limits import RequestLimits
 from modelserver.errors import BadRequest, MethodNotAllowed, ModelServerError, ModelVersionNotFound
 from modelserver.surface.http.content import form_field, inflate
-from modelserver.surface.http.exchange import Exchange, read_query
+from modelserver.surface.http.exchange import Exchange, Target, read_query
 from modelserver.surface.http.off_loop import OffLoop
 from modelserver.surface.inference.codec import Codec, Parsed
 from modelserver.surface.inference.replies import Reply, SequenceReply
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from modelserver.models.version import ModelVersion
     from modelserver.surface.watching import Watch
 
+Find: TypeAlias = "Callable[[bytes], Target | None]"
+
 # Bytes of a compressed body that is inflated on the event loop: at most a thousand times as many.
 _LIGHT_COMPRESSED = 1 << 12
 
@@ -44,13 +46,15 @@ _USUAL = frozenset({b"GET", b"HEAD", b"POST", b"PUT", b"PATCH", b"DELETE"})
 class InferenceProtocol(NamedTuple):
     """A protocol of an extension; ``paths`` is as in :func:`target_finder`.
 
-    Its requests are queued for models, read by ``codec``, or else ``serve`` answers them.
+    Its requests are queued for models, read by ``codec``, or else ``serve`` answers them. ``find`` is
+    called with what finds the target of a URL in this process, and returns what does so instead.
     """
 
     name: str
     paths: str
     codec: Callable[..., Codec] = Codec
     serve: Callable[[Exchange], None] | None = None
+    find: Callable[[Find], Find] = lambda find: find
 
 
 class InferenceApi:
@@ -77,6 +81,8 @@ class InferenceApi:
         protocols: Sequence[InferenceProtocol] = (),
     ) -> None:
         self.find = target_finder((protocol.name, protocol.paths) for protocol in protocols)
+        for protocol in protocols:
+            self.find = protocol.find(self.find)
         self._registry = registry
         self._watch = watch
         self._max_body = max_body

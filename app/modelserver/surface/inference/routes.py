@@ -26,7 +26,7 @@ class Route:
     """The meaning of a path. ``protocol`` is ``v1`` or ``v2``, empty for TorchServe's; with
     :data:`WORKFLOW` the ``model`` is a workflow.
 
-    ``query``: its parameters are passed to the handler.
+    ``query``: its parameters are passed to the handler. ``root``: the model's own path, if that was used.
     """
 
     model: str
@@ -35,6 +35,7 @@ class Route:
     explain: bool = False
     protocol: str = ""
     query: bool = False
+    root: str = ""
 
     @property
     def kserve(self) -> bool:
@@ -58,7 +59,7 @@ class Route:
             return "/wfpredict/{name}"
         if self.query:
             return "/models/{name}/invoke" if self.model else "/invocations"
-        return f"/{'explanations' if self.explain else 'predictions'}/{{name}}"
+        return self.root or f"/{'explanations' if self.explain else 'predictions'}/{{name}}"
 
 
 def parse_route(path: str) -> Route | None:
@@ -108,10 +109,8 @@ def target_finder(paths: Iterable[tuple[str, str]] = ()) -> Callable[[bytes], Ta
 
     def read(url: bytes) -> Target | None:
         target = read_target(url)
-        if target is None:
-            return None
-        route = parse(target.path)
-        return None if route is None else replace(target, route=route)
+        route = None if target is None else parse(target.path)
+        return None if target is None or route is None else replace(target, route=route)
 
     cached = lru_cache(_TARGETS_CACHED)(read)
 

@@ -39,8 +39,8 @@ def scope_of(exchange: Exchange) -> bytes:
 
 def _root_path(path: str, route: Route) -> str:
     """The part of the path before that of the application."""
-    if route.query:
-        return path
+    if route.query or route.root:
+        return route.root or path
     if path.startswith(("/v1/", "/openai/v1/")):
         return path.partition("/v1/")[0]
     depth = 3 if route.version is None else 4

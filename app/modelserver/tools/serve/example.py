@@ -48,7 +48,8 @@ _SHORT: Final = 64
 
 def url_of(model: ModelVersion, settings: Settings) -> str:
     """Where predictions of the model are."""
-    return f"{settings.inference_address}/predictions/{quote(model.name, safe='')}"
+    path = model.options.values["route"] or f"/predictions/{quote(model.name, safe='')}"
+    return f"{settings.inference_address}{path}"
 
 
 def command(model: ModelVersion, url: str, token: str, body: tuple[Path, str] | None = None) -> str:
@@ -61,7 +62,7 @@ def command(model: ModelVersion, url: str, token: str, body: tuple[Path, str] | 
         path, kind = body
         return f"curl{authorization}{_typed(kind)} --data-binary @{shlex.quote(str(path))} {url}"
     if endpoint := next((each for each in _OF_OPENAI if each in model.endpoints), ""):
-        url = f"{url.rpartition('/predictions/')[0]}/{endpoint}"
+        url = f"{'/'.join(url.split('/')[:3])}/{endpoint}"
         text = json.dumps({"model": model.name, **_OF_OPENAI[endpoint]})
         return f"curl{authorization}{_typed(_JSON)} -d {shlex.quote(text)} {url}"
     if model.pool.dispatch.takes_scopes:

@@ -105,6 +105,7 @@ def read_options(arguments: Sequence[str]) -> ServeOptions:
             max_batch_delay=options.max_batch_delay,
             min_workers=options.workers,
             max_workers=options.workers,
+            route=options.route,
             trusted=True,
         )
     except BadRequest as error:
@@ -147,6 +148,11 @@ def build_parser() -> argparse.ArgumentParser:
     add("--batch-size", metavar="N", type=int, help="the most requests in a batch (default: 1)")
     add("--max-batch-delay", metavar="MS", type=int, help="how long a batch may wait for more requests")
     add("--workers", metavar="N", type=int, help="processes with the model (default: 1)")
+    add(
+        "--route",
+        metavar="PATH",
+        help="where it answers as well, such as /api (only /predictions/NAME without)",
+    )
     add("--port", metavar="N", type=int, help="of predictions; N+1 is for management, N+2 for metrics")
     add("--reload", action="store_true", help="load the model again when its files change")
     add("--input", metavar="FILE", help="send this once the model is loaded, and print answer and time")

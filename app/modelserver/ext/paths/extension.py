@@ -1,0 +1,23 @@
+"""Models at a path of their own, by their option ``route``: /api instead of /predictions/NAME."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from modelserver.ext.paths.own_paths import NAME, PATHS, OwnPaths
+from modelserver.surface.inference.inference import InferenceProtocol
+
+if TYPE_CHECKING:
+    from modelserver.extension import Host
+
+
+class Extension:
+    """Always on."""
+
+    async def open(self, host: Host) -> None:
+        paths = OwnPaths(host.registry)
+        host.prepare(paths.claim)
+        host.answer(InferenceProtocol(NAME, PATHS, find=paths.finder))
+
+    async def close(self, grace: float) -> None:
+        """Nothing is open."""
