@@ -186,7 +186,10 @@ def test_given_tokens_do_not_reach_workers(start_server: Any) -> None:
     assert not [name for worker in workers for name in names if name in worker.environ()]
 
 
-def test_path_of_a_model_takes_the_inference_token_at_a_shared_address(start_server: Any) -> None:
+@pytest.mark.parametrize("front_ends", [1, 2])
+def test_path_of_a_model_takes_the_inference_token_at_a_shared_address(
+    start_server: Any, front_ends: int
+) -> None:
     names = {scope: f"MODELSERVER_{scope.upper()}_TOKEN" for scope in ("inference", "management", "api")}
     address = f"http://127.0.0.1:{free_port()}"
     server = start_server(
@@ -194,6 +197,7 @@ def test_path_of_a_model_takes_the_inference_token_at_a_shared_address(start_ser
         inference_address=address,
         management_address=address,
         token_authorization="always",
+        frontend_processes=front_ends,
     )
     inference, management = bearer("given-inference"), bearer("given-management")
     query = {"url": "shop.mar", "route": "/api", "initial_workers": 1}

@@ -88,7 +88,7 @@ async def engine(
             await registry.wait_loaded(model)
             protocols = [
                 InferenceProtocol(NAME, PATHS, OpenAI),
-                InferenceProtocol(own_paths.NAME, own_paths.PATHS, find=paths.finder),
+                InferenceProtocol(own_paths.NAME, own_paths.NONE, find=paths.finder),
             ]
             api = InferenceApi(registry, settings.max_request_size, off_loop, limits, protocols=protocols)
             intake = Intake.of(settings)

@@ -10,7 +10,7 @@ import pytest
 from tests.documents import listener
 
 from modelserver.errors import BadRequest, Conflict
-from modelserver.ext.paths.own_paths import NAME, PATHS, RESERVED, OwnPaths
+from modelserver.ext.paths.own_paths import NAME, RESERVED, OwnPaths
 from modelserver.models.options.resolve import ModelOptions
 from modelserver.models.registry import Registry
 from modelserver.surface.inference.routes import Route, target_finder
@@ -28,7 +28,7 @@ class Models:
         nothing: Any = None
         self.registry = Registry(nothing)
         self.paths = OwnPaths(self.registry)
-        self.find = self.paths.finder(target_finder([(NAME, PATHS)]))
+        self.find = self.paths.finder(target_finder())
 
     def add(self, name: str, path: str | None, version: str = "1.0") -> Any:
         added = model(name, path, version)
@@ -142,7 +142,7 @@ def test_paths_of_the_server_are_refused(models: Models, first: str) -> None:
 
 
 def test_all_paths_of_the_server_are_known() -> None:
-    """Those at which a model could stand in the way of it, or of which its front ends would not know."""
+    """At these a model would hide it."""
     nothing: Any = object()
     app = listener("all", tokens=nothing, recorder=nothing)
     routes: Any = app.routes

@@ -13,6 +13,7 @@ from modelserver.surface.http.outgoing import Outgoing
 
 if TYPE_CHECKING:
     from modelserver.extension import Endpoints, Host
+    from modelserver.models.version import ModelVersion
     from modelserver.surface.api.application import Application
     from modelserver.surface.api.services import Services
 
@@ -20,20 +21,33 @@ if TYPE_CHECKING:
 class Extension:
     """On with ``frontend_processes`` of 2 or more."""
 
+    def __init__(self) -> None:
+        self._fleet: Fleet | None = None
+        self._paths: set[str] = set()
+
     async def open(self, host: Host) -> None:
-        fleets: list[Fleet] = []
-
-        def listen(endpoints: Endpoints) -> Fleet:
-            fleets.append(fleet_of(endpoints))
-            return fleets[-1]
-
         def add(app: Application, _: Services) -> None:
             from modelserver.ext.frontends.routes import add_front_ends  # noqa: PLC0415 - with FastAPI
 
-            add_front_ends(app, lambda: [each for fleet in fleets for each in fleet.describe()])
+            add_front_ends(app, lambda: [] if self._fleet is None else self._fleet.describe())
 
-        host.listen(listen, at=host.settings.inference_address)
+        host.listen(self._make, at=host.settings.inference_address)
+        host.prepare(self._learn)
         host.routes("management", add)
+
+    def _make(self, endpoints: Endpoints) -> Fleet:
+        fleet = self._fleet = fleet_of(endpoints)
+        for path in self._paths:
+            fleet.add_path(path)
+        return fleet
+
+    def _learn(self, model: ModelVersion) -> None:
+        """The path of a model that is gone is nobody's, as the server knows."""
+        path = model.options.values["route"]
+        if path is not None and path not in self._paths:
+            self._paths.add(path)
+            if self._fleet is not None:
+                self._fleet.add_path(path)
 
     async def close(self, grace: float) -> None:
         """The listener has ended by now."""

@@ -232,6 +232,12 @@ class Tokens(msgspec.Struct, frozen=True, array_like=True, tag=32):
     tokens: tuple[tuple[str, bytes, float | None], ...]
 
 
+class Paths(msgspec.Struct, frozen=True, array_like=True, tag=35):
+    """Server: models answer at these paths, and below, from now on, too."""
+
+    paths: tuple[str, ...]
+
+
 class Certified(msgspec.Struct, frozen=True, array_like=True, tag=33):
     """Server: new connections get this certificate; as ``tls`` in :class:`Setup`."""
 
@@ -258,7 +264,7 @@ FromFrontend: TypeAlias = (
     | Stalled
 )
 ToCall: TypeAlias = More | ResponseHead | Content | Done
-ToConnections: TypeAlias = Setup | Open | Close | Hurry | Tokens | Certified | Traced
+ToConnections: TypeAlias = Setup | Open | Close | Hurry | Tokens | Paths | Certified | Traced
 ToFrontend: TypeAlias = Stored | WholeReply | Begin | ReplyPart | End | ToCall | ToConnections
 
 Message: TypeAlias = FromFrontend | ToFrontend

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import re
 import socket
 import sys
 import time
@@ -181,6 +182,8 @@ class Frontend:
         self._acceptor: Acceptor | None = None
         self._tls: SSLContext | None = None
         self._verifier = Verifier(time.time)
+        # Those of protocols.
+        self._paths: tuple[tuple[str, str], ...] = ()
 
     def watch(self) -> LoopWatch:
         """Tells the server of stalls of the event loop from now on."""
@@ -195,6 +198,10 @@ class Frontend:
             self._verifier.replace(
                 Fingerprint(Scope(name), digest, expires) for name, digest, expires in message.tokens
             )
+        elif isinstance(message, messages.Paths):
+            own = rf"(?:{'|'.join(map(re.escape, message.paths))})(?:/.*)?"
+            added = (("paths", own),) if message.paths else ()
+            self._forwarder.find = target_finder((*self._paths, *added))
         elif isinstance(message, messages.Certified):
             assert self._tls is not None  # noqa: S101 - sent only with TLS
             Certificate(*message.tls).renew(self._tls)
@@ -217,7 +224,8 @@ class Frontend:
         app = prepared(self._forwarder)
         guard = None
         if setup.guarded:
-            guard = Guard(self._verifier, frozenset(setup.guarded), ping_token=setup.ping_token)
+            roles = frozenset(setup.guarded)
+            guard = Guard(self._verifier, roles, self._forwarder, ping_token=setup.ping_token)
         cors = Cors(setup.cors) if setup.cors else None
         intake = Intake(setup.max_incoming)
         listener = self._listener = HttpListener(
@@ -229,6 +237,7 @@ class Frontend:
             intake=intake,
             outgoing=Outgoing(setup.max_outgoing, intake.give_back),
         )
+        self._paths = setup.paths
         self._forwarder.find = target_finder(setup.paths)
         self._forwarder.on_much = intake.give_back
         context = self._tls = Certificate(*setup.tls).server_context() if setup.tls else None

@@ -20,7 +20,7 @@ from modelserver.engine.wire.arena import Arena
 from modelserver.errors import ConfigError
 from modelserver.ext.frontends.counts import MAX_SEATS, make_counts
 from modelserver.ext.frontends.link import make_pair
-from modelserver.ext.frontends.messages import Certified, Close, Hurry, Open, Setup, Tokens
+from modelserver.ext.frontends.messages import Certified, Close, Hurry, Open, Paths, Setup, Tokens
 from modelserver.ext.frontends.server_end import ServerEnd
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ class Fleet:
         self._app = app
         self._on_status = on_status
         self._on_stall = on_stall
-        self._tokens = Tokens(())
+        self._tokens, self._paths = Tokens(()), Paths(())
         self._counts_file, self._counts = make_counts(count)
         self._seats = [_Seat(number) for number in range(count)]
         self._is_open = False
@@ -146,6 +146,12 @@ class Fleet:
         self._tokens = tokens
         for seat in self._seats:
             seat.send(tokens)
+
+    def add_path(self, path: str) -> None:
+        """A model answers at this path, too."""
+        self._paths = Paths((*self._paths.paths, path))
+        for seat in self._seats:
+            seat.send(self._paths)
 
     def certify(self, certificate: Certificate) -> None:
         """The front ends, new ones too, use this certificate; ignored without TLS."""
@@ -282,6 +288,7 @@ class Fleet:
         await asyncio.get_running_loop().create_unix_connection(lambda: end.link, sock=own)
         end.link.send(self._setup)
         end.link.send(self._tokens)
+        end.link.send(self._paths)
         return process
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from modelserver.ext.paths.own_paths import NAME, PATHS, OwnPaths
+from modelserver.ext.paths.own_paths import NAME, NONE, OwnPaths
 from modelserver.surface.inference.inference import InferenceProtocol
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ class Extension:
     async def open(self, host: Host) -> None:
         paths = OwnPaths(host.registry)
         host.prepare(paths.claim)
-        host.answer(InferenceProtocol(NAME, PATHS, find=paths.finder))
+        host.answer(InferenceProtocol(NAME, NONE, find=paths.finder))
 
     async def close(self, grace: float) -> None:
         """Nothing is open."""

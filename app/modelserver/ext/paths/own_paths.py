@@ -1,8 +1,4 @@
-"""Which model answers at which path of its own.
-
-A process that only accepts connections cannot know these paths. So any path that is none of the server's
-counts as one of them (``PATHS``), and the server itself looks which model has it.
-"""
+"""Which model answers at which path of its own."""
 
 from __future__ import annotations
 
@@ -29,8 +25,8 @@ RESERVED: Final = frozenset(
         *("ping", "livez", "readyz", "metrics", "api-description", "openapi.json", "docs"),
     }
 )
-PATHS: Final = rf"/(?!(?i:{'|'.join(map(re.escape, sorted(RESERVED)))})(?:/|$))[^/].*"
-"""The paths that models may have."""
+NONE: Final = r"(?!)"
+"""As an expression for paths: which these are is only known while models come and go."""
 
 _DEEPEST: Final = 8
 _FORM: Final = re.compile(rf"(?:/(?!\.\.?(?:/|$))[\w.~-]+){{1,{_DEEPEST}}}", re.ASCII)
@@ -96,14 +92,12 @@ class OwnPaths:
 
     def finder(self, find: Callable[[bytes], Target | None]) -> Callable[[bytes], Target | None]:
         """What finds targets as ``find`` does, and those at paths of models."""
-        plain = target_finder()
+        read = target_finder([(NAME, ".*")])
 
         def find_own(url: bytes) -> Target | None:
-            target = find(url)
-            if target is None or target.route.protocol != NAME:
-                return target
-            route = self.route(target.path)
-            return plain(url) if route is None else replace(target, route=route)
+            target = read(url) if self._claims else None
+            route = None if target is None else self.route(target.path)
+            return find(url) if target is None or route is None else replace(target, route=route)
 
         return find_own
 
@@ -115,6 +109,5 @@ def check(path: object) -> None:
             f"route={str(path)[:_LONGEST]}: a path such as /api is needed, of at most {_DEEPEST} segments "
             "with letters, digits, and ._~-"
         )
-    if re.fullmatch(PATHS, path) is None:
-        first = path.split("/")[1]
+    if (first := path.split("/")[1]).lower() in RESERVED:
         raise BadRequest(f"route={path}: the server's own paths begin with /{first}; choose another one")
