@@ -7,6 +7,7 @@ from typing import Any
 
 from modelserver.ext.events.routes import Followers, add_events
 from modelserver.ext.events.store import EventStore
+from modelserver.ext.frontends.routes import add_front_ends
 from modelserver.ext.openai.routes import add_models, describe_endpoints
 from modelserver.ext.parking.routes import add_parking
 from modelserver.ext.recording.routes import add_recording
@@ -36,6 +37,7 @@ def listener(kind: str, *, tokens: Any = None, recorder: Any = None, **changed: 
     if "management" in roles:
         events = EventStore(None, lambda *_: False, lambda: None)
         added.append(lambda app, _: add_events(app, events, Followers(), services))
+        added.append(lambda app, _: add_front_ends(app, list))
         added.append(lambda app, _: add_parking(app, nothing, nothing))
         added.append(lambda app, _: add_traffic(app, nothing, nothing))
         added.append(lambda app, _: add_workflow_management(app, nothing, model_api=True))

@@ -40,7 +40,7 @@ def test_each_type_of_error_has_its_paragraph() -> None:
 
 
 def test_each_finding_has_its_paragraph() -> None:
-    source = (_SERVER / "tools" / "status" / "troubles.py").read_text(encoding="utf-8")
+    source = (_SERVER / "tools" / "status" / "command.py").read_text(encoding="utf-8")
     anchors = re.findall(r'"([a-z][a-z-]+)"\)$', source, re.MULTILINE)
 
     assert len(anchors) > 8

@@ -1,7 +1,5 @@
 """Which model answers at which path of its own."""
 
-from __future__ import annotations
-
 import re
 from types import SimpleNamespace
 from typing import Any

@@ -58,7 +58,7 @@ class _Seat:
         # This is done as soon as a process was ready in this seat.
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def send(self, message: Open | Close | Hurry | Tokens | Certified) -> None:
+    def send(self, message: Open | Close | Hurry | Tokens | Paths | Certified) -> None:
         """Sends a message to the front end, if there is one."""
         if self.end is not None:
             self.end.link.send(message)

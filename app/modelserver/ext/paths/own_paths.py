@@ -21,8 +21,18 @@ NAME: Final = "paths"
 RESERVED: Final = frozenset(
     {
         *("predictions", "explanations", "invocations", "v1", "v2", "openai", "wfpredict"),
-        *("models", "workflows", "console", "events", "logging", "parking", "recording", "token"),
-        *("ping", "livez", "readyz", "metrics", "api-description", "openapi.json", "docs"),
+        *(
+            "models",
+            "workflows",
+            "console",
+            "events",
+            "frontends",
+            "logging",
+            "parking",
+            "recording",
+            "token",
+        ),
+        *("token", "ping", "livez", "readyz", "metrics", "api-description", "openapi.json", "docs"),
     }
 )
 NONE: Final = r"(?!)"
