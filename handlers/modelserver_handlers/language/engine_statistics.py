@@ -59,13 +59,13 @@ class EnginePlace:
 
 
 def dimensions_of(context: Context, place: EnginePlace) -> tuple[tuple[str, str], ...]:
-    """What distinguishes the engines of a model: its version, their numbers, and the GPU if there is one."""
+    """What distinguishes the engines of a model: version, machine, number, and the GPU if there is one."""
     described = (context.manifest or {}).get("model") or {}
     version = str(described.get("modelVersion") or "1.0")
     gpu = context.system_properties.get("gpu_id")
     named = (("ModelName", str(context.model_name)), ("Level", "Model"), ("ModelVersion", version))
-    numbered = ("Engine", str(place.number))
-    return (*named, numbered) if gpu is None else (*named, numbered, ("DeviceId", str(gpu)))
+    placed = (("Hostname", socket.gethostname()), ("Engine", str(place.number)))
+    return (*named, *placed) if gpu is None else (*named, *placed, ("DeviceId", str(gpu)))
 
 
 class EngineStatistics:

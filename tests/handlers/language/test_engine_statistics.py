@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import uuid
 from types import SimpleNamespace
 from typing import Any
@@ -90,8 +91,13 @@ def test_figures_are_those_of_all_schedulers() -> None:
     last = reports.metrics[-1]
     assert (last.name, last.value, last.kind) == ("EnginePreemptions", 2, "counter")
     assert dict(last.dimensions) == {
-        "ModelName": "m", "Level": "Model", "ModelVersion": "2.0", "Engine": "0", "DeviceId": "1"
-    }  # fmt: skip
+        "ModelName": "m",
+        "Level": "Model",
+        "ModelVersion": "2.0",
+        "Hostname": socket.gethostname(),
+        "Engine": "0",
+        "DeviceId": "1",
+    }
 
 
 def test_hit_rate_is_that_of_late() -> None:
