@@ -26,6 +26,9 @@ _LINK = re.compile(
     r"""(?:(?<=\]\()|(?<=src=")|(?<=srcset="))(?!\w+:|#|/)(?P<path>[^)"#\s]+)(?P<anchor>#[^)"\s]*)?(?=[)"])"""
 )
 
+# In docstrings, as Sphinx has it; of a name after ~, readers see the last part.
+_ROLE = re.compile(r":(?:attr|class|data|exc|func|meth|mod):<code>(?:~[\w.]*\.)?([\w.]+)</code>")
+
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Adds the pages, and what is linked."""
@@ -46,6 +49,11 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
         return posixpath.relpath(place, posixpath.dirname(page.file.src_uri) or ".") + (link["anchor"] or "")
 
     return _LINK.sub(changed, markdown)
+
+
+def on_page_content(html: str, **_: object) -> str:
+    """The page with names of classes and functions of docstrings as code."""
+    return _ROLE.sub(r"<code>\1</code>", html)
 
 
 def _source(file: File) -> str:

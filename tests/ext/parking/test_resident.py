@@ -41,6 +41,20 @@ async def test_failed_load_answers_what_waits_and_pauses(floor: Floor) -> None:
     assert resident.refusal.headers == ((b"retry-after", f"{LONGEST_PAUSE:.0f}".encode()),)
 
 
+async def test_model_is_ready_while_it_is_loaded_for_a_request(floor: Floor) -> None:
+    """Its requests wait for it, so that it keeps its share of the traffic; after a failed load none do."""
+    pool = floor.add("a").pool
+    parked = pool.ready
+    floor.ask("a")
+    await floor.settle()
+    process = await floor.stage.enter(1)
+    loading = pool.ready
+    process.exit("was killed by SIGKILL")
+    await until(lambda: floor.states() == {"a": "failed"})
+
+    assert (parked, loading, pool.ready) == (True, True, False)
+
+
 async def test_worker_that_dies_while_loading_counts_as_failed(floor: Floor) -> None:
     floor.add("a")
     request = floor.ask("a")

@@ -177,10 +177,10 @@ class Pool:
 
     @property
     def ready(self) -> bool:
-        """Whether any worker is loaded, or would be for a request."""
-        if not self.workers:
-            return not self.admission.closing and self.crew.has_hope()
-        return any(worker.state is WorkerState.READY for worker in self.workers)
+        """Whether any worker is loaded, or is or would be loaded for a request."""
+        demand = self.crew.on_demand
+        loads = demand is not None and demand.refusal is None and not self.admission.closing
+        return loads or any(worker.state is WorkerState.READY for worker in self.workers)
 
     @property
     def failing(self) -> bool:
