@@ -69,7 +69,7 @@ NOT_RUN = {
     "docs/asgi.md: Serve an ASGI application: python 2": "tests/e2e/test_asgi_applications.py",
     "docs/streaming.md: Asynchronous handlers: python 1": "tests/e2e/test_concurrent_requests.py",
     "docs/runbook.md: First look: bash 1": "tests/e2e/test_events.py",
-    "docs/many-models.md: Many models: bash 1": "tests/e2e/test_on_demand.py",
+    "docs/many-models.md: Serve many models: bash 1": "tests/e2e/test_on_demand.py",
     "docs/many-models.md: By hand: bash 1": "tests/e2e/test_on_demand.py",
     "docs/migrating.md: Three steps: sh 1": "the server of the other blocks is started in this way",
     "docs/model-config.md: Several GPUs, several processes: python 1": "tests/e2e/test_distributed.py",
