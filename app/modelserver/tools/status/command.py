@@ -21,12 +21,12 @@ from modelserver.surface.auth.scopes import Scope
 from modelserver.tools.commands import exit_status
 from modelserver.tools.running_server import RunningServer, client_of, management_url, token, trusting
 
-# What is wrong, by the documents of the management API, each with its paragraph of the runbook.
-
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     Document = Mapping[str, Any]
+
+# What is wrong, by the documents of the management API, each with its paragraph of the runbook.
 
 # Levels: it fails now, or somebody should look soon.
 FAILS, LOOK = "FAILS", "LOOK"
