@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
+from modelserver.engine.demand import Demand
 from modelserver.engine.pools.autoscaler import Autoscaler
 from modelserver.engine.pools.devices import DeviceList, DeviceRing, groups_of, look_again
 from modelserver.engine.pools.gate import StartGate, need_of
@@ -30,6 +31,8 @@ from modelserver.engine.pools.spec import (
     WorkerTimes,
 )
 from modelserver.engine.resources import usable_cpus
+from modelserver.engine.telemetry.metrics import ServerMetrics
+from modelserver.engine.telemetry.model_metrics import ModelMetrics
 from modelserver.engine.wire.messages import (
     ASYNC,
     CONTINUOUS,
@@ -47,16 +50,13 @@ from modelserver.models.archives.store import ModelStore
 from modelserver.models.archives.urls import UrlPolicy, scheme
 from modelserver.models.environments.environments import Environments, PackageRequest, WorkerEnvironment
 from modelserver.models.options.resolve import ModelOptions, Registration, resolve_options
+from modelserver.models.options.table import ModelConfig
 from modelserver.models.reading import Reader
+from modelserver.models.settings.settings import Settings
 from modelserver.models.version import FailedVersion, ModelVersion, SavedModel
 
 if TYPE_CHECKING:
-    from modelserver.engine.demand import Demand
-    from modelserver.engine.telemetry.metrics import ServerMetrics
-    from modelserver.engine.telemetry.model_metrics import ModelMetrics
     from modelserver.models.changes import Change
-    from modelserver.models.options.table import ModelConfig
-    from modelserver.models.settings.settings import Settings
 
 _log = logging.getLogger("modelserver.models")
 

@@ -8,21 +8,18 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from modelserver.engine.pools.output import without_quote
 from modelserver.engine.telemetry.text import shortened
 from modelserver.errors import BadRequest, ModelServerError
+from modelserver.models.archives.archive import ModelArchive
+from modelserver.models.archives.store import ModelStore
 from modelserver.models.options.resolve import REGISTER, SNAPSHOT, Registration
+from modelserver.models.registry import Registry
+from modelserver.models.settings.load import LoadedSettings
+from modelserver.models.settings.settings import Settings
 from modelserver.models.snapshot_files import SnapshotFolder, had_all
 from modelserver.models.version import FailedVersion, ModelVersion, SavedModel, mar_name
-
-if TYPE_CHECKING:
-    from modelserver.models.archives.archive import ModelArchive
-    from modelserver.models.archives.store import ModelStore
-    from modelserver.models.registry import Registry
-    from modelserver.models.settings.load import LoadedSettings
-    from modelserver.models.settings.settings import Settings
 
 _log = logging.getLogger("modelserver.models")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import msgspec
@@ -14,10 +13,8 @@ from modelserver.engine.offload.helpers import Helpers
 from modelserver.errors import InvalidModel, ModelServerError
 from modelserver.models.archives.archive import ModelArchive, ReadConfig, open_archive
 from modelserver.models.archives.manifest import Manifest
-from modelserver.models.archives.single_file import SingleFile  # noqa: TC001 - helpers read annotations at run time
-
-if TYPE_CHECKING:
-    from modelserver.models.archives.sources import Located
+from modelserver.models.archives.single_file import SingleFile
+from modelserver.models.archives.sources import Located
 
 # Concurrent readers, and the address space of each in bytes.
 _READERS = 4

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from modelserver.engine.pools.crew import wait_loaded
+from modelserver.engine.pools.worker import Worker
 from modelserver.engine.telemetry.text import without_credentials
 from modelserver.errors import (
     BadRequest,
@@ -21,6 +22,8 @@ from modelserver.errors import (
     StartFailed,
 )
 from modelserver.models.archives.archive import ModelArchive, nameless
+from modelserver.models.builder import VersionBuilder
+from modelserver.models.options.resolve import Registration
 from modelserver.models.version import (
     DefaultRouter,
     FailedVersion,
@@ -32,10 +35,7 @@ from modelserver.models.version import (
 )
 
 if TYPE_CHECKING:
-    from modelserver.engine.pools.worker import Worker
-    from modelserver.models.builder import VersionBuilder
     from modelserver.models.changes import Change
-    from modelserver.models.options.resolve import Registration
 
 # The registered models and their default versions: what requests look up.
 

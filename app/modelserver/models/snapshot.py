@@ -14,17 +14,14 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from modelserver.errors import BadRequest, ConfigError
 from modelserver.models.archives.urls import scheme
+from modelserver.models.options.option import Option
 from modelserver.models.options.resolve import REGISTER, REQUESTABLE, SNAPSHOT, Registration
+from modelserver.models.registry import Registry
 from modelserver.models.version import ModelVersion, SavedModel, SavedNode, SavedWorkflow, mar_name
-
-if TYPE_CHECKING:
-    from modelserver.models.options.option import Option
-    from modelserver.models.registry import Registry
-
 
 DEFAULT_TIMEOUT = 120  # seconds, for TorchServe's older snapshots, which have none
 _FETCHED = ("http", "https")

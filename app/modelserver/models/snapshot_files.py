@@ -20,19 +20,17 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 
 from modelserver.engine.file_locks import replace_file
 from modelserver.errors import ConfigError
 from modelserver.models.archives.urls import scheme
+from modelserver.models.registry import Registry
 from modelserver.models.settings.properties import dump, parse
 from modelserver.models.snapshot import Saved, check_routes, parse_snapshot, registry_document
-
-if TYPE_CHECKING:
-    from modelserver.models.registry import Registry
-    from modelserver.models.version import SavedModel
+from modelserver.models.version import SavedModel
 
 Kind = Literal["startup", "snapshot", "shutdown"]
 

@@ -6,19 +6,17 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
+from modelserver.engine.batching.request import Request
+from modelserver.engine.pools.pool import Pool
 from modelserver.engine.telemetry.arrivals import Arrivals
+from modelserver.engine.telemetry.model_metrics import ModelMetrics
 from modelserver.engine.tensors.tensor import TensorSpec
+from modelserver.engine.wire.messages import Annotations, SequenceHeaders, Side
+from modelserver.models.archives.archive import ModelArchive
 from modelserver.models.options.resolve import ModelOptions, Registration
 from modelserver.models.options.signature import Signature
-
-if TYPE_CHECKING:
-    from modelserver.engine.batching.request import Request
-    from modelserver.engine.pools.pool import Pool
-    from modelserver.engine.telemetry.model_metrics import ModelMetrics
-    from modelserver.engine.wire.messages import Annotations, SequenceHeaders, Side
-    from modelserver.models.archives.archive import ModelArchive
 
 # Which version of a model answers a request that names none: by itself, the default version.
 

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import os
 import socket
-from typing import TYPE_CHECKING
 
 from modelserver.errors import ConfigError
-
-if TYPE_CHECKING:
-    from modelserver.models.settings.address import Address
-    from modelserver.models.settings.settings import Settings
-    from modelserver.surface.api.services import Role
+from modelserver.models.settings.address import Address
+from modelserver.models.settings.settings import Settings
+from modelserver.surface.api.services import Role
 
 
 def roles_by_address(settings: Settings) -> dict[Address, set[Role]]:

@@ -5,16 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from modelserver.engine.pools.spec import WorkerState
-
-if TYPE_CHECKING:
-    from modelserver.engine.pools.worker import Worker
-    from modelserver.engine.telemetry.collector import Collector
-    from modelserver.engine.telemetry.metrics import ServerMetrics
-    from modelserver.engine.telemetry.system import SystemMonitor
-    from modelserver.models.registry import Registry
+from modelserver.engine.pools.worker import Worker
+from modelserver.engine.telemetry.collector import Collector
+from modelserver.engine.telemetry.metrics import ServerMetrics
+from modelserver.engine.telemetry.system import SystemMonitor
+from modelserver.models.registry import Registry
 
 _log = logging.getLogger("modelserver.server")
 

@@ -10,9 +10,11 @@ import socket
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
-from typing import TYPE_CHECKING
 
+from modelserver.engine.telemetry.access import OnResponse
 from modelserver.extension import Endpoints, Host, Listener
+from modelserver.models.settings.address import Address
+from modelserver.models.settings.settings import Settings
 from modelserver.run.binding import roles_by_address
 from modelserver.surface.api.services import LateApp, Role, Services
 from modelserver.surface.auth.guard import Guard
@@ -25,11 +27,6 @@ from modelserver.surface.http.protocol import HttpProtocol
 from modelserver.surface.inference.inference import InferenceApi
 from modelserver.surface.tls.context import Certificate, tls_arguments
 from modelserver.surface.watching import Watch, joined
-
-if TYPE_CHECKING:
-    from modelserver.engine.telemetry.access import OnResponse
-    from modelserver.models.settings.address import Address
-    from modelserver.models.settings.settings import Settings
 
 BACKLOG = 2048
 

@@ -10,6 +10,7 @@ import logging
 import os
 import resource
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
@@ -37,8 +38,11 @@ from modelserver.errors import ConfigError
 from modelserver.extension import ExtensionRow, Host, close_extensions, open_extensions
 from modelserver.models.builder import VersionBuilder
 from modelserver.models.loading import load_first, tell_first_loads
+from modelserver.models.options.resolve import Registration
 from modelserver.models.registry import Registry
+from modelserver.models.settings.address import Address
 from modelserver.models.settings.load import LoadedSettings, set_properties
+from modelserver.models.settings.settings import Settings
 from modelserver.models.snapshot import check_routes, parse_snapshot
 from modelserver.models.snapshot_files import SnapshotFolder, StateKeeper, check_archives
 from modelserver.run.binding import bind, roles_by_address
@@ -52,16 +56,11 @@ from modelserver.surface.http.intake import Intake
 from modelserver.surface.http.off_loop import OffLoop
 from modelserver.surface.http.outgoing import Outgoing
 from modelserver.surface.tls.certificate import load_certificate
+from modelserver.surface.tls.context import Certificate
 from modelserver.surface.tls.renewal import Renewal
 
 if TYPE_CHECKING:
-    import socket
-
-    from modelserver.models.options.resolve import Registration
-    from modelserver.models.settings.address import Address
-    from modelserver.models.settings.settings import Settings
     from modelserver.run.listeners import Listeners
-    from modelserver.surface.tls.context import Certificate
 
 
 _log = logging.getLogger("modelserver.server")

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from modelserver.engine.pools.devices import find_devices
+from modelserver.engine.pools.spec import Forker
 from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.engine.tensors.limits import RequestLimits
 from modelserver.engine.tensors.shared_memory import Regions
@@ -18,7 +19,10 @@ from modelserver.ext.sequences.extension import make_affinity
 from modelserver.ext.stores.extension import Stores
 from modelserver.models.builder import VersionBuilder
 from modelserver.models.loading import default_name
+from modelserver.models.options.resolve import Registration
 from modelserver.models.registry import Registry
+from modelserver.models.settings.load import LoadedSettings
+from modelserver.models.version import ModelVersion
 from modelserver.surface.api.services import Services
 from modelserver.surface.http.intake import Intake
 from modelserver.surface.http.off_loop import OffLoop
@@ -27,10 +31,6 @@ from modelserver.surface.inference.inference import InferenceApi, InferenceProto
 from modelserver.testing.loopback import Loopback
 
 if TYPE_CHECKING:
-    from modelserver.engine.pools.spec import Forker
-    from modelserver.models.options.resolve import Registration
-    from modelserver.models.settings.load import LoadedSettings
-    from modelserver.models.version import ModelVersion
     from modelserver.testing.answer import Answer
 
 _GRACE = 2.0  # seconds for workers to end by themselves

@@ -10,25 +10,24 @@ import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
+from modelserver.engine.pools.spec import Forker
 from modelserver.models.changes import Change
 from modelserver.models.options.resolve import Registration
 from modelserver.models.settings.load import LoadedSettings, load_settings
 from modelserver.models.settings.settings import KEYS
+from modelserver.models.version import ModelVersion
 from modelserver.testing.answer import Answer, as_body
 from modelserver.testing.engine import Engine, EngineRequest, engine
 from modelserver.tools.serve.options import locate_source
 from modelserver.tools.serve.script import source_of
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from typing_extensions import Self
 
-    from modelserver.engine.pools.spec import Forker
-    from modelserver.models.version import ModelVersion
 
 T = TypeVar("T")
 

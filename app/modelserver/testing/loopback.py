@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import httptools
 
 from modelserver.surface.http.connection_exchange import ConnectionExchange
+from modelserver.surface.http.exchange import Target
 from modelserver.testing.answer import Answer
 
 if TYPE_CHECKING:
-    import asyncio
-
     from modelserver.surface.http.cors import Cors
-    from modelserver.surface.http.exchange import Target
 
 _VERSION = "1.1"
 

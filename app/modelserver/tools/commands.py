@@ -8,13 +8,13 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING
 
 from modelserver.errors import ConfigError
 
 if TYPE_CHECKING:
     import argparse
-    from types import FrameType
 
 
 def exit_status(

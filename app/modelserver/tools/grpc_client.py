@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import socket
 import struct
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 from urllib.parse import unquote_to_bytes, urlsplit
 
 from modelserver.ext.grpc.framing import PREFIX
@@ -14,9 +15,6 @@ from modelserver.ext.grpc.http2 import frames
 from modelserver.ext.grpc.http2.fields import FieldDecoder
 from modelserver.ext.grpc.http2.frames import Code, Http2Error, SettingId
 from modelserver.ext.grpc.statuses import StatusCode
-
-if TYPE_CHECKING:
-    import socket
 
 _PREFIX = struct.Struct(">BI")
 _STREAM = 1

@@ -7,7 +7,6 @@ import ssl
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import httpx
@@ -18,9 +17,8 @@ from modelserver.models.settings.load import load_settings
 from modelserver.run.pidfile import pid_file, running_server
 from modelserver.surface.auth.key_file import NAME
 from modelserver.surface.auth.operator_tokens import VARIABLES, read_token_file
+from modelserver.surface.auth.scopes import Scope
 
-if TYPE_CHECKING:
-    from modelserver.surface.auth.scopes import Scope
 _TIMEOUT = 10.0  # seconds without a sign of life from the server
 _UNIX = "unix:"
 _CONFIG_FLAG = "--ts-config"

@@ -12,6 +12,7 @@ from importlib import import_module
 from importlib.abc import Loader, PathEntryFinder
 from importlib.util import spec_from_file_location
 from pathlib import Path
+from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from modelserver_handlers.compat import PATH
@@ -19,7 +20,6 @@ from modelserver_handlers.compat.offered import ABSENT, LAZY, OFFERED, REEXPORTE
 
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
-    from types import CodeType, ModuleType
 
 _FOLDER = Path(PATH, "ts")
 _HOMES = {name: place for names in OFFERED.values() for name, place in names.items()} | {

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeAlias
+from typing import Any, ClassVar, Final, Literal, TypeAlias
 
 import msgspec
 
+from modelserver_handlers.context import Context
 from modelserver_handlers.current_device import enter_thread
 from modelserver_handlers.errors import BadInput, PredictionException
 from modelserver_handlers.language.events import EventStream
@@ -19,11 +20,6 @@ from modelserver_handlers.language.requests import ChatRequest, CompletionReques
 from modelserver_handlers.language.responses import DONE, ReplyWriter, StopFilter, TokenUsage
 from modelserver_handlers.typed.handler import HandlerSignature
 from modelserver_handlers.typed.signature import described
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from modelserver_handlers.context import Context
 
 
 @dataclass(frozen=True, slots=True)

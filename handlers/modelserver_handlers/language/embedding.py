@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import base64
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from collections.abc import Sequence
+from typing import Any, ClassVar, Final
 
 from modelserver_handlers.errors import BadInput, PredictionException
 from modelserver_handlers.typed.handler import HandlerSignature
-from modelserver_handlers.typed.reading import reader_of
+from modelserver_handlers.typed.reading import Read, reader_of
 from modelserver_handlers.typed.signature import described
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from modelserver_handlers.typed.reading import Read
 
 EMBEDDINGS: Final = "v1/embeddings"
 RERANK: Final = "v1/rerank"

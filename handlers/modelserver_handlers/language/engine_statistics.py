@@ -11,14 +11,11 @@ import contextlib
 import hashlib
 import socket
 import weakref
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from typing import Any, Final
 
+from modelserver_handlers.context import Context
 from modelserver_handlers.metrics.cache import Emission
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from modelserver_handlers.context import Context
 
 # Seconds from one report to the next.
 PAUSE: Final = 1.0

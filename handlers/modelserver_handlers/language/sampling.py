@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 import msgspec
 
 from modelserver_handlers.errors import BadInput
 from modelserver_handlers.language.requests import ChatMessage, ChatRequest, CompletionRequest, Generation
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from modelserver_handlers.language.vllm_library import Library
+from modelserver_handlers.language.vllm_library import Library
 
 # The tokens of a completion that has no limit, as in OpenAI's API.
 _COMPLETION_TOKENS: Final = 16

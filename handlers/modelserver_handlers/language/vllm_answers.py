@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
+from modelserver_handlers.context import Context
 from modelserver_handlers.errors import PredictionException
 from modelserver_handlers.language.events import EventStream
 from modelserver_handlers.language.logprobs import chat_logprobs, completion_logprobs
+from modelserver_handlers.language.requests import Generation
 from modelserver_handlers.language.responses import DONE, ReplyWriter, TokenUsage
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
-
-    from modelserver_handlers.context import Context
-    from modelserver_handlers.language.requests import Generation
 
 Call: TypeAlias = "tuple[Any, Any, str]"
 

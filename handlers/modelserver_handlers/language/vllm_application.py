@@ -6,14 +6,11 @@ from __future__ import annotations
 
 import asyncio
 import re
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from modelserver_handlers.asgi import AsgiCall
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from modelserver_handlers.context import Context
+from modelserver_handlers.context import Context
 
 SETTINGS: Final = frozenset(
     {

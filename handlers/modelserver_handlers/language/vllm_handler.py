@@ -11,8 +11,9 @@ import base64
 import traceback
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from modelserver_handlers.context import Context
 from modelserver_handlers.errors import BadInput, PredictionException, WorkerUnusable, first_line
 from modelserver_handlers.handler_options import handler_settings
 from modelserver_handlers.language.chat import CHAT, COMPLETIONS
@@ -29,9 +30,6 @@ from modelserver_handlers.language.vllm_library import (
     read_template,
 )
 from modelserver_handlers.typed.reading import content_of
-
-if TYPE_CHECKING:
-    from modelserver_handlers.context import Context
 
 MODELS: Final = "v1/models"
 _ANY_PATH: Final = "*"

@@ -7,19 +7,15 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from modelserver_handlers.context import Context
 from modelserver_handlers.errors import ModelLoadError, first_line
 from modelserver_handlers.handler_options import handler_settings
-from modelserver_handlers.language.engine_statistics import reporter
+from modelserver_handlers.language.engine_statistics import EngineStatistics, reporter
 from modelserver_handlers.language.vllm_application import SETTINGS
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from modelserver_handlers.context import Context
-    from modelserver_handlers.language.engine_statistics import EngineStatistics
 
 TESTED: Final = ("0.32",)
 """The versions of vLLM that the tests run with."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +17,6 @@ import torch
 from modelserver_handlers.errors import LoadAgain, first_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
     Inference = Callable[[torch.Tensor], Any]
 
 logger = logging.getLogger(__name__)

@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
 from modelserver_handlers.errors import PredictionException
-
-if TYPE_CHECKING:
-    from types import ModuleType
-
 
 EXTRA = "modelserver[explain]"
 

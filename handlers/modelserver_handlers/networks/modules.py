@@ -6,12 +6,9 @@ import importlib.util
 import inspect
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import ModuleType
 
 from modelserver_handlers.errors import ModelLoadError
-
-if TYPE_CHECKING:
-    from types import ModuleType
 
 
 def require_file(path: Path) -> None:

@@ -10,20 +10,18 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from modelserver_handlers.errors import ModelLoadError, first_line
+from modelserver_handlers.handler_options import NetworkOptions
 from modelserver_handlers.networks.ahead import Compiled, compile_ahead, install
 from modelserver_handlers.networks.compilation import compile_arguments, compile_model, finds_compiler
 from modelserver_handlers.networks.cuda_graphs import batch_sizes
 from modelserver_handlers.networks.int8 import NotInt8Error, has, is_able, quantise
 from modelserver_handlers.networks.optimize import optimize
 from modelserver_handlers.networks.precision import has_tf32, is_eager, use_bf16
-
-if TYPE_CHECKING:
-    from modelserver_handlers.handler_options import NetworkOptions
 
 logger = logging.getLogger(__name__)
 

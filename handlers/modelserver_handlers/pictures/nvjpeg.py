@@ -6,15 +6,12 @@ import io
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from PIL import Image
 
+from modelserver_handlers.pictures.classic import ClassicProcessing
 from modelserver_handlers.pictures.resampling import resize_crops
-
-if TYPE_CHECKING:
-    from modelserver_handlers.pictures.classic import ClassicProcessing
 
 logger = logging.getLogger(__name__)
 

@@ -7,6 +7,7 @@ weights.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -14,12 +15,10 @@ import numpy as np
 import torch
 from PIL import Image
 
+from modelserver_handlers.pictures.classic import Axis, Frame
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
     from numpy.typing import NDArray
-
-    from modelserver_handlers.pictures.classic import Axis, Frame
 
     Floats = NDArray[np.float64]
 

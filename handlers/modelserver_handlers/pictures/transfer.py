@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import torch
 
-if TYPE_CHECKING:
-    from modelserver_handlers.errors import BadInput
-    from modelserver_handlers.pictures.classic import ClassicProcessing
+from modelserver_handlers.errors import BadInput
+from modelserver_handlers.pictures.classic import ClassicProcessing
 
 
 class CropBuffer(Protocol):

@@ -18,13 +18,11 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from modelserver.engine.batching.policies import Policy, Waiting
 from modelserver.engine.batching.request import Batch, Parcel, Request
-
-if TYPE_CHECKING:
-    from modelserver.errors import ModelServerError
+from modelserver.errors import ModelServerError
 
 
 class UnsharedKey:

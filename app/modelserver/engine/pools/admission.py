@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Protocol
 
 from modelserver.engine.batching.queue import BatchQueue, QueueFull
+from modelserver.engine.batching.request import Request
 from modelserver.engine.offload.gradual import GradualCalls
+from modelserver.engine.pools.crew import Crew
 from modelserver.engine.pools.spec import Affinity, no_worker
 from modelserver.errors import DeadlineExceeded, ModelServerError, ServiceUnavailable
 
 if TYPE_CHECKING:
-    from modelserver.engine.batching.request import Request
-    from modelserver.engine.pools.crew import Crew
     from modelserver.engine.telemetry.model_metrics import ModelMetrics
 
 _EARLY = 0.002  # seconds: timers count in milliseconds

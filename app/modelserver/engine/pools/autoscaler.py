@@ -21,9 +21,10 @@ import math
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary, WeakSet
 
+from modelserver.engine.pools.gate import StartGate
+from modelserver.engine.pools.pool import Pool
 from modelserver.engine.pools.scaling import (
     MEMORY,
     START_FAILED,
@@ -34,14 +35,9 @@ from modelserver.engine.pools.scaling import (
     ScalingRule,
 )
 from modelserver.engine.pools.spec import WorkerState
+from modelserver.engine.pools.worker import Worker
 from modelserver.engine.resources import resident_bytes
 from modelserver.engine.telemetry.gpus import GpuMemory, gpus
-
-if TYPE_CHECKING:
-    from modelserver.engine.pools.gate import StartGate
-    from modelserver.engine.pools.pool import Pool
-    from modelserver.engine.pools.worker import Worker
-
 
 _log = logging.getLogger("modelserver.workers")
 

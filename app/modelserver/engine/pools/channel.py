@@ -7,14 +7,12 @@ import contextlib
 import os
 import socket
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
+from modelserver.engine.pools.spec import OnLost, OnMessage
+from modelserver.engine.wire.arena import Arena
 from modelserver.engine.wire.frames import FrameReader, ProtocolError, encode, to_server_decoder
 from modelserver.engine.wire.messages import Ping, ToServer, ToWorker
-
-if TYPE_CHECKING:
-    from modelserver.engine.pools.spec import OnLost, OnMessage
-    from modelserver.engine.wire.arena import Arena
 
 
 class FrameChannel(asyncio.BaseProtocol):

@@ -28,11 +28,11 @@ from modelserver.engine.pools.spec import (
     WorkerTimes,
 )
 from modelserver.engine.pools.worker import Worker
+from modelserver.engine.wire.messages import Loaded
 
 if TYPE_CHECKING:
     from modelserver.engine.pools.scaling import PoolScaling
     from modelserver.engine.telemetry.model_metrics import ModelMetrics
-    from modelserver.engine.wire.messages import Loaded
 
 _log = logging.getLogger("modelserver.workers")
 

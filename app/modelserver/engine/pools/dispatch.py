@@ -13,18 +13,18 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from modelserver.engine.batching.queue import BatchQueue
+from modelserver.engine.batching.request import Batch
+from modelserver.engine.pools.admission import Admission
+from modelserver.engine.pools.crew import Crew
 from modelserver.engine.pools.reserve import Reserve, has_idle, idled
 from modelserver.engine.pools.spec import Affinity, PoolLimits, WorkerState
+from modelserver.engine.pools.worker import Worker
 from modelserver.engine.wire.frames import ProtocolError
 from modelserver.engine.wire.messages import ANY_PATH, Answer, Parts, Result
 from modelserver.errors import HandlerError, InternalError, ModelServerError, ResponseTimeout
 
 if TYPE_CHECKING:
-    from modelserver.engine.batching.queue import BatchQueue
-    from modelserver.engine.batching.request import Batch
-    from modelserver.engine.pools.admission import Admission
-    from modelserver.engine.pools.crew import Crew
-    from modelserver.engine.pools.worker import Worker
     from modelserver.engine.telemetry.model_metrics import ModelMetrics
 
 # Bytes of parts that a client may have unread, and how many seconds a worker waits for it to catch up.

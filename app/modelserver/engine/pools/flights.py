@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING
 
 from modelserver.engine.batching.policies import Expectation
+from modelserver.engine.batching.request import Batch, Request
+from modelserver.engine.pools.spec import Process
 from modelserver.engine.wire.messages import (
     ANY_PATH,
     Cancelled,
@@ -21,10 +22,6 @@ from modelserver.engine.wire.messages import (
     Result,
     TracedPredict,
 )
-
-if TYPE_CHECKING:
-    from modelserver.engine.batching.request import Batch, Request
-    from modelserver.engine.pools.spec import Process
 
 # A worker may hold this many batches, and beside the running one no more than it answers in this many
 # seconds. For very fast handlers that avoids most switches between processes. The only worker of a pool may

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from modelserver.engine.batching.queue import BatchQueue, TicketQueue
+from modelserver.engine.batching.request import Request
 from modelserver.engine.pools.admission import Admission
 from modelserver.engine.pools.crew import Crew
+from modelserver.engine.pools.devices import DeviceList
 from modelserver.engine.pools.dispatch import Dispatch
 from modelserver.engine.pools.spec import (
     Affinity,
@@ -25,12 +27,10 @@ from modelserver.engine.pools.spec import (
     WorkerState,
     WorkerTimes,
 )
+from modelserver.engine.pools.worker import Worker
 from modelserver.errors import InvalidModel, ServiceUnavailable
 
 if TYPE_CHECKING:
-    from modelserver.engine.batching.request import Request
-    from modelserver.engine.pools.devices import DeviceList
-    from modelserver.engine.pools.worker import Worker
     from modelserver.engine.telemetry.model_metrics import ModelMetrics
 
 FAILING = 10  # batches in a row without a good row, from which on a version counts as failing

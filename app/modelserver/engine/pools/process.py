@@ -10,21 +10,17 @@ import socket
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from modelserver.engine.pools.channel import Channel
 from modelserver.engine.pools.interpreter import worker_command
 from modelserver.engine.pools.memory_kills import kills
 from modelserver.engine.pools.output import Capture
 from modelserver.engine.pools.spawner import SpawnRefused
+from modelserver.engine.pools.spec import Child, OnLost, OnMessage, Process, WorkerSpec
 from modelserver.engine.wire.arena import Arena, send_with
 from modelserver.engine.wire.frames import encode
 from modelserver.engine.wire.marks import Mark
-
-if TYPE_CHECKING:
-    from modelserver.engine.pools.spec import Child, OnLost, OnMessage, Process, WorkerSpec
-    from modelserver.engine.wire.messages import ToWorker
-
+from modelserver.engine.wire.messages import ToWorker
 
 # Seconds to read the last messages of an ended worker.
 _LAST_WORDS = 1.0

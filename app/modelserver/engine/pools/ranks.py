@@ -17,11 +17,11 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from modelserver.engine.pools.process import launch
+from modelserver.engine.pools.spec import Node, OnLost, OnMessage, Process, Ranks, WorkerSpec
 from modelserver.engine.pools.variables import THREAD_VARIABLES
 from modelserver.engine.telemetry.gpus import VISIBLE
 from modelserver.engine.wire.messages import (
@@ -35,10 +35,6 @@ from modelserver.engine.wire.messages import (
     ToServer,
     ToWorker,
 )
-
-if TYPE_CHECKING:
-    from modelserver.engine.pools.spec import Node, OnLost, OnMessage, Process, Ranks, WorkerSpec
-
 
 _log = logging.getLogger("modelserver.workers")
 

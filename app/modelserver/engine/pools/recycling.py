@@ -7,13 +7,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from modelserver.engine.pools.spec import Node, PoolLimits, WorkerState
+from modelserver.engine.pools.worker import Worker
 from modelserver.engine.resources import resident_bytes
-
-if TYPE_CHECKING:
-    from modelserver.engine.pools.worker import Worker
 
 _log = logging.getLogger("modelserver.workers")
 

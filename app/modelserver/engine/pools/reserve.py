@@ -23,16 +23,13 @@ import asyncio
 import heapq
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+from modelserver.engine.batching.queue import BatchQueue
+from modelserver.engine.batching.request import Batch
 from modelserver.engine.pools.flights import MAX_IN_FLIGHT, REST
 from modelserver.engine.pools.spec import WorkerState
-
-if TYPE_CHECKING:
-    from modelserver.engine.batching.queue import BatchQueue
-    from modelserver.engine.batching.request import Batch
-    from modelserver.engine.pools.worker import Worker
-
+from modelserver.engine.pools.worker import Worker
 
 # Seconds by which timers may be early, as event loops count in milliseconds.
 EARLY = 0.0005

@@ -24,11 +24,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from modelserver.engine.pools.worker import Worker
-
+from modelserver.engine.pools.worker import Worker
 
 # The share of their time that the remaining workers may be busy after a step down.
 SPARE = 0.6

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import re
 import socket
 import sys
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
@@ -13,15 +14,13 @@ from modelserver.engine.batching.policies import Adaptive, Policy, Window, make_
 from modelserver.engine.pools.gate import BASE_NEED, COPIES, StartGate
 from modelserver.engine.pools.output import Measured, without_quote
 from modelserver.engine.pools.variables import THREAD_VARIABLES, worker_variables
+from modelserver.engine.wire.messages import Answer, Load, Parts, Result, ToServer, ToWorker
 from modelserver.errors import ModelServerError, ServiceUnavailable
 
 if TYPE_CHECKING:
-    import re
-
     from modelserver.engine.batching.queue import BatchQueue
     from modelserver.engine.batching.request import Batch, Request
     from modelserver.engine.demand import Demand
-    from modelserver.engine.wire.messages import Answer, Load, Parts, Result, ToServer, ToWorker
 
 # Gets each message of a worker with the bytes after it, which are only valid during the call.
 OnMessage: TypeAlias = "Callable[[ToServer, memoryview], None]"

@@ -12,10 +12,11 @@ import contextlib
 import logging
 import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
+from modelserver.engine.batching.request import Batch
 from modelserver.engine.pools.flights import Flights
 from modelserver.engine.pools.memory_kills import kills
 from modelserver.engine.pools.output import MAX_LINES, quote, was_out_of_memory, without_quote
@@ -54,9 +55,6 @@ from modelserver.errors import (
     StartFailed,
     WorkerDied,
 )
-
-if TYPE_CHECKING:
-    from modelserver.engine.batching.request import Batch
 
 _log = logging.getLogger("modelserver.workers")
 

@@ -7,17 +7,15 @@ and ` trace_id=<id>` follow. Records have the ids of all their lines as ``reques
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from modelserver.engine.telemetry.logs import ACCESS_LOGGER, Stamps
 from modelserver.engine.telemetry.text import one_line, shortened, without_credentials
-
-if TYPE_CHECKING:
-    import asyncio
 
 FLUSH_SECONDS = 0.25
 FLUSH_ENTRIES = 512

@@ -9,12 +9,10 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator
 from itertools import dropwhile
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from modelserver.engine.telemetry.families import REQUEST_BOUNDS
-
-if TYPE_CHECKING:
-    from modelserver.engine.telemetry.model_metrics import ModelMetrics
+from modelserver.engine.telemetry.model_metrics import ModelMetrics
 
 # From the newest to the oldest: for how many seconds intervals of about so many seconds are kept.
 SPANS: Final = ((60.0, 1.0), (540.0, 10.0), (3000.0, 60.0), (82_800.0, 900.0))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from modelserver.engine.telemetry.handler_metrics import torchserve_help
 from modelserver.engine.telemetry.metric_log import LoggedCounter, LoggedGauge
+from modelserver.engine.telemetry.metrics_config import MetricsConfig
 from modelserver.engine.telemetry.prometheus import (
     FAMILY_KINDS,
     SECONDS_BOUNDS,
@@ -18,9 +19,6 @@ from modelserver.engine.telemetry.prometheus import (
     MetricRegistry,
     Value,
 )
-
-if TYPE_CHECKING:
-    from modelserver.engine.telemetry.metrics_config import MetricsConfig
 
 MetricsMode: TypeAlias = Literal["prometheus", "log", "legacy"]
 Labels: TypeAlias = tuple[str, ...]

@@ -16,6 +16,7 @@ from modelserver.engine.telemetry.families import (
     MetricsMode,
 )
 from modelserver.engine.telemetry.handler_metrics import RESERVED_PREFIX, HandlerFamilies, ModelHandlerMetrics
+from modelserver.engine.telemetry.metrics_config import MetricsConfig
 from modelserver.engine.telemetry.model_metrics import DEFAULT_VERSION, ModelMetrics
 from modelserver.engine.telemetry.prometheus import (
     AddedFamily,
@@ -28,7 +29,6 @@ from modelserver.engine.telemetry.prometheus import (
 
 if TYPE_CHECKING:
     from modelserver.engine.telemetry.collector import CollectedMetric
-    from modelserver.engine.telemetry.metrics_config import MetricsConfig
     from modelserver.engine.telemetry.system import SystemReading
 
 # Which requests are health checks.

@@ -9,15 +9,13 @@ from __future__ import annotations
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from modelserver.engine.telemetry.families import LATENCY, QUEUE_LATENCY, REQUESTS, Families, VersionSeries
+from modelserver.engine.telemetry.handler_metrics import Dimensions, ModelHandlerMetrics
 from modelserver.engine.telemetry.metric_log import log_model_metric
 from modelserver.engine.telemetry.totals import Errors, Totals
-
-if TYPE_CHECKING:
-    from modelserver.engine.telemetry.handler_metrics import Dimensions, ModelHandlerMetrics
-    from modelserver.errors import ModelServerError
+from modelserver.errors import ModelServerError
 
 DEFAULT_VERSION: Final = "default"
 DISPATCH_REASONS: Final = ("size", "delay", "idle", "flush")

@@ -14,10 +14,11 @@ import sys
 import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from modelserver.engine.wire.messages import Broken, Cancelled, Ping, Pong, Predict, Proceed, Stop, ToWorker
 from modelserver.engine.worker import tracing
+from modelserver.engine.worker.channel import ServerChannel
 from modelserver.engine.worker.metrics import HandlerMetrics
 from modelserver.engine.worker.service import Service, leave_if_broken
 from modelserver.engine.worker.streaming import CLIENT_GONE, CallStream, unique_id
@@ -25,9 +26,6 @@ from modelserver.engine.worker.work import Work, check_contract
 from modelserver_handlers.current_device import enter_thread
 from modelserver_handlers.errors import WorkerUnusable
 from modelserver_handlers.streaming import ClientsGone
-
-if TYPE_CHECKING:
-    from modelserver.engine.worker.channel import ServerChannel
 
 _log = logging.getLogger(__name__)
 

@@ -10,19 +10,17 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from modelserver.engine.wire.messages import DESCRIBE, Cancelled, Parts, Ping, Pong, Predict, Stop
 from modelserver.engine.worker import gpu, tracing
+from modelserver.engine.worker.channel import ServerChannel
 from modelserver.engine.worker.rows.rows import request_parameters
 from modelserver.engine.worker.service import Service, leave_if_broken, report_failure, timed
 from modelserver.engine.worker.streaming import CLIENT_GONE, unique_id
 from modelserver.engine.worker.work import Encoded, Work, check_contract, rejection
 from modelserver_handlers.context import BatchState, RequestProcessor
 from modelserver_handlers.streaming import ClientsGone
-
-if TYPE_CHECKING:
-    from modelserver.engine.worker.channel import ServerChannel
 
 
 @dataclass(slots=True, eq=False)

@@ -6,14 +6,12 @@ import contextlib
 import re
 import sys
 import traceback
-from typing import TYPE_CHECKING, Any
+from types import FrameType
+from typing import Any
 
 from modelserver.engine.wire.messages import INSTANCE, TENSORS
 from modelserver.engine.worker import gpu
 from modelserver.engine.worker.failures import text_of
-
-if TYPE_CHECKING:
-    from types import FrameType
 
 _PACKAGE = (
     "the package {name} is missing: install it with `{python} -m pip install`, or list it in a file for "

@@ -20,14 +20,12 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import Any
 
 from modelserver_handlers import BUILT_IN
 from modelserver_handlers.compat.offered import ABSENT
 from modelserver_handlers.near_misses import near_misses
-
-if TYPE_CHECKING:
-    from types import ModuleType
 
 BUILT_IN_PACKAGE = "modelserver_handlers"
 _TORCHSERVE_PACKAGE = "ts.torch_handler."

@@ -16,7 +16,8 @@ import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import TYPE_CHECKING, Any
+from types import FrameType
+from typing import Any
 
 from modelserver.engine.wire.messages import (
     ASYNC,
@@ -54,10 +55,6 @@ from modelserver_handlers.current_device import enter_thread
 from modelserver_handlers.envelopes import ENVELOPES, TAKES_INSTANCES
 from modelserver_handlers.errors import GpuNotUsable, LoadAgain, ModelLoadError
 from modelserver_handlers.metrics.cache import send_emissions_to
-
-if TYPE_CHECKING:
-    from types import FrameType
-
 
 # A worker process of a rank above 0, which computes what rank 0 computes, but does not send answers.
 

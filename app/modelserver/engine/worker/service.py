@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -41,8 +41,11 @@ from modelserver.engine.wire.messages import (
 )
 from modelserver.engine.worker import gpu, tracing
 from modelserver.engine.worker.answers import JSON, OCTETS, TEXT, Unserializable, encode_body, encode_instance
+from modelserver.engine.worker.channel import ServerChannel
 from modelserver.engine.worker.failures import explain_failure, in_short, print_failure
 from modelserver.engine.worker.hints import OUTPUTS, hint_for
+from modelserver.engine.worker.loader import Entry
+from modelserver.engine.worker.metrics import HandlerMetrics
 from modelserver.engine.worker.rows.classes import Labels, NotClassifiable
 from modelserver.engine.worker.rows.rows import Decoded, decode_row, request_headers, request_parameters
 from modelserver.engine.worker.rows.tensor_rows import EmptyInput, UnknownOutput, decode_rows, encode_output
@@ -61,11 +64,6 @@ from modelserver.engine.worker.work import (
 from modelserver_handlers.context import BatchState, Context, RequestProcessor
 from modelserver_handlers.streaming import ClientsGone
 from modelserver_handlers.tensor_rows import TensorRows
-
-if TYPE_CHECKING:
-    from modelserver.engine.worker.channel import ServerChannel
-    from modelserver.engine.worker.loader import Entry
-    from modelserver.engine.worker.metrics import HandlerMetrics
 
 # How many rows a call may have, once more have exhausted the GPU's memory.
 

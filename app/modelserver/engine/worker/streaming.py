@@ -9,14 +9,14 @@ from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 
 from modelserver.engine.wire.messages import Answer, Parts
+from modelserver.engine.worker.channel import ServerChannel
+from modelserver.engine.worker.work import Encoded, Work
+from modelserver_handlers.context import BatchState
 from modelserver_handlers.streaming import ClientsGone, ResponseStream
 
 if TYPE_CHECKING:
     import asyncio
 
-    from modelserver.engine.worker.channel import ServerChannel
-    from modelserver.engine.worker.work import Encoded, Work
-    from modelserver_handlers.context import BatchState
 
 # Bytes that one call may send before the server confirms that clients have read them.
 WINDOW = 1 << 20

@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from modelserver.engine.wire.messages import INSTANCE, TENSORS, Answer, Measurement, Result, Row, sendable
 from modelserver.engine.worker.failures import explain_failure, in_short, located, text_of
 from modelserver.engine.worker.gpu import is_of_memory
 from modelserver.engine.worker.hints import hint_for
-
-if TYPE_CHECKING:
-    from modelserver.engine.worker.rows.rows import Decoded
-    from modelserver_handlers.context import BatchState
-    from modelserver_handlers.tensor_rows import TensorRows
-
+from modelserver.engine.worker.rows.rows import Decoded
+from modelserver_handlers.context import BatchState
+from modelserver_handlers.tensor_rows import TensorRows
 
 Encoded = tuple[Answer, bytes]
 

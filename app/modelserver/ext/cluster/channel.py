@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from typing import TYPE_CHECKING
 
 from modelserver.engine.pools.channel import FrameChannel
+from modelserver.engine.pools.spec import OnLost, OnMessage
 from modelserver.engine.wire.arena import Arena
-
-if TYPE_CHECKING:
-    from modelserver.engine.pools.spec import OnLost, OnMessage
 
 # One for the connections of all workers: what has been received is taken before anything else is read.
 _SMALL = memoryview(bytearray(1 << 18))

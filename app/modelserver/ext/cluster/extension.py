@@ -11,19 +11,16 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from modelserver.engine.demand import Demand
 from modelserver.errors import ConfigError
 from modelserver.ext.cluster.hub import Hub
 from modelserver.ext.cluster.launcher import Cluster
 from modelserver.ext.cluster.placing import NoPlace, Placer
+from modelserver.extension import Host
 from modelserver.models.settings.address import HostPort
-
-if TYPE_CHECKING:
-    from modelserver.engine.demand import Demand
-    from modelserver.extension import Host
-    from modelserver.models.settings.settings import Settings
-    from modelserver.surface.tls.context import Certificate
+from modelserver.models.settings.settings import Settings
+from modelserver.surface.tls.context import Certificate
 
 # Makes the cluster of the settings: the workers' address, and who finds machines.
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -16,18 +16,16 @@ from modelserver import __version__
 from modelserver.engine.demand import Demand
 from modelserver.engine.pools.output import OutputReaders
 from modelserver.engine.pools.ranks import Position, RankGroup, member_spec
+from modelserver.engine.pools.spec import OnLost, OnMessage, Process, Ranks, WorkerSpec
 from modelserver.engine.telemetry.gpus import VISIBLE
 from modelserver.engine.wire.messages import METRICS_CONFIG, ToServer
 from modelserver.ext.cluster.channel import RemoteChannel
+from modelserver.ext.cluster.greeting import Invitation
+from modelserver.ext.cluster.hub import Hub
 from modelserver.ext.cluster.messages import PYTHON, ArchiveTicket, Meet, Meeting, Present, Start
 from modelserver.ext.cluster.packing import ArchiveSender, Packed, Packer
 from modelserver.ext.cluster.placing import NoPlace, Placement, Placer
 from modelserver.ext.cluster.remote import RemoteWorker
-
-if TYPE_CHECKING:
-    from modelserver.engine.pools.spec import OnLost, OnMessage, Process, Ranks, WorkerSpec
-    from modelserver.ext.cluster.greeting import Invitation
-    from modelserver.ext.cluster.hub import Hub
 
 # Which rank is which: the processes of one worker, numbered by the machines that they were placed on.
 

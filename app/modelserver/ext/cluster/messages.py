@@ -8,7 +8,7 @@ from typing import TypeAlias
 import msgspec
 
 from modelserver.engine.wire.messages import Load, Recalled
-from modelserver.ext.cluster.greeting import Invitation  # noqa: TC001 - read at run time by the decoders
+from modelserver.ext.cluster.greeting import Invitation
 
 # Bytes of a message's frame in either direction.
 MAX_MESSAGE = 4 << 20

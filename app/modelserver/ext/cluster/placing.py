@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-if TYPE_CHECKING:
-    import asyncio
-
-    from modelserver.engine.demand import Demand
+from modelserver.engine.demand import Demand
 
 
 class NoPlace(OSError):

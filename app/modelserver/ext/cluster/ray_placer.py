@@ -11,16 +11,14 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 import modelserver
+from modelserver.engine.demand import Demand
 from modelserver.ext.cluster import ray_messages as messages
 from modelserver.ext.cluster.placing import NoPlace
-
-if TYPE_CHECKING:
-    from modelserver.engine.demand import Demand
 
 _log = logging.getLogger("modelserver.workers")
 

@@ -6,19 +6,17 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TypeVar, cast
 
+from modelserver.engine.pools.output import OutputReaders
 from modelserver.engine.pools.process import describe_exit
 from modelserver.engine.pools.spec import Node, OnMessage
 from modelserver.engine.wire.frames import FrameReader, ProtocolError, encode
 from modelserver.engine.wire.messages import Recalled, ToWorker
 from modelserver.errors import StartFailed
 from modelserver.ext.cluster import messages
+from modelserver.ext.cluster.channel import RemoteChannel
 from modelserver.ext.cluster.placing import NoPlace, Placement
-
-if TYPE_CHECKING:
-    from modelserver.engine.pools.output import OutputReaders
-    from modelserver.ext.cluster.channel import RemoteChannel
 
 _log = logging.getLogger("modelserver.workers")
 _model_log = logging.getLogger("modelserver.model")

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Final, Protocol
+from collections.abc import AsyncIterator, Callable, Set
+from typing import Final, Protocol
 from uuid import uuid4
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Set
 
 _log = logging.getLogger("modelserver.console")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -23,19 +24,17 @@ from modelserver.ext.console.pages import DATA_HEADERS, Pages
 from modelserver.ext.console.tries import answer_try
 from modelserver.models.options.table import OPTIONS
 from modelserver.models.settings.load import settings_as_text
+from modelserver.surface.api.services import Services
 from modelserver.surface.auth.scopes import CONSOLE_PATH
 from modelserver.surface.auth.scopes import Scope as TokenScope
 from modelserver.surface.http.answers import JSON
+from modelserver.surface.http.exchange import HotRoutes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from starlette.types import Receive, Scope, Send
 
     from modelserver.ext.console.logs.ring import LogRing
     from modelserver.ext.console.minutes import Minutes
-    from modelserver.surface.api.services import Services
-    from modelserver.surface.http.exchange import HotRoutes
 
 _STATIC = f"{CONSOLE_PATH}/static/"
 _TRY = f"{CONSOLE_PATH}/try/"

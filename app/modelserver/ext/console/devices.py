@@ -5,16 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
 
 from modelserver.engine.telemetry.gpus import Gpus
 from modelserver.engine.telemetry.system import SystemMonitor, worker_memory
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from modelserver.models.registry import Registry
-    from modelserver.models.settings.settings import Settings
+from modelserver.models.registry import Registry
+from modelserver.models.settings.settings import Settings
 
 # Seconds for which a reading counts.
 PAUSE: Final = 1.0

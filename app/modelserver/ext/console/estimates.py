@@ -7,23 +7,21 @@ helper process, so the event loop does not stall.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from random import Random
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import Meta
 
 from modelserver.engine.offload.helpers import Helpers
 from modelserver.engine.pools.spec import PoolLimits
-from modelserver.engine.telemetry.arrivals import ArrivalHistory  # noqa: TC001 - read at run time
+from modelserver.engine.telemetry.arrivals import ArrivalHistory
 from modelserver.errors import BadRequest, PayloadTooLarge, ServiceUnavailable
 from modelserver.ext.console.histograms import quantile
 from modelserver.ext.console.simulation.costs import Cost, fit
 from modelserver.ext.console.simulation.engine import SimulatedServer, Simulation
 from modelserver.ext.console.simulation.figures import summarize
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 # Requests of one simulation, and the stretches that they are taken from.
 _MOST_REQUESTS: Final = 8000

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from modelserver.ext.console.late import LateConsole
 from modelserver.ext.console.logs.ring import LogRing
 from modelserver.ext.console.minutes import Minutes
+from modelserver.extension import Endpoints, Host
 from modelserver.surface.auth.scopes import CONSOLE_PATH
-
-if TYPE_CHECKING:
-    from modelserver.extension import Endpoints, Host
 
 
 class Extension:

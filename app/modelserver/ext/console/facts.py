@@ -8,26 +8,23 @@ the server counts and knows anyway.
 from __future__ import annotations
 
 import time
+from collections.abc import Set
 from dataclasses import fields, is_dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from uuid import uuid4
 
 import msgspec
 
+from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.engine.telemetry.system import worker_memory
 from modelserver.ext.console.histograms import quantile
 from modelserver.ext.console.language import language_figures
 from modelserver.ext.console.stopwatch import Stopwatch
 from modelserver.models.options.table import OPTIONS
+from modelserver.models.registry import Registry
 from modelserver.models.settings.key import property_text
+from modelserver.models.version import ModelVersion
 from modelserver.surface.api.describe import describe, read_gpus_of
-
-if TYPE_CHECKING:
-    from collections.abc import Set
-
-    from modelserver.engine.telemetry.metrics import ServerMetrics
-    from modelserver.models.registry import Registry
-    from modelserver.models.version import ModelVersion
 
 # Of a worker's output: lines, and characters; of a failure, characters.
 _LINES: Final = 20

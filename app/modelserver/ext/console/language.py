@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-if TYPE_CHECKING:
-    from modelserver.engine.telemetry.metrics import ServerMetrics
+from modelserver.engine.telemetry.metrics import ServerMetrics
 
 # Metrics of OpenAI's API, and those that the handler of an engine reports; the page's names for them.
 _METRICS: Final = {

@@ -6,13 +6,14 @@ import asyncio
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from modelserver.ext.console.logs.ring import LogRing
+from modelserver.ext.console.minutes import Minutes
+from modelserver.extension import Endpoints
+
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from modelserver.ext.console.console import Console
-    from modelserver.ext.console.logs.ring import LogRing
-    from modelserver.ext.console.minutes import Minutes
-    from modelserver.extension import Endpoints
 
 
 class LateConsole:

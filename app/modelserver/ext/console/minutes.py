@@ -12,18 +12,15 @@ import math
 import time
 from array import array
 from bisect import bisect_left
+from collections.abc import Callable, Sequence
 from operator import add, sub
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from modelserver.engine.telemetry.prometheus import Distribution
 from modelserver.ext.console.histograms import quantile
 from modelserver.ext.console.stopwatch import Stopwatch
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from modelserver.engine.telemetry.prometheus import Distribution
-    from modelserver.models.registry import Registry
-    from modelserver.models.version import ModelVersion
+from modelserver.models.registry import Registry
+from modelserver.models.version import ModelVersion
 
 MINUTE: Final = 60.0
 DAY: Final = 86_400.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -13,14 +14,11 @@ from modelserver.errors import ResourceNotFound
 from modelserver.ext.console.leaving import is_there_for
 from modelserver.ext.console.pages import DATA_HEADERS
 from modelserver.surface.http.answers import clean
-from modelserver.surface.http.exchange import Exchange
+from modelserver.surface.http.exchange import Exchange, HotRoutes, Target
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
     from starlette.requests import Request
 
-    from modelserver.surface.http.exchange import HotRoutes, Target
 
 # Bytes of an answer in parts that may wait for the page.
 MOST_UNSENT: Final = 6_553_500

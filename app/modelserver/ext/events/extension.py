@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Final
 
 from modelserver.ext.events.routes import Followers
 from modelserver.ext.events.store import EventStore
+from modelserver.extension import Host
+from modelserver.surface.api.services import Services
 
 if TYPE_CHECKING:
-    from modelserver.extension import Host
     from modelserver.surface.api.application import Application
-    from modelserver.surface.api.services import Services
 
 # Warns of disks that are nearly full: logs, snapshots and archives need room.
 

@@ -16,14 +16,14 @@ from starlette.responses import Response, StreamingResponse
 from typing_extensions import TypedDict
 
 from modelserver.errors import BadRequest, ServiceUnavailable
+from modelserver.ext.events.records import ServerEvent
 from modelserver.ext.events.store import LEVELS, EventStore, Query
+from modelserver.surface.api.services import Services
 from modelserver.surface.auth.scopes import Scope
 from modelserver.surface.http.answers import JSON
 
 if TYPE_CHECKING:
-    from modelserver.ext.events.records import ServerEvent
     from modelserver.surface.api.application import Application
-    from modelserver.surface.api.services import Services
 
 # Those who wait for the next event.
 

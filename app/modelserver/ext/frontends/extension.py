@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 from modelserver.engine.telemetry.access import AccessLog
 from modelserver.ext.frontends.messages import Setup, Tokens
 from modelserver.ext.frontends.processes import Fleet
+from modelserver.extension import Endpoints, Host
+from modelserver.models.version import ModelVersion
+from modelserver.surface.api.services import Services
 from modelserver.surface.http.cors import Cors
 from modelserver.surface.http.intake import Intake
 from modelserver.surface.http.outgoing import Outgoing
 
 if TYPE_CHECKING:
-    from modelserver.extension import Endpoints, Host
-    from modelserver.models.version import ModelVersion
     from modelserver.surface.api.application import Application
-    from modelserver.surface.api.services import Services
 
 
 class Extension:

@@ -10,18 +10,16 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from modelserver.engine.telemetry.stalls import served
 from modelserver.ext.frontends import messages
+from modelserver.ext.frontends.link import Link
+from modelserver.surface.http.exchange import Exchange
 from modelserver.surface.http.intake import MUCH
 from modelserver.surface.inference.routes import target_finder
-
-if TYPE_CHECKING:
-    from modelserver.ext.frontends.link import Link
-    from modelserver.surface.http.exchange import Exchange
 
 _encode_headers = msgspec.msgpack.Encoder().encode
 # Bytes that clients must have taken before the server learns of it, and seconds between checks of that.

@@ -6,11 +6,13 @@ import asyncio
 import contextlib
 import logging
 import os
+import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import psutil
@@ -21,15 +23,9 @@ from modelserver.errors import ConfigError
 from modelserver.ext.frontends.counts import MAX_SEATS, make_counts
 from modelserver.ext.frontends.link import make_pair
 from modelserver.ext.frontends.messages import Certified, Close, Hurry, Open, Paths, Setup, Tokens
-from modelserver.ext.frontends.server_end import ServerEnd
-
-if TYPE_CHECKING:
-    import socket
-    from collections.abc import Callable
-
-    from modelserver.ext.frontends.server_end import Application
-    from modelserver.surface.http.exchange import HotRoutes
-    from modelserver.surface.tls.context import Certificate
+from modelserver.ext.frontends.server_end import Application, ServerEnd
+from modelserver.surface.http.exchange import HotRoutes
+from modelserver.surface.tls.context import Certificate
 
 _log = logging.getLogger("modelserver.frontend")
 

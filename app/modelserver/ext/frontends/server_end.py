@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import msgspec
 
@@ -14,17 +15,10 @@ from modelserver.errors import InternalError, ResourceNotFound
 from modelserver.ext.frontends import messages
 from modelserver.ext.frontends.link import Link
 from modelserver.surface.http.answers import form_of
-from modelserver.surface.http.exchange import UNREAD, Exchange, with_header
+from modelserver.surface.http.exchange import UNREAD, Exchange, HotRoutes, with_header
 from modelserver.surface.http.outgoing import OutgoingFull
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from modelserver.surface.http.exchange import HotRoutes
-
-    Application = Callable[
-        [Any, Callable[[], Awaitable[Any]], Callable[[Any], Awaitable[None]]], Awaitable[None]
-    ]
+Application = Callable[[Any, Callable[[], Awaitable[Any]], Callable[[Any], Awaitable[None]]], Awaitable[None]]
 
 _log = logging.getLogger("modelserver.frontend")
 

@@ -6,20 +6,18 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
+from modelserver.engine.batching.request import Request
 from modelserver.engine.offload.gradual import GradualCalls
 from modelserver.errors import ServiceUnavailable
 from modelserver.ext.grpc.framing import PREFIX, CallRefused, Inbox, unpacked
 from modelserver.ext.grpc.heads import OK_HEAD, OK_TRAILERS, CallHead, fields_of, http_head, trailers
 from modelserver.ext.grpc.http2.stream import Http2Stream, StreamCarrier
 from modelserver.ext.grpc.statuses import StatusCode
+from modelserver.surface.http.intake import Intake
 from modelserver.surface.http.outgoing import Outgoing, OutgoingFull
 from modelserver.surface.watching import message_framed
-
-if TYPE_CHECKING:
-    from modelserver.engine.batching.request import Request
-    from modelserver.surface.http.intake import Intake
 
 _log = logging.getLogger("modelserver.grpc")
 

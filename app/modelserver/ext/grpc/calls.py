@@ -10,25 +10,24 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from modelserver.engine.telemetry.access import AccessLog
+from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.engine.telemetry.stalls import served
 from modelserver.engine.tensors.weight import LIGHT_BYTES
 from modelserver.errors import BadRequest, ModelServerError
+from modelserver.ext.grpc.call import GrpcCall
 from modelserver.ext.grpc.encoded import EncodedMessage, ReceivedMessage, is_heavy, texts_of
 from modelserver.ext.grpc.framing import CallRefused
+from modelserver.ext.grpc.gate import Gate
 from modelserver.ext.grpc.messages import AnyMessage, DecodeError, message_class, service
 from modelserver.ext.grpc.pending import REQUEST_ID, request_id_of
 from modelserver.ext.grpc.statuses import FAILED, StatusCode, ToStatus, http_status
 from modelserver.ext.grpc.watching import WholeCall
 from modelserver.surface.auth.verifier import InvalidKey
+from modelserver.surface.watching import Watch
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import Descriptor, MethodDescriptor
-
-    from modelserver.engine.telemetry.access import AccessLog
-    from modelserver.engine.telemetry.metrics import ServerMetrics
-    from modelserver.ext.grpc.call import GrpcCall
-    from modelserver.ext.grpc.gate import Gate
-    from modelserver.surface.watching import Watch
 
 
 _log = logging.getLogger("modelserver.grpc")

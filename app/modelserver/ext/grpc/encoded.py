@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from modelserver.engine.tensors.weight import LIGHT_BYTES
 from modelserver.errors import BadRequest
+from modelserver.ext.grpc.messages import AnyMessage
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import Descriptor
 
-    from modelserver.ext.grpc.messages import AnyMessage
 
 # Fields of a message that are cheap to parse, however large they are: buffers, which are not decoded. By
 # number, each with such fields inside it.

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 from modelserver.ext.grpc.ports import reserved
+from modelserver.extension import Endpoints, Host
+from modelserver.surface.tls.context import Certificate
 
 if TYPE_CHECKING:
-    import socket
-
     from modelserver.ext.grpc.server import GrpcServers
-    from modelserver.extension import Endpoints, Host
-    from modelserver.surface.tls.context import Certificate
 
 
 class Extension:

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from modelserver.ext.grpc.call import GrpcCall
 from modelserver.surface.auth.scopes import Scope
-
-if TYPE_CHECKING:
-    from modelserver.ext.grpc.call import GrpcCall
-    from modelserver.surface.auth.verifier import Verifier
-
+from modelserver.surface.auth.verifier import Verifier
 
 _HEADER = "authorization"
 

@@ -8,14 +8,12 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 from urllib.parse import quote
 
+from modelserver.ext.grpc.http2.fields import Fields
 from modelserver.ext.grpc.http2.frames import field
 from modelserver.ext.grpc.statuses import StatusCode
-
-if TYPE_CHECKING:
-    from modelserver.ext.grpc.http2.fields import Fields
 
 Metadata: TypeAlias = "tuple[tuple[str, str | bytes], ...]"
 

@@ -20,15 +20,15 @@ from modelserver.ext.grpc.messages import AnyMessage, message
 from modelserver.ext.grpc.pending import BATCH_ID, Pending
 from modelserver.ext.grpc.statuses import RefusedRequest, ToStatus, prediction_status
 from modelserver.ext.grpc.watching import WatchedRequest
+from modelserver.models.registry import Registry
+from modelserver.models.version import ModelVersion
 from modelserver.surface.http.answers import pretty
 from modelserver.surface.inference.codec import Parsed
+from modelserver.surface.watching import Watch
 
 if TYPE_CHECKING:
     from modelserver.ext.grpc.call import GrpcCall
     from modelserver.ext.grpc.calls import Method
-    from modelserver.models.registry import Registry
-    from modelserver.models.version import ModelVersion
-    from modelserver.surface.watching import Watch
 
 NAME = "org.pytorch.serve.grpc.inference.InferenceAPIsService"
 

@@ -8,21 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from modelserver.ext.grpc.messages import message
+from modelserver.ext.grpc.messages import AnyMessage, message
+from modelserver.models.registry import Registry
 from modelserver.surface.api.management import ManagementApi
 from modelserver.surface.api.parameters import Parameters
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping
-
     from starlette.responses import Response
 
     from modelserver.ext.grpc.call import GrpcCall
     from modelserver.ext.grpc.calls import Method
-    from modelserver.ext.grpc.messages import AnyMessage
-    from modelserver.models.registry import Registry
 
     _Act = Callable[[AnyMessage, GrpcCall], Coroutine[Any, Any, Response]]
 

@@ -23,15 +23,15 @@ from modelserver.ext.grpc.pending import BATCH_ID, Pending, request_id_of
 from modelserver.ext.grpc.statuses import API_DISABLED, open_inference_status
 from modelserver.ext.grpc.tensors import ModelInfer
 from modelserver.ext.grpc.watching import WatchedRequest
+from modelserver.extension import Rpc
 from modelserver.surface.api.metadata import ProtocolMetadata
 from modelserver.surface.api.repository import ModelRepository, is_near
+from modelserver.surface.api.services import Services
+from modelserver.surface.watching import Watch
 
 if TYPE_CHECKING:
     from modelserver.ext.grpc.call import GrpcCall
     from modelserver.ext.grpc.calls import Method
-    from modelserver.extension import Rpc
-    from modelserver.surface.api.services import Services
-    from modelserver.surface.watching import Watch
 
 NAME = "inference.GRPCInferenceService"
 TORCHSERVE_NAME = "org.pytorch.serve.grpc.openinference.GRPCInferenceService"

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from modelserver.engine.batching.request import Request
 from modelserver.engine.ids import accept_request_id, make_uuid
+from modelserver.engine.wire.messages import Answer
 from modelserver.errors import HandlerError, ModelServerError, PayloadTooLarge
+from modelserver.ext.grpc.watching import WatchedRequest
+from modelserver.models.version import ModelVersion
 from modelserver.surface.http.exchange import with_header
 from modelserver.surface.http.trace_context import NAMES as TRACE_HEADERS
+from modelserver.surface.inference.codec import Parsed
 from modelserver.surface.inference.requests import home_of_sequence, make_request
 
 if TYPE_CHECKING:
-    from modelserver.engine.batching.request import Request
-    from modelserver.engine.wire.messages import Answer
     from modelserver.ext.grpc.call import GrpcCall
-    from modelserver.ext.grpc.watching import WatchedRequest
-    from modelserver.models.version import ModelVersion
-    from modelserver.surface.inference.codec import Parsed
 
 REQUEST_ID = "x-request-id"
 _REQUEST_ID = REQUEST_ID.encode()

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from modelserver.errors import ConfigError
+from modelserver.models.settings.settings import Settings
 from modelserver.run.binding import bind_tcp
-
-if TYPE_CHECKING:
-    import socket
-
-    from modelserver.models.settings.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,11 @@ import logging
 import socket
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
+from modelserver.engine.telemetry.access import AccessLog
 from modelserver.errors import ModelNotFound
 from modelserver.ext.grpc import inference, management, open_inference
 from modelserver.ext.grpc.call import GrpcCall, GrpcPort
@@ -33,14 +34,17 @@ from modelserver.ext.grpc.statuses import (
     prediction_status,
     torchserve_status,
 )
+from modelserver.extension import Rpc
+from modelserver.models.registry import Registry
+from modelserver.surface.api.services import Services
 from modelserver.surface.auth.scopes import Scope
 from modelserver.surface.http.content import MAX_PARAMETERS_BODY
-from modelserver.surface.tls.context import tls_arguments
+from modelserver.surface.tls.context import Certificate, tls_arguments
+from modelserver.surface.watching import Watch
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import FileDescriptor
 
-    from modelserver.models.registry import Registry
 
 # The standard health service: of the server (an empty name, or one of its services) and of each model.
 
@@ -213,13 +217,6 @@ def _files(first: FileDescriptor) -> dict[str, object]:
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Iterable, Mapping
-
-    from modelserver.engine.telemetry.access import AccessLog
-    from modelserver.extension import Rpc
-    from modelserver.surface.api.services import Services
-    from modelserver.surface.tls.context import Certificate
-    from modelserver.surface.watching import Watch
 
     Handlers: TypeAlias = dict[str, MethodHandler]
 

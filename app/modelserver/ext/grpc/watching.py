@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from modelserver.engine.batching.request import Request
 from modelserver.errors import ModelServerError
+from modelserver.ext.grpc.messages import AnyMessage
 from modelserver.ext.grpc.statuses import FAILED, StatusCode, ToStatus, http_status
 from modelserver.surface.http.exchange import Target, with_header
 from modelserver.surface.inference.routes import Route
 from modelserver.surface.watching import GRPC, Watch, Watcher
 
 if TYPE_CHECKING:
-    from modelserver.engine.batching.request import Request
     from modelserver.ext.grpc.call import GrpcCall
-    from modelserver.ext.grpc.messages import AnyMessage
 
 # Milliseconds: the largest timeout of gRPC's eight digits.
 _LONGEST = 99_999_999

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from modelserver.ext.openai.codec import NAME, PATHS, OpenAI
 from modelserver.ext.openai.meters import LanguageMeters
+from modelserver.extension import Host
+from modelserver.surface.api.services import Services
 from modelserver.surface.inference.inference import InferenceProtocol
 
 if TYPE_CHECKING:
-    from modelserver.extension import Host
     from modelserver.surface.api.application import Application
-    from modelserver.surface.api.services import Services
 
 
 class Extension:

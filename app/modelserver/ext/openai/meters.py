@@ -7,19 +7,16 @@ cost nothing more.
 from __future__ import annotations
 
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from modelserver.engine.telemetry.prometheus import Histogram
+from modelserver.engine.batching.request import Request
+from modelserver.engine.telemetry.metrics import ServerMetrics
+from modelserver.engine.telemetry.prometheus import Distribution, Histogram, Value
+from modelserver.models.version import ModelVersion
+from modelserver.surface.http.exchange import Exchange
 from modelserver.surface.watching import Watcher, Watchers
-
-if TYPE_CHECKING:
-    from modelserver.engine.batching.request import Request
-    from modelserver.engine.telemetry.metrics import ServerMetrics
-    from modelserver.engine.telemetry.prometheus import Distribution, Value
-    from modelserver.models.version import ModelVersion
-    from modelserver.surface.http.exchange import Exchange
 
 _LABELS: Final = ("model_name", "model_version")
 # fmt: off

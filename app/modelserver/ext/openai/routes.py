@@ -8,12 +8,11 @@ from starlette.responses import JSONResponse
 from typing_extensions import TypedDict
 
 from modelserver.errors import ServiceUnavailable
-from modelserver.surface.api.application import JsonBody
+from modelserver.surface.api.application import Application, JsonBody
 
 if TYPE_CHECKING:
     from modelserver.models.registry import Registry
     from modelserver.models.version import ModelVersion
-    from modelserver.surface.api.application import Application
 
 Body: TypeAlias = dict[str, Any]
 

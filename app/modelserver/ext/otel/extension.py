@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from modelserver.errors import ConfigError
+from modelserver.extension import Host
 
 if TYPE_CHECKING:
     from modelserver.ext.otel.opening import OpenTelemetry
-    from modelserver.extension import Host
 
 
 class Extension:

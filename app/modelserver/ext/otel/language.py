@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
-if TYPE_CHECKING:
-    from modelserver.engine.batching.request import Request
-    from modelserver.surface.watching import Watched
+from modelserver.engine.batching.request import Request
+from modelserver.surface.watching import Watched
 
 _PROTOCOL: Final = "openai"
 # Others are called as the last part of their path.

@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.sdk.metrics.export import (
@@ -29,10 +29,8 @@ from opentelemetry.sdk.metrics.export import (
 from opentelemetry.sdk.metrics.export import Histogram as HistogramData
 
 from modelserver.engine.otlp import resource
+from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.ext.otel.spans import SCOPE
-
-if TYPE_CHECKING:
-    from modelserver.engine.telemetry.metrics import ServerMetrics
 
 _log = logging.getLogger("modelserver.tracing")
 

@@ -10,12 +10,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from modelserver.engine.otlp import close_within_grace
+from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.ext.otel.spans import Tracing
+from modelserver.models.settings.settings import Settings
 
 if TYPE_CHECKING:
-    from modelserver.engine.telemetry.metrics import ServerMetrics
     from modelserver.ext.otel.metrics import MetricsSender
-    from modelserver.models.settings.settings import Settings
 
 _log = logging.getLogger("modelserver.tracing")
 

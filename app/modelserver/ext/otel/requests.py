@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from opentelemetry.sdk.trace import Event
 from opentelemetry.trace import SpanContext, SpanKind, Status
 
+from modelserver.engine.wire.messages import Result
 from modelserver.ext.otel.language import LanguageCall, language_call
 from modelserver.ext.otel.spans import TRACEPARENT, UNSET, Clock, Tracing, failed, traceparent
 from modelserver.surface.watching import Watch, Watched, Watcher
-
-if TYPE_CHECKING:
-    from modelserver.engine.wire.messages import Result
 
 # Batches with traced requests.
 #

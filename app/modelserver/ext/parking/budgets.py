@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
+from modelserver.engine.telemetry.gpus import Gpus
 from modelserver.ext.parking.memory import gpus_of
-from modelserver.ext.parking.needs import Need
+from modelserver.ext.parking.needs import Need, Needs
 from modelserver.ext.parking.policy import ModelValues
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from modelserver.engine.telemetry.gpus import Gpus
-    from modelserver.ext.parking.needs import Needs
     from modelserver.ext.parking.resident import Resident
 
 # Bytes of a process beside its model's files, until it has been measured: on the machine, and on a GPU.

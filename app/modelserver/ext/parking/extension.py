@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+from modelserver.extension import Host
+
 if TYPE_CHECKING:
     from modelserver.ext.parking.keeper import Keeper
-    from modelserver.extension import Host
     from modelserver.models.version import ModelVersion
     from modelserver.surface.api.application import Application
     from modelserver.surface.api.services import Services

@@ -7,10 +7,8 @@ expected for its whole quarter. Times are seconds before or after now; there is 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol
 
 # Seconds after which a use may come again, and how often it has to have come.
 PERIODS = ((3600.0, 3), (86_400.0, 1))

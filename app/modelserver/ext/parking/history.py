@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from pathlib import Path
 
 import msgspec
 
-from modelserver.ext.parking.forecast import PastUse, uses_of
+from modelserver.ext.parking.forecast import PastUse, RequestInterval, uses_of
 from modelserver.ext.parking.stored import StoredValues
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from modelserver.ext.parking.forecast import RequestInterval
 
 FILE = "history.json"
 # Models whose uses are stored, and uses of each; the most recent ones. A use has about 30 bytes.

@@ -13,24 +13,22 @@ import contextlib
 import logging
 import math
 import time
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from modelserver.errors import ModelServerError, ServiceUnavailable
-from modelserver.ext.parking.budgets import MIB
+from modelserver.ext.parking.budgets import MIB, Budget, Budgets
 from modelserver.ext.parking.memory import gpus_of, is_leaving, own_memory, pids_of
 from modelserver.ext.parking.needs import Need
 from modelserver.ext.parking.prewarming import EVERY, Prewarming, has_habits, is_over
 from modelserver.ext.parking.resident import IDLE, MEMORY, Resident, TooLarge
 from modelserver.ext.parking.room import Occupancy, Room
+from modelserver.models.version import ModelVersion
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from modelserver.ext.parking.budgets import Budget, Budgets
     from modelserver.ext.parking.history import History
     from modelserver.ext.parking.meters import ParkingMeters
-    from modelserver.models.version import ModelVersion
 
 _log = logging.getLogger("modelserver.models")
 

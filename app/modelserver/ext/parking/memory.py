@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
+from modelserver.engine.pools.pool import Pool
 from modelserver.engine.telemetry.system import worker_memory
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from modelserver.engine.pools.pool import Pool
 
 
 def pids_of(pool: Pool) -> list[int]:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.ext.parking.memory import gpus_of
+from modelserver.models.version import ModelVersion
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from modelserver.engine.telemetry.metrics import ServerMetrics
     from modelserver.ext.parking.resident import Resident
-    from modelserver.models.version import ModelVersion
 
 _LABELS = ("model_name", "model_version")
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import msgspec
 
 from modelserver.ext.parking.stored import StoredValues
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 FILE = "needs.json"
 # Models whose needs are known, the most recent ones; each is about 100 bytes.

@@ -13,11 +13,8 @@ only goes forward.
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable
 
 # Seconds after which a request counts half.
 HALF_LIFE = 600.0

@@ -5,18 +5,17 @@ from __future__ import annotations
 import logging
 import math
 import time
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+from modelserver.ext.parking.budgets import Budgets
 from modelserver.ext.parking.forecast import forecast
+from modelserver.ext.parking.resident import Resident
+from modelserver.ext.parking.room import Room
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from modelserver.ext.parking.budgets import Budgets
     from modelserver.ext.parking.history import History
     from modelserver.ext.parking.meters import ParkingMeters
-    from modelserver.ext.parking.resident import Resident
-    from modelserver.ext.parking.room import Room
 
 _log = logging.getLogger("modelserver.models")
 

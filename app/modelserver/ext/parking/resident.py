@@ -6,16 +6,13 @@ import asyncio
 import math
 import time
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable
+from typing import Any, Protocol
 
 from modelserver.engine.pools.spec import WorkerState
 from modelserver.errors import Conflict, InternalError, ModelServerError, ServiceUnavailable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from modelserver.ext.parking.needs import Need
-    from modelserver.models.version import ModelVersion
+from modelserver.ext.parking.needs import Need
+from modelserver.models.version import ModelVersion
 
 # Why a model is parked.
 IDLE, MEMORY, REQUEST = "idle", "memory", "request"

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from modelserver.errors import Conflict
-
-if TYPE_CHECKING:
-    from modelserver.models.version import ModelVersion
+from modelserver.models.version import ModelVersion
 
 _REASON: Final = "restart"
 

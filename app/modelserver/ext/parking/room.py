@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from functools import cached_property, partial
-from typing import TYPE_CHECKING
 
+from modelserver.ext.parking.budgets import Budget, Budgets
 from modelserver.ext.parking.memory import is_leaving
 from modelserver.ext.parking.policy import Candidate, choose
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from modelserver.ext.parking.budgets import Budget, Budgets
-    from modelserver.ext.parking.resident import Resident
+from modelserver.ext.parking.resident import Resident
 
 # Seconds that a model stays loaded at least.
 MIN_RESIDENCE = 10.0

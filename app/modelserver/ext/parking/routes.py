@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 from starlette.requests import Request  # noqa: TC002 - FastAPI reads annotations at run time
@@ -11,15 +12,12 @@ from typing_extensions import NotRequired, TypedDict
 
 from modelserver.errors import BadRequest, Conflict, MethodNotAllowed
 from modelserver.ext.parking.restarting import restart
+from modelserver.models.registry import Registry
 from modelserver.surface.api.management import status
 from modelserver.surface.api.models import Status
 from modelserver.surface.http.answers import JSON, pretty
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from modelserver.models.registry import Registry
     from modelserver.surface.api.application import Application
 
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Generic, TypeVar
+from pathlib import Path
+from typing import Generic, TypeVar
 
 import msgspec
 
 from modelserver.engine.file_locks import replace_file
 from modelserver.models.environments.cache_folder import cache_folder
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 T = TypeVar("T")
 

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from modelserver.ext.paths.own_paths import NAME, NONE, OwnPaths
+from modelserver.extension import Host
 from modelserver.surface.inference.inference import InferenceProtocol
-
-if TYPE_CHECKING:
-    from modelserver.extension import Host
 
 
 class Extension:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from modelserver.errors import BadRequest, Conflict
+from modelserver.models.registry import Registry
+from modelserver.models.version import ModelVersion
+from modelserver.surface.http.exchange import Target
 from modelserver.surface.inference.routes import Route, target_finder
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from modelserver.models.registry import Registry
-    from modelserver.models.version import ModelVersion
-    from modelserver.surface.http.exchange import Target
 
 NAME: Final = "paths"
 # The first segments of the server's own paths; a test compares them with its routes.

@@ -12,13 +12,10 @@ import socket
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from modelserver.models.settings.checks import listed
-
-if TYPE_CHECKING:
-    from modelserver.models.settings.settings import Settings
+from modelserver.models.settings.settings import Settings
 
 REQUEST = "org.kubeflow.serving.inference.request"
 RESPONSE = "org.kubeflow.serving.inference.response"

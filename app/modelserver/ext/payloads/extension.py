@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import re
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from modelserver.engine.ids import accept_request_id
+from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.ext.payloads.event import REQUEST, RESPONSE, Event
 from modelserver.ext.payloads.log import PayloadLog
+from modelserver.extension import Host
 from modelserver.surface.http.answers import JSON
 from modelserver.surface.inference.v2 import header_length
 from modelserver.surface.watching import Watch, Watched, Watcher
-
-if TYPE_CHECKING:
-    from modelserver.engine.telemetry.metrics import ServerMetrics
-    from modelserver.extension import Host
 
 # The payload log as a watcher of requests.
 #

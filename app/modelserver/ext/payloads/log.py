@@ -14,13 +14,10 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from modelserver.ext.payloads.event import Event, Origin
 from modelserver.ext.payloads.sink import Sink, SinkConnection, SinkError
-
-if TYPE_CHECKING:
-    from modelserver.models.settings.settings import Settings
+from modelserver.models.settings.settings import Settings
 
 _log = logging.getLogger("modelserver.payloads")
 

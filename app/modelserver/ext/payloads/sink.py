@@ -10,15 +10,12 @@ import socket
 import ssl
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import httptools
 
 from modelserver.errors import ConfigError
-
-if TYPE_CHECKING:
-    from modelserver.models.settings.settings import Settings
+from modelserver.models.settings.settings import Settings
 
 # Bytes of a response that are read to reuse the connection.
 _LONGEST_ANSWER = 1 << 16

@@ -11,13 +11,13 @@ from starlette.responses import Response, StreamingResponse
 
 from modelserver.errors import BadRequest, ResourceNotFound
 from modelserver.ext.recording.recorder import LiveRecording, Recorder, RecordingOptions
+from modelserver.models.registry import Registry
 from modelserver.surface.api.management import status
 from modelserver.surface.api.models import Status
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
-    from modelserver.models.registry import Registry
     from modelserver.surface.api.application import Application
 
 PATH = "/recording"

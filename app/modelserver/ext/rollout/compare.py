@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from modelserver.engine.tensors.datatypes import BYTES, TensorError, unpack
 from modelserver.engine.tensors.rows import join_answers
+from modelserver.engine.tensors.tensor import OutputTensor
 from modelserver.ext.rollout.agreement import Tolerance, agree, excerpt, is_number, pairs, place, without_ids
-from modelserver.ext.rollout.plan import Mode  # noqa: TC001 - helpers read annotations at run time
-
-if TYPE_CHECKING:
-    from modelserver.engine.tensors.tensor import OutputTensor
+from modelserver.ext.rollout.plan import Mode
 
 _decode = msgspec.json.Decoder().decode
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from modelserver.ext.rollout.router import TrafficRouter
+from modelserver.extension import Host
+from modelserver.surface.api.services import Services
 
 if TYPE_CHECKING:
-    from modelserver.extension import Host
     from modelserver.surface.api.application import Application
-    from modelserver.surface.api.services import Services
 
 
 class Extension:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-if TYPE_CHECKING:
-    from modelserver.ext.rollout.plan import Promotion
+from modelserver.ext.rollout.plan import Promotion
 
 # The share of answers that may be slower than the 99th percentile.
 _SLOWEST = 0.01

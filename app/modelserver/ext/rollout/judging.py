@@ -6,14 +6,12 @@ import asyncio
 import logging
 from collections.abc import Callable
 from itertools import islice, takewhile
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from modelserver.engine.offload.helpers import Helpers
 from modelserver.errors import InternalError, ModelServerError
 from modelserver.ext.rollout.compare import Pair, compare_all
-
-if TYPE_CHECKING:
-    from modelserver.ext.rollout.plan import Shadowing
+from modelserver.ext.rollout.plan import Shadowing
 
 _log = logging.getLogger("modelserver.rollout")
 

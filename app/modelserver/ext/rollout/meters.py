@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+from modelserver.engine.telemetry.metrics import ServerMetrics
+
 if TYPE_CHECKING:
-    from modelserver.engine.telemetry.metrics import ServerMetrics
     from modelserver.ext.rollout.traffic import ModelTraffic
 
 _VERSION = ("model_name", "model_version")

@@ -5,16 +5,14 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import msgspec
 
+from modelserver.engine.batching.request import Request
 from modelserver.ext.rollout.guard import LEAST, Cause, Evidence, Verdict, judge, next_step
 from modelserver.ext.rollout.latencies import Latencies, milliseconds
-
-if TYPE_CHECKING:
-    from modelserver.engine.batching.request import Request
-    from modelserver.ext.rollout.plan import Promotion
+from modelserver.ext.rollout.plan import Promotion
 
 State = Literal["watching", "promoted", "rolled back", "stopped"]
 

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.errors import BadRequest
+from modelserver.models.registry import Registry
+from modelserver.models.version import ModelVersion
 
 if TYPE_CHECKING:
-    from modelserver.engine.telemetry.metrics import ServerMetrics
     from modelserver.ext.rollout.meters import Meters
     from modelserver.ext.rollout.plan import Plan
     from modelserver.ext.rollout.traffic import ModelTraffic
-    from modelserver.models.registry import Registry
-    from modelserver.models.version import ModelVersion
 
 _log = logging.getLogger("modelserver.models")
 

@@ -11,15 +11,15 @@ from typing_extensions import Required, TypedDict
 
 from modelserver.ext.rollout.latencies import milliseconds
 from modelserver.ext.rollout.router import TrafficRouter, traffic_of
+from modelserver.models.registry import Registry
+from modelserver.models.version import ModelVersion
 from modelserver.surface.api.application import Application, JsonBody
-from modelserver.surface.api.models import Promotion  # noqa: TC001 - pydantic reads annotations at run time
+from modelserver.surface.api.models import Promotion
 from modelserver.surface.api.parameters import read_json
 from modelserver.surface.http.answers import JSON, pretty
 
 if TYPE_CHECKING:
     from modelserver.ext.rollout.shadow import Difference, Shadow
-    from modelserver.models.registry import Registry
-    from modelserver.models.version import ModelVersion
 
 _Count = Annotated[int, Field(ge=0)]
 _Percent = Annotated[float, Field(ge=0, le=100)]

@@ -20,20 +20,18 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 from modelserver.engine.batching.request import Request
 from modelserver.engine.ids import make_uuid
+from modelserver.engine.pools.pool import Pool
 from modelserver.engine.pools.spec import WorkerState
 from modelserver.engine.wire.messages import TENSORS, Answer, Row
 from modelserver.errors import ModelServerError
 from modelserver.ext.rollout.compare import Pair, difference
+from modelserver.ext.rollout.judging import Judge
 from modelserver.ext.rollout.latencies import Latencies
-
-if TYPE_CHECKING:
-    from modelserver.engine.pools.pool import Pool
-    from modelserver.ext.rollout.judging import Judge
-    from modelserver.ext.rollout.plan import Shadowing
+from modelserver.ext.rollout.plan import Shadowing
 
 # Whether the event loop has time to spare for work of low priority.
 #

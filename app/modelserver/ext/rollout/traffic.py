@@ -10,11 +10,13 @@ from math import log
 from operator import itemgetter
 from random import random
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 from zlib import crc32
 
 import msgspec
 
+from modelserver.engine.batching.request import Request
+from modelserver.engine.pools.pool import Pool
 from modelserver.engine.pools.spec import WorkerState
 from modelserver.engine.telemetry.prometheus import Value
 from modelserver.errors import BadRequest
@@ -22,11 +24,7 @@ from modelserver.ext.rollout.judging import Judge
 from modelserver.ext.rollout.plan import Plan, check, pair_of, renamed, tidy, without
 from modelserver.ext.rollout.promoting import Progress, Promoter, Report, State
 from modelserver.ext.rollout.shadow import Shadow, Spare, Version
-
-if TYPE_CHECKING:
-    from modelserver.engine.batching.request import Request
-    from modelserver.engine.pools.pool import Pool
-    from modelserver.models.version import Headed
+from modelserver.models.version import Headed
 
 # From weights to a version: intervals of [0, 1), computed when weights or readiness change.
 

@@ -21,16 +21,13 @@ import asyncio
 import contextlib
 import math
 from collections.abc import Hashable, Iterable, Sequence
-from typing import TYPE_CHECKING
 
 from modelserver.engine.batching.request import Batch, Request, SequencedRequest
 from modelserver.engine.pools.spec import PoolLimits, SequenceStatistics
+from modelserver.engine.wire.messages import Answer, SequenceHeaders
+from modelserver.errors import ModelServerError
 from modelserver.ext.sequences.queue import SequenceLimits, SequenceQueue, state_lost
-
-if TYPE_CHECKING:
-    from modelserver.engine.wire.messages import Answer, SequenceHeaders
-    from modelserver.errors import ModelServerError
-    from modelserver.models.options.resolve import ModelOptions
+from modelserver.models.options.resolve import ModelOptions
 
 
 def sequence_affinity(limits: PoolLimits, options: ModelOptions, names: SequenceHeaders) -> SequenceAffinity:

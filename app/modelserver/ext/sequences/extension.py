@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from modelserver.engine.pools.spec import PoolLimits
+from modelserver.engine.wire.messages import SequenceHeaders
+from modelserver.extension import Host
+from modelserver.models.options.resolve import ModelOptions
+
 if TYPE_CHECKING:
-    from modelserver.engine.pools.spec import PoolLimits
-    from modelserver.engine.wire.messages import SequenceHeaders
     from modelserver.ext.sequences.affinity import SequenceAffinity
-    from modelserver.extension import Host
-    from modelserver.models.options.resolve import ModelOptions
 
 
 class Extension:

@@ -26,16 +26,12 @@ import math
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from modelserver.engine.batching.policies import Policy, Waiting
 from modelserver.engine.batching.queue import BatchQueue, ImmediateKey, QueueFull
 from modelserver.engine.batching.request import Batch, Parcel, Request, SequencedRequest
+from modelserver.engine.wire.messages import SequenceHeaders
 from modelserver.errors import WorkerDied
-
-if TYPE_CHECKING:
-    from modelserver.engine.wire.messages import SequenceHeaders
-
 
 # How many ids of lost sequences are remembered, unless ``max_sequences`` is larger.
 MAX_LOST = 1024

@@ -6,10 +6,11 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from modelserver.extension import Host
+from modelserver.models.archives.incoming import Transfer
+
 if TYPE_CHECKING:
     from modelserver.ext.stores.client import Listing
-    from modelserver.extension import Host
-    from modelserver.models.archives.incoming import Transfer
     from modelserver.models.environments.environment_store import Use
 
 

@@ -15,17 +15,15 @@ import sys
 import threading
 import warnings
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Final
+from typing import IO, Final
 
 import msgspec
 
 from modelserver.errors import DownloadFailed, InternalError, InvalidModel, ModelNotFound, ModelServerError
-from modelserver.ext.stores.address import StoreAddress  # noqa: TC001 - msgspec reads annotations at run time
+from modelserver.ext.stores.address import StoreAddress
 from modelserver.ext.stores.cache import Cache
 from modelserver.ext.stores.stores import Item, is_missing, missing_error, open_store, reason_of
-
-if TYPE_CHECKING:
-    from modelserver.models.environments.environment_store import Use
+from modelserver.models.environments.environment_store import Use
 
 _MEMORY: Final = 8 << 30  # bytes of address space, most of which threads only reserve
 

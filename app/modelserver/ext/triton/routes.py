@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import msgspec
 from pydantic import Field
@@ -20,14 +20,12 @@ from modelserver.ext.triton.switches import (
     log_settings,
     trace_settings,
 )
+from modelserver.models.registry import Registry
 from modelserver.surface.api.application import Application, JsonBody
 from modelserver.surface.api.models import Error, Nothing
 from modelserver.surface.api.repository import is_near, read_object
 from modelserver.surface.api.routes import V2_VERSIONS
-
-if TYPE_CHECKING:
-    from modelserver.models.registry import Registry
-    from modelserver.surface.api.services import Services
+from modelserver.surface.api.services import Services
 
 _TAG = "Open Inference"
 _encode = msgspec.json.Encoder().encode

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncGenerator, Callable, Mapping
+from typing import Any
 
 from modelserver.errors import BadRequest
 from modelserver.ext.triton.model_config import describe_config
 from modelserver.ext.triton.statistics import list_statistics
 from modelserver.ext.triton.switches import change_log_settings, change_trace_settings, log_settings
+from modelserver.extension import Rpc
+from modelserver.surface.api.services import Services
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Mapping
-
-    from modelserver.extension import Rpc
-    from modelserver.surface.api.services import Services
-
-    Fields = AsyncGenerator[dict[str, Any], None]
+Fields = AsyncGenerator[dict[str, Any], None]
 
 NO_CUDA = "CUDA shared memory is not supported: use system shared memory, or send the tensors"
 

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from modelserver.models.registry import Registry
-    from modelserver.models.version import ModelVersion
+from modelserver.models.registry import Registry
+from modelserver.models.version import ModelVersion
 
 # By Triton's names.
 _PHASES = {"compute_input": "before", "compute_infer": "inference", "compute_output": "after"}

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shutil
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from uuid import uuid4
 
 import msgspec
@@ -19,10 +20,7 @@ from modelserver.ext.workflows.specification import Specification, parse_specifi
 from modelserver.models.archives.unpack import safe_parts, unpack
 from modelserver.models.archives.urls import leaves_its_place, scheme
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    FindFile = Callable[[str, Path | None, Path], Awaitable[tuple[Path, Path | None] | None]]
+FindFile = Callable[[str, Path | None, Path], Awaitable[tuple[Path, Path | None] | None]]
 
 MANIFEST_PATH: Final = "WAR-INF/MANIFEST.json"
 # The most bytes of the manifest, the specification and the file of functions.

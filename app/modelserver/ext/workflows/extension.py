@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from modelserver.ext.workflows.errors import WorkflowNotFound
+from modelserver.extension import Host
+from modelserver.surface.api.services import Services
+from modelserver.surface.http.exchange import Exchange
 from modelserver.surface.inference.inference import InferenceProtocol
 
 if TYPE_CHECKING:
     from modelserver.ext.workflows.workflows import Workflows
-    from modelserver.extension import Host
     from modelserver.surface.api.application import Application
-    from modelserver.surface.api.services import Services
-    from modelserver.surface.http.exchange import Exchange
 
 # As in TorchServe, in any case, and whatever follows the name.
 PATHS = r"/(?i:wfpredict)/(?P<model>[^/]+)(/.*)?"

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from modelserver.engine.batching.request import Request
 from modelserver.engine.tensors.weight import LIGHT_BYTES
 from modelserver.engine.wire.messages import FIELDS
 from modelserver.errors import (
@@ -23,16 +24,15 @@ from modelserver.errors import (
     PayloadTooLarge,
     ServiceUnavailable,
 )
+from modelserver.models.version import ModelVersion
+from modelserver.surface.api.services import Services
 from modelserver.surface.http.answers import JSON
+from modelserver.surface.http.exchange import Exchange
 from modelserver.surface.inference.codec import Parsed
 from modelserver.surface.inference.requests import make_request
 
 if TYPE_CHECKING:
-    from modelserver.engine.batching.request import Request
     from modelserver.ext.workflows.workflow import Workflow
-    from modelserver.models.version import ModelVersion
-    from modelserver.surface.api.services import Services
-    from modelserver.surface.http.exchange import Exchange
 
 _log = logging.getLogger("modelserver.workflows")
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from modelserver.models.options.resolve import Registration
+from modelserver.models.version import SavedWorkflow
 
 if TYPE_CHECKING:
     from modelserver.ext.workflows.archive import WorkflowArchive
     from modelserver.ext.workflows.specification import NodeSpec, Specification
-    from modelserver.models.version import SavedWorkflow
 
 # TorchServe's default delay in ms for a node with a batch size.
 _BATCH_DELAY = 50

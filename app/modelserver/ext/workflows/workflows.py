@@ -19,15 +19,15 @@ from modelserver.errors import (
 )
 from modelserver.ext.workflows.errors import InvalidWorkflow, WorkflowFailed, WorkflowNotFound
 from modelserver.ext.workflows.workflow import Workflow
+from modelserver.models.version import SavedWorkflow
+from modelserver.surface.api.services import Services
 from modelserver.surface.http.content import inflate
+from modelserver.surface.http.exchange import Exchange
 
 if TYPE_CHECKING:
     from modelserver.ext.workflows.archive import ArchiveReader, WorkflowArchive
     from modelserver.ext.workflows.run import WorkflowRun
     from modelserver.ext.workflows.specification import NodeSpec
-    from modelserver.models.version import SavedWorkflow
-    from modelserver.surface.api.services import Services
-    from modelserver.surface.http.exchange import Exchange
 
 _log = logging.getLogger("modelserver.workflows")
 

@@ -8,16 +8,14 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from uuid import uuid4
 
 from modelserver.errors import InternalError, InvalidModel
 from modelserver.models.archives.manifest import MANIFEST_PATH, Manifest, check_handler, parse_manifest
+from modelserver.models.archives.single_file import SingleFile
 from modelserver.models.archives.unpack import unpack
-from modelserver.models.options.table import ModelConfig  # noqa: TC001 - helpers read annotations at run time
-
-if TYPE_CHECKING:
-    from modelserver.models.archives.single_file import SingleFile
+from modelserver.models.options.table import ModelConfig
 
 # Bytes of a manifest, and of a configuration file.
 _MAX_MANIFEST: Final = 4 << 20

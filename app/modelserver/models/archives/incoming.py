@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
@@ -18,8 +19,6 @@ from modelserver.errors import DownloadFailed, InternalError, ModelFileExists
 from modelserver.models.archives.urls import Resolver, resolve_host
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     import httpx
 
 

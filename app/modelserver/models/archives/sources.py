@@ -14,10 +14,10 @@ from urllib.parse import unquote, urlsplit
 from modelserver.errors import DownloadFailed, InternalError, ModelNotFound
 from modelserver.models.archives.incoming import AS_USUAL, Incoming, Progress, Transfer
 from modelserver.models.archives.single_file import SingleFile, TorchvisionSource
+from modelserver.models.archives.store import ObjectStores
 from modelserver.models.archives.urls import OBJECT_STORES, UrlPolicy, leaves_its_place, refusal, scheme
 
 if TYPE_CHECKING:
-    from modelserver.models.archives.store import ObjectStores
     from modelserver.models.environments.environment_store import Use
 
 _LOG: Final = logging.getLogger(__name__)

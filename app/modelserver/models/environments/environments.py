@@ -27,14 +27,11 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from modelserver.errors import BadRequest, InvalidModel
 from modelserver.models.environments import environment_store as store
 from modelserver.models.environments.cache_folder import cache_folder
-
-if TYPE_CHECKING:
-    from modelserver.models.environments.environment_store import Use
+from modelserver.models.environments.environment_store import Use
 
 # A hash of an archive's requirements file and of the local files that it names.
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, ParamSpec
 
-from modelserver.models.options.values import Values  # noqa: TC001 - read at run time by the helpers
+from modelserver.models.options.values import Values
 
 _P = ParamSpec("_P")
 _ROW = "row"

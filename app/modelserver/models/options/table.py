@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from modelserver.engine.demand import Demand  # noqa: TC001 - helpers read annotations at run time
+from modelserver.engine.demand import Demand
 from modelserver.models.options.option import OptionGroup, options_of
 from modelserver.models.options.signature import Signature
 from modelserver.models.options.signature import signature as signature_values

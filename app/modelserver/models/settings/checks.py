@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from modelserver.errors import ConfigError
 from modelserver.models.settings.address import HostPort
-
-if TYPE_CHECKING:
-    from modelserver.models.settings.settings import Settings
+from modelserver.models.settings.settings import Settings
 
 
 def check(settings: Settings) -> None:

@@ -32,9 +32,9 @@ from modelserver.models.settings.key import (
     Kind,
     keys_of,
 )
+from modelserver.models.settings.model_defaults import ModelTable
 
 if TYPE_CHECKING:
-    from modelserver.models.settings.model_defaults import ModelTable
     from modelserver.models.settings.values import ModelToLoad
 
 # Cores that a front end is for, and the most front ends by default.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
-from typing import TYPE_CHECKING
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request  # noqa: TC002 - FastAPI reads annotations at run time
@@ -13,6 +12,7 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Match, Route
 
 from modelserver.errors import InternalError, MethodNotAllowed, ModelServerError, ResourceNotFound
+from modelserver.models.registry import Registry
 from modelserver.surface.api.application import ANY_METHOD, Application, Document
 from modelserver.surface.api.docs_page import CONTENT_SECURITY_POLICY, CONTENT_TYPE, render_docs
 from modelserver.surface.api.models import AnyObject
@@ -33,11 +33,8 @@ from modelserver.surface.api.routes import (
     add_token_renewal,
     add_v2,
 )
+from modelserver.surface.api.services import AddRoutes, Role, Services
 from modelserver.surface.http.answers import JSON, KSERVE, error_body, form_of, pretty
-
-if TYPE_CHECKING:
-    from modelserver.models.registry import Registry
-    from modelserver.surface.api.services import AddRoutes, Role, Services
 
 
 def build_app(roles: set[Role], services: Services, added: Iterable[AddRoutes] = ()) -> Application:

@@ -6,16 +6,14 @@ import math
 from collections.abc import Iterable
 from dataclasses import asdict
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from modelserver.engine.pools.worker import Worker
 from modelserver.engine.telemetry.gpus import NO_GPU, gpus
 from modelserver.engine.telemetry.system import worker_memory
+from modelserver.models.options.resolve import ModelOptions
 from modelserver.models.options.table import OPTIONS
 from modelserver.models.version import FailedVersion, ModelVersion
-
-if TYPE_CHECKING:
-    from modelserver.engine.pools.worker import Worker
-    from modelserver.models.options.resolve import ModelOptions
 
 # Names in the answer and names of the options.
 _BATCH_SETTINGS = (

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from starlette.requests import Request  # noqa: TC002 - FastAPI reads annotations at run time
 from starlette.responses import Response
@@ -15,16 +15,14 @@ from modelserver.errors import BadRequest, MethodNotAllowed
 from modelserver.models.changes import Change
 from modelserver.models.options.resolve import PARAMETERS, REQUESTABLE, Registration
 from modelserver.models.options.table import CHANGEABLE
+from modelserver.models.registry import Registry
 from modelserver.models.replacing import replace_archive
 from modelserver.models.settings.model_defaults import RUNTIMES
+from modelserver.models.version import ModelVersion
 from modelserver.surface.api.describe import describe, read_gpus_of
 from modelserver.surface.api.parameters import Parameters
 from modelserver.surface.http.answers import JSON, header_pairs, pretty
 from modelserver.surface.inference.customized import fetch_description
-
-if TYPE_CHECKING:
-    from modelserver.models.registry import Registry
-    from modelserver.models.version import ModelVersion
 
 _log = logging.getLogger("modelserver.api")
 

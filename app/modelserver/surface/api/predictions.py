@@ -7,11 +7,13 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 from modelserver.engine.tensors.datatypes import BYTES, DATATYPES
 from modelserver.engine.tensors.tensor import VARIABLE, TensorSpec, elements
+from modelserver.engine.wire.messages import Annotations
+from modelserver.models.options.signature import Signature
 from modelserver.surface.api import models
 from modelserver.surface.api.application import (
     ANY_METHOD,
@@ -25,10 +27,6 @@ from modelserver.surface.api.application import (
 )
 from modelserver.surface.api.routes import model_operations, set_default
 from modelserver.surface.http.answers import JSON
-
-if TYPE_CHECKING:
-    from modelserver.engine.wire.messages import Annotations
-    from modelserver.models.options.signature import Signature
 
 # Elements shown in an example.
 _LONGEST_EXAMPLE = 8

@@ -10,20 +10,20 @@ import msgspec
 from starlette.requests import Request  # noqa: TC002 - FastAPI reads annotations at run time
 from starlette.responses import JSONResponse
 
+from modelserver.engine.pools.spec import OnDemand
 from modelserver.errors import BadRequest, MethodNotAllowed, ModelNotFound, StartFailed
 from modelserver.models.archives.store import file_of
 from modelserver.models.archives.urls import OBJECT_STORES, scheme
 from modelserver.models.options.resolve import Registration
+from modelserver.models.registry import Registry
 from modelserver.models.replacing import load_anew
+from modelserver.models.settings.settings import Settings
+from modelserver.models.version import ModelVersion
 from modelserver.surface.http.content import read_parameters_body
 
 if TYPE_CHECKING:
     from starlette.datastructures import Address
 
-    from modelserver.engine.pools.spec import OnDemand
-    from modelserver.models.registry import Registry
-    from modelserver.models.settings.settings import Settings
-    from modelserver.models.version import ModelVersion
 
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 

@@ -4,29 +4,27 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from starlette.requests import Request  # noqa: TC002 - FastAPI reads annotations at run time
 from starlette.responses import JSONResponse, Response
 
 from modelserver.engine.telemetry.logs import LEVELS, log_level, set_log_level
+from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.engine.telemetry.prometheus import CONTENT_TYPE
 from modelserver.errors import BadRequest, ConfigError, InternalError, ResourceNotFound, ServiceUnavailable
+from modelserver.models.registry import Registry
+from modelserver.models.settings.settings import Settings
 from modelserver.surface.api import models
 from modelserver.surface.api.application import ANY_METHOD, TEXT, Application, JsonBody, Operation
 from modelserver.surface.api.management import ManagementApi
 from modelserver.surface.api.metadata import ProtocolMetadata, readiness
 from modelserver.surface.api.parameters import Parameters
 from modelserver.surface.api.repository import RepositoryApi
+from modelserver.surface.auth.keeper import TokenKeeper
 from modelserver.surface.auth.scopes import TOKEN_PATH, Scope
 from modelserver.surface.auth.verifier import InvalidKey
 from modelserver.surface.http.answers import JSON, pretty
-
-if TYPE_CHECKING:
-    from modelserver.engine.telemetry.metrics import ServerMetrics
-    from modelserver.models.registry import Registry
-    from modelserver.models.settings.settings import Settings
-    from modelserver.surface.auth.keeper import TokenKeeper
 
 # The paths of a model, each with the prefix of its operations' names.
 V2_VERSIONS = (("/v2/models/{name}", ""), ("/v2/models/{name}/versions/{version}", "version_"))

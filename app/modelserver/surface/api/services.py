@@ -12,20 +12,20 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.engine.tensors.limits import RequestLimits
+from modelserver.engine.tensors.shared_memory import Regions
+from modelserver.models.registry import Registry
+from modelserver.models.settings.settings import Settings
+from modelserver.surface.http.intake import Intake
+from modelserver.surface.http.off_loop import OffLoop
+from modelserver.surface.http.outgoing import Outgoing
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-    from modelserver.engine.telemetry.metrics import ServerMetrics
-    from modelserver.engine.tensors.shared_memory import Regions
-    from modelserver.models.registry import Registry
-    from modelserver.models.settings.settings import Settings
     from modelserver.surface.api.application import Application
     from modelserver.surface.auth.keeper import TokenKeeper
-    from modelserver.surface.http.intake import Intake
-    from modelserver.surface.http.off_loop import OffLoop
-    from modelserver.surface.http.outgoing import Outgoing
 
 Role = Literal["inference", "management", "metrics"]
 AddRoutes: TypeAlias = "Callable[[Application, Services], None]"

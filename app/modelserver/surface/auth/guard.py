@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 from functools import lru_cache
-from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 import httptools
 
 from modelserver.surface.auth.scopes import Scope, needed_scope, strictest_scope
 from modelserver.surface.auth.verifier import InvalidKey, Verifier
-
-if TYPE_CHECKING:
-    from modelserver.surface.http.exchange import HotRoutes
+from modelserver.surface.http.exchange import HotRoutes
 
 # How many URLs have their scope cached, and the bytes of the longest of them.
 _CACHED = 1024

@@ -5,15 +5,12 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from modelserver.errors import Conflict
 from modelserver.surface.auth.key_file import KeyFile, Token
+from modelserver.surface.auth.operator_tokens import OperatorTokens
 from modelserver.surface.auth.scopes import Scope
 from modelserver.surface.auth.verifier import Fingerprint, Verifier
-
-if TYPE_CHECKING:
-    from modelserver.surface.auth.operator_tokens import OperatorTokens
 
 # TorchServe's keys have 6.
 _KEY_BYTES = 24

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Iterable, Mapping, MutableMapping
+from pathlib import Path
+from typing import TypeAlias
 
 from modelserver.errors import ConfigError
 from modelserver.surface.auth.scopes import Scope
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, MutableMapping
-    from pathlib import Path
-
-    OperatorTokens: TypeAlias = Mapping[Scope, tuple[str, ...]]
+OperatorTokens: TypeAlias = Mapping[Scope, tuple[str, ...]]
 
 VARIABLES = {scope: f"MODELSERVER_{scope.name}_TOKEN" for scope in Scope}
 """The variable of each scope; it may contain several tokens, separated by commas or spaces."""

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from modelserver.models.settings.address import Address
+from modelserver.models.settings.settings import Settings
 from modelserver.surface.auth.key_file import NAME
 from modelserver.surface.auth.operator_tokens import VARIABLES
-
-if TYPE_CHECKING:
-    from modelserver.models.settings.settings import Settings
 
 WARNING = "Warning: "
 """The beginning of lines that the operator should act upon."""

@@ -6,20 +6,20 @@ import asyncio
 import contextlib
 import logging
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, MutableMapping
+from pathlib import Path
 
 from modelserver.errors import ConfigError
+from modelserver.models.settings.settings import Settings
 from modelserver.surface.auth.keeper import TokenKeeper
 from modelserver.surface.auth.key_file import NAME, KeyFile
-from modelserver.surface.auth.operator_tokens import joined, read_token_file, take_from_environment
+from modelserver.surface.auth.operator_tokens import (
+    OperatorTokens,
+    joined,
+    read_token_file,
+    take_from_environment,
+)
 from modelserver.surface.auth.policy import wants_tokens
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, MutableMapping
-    from pathlib import Path
-
-    from modelserver.models.settings.settings import Settings
-    from modelserver.surface.auth.operator_tokens import OperatorTokens
 
 _log = logging.getLogger("modelserver.auth")
 

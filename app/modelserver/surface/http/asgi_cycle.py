@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, Protocol, final
 from uvicorn import Config
 
 from modelserver.surface.http.answers import status_line
+from modelserver.surface.http.exchange import Target
 from modelserver.surface.http.head import announced_length
+from modelserver.surface.http.sockets import Addresses
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Scope
 
-    from modelserver.surface.http.exchange import Target
-    from modelserver.surface.http.sockets import Addresses
 
 _log = logging.getLogger("modelserver.api")
 

@@ -14,11 +14,14 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import TYPE_CHECKING, Protocol
 
-from modelserver.errors import PayloadTooLarge
+from modelserver.engine.telemetry.access import OnResponse
+from modelserver.errors import ModelServerError, PayloadTooLarge
+from modelserver.surface.auth.guard import Guard
 from modelserver.surface.http.answers import form_of
 from modelserver.surface.http.asgi_cycle import CONTINUE, AsgiCycle
 from modelserver.surface.http.connection_exchange import ConnectionExchange
-from modelserver.surface.http.exchange import UNREAD
+from modelserver.surface.http.cors import Cors
+from modelserver.surface.http.exchange import UNREAD, HotRoutes
 from modelserver.surface.http.head import invalid_message
 from modelserver.surface.http.intake import Intake
 from modelserver.surface.http.outgoing import Outgoing, OutgoingFull
@@ -87,12 +90,6 @@ class Delivery:
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
-
-    from modelserver.engine.telemetry.access import OnResponse
-    from modelserver.errors import ModelServerError
-    from modelserver.surface.auth.guard import Guard
-    from modelserver.surface.http.cors import Cors
-    from modelserver.surface.http.exchange import HotRoutes
 
     Request = ConnectionExchange | AsgiCycle
 

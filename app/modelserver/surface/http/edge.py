@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.requests import ClientDisconnect
 
 from modelserver.engine.ids import accept_request_id, make_uuid
+from modelserver.engine.telemetry.access import OnResponse
 from modelserver.engine.telemetry.stalls import served
 from modelserver.errors import InternalError, ModelServerError, PayloadTooLarge
 from modelserver.surface.http.answers import ALWAYS, JSON, error_body, form_of
@@ -21,7 +22,6 @@ from modelserver.surface.http.sockets import address_text
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-    from modelserver.engine.telemetry.access import OnResponse
 
 _log = logging.getLogger("modelserver.api")
 

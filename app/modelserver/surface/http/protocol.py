@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import httptools
 
 from modelserver.errors import InternalError, PayloadTooLarge
+from modelserver.surface.auth.guard import Guard
 from modelserver.surface.http.asgi_cycle import AsgiCycle
 from modelserver.surface.http.connection import Arrival, Http1Connection, HttpListener
 from modelserver.surface.http.connection_exchange import ConnectionExchange
@@ -38,7 +39,6 @@ from modelserver.surface.http.sockets import is_reset
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-    from modelserver.surface.auth.guard import Guard
 
 _log = logging.getLogger("modelserver.api")
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import socket
 import struct
 import termios
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    import asyncio
+from typing import NamedTuple
 
 _INT = struct.Struct("i")
 _MAPPED = "::ffff:"

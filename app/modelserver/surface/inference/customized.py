@@ -7,16 +7,14 @@ import json
 import logging
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from modelserver.engine.batching.queue import UnsharedKey
 from modelserver.engine.batching.request import Request
 from modelserver.engine.ids import make_uuid
 from modelserver.engine.wire.messages import DESCRIBE, Answer, Row
 from modelserver.errors import InternalError, ResponseTimeout, ServiceUnavailable
-
-if TYPE_CHECKING:
-    from modelserver.models.version import ModelVersion
+from modelserver.models.version import ModelVersion
 
 _log = logging.getLogger("modelserver.api")
 

@@ -16,7 +16,10 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from modelserver.engine.telemetry.stalls import served
 from modelserver.engine.tensors import weight
 from modelserver.engine.tensors.limits import RequestLimits
+from modelserver.engine.tensors.shared_memory import Regions
 from modelserver.errors import BadRequest, MethodNotAllowed, ModelServerError, ModelVersionNotFound
+from modelserver.models.registry import Registry
+from modelserver.models.version import ModelVersion
 from modelserver.surface.http.content import form_field, inflate
 from modelserver.surface.http.exchange import Exchange, Target, read_query
 from modelserver.surface.http.off_loop import OffLoop
@@ -29,9 +32,6 @@ from modelserver.surface.inference.v1 import V1
 from modelserver.surface.inference.v2 import V2
 
 if TYPE_CHECKING:
-    from modelserver.engine.tensors.shared_memory import Regions
-    from modelserver.models.registry import Registry
-    from modelserver.models.version import ModelVersion
     from modelserver.surface.watching import Watch
 
 Find: TypeAlias = "Callable[[bytes], Target | None]"

@@ -5,23 +5,20 @@ from __future__ import annotations
 import logging
 from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING
 
 import msgspec
 
+from modelserver.engine.batching.request import Request
 from modelserver.engine.telemetry.stalls import served
 from modelserver.engine.tensors.weight import TooHeavy
+from modelserver.engine.wire.messages import Answer
 from modelserver.errors import HandlerError, ModelServerError
+from modelserver.models.version import ModelVersion
 from modelserver.surface.http.answers import error_body, header_block
+from modelserver.surface.http.exchange import Exchange
+from modelserver.surface.http.off_loop import OffLoop
+from modelserver.surface.inference.codec import Codec, Parsed
 from modelserver.surface.inference.requests import sequence_headers
-
-if TYPE_CHECKING:
-    from modelserver.engine.batching.request import Request
-    from modelserver.engine.wire.messages import Answer
-    from modelserver.models.version import ModelVersion
-    from modelserver.surface.http.exchange import Exchange
-    from modelserver.surface.http.off_loop import OffLoop
-    from modelserver.surface.inference.codec import Codec, Parsed
 
 _log = logging.getLogger("modelserver.api")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Raw
@@ -12,10 +11,8 @@ from msgspec import Raw
 from modelserver.engine.batching.queue import ImmediateKey
 from modelserver.engine.batching.request import Request, SequencedRequest, SequenceMark
 from modelserver.engine.wire.messages import Row, SequenceHeaders
-
-if TYPE_CHECKING:
-    from modelserver.models.version import ModelRouter, ModelVersion
-    from modelserver.surface.inference.codec import Parsed
+from modelserver.models.version import ModelRouter, ModelVersion
+from modelserver.surface.inference.codec import Parsed
 
 # The headers for sequences, of clients and handlers (reference 8.9).
 #

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
 from modelserver.errors import BadRequest
-
-if TYPE_CHECKING:
-    from modelserver.surface.http.exchange import Exchange, Target
-    from modelserver.surface.inference.routes import Route
+from modelserver.surface.http.exchange import Exchange, Target
+from modelserver.surface.inference.routes import Route
 
 # The application gets the body in bytes, whatever its type.
 OCTETS: Final = "application/octet-stream"

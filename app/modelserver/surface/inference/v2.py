@@ -7,10 +7,12 @@ from collections.abc import (
     Sequence,
 )
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import Any, ClassVar, cast
 
 import msgspec
 
+from modelserver.engine.batching.request import Request
+from modelserver.engine.offload.helpers import Helpers
 from modelserver.engine.tensors import weight
 from modelserver.engine.tensors.classification import check_classification
 from modelserver.engine.tensors.datatypes import BYTES, TensorError
@@ -28,15 +30,11 @@ from modelserver.engine.tensors.shared_memory import NO_MEMORY, Memory, Regions
 from modelserver.engine.tensors.tensor import OutputTensor, Tensor, elements
 from modelserver.engine.wire.messages import TENSORS, SequenceHeaders
 from modelserver.errors import BadRequest, InternalError
-from modelserver.models.options.signature import Signature  # noqa: TC001 - helpers read annotations at run time
+from modelserver.models.options.signature import Signature
+from modelserver.models.version import ModelVersion
 from modelserver.surface.http.answers import JSON
+from modelserver.surface.http.exchange import Exchange
 from modelserver.surface.inference.codec import SECONDS, Codec, Parsed
-
-if TYPE_CHECKING:
-    from modelserver.engine.batching.request import Request
-    from modelserver.engine.offload.helpers import Helpers
-    from modelserver.models.version import ModelVersion
-    from modelserver.surface.http.exchange import Exchange
 
 BINARY = "application/octet-stream"
 # The response's parameter with the batch id, if the model batches.

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from modelserver.errors import ConfigError
 from modelserver.models.settings.checks import jks_advice
+from modelserver.models.settings.settings import Settings
 from modelserver.surface.tls.context import Certificate
-
-if TYPE_CHECKING:
-    from modelserver.models.settings.settings import Settings
 
 # The first bytes of Java's older keystores.
 _JAVA = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")

@@ -6,14 +6,11 @@ import asyncio
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from modelserver.errors import ConfigError
+from modelserver.models.settings.settings import Settings
 from modelserver.surface.tls.certificate import load_certificate
-
-if TYPE_CHECKING:
-    from modelserver.models.settings.settings import Settings
-    from modelserver.surface.tls.context import Certificate
+from modelserver.surface.tls.context import Certificate
 
 # Seconds between checks.
 LOOK_EVERY = 2.0

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from modelserver.ext.rollout.agreement import LONGEST, Tolerance, agree, is_number, pairs, place
 from modelserver.ext.rollout.agreement import excerpt as short_value
+from modelserver.testing.answer import Answer
+from modelserver.tools.doctor.findings import CheckReport
 from modelserver.tools.doctor.patient import BatchOutcome, Patient, message_of, place_in
 from modelserver.tools.doctor.samples import InputRow, bad_samples
-
-if TYPE_CHECKING:
-    from modelserver.testing.answer import Answer
-    from modelserver.tools.doctor.findings import CheckReport
 
 GIVE_SOME = "give some with --input FILE FILE"
 # How often a row is sent again whose answer may vary.

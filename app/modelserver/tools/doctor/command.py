@@ -9,19 +9,17 @@ import logging
 import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from modelserver.errors import ConfigError, ModelServerError
 from modelserver.tools.commands import check_least, exit_status
 from modelserver.tools.doctor.answer_checks import TOLERANCE
 from modelserver.tools.doctor.doctor import CALLS, LARGEST, CheckOptions, examine
+from modelserver.tools.doctor.findings import CheckReport, Finding
+from modelserver.tools.doctor.probing import SourceLine
 from modelserver.tools.doctor.samples import read_samples
 from modelserver.tools.serve.console import BOLD, DIM, GREEN, RED, YELLOW, Style, from_here
 from modelserver.tools.serve.options import locate_source
-
-if TYPE_CHECKING:
-    from modelserver.tools.doctor.findings import CheckReport, Finding
-    from modelserver.tools.doctor.probing import SourceLine
 
 # A chart for people, and as JSON.
 

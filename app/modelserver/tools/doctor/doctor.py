@@ -6,10 +6,11 @@ import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from modelserver.engine.pools.output import without_quote
 from modelserver.errors import StartFailed
+from modelserver.testing.answer import Answer
 from modelserver.tools.doctor.answer_checks import (
     GIVE_SOME,
     TOLERANCE,
@@ -26,9 +27,6 @@ from modelserver.tools.doctor.patient import Patient, WorkerGone, place_in
 from modelserver.tools.doctor.samples import InputRow, made_samples
 from modelserver.tools.tune.figure import fit_line
 from modelserver.tools.tune.sweep import sizes
-
-if TYPE_CHECKING:
-    from modelserver.testing.answer import Answer
 
 # What a batch costs by its size, and which size to choose.
 

@@ -10,15 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
+from modelserver.tools.doctor.findings import CheckReport
 from modelserver.tools.doctor.load_checks import check_training
+from modelserver.tools.doctor.patient import Patient, Readings
 from modelserver.tools.doctor.probing import LOOKS_EVERY, Called, SourceLine
-
-if TYPE_CHECKING:
-    from modelserver.tools.doctor.findings import CheckReport
-    from modelserver.tools.doctor.patient import Patient, Readings
-    from modelserver.tools.doctor.samples import InputRow
+from modelserver.tools.doctor.samples import InputRow
 
 # Growth per call that counts: bytes of memory, and blocks of Python's allocator.
 _BYTES: Final = 8192

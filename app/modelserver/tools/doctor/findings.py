@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
-if TYPE_CHECKING:
-    from modelserver.tools.doctor.probing import SourceLine
+from modelserver.tools.doctor.probing import SourceLine
 
 Level = Literal["error", "warning", "advice"]
 

@@ -11,6 +11,7 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -18,17 +19,15 @@ import psutil
 
 from modelserver.engine.pools.interpreter import worker_command
 from modelserver.engine.pools.output import without_quote
+from modelserver.engine.pools.spec import WorkerSpec
 from modelserver.errors import ModelServerError
+from modelserver.testing.answer import Answer
 from modelserver.testing.local import Client
 from modelserver.tools.doctor.probing import PROBE, Called, Report, Reported, SourceLine
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from typing_extensions import Self
 
-    from modelserver.engine.pools.spec import WorkerSpec
-    from modelserver.testing.answer import Answer
     from modelserver.tools.doctor.samples import InputRow
 
 # Seconds for a worker that has ended to be seen as such, and for another to take its place.

@@ -9,15 +9,13 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from modelserver.engine.tensors.datatypes import BYTES, DATATYPES
 from modelserver.engine.tensors.tensor import VARIABLE, TensorSpec
+from modelserver.models.version import ModelVersion
 from modelserver.tools.commands import read_inputs
 from modelserver.tools.serve.example import example_of
-
-if TYPE_CHECKING:
-    from modelserver.models.version import ModelVersion
 
 JSON: Final = "application/json"
 TEXT: Final = "text/plain"

@@ -14,6 +14,7 @@ from modelserver.engine.telemetry.text import shortened
 from modelserver.tools.migrate import grpc_calls
 from modelserver.tools.migrate.archives import Archive, read_archive
 from modelserver.tools.migrate.calls import MigrationError, Probe, Response
+from modelserver.tools.migrate.changes import Rule
 from modelserver.tools.migrate.comparison import masked, mismatches
 from modelserver.tools.migrate.requests import Subject, changes_state, requests_of
 from modelserver.tools.migrate.rules import VARIES, explain
@@ -25,7 +26,6 @@ from modelserver.tools.tune.figure import Figure, summed_up
 from modelserver.tools.tune.own_server import message_of
 
 if TYPE_CHECKING:
-    from modelserver.tools.migrate.changes import Rule
     from modelserver.tools.migrate.installation import Installation
     from modelserver.tools.tune.progress import Progressing
 

@@ -10,16 +10,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from html import escape
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from modelserver.tools.migrate.calls import Probe, digest, readable
+from modelserver.tools.migrate.changes import Rule
 from modelserver.tools.migrate.proof import EXPLAINED, SAME, UNKNOWN, Compared, LoadFigures, Proof
 from modelserver.tools.migrate.rules import OF_THE_RUN, RULES, VARIES
+from modelserver.tools.tune.figure import Figure
 from modelserver.tools.tune.report import page, table
-
-if TYPE_CHECKING:
-    from modelserver.tools.migrate.changes import Rule
-    from modelserver.tools.tune.figure import Figure
 
 FORMAT: Final = 1
 """Grows when a key of the JSON changes its meaning or goes; new keys may come at any time."""

@@ -10,16 +10,14 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+from typing import Any, Final, TypeAlias, cast
 from urllib.parse import quote
 
 from modelserver.ext.recording.file import RecordedRequest, read, request_of
 from modelserver.tools.migrate import grpc_calls
+from modelserver.tools.migrate.archives import Archive
 from modelserver.tools.migrate.calls import MigrationError, Port, Probe
-
-if TYPE_CHECKING:
-    from modelserver.tools.migrate.archives import Archive
-    from modelserver.tools.migrate.servers import ServedVersion
+from modelserver.tools.migrate.servers import ServedVersion
 
 Remark: TypeAlias = "Callable[[str], object]"
 BUILT_IN: Final = "builtin"

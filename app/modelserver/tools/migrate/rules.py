@@ -8,9 +8,10 @@ from __future__ import annotations
 import json
 import re
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from modelserver.ext.rollout.agreement import Tolerance, agree, pairs
+from modelserver.tools.migrate.calls import Probe, Response
 from modelserver.tools.migrate.changes import (
     BETTER,
     FAILED,
@@ -30,9 +31,6 @@ from modelserver.tools.migrate.changes import (
 )
 from modelserver.tools.migrate.comparison import mismatches, without_additions
 from modelserver.tools.migrate.grpc_calls import METHOD
-
-if TYPE_CHECKING:
-    from modelserver.tools.migrate.calls import Probe, Response
 
 RULES = Rules()
 """All differences between the two servers."""

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from modelserver.models.settings.key import Key
 from modelserver.models.settings.settings import KEYS, NOT_YET
 from modelserver.tools.migrate.changes import BETTER, MISSING, OTHER
-
-if TYPE_CHECKING:
-    from modelserver.models.settings.key import Key
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,13 +13,13 @@ from modelserver.models.options.yaml_file import parse_model_config
 from modelserver.models.settings.settings import KEYS
 from modelserver.models.settings.sources import DEFAULT
 from modelserver.tools.archiver import BUILT_IN_HANDLERS, TORCHSERVE_HANDLERS
+from modelserver.tools.migrate.calls import Probe
 from modelserver.tools.migrate.changes import MISSING
 from modelserver.tools.migrate.tables import ENDPOINTS, KEYS_OF_TORCHSERVE, flag_state, key_state
 from modelserver.tools.migrate.ts_names import ABSENT_STATE, SAME, names, offered
 
 if TYPE_CHECKING:
     from modelserver.tools.migrate.archives import Archive
-    from modelserver.tools.migrate.calls import Probe
     from modelserver.tools.migrate.installation import Installation
 
 NO_EFFECT = "no effect"

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from modelserver.errors import ConfigError
 from modelserver.ext.console.simulation.figures import percentile
@@ -23,6 +23,7 @@ from modelserver.models.settings.load import load_settings
 from modelserver.surface.auth.scopes import Scope
 from modelserver.surface.watching import GRPC
 from modelserver.tools.commands import exit_status
+from modelserver.tools.http_client import TimedResponse
 from modelserver.tools.replay import sender
 from modelserver.tools.replay.comparison import difference
 from modelserver.tools.replay.sender import Destination
@@ -30,9 +31,6 @@ from modelserver.tools.running_server import RunningServer, token
 from modelserver.tools.tune.report import page as html_page
 from modelserver.tools.tune.report import table
 from modelserver.tools.tune.svg import Chart, Series, draw
-
-if TYPE_CHECKING:
-    from modelserver.tools.http_client import TimedResponse
 
 # What a replay has found: figures side by side, as text and as a page with a plot.
 

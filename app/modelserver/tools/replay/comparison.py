@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from google.protobuf.json_format import MessageToDict
 
@@ -15,9 +15,7 @@ from modelserver.ext.recording.entries import Call, code_of
 from modelserver.ext.rollout.agreement import Tolerance, agree, excerpt, pairs, place, short, without_ids
 from modelserver.surface.watching import GRPC
 from modelserver.tools.grpc_client import messages_of
-
-if TYPE_CHECKING:
-    from modelserver.tools.http_client import TimedResponse
+from modelserver.tools.http_client import TimedResponse
 
 # Fields that differ between any two answers.
 _ANEW: Final = frozenset({"batchId", "request_id"})

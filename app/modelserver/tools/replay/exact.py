@@ -10,8 +10,9 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from modelserver.engine.batching.request import Request
 from modelserver.errors import ConfigError, ModelServerError
 from modelserver.ext.grpc.heads import CallHead
 from modelserver.ext.grpc.inference import InferenceService
@@ -24,18 +25,15 @@ from modelserver.ext.stores.extension import Stores
 from modelserver.models.archives.store import ModelStore
 from modelserver.models.loading import default_name, initial
 from modelserver.models.options.resolve import Registration
+from modelserver.models.settings.load import LoadedSettings
+from modelserver.models.settings.settings import Settings
+from modelserver.surface.api.services import Services
 from modelserver.surface.watching import GRPC, Watcher, message_framed
+from modelserver.testing.answer import Answer
 from modelserver.testing.engine import Engine, engine
 from modelserver.testing.loopback import Loopback
 from modelserver.tools.commands import termination_is_interruption
 from modelserver.tools.http_client import CUT_OFF, LINES, TimedResponse
-
-if TYPE_CHECKING:
-    from modelserver.engine.batching.request import Request
-    from modelserver.models.settings.load import LoadedSettings
-    from modelserver.models.settings.settings import Settings
-    from modelserver.surface.api.services import Services
-    from modelserver.testing.answer import Answer
 
 # Milliseconds for which the queue holds a batch until its last request is read.
 _HOLD: Final = 10_000

@@ -11,7 +11,8 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import FrameType
+from typing import Any
 
 import httpx
 import msgspec
@@ -25,9 +26,6 @@ from modelserver.surface.auth.scopes import Scope
 from modelserver.tools.commands import exit_status, termination_is_interruption
 from modelserver.tools.running_server import RunningServer, client_of, management_url, token
 from modelserver.tools.tune.own_server import message_of
-
-if TYPE_CHECKING:
-    from types import FrameType
 
 _PATH = "/recording"
 

@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from modelserver.engine.pools.preloading import heavy_imports
 from modelserver.engine.pools.spawner import Spawner, can_fork
 from modelserver.models.archives.urls import scheme
+from modelserver.models.settings.settings import Settings
 from modelserver.surface.auth.operator_tokens import VARIABLES
 from modelserver.tools.serve.options import ServeOptions, is_of_hub
-
-if TYPE_CHECKING:
-    from modelserver.models.settings.settings import Settings
 
 _LARGEST: Final = 1 << 20  # bytes of a script
 # The module that defines `modelserver.Handler`.

@@ -7,19 +7,17 @@ import math
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import quote
 
 from modelserver.engine.tensors.datatypes import BYTES, DATATYPES
 from modelserver.engine.tensors.tensor import VARIABLE, TensorSpec
+from modelserver.models.settings.settings import Settings
+from modelserver.models.version import ModelVersion
 from modelserver.surface.auth.key_file import NAME
 from modelserver.surface.auth.operator_tokens import VARIABLES
 from modelserver.surface.auth.policy import wants_tokens
 from modelserver.surface.auth.scopes import Scope
-
-if TYPE_CHECKING:
-    from modelserver.models.settings.settings import Settings
-    from modelserver.models.version import ModelVersion
 
 _JSON: Final = "application/json"
 _PICTURES: Final = ("image_classifier", "image_segmenter", "object_detector", "densenet_handler")

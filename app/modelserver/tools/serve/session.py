@@ -13,11 +13,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from modelserver.engine.pools.output import without_quote
+from modelserver.engine.pools.spawner import Spawner
 from modelserver.errors import ConfigError, ModelServerError
 from modelserver.ext import EXTENSIONS
 from modelserver.models.builder import DOWNLOADING
 from modelserver.models.options.resolve import Registration
+from modelserver.models.registry import Registry
 from modelserver.models.replacing import replace_archive
+from modelserver.models.settings.load import LoadedSettings
+from modelserver.models.version import ModelVersion
 from modelserver.run.server import Reports, Server
 from modelserver.surface.auth.key_file import NAME
 from modelserver.surface.auth.operator_tokens import read_token_file
@@ -26,10 +30,6 @@ from modelserver.tools.serve.console import BOLD, DIM, GREEN, RED, Lines, from_h
 from modelserver.tools.serve.example import command, shell_token, url_of
 
 if TYPE_CHECKING:
-    from modelserver.engine.pools.spawner import Spawner
-    from modelserver.models.registry import Registry
-    from modelserver.models.settings.load import LoadedSettings
-    from modelserver.models.version import ModelVersion
     from modelserver.tools.serve.options import ServeOptions
 
 _FAILED_TO_LOAD: Final = "Failed to load model: "

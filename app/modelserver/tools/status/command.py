@@ -7,11 +7,11 @@ import socket
 import ssl
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
 import httpx
@@ -21,10 +21,7 @@ from modelserver.surface.auth.scopes import Scope
 from modelserver.tools.commands import exit_status
 from modelserver.tools.running_server import RunningServer, client_of, management_url, token, trusting
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    Document = Mapping[str, Any]
+Document = Mapping[str, Any]
 
 # What is wrong, by the documents of the management API, each with its paragraph of the runbook.
 

@@ -15,10 +15,10 @@ from modelserver.tools.tune.client import LoadSpec, at_rate, closed_loop, post
 from modelserver.tools.tune.errors import SettingRefused, TuningError
 from modelserver.tools.tune.figure import Figure, LoadRun, summed_up
 from modelserver.tools.tune.own_server import NAME, OwnServer, message_of
+from modelserver.tools.tune.source import ModelSource
 
 if TYPE_CHECKING:
     from modelserver.tools.tune.goal import ModelSetting
-    from modelserver.tools.tune.source import ModelSource
 
 _ROUNDS = 3  # minimum answers per client and measurement, unless that takes too long
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from modelserver.errors import ConfigError
-
-if TYPE_CHECKING:
-    from modelserver.tools.tune.figure import Figure
+from modelserver.tools.tune.figure import Figure
 
 ALLOWED = 'p50, p90 or p99 with a limit in ms or s ("p99<=80ms"), max-throughput or min-latency is needed'
 _LIMIT = re.compile(r"(p50|p90|p99)\s*<=\s*([0-9]{1,9}(?:\.[0-9]{1,6})?)\s*(ms|s)", re.IGNORECASE)

@@ -6,18 +6,15 @@ import io
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from importlib import import_module
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from modelserver.tools.tune.config_file import sustained_text
+from modelserver.tools.tune.figure import Figure
+from modelserver.tools.tune.goal import Point
 from modelserver.tools.tune.machine import USED_BY_OTHERS
 from modelserver.tools.tune.svg import Chart, Series, draw
 from modelserver.tools.tune.tuner import TuningResult, clients_text
-
-if TYPE_CHECKING:
-    from modelserver.tools.tune.figure import Figure
-    from modelserver.tools.tune.goal import Point
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1c2024; --soft: #666d75; --rule: #d9dde2; --paper: #fff;

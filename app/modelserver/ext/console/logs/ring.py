@@ -8,19 +8,25 @@ import logging
 import sys
 import threading
 from collections import deque
+from collections.abc import Iterable, Sequence
 from itertools import islice, takewhile
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 import msgspec
 
-from modelserver.ext.console.logs.lines import REQUESTS, SERVER, SOURCES, WORKERS, Block, cut, lines_of
+from modelserver.ext.console.logs.lines import (
+    REQUESTS,
+    SERVER,
+    SOURCES,
+    WORKERS,
+    Block,
+    LineQuery,
+    LogLine,
+    cut,
+    lines_of,
+)
 from modelserver.ext.console.logs.tails import Tail, read_tails, tails_in
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from pathlib import Path
-
-    from modelserver.ext.console.logs.lines import LineQuery, LogLine
 
 # Of each source: lines, and bytes of memory.
 MOST: Final = 2000

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -16,8 +17,6 @@ from modelserver.ext.console.pages import DATA_HEADERS
 from modelserver.surface.http.answers import JSON
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping
-
     from starlette.requests import Request
 
     from modelserver.ext.console.logs.ring import LogRing

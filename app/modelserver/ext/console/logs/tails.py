@@ -6,13 +6,11 @@ import contextlib
 import json
 import os
 import re
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
 
 from modelserver.ext.console.logs.lines import REQUESTS, SERVER, WORKERS, Block, cut, time_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 # Bytes of each file.
 TAIL: Final = 1 << 17

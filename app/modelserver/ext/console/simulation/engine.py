@@ -12,19 +12,16 @@ import heapq
 import itertools
 import math
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from random import Random
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+from modelserver.engine.batching.policies import Policy
 from modelserver.engine.batching.queue import BatchQueue, QueueFull
 from modelserver.engine.batching.request import Batch, Request
 from modelserver.engine.wire.messages import Row
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from modelserver.engine.batching.policies import Policy
-    from modelserver.ext.console.simulation.costs import Cost
+from modelserver.ext.console.simulation.costs import Cost
 
 _ROWS = [Row("r", 0)]
 _BODIES = [b""]

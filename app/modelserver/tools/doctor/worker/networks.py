@@ -8,14 +8,13 @@ import contextlib
 import io
 import sys
 from collections.abc import Iterator
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
 from modelserver.tools.doctor.probing import SourceLine, Training
 from modelserver.tools.doctor.worker.watch import place_of_caller, place_of_code
 
 if TYPE_CHECKING:
-    from types import FrameType
-
     from typing_extensions import Self
 
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from typing import TYPE_CHECKING, Any, Final
+from types import CodeType, FrameType
+from typing import Any, Final
 
 from modelserver.tools.doctor.probing import Opened, SourceLine, StartedTask
-
-if TYPE_CHECKING:
-    from types import CodeType, FrameType
 
 _STARTS: Final = {
     "subprocess.Popen": "process",
