@@ -141,6 +141,24 @@ def test_embeddings_of_several_clients_share_a_batch(chatting: Server) -> None:
 
 
 @pytest.mark.parametrize(
+    ("endpoint", "fields"),
+    [
+        ("rerank", {"query": "x", "documents": ["x"] * 6_000, "top_n": 6_000}),
+        ("score", {"text_1": "x", "text_2": ["x"] * 6_000}),
+    ],
+)
+def test_thousands_of_inputs_are_answered_as_few_are(chatting: Server, endpoint: str, fields: Any) -> None:
+    """Their bodies are read by a helper process."""
+    client = client_of(chatting)
+    texts = ["a" * (number % 7) for number in range(6_000)]
+    vectors = client.embeddings.create(model="letters", input=texts, encoding_format="float")
+    scored = chatting.inference.post(f"/v1/{endpoint}", json={"model": "overlap", **fields}).json()
+
+    assert [each.embedding[0] for each in vectors.data] == [float(len(text)) for text in texts]
+    assert len(scored["results" if endpoint == "rerank" else "data"]) == 6_000
+
+
+@pytest.mark.parametrize(
     ("fields", "error"),
     [
         ({"model": "none"}, openai.NotFoundError),

@@ -6,9 +6,11 @@ import json
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from modelserver.engine.batching.request import Request
+from modelserver.engine.offload.calls import OffloadCall, encode, perform, read_result
 from modelserver.engine.tensors.limits import RequestLimits
 from modelserver.engine.wire.messages import BODY, INSTANCE, Answer, Row
 from modelserver.errors import BadRequest, HandlerError, MethodNotAllowed, ServiceUnavailable, WorkerDied
@@ -161,6 +163,25 @@ def test_each_input_is_a_row(fields: Any, rows: list[bytes]) -> None:
 def test_body_without_inputs_is_refused(endpoint: str, fields: Any) -> None:
     with pytest.raises(BadRequest):
         split(endpoint, json.dumps(fields).encode())
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "fields"),
+    [
+        ("v1/embeddings", {"input": ["a", "b"], "dimensions": 2}),
+        ("v1/rerank", {"query": "q", "documents": ["a", "b"], "top_n": 1, "return_documents": False}),
+        ("v1/score", {"text_1": "q", "text_2": ["a", "b"]}),
+    ],
+)
+def test_rows_of_a_helper_are_those_of_the_loop(endpoint: str, fields: Any) -> None:
+    """Heavy bodies are split by a helper process: what it sends is of the same kind, with all its fields."""
+    body = json.dumps(fields).encode()
+    here = split(endpoint, body)
+    message = encode((endpoint, body))
+    done = perform(OffloadCall(split.__module__, split.__name__, 1.0, msgspec.Raw(message)))
+    there = read_result(split, done.value)
+
+    assert (type(there), encode(there)) == (type(here), encode(here))
 
 
 def document(endpoint: str, fields: Any, *answers: Any) -> Any:

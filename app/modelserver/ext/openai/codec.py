@@ -95,8 +95,11 @@ class _Row(msgspec.Struct):
 _decode_row = msgspec.json.Decoder(_Row).decode
 
 
-class Rows(Parsed):
-    """The inputs of a request as rows, whose answers become one document."""
+class Rows(Parsed, tag=True):
+    """The inputs of a request as rows, whose answers become one document.
+
+    The tags keep the kinds apart on the way from a helper.
+    """
 
     joins: ClassVar[bool] = True
     where: ClassVar[str] = "input[%d]: "
@@ -229,14 +232,14 @@ def _not_offered(model: str, endpoint: str, endpoints: dict[str, bool]) -> str:
     return f"The model `{model}` does not serve /{endpoint}; it serves {offered}."
 
 
-def split(endpoint: str, body: bytes) -> Parsed:
+def split(endpoint: str, body: bytes) -> Rows | Scores | Ranking:
     """The rows of a request. Raises BadRequest, which names the field."""
     if endpoint == EMBEDDINGS:
         return _split_embeddings(body)
     return _split_ranking(body) if endpoint == RERANK else _split_scores(body)
 
 
-def _split_embeddings(body: bytes) -> Parsed:
+def _split_embeddings(body: bytes) -> Rows:
     request = _decode(_decode_embedding, body)
     if request.encoding_format not in ("float", "base64"):
         raise BadRequest("encoding_format must be float or base64")
@@ -255,7 +258,7 @@ def _split_embeddings(body: bytes) -> Parsed:
     return Rows(inputs, INSTANCE, JSON, url_path=EMBEDDINGS, extra=extra, key=EMBEDDINGS.encode() + extra)
 
 
-def _split_ranking(body: bytes) -> Parsed:
+def _split_ranking(body: bytes) -> Ranking:
     request = _decode(_decode_rerank, body)
     texts = [each if isinstance(each, str) else each.text for each in request.documents]
     if not texts:
@@ -275,7 +278,7 @@ def _split_ranking(body: bytes) -> Parsed:
     )
 
 
-def _split_scores(body: bytes) -> Parsed:
+def _split_scores(body: bytes) -> Scores:
     request = _decode(_decode_score, body)
     left = [request.text_1] if isinstance(request.text_1, str) else request.text_1
     right = [request.text_2] if isinstance(request.text_2, str) else request.text_2
