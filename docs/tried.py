@@ -72,7 +72,7 @@ _RUN = {
         f"{_PUBLIC}::test_transformers_classifier_is_served"
     ),
     "transformers 5.23: a small random GPT-2, whose texts `hf_batch_streamer` streams": (
-        f"{_PUBLIC}::test_texts_streamed_by_transformers"
+        f"{_PUBLIC}::test_each_client_gets_its_text_from_transformers_streamer"
     ),
     "ultralytics 8.4: a random YOLOv8 in a subclass of `ObjectDetector`": (
         f"{_PUBLIC}::test_ultralytics_detector_is_served"

@@ -298,7 +298,7 @@ def test_an_index_without_the_build_fails_before_the_download(offered: str, tmp_
 
 
 @pytest.mark.parametrize("installed", ["2.9.1+cu130", "2.9.1"])
-def test_another_build_of_torch_than_asked_for_fails(installed: str, tmp_path: Path) -> None:
+def test_another_build_of_torch_than_named_fails(installed: str, tmp_path: Path) -> None:
     """Rather than that an image for one CUDA has another in it, where ``TORCH`` names a version."""
     done, _ = install_torch(tmp_path, f"{_WHL}/cu128", "2.8.0+cu128", installed)
 
@@ -331,7 +331,7 @@ def test_the_entrypoint_is_the_server_in_the_foreground() -> None:
     assert build_parser().parse_args(flags).load_models == ["all"]
 
 
-def test_health_is_asked_where_no_token_is_needed() -> None:
+def test_health_is_checked_where_no_token_is_needed() -> None:
     """By a module of the package, so without curl; other ports and tokens are its own tests' business."""
     options, _, text = only("HEALTHCHECK").text.partition("CMD ")
     python, flag, module = json.loads(text)

@@ -26,7 +26,7 @@ def test_each_says_status_and_type(error: type[ModelServerError]) -> None:
     assert error.type.endswith("Exception")
 
 
-def test_what_is_not_found_and_what_there_is_is_named() -> None:
+def test_error_names_what_is_missing_and_what_there_is() -> None:
     """The nearest first, whatever the case of its letters, a few of many, and that there is nothing."""
     model = ModelNotFound.named("m")
 

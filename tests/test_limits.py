@@ -47,6 +47,28 @@ _WORDS: Final = frozenset(
     }
 )
 
+# Verbs of the names of tests, without the endings of the third person.
+_VERBS: Final = frozenset(
+    re.findall(
+        r"\w+",
+        """
+    add agree allow answer applies apply are arrive ask be bear become been begin belong break bring
+    build call can cancel cannot carries carry change check choose close come compare complete compute
+    concern conflict continue cost could count cover decide declare delay demand depend describe did die
+    differ do document does drain empties end enter equal exist exit expire explain export fail fetch
+    fill find finish fire fit fix follow forget free get give go grow guess had hang happen has have
+    help hide hold ignore import include install interrupt is join jump keep kill know last lead leave
+    let lie limit list listen live load log look lose make match matter may mean meet miss move must
+    name need open outlast outlive overlap override overwrite pack parse pass pause pay permit place
+    predict print prove quote raise rank reach read reap record recover reduce refuse reject release
+    remove replace report request reset restart restore return reuse run save say scale see select send
+    serve set share show sign slow spare speak stall stand start stay stop stream succeed suggest sum
+    survive tag take tell travel tries trust turn unload unregister update use wait warn was weigh were
+    win work would write
+    """,
+    )
+)
+
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -268,8 +290,21 @@ def test_names_are_nouns_and_verbs(folder: str) -> None:
         for path, tree in parsed(folder, part_of_a_name).items()
         for name in names(tree)
         if path.as_posix() not in _RECORDED_CODE and name.lower().strip("_") not in _OTHERS_NAMES
-        if not name.startswith("test_")
         if _WORDS.intersection(name.lower().strip("_").split("_"))
     }
 
     assert sorted(wrong) == []
+
+
+def test_the_name_of_a_test_is_a_sentence() -> None:
+    """It has a verb after a subject; a verb that is not in the list yet is added to it."""
+    forms = {verb + ending for verb in _VERBS for ending in ("", "s", "es")}
+    without_verb = []
+    for path, tree in parsed("tests", r"\bdef test_").items():
+        for node in nodes(tree):
+            if isinstance(node, Function) and node.name.startswith("test_"):
+                _, *words = re.sub("_(an?|the)(?=_)", "", node.name.removeprefix("test")).split("_")
+                if forms.isdisjoint(words[1:]):
+                    without_verb.append(f"{path.as_posix()} {node.name}")
+
+    assert without_verb == []

@@ -133,5 +133,5 @@ def test_what_leads_nowhere_is_seen(text: str) -> None:
         "a row of 99, 100 of them",
     ],
 )
-def test_what_is_there_is_found(text: str) -> None:
+def test_existing_things_are_listed(text: str) -> None:
     assert list(unresolved(text)) == []

@@ -38,7 +38,7 @@ def test_defaults_are_those_of_the_settings(key: str) -> None:
     assert rows()[key] == (f"{default:g}" if isinstance(default, float) else default)
 
 
-def test_the_options_of_a_model_can_be_used_as_shown() -> None:
+def test_the_pages_options_of_a_model_can_be_used() -> None:
     (example,) = re.findall(r"(?ms)^```yaml\n(.*?)^```", _SECTION)
     request, warnings = parse_model_config(example)
 

@@ -92,7 +92,7 @@ def test_kserves_resources_keep_to_the_published_schema(name: str) -> None:
     assert problems(_ALL[name]) == []
 
 
-def test_a_wrong_inference_service_is_found() -> None:
+def test_a_wrong_inference_service_is_reported() -> None:
     (wrong, *_) = resources(KSERVE / "inferenceservice.yaml")
     wrong["spec"]["predictor"]["model"]["modelFormat"] = "pytorch"
     wrong["spec"]["predictor"]["minReplica"] = 1
@@ -254,7 +254,7 @@ def test_a_lone_archive_is_called_as_the_service(tmp_path: Path, monkeypatch: py
     assert settings.model_store == tmp_path
 
 
-def test_a_services_arguments_batch_for_all_its_models(
+def test_batch_arguments_of_a_service_apply_to_all_its_models(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """KServe appends the arguments of the service to the runtime's."""

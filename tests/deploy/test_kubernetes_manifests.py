@@ -68,7 +68,7 @@ def test_resources_keep_to_the_published_schema(name: str) -> None:
     assert problems(_ALL[name]) == []
 
 
-def test_a_wrong_resource_is_found() -> None:
+def test_a_wrong_resource_is_reported() -> None:
     wrong = one("service.yaml")
     wrong["spec"]["ports"][0]["port"] = "http"
     wrong["spec"]["balance"] = True

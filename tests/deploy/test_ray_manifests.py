@@ -75,7 +75,7 @@ def test_resources_keep_to_the_published_schema(name: str) -> None:
     assert problems(_ALL[name]) == []
 
 
-def test_a_wrong_ray_cluster_is_found() -> None:
+def test_a_wrong_ray_cluster_is_reported() -> None:
     wrong = one("raycluster.yaml")
     wrong["spec"]["headGroupSpec"]["rayStartParams"]["num-cpus"] = 0
     wrong["spec"]["workerGroupSpecs"][0]["minReplica"] = 1
@@ -97,7 +97,7 @@ def test_everything_is_applied_together() -> None:
 # One image, one Ray, one token
 
 
-def test_all_run_one_image_and_one_ray() -> None:
+def test_all_run_one_image_and_one_version_of_ray() -> None:
     """The same modelserver, Python and Ray, in an environment that a login shell finds, as KubeRay starts Ray
     in one.
     """

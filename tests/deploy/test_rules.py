@@ -139,7 +139,7 @@ def test_errors_of_a_small_model_are_not_hidden_by_a_large_one(tmp_path: Path) -
         'job="kubernetes-pods", app_kubernetes_io_name="modelserver"',
     ],
 )
-def test_a_server_that_is_down_is_found_however_it_is_scraped(labels: str, tmp_path: Path) -> None:
+def test_a_server_that_is_down_raises_the_alert_however_it_is_scraped(labels: str, tmp_path: Path) -> None:
     """By a static target or a PodMonitor, whose job is a name; by annotations, whose job is the cluster's."""
     firing(
         tmp_path,

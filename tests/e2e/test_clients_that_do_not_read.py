@@ -188,7 +188,7 @@ def test_many_connections_that_do_not_read(bounded: Server) -> None:
     assert "Traceback" not in bounded.home.log()
 
 
-def test_many_calls_with_closed_windows(bounded: Server) -> None:
+def test_many_calls_with_closed_windows_are_dropped(bounded: Server) -> None:
     """The same for calls of gRPC that are computed at the same time."""
     before = bounded.memory()
     port = int(str(bounded.settings["grpc_inference_port"]))

@@ -340,7 +340,7 @@ def test_handlers_answer(shared_server: Server, model_store: Path, name: str) ->
     ask(shared_server, model_store, name, HANDLERS[name], model_of(name))
 
 
-def test_what_handlers_do_besides(shared_server: Server) -> None:
+def test_handlers_of_the_page_refuse_and_count(shared_server: Server) -> None:
     """One turns down what it cannot read, by "Errors"; one counts, by "Custom metrics"."""
     refusing, counting = (
         f"docs/torchserve-handlers.md: {title}: python 1" for title in ("Errors", "Custom metrics")
@@ -365,7 +365,9 @@ def test_sequence_adds_its_numbers_up(shared_server: Server, model_store: Path, 
     assert sums == [1, 3, 6]
 
 
-def test_open_inference(shared_server: Server, model_store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_handler_of_the_page_answers_open_inference(
+    shared_server: Server, model_store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The handler's answer is the one that is shown, but for the id; Triton's client prints numbers."""
     (model_store / "scale.py").write_text(BLOCKS[SCALE].text, "utf-8")
     shared_server.registered("scale.py")
@@ -389,7 +391,7 @@ def test_archives_are_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.slow
-def test_picture_becomes_a_tensor_of_the_given_size() -> None:
+def test_picture_becomes_a_tensor_of_the_size_in_the_page() -> None:
     scope: dict[str, Any] = {"__name__": "small"}
     exec(BLOCKS[SMALL].text, scope)
 

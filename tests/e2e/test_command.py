@@ -96,7 +96,7 @@ def test_detached_server_lives_from_start_to_stop(home, detached, model_store):
         ),
     ],
 )
-def test_refused_start(home, flags, line, message):
+def test_impossible_settings_stop_the_start(home, flags, line, message):
     """What cannot work stops the start with one line that says what and why, and status 1."""
     if line is not None:
         flags = [*flags, "--ts-config", home.path / "bad.properties"]
@@ -157,7 +157,7 @@ def test_ctrl_c_drains_the_server(start_server):
     assert server.process.wait(10) == 0
 
 
-def test_closed_terminal(home, detached, model_store):
+def test_server_survives_a_closed_terminal(home, detached, model_store):
     config = home.write_config(settings(model_store))
     script = f"{sys.executable} -m modelserver --start --ts-config {config}; kill -HUP 0; sleep 5"
     subprocess.run(

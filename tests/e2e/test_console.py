@@ -264,7 +264,7 @@ def test_errors_of_requests_are_red(page: Page, server: Server, store: Path) -> 
     server.unregister("raises")
 
 
-def test_a_killed_worker_is_shown_until_another_is_ready(
+def test_a_killed_worker_stays_on_the_page_until_another_is_ready(
     page: Page, server: Server, store: Path, tmp_path: Path
 ) -> None:
     """Its state, the reason and what it printed; the request that it served gets an error."""
@@ -421,7 +421,7 @@ def test_chat_shows_the_answer_and_its_speed(
     assert texts[1].split() == [str(number) for number in range(20)]
 
 
-def test_what_would_happen_if(page: Page, server: Server, load: None) -> None:
+def test_a_change_can_be_estimated(page: Page, server: Server, load: None) -> None:
     """The answer stands beside what was measured since the start, also on a page that was just opened; the
     event loop is never held up by it for 20 ms.
     """

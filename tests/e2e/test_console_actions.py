@@ -93,7 +93,7 @@ def run(command: str, token: str = "") -> str:
     return subprocess.run(shell, env=environment, capture_output=True, text=True, check=True).stdout
 
 
-def test_scaling_and_restarting(page: "Page", server: Server) -> None:
+def test_a_dialog_scales_and_restarts_workers(page: "Page", server: Server) -> None:
     """The command does the same as the dialog, whatever the name; without a confirmation nothing happens."""
     show(page, EVIL)
     path = f"{quote(EVIL)}/1.0"
@@ -126,7 +126,7 @@ def test_scaling_and_restarting(page: "Page", server: Server) -> None:
     assert page.evaluate("typeof hacked") == "undefined"
 
 
-def test_versions_and_traffic(page: "Page", server: Server) -> None:
+def test_dialogs_change_versions_and_traffic(page: "Page", server: Server) -> None:
     """Weights are divided, taken back, and the default changes to and fro."""
     traffic = f"/models/{quote(EVIL)}/traffic"
     show(page, EVIL, "2.0")

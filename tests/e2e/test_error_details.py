@@ -28,7 +28,7 @@ def refused(server: Server) -> object:
     return answer.json()
 
 
-def test_reasons_and_models_are_kept_back_where_settings_say_so(tmp_path: Path, model_store: Path) -> None:
+def test_settings_can_hide_reasons_and_models(tmp_path: Path, model_store: Path) -> None:
     """With expose_errors=false answers are TorchServe's to the byte, over gRPC too, whose metadata and log
     have the id; without the model API nothing is registered or removed, and workers are scaled.
     """

@@ -8,7 +8,7 @@ from tests.e2e.serving import Home, Server, serving
 
 
 @pytest.mark.slow  # starts two servers
-def test_events_are_listed_followed_and_kept(tmp_path: Path, model_store: Path) -> None:
+def test_events_are_listed_followed_and_stored(tmp_path: Path, model_store: Path) -> None:
     home, kinds = Home(tmp_path / "home"), []
     with serving(Server(home, model_store)) as server:
         server.registered("echo.mar")

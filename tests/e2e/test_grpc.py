@@ -224,7 +224,7 @@ def test_stream_ends_with_its_parts_or_its_failure(inference):
     assert ending(lambda: next(answers))[0] == "UNAVAILABLE"
 
 
-def test_stream_that_is_left(inference, tmp_path):
+def test_stream_may_be_left(inference, tmp_path):
     notes = tmp_path / "gone"
     query = predict("fields", endless=str(notes).encode())
     answers = inference.StreamPredictions(query)
@@ -325,7 +325,7 @@ def test_management_errors_have_codes(management, method, fields, code, text):
 
 
 @pytest.mark.parametrize("number", [-1, 0])
-def test_numbers_that_mean_the_default(server, management, number):
+def test_numbers_below_one_are_the_default(server, management, number):
     """A number that is not positive is not given, as in TorchServe: one worker, the default timeout."""
     numbers = {"response_timeout": number, "batch_size": number, "max_batch_delay": number}
     query = manage("RegisterModel", url="echo.mar", model_name="few", initial_workers=number, **numbers)

@@ -159,7 +159,7 @@ def test_request_that_cannot_be_served_gets_its_code(service, model, fields, cod
     assert details.startswith(text)
 
 
-def test_unknown_models_and_versions_are_not_found(service):
+def test_unknown_models_and_versions_are_refused(service):
     """Unknown models and versions are NOT_FOUND, also in calls for readiness; an empty name too."""
     named = lambda **fields: oip("ModelReadyRequest", **fields)  # noqa: E731
     for call in (
@@ -194,7 +194,7 @@ def test_failing_handler_is_internal(service):
     assert re.fullmatch(r"not here \[request [0-9a-f-]{36}\]", part.error_message)
 
 
-def test_torchserve_name(server):
+def test_service_has_torchserves_name_too(server):
     """The protocol is there under the name that TorchServe gives its service, too."""
     with channel(server, "inference") as to:
         service = stub(to, "org.pytorch.serve.grpc.openinference.GRPCInferenceService")

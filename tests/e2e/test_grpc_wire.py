@@ -120,7 +120,7 @@ def is_served(server):
     return answer.prediction == b"x"
 
 
-def test_ten_thousand_streams(server, wire):
+def test_ten_thousand_streams_are_served_or_refused(server, wire):
     """On one connection: as many as it may have are served, the others refused, other clients served."""
     before = psutil.Process(server.pid).memory_info().rss
     streams, body = range(1, 20_001, 2), message_framed(message())
@@ -145,7 +145,7 @@ def is_cut_off(wire, pieces):
         return True
 
 
-def test_rapid_resets(server, wire):
+def test_rapid_resets_are_cut_off(server, wire):
     """Who gives up all calls that it opens is cut off, and what it opened is forgotten (CVE-2023-44487)."""
     body = message_framed(message())
     calls = (

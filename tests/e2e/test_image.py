@@ -237,7 +237,7 @@ def test_a_layer_of_its_own_for_what_changes(engine: Engine) -> None:
     assert ours < 15 < 150 < packages < 400
 
 
-def test_materials_and_nothing_of_torchs_tests(container: Container) -> None:
+def test_image_lists_its_materials_and_has_nothing_of_torchs_tests(container: Container) -> None:
     """The bill names all packages of the environment, and torch brings what it needs alone."""
     packages = (
         "import importlib.metadata as m, json\n"
@@ -343,7 +343,7 @@ def test_any_user_of_group_0_can_write(engine: Engine, store: list[str]) -> None
     engine.run("rm", "--force", "--time", 0, started.id)
 
 
-def test_read_only(engine: Engine, store: list[str]) -> None:
+def test_image_runs_read_only(engine: Engine, store: list[str]) -> None:
     """The container is started as in docs/docker.md; files in the temporary folder can be executed."""
     options = ["--read-only", "--read-only-tmpfs=false", "--tmpfs", "/tmp:exec"]
     options += ["--env=XDG_CACHE_HOME=/tmp/cache"]

@@ -81,7 +81,7 @@ def test_workers_share_int8_weights(server: Server, folder: Path) -> None:
     )
 
 
-def test_an_archive_without_its_set(server: Server) -> None:
+def test_an_archive_without_its_set_is_served_in_another_precision(server: Server) -> None:
     """It is served all the same, in another precision, with a warning that says why."""
     answer = server.register("bare.mar", synchronous="true", initial_workers=1)
     described = server.describe("bare")["precision"]

@@ -60,7 +60,7 @@ def test_bodies_around_the_threshold_arrive_unchanged(shared_server):
     shared_server.unregister("mixed")
 
 
-def test_worker_killed_with_large_bodies(shared_server, pool):
+def test_only_the_batch_of_a_killed_worker_fails(shared_server, pool):
     """What the killed worker was computing fails once, all else is answered; its memory is freed (F39)."""
     shared_server.registered("echo.mar", model_name="mortal", batch_size=2)
     futures = [pool.submit(ask, shared_server, "mortal", n, 2_000_000) for n in range(60)]

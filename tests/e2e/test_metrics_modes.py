@@ -54,7 +54,9 @@ def listed(tmp_path: Path) -> dict[str, object]:
     }
 
 
-def test_metrics_of_a_list(tmp_path: Path, store: Path, listed: dict[str, object]) -> None:
+def test_list_decides_which_metrics_are_served(
+    tmp_path: Path, store: Path, listed: dict[str, object]
+) -> None:
     """``metrics_config`` says what is shown; handlers find its metrics, and ``name[]`` chooses among them."""
     with serving(Server(Home(tmp_path / "home"), store, settings=listed)) as server:
         server.registered("words.mar")

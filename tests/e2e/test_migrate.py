@@ -93,7 +93,7 @@ ANOTHER = "TorchServe b'another answer', modelserver b'fine'"
 
 
 @pytest.mark.parametrize("source", ["recording", "folder"])
-def test_requests_of_ones_own_are_asked(tmp_path: Path, source: str) -> None:
+def test_requests_of_ones_own_are_sent(tmp_path: Path, source: str) -> None:
     """Only requests that `modelserver record` has recorded from a running server, or of files, are
     sent. A response that differs is reported with its request.
     """

@@ -204,7 +204,7 @@ def test_odd_parameters_are_accepted_or_refused(ports, number):
 
 @pytest.mark.usefixtures("log")
 @pytest.mark.parametrize("port", ["inference", "management", "metrics"])
-def test_odd_paths_are_not_found(ports, port):
+def test_odd_paths_are_refused(ports, port):
     """Encoded dots, slashes, zeros and line ends, and very long paths, are not found (F12, F13)."""
     for path in PATHS:
         for method in ("GET", "POST", "PUT", "DELETE"):

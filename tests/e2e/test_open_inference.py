@@ -154,7 +154,7 @@ def test_outputs_have_the_requested_order_and_form(client: Any) -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["gzip", "deflate"])
-def test_compressed_bodies(client: Any, algorithm: str) -> None:
+def test_compressed_bodies_are_read(client: Any, algorithm: str) -> None:
     """The length of the JSON is that before compression; a whole body may be compressed (F6)."""
     x = triton.InferInput("x", [1, 1000], "FP64")
     x.set_data_from_numpy(numpy.ones((1, 1000)))

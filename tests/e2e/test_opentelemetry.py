@@ -227,7 +227,7 @@ def test_grpc_calls_are_traced(server, at):
     assert at.of("2b" * 16) == at.of("2e" * 16) == []
 
 
-def test_logs(server):
+def test_lines_of_the_access_log_have_trace_ids(server):
     """Lines of traced requests end with request id and trace id, from front ends and of gRPC."""
     server.predict("headers", b"", headers={**parent("4a" * 16), "x-request-id": "of-4a"})
     server.predict("headers", b"", headers={**parent("4b" * 16, sampled=False), "x-request-id": "of-4b"})

@@ -171,7 +171,7 @@ def explaining(shared_server):
     return shared_server.registered("explains.mar", batch_size=4, max_batch_delay=1000)
 
 
-def test_explanations_are_asked_for_by_route(explaining):
+def test_the_route_selects_explanations(explaining):
     body = {"instances": [1, 2, 3, 4]}
     explained = explaining.inference.post("/v1/models/explains:explain", json=body).json()
     predicted = explaining.inference.post("/v1/models/explains:predict", json=body).json()
@@ -219,7 +219,7 @@ def invoke(shared_server):
     [{"data": {"model_name": "tell", "q": "1"}}, {"files": {"q": (None, "1"), "model_name": (None, "tell")}}],
     ids=["urlencoded", "multipart"],
 )
-def test_model_name_in_a_form(invoke, body):
+def test_a_form_can_have_the_model_name(invoke, body):
     """A form's field names the model, and reaches the handler like the other fields."""
     assert invoke(**body).json()["values"] == {"model_name": "tell", "q": "1"}
 
@@ -236,7 +236,7 @@ def test_model_name_in_a_compressed_form(invoke):
     [{"json": {"model_name": "tell"}}, {"data": {"model_name": ""}}, {"content": b"model_name=tell"}],
     ids=["JSON", "empty", "no content type"],
 )
-def test_no_model_name(invoke, body):
+def test_a_missing_model_name_is_refused(invoke, body):
     """Only a form's field counts; without one the request is refused (F8)."""
     answer = invoke(**body)
 

@@ -253,7 +253,7 @@ def test_transformers_classifier_is_served(home: Home, tmp_path: Path) -> None:
     assert {each["label"] for each in responses} <= {"LABEL_0", "LABEL_1"}
 
 
-def test_texts_streamed_by_transformers(home: Home, tmp_path: Path) -> None:
+def test_each_client_gets_its_text_from_transformers_streamer(home: Home, tmp_path: Path) -> None:
     """``TextIteratorStreamerBatch`` in ``generate``: each client gets the text of its own prompt in pieces,
     the same as without a server, though the texts of a batch end at different times.
     """

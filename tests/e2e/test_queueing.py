@@ -89,7 +89,7 @@ def test_full_queue_refuses_at_once(start_server, pool):
     assert server.predict("bytes", {}).status_code == 200
 
 
-def test_deadline_is_kept(shared_server, model, pool):
+def test_deadline_ends_a_request(shared_server, model, pool):
     """A request whose deadline passes while it waits is answered 504 then, and never computed; one that runs
     is answered then too, and its worker is kept (F33, F34). The batcher's ``timeout`` in seconds is one for
     every request; V1 says so under ``error``.

@@ -191,7 +191,7 @@ def serve(home: Home, *arguments: object) -> contextlib.AbstractContextManager[S
     return ended(Served(home, port, home.popen("serve", *arguments, "--port", port)))
 
 
-def test_a_script_from_the_first_save_to_the_last(home: Home) -> None:
+def test_a_script_is_served_from_the_first_save_to_the_last(home: Home) -> None:
     """The command that is shown works in a shell, the console is where it says, the annotations are told as
     V2 metadata and OpenAPI, and a wrong row is answered with 400, that of --input too; a broken save keeps
     the old handler and names the user's own line, the next good one replaces it, without a request lost;

@@ -116,7 +116,7 @@ def test_failure_after_the_first_part_closes_the_connection(server, generator):
     assert server.describe("parts")["workers"][0]["pid"] == pid
 
 
-def test_worker_killed_within_a_stream(server):
+def test_client_sees_that_a_killed_worker_cut_its_stream(server):
     """The client sees an incomplete answer, by a missing chunk or a reset; a new worker serves (F39)."""
     order = {"parts": ["a", "b"], "fail_at": 1, "how": "killed"}
     with ask(server, order) as client:

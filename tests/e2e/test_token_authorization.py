@@ -170,7 +170,7 @@ def test_a_new_front_end_knows_the_tokens(server: Server) -> None:
     assert seen == {400}
 
 
-def test_given_tokens_do_not_reach_workers(start_server: Any) -> None:
+def test_tokens_of_the_environment_do_not_reach_workers(start_server: Any) -> None:
     """Tokens of the environment open the server, and handlers do not find them in theirs (F68)."""
     names = [f"MODELSERVER_{scope}_TOKEN" for scope in ("INFERENCE", "MANAGEMENT", "API")]
     server = start_server(

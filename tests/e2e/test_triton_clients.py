@@ -210,7 +210,7 @@ def test_every_method_answers(client: Any, kind: Any) -> None:
         assert use(client) is not False, name
 
 
-def test_streams(server: Server) -> None:
+def test_a_stream_has_one_answer_per_request(server: Server) -> None:
     """With an empty last answer asked for, as tools of Triton do, each request still has its one answer."""
     grpc = pytest.importorskip("tritonclient.grpc")
     answers: list[Any] = []
@@ -311,7 +311,7 @@ def shared_input(kind: Any, name: str, region: str, shape: list[int], datatype: 
 
 
 @pytest.mark.parametrize("rows", [1, 2000])
-def test_tensors_in_shared_memory(
+def test_tensors_are_exchanged_in_shared_memory(
     client: Any, kind: Any, memory: Callable[[str, int], Any], rows: int
 ) -> None:
     """Inputs come from there and outputs go there, also those that a helper joins."""
@@ -330,7 +330,7 @@ def test_tensors_in_shared_memory(
     assert as_dict(result.get_output("output_0"))["name"] == "output_0"
 
 
-def test_texts_in_shared_memory(client: Any, kind: Any, memory: Callable[[str, int], Any]) -> None:
+def test_texts_are_read_from_shared_memory(client: Any, kind: Any, memory: Callable[[str, int], Any]) -> None:
     """There are so many elements that a helper reads them, beside an input that is sent."""
     texts = numpy.array([[f"text {number}".encode() for number in range(6000)]], object)
     packed = import_module("tritonclient.utils").serialize_byte_tensor(texts)
@@ -342,7 +342,7 @@ def test_texts_in_shared_memory(client: Any, kind: Any, memory: Callable[[str, i
     assert result.as_numpy("x").tolist() == [[1, 1, 1, 1]]
 
 
-def test_memory_that_changes(client: Any, kind: Any, memory: Callable[[str, int], Any]) -> None:
+def test_memory_that_changes_is_an_error(client: Any, kind: Any, memory: Callable[[str, int], Any]) -> None:
     """What is shortened, or unregistered, is an error of the request; the server serves on."""
     memory("short", 16)
     query = shared_input(kind, "x", "short", [1, 4], "FP32", 16)

@@ -185,7 +185,7 @@ def test_a_row_that_fails_fails_alone(server: Server) -> None:
     leave(server, "pairs")
 
 
-def test_a_model_that_goes_while_it_is_asked(server: Server, store: Path) -> None:
+def test_a_model_goes_while_requests_are_on_their_way(server: Server, store: Path) -> None:
     """Requests that reach its node get an error that names it; those before are answered."""
     entered(server, "waits")
     (store / "waited.txt").unlink(missing_ok=True)

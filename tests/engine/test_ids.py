@@ -18,7 +18,7 @@ def test_made_ids_are_distinct_version_4_uuids() -> None:
 
 
 @pytest.mark.parametrize("client_id", [b"a", b"req-1/2:3", b"~" * 128])
-def test_usable_id_of_a_client_is_kept(client_id: bytes) -> None:
+def test_usable_id_of_a_client_stays(client_id: bytes) -> None:
     assert accept_request_id(client_id) == client_id.decode()
 
 

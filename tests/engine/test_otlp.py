@@ -7,7 +7,7 @@ import pytest
 from modelserver.engine.otlp import close_within_grace, resource
 
 
-def test_names(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_service_is_named_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """The service is `modelserver`, or what the environment calls it."""
     monkeypatch.delenv("OTEL_SERVICE_NAME", raising=False)
     assert resource().attributes["service.name"] == "modelserver"

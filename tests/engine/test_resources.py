@@ -58,7 +58,7 @@ def test_version_1_memory_is_read(tmp_path: Path, folder: str) -> None:
 @pytest.mark.parametrize(
     ("own", "file"), [("0::/pod/x\n", "memory.events"), ("4:memory:/pod/x\n", "memory/memory.oom_control")]
 )
-def test_kills_for_memory(tmp_path: Path, own: str, file: str) -> None:
+def test_kills_for_memory_are_counted(tmp_path: Path, own: str, file: str) -> None:
     """They are counted by the process's own group, which a container may show as the root (F43)."""
     root = tmp_path / "fs"
     _write(tmp_path / "own", own)
@@ -75,7 +75,7 @@ def test_kills_for_memory(tmp_path: Path, own: str, file: str) -> None:
 
 
 @pytest.mark.parametrize("own", ["0::/pod\n", "4:memory:/pod\n", "1:name=systemd:/\n", ""])
-def test_no_limit(tmp_path: Path, own: str) -> None:
+def test_missing_or_odd_files_limit_nothing(tmp_path: Path, own: str) -> None:
     """Missing files, ``max`` and nonsense limit nothing."""
     _write(tmp_path / "own", own)
     _version_2(tmp_path / "fs/pod", "max", 5)

@@ -21,7 +21,7 @@ def ended_process() -> int:
     return process.pid
 
 
-def test_work_directory(temp: Path) -> None:
+def test_work_directory_is_private_and_temporary(temp: Path) -> None:
     """The work directory is for its owner only, says whose it is, and is gone afterwards (F68)."""
     with work_directory() as made:
         (made / "model").mkdir()

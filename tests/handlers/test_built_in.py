@@ -33,7 +33,7 @@ class Three(nn.Module):
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
-def test_each_is_found_by_its_name(name: str, tmp_path: Path) -> None:
+def test_each_is_loaded_by_its_name(name: str, tmp_path: Path) -> None:
     for handler in (name, f"{name}.py"):
         loaded = load_handler(handler, tmp_path)
         assert loaded.built_in

@@ -146,7 +146,7 @@ def test_phases_of_different_parts_run_side_by_side(handler: Any) -> None:
 
 
 @pytest.mark.timeout(20)
-def test_a_phase_has_as_many_threads_as_it_is_given(handler: Any) -> None:
+def test_a_phase_has_as_many_threads_as_its_number_says(handler: Any) -> None:
     handler.handle([1, 2], context_of(2))
     handler.handle.parallelism = {"inference": 2}
     meeting = threading.Barrier(2, timeout=10)

@@ -47,7 +47,7 @@ def test_values_out_of_range_are_refused(source):
         {"processes": 2},
     ],
 )
-def test_batches_that_stay(options):
+def test_options_of_batches_are_fixed_where_requests_are_not_batched(options):
     """If requests are not batched like others, only the timeout can be changed."""
     with pytest.raises(BadRequest, match="batch_size cannot be changed while the model runs"):
         Change.of(batch_size=2).applied_to(ModelOptions(**options))

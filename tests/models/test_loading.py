@@ -168,7 +168,7 @@ async def test_operator_may_name_archives_outside_the_store(new_registry, store,
     await registry.close(0)
 
 
-async def test_load_initial(new_registry, store, caplog):
+async def test_a_model_that_cannot_be_loaded_is_left_out(new_registry, store, caplog):
     """A model that cannot be loaded at start is logged and left out; progress is reported (F55)."""
     registry, messages = new_registry(), list[str]()
     left_out = await load_initial(
@@ -202,7 +202,7 @@ async def test_archives_are_opened_ahead(builder, registry):
     assert opened_before == [["a.mar"], ["a.mar", "b.mar", "c.mar"], ["a.mar", "b.mar", "c.mar"]]
 
 
-async def test_a_model_without_a_name(registry):
+async def test_a_model_without_a_name_is_called_as_its_file(registry):
     """It is called as its file is where a start names it, and refused where a client does (reference 2.3)."""
     settings = Settings(load_models=(ModelToLoad("-1.0.mar"),))
     assert (
@@ -217,7 +217,7 @@ async def test_a_model_without_a_name(registry):
     assert registry.names() == ["1_0"]
 
 
-async def test_a_start(new_registry, store):
+async def test_a_start_loads_the_snapshot_first(new_registry, store):
     """The models of a snapshot are loaded first, then those of the settings; the outcome of both is
     reported.
     """
@@ -300,7 +300,7 @@ async def test_all_loads_what_no_state_decides_about(new_registry, store, tmp_pa
     assert registry.names() == ["a", "b"]
 
 
-async def test_all_at_start(store):
+async def test_all_means_everything_in_the_store(store):
     """``all`` are the folders and archives of the store, without what is hidden or
     something else (reference 2.3).
     """
@@ -327,7 +327,7 @@ async def test_all_at_start(store):
         ("x.tar.gz", "x_tar_gz"),
     ],
 )
-def test_default_name(url, name):
+def test_default_name_is_made_of_the_files(url, name):
     """A name is made of the file's where the manifest has none (reference 2.3)."""
     assert default_name(url) == name
 

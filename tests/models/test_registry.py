@@ -15,7 +15,7 @@ from modelserver.errors import (
 from modelserver.models.options.resolve import Registration
 
 
-async def test_name_is_given_or_the_manifests(registry, builder):
+async def test_name_is_the_registrations_or_the_manifests(registry, builder):
     """A name given at registration beats the manifest's; without any a registration is refused, unless there
     is one for that case (reference 2.3).
     """
@@ -79,7 +79,7 @@ async def test_simultaneous_registrations_conflict(registry, builder):
     assert len(registry.versions()) == 1
 
 
-async def test_refused_build(registry, builder):
+async def test_a_refused_build_leaves_nothing(registry, builder):
     """A registration that fails while it is composed leaves nothing, and its name is free again."""
     builder.refusal = BadRequest("no")
     with pytest.raises(BadRequest):
@@ -166,7 +166,7 @@ async def test_changes_of_one_model_take_turns(registry, builder):
         await scaling
 
 
-async def test_random_changes(registry):
+async def test_random_changes_end_in_a_consistent_state(registry):
     """Twenty clients that register, scale and remove one model at once end in a state that
     is one of theirs (F51).
     """
@@ -191,7 +191,7 @@ async def test_random_changes(registry):
     assert len(registry.versions()) == len(registry.names())
 
 
-async def test_end(registry, builder):
+async def test_registry_closes_pools_and_archives(registry, builder):
     """At the end all pools are drained and closed, and what was unpacked is cleaned up."""
     model = await register(registry, "m.mar")
     await registry.drain(1)

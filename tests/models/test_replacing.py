@@ -38,7 +38,7 @@ def running(registration=None, workers=(1, 1), **options):
     )
 
 
-def test_what_was_asked_for_stays():
+def test_requested_values_stay():
     """Unless something else is given, of which TorchServe's marks for "not given" are none. Trust is never
     taken over.
     """
@@ -67,7 +67,7 @@ def test_what_was_asked_for_stays():
 
 
 @pytest.mark.parametrize("source", ["model-config.yaml", "models= in config.properties", "default"])
-def test_what_nobody_asked_for_comes_with_the_new_archive(source):
+def test_values_that_nobody_requested_come_with_the_new_archive(source):
     after = taken_over(running(batch_size=8, sources={"batch_size": source}), Registration(url="new.mar"))
     assert after.batch_size is None
 

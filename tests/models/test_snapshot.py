@@ -128,7 +128,7 @@ def test_own_options_are_written_if_they_were_registered(source, is_written):
     assert {name: getattr(back, name) for name in own} == (own if is_written else dict.fromkeys(own))
 
 
-def test_words_of_kserve_are_kept():
+def test_words_of_kserve_stay():
     """A registration in KServe's words has a batcher again, so that V1 answers keep their form."""
     registration = Registration(url="noop.mar", max_batch_size=8, timeout=7)
     (back,) = restored(version(registration=registration, batch_size=8, max_batch_delay=50, batcher=True))

@@ -42,7 +42,7 @@ def models(snapshots: SnapshotFolder) -> list[str]:
     return [] if result is None else [model.name for model in result[1].models]
 
 
-def test_names_and_content(tmp_path):
+def test_file_has_a_name_by_time_and_the_state(tmp_path):
     """A file is named by time and kind, is for its owner only, and is Java properties with the state."""
     path = folder(tmp_path).write("startup", state("a"))
     values = parse(path.read_bytes())
@@ -146,7 +146,7 @@ def test_file_broken_at_any_byte_is_skipped(tmp_path):
 
 
 @pytest.mark.parametrize(("module", "step"), [(os, "open"), (os, "fsync"), (Path, "replace")])
-def test_killed_while_writing(tmp_path, monkeypatch, module, step):
+def test_a_write_that_fails_keeps_the_last_state(tmp_path, monkeypatch, module, step):
     """Whatever step fails, the last state stays and no part of the new one is seen (F54, F56)."""
     snapshots = folder(tmp_path)
     write(snapshots, "good")

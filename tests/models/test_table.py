@@ -4,7 +4,7 @@ from tests.models.conftest import register
 from modelserver.errors import ModelNotFound, ModelVersionNotFound
 
 
-async def test_versions_are_found_by_number(registry):
+async def test_versions_are_looked_up_by_number(registry):
     first = await register(registry, "m-1.0.mar")
     second = await register(registry, "m-2.0.mar")
 

@@ -72,7 +72,7 @@ def refusal(*arguments: str) -> str:
     return str(caught.value)
 
 
-def test_order_of_checks(temp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checks_are_made_in_order(temp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Errors are reported in the order of reference 2.1, one at a time."""
     flags = ["--log-config", "l", "--ts-config", "c", "--model-store", "s"]
     monkeypatch.setenv("TEMP", str(temp / "nowhere"))
@@ -142,7 +142,7 @@ def test_stale_pid_file_is_removed(
     assert not (temp / ".model_server.pid").exists()
 
 
-def test_stop_without_server(temp: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_stop_without_a_server_succeeds(temp: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (temp / ".model_server.pid").write_text("999999999")
 
     assert main(["--stop"]) == 0
@@ -175,7 +175,7 @@ class Running:
 
 
 @pytest.mark.parametrize(("flags", "printed"), [([], "modelserver has stopped.\n"), (["--foreground"], "")])
-def test_stop(
+def test_stop_sends_sigterm_and_waits(
     temp: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],

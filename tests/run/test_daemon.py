@@ -27,7 +27,7 @@ def pipe() -> Any:
         yield lines, writing
 
 
-def test_started(pipe: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_readiness_is_reported_in_lines(pipe: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     detached: list[bool] = []
     monkeypatch.setattr(daemon, "detach_output", lambda: detached.append(True))
     lines, writing = pipe
@@ -54,7 +54,7 @@ def test_failure_is_reported_once(pipe: Any) -> None:
     assert Readiness(writing).failed("nobody listens") == 1
 
 
-def test_follow() -> None:
+def test_outcome_is_the_last_line() -> None:
     """The outcome is the last line that is no progress; without any there is none."""
     assert follow(["progress a\n", "started\n"]) == "started"
     assert follow(["progress a\n"]) is None
@@ -85,7 +85,7 @@ def child(monkeypatch: pytest.MonkeyPatch) -> Any:
         os.waitpid(process.pid, 0) if process.returncode == 0 and process.poll() is None else process.wait()
 
 
-def test_start_detached(child: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_detached_server_is_started(child: Any, capsys: pytest.CaptureFixture[str]) -> None:
     started = child(
         "import os, sys, time; pipe = int(sys.argv[-1]); "
         "os.write(pipe, b'started\\n'); os.close(pipe); time.sleep(60)"
@@ -114,7 +114,7 @@ def test_start_that_says_nothing(
     assert "before it listened" in capsys.readouterr().out
 
 
-def test_a_server_started_as_torchserve_can_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_started_as_torchserve_can_be_recognized(monkeypatch: pytest.MonkeyPatch) -> None:
     """SageMaker's toolkit looks for a process that has TorchServe's Java class among its arguments."""
     monkeypatch.delenv("MODELSERVER_STARTED_AS", raising=False)
     assert daemon.known_as() == []

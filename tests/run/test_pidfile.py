@@ -13,7 +13,7 @@ from modelserver.run.pidfile import is_alive, own_pid_file, pid_file, read_pid, 
     ("content", "pid"),
     [("123", 123), (" 123\n", 123), ("", None), ("many", None), ("\udcff", None), ("-1", None), ("0", None)],
 )
-def test_read(tmp_path: Path, content: str, pid: int | None) -> None:
+def test_a_pid_is_read(tmp_path: Path, content: str, pid: int | None) -> None:
     path = tmp_path / "pid"
     path.write_bytes(content.encode("utf-8", "surrogateescape"))
 
@@ -50,7 +50,7 @@ def test_file_of_a_killed_server_is_replaced(tmp_path: Path) -> None:
         assert list(tmp_path.iterdir()) == [path]
 
 
-def test_file_of_a_live_server_is_kept(tmp_path: Path) -> None:
+def test_file_of_a_live_server_stays(tmp_path: Path) -> None:
     path = tmp_path / "pid"
     with own_pid_file(path):
         with pytest.raises(FileExistsError), own_pid_file(path):
@@ -59,7 +59,7 @@ def test_file_of_a_live_server_is_kept(tmp_path: Path) -> None:
         assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_killed_server(tmp_path: Path) -> None:
+def test_a_killed_server_is_not_running(tmp_path: Path) -> None:
     path = tmp_path / "pid"
     script = (
         "import sys, time; from pathlib import Path; from modelserver.run.pidfile import own_pid_file\n"

@@ -41,7 +41,7 @@ def test_what_is_not_used_is_not_imported() -> None:
     ] == []
 
 
-def test_descriptor_limit() -> None:
+def test_descriptor_limit_is_raised() -> None:
     """The soft limit of open files is raised to the hard one (F38)."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 1024), hard))
@@ -92,7 +92,7 @@ def test_the_start_tells_where_everything_is(tmp_path: Path) -> None:
     assert address_lines(without.settings)[1].startswith("Logs: ")
 
 
-async def test_run(temp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_server_runs_until_a_signal(temp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # The collector is that of the tests, too.
     monkeypatch.setattr("modelserver.run.server.freeze_garbage", lambda: None)
     loaded = settings_of(temp, inference_address=f"unix:{temp}/socket")

@@ -31,7 +31,7 @@ async def test_request_and_whole_answer_arrive_as_written() -> None:
 
 
 @pytest.mark.parametrize("complete", [True, False])
-async def test_parts_are_kept_apart_and_joined(complete: bool) -> None:
+async def test_parts_are_separate_and_joined(complete: bool) -> None:
     exchange, ended = opened()
     exchange.begin(200, "text/plain")
     for part in (b"a", b"", b"bc"):

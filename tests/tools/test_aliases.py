@@ -71,7 +71,7 @@ def test_install_may_be_repeated_and_undone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["file", "link", "dangling link"])
 @pytest.mark.parametrize("name", NAMES)
-def test_a_real_torchserve_is_kept(tmp_path: Path, name: str, kind: str) -> None:
+def test_a_real_torchserve_stays(tmp_path: Path, name: str, kind: str) -> None:
     """What a link leads to stays even with ``--force``."""
     folder = tmp_path / "bin"
     folder.mkdir()

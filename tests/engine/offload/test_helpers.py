@@ -76,7 +76,7 @@ async def test_memory_is_bounded(helpers: Helpers) -> None:
     assert await helpers.call(5.0, heavy_work.whoami) != before
 
 
-async def test_helpers_that_ended(helpers: Helpers) -> None:
+async def test_helpers_that_ended_are_replaced(helpers: Helpers) -> None:
     """One that has ended by itself, as idle ones do, is replaced; one that ends in each try is an error."""
     first = await helpers.call(5.0, heavy_work.whoami)
     psutil.Process(first).kill()
@@ -86,7 +86,7 @@ async def test_helpers_that_ended(helpers: Helpers) -> None:
         await helpers.call(5.0, heavy_work.leave)
 
 
-async def test_calls_that_are_given_up(helpers: Helpers) -> None:
+async def test_cancelled_calls_release_their_bodies(helpers: Helpers) -> None:
     await helpers.call(5.0, heavy_work.whoami)
     body = b"a" * 100_000
     before = sys.getrefcount(body)
@@ -126,7 +126,7 @@ async def test_calls_after_the_end(helpers: Helpers) -> None:
         await helpers.call(5.0, heavy_work.whoami)
 
 
-async def test_the_end(helpers: Helpers) -> None:
+async def test_helpers_end_with_the_server(helpers: Helpers) -> None:
     """The end of the server is the end of its helpers, also of one that is busy."""
     process = psutil.Process(await helpers.call(5.0, heavy_work.whoami))
     busy = asyncio.ensure_future(helpers.call(60.0, heavy_work.spin))

@@ -36,7 +36,7 @@ async def test_full_or_empty_pool_refuses_and_counts_why(make: Any, stage: Any, 
     assert counts("rejected")[2:] == [("no_worker",)]
 
 
-async def test_requests_are_refused_when_the_last_worker_is_given_up(make: Any, stage: Any) -> None:
+async def test_requests_are_refused_when_the_last_worker_is_abandoned(make: Any, stage: Any) -> None:
     made = make()
     waiting = request(b"a")
     made.submit(waiting)
@@ -217,7 +217,7 @@ async def test_drain_ends_with_batches_that_are_taken_back_for_nobody(
     assert await asyncio.wait_for(draining, 5) is True
 
 
-async def test_drain_waits_for_what_a_dead_worker_had_not_begun(make: Any, stage: Any) -> None:
+async def test_drain_waits_for_what_a_dead_worker_had_not_started(make: Any, stage: Any) -> None:
     pool = make()
     process = await stage.enter()
     process.load()

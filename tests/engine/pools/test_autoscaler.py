@@ -144,7 +144,7 @@ async def test_forgotten_pools_are_left(
     assert autoscaler.idle
 
 
-async def test_the_timer_looks(make: Any, autoscaler: Autoscaler) -> None:
+async def test_the_timer_makes_decisions(make: Any, autoscaler: Autoscaler) -> None:
     """A pool is looked at without anybody asking."""
     pool = await make(rule=ScalingRule(up_pause=0.1))
 
@@ -182,7 +182,9 @@ async def test_pool_scales_up_and_down(
     assert (pool.crew.autoscaling.event.before, pool.crew.autoscaling.event.after) == (2, 1)
 
 
-async def test_bounds_set_by_hand(make: Any, stage: Any, autoscaler: Autoscaler, counts: Counts) -> None:
+async def test_bounds_set_by_hand_are_obeyed(
+    make: Any, stage: Any, autoscaler: Autoscaler, counts: Counts
+) -> None:
     pool = await make()
     pool.scale(2, 2)
     submit(pool, 9)
@@ -222,7 +224,7 @@ async def test_one_that_breaks(
 # -- workers that fail
 
 
-async def test_failed_start(
+async def test_failed_starts_are_not_repeated_at_once(
     make: Any, stage: Any, autoscaler: Autoscaler, counts: Counts, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A worker that cannot load goes again, and for a while none is tried; the one that serves is kept."""
@@ -268,7 +270,9 @@ async def test_worker_is_added_where_memory_suffices(
     assert len(pool.workers) == workers
 
 
-async def test_memory_promised(make: Any, stage: Any, autoscaler: Autoscaler, machine: Machine) -> None:
+async def test_memory_of_loading_workers_is_reserved(
+    make: Any, stage: Any, autoscaler: Autoscaler, machine: Machine
+) -> None:
     """What loading workers of other pools may take still counts as taken."""
     pool, other = await make(), await make(rule=None)
     other.crew.spec = replace(other.crew.spec, gate=pool.crew.spec.gate)
@@ -282,7 +286,7 @@ async def test_memory_promised(make: Any, stage: Any, autoscaler: Autoscaler, ma
     assert pool.crew.autoscaling.decision.reason == "memory"
 
 
-async def test_memory_is_asked_for_seldom(make: Any, autoscaler: Autoscaler, machine: Machine) -> None:
+async def test_memory_is_read_seldom(make: Any, autoscaler: Autoscaler, machine: Machine) -> None:
     pool = await make()
     available = Mock(return_value=PLENTY)
     pool.crew.spec = replace(pool.crew.spec, gate=StartGate(available=available))

@@ -90,14 +90,14 @@ async def test_nonsense_ends_the_connection(ends: Ends, nonsense: bytes) -> None
     assert "frame" in ends.lost[0] or "message" in ends.lost[0]
 
 
-async def test_frame_over_the_limit(ends: Ends) -> None:
+async def test_frame_over_the_limit_closes_the_channel(ends: Ends) -> None:
     await ends.send(encode(Result(1, [Answer(20_000)], 0.0), [bytes(20_000)])[0][:100])
     await until(lambda: ends.lost)
 
     assert "20" in str(ends.lost[0])
 
 
-async def test_orderly_end(ends: Ends) -> None:
+async def test_an_orderly_end_has_no_reason(ends: Ends) -> None:
     """An end without an error has no reason, and later messages are dropped."""
     ends.remote.close()
     await until(lambda: ends.lost)

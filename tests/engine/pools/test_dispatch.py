@@ -75,7 +75,7 @@ async def test_loading_workers_let_requests_wait(make: Any, stage: Any) -> None:
     assert contents(early) == [b"a"]
 
 
-async def test_what_was_never_begun_is_put_back_once(pool: Pool, stage: Any) -> None:
+async def test_a_batch_that_never_started_is_put_back_once(pool: Pool, stage: Any) -> None:
     """A request of a worker that was killed goes to the next one, and to no third (F21, F39)."""
     first, second = request(b"a"), request(b"b")
     submit(pool, first)

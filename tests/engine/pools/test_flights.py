@@ -69,7 +69,7 @@ async def test_only_what_has_started_is_lost(
 @pytest.mark.parametrize(
     ("endpoints", "count"), [({"v1/chat/completions": False}, 1), ({"*": False}, 2), ({}, 2)]
 )
-async def test_answers_that_have_not_begun_may_be_generated_again(
+async def test_answers_that_have_not_started_may_be_generated_again(
     process: PlayedProcess, endpoints: dict[str, bool], count: int
 ) -> None:
     flights = fly(process)

@@ -34,7 +34,7 @@ class Loads:
         await settle()
 
 
-async def test_limit() -> None:
+async def test_limit_holds_for_simultaneous_loads() -> None:
     """At most ``limit`` load at once; the next in line follows when one is done (F57)."""
     loads = Loads(StartGate(2, lambda: float("inf")))
     for name in "abcd":
@@ -84,7 +84,7 @@ async def test_failed_load_frees_its_place() -> None:
     assert loads.running == ["a"]
 
 
-def test_need(tmp_path: Path) -> None:
+def test_need_is_computed_from_files(tmp_path: Path) -> None:
     """A model needs its files twice, beside what every worker needs."""
     (tmp_path / "sub").mkdir()
     (tmp_path / "weights.pth").write_bytes(b"x" * 1000)

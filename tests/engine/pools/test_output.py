@@ -30,7 +30,7 @@ async def reader(tail: deque[str], caplog: pytest.LogCaptureFixture) -> LineRead
     return LineReader("W-9000-m-stdout", logging.WARNING, tail)
 
 
-async def test_the_last_lines_are_kept() -> None:
+async def test_the_last_lines_are_stored() -> None:
     capture = Capture()
     capture.read("W")
     os.write(capture.outputs[0], b"".join(b"%d\n" % number for number in range(MAX_LINES + 5)))
@@ -87,7 +87,7 @@ async def test_flood_of_lines_is_cut(
     ]  # fmt: skip
 
 
-async def test_the_end_of_a_flood(reader: LineReader, caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_end_of_a_flood_is_logged(reader: LineReader, caplog: pytest.LogCaptureFixture) -> None:
     reader._loop = clock = _Clock(5.5)  # type: ignore[assignment]
     reader.data_received(b"line\n" * (LINES_A_SECOND + 700))
     reader.data_received(b"line\n" * 300)

@@ -28,7 +28,7 @@ from modelserver.engine.worker.elsewhere import NEEDED
         (-200, "was killed by signal 200"),
     ],
 )
-def test_describe_exit(code: int, words: str) -> None:
+def test_an_exit_code_is_described_in_words(code: int, words: str) -> None:
     """An exit code is described in words (design 6)."""
     assert describe_exit(code) == words
 
@@ -81,7 +81,7 @@ async def test_failures_that_no_retry_can_mend(tmp_path: Path, source: str, mess
     assert "h.py" in talk.process.last_output()
 
 
-async def test_kill(tmp_path: Path) -> None:
+async def test_a_killed_process_is_gone(tmp_path: Path) -> None:
     """A killed process is gone, and killing it again does no harm."""
     (tmp_path / "h.py").write_text("def handle(data, context):\n    return data\n")
     talk = await Conversation().start(tmp_path, "h.py")
@@ -95,7 +95,7 @@ async def test_kill(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="there is no memory that both sides share")
-async def test_what_was_begun_is_known_after_the_end(tmp_path: Path) -> None:
+async def test_started_batches_are_known_after_the_end(tmp_path: Path) -> None:
     """After a process was killed, the number of batches that it had begun is known; those that it
     had not read do not count (F39).
     """
@@ -117,7 +117,7 @@ async def test_what_was_begun_is_known_after_the_end(tmp_path: Path) -> None:
     assert (before, talk.process.batches_started) == (None, 9)
 
 
-async def test_a_dead_process_has_begun_nothing_that_comes_later(tmp_path: Path) -> None:
+async def test_a_dead_process_starts_nothing_that_comes_later(tmp_path: Path) -> None:
     """What is written to a process that was killed a moment before was never begun (F39)."""
     (tmp_path / "h.py").write_text("def handle(data, context):\n    return data\n")
     talk = await Conversation().start(tmp_path, "h.py")

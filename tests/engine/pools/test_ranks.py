@@ -259,7 +259,7 @@ async def test_an_end_in_order_takes_its_time(start: Any, stage: Stage, listener
     assert listener.lost == [None]
 
 
-async def test_killed_from_outside(start: Any, stage: Stage) -> None:
+async def test_a_kill_reaches_every_rank(start: Any, stage: Stage) -> None:
     """A kill reaches every process and is not blamed on a rank."""
     group = await start(2)
     group.kill()

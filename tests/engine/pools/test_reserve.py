@@ -275,7 +275,7 @@ async def test_a_worker_that_was_alone_gives_its_reserve_to_the_next_one(world: 
 
 
 @played(2, pipelined=True)
-async def test_a_worker_that_is_to_end_keeps_what_it_has_begun(world: World, pool: Pool) -> None:
+async def test_a_worker_that_is_to_end_keeps_what_it_has_started(world: World, pool: Pool) -> None:
     await answered([world.ask(pool, 0.05) for _ in range(2)])
     requests = [world.ask(pool, 1.0) for _ in range(4)]
     assert [len(worker.flights.in_flight) for worker in pool.workers] == [2, 2]
@@ -328,7 +328,7 @@ def test_several_workers_each_run_as_many_at_once_as_they_may(monkeypatch: pytes
 
 
 @played(2, round_trips=[0.01, 0.01])
-async def test_workers_elsewhere_are_kept_busy(world: World, pool: Pool) -> None:
+async def test_workers_elsewhere_stay_busy(world: World, pool: Pool) -> None:
     await answered([world.ask(pool, 0.05) for _ in range(2)])
     began = pool.dispatch.clock()
     await answered([world.ask(pool, 0.05) for _ in range(40)])

@@ -265,7 +265,7 @@ def test_workers_that_are_not_well(loading: int, failed: int, reason: str) -> No
 # -- bounds
 
 
-def test_bounds() -> None:
+def test_decisions_stay_within_bounds() -> None:
     """Never above the most, and nothing at all where both are equal."""
     assert Simulation(lambda _: 90.0, bounds=(1, 3)).run(300).most_workers() == 3
     full = Scaler(RULE)
@@ -274,7 +274,7 @@ def test_bounds() -> None:
     assert {fixed.decide(Sample(n / 2, 9.0, 1.0, 1), 1, 1).reason for n in range(20)} == {EQUAL_BOUNDS}
 
 
-def test_changed_bounds() -> None:
+def test_changed_bounds_restart_the_pauses() -> None:
     """After a manual change the pauses begin again."""
     scaler = Scaler(RULE)
     for n in range(4):

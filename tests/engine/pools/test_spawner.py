@@ -341,7 +341,7 @@ async def test_workers_do_not_wait_for_a_replacement(
     assert parents[1] not in {lost, os.getpid()}
 
 
-async def test_a_spawner_that_keeps_dying_is_given_up(
+async def test_a_spawner_that_keeps_dying_is_abandoned(
     begin_worker: Any, spawner: Spawner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "h.py").write_text(TELL)

@@ -303,7 +303,7 @@ async def test_the_time_of_the_next_try_is_known(
 
 
 @pytest.mark.parametrize("max_retry", [-1.0, 0.0], ids=["window is over", "none is wanted"])
-async def test_worker_is_given_up_past_the_retry_window(make: Any, stage: Any, max_retry: float) -> None:
+async def test_worker_is_abandoned_past_the_retry_window(make: Any, stage: Any, max_retry: float) -> None:
     """It counts as unhealthy; ``maxRetryTimeoutInSec: 0`` means that the first failure is the last."""
     worker = make(max_retry=max_retry)
     (await stage.enter()).fail_to_load("never")
@@ -313,7 +313,7 @@ async def test_worker_is_given_up_past_the_retry_window(make: Any, stage: Any, m
     assert (len(stage.processes), stage.sleeps) == (1, [])
 
 
-async def test_worker_without_a_machine_is_not_given_up(make: Any, stage: Any, spec: WorkerSpec) -> None:
+async def test_worker_without_a_machine_is_not_abandoned(make: Any, stage: Any, spec: WorkerSpec) -> None:
     """A worker that waits for another machine is not given up, however long; once it had one, its model has
     the whole retry window. Until there is a process, no request may wait for it.
     """
@@ -652,7 +652,7 @@ async def test_concurrent_batches_are_answered_in_any_order(start: Any, owner: O
     assert (worker.flights.capacity, process.killed) == (3, False)
 
 
-async def test_only_the_overdue_of_concurrent_batches_is_given_up(start: Any, owner: Owner) -> None:
+async def test_only_the_overdue_of_concurrent_batches_is_abandoned(start: Any, owner: Owner) -> None:
     worker, process = await start(concurrency=3, response=0.06)
     late, lively = batch(), batch()
     worker.flights.send(late)

@@ -138,7 +138,7 @@ def test_no_line_is_lost_before_the_start_or_at_the_end(logger, loop, records):
     assert loop.timers[1].cancel.called
 
 
-def test_silenced_logger(logger, loop, records):
+def test_silenced_logger_writes_nothing(logger, loop, records):
     logger.setLevel(logging.WARNING)
     log = access_log(logger, loop)
     log.log("c", "GET", "/a", "1.1", 200, 0)

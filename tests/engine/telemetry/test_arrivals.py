@@ -53,7 +53,7 @@ def test_a_version_that_nobody_uses_has_no_history() -> None:
     assert [(each.seconds, each.arrived) for each in result.intervals] == [(1, 1), (9, 0)]
 
 
-def test_a_day_is_kept_in_little_memory() -> None:
+def test_a_day_fits_in_little_memory() -> None:
     """The newest minute by seconds, what is older in longer intervals, nothing beyond a day."""
     counted, history = metrics(), Arrivals(0.0)
     end = int(1.2 * DAY)

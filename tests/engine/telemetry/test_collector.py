@@ -32,7 +32,7 @@ def test_lines_are_parsed() -> None:
     ]
 
 
-async def test_what_it_prints(tmp_path: Path) -> None:
+async def test_lines_that_the_script_printed_are_read(tmp_path: Path) -> None:
     """The script is run with its arguments, and what it printed before it failed counts."""
     text = "import sys\nprint('A.Count:%d|#|#hostname:h,1' % len(sys.argv))\nsys.exit(3)\n"
     collector = Collector(script(tmp_path, text), sys.executable)
@@ -61,7 +61,7 @@ def test_empty_command_is_refused(command: str) -> None:
         Collector(command, sys.executable)
 
 
-def test_collected_metrics_are_shown() -> None:
+def test_collected_metrics_are_rendered() -> None:
     """What has a family is shown under its labels; the server's own metrics cannot be set from outside."""
     config = "ts_metrics: {gauge: [{name: CPUUtilization, unit: Percent, dimensions: [Level, Hostname]}],"
     config += " counter: [{name: Own, unit: Count, dimensions: [Hostname]}],"

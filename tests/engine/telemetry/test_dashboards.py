@@ -89,7 +89,7 @@ EXPRESSIONS = {
 }
 
 
-def test_names_are_found() -> None:
+def test_names_and_labels_of_an_expression_are_extracted() -> None:
     expression = 'histogram_quantile(0.95, sum by (a, le) (rate(x_bucket{a="b"}[5m]))) / y > 1e6 and z:w'
 
     assert names_in(expression) == {"x_bucket", "y", "z:w"}

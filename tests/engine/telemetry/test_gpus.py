@@ -169,7 +169,7 @@ def test_visible_devices_are_read_as_cuda_does(
     ],
     ids=str,
 )
-def test_instances_of_a_divided_gpu(
+def test_one_instance_of_a_divided_gpu_is_read(
     nvml: FakeNvml, instances: dict[int, list[int]], visible: str | None, seen: list[int]
 ) -> None:
     """CUDA uses one instance, and no whole GPU beside it; a divided GPU without instances is none."""

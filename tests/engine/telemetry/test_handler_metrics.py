@@ -143,7 +143,9 @@ def names_after(metrics: ServerMetrics) -> set[str]:
     [(False, False, True), (True, False, False), (True, True, True)],
     ids=["ours", "TorchServe's", "TorchServe's with model_metrics_auto_detect"],
 )
-def test_metrics_beyond_torchserves_list(known_only: bool, auto_detect: bool, words: bool) -> None:
+def test_metrics_beyond_torchserves_list_are_reported_on_request(
+    known_only: bool, auto_detect: bool, words: bool
+) -> None:
     """Ours are all kept; TorchServe's are those of its own list, and others where they are to be detected."""
     result = names_after(ServerMetrics(as_torchserve=known_only, auto_detect=auto_detect))
 
@@ -151,7 +153,9 @@ def test_metrics_beyond_torchserves_list(known_only: bool, auto_detect: bool, wo
 
 
 @pytest.mark.parametrize("known_only", [False, True])
-def test_metrics_beyond_the_list_in_the_log(known_only: bool, caplog: pytest.LogCaptureFixture) -> None:
+def test_metrics_beyond_the_list_are_logged_on_request(
+    known_only: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level("INFO", logger="modelserver.model_metrics")
     names_after(ServerMetrics(mode="log", as_torchserve=known_only))
     names = [record.getMessage().partition(".")[0] for record in caplog.records]

@@ -154,7 +154,7 @@ def test_without_files_lines_are_printed(tmp_path, capsys):
     assert not (tmp_path / "logs").exists()
 
 
-def test_log_directories():
+def test_variables_name_the_log_directories():
     """LOG_LOCATION and METRICS_LOCATION name the directories, `logs` is the default of both."""
     assert [str(path) for path in log_directories({})] == ["logs", "logs"]
     assert [str(path) for path in log_directories({"LOG_LOCATION": "/l", "METRICS_LOCATION": "/m"})] == [

@@ -78,7 +78,7 @@ def test_load_and_unload_leaves_nothing_behind(metrics):
     assert len(metrics.render().replace(b"QueueTime", b"")) <= before + 200
 
 
-def test_readings_of_the_host_are_shown(metrics):
+def test_readings_of_the_host_are_rendered(metrics):
     gpu = GpuReading(1, 50.0, 10.0, 25.0, 2048.0)
     metrics.system(SystemReading(12.5, 100.0, 300.0, 25.0, 7.0, 3.0, 70.0, (gpu,)))
     host = {

@@ -106,7 +106,7 @@ def test_unreadable_files_are_refused(tmp_path: Path) -> None:
     assert load_metrics_config(tmp_path / "good.yaml") == parse_metrics_config(CONFIG)
 
 
-def test_list_decides_what_is_shown_and_how() -> None:
+def test_list_decides_what_is_rendered_and_how() -> None:
     text = "\n".join(rendered(made()))
 
     assert "Requests2XX" in text
@@ -176,7 +176,7 @@ def test_log_mode_logs_what_is_listed(caplog: pytest.LogCaptureFixture) -> None:
     assert metrics.render() == b""
 
 
-def test_times_of_each_batch_in_log_mode(caplog: pytest.LogCaptureFixture) -> None:
+def test_log_mode_logs_the_times_of_each_batch(caplog: pytest.LogCaptureFixture) -> None:
     """PredictionTime and HandlerTime have a line for each batch (reference 12.5)."""
     caplog.set_level("INFO")
     model = ServerMetrics(hostname="h", mode="legacy").model("m", "1.0")

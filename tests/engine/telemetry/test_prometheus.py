@@ -57,7 +57,7 @@ def test_histogram_buckets_are_cumulative_and_inclusive():
 
 
 @given(st.lists(st.tuples(st.booleans(), st.sampled_from([-1.0, 0.0, 0.5, 1.0, 1.5, 2.5, 3.0, math.inf]))))
-def test_observations_counted_together(values: list[tuple[bool, float]]) -> None:
+def test_observations_may_be_counted_together(values: list[tuple[bool, float]]) -> None:
     one, together = (Distribution((0.0, 1.0, 2.5)) for _ in range(2))
     for later, value in values:
         one.observe(value)
@@ -109,7 +109,7 @@ def test_metrics_may_change_between_pieces():
     assert 'calls{m="0"} 1000.0' in lines
 
 
-def test_name_filter():
+def test_a_name_selects_series():
     registry = MetricRegistry()
     registry.add(Counter("c", "C.")).labels().add()
     registry.add(Histogram("h", "H.", bounds=(1,))).labels().observe(1)
@@ -133,7 +133,7 @@ def test_label_values_are_escaped() -> None:
     assert rendered(registry)[-1] == 'g{x="?"} 1.0'
 
 
-def test_series_are_bounded_and_kept() -> None:
+def test_series_are_bounded_and_stay() -> None:
     """Beyond the limit children work but are neither kept nor shown (F69)."""
     counter = Counter("c", "C.", ("x",))
     counter.max_series = 10

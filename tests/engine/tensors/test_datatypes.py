@@ -83,7 +83,7 @@ def test_bfloat16_is_that_of_torch(values: list[float]) -> None:
 
 
 @given(typed.filter(lambda tensor: tensor[0] != BYTES))
-def test_json_flat_and_nested(tensor: tuple[str, list[Any]]) -> None:
+def test_json_may_be_flat_or_nested(tensor: tuple[str, list[Any]]) -> None:
     datatype, values = tensor
     finite = [value for value in values if math.isfinite(value)]
     nested = [[finite[:3], []], *([value] for value in finite[3:])]
@@ -133,7 +133,7 @@ def test_deep_nesting_is_refused() -> None:
 
 
 @pytest.mark.parametrize("data", [b"\x01", b"\x05\0\0\0abc", b"\xff\xff\xff\xffabc", b"\x01\0\0\0a\x02\0\0"])
-def test_lengths_that_lie(data: bytes) -> None:
+def test_lengths_that_lie_are_refused(data: bytes) -> None:
     with pytest.raises(TensorError):
         split_elements(memoryview(data))
 

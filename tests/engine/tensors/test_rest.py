@@ -60,7 +60,7 @@ def test_json_is_read() -> None:
     assert (bytes(words.data), words.text) == (b"\x02\0\0\0\xc3\xa4\0\0\0\0", True)
 
 
-def test_binary_and_json_mixed() -> None:
+def test_binary_and_json_can_be_mixed() -> None:
     first = an_input(name="a", data=None, parameters={"binary_data_size": 8, "own": "p"})
     third = an_input(name="c", shape=[1], datatype="BYTES", data=None, parameters={"binary_data_size": 5})
     content, length = binary(body(first, an_input(name="b"), third), b"12345678", b"\x01\0\0\0z")

@@ -73,7 +73,7 @@ def form(**fields: Any) -> bytes:
     return cut(InferRequest([X], **fields))[0]
 
 
-def test_equal_forms() -> None:
+def test_equal_forms_may_share_a_batch() -> None:
     """What decides whether rows may share a batch: not the id, not the form of answers, no order of
     parameters.
     """
@@ -171,7 +171,7 @@ def test_several_outputs_are_joined_and_whole_answers_stay() -> None:
 
 
 @pytest.mark.parametrize("damaged", [b"", b"\xff\0\0\0", b"\x01\0\0\0\xc1", b"\x05\0\0\0\x91\x93\xa1p\xa0"])
-def test_damaged_answers(damaged: bytes) -> None:
+def test_damaged_answers_are_refused(damaged: bytes) -> None:
     """A worker runs what users wrote: what it sends is checked."""
     with pytest.raises(TensorError, match="an answer is malformed"):
         join_answers([damaged], whole=False)

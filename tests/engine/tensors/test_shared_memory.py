@@ -87,7 +87,9 @@ def test_regions_are_listed_until_they_are_unregistered(regions: Regions) -> Non
         ("y" * 256, "/t_x", 0, 8, "1 to 255 characters"),
     ],
 )
-def test_refused(regions: Regions, name: str, key: str, offset: int, size: int, reason: str) -> None:
+def test_wrong_regions_are_refused(
+    regions: Regions, name: str, key: str, offset: int, size: int, reason: str
+) -> None:
     """What is outside of the prefix, not there, shorter than said, or has no good name."""
     with pytest.raises(BadRequest, match=reason):
         regions.register(name, key, offset, size)
@@ -157,7 +159,7 @@ def test_bad_inputs_are_refused(regions: Regions, body: bytes, reason: str) -> N
         decode(body, regions.memory)
 
 
-def test_shortened(regions: Regions, tmp_path: Path) -> None:
+def test_shortened_memory_is_an_error(regions: Regions, tmp_path: Path) -> None:
     """Memory that its client has cut is an error of the request, where a mapping would end the process."""
     os.truncate(tmp_path / "t_x", 12)
 
@@ -166,7 +168,7 @@ def test_shortened(regions: Regions, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("instead", [None, b"another's" * 9])
-def test_renamed(regions: Regions, tmp_path: Path, instead: bytes | None) -> None:
+def test_renamed_memory_is_not_read(regions: Regions, tmp_path: Path, instead: bytes | None) -> None:
     """What goes by the name now is not what was registered, and not read."""
     (tmp_path / "t_x").rename(tmp_path / "gone")
     if instead is not None:
@@ -243,7 +245,7 @@ def test_outputs_that_do_not_fit(regions: Regions, tmp_path: Path) -> None:
     assert (tmp_path / "t_x").read_bytes() == before
 
 
-def test_unregistered_in_use(regions: Regions, tmp_path: Path) -> None:
+def test_memory_unregistered_in_use_is_still_written(regions: Regions, tmp_path: Path) -> None:
     query = asking(regions, 16)
     regions.unregister()
 
@@ -253,7 +255,7 @@ def test_unregistered_in_use(regions: Regions, tmp_path: Path) -> None:
         asking(regions, 16)
 
 
-def test_changed_in_use(regions: Regions, tmp_path: Path) -> None:
+def test_memory_changed_in_use_is_an_error(regions: Regions, tmp_path: Path) -> None:
     query = asking(regions, 16)
     os.truncate(tmp_path / "t_x", 10)
     with pytest.raises(BadRequest, match="has become shorter"):

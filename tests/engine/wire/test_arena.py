@@ -87,7 +87,7 @@ def test_full_arena_says_so_at_once(half: Half) -> None:
 
 
 @BOTH_WAYS
-def test_block_as_large_as_the_half(half: Half) -> None:
+def test_block_may_be_as_large_as_the_half(half: Half) -> None:
     most = SMALL - 64
 
     assert half.out.put([bytes(most + 1)], most + 1) is None
@@ -167,7 +167,7 @@ def test_memory_that_is_gone_is_an_error_for_the_server() -> None:
 
 
 @BOTH_WAYS
-def test_memory_is_used_when_written_and_given_back_at_rest(half: Half) -> None:
+def test_memory_is_used_when_written_and_released_at_rest(half: Half) -> None:
     assert half.memory == 0
     first, second = (half.out.put([b"x" * PAGE], PAGE) for _ in range(2))
     assert half.memory == 4 * PAGE
@@ -301,7 +301,7 @@ def test_arena_is_none_where_it_cannot_be_made(monkeypatch: pytest.MonkeyPatch) 
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_a_batch_is_the_workers_once_it_has_begun(arena: Arena) -> None:
+def test_a_batch_is_the_workers_once_it_has_started(arena: Arena) -> None:
     turns = arena.turns()
     assert turns.begin(4) is True
 
@@ -336,7 +336,7 @@ def test_a_batch_that_both_want_is_returned(arena: Arena) -> None:
     assert turns.begin(5) is None
 
 
-def test_never_both_take_a_batch(arena: Arena) -> None:
+def test_never_do_both_take_a_batch(arena: Arena) -> None:
     turns, taken = arena.turns(), set[int]()
     began: dict[int, bool | None] = {}
     start = threading.Barrier(2)

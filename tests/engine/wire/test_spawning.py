@@ -50,7 +50,7 @@ def test_what_is_to_be_imported(ends: tuple[socket.socket, socket.socket]) -> No
 
 
 @pytest.mark.parametrize("report", [ModulesImported(), Spawned(7), ForkRefused("why"), ChildEnded(7, -9)])
-def test_reports(ends: tuple[socket.socket, socket.socket], report: FromSpawner) -> None:
+def test_reports_are_received(ends: tuple[socket.socket, socket.socket], report: FromSpawner) -> None:
     send(ends[0], report)
     ends[0].close()
 

@@ -60,7 +60,7 @@ Number = 5
 
 
 @pytest.mark.parametrize("form", ["{}", "{}.py", "some/folder/{}.py", "{}:Echo", "{}.py:Echo", "{}:missing"])
-def test_class_is_found_in_every_form_of_the_name(form: str, model_dir: Path, write: Write) -> None:
+def test_every_form_of_the_name_leads_to_the_class(form: str, model_dir: Path, write: Write) -> None:
     """With or without .py, a folder or the class's name, the module's one class handles (reference 12.2)."""
     loaded = load_handler(form.format(write(CLASS)), model_dir)
 
@@ -179,7 +179,7 @@ def test_the_archiver_offers_the_handlers_that_load() -> None:
 @pytest.mark.parametrize(
     "form", ["ts.torch_handler.image_classifier", "image_classifier.py", "x/image_classifier"]
 )
-def test_built_in_handlers_are_found_under_other_names(form: str, model_dir: Path) -> None:
+def test_built_in_handlers_have_other_names_too(form: str, model_dir: Path) -> None:
     """By TorchServe's full name too, with a suffix or a folder (reference 12.2)."""
     loaded = load_handler(form, model_dir)
 

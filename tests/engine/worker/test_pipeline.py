@@ -156,7 +156,7 @@ def test_failing_row_of_either_half_fails_alone(serve: Serve, bad: str, position
     assert not second.answers[0].failed
 
 
-def test_order_of_messages_is_kept_until_a_stop(serve: Serve) -> None:
+def test_messages_stay_in_order_until_a_stop(serve: Serve) -> None:
     sent = serve([Ping(), (1, ["a"]), Ping(), Stop(), (2, ["b"])])
 
     assert [type(message) for message, _ in sent] == [Pong, Result, Pong]

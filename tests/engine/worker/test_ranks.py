@@ -19,7 +19,7 @@ def ends() -> Iterator[tuple[ServerChannel, socket.socket]]:
         yield ServerChannel(worker_end), server_end
 
 
-def test_answers_are_kept_back(ends: tuple[ServerChannel, socket.socket]) -> None:
+def test_answers_of_other_ranks_are_held_back(ends: tuple[ServerChannel, socket.socket]) -> None:
     """A batch with failures is reported as one failure, without its text."""
     channel, server = ends
     keep_answers_back(channel)

@@ -147,7 +147,7 @@ def test_a_part_without_a_form_fails_its_row_alone() -> None:
     ]  # fmt: skip
 
 
-def test_later_parts_of_bytes_go_out_as_they_are_where_nothing_else_is_to_be_said() -> None:
+def test_later_parts_of_bytes_go_out_as_they_are_where_nothing_is_to_be_added() -> None:
     """Neither too large, nor with the header that ends a sequence, nor an element of a JSON document."""
 
     def handle(data: list[Any], context: Context) -> Any:

@@ -104,7 +104,7 @@ async def test_channels_do_not_mix_their_pieces(line, other):
         assert [tail for _, tail in await each.received(4)] == others
 
 
-async def test_a_large_frame_is_received_in_place_and_memory_given_back_when_idle(line):
+async def test_a_large_frame_is_received_in_place_and_its_memory_released_when_idle(line):
     head = b"".join(encode(Result(0, [Answer(1_000_000)], 0.0), [bytes(1_000_000)]))
     await line.send(head[:100])
     await until(lambda: line.channel._reader.room() is not None)

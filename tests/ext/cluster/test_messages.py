@@ -69,7 +69,7 @@ def test_a_long_message_is_refused_by_its_announcement():
             list(reader.feed(struct.pack("<II", size, 10)))
 
 
-def test_invitations_in_messages_are_not_shown():
+def test_invitations_in_messages_are_not_printed():
     """What a message prints as has neither ticket nor secret."""
     for message in (_START, wire.ArchiveTicket(_INVITATION)):
         assert "Invitation(h:1)" in repr(message)

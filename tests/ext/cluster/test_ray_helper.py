@@ -281,7 +281,7 @@ def test_a_group_has_its_places_together(places, ray, reports):
     assert ray.killed == [first]
 
 
-def test_a_group_is_given_back(places, ray, reports):
+def test_a_withdrawn_group_is_removed(places, ray, reports):
     places.handle(PlaceActors(1, "g", ["first", "second"], {"num_cpus": 1}, "SPREAD"))
     until(lambda: len(ray.actors) == 2)
     places.handle(WithdrawActors("g", 2))

@@ -32,6 +32,6 @@ def test_messages_are_one_line(decode, message):
     assert decode(line) == message
 
 
-def test_an_invitation_is_not_shown():
+def test_an_invitation_is_not_printed():
     """A request that is printed, in a traceback or a log, keeps it secret."""
     assert "secret" not in repr(messages.PlaceActors(1, "a", ["secret"], {}))

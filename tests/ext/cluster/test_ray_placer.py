@@ -120,7 +120,7 @@ def test_a_demand_becomes_an_actors_options():
     }
 
 
-async def test_a_place_is_asked_for_and_withdrawn(placer, played):
+async def test_a_place_is_requested_and_withdrawn(placer, played):
     first = await placer.place(["{}"], Demand(), "W-9000-a_1.0")
     second = await placer.place(["{}"], Demand(placement="pack"), "W-9000-a_1.0")
     await until(lambda: first.placed and second.placed)
@@ -220,7 +220,7 @@ async def test_an_address_that_leads_nowhere_is_reported_until_ray_is_there(play
     assert caplog.text.count("no Ray cluster answers") == 1
 
 
-async def test_an_address_without_an_answer_is_given_up(played, monkeypatch):
+async def test_an_address_without_an_answer_is_abandoned(played, monkeypatch):
     monkeypatch.setattr(ray_placer, "_REACH_PATIENCE", 0.05)
     with socket.socket() as full:
         full.bind(("127.0.0.1", 0))

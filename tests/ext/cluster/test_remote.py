@@ -193,7 +193,7 @@ async def test_failed_installation_is_the_models_fault(stage, caplog):
 
 
 @plainly
-async def test_worker_that_never_connects_is_given_up(stage, monkeypatch):
+async def test_worker_that_never_connects_is_abandoned(stage, monkeypatch):
     monkeypatch.setattr(starting_module, "CONNECT_TIME", 0.2)
     agent = await stage.arrived()
     start = await agent.start
@@ -234,7 +234,7 @@ async def test_place_without_an_agent_fails_the_start(stage):
     ids=["garbage", "four gigabytes", "over the limit", "the server's", "no head"],
 )
 @pytest.mark.parametrize("is_started", [True, False])
-async def test_agent_that_speaks_nonsense_is_given_up(stage, data, is_started):
+async def test_agent_that_speaks_nonsense_is_abandoned(stage, data, is_started):
     if is_started:
         worker, agent, end = await stage.started()
         agent.write(data)
@@ -296,7 +296,7 @@ class FakeLoop:
     [([], 0.0, 8.0), ([1.5], 0.0, 9.5), ([1.0, 2.0, 3.0, 7.5], 0.0, 15.5), ([], 60.0, 68.0)],
     ids=["silent", "heard once", "heard often", "the server did not run"],
 )
-async def test_silent_agent_is_given_up_after_lease(monkeypatch, heard, late, end):
+async def test_silent_agent_is_abandoned_after_its_lease(monkeypatch, heard, late, end):
     fake = FakeLoop()
     worker = RemoteWorker("W-1-m", 8.0, lambda *_: None, lambda _: None, OutputReaders())
     monkeypatch.setattr(worker, "_loop", fake)

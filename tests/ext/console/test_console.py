@@ -136,7 +136,7 @@ async def test_a_stream_asks_for_its_token_each_time(console: Console) -> None:
     assert not allowed()
 
 
-async def test_an_estimate_is_given_up_when_its_client_leaves(console: Console) -> None:
+async def test_an_estimate_is_cancelled_when_its_client_leaves(console: Console) -> None:
     """Estimates of other clients need not wait for it."""
     waiting = Waiting()
     console._estimates._helpers.close()
@@ -184,7 +184,7 @@ async def test_estimates_need_what_they_are_made_of(client: httpx.AsyncClient) -
         assert message in answer.json()["message"]
 
 
-async def test_history_of_so_many_seconds(client: httpx.AsyncClient) -> None:
+async def test_history_has_the_seconds_of_its_request(client: httpx.AsyncClient) -> None:
     """Of a version, or of all; what is no number is refused."""
     answer = await client.get("/console/history?version=m/1.0&seconds=900")
     wrong = await client.get("/console/history?seconds=1e9")

@@ -58,12 +58,12 @@ async def test_each_gpu_has_its_use_and_workers(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.usefixtures("recorded")
-async def test_gpus_that_the_server_does_not_use_are_not_shown() -> None:
+async def test_gpus_that_the_server_does_not_use_are_left_out() -> None:
     assert [each["gpu"] for each in (await devices_of(number_of_gpu=1).read())["gpus"]] == [0]
     assert (await devices_of(number_of_gpu=0).read())["gpus"] == []
 
 
-async def test_machine_without_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_machine_without_gpus_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     """It says why; workers on the processor are counted, those on other machines listed by machine."""
     monkeypatch.setitem(sys.modules, "pynvml", None)
     node = SimpleNamespace(name="far", resident=5 << 20)

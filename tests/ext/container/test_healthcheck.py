@@ -82,7 +82,7 @@ class OverIPv6(HTTPServer):
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "127.0.0.1", "localhost", "::", "::1"])
-def test_server_is_asked_at_its_address(host):
+def test_request_goes_to_the_servers_address(host):
     """At whatever address and port the settings say: one of IPv6 is in brackets; the answer of a server that
     is not ready is part of what is printed.
     """
@@ -95,7 +95,7 @@ def test_server_is_asked_at_its_address(host):
         assert ask(on(server, host)) == "/v2/health/ready answers 503"
 
 
-def test_server_is_asked_over_unix_sockets_and_tls(tmp_path):
+def test_request_goes_over_unix_sockets_and_tls(tmp_path):
     """Also with a certificate that nobody can verify. Where clients need one, which the check does not have,
     a handshake is enough: the server would end the connection instead of answering.
     """

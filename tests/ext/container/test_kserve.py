@@ -41,7 +41,7 @@ def put(folder: Path, *names: str) -> Path:
     ],
     ids=["TorchServe's", "a lone archive", "several archives", "a store without configuration"],
 )
-def test_layout_is_found(tmp_path, names, store, load, config):
+def test_layout_of_either_server_is_recognized(tmp_path, names, store, load, config):
     """TorchServe's has the configuration in ``config`` and archives in ``model-store``; a lone archive gets
     the service's name where no configuration gives it one. What is no archive is not loaded.
     """
@@ -49,7 +49,7 @@ def test_layout_is_found(tmp_path, names, store, load, config):
     assert result == Layout(tmp_path / store, load, *([tmp_path / config] if config else []))
 
 
-def test_unpacked_archive_and_given_places_are_found(tmp_path):
+def test_unpacked_archive_and_named_places_are_recognized(tmp_path):
     """A .tgz comes unpacked out of KServe's storage initializer; its runtime gives ``--model-store`` and
     ``--ts-config``.
     """

@@ -63,7 +63,7 @@ def test_the_oldest_leave(scene, monkeypatch):
     assert scene.messages(since=4) == ["event 5"]
 
 
-def test_a_storm_is_counted_and_said(scene):
+def test_a_storm_is_counted_and_reported(scene):
     for number in range(BURST + 200):
         scene.logger.error("failure %d", number)
     scene.now += 1.0
@@ -73,7 +73,7 @@ def test_a_storm_is_counted_and_said(scene):
     assert scene.messages(2) == ["200 events were left out: there were more than 50 a second", "after it"]
 
 
-def test_a_long_storm_is_said_once_a_second(scene):
+def test_a_long_storm_is_reported_once_a_second(scene):
     for _ in range(BURST):
         scene.logger.warning("storm")
     for _ in range(256):

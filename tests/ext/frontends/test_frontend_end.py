@@ -349,7 +349,7 @@ async def test_the_application_waits_for_a_client_that_does_not_read(pair):
     assert (pair.end._calls, pair.forwarder._calls) == ({}, {})
 
 
-async def test_memory_of_large_answers_is_given_back(pair):
+async def test_memory_of_large_answers_is_released(pair):
     gave_back = []
     for parts in (MUCH >> 17, MUCH >> 16):
         pair.end._app = Endless(parts)

@@ -144,7 +144,7 @@ def test_a_turn_is_one_piece_but_for_large_bodies():
     assert turn.take()[1] is body
 
 
-def test_stored_bodies():
+def test_stored_bodies_are_fetched():
     """A body that lies elsewhere is fetched from there; its neighbours' are in the frame."""
     turn = Turn()
     turn.add(ReplyPart(1, 2), b"ab")
@@ -186,6 +186,6 @@ def test_malformed_frames_are_refused(data):
         heard(to_frontend_decoder, [data])
 
 
-def test_sides_are_kept_apart():
+def test_sides_are_separate():
     with pytest.raises(FrameError):
         heard(from_frontend_decoder, [written([(Open(), b"")])])

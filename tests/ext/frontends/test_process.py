@@ -70,7 +70,7 @@ async def test_stall_is_reported_to_the_server():
     end.link.abort()
 
 
-async def test_memory_of_large_answers_is_given_back():
+async def test_memory_of_large_answers_is_released():
     frontend = Frontend(None, None, 0, lambda: None)  # type: ignore[arg-type]
     frontend._set_up(messages.Setup(1000, 1000, access=False, stamped=False, max_outgoing=2000))
     listener = frontend._listener

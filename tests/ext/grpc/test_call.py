@@ -289,7 +289,7 @@ async def test_deadline_cancels_the_call(caller):
     await until(lambda: caller.connection.streams.keys() <= {3})
 
 
-async def test_deadlines_are_kept(caller):
+async def test_deadlines_are_parsed(caller):
     """Malformed ones are an error at once; otherwise clients would be served without a deadline."""
     caller.send(caller.call(1, grpc_timeout="1s"), frame(DATA, END, 1, message_framed(b"a")))
     assert await caller.status() == (StatusCode.INTERNAL, "malformed grpc-timeout")

@@ -40,7 +40,7 @@ async def taken(recording: LiveRecording) -> list[Any]:
     return entries[1:-1]
 
 
-async def test_a_call(recorder):
+async def test_a_call_is_recorded_whole(recorder):
     """With its message, the headers that are recorded, its code, batch and times."""
     recording = recorder.start(RecordingOptions(headers=("x-mark",)))
     metadata = (("x-mark", "1"), ("authorization", "secret"))
@@ -59,7 +59,7 @@ async def test_a_call(recorder):
     assert (call.parts, call.complete) == (0, True)
 
 
-async def test_ends_of_all_kinds(recorder):
+async def test_ends_of_all_kinds_are_recorded(recorder):
     recording = recorder.start(RecordingOptions())
     part = _Answer(prediction=b"p")
     with begin(recorder, "StreamPredictions2") as watched:

@@ -58,7 +58,7 @@ async def test_symbols_come_with_services_and_imports(name):
 @pytest.mark.parametrize(
     "symbol", [_OURS, f"{_OURS}.ModelInfer", "inference.ModelInferRequest", "inference.ModelInferRequest.id"]
 )
-async def test_symbol_is_found_in_its_file(name, symbol):
+async def test_symbol_leads_to_its_file(name, symbol):
     first, *_ = files(await ask(name, file_containing_symbol=symbol))
     assert files(await ask(name, file_by_filename=first))[0] == first
     assert first.startswith("open_inference")
@@ -75,6 +75,6 @@ async def test_symbol_is_found_in_its_file(name, symbol):
     ],
     ids=lambda query: next(iter(query), "nothing"),
 )
-async def test_unknown_name_is_not_found(name, query):
+async def test_unknown_name_is_refused(name, query):
     error = (await ask(name, **query)).error_response
     assert (error.error_code, error.error_message) == (5, "not found")

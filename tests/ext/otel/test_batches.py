@@ -34,7 +34,7 @@ def batch_of(requests: list[Request], at: float = 11.0) -> Batch:
     return batch
 
 
-def test_times():
+def test_spans_have_the_times_of_their_phases():
     """The handler's time ends with the answer, and its phases follow each other from its begin."""
     (traced,), requests, store = members(1)
     batch = batch_of(requests)

@@ -61,7 +61,7 @@ def test_what_the_environment_turns_off(monkeypatch, variables, is_on):
     assert (OpenTelemetry(Settings(otel="traces")).start(lambda *_: None) is not None) is is_on
 
 
-async def test_nothing_to_send():
+async def test_signals_are_off_by_default():
     """Each signal is off unless it is turned on."""
     traces, metrics = OpenTelemetry(Settings(otel="traces")), OpenTelemetry(Settings(otel="metrics"))
     await traces.send_metrics(ServerMetrics())

@@ -132,7 +132,7 @@ def test_statuses_are_on_the_span(status, fails):
     assert span.attributes["http.response.status_code"] == status
 
 
-def test_an_answer_in_parts():
+def test_an_answer_in_parts_has_an_event():
     for complete in (True, False):
         exchange, store = traced()
         watcher = exchange.watcher

@@ -145,7 +145,7 @@ def test_own_sampler_and_id_generator_are_used():
         (OnlyNamed(), None),
     ],
 )
-def test_samplers_that_decide_by_the_id(sampler, bound):
+def test_samplers_may_decide_by_the_id(sampler, bound):
     assert bound_of(sampler) == bound
 
 

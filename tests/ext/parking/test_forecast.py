@@ -43,7 +43,7 @@ def test_what_happened_at_the_same_time_is_expected(
     assert forecast(history(*uses), 90.0) == expected
 
 
-def test_never_used() -> None:
+def test_a_model_without_requests_has_no_forecast() -> None:
     assert forecast([], 90.0) is None
 
 

@@ -66,7 +66,7 @@ def test_nothing_goes_up_that_breaks_a_bound(goal, seen):
 
 
 @given(GOALS, st.lists(st.booleans(), max_size=300))
-def test_it_goes_back_early_only_if_the_bound_cannot_be_kept(goal, failures):
+def test_it_goes_back_early_only_if_the_bound_cannot_hold(goal, failures):
     """It does so whatever the next answers are: good ones alone would not have been enough."""
     failed = 0
     for number, failure in enumerate(failures, 1):

@@ -6,7 +6,7 @@ from modelserver.ext.rollout.plan import Plan, patched
 from modelserver.ext.rollout.traffic import ModelTraffic
 
 
-async def test_traffic_is_shown_as_long_as_there_is_any():
+async def test_traffic_is_rendered_as_long_as_there_is_any():
     traffic = ModelTraffic("m")
     traffic.follow({name: Version(name) for name in ("1.0", "2.0")}, "1.0")
     parts = {"weights": {"1.0": 90, "2.0": 10}, "shadow": {"2.0": {"percent": 5}}, "promote": {"errors": 0.1}}

@@ -37,7 +37,7 @@ def test_numbers_alone_are_weights(document, expected):
     assert patched(Plan(), document) == expected
 
 
-def test_parts_that_are_not_given_stay():
+def test_parts_that_are_not_named_stay():
     whole = plan(weights=HALVES, sticky="x-user", shadow={"2.0": {"percent": 25}}, promote=BOUND)
 
     assert patched(whole, {"1.0": 100}).shadow == whole.shadow

@@ -204,7 +204,7 @@ async def test_streamed_copy_is_not_compared(primary, pool):
 
 
 @pytest.mark.parametrize(("keep", "bodies"), [(0, None), (3, (b"que", b"fir", b"sec"))])
-async def test_bodies_are_kept_only_if_asked_for(primary, pool, keep, bodies):
+async def test_bodies_are_stored_only_on_request(primary, pool, keep, bodies):
     shadow = shadow_of(pool, keep=keep)
     shadow.take(answered(b"first", body=b"question"), primary, streamed=False)
     await turn()

@@ -216,7 +216,7 @@ async def test_wrong_number_of_answers_ends_the_worker(make, stage):
     assert isinstance(second.error, WorkerDied)
 
 
-async def test_one_of_several_is_given_up(make, stage):
+async def test_one_of_several_is_abandoned(make, stage):
     """A request that is overdue while its process lives does not cost the sequences their state (F34)."""
     pool = await make(batch_size=1, concurrency=4, response=0.3)
     process = stage.processes[0]

@@ -120,7 +120,7 @@ def test_sequences_are_spread_and_nobody_else_is_waited_for():
 # Workers
 
 
-def test_sequence_is_lost_with_its_worker_once_it_has_begun():
+def test_sequence_is_lost_with_its_worker_once_it_has_started():
     """With its worker a sequence ends: waiting requests are given back, and later ones are refused (F39)."""
     sut = queue()
     run_first_steps(sut, "a", "b")
@@ -243,7 +243,7 @@ def test_handler_ends_a_running_one():
     assert len(sut.lines) == 0
 
 
-def test_client_ends():
+def test_client_closes_a_sequence():
     """After its last request a sequence accepts no other, and ends."""
     sut = queue()
     run_first_steps(sut, "a")

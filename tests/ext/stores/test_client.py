@@ -62,7 +62,7 @@ def silent(monkeypatch):
 
 
 @pytest.mark.usefixtures("silent")
-async def test_silent_store_is_given_up(tmp_path):
+async def test_silent_store_is_abandoned(tmp_path):
     url = "s3://models/store/x.mar"
     with pytest.raises(DownloadFailed, match=r"nothing arrived for 0\.25 seconds"):
         await fetch(url, parse_address(url), tmp_path, Transfer(read_timeout=0.05))

@@ -91,7 +91,7 @@ async def test_only_clients_on_this_machine_change_the_log(tmp_path, monkeypatch
 @pytest.mark.parametrize(
     "path", ["config", "stats", "versions/1/config", "versions/1/stats", "trace/setting"]
 )
-async def test_missing_model_is_not_found(tmp_path, path):
+async def test_missing_model_is_refused(tmp_path, path):
     async with client(tmp_path) as request:
         assert (await request.get("/v2/models/stats")).json() == {"model_stats": []}
         assert (await request.get("/v2/trace/setting")).json() == {"trace_level": ["OFF"]}

@@ -64,7 +64,7 @@ async def test_log_changes_need_a_local_client():
 
 
 @pytest.mark.parametrize("name", ["ModelConfig", "TraceSetting"])
-async def test_missing_model_is_not_found(name):
+async def test_missing_model_is_refused(name):
     field = {"ModelConfig": "name", "TraceSetting": "model_name"}[name]
     with pytest.raises(ModelNotFound):
         await respond(OneModel(), name, **{field: "gone"})

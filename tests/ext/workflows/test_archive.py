@@ -74,7 +74,7 @@ def test_a_downloaded_file_goes_with_its_archive(tmp_path):
         ("http://127.0.0.1/w.war", "not public"),
     ],
 )
-async def test_other_url_is_not_found(tmp_path, url, why):
+async def test_other_url_is_refused(tmp_path, url, why):
     (tmp_path / "m.py").touch()
     (tmp_path / "folder").mkdir()
     with pytest.raises(WorkflowNotFound, match=why):

@@ -150,7 +150,7 @@ async def test_model_api_and_workflows_can_be_turned_off():
     ],
 )
 @pytest.mark.parametrize("workflows", [None, Workflows()])
-async def test_no_workflow_is_found(method, path, workflows):
+async def test_missing_workflow_is_refused(method, path, workflows):
     """404 with TorchServe's words."""
     answer = await ask(method, path, workflows)
 

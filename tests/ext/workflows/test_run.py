@@ -117,7 +117,7 @@ def inputs_of(model: Model) -> tuple[int, Any]:
 DIAMOND = {"a": ["b", "c"], "b": ["d"], "c": ["d"]}
 
 
-async def test_what_nodes_are_given():
+async def test_nodes_get_answers_of_those_before():
     """The first the body, the next the answer as ``body``, one after several their answers by name."""
     flow = Flow(DIAMOND)
     models = flow.models

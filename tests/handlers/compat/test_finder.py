@@ -103,7 +103,7 @@ def test_all_modules_are_listed() -> None:
 
 
 @pytest.mark.usefixtures("ts_names")
-def test_modules_are_found_and_loaded_again() -> None:
+def test_modules_are_imported_and_loaded_again() -> None:
     result = {name: find_spec(name) for name in ("ts.torch_handler.base_handler", "ts.llm_launcher")}
 
     assert all(spec is not None and Path(str(spec.origin)).is_file() for spec in result.values())

@@ -17,7 +17,7 @@ from modelserver_handlers.compat.utilities import CLEANUP_REGEX, deprecated, get
         ("abc.Mapping", "collections", collections.abc.Mapping),
     ],
 )
-def test_classes_are_found_by_name(name: str, prefix: str | None, expected: type) -> None:
+def test_classes_are_listed_by_name(name: str, prefix: str | None, expected: type) -> None:
     assert import_class(name, prefix) is expected
 
 

@@ -40,7 +40,7 @@ async def test_requests_become_sampling_parameters() -> None:
         (COMPLETIONS, {"prompt": "a", "max_tokens": 5}, 5),
     ],
 )
-async def test_limit_of_tokens(endpoint: str, fields: Any, limit: int) -> None:
+async def test_a_chat_may_use_the_rest_of_the_models_length(endpoint: str, fields: Any, limit: int) -> None:
     """A chat may use what the prompt leaves of the model's length."""
     bench = await Bench().start()
     await bench.whole(endpoint, **fields)

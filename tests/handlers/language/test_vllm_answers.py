@@ -93,7 +93,7 @@ async def test_call_that_is_cancelled_aborts_the_engines_request(stream: bool) -
     assert sorted(bench.engine.aborted) == ["r-0", "r-1"]
 
 
-async def test_engine_is_not_asked_for_more_while_the_client_reads_nothing() -> None:
+async def test_engine_gets_no_request_for_more_while_the_client_reads_nothing() -> None:
     """What it has generated is sent when the client reads on."""
     bench = await Bench(vllm_engine_config={"max_model_len": 100}).start()
     gate = bench.gate = asyncio.Event()

@@ -44,7 +44,7 @@ async def test_settings_are_torchserves(tmp_path: Path) -> None:
     assert bench.handler._ms_endpoints == {CHAT: False, COMPLETIONS: False, "*": False}
 
 
-async def test_version_that_is_not_tested_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_version_that_is_not_tested_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(monkeypatch, "0.99.1")
     bench = await Bench().start()
 
@@ -60,7 +60,7 @@ async def test_missing_model_has_torchserves_message() -> None:
         await Bench(adapters=["a"]).start()
 
 
-async def test_missing_library_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_missing_library_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(sys.modules["vllm.inputs"], "tokens_input")
     with pytest.raises(ModelLoadError, match=r"cannot import name 'tokens_input'.*tested is 0\.32"):
         await Bench().start()
@@ -83,7 +83,7 @@ async def test_missing_library_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         (1, RuntimeError, "Engine core .* Engines on one GPU need a gpu_memory_utilization that leaves room"),
     ],
 )
-async def test_engine_that_does_not_start_is_told(
+async def test_engine_that_does_not_start_is_reported(
     code: int, kind: type[Exception], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As out of memory if it was killed; its output says more of other reasons."""

@@ -46,7 +46,7 @@ def test_the_store_updates_its_metrics(seen: list[Emission]) -> None:
         store.add_size("t", 1, unit="h")
 
 
-def test_stored_metrics_are_found_by_torchserves_keys() -> None:
+def test_torchserves_keys_lead_to_stored_metrics() -> None:
     store = MetricsStore({0: "abcd", 1: "xyz"}, "m")
     store.add_counter("Words", 1, 1)
     store.add_counter("Words", 1)

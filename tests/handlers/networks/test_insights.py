@@ -77,7 +77,7 @@ def test_no_hook_stays() -> None:
     assert not model.bag._forward_hooks
 
 
-def test_the_embedding_is_found() -> None:
+def test_the_embedding_is_recognized() -> None:
     model = Bag()
 
     assert find_embedding(model) is model.bag

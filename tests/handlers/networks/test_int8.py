@@ -435,7 +435,7 @@ def test_disagreeing_networks_are_refused(caplog: pytest.LogCaptureFixture) -> N
 
 
 @needs_int8
-def test_a_refusal_is_found_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refusal_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(3)
     monkeypatch.setattr(int8, "AGREEMENT", 1.1)
     model = Residual().eval()

@@ -43,7 +43,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         import_file(tmp_path / "model.py")
 
 
-def test_a_failing_file_is_not_kept(tmp_path: Path) -> None:
+def test_a_failing_file_is_not_cached(tmp_path: Path) -> None:
     """What the file raises comes through (F40), and a corrected file can be imported."""
     path = tmp_path / "broken_model_file.py"
     path.write_text("import not_installed_anywhere")

@@ -16,7 +16,7 @@ from modelserver_handlers.networks.precision import (
 )
 
 
-def test_weights_are_converted_and_statistics_kept() -> None:
+def test_weights_are_converted_and_statistics_stay() -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
     model.register_buffer("count", torch.tensor(3))
     types = {name: tensor.dtype for name, tensor in convert(model).state_dict().items()}

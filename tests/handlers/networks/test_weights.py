@@ -95,7 +95,7 @@ def test_weights_of_other_types_and_formats_are_converted(
     assert torch.equal(read_state(tmp_path / "old.pth")["layer.bias"], net.layer.bias)
 
 
-def test_versions_of_modules_are_kept(net: Net, tmp_path: Path) -> None:
+def test_versions_of_modules_stay(net: Net, tmp_path: Path) -> None:
     """A state dict keeps what torch notes beside its tensors, which old modules need to load."""
     torch.save(net.state_dict(), tmp_path / "net.pth")
 

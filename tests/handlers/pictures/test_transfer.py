@@ -53,7 +53,7 @@ def test_crops_come_out_normalised(buffer: HostCropBuffer | DeviceCropBuffer, pl
     assert torch.equal(buffer.finish(places), PROCESSING.normalise(CROPS[places]))
 
 
-def test_a_batch_is_there_when_it_is_given() -> None:
+def test_a_batch_is_there_when_it_is_handed_over() -> None:
     stream = Played()
     DeviceCropBuffer(PROCESSING, 3, stream).finish([0, 1, 2])
 

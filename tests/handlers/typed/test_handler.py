@@ -62,7 +62,7 @@ def test_rows_are_plain_values() -> None:
     assert Bench(Texts).run({"body": "a"}) == ["a!"]
 
 
-def test_a_bad_row_fails_alone_and_is_not_given_to_predict() -> None:
+def test_a_bad_row_fails_alone_and_does_not_reach_predict() -> None:
     bench = Bench(Texts)
 
     assert bench.run({"body": "a"}, {"body": 3}, {"body": "b"}) == ["a!", None, "b!"]

@@ -142,7 +142,7 @@ async def test_unreachable_place_is_a_failed_download(store, url):
     ],
     ids=["announced", "unannounced", "loop", "redirect", "encoded"],
 )
-async def test_limits_are_kept(site, store, page, limits, reason):
+async def test_limits_hold(site, store, page, limits, reason):
     """F62: size, number of redirects and encoding are limited, and what was stored is removed."""
     with pytest.raises(DownloadFailed, match=reason):
         await download(f"{site}/{page}", store, LOCAL, limits)
@@ -215,7 +215,7 @@ async def test_redirect_is_checked_again(store, target):
     assert stored(store) == {}
 
 
-async def test_slow_place_is_given_up(store):
+async def test_slow_place_is_abandoned(store):
     """F62: a download has a time limit in all."""
 
     async def drip():

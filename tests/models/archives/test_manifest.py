@@ -13,7 +13,7 @@ def manifest(**fields: object) -> bytes:
     return json.dumps(fields).encode()
 
 
-def test_reads_all_fields():
+def test_all_fields_are_read():
     """The fields of reference 10.2 that the server acts on arrive, and the document itself is kept."""
     document = {
         "createdOn": "25/07/2020 00:48:08",

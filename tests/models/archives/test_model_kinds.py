@@ -175,7 +175,7 @@ def test_the_lines_for_weights_serve_them(file, tmp_path, monkeypatch):
     assert torch.equal(handler.predict(rows), NETWORK(rows))
 
 
-def test_what_else_helps():
+def test_advice_names_what_else_helps():
     """For a pickle the hint is trust, with the reason; for llama.cpp's weights it is the library;
     for other formats, it names those that are served.
     """

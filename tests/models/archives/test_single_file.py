@@ -99,7 +99,7 @@ async def test_imported_sources_beside_a_script_come_along(folder, tmp_path, scr
 
 
 @pytest.mark.parametrize("name", ["A", "B", "C", "d"])
-async def test_a_name_in_the_script(folder, tmp_path, name):
+async def test_a_name_in_the_script_is_the_models(folder, tmp_path, name):
     archive = await opened(f"handler.py:{name}", folder, tmp_path / "work")
     assert (archive.manifest.model_name, archive.manifest.handler) == (name, f"handler.py:{name}")
 
@@ -188,7 +188,7 @@ def test_what_cannot_be_served(tmp_path):
         laid_out(tmp_path / "m.safetensors")
 
 
-async def test_a_name_of_a_package(folder, tmp_path):
+async def test_a_name_of_a_package_is_refused(folder, tmp_path):
     """A script that would hide what it imports is refused; dots in a name are no packages."""
     (folder / "modelserver.py").write_text("")
     (folder / "my.handler.py").write_text("")

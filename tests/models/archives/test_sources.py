@@ -87,7 +87,7 @@ async def test_relative_paths_are_refused_first(store, url):
 
 
 @pytest.mark.parametrize("url", [".", "/", "./", "a\0b", "x" * 5000, "http:/x", "x.mar/", "mine\\", "~"])
-async def test_odd_names_are_not_found(store, url):
+async def test_odd_names_are_refused(store, url):
     """F12: names that are no names are a 404, and the model store itself is no model."""
     if url == "x.mar/":
         assert (await locate(url, store, DEFAULT, store)).path == store / "x.mar"

@@ -78,7 +78,7 @@ def test_zip_is_unpacked_privately(tmp_path):
     assert {stat.S_IMODE(p.stat().st_mode) for p in (out / "a.txt", out / "sub/run.sh")} == {0o600}
 
 
-def test_zip_is_known_by_its_content_and_flat_tar_kept(tmp_path):
+def test_zip_is_known_by_its_content_and_flat_tar_stays_flat(tmp_path):
     unpack(make_zip(tmp_path / "x.model", ("a.txt", b"a")), tmp_path / "zip")
     unpack(make_tgz(tmp_path / "y.mar", ("model/a.txt", b"a")), tmp_path / "tar")
     assert files(tmp_path / "zip") == files(tmp_path / "tar") == {"a.txt": b"a"}

@@ -146,6 +146,6 @@ def test_scheme_is_read_in_lower_case(url, expected):
 
 
 @given(st.text("./%2eE5", max_size=20))
-def test_double_dots_are_found(url):
+def test_double_dots_are_recognized(url):
     """F62: a URL that contains '..' as it stands always leaves its place."""
     assert leaves_its_place(url) or ".." not in url

@@ -148,7 +148,7 @@ async def test_second_installation_waits(tmp_path):
     assert names(tmp_path) == []
 
 
-def test_a_mark_without_a_size(tmp_path):
+def test_an_environment_without_a_size_in_its_mark_is_measured(tmp_path):
     place = made(tmp_path, "venv-1", used=1)
     (place / "complete").write_text("made for m 1.0\n")
     os.utime(place / "complete", (1, 1))

@@ -130,7 +130,7 @@ async def test_packages_are_installed_into_their_own_folder(tmp_path, folder, mo
 # One that is played
 
 
-async def test_nothing_is_wanted(tmp_path, folder, model_dir):
+async def test_a_model_without_requirements_needs_no_environment(tmp_path, folder, model_dir):
     """A model without requirements, or whose are not to be installed, needs no environment."""
     assert (
         await environments(tmp_path, folder).provide(needs(model_dir, requirements=None))
@@ -259,7 +259,7 @@ async def test_missing_python_is_named(tmp_path, folder, model_dir, python):
         await environments(tmp_path, folder, python).provide(needs(model_dir))
 
 
-async def test_a_cancelled_registration(tmp_path, folder, model_dir):
+async def test_a_cancelled_registration_leaves_nothing(tmp_path, folder, model_dir):
     """Whoever gives up leaves no pip behind, and no folder that looks complete."""
     python = played(tmp_path, f"echo $$ > {tmp_path}/pid; exec sleep 77")
     asking = asyncio.ensure_future(environments(tmp_path, folder, python).provide(needs(model_dir)))

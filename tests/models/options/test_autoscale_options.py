@@ -51,7 +51,7 @@ def test_models_with_sequences_are_not_scaled():
         Change.of(autoscale=True).applied_to(by_file)
 
 
-def test_change():
+def test_autoscaling_is_changed_live():
     """It is changed live like other settings, off as well as on."""
     on = Change.of(autoscale=True, autoscale_up_pause=500)
     assert str(on) == "autoscale=true, autoscale_up_pause=500"

@@ -89,7 +89,7 @@ def test_changes_read_all_options_that_may_change(name):
 
 
 @pytest.mark.parametrize("name", [name for name in REQUESTABLE if name not in {"min_workers", "max_workers"}])
-def test_replacements_take_over_what_was_asked_for(name):
+def test_replacements_take_over_requested_values(name):
     value = value_of(name)
     before = SimpleNamespace(
         name="m",
@@ -113,7 +113,7 @@ def test_snapshots_give_back_own_options(name):
                 parse_snapshot(text)
 
 
-def test_what_is_shown():
+def test_description_has_bounds_and_times_without_those_that_limit_nothing():
     """Bounds beside all, times in their block; what is without limit is left out."""
     options = ModelOptions(max_worker_requests=7, autoscale_up_pause=300)
     assert described(options) == {"maxWorkerMemory": None, "maxWorkerRequests": 7, "workerThreads": None}

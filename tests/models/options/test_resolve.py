@@ -30,7 +30,7 @@ def _resolved(options: ModelOptions, name: str) -> tuple[object, str]:
     return getattr(options, name), options.sources[name]
 
 
-def test_nothing_given_is_the_defaults():
+def test_absent_values_are_the_defaults():
     """TorchServe's marks for "not given": -1 and 0 as batch size, -1 and -100 as delay, -1 as a timeout, an
     empty policy.
     """
@@ -83,7 +83,7 @@ def test_nothing_given_is_the_defaults():
         (Registration(), "", 0, (1, DEFAULT), (100, DEFAULT)),
     ],
 )
-def test_batch_size_and_delay(registration, yaml, fallback, size, delay):
+def test_batch_size_and_delay_are_resolved_in_order(registration, yaml, fallback, size, delay):
     """Register parameter, yaml, models=, default; a batcher block brings 32 and 500 ms (reference 8.6)."""
     defaults = ModelDefaults(batch_size=fallback, max_batch_delay=fallback) if fallback else None
     options = resolve(registration, yaml, defaults)

@@ -20,7 +20,7 @@ def _refusal(text: str) -> str:
     return message
 
 
-def test_reads_every_key():
+def test_every_key_is_read():
     """All keys of reference 9 and our own are read, and the whole document is kept."""
     text = """
 minWorkers: 1

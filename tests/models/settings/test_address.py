@@ -20,7 +20,7 @@ from modelserver.models.settings.address import Address
         ("http://[FE80::1%eth0]:80", Address("http", "fe80::1%eth0", 80), "http://[fe80::1%eth0]:80"),
     ],
 )
-def test_reads_addresses(text, expected, visible):
+def test_addresses_are_parsed(text, expected, visible):
     """Scheme in any case, the given ports where none is named, and a text that is read back."""
     address = Address.parse(text, http_port=81, https_port=444)
     assert address == expected
@@ -78,6 +78,6 @@ def test_ports_out_of_range_are_refused(port):
         ("http://localhost.example.com:1", False),
     ],
 )
-def test_knows_loopback(text, loopback):
+def test_loopback_is_recognized(text, loopback):
     """Only 127.0.0.0/8, ::1, localhost and unix sockets are this machine's alone."""
     assert Address.parse(text).is_loopback is loopback

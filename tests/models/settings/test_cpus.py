@@ -23,12 +23,12 @@ def _write(path: Path, text: str) -> None:
         ("1 0", None),
     ],
 )
-def test_reads_cpu_max(text, expected):
+def test_cpu_max_is_read(text, expected):
     """Quota over period, and none where there is no limit or no sense."""
     assert cpus.parse_cpu_max(text) == expected
 
 
-def test_reads_cfs():
+def test_cfs_is_read():
     """A quota of -1 is none."""
     assert cpus.parse_cfs("150000\n", "100000\n") == 1.5
     assert cpus.parse_cfs("-1\n", "100000\n") is None
@@ -48,7 +48,7 @@ def test_version_2_takes_the_tightest_quota_on_the_way_up(tmp_path):
 
 
 @pytest.mark.parametrize("folder", ["cpu,cpuacct/docker/x", "cpu,cpuacct", "cpu"])
-def test_version_1_is_found_where_it_is_mounted(tmp_path, folder):
+def test_version_1_is_read_where_it_is_mounted(tmp_path, folder):
     _write(tmp_path / "own", "5:memory:/docker/x\n4:cpu,cpuacct:/docker/x\n")
     _write(tmp_path / "fs" / folder / "cpu.cfs_quota_us", "250000\n")
     _write(tmp_path / "fs" / folder / "cpu.cfs_period_us", "100000\n")

@@ -56,7 +56,7 @@ def test_annotations_say_what_values_are():
     assert rows["side"].choices == ("left", "right")
 
 
-def test_secrets_are_not_shown():
+def test_secrets_are_not_printed():
     assert "hidden" not in repr(Sample())
     assert "size=1048576" in repr(Sample())
 

@@ -42,7 +42,7 @@ def test_written_settings_are_read_back(tmp_path):
     assert "secret" not in (tmp_path / "written.properties").read_text()
 
 
-def test_nothing_given_is_all_defaults(tmp_path):
+def test_no_settings_are_all_defaults(tmp_path):
     loaded = load(tmp_path)
     assert loaded == LoadedSettings(Settings(), dict.fromkeys(KEYS, "default"), (), None)
     assert set_properties(loaded) == {}

@@ -17,7 +17,7 @@ def test_reads_fallbacks_by_name_and_version():
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "1.5", "true", "null", '"abc"', "[1]"])
-def test_useless_values_are_not_given(value):
+def test_useless_values_are_refused(value):
     text = f'{{"noop": {{"1.0": {{"batchSize": {value}}}}}}}'
     assert parse_models(text) == {"noop": {"1.0": ModelDefaults()}}
     assert ignored_values(text) == [

@@ -37,7 +37,7 @@ from modelserver.models.settings.properties import dump, line_numbers, parse, su
         ("", {}),
     ],
 )
-def test_reads_java_syntax(text, expected):
+def test_java_syntax_is_read(text, expected):
     """Separators, comments, continuations and escapes are those of Java."""
     assert parse(text.encode()) == expected
 

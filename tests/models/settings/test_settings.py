@@ -141,7 +141,7 @@ def test_any_text_is_a_value_or_a_refusal(tmp_path, name, text):
         ({"compat_defaults": "torchserve"}, False),
     ],
 )
-def test_errors_are_shown_to_clients_of_this_machine(lines, visible, tmp_path):
+def test_clients_of_this_machine_see_errors(lines, visible, tmp_path):
     """By default only clients of this machine see them, and nobody does with TorchServe's defaults."""
     (tmp_path / "config.properties").write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
     flags = {"ts_config": str(tmp_path / "config.properties")}

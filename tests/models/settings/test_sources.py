@@ -63,7 +63,7 @@ def test_open_inference_variable_is_always_read(tmp_path, value, expected):
     assert loaded.settings.ts_open_inference_protocol is expected
 
 
-def test_false_flags_are_not_given(tmp_path):
+def test_false_flags_are_absent(tmp_path):
     flags = {
         "disable_token_authorization": False,
         "model_store": None,

@@ -118,7 +118,7 @@ def test_only_what_differs_is_declared():
     assert [name for name in declared if name in OF_TORCHSERVE and name not in differing] == []
 
 
-def test_both_sets_as_values(tmp_path):
+def test_both_sets_become_values(tmp_path):
     other = {name: key.torchserve for name, key in KEYS.items() if key.torchserve is not None}
     values = {name: convert(KEYS[name], text, tmp_path) for name, text in other.items()}
     loaded = load(tmp_path, "compat_defaults=torchserve")

@@ -18,7 +18,7 @@ def test_values_are_read_from_texts():
 
 
 @pytest.mark.parametrize(("text", "value"), [("auto", "auto"), (" AUTO ", "auto"), ("1", 1), ("64", 64)])
-def test_counts(tmp_path, text, value):
+def test_number_of_front_ends_is_parsed(tmp_path, text, value):
     """frontend_processes is a number or the word auto."""
     assert load(tmp_path, f"frontend_processes={text}").settings.frontend_processes == value
 

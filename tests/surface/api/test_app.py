@@ -12,7 +12,7 @@ from modelserver.surface.api.services import Services
 NOTHING: Any = None
 
 
-async def test_examples_go_to_the_listener_that_was_asked() -> None:
+async def test_examples_go_to_the_listener_of_the_page() -> None:
     for role, port in (("inference", 8080), ("management", 8081), ("metrics", 8082)):
         app = build_app({cast("Any", role)}, Services(NOTHING, NOTHING, Settings(), *(NOTHING,) * 5))
         transport = httpx.ASGITransport(app)

@@ -148,7 +148,9 @@ def test_refusals_of_registrations_have_torchserves_words(values: dict[str, Any]
         ("&initial_workers=2&synchronous=false", True, 202, "Processing worker updates..."),
     ],
 )
-async def test_register(query: str, complete: bool, status: int, text: str) -> None:
+async def test_a_registration_is_answered_with_status_and_text(
+    query: str, complete: bool, status: int, text: str
+) -> None:
     """The four ways a registration ends well (reference 5.2)."""
     registry = Registry()
     registry.complete = complete
@@ -180,7 +182,7 @@ async def test_form_bodies_are_not_read() -> None:
         ("?min_worker=2&max_worker=x", (2, 2)),
     ],
 )
-async def test_scale_bounds(query: str, bounds: tuple[int, int]) -> None:
+async def test_bounds_of_workers_have_defaults(query: str, bounds: tuple[int, int]) -> None:
     """min_worker is 1 unless given, max_worker is min_worker unless given (reference 5.3)."""
     registry = Registry(m="m.mar")
 
@@ -197,7 +199,9 @@ async def test_scale_bounds(query: str, bounds: tuple[int, int]) -> None:
         ("/models/m/2.0?model_version=3.0&", "2.0", ", version: 2.0"),
     ],
 )
-async def test_scale_synchronously(path: str, version: str | None, suffix: str) -> None:
+async def test_synchronous_scaling_is_answered_with_the_result(
+    path: str, version: str | None, suffix: str
+) -> None:
     """The version comes from the path, else from the parameter, and is named only if it was given.
 
     With fewer workers so far the status is 206.
@@ -214,7 +218,7 @@ async def test_scale_synchronously(path: str, version: str | None, suffix: str) 
 @pytest.mark.parametrize(
     "query", ["min_worker=3&max_worker=2", "max_worker=-1", "min_worker=-2&max_worker=-1"]
 )
-async def test_scale_impossibly(query: str) -> None:
+async def test_impossible_scaling_is_refused(query: str) -> None:
     registry = Registry()
 
     assert (await ask(registry, "PUT", f"/models/none?{query}"))[0] == 400
@@ -235,7 +239,7 @@ async def test_scale_impossibly(query: str) -> None:
         ("?next_page_token=-4", "abc", None),
     ],
 )
-async def test_list(query: str, names: str, token: str | None) -> None:
+async def test_models_are_listed_in_pages(query: str, names: str, token: str | None) -> None:
     """Pages are sorted by name; a page that ends exactly at the end names a next one (reference 5.5)."""
     _, body = await ask(Registry(c="c.mar", a="a.mar", b="b.mar"), "GET", f"/models{query}")
 
@@ -243,7 +247,7 @@ async def test_list(query: str, names: str, token: str | None) -> None:
     assert body.get("nextPageToken") == token
 
 
-async def test_set_default_and_unregister() -> None:
+async def test_default_is_set_and_models_are_unregistered() -> None:
     registry = Registry(m="m.mar")
 
     changed = 'Default version successfully updated for model "m" to "2.0"'

@@ -23,7 +23,7 @@ def test_error_bodies_have_the_type(kserve: bool, batch_id: str | None, request_
     OAS30Validator(schema).validate(body)
 
 
-def test_descriptions_have_all_options_that_are_shown() -> None:
+def test_descriptions_have_all_options_with_a_field() -> None:
     """An option's row names its field, in the block ``autoscaling`` or outside of all."""
     properties = {option.described for option in OPTIONS.values() if option.described}
     fields = {f"autoscaling.{name}" for name in Autoscaling.__annotations__}

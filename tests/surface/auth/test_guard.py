@@ -28,7 +28,7 @@ def passes(guarded: Guard, url: bytes, token: str | None, *, name: bytes = b"Aut
 
 
 @pytest.mark.parametrize("name", [b"Authorization", b"authorization", b"AUTHORIZATION"])
-def test_the_header_is_found(name: bytes) -> None:
+def test_the_header_is_recognized(name: bytes) -> None:
     assert passes(guard("inference"), b"/predictions/m?a=b", "inference-token", name=name)
     assert not passes(guard("inference"), b"/predictions/m", "management-token", name=name)
     assert not passes(guard("inference"), b"/predictions/m", None)

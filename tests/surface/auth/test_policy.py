@@ -42,7 +42,7 @@ def test_an_open_address_needs_tokens(which: str) -> None:
         ({}, {"MODELSERVER_INFERENCE_TOKEN": "x" * 8}),
     ],
 )
-def test_they_can_be_asked_for(settings: dict[str, Any], environ: dict[str, str]) -> None:
+def test_settings_can_turn_them_on(settings: dict[str, Any], environ: dict[str, str]) -> None:
     """On loopback too, as TorchServe always has them, or by giving tokens; the switch turns them off."""
     assert wants_tokens(Settings(**settings), environ)
     assert not wants_tokens(Settings(disable_token_authorization=True, **settings), environ)

@@ -41,7 +41,7 @@ def test_renewal_needs_the_api_token(roles: frozenset[str], path: str) -> None:
     "path",
     ["/livez", "/readyz", "/v2/health/live", "/v2/health/ready", "/api-description", "/ping", "/ping/"],
 )
-def test_open_paths(roles: frozenset[str], path: str) -> None:
+def test_open_paths_need_no_token(roles: frozenset[str], path: str) -> None:
     """With ``ping_token``, /ping needs the token of its listener."""
     assert needed(roles, path) is None
     assert needed(roles, "/", "OPTIONS") is None

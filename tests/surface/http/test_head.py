@@ -34,7 +34,7 @@ def test_ambiguous_head_is_refused(
     assert (None if fault is None else fault.status) == status
 
 
-def test_announced_length() -> None:
+def test_announced_length_is_read() -> None:
     """The length stands in a header of any case; without one it is 0."""
     assert announced_length([HOST, (b"Content-LENGTH", b"0012")]) == 12
     assert announced_length([HOST]) == 0

@@ -96,7 +96,7 @@ def test_holder_that_has_taken_all_meanwhile_is_not_cut() -> None:
     assert (quick.is_cut, slow.is_cut, sut.held) == (False, False, 500)
 
 
-def test_memory_is_given_back_after_much_was_held() -> None:
+def test_memory_is_released_after_much_was_held() -> None:
     calls: list[int] = []
     sut, client = Outgoing(1 << 30), Client(0)
     sut.give_back = lambda: calls.append(sut.held)

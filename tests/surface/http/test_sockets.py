@@ -70,7 +70,7 @@ async def test_reset_is_noticed_without_reading(ends: tuple[asyncio.Transport, s
         (("::ffff:a00:1", 5, 0, 0), "[::ffff:a00:1]:5"),
     ],
 )
-def test_client_is_shown_by_address_and_port(name: object, text: str) -> None:
+def test_client_is_printed_by_address_and_port(name: object, text: str) -> None:
     """IPv6 is in brackets; IPv4 that comes to an IPv6 socket, which the system writes with dots, is IPv4."""
     assert address_text(remote_address(asyncio.Transport({"peername": name}))) == text
 

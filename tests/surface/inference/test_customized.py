@@ -62,7 +62,7 @@ async def test_one_row_without_bytes_that_travels_alone() -> None:
     assert pool.cancelled == []
 
 
-async def test_metadata_and_what_the_handler_set() -> None:
+async def test_answer_has_metadata_and_what_the_handler_set() -> None:
     result = await ask(answers(b'{"data1": "1"}', status=201, headers=[("x-mine", "1")]))
 
     assert result.metadata == {"data1": "1"}

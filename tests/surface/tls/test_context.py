@@ -20,7 +20,7 @@ def test_old_protocols_are_refused(authority: Authority) -> None:
     assert talk(context, client) == "TLSv1.2"
 
 
-def test_clients_may_be_asked_for_a_certificate(authority: Authority) -> None:
+def test_clients_may_need_a_certificate(authority: Authority) -> None:
     """With authorities for clients, one without a certificate of theirs is refused (F66)."""
     key, chain = authority.issue("asking")
     configured = settings(private_key_file=key, certificate_file=chain, tls_client_ca_file=authority.file)
@@ -36,7 +36,7 @@ def test_clients_may_be_asked_for_a_certificate(authority: Authority) -> None:
 
 
 @pytest.mark.parametrize("name", ["localhost", None])
-def test_a_renewed_context(authority: Authority, name: str | None) -> None:
+def test_a_renewed_context_has_the_new_certificate(authority: Authority, name: str | None) -> None:
     client = ssl.create_default_context(cafile=str(authority.file))
     client.check_hostname = name is not None
     server = made(authority, "old", old_form=True).server_context()
@@ -48,7 +48,7 @@ def test_a_renewed_context(authority: Authority, name: str | None) -> None:
     assert subject(server, client, name) == "newest"
 
 
-def test_renewed_authorities(authority: Authority, tmp_path: Path) -> None:
+def test_renewed_authorities_decide_at_once(authority: Authority, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     other = Authority(tmp_path / "other")
     server = made(authority, "server", authority.file.read_bytes()).server_context()

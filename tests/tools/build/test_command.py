@@ -40,7 +40,7 @@ def test_two_commands_build_and_run_it(here: Path, capsys: pytest.CaptureFixture
 
 
 @pytest.mark.parametrize("status", [0, 3])
-def test_engine_builds_it_if_asked(here: Path, capfd: pytest.CaptureFixture[str], status: int) -> None:
+def test_engine_builds_it_on_request(here: Path, capfd: pytest.CaptureFixture[str], status: int) -> None:
     """Its failure is that of the command."""
     program(here, "docker", f'echo "called: $*"; exit {status}')
 

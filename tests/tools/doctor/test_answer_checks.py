@@ -78,7 +78,7 @@ def test_no_answer_to_an_input_that_was_made(rows: list[InputRow]) -> None:
     assert report.left_out == {}
 
 
-def test_answers_that_vary(rows: list[InputRow]) -> None:
+def test_answers_that_vary_are_reported(rows: list[InputRow]) -> None:
     count = itertools.count()
     assert result(lambda bodies: [next(count) for _ in bodies], rows).keys() == {"answers-vary"}
 

@@ -58,7 +58,7 @@ def test_broken_handler_gets_its_findings(name: str, reports: Mapping[str, Check
 
 
 @pytest.mark.slow
-def test_every_finding_is_shown(reports: Mapping[str, CheckReport]) -> None:
+def test_every_finding_is_printed(reports: Mapping[str, CheckReport]) -> None:
     text = {each.id for report in reports.values() for each in report.findings}
 
     assert text | {"load-failed", "batch-cost"} == KINDS.keys()

@@ -55,7 +55,7 @@ def test_steady_growth_is_a_finding(
     assert [each.seen for each in endured(rows, **changed).findings] == ([seen] if seen else [])
 
 
-def test_single_calls() -> None:
+def test_costs_of_single_calls_are_reported() -> None:
     here = SourceLine("h.py", 5, "handle")
     call = Called(
         *(1, 1),
@@ -78,7 +78,7 @@ def test_single_calls() -> None:
     ]
 
 
-def test_work_of_some_calls() -> None:
+def test_work_of_some_calls_is_not_reported() -> None:
     """A file that only some calls read may belong to their input, and the first may load what others use."""
     calls = [Called(1, 1, opened=[Opened(f"/tmp/{number % 2}")]) for number in range(10)]
     calls[0] = Called(1, 1, built=SourceLine("h.py", 5, "handle"))

@@ -27,7 +27,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_the_report(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_pages_report_is_printed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command, _, display = _TEXT.partition("\n")
 
     assert main(command.split()[2:]) == 1
@@ -35,7 +35,7 @@ def test_the_report(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert printed.partition("\nadvice ")[0].partition("\nload ")[0] == display.partition("\nadvice ")[0]
 
 
-def test_the_tests(folder: Path) -> None:
+def test_the_pages_tests_are_true(folder: Path) -> None:
     assert run(folder) == "1 failed, 2 passed"
     (folder / "handler.py").write_text(_HANDLER.replace("sorted(answers)", "answers"))
     assert run(folder) == "3 passed"

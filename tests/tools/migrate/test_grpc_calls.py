@@ -29,7 +29,9 @@ FAILED = Response(503, "UNAVAILABLE", {}, b"Prediction failed\norg.pytorch.serve
 @pytest.mark.parametrize(
     ("archive", "method"), [(None, "Predictions"), (ARCHIVE, "Predictions"), (STREAMING, "StreamPredictions")]
 )
-def test_only_a_handler_that_sends_parts_is_asked_for_a_stream(archive: Archive | None, method: str) -> None:
+def test_only_a_handler_that_sends_parts_gets_requests_for_a_stream(
+    archive: Archive | None, method: str
+) -> None:
     """It gets no other calls: each kind breaks the worker of the other."""
     calls = [call for call in about("m", "1.0", archive, [b"x"]) if call.body]
 
@@ -81,7 +83,7 @@ def test_missing_and_unreadable_responses_have_status_0(monkeypatch: pytest.Monk
             assert send(ping, listening.getsockname()).status == 0
 
 
-def test_recorded_messages() -> None:
+def test_recorded_messages_become_calls() -> None:
     """If a message has only fields and the input ``data``, these are reported; other messages are
     sent as they are.
     """

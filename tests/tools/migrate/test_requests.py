@@ -60,7 +60,7 @@ def test_inputs_are_chosen_by_handler(handler: str, types: list[str]) -> None:
     ("envelope", "places", "protocols"),
     [(None, {}, set()), (None, {"instances": "x"}, {"v1"}), ("kserve", {}, {"v1"}), ("kservev2", {}, {"v2"})],
 )
-def test_protocols_are_asked_where_they_are_used(
+def test_protocols_get_requests_where_they_are_used(
     envelope: str | None, places: dict[str, str], protocols: set[str]
 ) -> None:
     calls = built_in(envelope=envelope, **places)

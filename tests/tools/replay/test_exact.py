@@ -172,7 +172,7 @@ def test_batches_that_cannot_be_made_again_are_reported(tmp_path, settings_of, q
         replay_exactly([queued_call(1, b"1", "a", 1, "broken")], loaded)
 
 
-def test_calls_of_each_method(settings, make_call) -> None:
+def test_calls_of_each_method_are_replayed(settings, make_call) -> None:
     tensors = message("inference.ModelInferRequest")(model_name="mirror", raw_input_contents=[bytes(8)])
     tensors.inputs.add(name="x", datatype="FP32", shape=[1, 2])
     request = [

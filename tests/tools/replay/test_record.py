@@ -40,7 +40,7 @@ def serve():
         server.server_close()
 
 
-def test_what_the_server_sends_is_kept(serve, tmp_path, make_call, capsys) -> None:
+def test_what_the_server_sends_is_recorded(serve, tmp_path, make_call, capsys) -> None:
     url = serve(200, framed(pack([])) + framed(pack([make_call(), Lost(2)])) + framed(pack([Ended("over")])))
     out = tmp_path / "a.msr"
 

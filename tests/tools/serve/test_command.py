@@ -23,7 +23,7 @@ def test_bad_setting_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert "job_queue_size=many" in capsys.readouterr().out
 
 
-def test_a_port_in_use() -> None:
+def test_a_port_in_use_is_explained() -> None:
     message = "Cannot listen on management_address=http://127.0.0.1:8081: Address already in use"
 
     assert advised(message).startswith("Port 8081, for management, is in use by another program")

@@ -102,7 +102,7 @@ def test_model_without_trouble_is_well(more: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(("days", "level"), [(20.0, ""), (10.0, LOOK), (1.0, FAILS), (-1.0, FAILS)])
-def test_certificate_is_told_of_before_it_ends(days: float, level: str) -> None:
+def test_certificate_is_reported_before_it_ends(days: float, level: str) -> None:
     assert [each.level for each in of_certificate(days)] == ([level] if level else [])
 
 

@@ -42,7 +42,7 @@ def test_keys_have_their_reasons(result: TuningResult) -> None:
     assert "NOT MET" in config_text(None, result, FACTS).partition("minWorkers")[0]
 
 
-def test_what_the_archive_says_besides_is_kept(result: TuningResult) -> None:
+def test_other_values_of_the_archive_stay(result: TuningResult) -> None:
     original = (
         "# about workers\nminWorkers: 7\nmaxWorkers: 9\n# seconds\nresponseTimeout: 33  # really\n\n"
         "handler:\n  # inner\n  top_k: 3\nbatchSize: 5\n# last words\n"

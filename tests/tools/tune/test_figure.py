@@ -26,7 +26,7 @@ def test_percentiles_are_values_that_occurred() -> None:
     assert math.isnan(percentile([], 50))
 
 
-def test_a_run_in_numbers() -> None:
+def test_a_run_is_summed_up() -> None:
     figure = summed_up(LoadRun(answers(0.010, 0.020, 0.030, 0.040, size=2), 2.0), clients=3)
 
     assert (figure.requests, figure.rate, figure.p50_ms, figure.p99_ms) == (4, 2.0, 20.0, 40.0)
@@ -58,7 +58,7 @@ def test_a_batch_counts_once_for_the_cost_of_its_size() -> None:
 @given(
     a=st.floats(0, 1000), b=st.floats(0.01, 100), sizes=st.sets(st.integers(1, 256), min_size=2, max_size=9)
 )
-def test_a_line_is_found_again(a: float, b: float, sizes: set[int]) -> None:
+def test_a_line_is_recovered(a: float, b: float, sizes: set[int]) -> None:
     line = fit_line({n: a + b * n for n in sizes})
 
     assert line is not None
@@ -85,7 +85,7 @@ def test_the_squares_of_what_is_left_are_least(
     assert fit_line({}) is fit_line({4: 10.0}) is None
 
 
-def test_the_largest_batch_within_a_limit() -> None:
+def test_the_largest_batch_within_a_limit_is_computed() -> None:
     line = fit_line({n: 20.0 + 2.0 * n for n in (1, 2, 4)})
 
     assert line is not None

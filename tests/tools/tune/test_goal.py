@@ -29,7 +29,7 @@ def test_malformed_goals_are_refused_in_one_line(text: str) -> None:
     assert str(caught.value) == f"--goal={' '.join(text.split())}: {ALLOWED}"
 
 
-def test_a_limit_is_kept_up_to_itself_and_then_the_goal_counts() -> None:
+def test_a_limit_holds_up_to_itself_and_then_the_goal_decides() -> None:
     goal = parse_goal("p90<=15ms")
 
     assert goal.met(figure(p90=15.0, p99=500.0))

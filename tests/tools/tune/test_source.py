@@ -8,7 +8,7 @@ from modelserver.tools.tune.command import CONFIG
 from modelserver.tools.tune.source import open_source
 
 
-def test_a_model_is_found_by_path_and_in_the_store(work: Path) -> None:
+def test_a_model_is_opened_by_path_and_from_the_store(work: Path) -> None:
     places = [("sleeper.mar", None), ("sleeper.mar", work), (str(work / "sleeper.mar"), None)]
     for name, (model, store) in enumerate(places):
         source = open_source(model, store, work / f"dir{name}")
@@ -28,7 +28,7 @@ def test_a_folder_is_used_in_place_and_a_network_of_torchvision_is_written(work:
 
 
 @pytest.mark.parametrize("has_one", [True, False])
-def test_the_finished_archive(has_one: bool, work: Path) -> None:
+def test_the_finished_archive_has_the_new_file(has_one: bool, work: Path) -> None:
     (work / "old.yaml").write_text("batchSize: 3\n")
     more = {"runtime": "python3", "config_file": "old.yaml" if has_one else None}
     build_archive(ArchiveConfig("plain", "sleeper.py", "2.5", export_path=work, **more))

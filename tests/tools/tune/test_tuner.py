@@ -101,7 +101,7 @@ def test_the_result_has_a_curve_and_a_baseline() -> None:
 
 
 @pytest.mark.parametrize("budget", [10.0, 60.0, 300.0])
-def test_the_budget_is_kept_to_in_the_main(budget: float) -> None:
+def test_the_budget_holds_in_the_main(budget: float) -> None:
     bench = FakeBench(cores=8)
     result = tuned("p99<=70ms", bench, SearchBounds(max_workers=8, cores=8), budget)
 

@@ -136,7 +136,7 @@ def test_numpy_is_imported_for_the_first_row() -> None:
 @pytest.mark.usefixtures("without_torch")
 @pytest.mark.parametrize("trailing", [(), (1,), (2, 3), (0,), (2, 0)])
 @pytest.mark.parametrize("datatype", [*NUMERIC, "BYTES", "text"])
-def test_what_is_given_back_is_what_came(
+def test_a_returned_tensor_equals_the_received_one(
     datatype: str, trailing: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delitem(sys.modules, "ml_dtypes", raising=False)
@@ -297,7 +297,7 @@ def test_values_without_a_form_are_refused() -> None:
         joined(1000, [OutputSpec("p", "INT8", (-1,))])
 
 
-def test_only_what_was_asked_for() -> None:
+def test_only_requested_outputs_are_returned() -> None:
     requested = [RequestedOutput(name, binary=False, parameters={}) for name in ("b", "a")]
     answer = {"a": torch.tensor([1]), "b": torch.tensor([2]), "c": torch.tensor([3])}
 

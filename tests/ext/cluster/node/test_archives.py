@@ -196,7 +196,7 @@ async def test_torn_transfer_goes_on(root):
     assert content(held.path)["weights.pt"] == bytes(3 * MIB)
 
 
-async def test_silent_server_is_asked_on_another_connection(root, monkeypatch):
+async def test_silent_server_gets_the_request_on_another_connection(root, monkeypatch):
     monkeypatch.setattr(archives, "_PATIENCE", 0.05)
     data, offsets = model(), []
 
@@ -212,7 +212,7 @@ async def test_silent_server_is_asked_on_another_connection(root, monkeypatch):
     assert offsets == [0, 2 * MIB]
 
 
-async def test_unreachable_server_is_given_up_after_several_tries(root):
+async def test_unreachable_server_is_abandoned_after_several_tries(root):
     data, cache = model(large=8 * MIB), ArchiveCache(root)
     server = torn(data, *[raising(ConnectionResetError("Connection reset by peer"))] * 5)
     words = f"could not be fetched, 5 times: Connection reset by peer, after {5 * MIB} of {len(data)} bytes"

@@ -163,7 +163,7 @@ def test_a_closed_connection_is_tried_again(serve, way):
     assert server.answered == 6
 
 
-def test_silent_server_is_given_up(serve, way, monkeypatch):
+def test_silent_server_is_abandoned(serve, way, monkeypatch):
     monkeypatch.setattr(dial_module, "PAUSES", ())
     monkeypatch.setattr(dial_module, "DIAL_TIME", 0.2)
     over = threading.Event()

@@ -5,7 +5,7 @@ from tests.ext.console.logs.records import answered, texts
 from modelserver.ext.console.logs.lines import LineQuery, cut
 
 
-def test_of_a_long_text_begin_and_end_are_kept():
+def test_a_long_text_keeps_its_start_and_end():
     assert cut("x" * 4000) == "x" * 4000
     assert cut("a" * 75 + "b" * 50 + "c" * 25, 100) == "a" * 75 + " ... (50 characters) ... " + "c" * 25
 

@@ -28,7 +28,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         del sys.modules[name]
 
 
-def test_costs(folder: Path) -> None:
+def test_costs_of_imports_are_measured(folder: Path) -> None:
     clock = ImportClock(str(folder))
     with clock:
         importlib.import_module("probed_handler")

@@ -63,7 +63,7 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Torch:
     return stand_in
 
 
-def test_networks_are_found(torch: Torch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_networks_are_recognized(torch: Torch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     held = Module(Dropout(), weights=1)
     inside = SimpleNamespace(net=Module(weights=2))
     handler = SimpleNamespace(net=held, same=[held], more={"a": (Module(weights=3),)}, inside=inside)

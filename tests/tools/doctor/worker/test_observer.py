@@ -47,7 +47,7 @@ def received(reports: socket.socket) -> Any:
     return msgspec.msgpack.decode(reports.recv(1 << 20), type=Report)
 
 
-def test_loading_and_calls(observer: tuple[Observer, socket.socket], tmp_path: Path) -> None:
+def test_loading_and_calls_are_reported(observer: tuple[Observer, socket.socket], tmp_path: Path) -> None:
     loads, reports = observer
     handler = loads.load_handler("observed_handler.py:Observed", tmp_path)
     handler.initialize(None)

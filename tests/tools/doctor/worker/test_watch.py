@@ -40,7 +40,7 @@ def test_files_that_are_read_are_noted() -> None:
     assert watch.opened[0] == Opened("/a", place)
 
 
-def test_of_a_call_without_end_only_the_beginning_is_kept() -> None:
+def test_a_call_without_end_keeps_only_its_beginning() -> None:
     watch = CallWatch("/elsewhere")
     watch.begin()
     for _ in range(100):
