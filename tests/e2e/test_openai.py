@@ -158,6 +158,27 @@ def test_thousands_of_inputs_are_answered_as_few_are(chatting: Server, endpoint:
     assert len(scored["results" if endpoint == "rerank" else "data"]) == 6_000
 
 
+def test_answer_that_json_cannot_hold_fails_its_request_alone(chatting: Server) -> None:
+    """The worker goes on."""
+
+    def pids() -> list[int]:
+        return [worker["pid"] for worker in chatting.describe("overlap")["workers"]]
+
+    before = pids()
+
+    def score(*texts: str) -> httpx.Response:
+        body = {"model": "overlap", "text_1": "x", "text_2": texts}
+        return chatting.inference.post("/v1/score", json=body)
+
+    failed = {text: score("x", text) for text in ("nothing", "half")}
+
+    assert {text: answer.status_code for text, answer in failed.items()} == {"nothing": 500, "half": 500}
+    assert "result is nan, which is no finite number" in failed["nothing"].json()["error"]["message"]
+    assert "Expected `int`, got `float`" in failed["half"].json()["error"]["message"]
+    assert score("x").status_code == 200
+    assert pids() == before
+
+
 @pytest.mark.parametrize(
     ("fields", "error"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import math
 from collections.abc import Sequence
 from typing import Any, ClassVar, Final
 
@@ -54,6 +55,8 @@ class RowModel:
                 answers[idx] = self._ms_answer(idx, row, result)
             except BadInput as error:  # noqa: PERF203 - as above
                 context.reject(idx, str(error), 400)
+            except PredictionException as error:
+                context.reject(idx, error.message, error.error_code)
         return answers
 
     def _ms_reader(self) -> Read:
@@ -92,6 +95,8 @@ class EmbeddingModel(RowModel):
         return vectors
 
     def _ms_answer(self, idx: int, row: str, result: Any) -> Any:
+        # One number that is infinite or NaN makes the sum so.
+        require_finite(float(result.sum()))
         if not self._ms_is_of_openai(idx):
             return result.tolist()
         parameters = self.context.get_request_parameters(idx)
@@ -101,6 +106,12 @@ class EmbeddingModel(RowModel):
         as_text = parameters.get("encoding_format") == "base64"
         vector = base64.b64encode(result.tobytes()).decode() if as_text else result.tolist()
         return {"embedding": vector, "tokens": self.count_tokens(row)}
+
+
+def require_finite(result: float) -> None:
+    """Raises PredictionException for what JSON cannot hold."""
+    if not math.isfinite(result):
+        raise PredictionException(f"The model's result is {result}, which is no finite number.", 500)
 
 
 def _as_array(vectors: Any) -> Any:
@@ -142,6 +153,7 @@ class Reranker(RowModel):
         return [float(score) for score in self.rerank(rows)]
 
     def _ms_answer(self, idx: int, row: tuple[str, str], result: Any) -> Any:
+        require_finite(result)
         if not self._ms_is_of_openai(idx):
             return result
         return {"score": result, "tokens": sum(map(self.count_tokens, row))}

@@ -17,7 +17,7 @@ from modelserver_handlers.context import Context
 from modelserver_handlers.errors import BadInput, PredictionException, WorkerUnusable, first_line
 from modelserver_handlers.handler_options import handler_settings
 from modelserver_handlers.language.chat import CHAT, COMPLETIONS
-from modelserver_handlers.language.embedding import EMBEDDINGS, RERANK, SCORE
+from modelserver_handlers.language.embedding import EMBEDDINGS, RERANK, SCORE, require_finite
 from modelserver_handlers.language.engine_statistics import EngineStatistics
 from modelserver_handlers.language.requests import ChatRequest, CompletionRequest, read_request
 from modelserver_handlers.language.sampling import needs_application, read_fields, sampling_parameters
@@ -226,6 +226,7 @@ class VLLMHandler:
         tokens = self._tokens(content)
         self._room(tokens, 0)
         data = await self._encode(tokens, self._library.pooling(task="embed", **options), name)
+        require_finite(float(data.sum()))
         return data.float().numpy(), len(tokens)
 
     async def _score(self, content: Any, name: str, texts: dict[str, Any]) -> dict[str, Any]:
@@ -247,6 +248,7 @@ class VLLMHandler:
         data = await self._encode(tokens, self._library.pooling(task="classify", **more), name)
         if data.numel() != 1:
             raise BadInput(f"this model gives a text {data.numel()} classes, which are no score")
+        require_finite(float(data))
         return {"score": float(data), "tokens": len(tokens)}
 
     async def _encode(self, tokens: list[int], parameters: Any, name: str) -> Any:

@@ -13,7 +13,14 @@ from modelserver.engine.batching.request import Request
 from modelserver.engine.offload.calls import OffloadCall, encode, perform, read_result
 from modelserver.engine.tensors.limits import RequestLimits
 from modelserver.engine.wire.messages import BODY, INSTANCE, Answer, Row
-from modelserver.errors import BadRequest, HandlerError, MethodNotAllowed, ServiceUnavailable, WorkerDied
+from modelserver.errors import (
+    BadRequest,
+    HandlerError,
+    InternalError,
+    MethodNotAllowed,
+    ServiceUnavailable,
+    WorkerDied,
+)
 from modelserver.ext.openai.codec import NAME, PATHS, OpenAI, Rows, split
 from modelserver.surface.http.answers import error_body
 from modelserver.surface.inference.routes import Route, target_finder
@@ -210,6 +217,12 @@ def test_documents_are_sorted_by_score() -> None:
 
     assert [(each["index"], each["document"]["text"]) for each in ranked] == [(1, "b"), (2, "c")]
     assert bare == [{"index": 1, "relevance_score": 0.9}, {"index": 2, "relevance_score": 0.5}]
+
+
+@pytest.mark.parametrize("answer", [{"score": None}, {"tokens": 1.5}, {"tokens": "2"}, []])
+def test_answer_of_the_wrong_type_is_a_failure_of_the_handler(answer: Any) -> None:
+    with pytest.raises(InternalError, match="answer to a row cannot be read: Expected"):
+        document("v1/score", {"text_1": "q", "text_2": "a"}, answer)
 
 
 @pytest.mark.parametrize(("left", "tokens"), [("q", 3 + 2 + 4), (["q", "r"], 3 + 2 + 3 + 4)])

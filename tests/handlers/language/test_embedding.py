@@ -90,6 +90,22 @@ def test_pairs_get_scores() -> None:
     assert run(Shared(), pairs[0], endpoint="")[0] == [1.0]
 
 
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_result_that_is_no_finite_number_fails_alone(bad: float) -> None:
+    """JSON has none, and no client could use it."""
+
+    class Unsure(modelserver.Reranker):
+        def rerank(self, pairs: Any) -> Any:
+            return [0.5, bad][: len(pairs)]
+
+    model = Letters()
+    model.result = lambda vectors: [vectors[0], [bad, 1.0]]
+    failure = {1: (500, f"The model's result is {bad}, which is no finite number.")}
+
+    assert run(Unsure(), ["a", "b"], ["c", "d"], endpoint=RERANK)[1] == failure
+    assert run(model, "a", "b")[1] == failure
+
+
 def test_wrong_number_of_results_fails_the_batch() -> None:
     class Forgetful(modelserver.Reranker):
         def rerank(self, pairs: Any) -> Any:

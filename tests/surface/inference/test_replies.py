@@ -106,6 +106,24 @@ def test_instances_are_joined_until_one_fails(reply: Reply, exchange: RecordedEx
     assert (failed, json.loads(error)["error"]) == (500, "instances[1]: bad")
 
 
+def test_codec_that_fails_costs_no_request_its_answer(
+    reply: Reply, exchange: RecordedExchange, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log says which request, and why."""
+
+    class Broken(Instances):
+        def encode(self, model: Any, request: Request) -> tuple[bytes, str, bytes]:
+            raise ZeroDivisionError("no mean of nothing")
+
+    reply.parsed = Broken([])
+    reply.joined(ended((Answer(1), b"1"), kind=INSTANCE))
+
+    ((status, error, _),) = exchange.parts
+    assert (status, json.loads(error)["error"]) == (500, "The server failed to answer; its log says why.")
+    assert "Request id: the answers have no document" in caplog.text
+    assert "no mean of nothing" in caplog.text
+
+
 def test_parts_come_before_the_last(reply: Reply, exchange: RecordedExchange) -> None:
     request = ended((Answer(1), b"c"))
     reply.part(request, Answer(1, 202), b"a")

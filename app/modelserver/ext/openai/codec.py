@@ -15,7 +15,7 @@ import msgspec
 from modelserver.engine.batching.request import Request
 from modelserver.engine.tensors.weight import TooHeavy, is_heavy_json
 from modelserver.engine.wire.messages import INSTANCE
-from modelserver.errors import BadRequest, MethodNotAllowed, ServiceUnavailable
+from modelserver.errors import BadRequest, InternalError, MethodNotAllowed, ServiceUnavailable
 from modelserver.models.version import ModelVersion
 from modelserver.surface.http.answers import JSON
 from modelserver.surface.http.exchange import Exchange
@@ -110,7 +110,10 @@ class Rows(Parsed, tag=True):
     has_one_query: bool = False
 
     def encode(self, model: ModelVersion, request: Request) -> tuple[bytes, str, bytes]:
-        rows = [_decode_row(content) for content in request.contents()]
+        try:
+            rows = [_decode_row(content) for content in request.contents()]
+        except msgspec.DecodeError as error:
+            raise InternalError(f"The handler's answer to a row cannot be read: {error}") from None
         if self.meter is not None:
             self.meter.tokens = self.count(rows)
         return self.document(rows, model.name, request.id), JSON, b""

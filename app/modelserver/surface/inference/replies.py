@@ -12,7 +12,7 @@ from modelserver.engine.batching.request import Request
 from modelserver.engine.telemetry.stalls import served
 from modelserver.engine.tensors.weight import TooHeavy
 from modelserver.engine.wire.messages import Answer
-from modelserver.errors import HandlerError, ModelServerError
+from modelserver.errors import HandlerError, InternalError, ModelServerError
 from modelserver.models.version import ModelVersion
 from modelserver.surface.http.answers import error_body, header_block
 from modelserver.surface.http.exchange import Exchange
@@ -59,10 +59,8 @@ class Reply(msgspec.Struct, eq=False):
             self.model.metrics.requests.broken_off()
             self.model.metrics.requests.totals.fail(monotonic() - request.arrived, answered=False)
             self.model.metrics.requests.failed(failure, request.id)
-            ending = None
-            if self.sends_events:
-                _, document = error_body(failure, form=self.exchange.target.route.form)
-                ending = self.codec.ending(document)
+            _, document = error_body(failure, form=self.exchange.target.route.form)
+            ending = self.codec.ending(document) if self.sends_events else None
             self.exchange.send(ending or b"")
             self.exchange.end(complete=ending is not None)
             return
@@ -81,9 +79,7 @@ class Reply(msgspec.Struct, eq=False):
             self.joined(request)
             return
         answer, content = answered
-        extra = self._extra(request)
-        if answer.headers:
-            extra += header_block(answer.headers)
+        extra = self._extra(request) + header_block(answer.headers or ())
         if answer.status != 200:
             self.model.metrics.requests.ended(answer.status, request.id)
         self.exchange.reply(answer.status, content, answer.content_type, extra, answer.phrase)
@@ -96,23 +92,26 @@ class Reply(msgspec.Struct, eq=False):
             self._fail(request, failure)
             return
         try:
-            self._encoded(request, self.parsed.encode(self.model, request))
+            encoded = self.parsed.encode(self.model, request)
         except TooHeavy:
             self._encode_off_loop(request)
         except ModelServerError as error:
             self._fail(request, error)
+        except Exception:  # noqa: BLE001 - a codec that fails costs no request its answer
+            _log.exception("Request %s: the answers have no document", request.id)
+            self._fail(request, InternalError())
+        else:
+            self._encoded(request, encoded)
 
     def _encode_off_loop(self, request: Request) -> None:
         """Responds with answers that would block the event loop."""
 
         async def encode() -> None:
-            self._encoded(
-                request, await self.parsed.encode_off_loop(self.model, request, self.off_loop.helpers)
-            )
+            encoded = await self.parsed.encode_off_loop(self.model, request, self.off_loop.helpers)
+            self._encoded(request, encoded)
 
-        self.exchange.on_disconnect = self.off_loop.start(
-            sum(map(len, request.contents())), encode(), partial(self._fail, request)
-        )
+        size = sum(map(len, request.contents()))
+        self.exchange.on_disconnect = self.off_loop.start(size, encode(), partial(self._fail, request))
 
     def _encoded(self, request: Request, encoded: tuple[bytes, str, bytes]) -> None:
         body, content_type, lines = encoded
