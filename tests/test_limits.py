@@ -97,8 +97,9 @@ def docstring_of(node: ast.AST) -> ast.Expr | None:
     """The docstring of a module, class or function, if it has one."""
     body = getattr(node, "body", None)
     first = body[0] if isinstance(body, list) and body else None
-    is_text = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
-    return first if is_text and isinstance(first.value.value, str) else None
+    if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
+        return first if isinstance(first.value.value, str) else None
+    return None
 
 
 def code_lines(path: Path, tree: ast.Module) -> int:
@@ -308,3 +309,16 @@ def test_the_name_of_a_test_is_a_sentence() -> None:
                     without_verb.append(f"{path.as_posix()} {node.name}")
 
     assert without_verb == []
+
+
+def test_docstrings_are_sentences() -> None:
+    """None begins in the middle of one, with "As", "The same", "Of" or "Those"."""
+    begin = re.compile(r"(As|The same|Of|Those)\b")
+    wrong = [
+        f"{path.as_posix()}:{docstring.lineno}"
+        for path, tree in product().items()
+        for docstring in map(docstring_of, nodes(tree))
+        if docstring is not None and begin.match(ast.literal_eval(docstring.value).lstrip())
+    ]
+
+    assert wrong == []

@@ -8,6 +8,6 @@ from modelserver_handlers.image_classifier import ImageClassifier
 
 
 class DenseNetHandler(ImageClassifier):
-    """As ImageClassifier, with its options. Unlike TorchServe's, it takes batches and any label file."""
+    """An ImageClassifier, with its options. Unlike TorchServe's, it takes batches and any label file."""
 
     pipelined: ClassVar[bool] = True

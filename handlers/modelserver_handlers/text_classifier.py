@@ -21,7 +21,7 @@ class TextClassifier(TextHandler):
     topk: int | None = None
 
     def initialize(self, context: Any) -> None:
-        """As TextHandler. Raises ModelLoadError for an invalid option of ``handler``."""
+        """Loads the model as TextHandler does. Raises ModelLoadError for an invalid option of ``handler``."""
         super().initialize(context)
         settings = handler_settings(self.model_yaml_config)
         if "topk" in settings:

@@ -58,7 +58,7 @@ class TextHandler(BaseHandler):
     tokenizer = staticmethod(get_tokenizer("basic_english"))
 
     def initialize(self, context: Any) -> None:
-        """As BaseHandler, and load the vocabulary. Raises ModelLoadError naming its file and problem."""
+        """Loads model and vocabulary. Raises ModelLoadError with the vocabulary's file and problem."""
         super().initialize(context)
         folder = Path(str(context.system_properties.get("model_dir")))
         self.source_vocab = load_vocabulary(_inside(folder, self.get_source_vocab_path()))

@@ -51,7 +51,7 @@ class VisionHandler(BaseHandler):
     _ms_graphs: BatchGraphs | None = None
 
     def initialize(self, context: Any) -> None:
-        """As BaseHandler, and lift Pillow's pixel limit if ``limit_max_image_pixels`` is false.
+        """Loads the model, and lifts Pillow's pixel limit if ``limit_max_image_pixels`` is false.
 
         Raises ModelLoadError for an invalid option of ``handler``.
         """

@@ -37,5 +37,5 @@ class Demand:
 
 
 def _rounded(amount: float) -> float:
-    """As Ray counts, to the ten-thousandth; rounded down, so that all shares fit where the whole does."""
+    """Rounds down to a ten-thousandth, as Ray counts: all shares together fit where the whole does."""
     return math.floor(amount * 10_000) / 10_000

@@ -26,7 +26,7 @@ class ModelArchiverConfig(ArchiveConfig):
 
 
 def as_archive_config(config: ModelArchiverConfig | Namespace) -> ArchiveConfig:
-    """The same for our archiver; names of handlers and versions may be any object that is one as text."""
+    """Converts it for our archiver; handlers and versions may be any object whose text is one."""
     if not isinstance(config, ModelArchiverConfig):
         config = ModelArchiverConfig.from_args(config)
     name, handler, version = str(config.model_name), str(config.handler), str(config.version)

@@ -1,4 +1,4 @@
-"""The same modules under the name ``model_archiver``, for scripts that import that."""
+"""Makes the modules importable as ``model_archiver`` too, the name that some scripts import."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class Reader:
         self._helpers = Helpers("archives", _READERS, _MEMORY, InvalidModel)
 
     async def open(self, located: Located, workdir: Path, *, trusted: bool = False) -> ModelArchive:
-        """As :func:`open_archive`, with the configuration parsed; InvalidModel beyond the limits.
+        """Calls :func:`open_archive` and parses the configuration. Raises InvalidModel beyond the limits.
 
         ``trusted``: the operator named it at the start.
         """

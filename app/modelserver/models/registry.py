@@ -314,7 +314,7 @@ class Registry(ModelTable):
         self._reserved.discard((name, version))
 
     async def wait_loaded(self, model: ModelVersion) -> bool:
-        """As :meth:`wait_scaled` for a new registration, which is undone if that raises StartFailed."""
+        """Calls :meth:`wait_scaled` for a new registration, which StartFailed rolls back."""
         try:
             return await self.wait_scaled(model, model.pool.workers, model.version)
         except StartFailed:
@@ -381,7 +381,7 @@ class Registry(ModelTable):
         await self.changed()
 
     def changeable(self, name: str, version: str | None) -> ModelVersion:
-        """As :meth:`get`. Raises Conflict while the version is being replaced: the change would be lost."""
+        """Returns the version to change. Raises Conflict while it is replaced: a change would be lost."""
         model = self.get(name, version)
         if model.replacement is not None and model.replacement.state == "LOADING":
             raise Conflict(

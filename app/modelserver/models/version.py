@@ -92,7 +92,7 @@ class ModelVersion:
 
     @property
     def endpoints(self) -> dict[str, bool]:
-        """Those of OpenAI's API that it serves, and whether each input is a row; empty before a load."""
+        """The routes of OpenAI's API that it serves, and whether each input is a row; empty before a load."""
         return {} if self.pool.crew.model is None else self.pool.crew.model.endpoints
 
     @property
@@ -138,7 +138,7 @@ class ModelRouter(Protocol):
 
     @property
     def state(self) -> dict[str, Any]:
-        """As a document that :meth:`~modelserver.models.version.Router.direct` takes, or empty."""
+        """Returns a document for :meth:`~modelserver.models.version.Router.direct`, or an empty one."""
 
     def choose(self, request: Headed) -> ModelVersion:
         """The version that answers the request."""
@@ -193,7 +193,7 @@ class SavedModel:
 
 
 class SavedNode(NamedTuple):
-    """Of a node's model with other versions beside the workflow's: the default one, and the traffic."""
+    """A node whose model has other versions than the workflow's: the default one, and the traffic."""
 
     default: str
     traffic: Mapping[str, Any] | None = None

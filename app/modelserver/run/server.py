@@ -73,7 +73,7 @@ _CLOSING = 5.0
 
 
 class Reports(NamedTuple):
-    """What whoever has started the server learns of it.
+    """Functions of the program that starts the server, which the server calls.
 
     ``started`` is called when the listeners accept connections, with whether all models have loaded, as far
     as known; ``progress`` with each step of the start; ``notice`` with the addresses, restored models and

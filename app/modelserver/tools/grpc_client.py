@@ -63,7 +63,7 @@ def messages_of(content: bytes) -> Iterator[bytes]:
 
 @dataclass(frozen=True, slots=True)
 class Http2Response:
-    """Of a request; ``fields`` are those of the head and of the trailers."""
+    """A response; ``fields`` are those of the head and of the trailers."""
 
     fields: dict[bytes, bytes]
     body: bytes

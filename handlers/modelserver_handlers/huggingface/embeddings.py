@@ -40,7 +40,7 @@ _POOLS: Final[dict[str, Pool]] = {"mean": _mean, "lasttoken": _last, "cls": _fir
 
 
 def normalised(vectors: torch.Tensor) -> torch.Tensor:
-    """Of length 1."""
+    """Scales vectors to length 1."""
     return torch.nn.functional.normalize(vectors, dim=1)
 
 

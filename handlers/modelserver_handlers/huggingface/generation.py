@@ -149,7 +149,7 @@ def _without_empty(message: Any) -> dict[str, Any]:
 
 
 def _sampling(request: Generation) -> dict[str, Any]:
-    """What the request says; the rest is up to the model's ``generation_config.json``."""
+    """Returns the request's parameters; the model's ``generation_config.json`` has the others."""
     if request.temperature == 0:
         return {"do_sample": False, "temperature": None, "top_p": None, "top_k": None}
     values = {"temperature": request.temperature, "top_p": request.top_p}

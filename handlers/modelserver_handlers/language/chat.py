@@ -48,7 +48,7 @@ class _PlainMessage(msgspec.Struct):
 
 
 class _PlainChat(msgspec.Struct):
-    """What every chat has."""
+    """The field that every chat has."""
 
     messages: list[_PlainMessage]
 

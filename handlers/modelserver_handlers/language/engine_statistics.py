@@ -141,7 +141,7 @@ def reporter(kind: type[Any], statistics: EngineStatistics) -> Any:
     """
 
     def nothing(*arguments: Any, **more: Any) -> None:
-        """What this server does not need."""
+        """Ignores a call that this server does not need."""
 
     class Reporter(kind):  # type: ignore[misc]
         __init__ = log = log_engine_initialized = nothing

@@ -10,7 +10,7 @@ _LEAST: Final = -9999.0
 
 
 def chat_logprobs(output: Any, most: int, decode: Callable[[int], str]) -> dict[str, Any]:
-    """Of the tokens of a part of a chat's answer, with ``most`` alternatives each."""
+    """Formats the log probabilities of a part of a chat's answer, with ``most`` alternatives each."""
     content = []
     for token, options in zip(output.token_ids, output.logprobs, strict=False):
         best = list(options.items())[:most]
@@ -25,7 +25,7 @@ def _entry(text: str, option: Any) -> dict[str, Any]:
 
 
 def completion_logprobs(output: Any, most: int, offset: int, decode: Callable[[int], str]) -> dict[str, Any]:
-    """Of the tokens of a part of a completion, which begins at ``offset`` of its text.
+    """Formats the log probabilities of a part of a completion that begins at ``offset`` of its text.
 
     The token that was chosen is there beside ``most`` alternatives.
     """

@@ -105,7 +105,7 @@ STEPS = 15  # as TorchServe
 
 
 def chosen_outputs(outputs: torch.Tensor, target: int | Sequence[int]) -> torch.Tensor:
-    """Of n x classes, each row's output for its class. Raises IndexError for an unknown class."""
+    """Selects each row's output for its class, of n x classes. Raises IndexError for an unknown class."""
     targets = torch.as_tensor(target).expand(len(outputs))
     # Checked here: on a GPU, a wrong index would end the worker.
     if len(targets) and not -outputs.shape[1] <= int(targets.min()) <= int(targets.max()) < outputs.shape[1]:

@@ -251,7 +251,7 @@ class Types:
 
     @classmethod
     def of_function(cls, function: Any, name: str, batch: Any, outputs: Any) -> Types:
-        """Those of a function with these annotations of a batch. Raises TypeError as :meth:`of`."""
+        """Returns the types of a function with these annotations of a batch. Raises TypeError."""
         _check_synchronous(function, name)
         row, whole = element_of(batch)
         content_type = declared_type(function)
@@ -280,7 +280,7 @@ def _reader(row: Any, name: str) -> Read:
 
 
 def annotated_types(method: Any, name: str, place: int = 1) -> tuple[Any, Any]:
-    """Those of the parameter at ``place`` and of the result, None without one. Raises TypeError.
+    """Returns the types of the parameter at ``place`` and the result, or None. Raises TypeError.
 
     That of a result that only type checkers can read counts as none.
     """

@@ -121,7 +121,7 @@ class Crew:
         return self.resize(min(max(len(self.workers), min_workers), self.max_workers))
 
     def resize(self, count: int) -> list[Worker]:
-        """As :meth:`scale`, to exactly ``count`` workers without changing the bounds."""
+        """Starts or retires workers until there are ``count``; the bounds stay. Returns the new ones."""
         started = [self._start(self.devices.assign()) for _ in range(count - len(self.workers))]
         self.workers += started
         surplus = self.workers[count:]
@@ -222,7 +222,7 @@ class Crew:
             self._recycle(worker, MEMORY, f"it has grown to {size} bytes")
 
     def _recycle(self, worker: Worker, reason: str, why: str) -> None:
-        """As :meth:`recycle`, but not soon after a new worker could not load."""
+        """Recycles a worker, unless a new worker could not load a short time ago."""
         if self._loop.time() >= self._recycling_from:
             self.recycle(worker, reason, why)
 

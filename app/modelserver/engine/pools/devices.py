@@ -19,7 +19,7 @@ class DeviceList:
         self._next = 0
 
     def peek(self) -> int | None:
-        """What :meth:`assign` would return."""
+        """Returns what :meth:`assign` would return."""
         return self._devices[self._next % len(self._devices)] if self._devices else None
 
     def assign(self) -> int | None:
@@ -81,7 +81,7 @@ class Places:
         self._left: list[int | None] = []
 
     def peek(self) -> int | None:
-        """What :meth:`assign` would return."""
+        """Returns what :meth:`assign` would return."""
         return self._left[-1] if self._left else self._devices.peek()
 
     def assign(self) -> int | None:

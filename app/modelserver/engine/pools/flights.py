@@ -93,7 +93,7 @@ class Flights:
         self.in_flight.clear()
         self._numbered.clear()
         if self.concurrency and self._model.endpoints.keys() - {ANY_PATH}:
-            # Nobody has seen anything of the answers that have not begun.
+            # An answer that has not begun can be generated again: no client has received a part of it.
             fresh = [batch for batch in batches if batch.parcels[0].request.began is None]
             return [batch for batch in batches if batch.parcels[0].request.began is not None], fresh
         if started is not None:

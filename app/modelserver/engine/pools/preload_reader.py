@@ -36,7 +36,7 @@ class PreloadReader:
         self._preloads: OrderedDict[_State, asyncio.Task[Preload | None]] = OrderedDict()
 
     async def preload_of(self, model_dir: Path, handler: str) -> Preload | None:
-        """As :func:`modelserver.engine.pools.preloading.preload_of`; concurrent calls share the result."""
+        """Calls :func:`modelserver.engine.pools.preloading.preload_of`; concurrent calls share the result."""
         try:
             state = str(model_dir), handler, await asyncio.to_thread(_files, model_dir)
         except OSError:

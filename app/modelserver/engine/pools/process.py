@@ -49,7 +49,7 @@ class WorkerProcess:
 
     @property
     def pids(self) -> list[int]:
-        """Its processes: the one."""
+        """The process ids; this worker has one process."""
         return [self.pid]
 
     @property
@@ -70,7 +70,7 @@ class WorkerProcess:
 
     @property
     def round_trip(self) -> float:
-        """Nothing worth mentioning."""
+        """The seconds to the worker and back; none on this machine."""
         return 0.0
 
     @property

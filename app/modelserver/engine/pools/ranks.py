@@ -151,7 +151,7 @@ class RankGroup:
 
     @property
     def pids(self) -> list[int]:
-        """Those of all ranks."""
+        """The process ids of all ranks."""
         return [pid for member in self.members for pid in member.pids]
 
     @property

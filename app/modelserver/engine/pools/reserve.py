@@ -210,7 +210,7 @@ def _window(worker: Worker) -> tuple[float, float, float]:
 
 
 def _seconds(worker: Worker, batch: Batch) -> float:
-    """What the batch should take."""
+    """Returns the expected seconds of a batch."""
     return (
         worker.flights.expectation.seconds(batch.size) if worker.flights.round_trip else worker.flights.cost
     )

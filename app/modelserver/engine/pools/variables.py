@@ -14,7 +14,7 @@ _ALLOCATOR_VARIABLES = frozenset({ALLOCATOR, "PYTORCH_ALLOC_CONF", "PYTORCH_HIP_
 def worker_variables(
     machine: Mapping[str, str], hidden: re.Pattern[str] | None, own: Mapping[str, str], threads: int
 ) -> dict[str, str]:
-    """Those of the machine without hidden ones, with thread counts, and with the worker's ``own``.
+    """Returns the machine's variables without hidden ones, with thread counts and the worker's ``own``.
 
     Numeric libraries read their thread counts only when they load: ``threads`` if neither says anything.
     """

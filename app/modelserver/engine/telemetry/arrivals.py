@@ -22,7 +22,7 @@ _MARKS: Final = 3 * 3600.0
 
 
 class ArrivalInterval(NamedTuple):
-    """What happened in so many seconds. ``lost`` requests were refused, expired, or left by their client;
+    """Counts of one interval. ``lost`` requests were refused, expired, or left by their client;
     ``worked`` are the handlers' seconds, ``available`` those of all workers.
     """
 

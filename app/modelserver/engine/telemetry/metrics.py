@@ -219,7 +219,7 @@ class ServerMetrics:
         return b"".join(self.pieces(names))
 
     def pieces(self, names: Sequence[str] = ()) -> Iterator[bytes]:
-        """The same text in pieces, between which the event loop may do other work."""
+        """Yields the text in pieces, between which the event loop may do other work."""
         if self._mode == "log":
             return
         self.families()

@@ -272,7 +272,7 @@ class MetricRegistry:
         return b"".join(self.pieces(names))
 
     def pieces(self, names: Collection[str] = ()) -> Iterator[bytes]:
-        """The same text in pieces of about ``PIECE`` lines, between which metrics may change.
+        """Yields the text in pieces of about ``PIECE`` lines, between which metrics may change.
 
         Each series is shown as it is at one moment, and each metric has the series of the moment at which it
         begins.

@@ -61,7 +61,7 @@ class SystemMonitor:
         )
 
     def _read_gpus(self) -> tuple[GpuReading, ...]:
-        """Those that can be read."""
+        """Reads the GPUs that can be read."""
         if self._number_of_gpu == 0:
             return ()
         return tuple(each for each in self._gpus.read()[: self._number_of_gpu] if each is not None)

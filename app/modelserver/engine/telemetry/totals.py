@@ -40,7 +40,7 @@ class SizeTotals:
 
 
 class Totals:
-    """Of one version. ``failed``: requests that ended with an error, from their arrival; ``failed_answers``
+    """A version's sums. ``failed``: requests that ended with an error, from their arrival; ``failed_answers``
     are those of them that a worker had answered. ``last_batch`` is the time of the last one's end, or 0.
     """
 

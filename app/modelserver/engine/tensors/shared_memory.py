@@ -160,7 +160,7 @@ class Memory(msgspec.Struct, frozen=True):
         return part.read()
 
     def for_helper(self, body: bytes) -> Memory:
-        """The same for a process that reads this body: without regions, of which there may be many, unless it
+        """Returns a copy for a process that reads this body, without regions (perhaps many) unless the body
         can name one.
         """
         # In JSON, letters may be escaped.

@@ -274,7 +274,7 @@ class Arena:
         return cls(descriptor, OutgoingHalf(descriptor, 0), CopiedIncoming(descriptor, HALF))
 
     def duplicate(self) -> Arena:
-        """The same memory as the server sees it, which stays when this is closed."""
+        """Opens the server's view of the same memory again; it stays when this one is closed."""
         return self._of_server(os.dup(self.descriptor))
 
     def batches_started(self) -> int:
@@ -294,7 +294,7 @@ class Arena:
         return self.batches_started()
 
     def turns(self) -> Turns:
-        """Who has a batch, as the worker sees it."""
+        """Opens the worker's side of the record that says whether worker or server has a batch."""
         return Turns(mmap.mmap(self.descriptor, _PAGE, offset=_STARTED))
 
     def trim(self) -> None:

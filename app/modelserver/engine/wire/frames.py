@@ -110,7 +110,7 @@ class FrameReader(Generic[MessageT]):
         return self._frame[self._filled :] if left >= _DIRECT else None
 
     def filled(self, count: int) -> Iterator[tuple[MessageT, memoryview]]:
-        """As :meth:`feed`, for bytes that were received into :meth:`room`."""
+        """Yields messages as :meth:`feed` does, of ``count`` bytes that were received into :meth:`room`."""
         self._filled += count
         return self.feed(b"")
 

@@ -47,7 +47,7 @@ class Mark:
 
     @property
     def variables(self) -> dict[str, str]:
-        """What the worker's environment has of it."""
+        """The variables for the worker's environment."""
         return {MARK: self.text}
 
     def end(self) -> int:
@@ -91,7 +91,7 @@ def _others() -> list[int]:
 
 
 def _kill(pid: int, is_meant: Callable[[str], bool]) -> int | None:
-    """Kills the process if it is meant, and then returns its descriptor."""
+    """Kills the process if it has the mark, and then returns its descriptor."""
     if not _is(pid, is_meant):
         return None
     descriptor = None

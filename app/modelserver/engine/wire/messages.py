@@ -151,7 +151,7 @@ class Predict(msgspec.Struct, frozen=True, array_like=True, tag="predict"):
 
 
 class TracedPredict(Predict, frozen=True, array_like=True, tag="traced"):
-    """The same for a batch with a traced request. ``trace``: the handler's span, as in `traceparent`."""
+    """Server to worker: a batch with a traced request. ``trace``: the handler's span, as in `traceparent`."""
 
     trace: str
 

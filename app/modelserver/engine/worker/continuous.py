@@ -38,7 +38,7 @@ class RunningRequest:
 
     @property
     def data(self) -> Any:
-        """What the handler gets: the content in the first call, then an empty dict."""
+        """The handler's input: the content in the first call, then an empty dict."""
         decoded = self.work.decoded[0]
         return {} if self.known or decoded is None else decoded.data
 

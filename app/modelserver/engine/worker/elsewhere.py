@@ -28,7 +28,7 @@ class Packages:
         self._folders = folders
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        """As import asks it."""
+        """Finds a module for Python's import."""
         folder = self._folders.get(name)
         if folder is None:
             return None

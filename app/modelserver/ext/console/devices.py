@@ -29,7 +29,7 @@ class _Seated(NamedTuple):
 
 
 class Devices:
-    """Reads the machine while somebody looks, once in a second for all who do."""
+    """The machine's load, read once a second for all open pages together, and not at all without one."""
 
     def __init__(self, registry: Registry, settings: Settings) -> None:
         self._registry = registry

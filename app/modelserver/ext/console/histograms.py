@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 
 def quantile(share: float, bounds: Sequence[float], counts: Sequence[float]) -> float | None:
-    """As Prometheus' histogram_quantile: linear within a bucket. In ms; None without observations."""
+    """Computes a quantile in ms as Prometheus does, linear within a bucket; None without observations."""
     left = share * math.fsum(counts)
     if not left:
         return None

@@ -140,7 +140,7 @@ class Minutes:
         return _row(total, self._bounds, seconds, workers) if total else None
 
     def _since(self, key: str, model: ModelVersion) -> array[float]:
-        """What was counted since the last look; empty if no request ended."""
+        """Returns the counts since the last look; empty if no request ended."""
         owner, before = self._counts.get(key, (None, array("d")))
         self._bounds = self._bounds or tuple(each.bounds for each in _histograms(model))
         if owner is not model.metrics:
@@ -159,7 +159,7 @@ def _ended(model: ModelVersion) -> float:
 
 
 def _histograms(model: ModelVersion) -> tuple[Distribution, ...]:
-    """Of latencies, of the queue, and of the handler."""
+    """Returns the histograms of latency, time in the queue, and time in the handler."""
     metrics = model.metrics
     return metrics.requests.seconds, metrics.batches.queue_seconds, metrics.batches.handler_seconds
 

@@ -30,7 +30,7 @@ REMIND: Final = 3600.0
 
 
 class Disks:
-    """Those of these folders."""
+    """The disks of some folders."""
 
     def __init__(
         self,

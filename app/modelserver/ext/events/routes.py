@@ -207,7 +207,7 @@ class Stream:
     quiet: float = QUIET
 
     async def lines(self, query: Query, limit: int) -> AsyncIterator[bytes]:
-        """As they are sent."""
+        """Yields the lines of the response."""
         clock = asyncio.get_running_loop().time
         newest, page = self.store.last, self.store.page(query, limit)
         due = clock() + self.quiet

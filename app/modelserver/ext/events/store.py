@@ -201,7 +201,7 @@ class EventStore(logging.Handler):
 
 
 def _events_in(path: Path) -> Iterator[ServerEvent]:
-    """Those that can be read: a crash may have cut one off."""
+    """Yields the events of a file that can be read: a crash may have cut one off."""
     for line in path.read_bytes()[-2 * FILE_BYTES :].splitlines():
         with contextlib.suppress(msgspec.MsgspecError):
             event = _decode(line)

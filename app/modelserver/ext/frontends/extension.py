@@ -42,7 +42,7 @@ class Extension:
         return fleet
 
     def _learn(self, model: ModelVersion) -> None:
-        """The path of a model that is gone is nobody's, as the server knows."""
+        """Passes a model's path to the fleet, for ever: the server refuses requests to a former model."""
         path = model.options.values["route"]
         if path is not None and path not in self._paths:
             self._paths.add(path)

@@ -114,11 +114,11 @@ class OpenInferenceService:
         return _ModelReady(ready=self._registry.is_ready(request.name, request.version or None))
 
     async def server_metadata(self, _: AnyMessage, __: GrpcCall) -> AnyMessage:
-        """The same metadata as over REST; TorchServe only declares this method."""
+        """Returns the metadata that REST returns; TorchServe only declares this method."""
         return _Server(**self._metadata.server())
 
     async def model_metadata(self, request: AnyMessage, _: GrpcCall) -> AnyMessage:
-        """The same metadata as over REST, with the limits of the model's batches."""
+        """Returns the metadata that REST returns, with the limits of the model's batches."""
         model = self._registry.get(request.name, request.version or None)
         return _Model(
             properties={

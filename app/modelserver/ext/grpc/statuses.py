@@ -106,7 +106,7 @@ def torchserve_text(error: ModelServerError) -> str:
 
 
 def prediction_status(error: ModelServerError) -> CallStatus:
-    """As TorchServe, but a refusal that is 503 over REST (a full queue, say) is UNAVAILABLE: it may pass."""
+    """Maps errors as TorchServe, except that a refusal with 503 over REST (full queue) is UNAVAILABLE."""
     if isinstance(error, RefusedRequest) and error.reason.status == ServiceUnavailable.status:
         error = error.reason
     return torchserve_status(error)

@@ -65,7 +65,7 @@ class WatchedCall:
         return {"rpc.system": "grpc", "rpc.service": service, "rpc.method": method}
 
     def replace_header(self, name: bytes, value: bytes) -> None:
-        """Of all headers, only the trace context reaches handlers."""
+        """Replaces the trace context that handlers receive; other headers are ignored."""
         if name == b"traceparent":
             self._call.traceparent = value
 

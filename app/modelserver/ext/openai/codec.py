@@ -124,7 +124,7 @@ class Rows(Parsed, tag=True):
         return sum(row.tokens for row in rows) + sum(queries)
 
     def usage(self, rows: list[_Row]) -> dict[str, int]:
-        """The same as clients read it."""
+        """Returns the counts of tokens in the form that clients receive."""
         tokens = self.count(rows)
         return {"prompt_tokens": tokens, "total_tokens": tokens}
 

@@ -52,7 +52,7 @@ def counts_of(request: Request) -> TokenCounts:
 
 
 class TokenSeries(NamedTuple):
-    """Those of one version."""
+    """The series of one version."""
 
     first: Distribution
     interval: Distribution

@@ -44,7 +44,7 @@ class ListedModels(TypedDict):
 
 
 class OpenAIErrorFields(TypedDict):
-    """What went wrong."""
+    """The error of a request."""
 
     message: str
     type: str

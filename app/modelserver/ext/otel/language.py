@@ -15,7 +15,7 @@ _OPERATIONS: Final = {"v1/chat/completions": "chat", "v1/completions": "text_com
 
 
 class _Fields(msgspec.Struct):
-    """Of a request."""
+    """Fields of a request that its span has as attributes."""
 
     model: str = ""
     stream: bool | None = None

@@ -61,7 +61,7 @@ def read(metrics: ServerMetrics) -> list[FamilyReading]:
 
 
 def points(readings: list[FamilyReading], start: int, now: int) -> list[Metric]:
-    """The same as the SDK has it; times in nanoseconds since 1970."""
+    """Converts readings to metrics of the SDK; times in nanoseconds since 1970."""
     return [
         Metric(each.name, each.help_text, "", _data(each, start, now)) for each in readings if each.series
     ]
@@ -106,7 +106,7 @@ class MetricsSender:
             await asyncio.to_thread(self._send, readings)
 
     def finish(self) -> Callable[[], None]:
-        """What sends them a last time, in another thread."""
+        """Reads the metrics a last time; returns a function that sends them, for another thread."""
         readings = read(self._metrics)
 
         def send() -> None:

@@ -30,7 +30,7 @@ class OpenTelemetry:
         self._sender: MetricsSender | None = None
 
     def start(self, note: Callable[[str, str], None]) -> Tracing | None:
-        """What traces requests, if they are to be traced; ``note`` as in :class:`Tracing`."""
+        """Starts tracing, if the setting has it; ``note`` as in :class:`Tracing`."""
         if self._traces:
             self._tracing = Tracing.of_environment(note)
             _log.info("OpenTelemetry: traces are exported by OTLP, sampled by %s", self._tracing.sampler)

@@ -50,7 +50,7 @@ class TracedBatch:
 
     @property
     def parent(self) -> str:
-        """What the worker is sent."""
+        """The trace context that the worker receives."""
         return traceparent(self._handler)
 
     def answered(self, batch: Any, result: Result, began: float, now: float) -> None:
@@ -256,7 +256,7 @@ class Queued:
 
 
 def watch_with(tracing: Tracing) -> Watch:
-    """What traces requests as the sampler decides."""
+    """Returns a maker of watchers that trace the requests that the sampler selects."""
 
     def watch(watched: Watched) -> TracedRequest | None:
         contexts = tracing.sample(watched.headers if watched.has_traceparent else (), watched)

@@ -73,7 +73,7 @@ class Tracing:
 
     @classmethod
     def of_environment(cls, note: Callable[[str, str], None]) -> Tracing:
-        """As ``OTEL_…`` variables describe it."""
+        """Makes it from the ``OTEL_…`` variables of the environment."""
         return cls(*open_provider(), note)
 
     def sample(

@@ -53,7 +53,7 @@ class Budgets:
         self._unread: set[int] = set()
 
     def of(self, resident: Resident) -> list[Budget]:
-        """Those that the model needs memory of, the scarcest kind first.
+        """Returns the budgets from which the model needs memory, the scarcest first.
 
         A model whose workers run on other machines needs none: its cluster says whether there is room.
         """

@@ -47,7 +47,7 @@ class Extension:
         host.routes("management", add)
 
     async def close(self, grace: float) -> None:
-        """What models need is stored when it is learned, when they were used now and then."""
+        """Stores when models were last used; what they need is stored as soon as it is measured."""
         if self._keeper is not None:
             await self._keeper.close()
 

@@ -40,7 +40,7 @@ class Forecast(NamedTuple):
 
 
 def forecast(used: Sequence[PastUse], ahead: float) -> Forecast | None:
-    """What is expected to begin in the next ``ahead`` seconds; None: nothing."""
+    """Returns the use that is expected to begin in the next ``ahead`` seconds; None without one."""
     for period, times in PERIODS:
         coming = [_use(used, period * count, min(ahead, period / 2)) for count in range(1, times + 1)]
         if all(each.requests for each in coming):

@@ -33,7 +33,7 @@ class History(StoredValues[list[StoredUse]]):
         super().__init__("When models were used", FILE, list[StoredUse], MOST, folder)
 
     def uses(self, key: str, intervals: Sequence[RequestInterval], now: float) -> list[PastUse]:
-        """Those of ``intervals``, of which the last one ends now, and what is stored from before them.
+        """Returns the uses in ``intervals``, the last of which ends now, and the stored ones from before.
 
         What would be in the future, after a clock was set back, counts as nothing.
         """

@@ -70,7 +70,7 @@ class Candidate:
 
 
 def choose(candidates: Iterable[Candidate], needed: float) -> list[Candidate] | None:
-    """Those to park so that ``needed`` bytes become free, those of the least value; None: all are too few."""
+    """Chooses models of the least value that free ``needed`` bytes; None if all together are too small."""
     chosen: list[Candidate] = []
     for each in sorted(candidates, key=lambda candidate: candidate.value):
         if needed <= 0:

@@ -35,7 +35,7 @@ class ResidentOwner(Protocol):
         """Something of it has changed."""
 
     def need_of(self, resident: Resident) -> Need:
-        """What it needs."""
+        """Returns the memory that the model needs."""
 
     def loaded(self, resident: Resident, *, cold: int) -> None:
         """Its workers have loaded, which ``cold`` requests have waited for."""
@@ -195,7 +195,7 @@ class Resident:
             self.wake()
 
     def release(self) -> None:
-        """Lets those go on that wait in :meth:`load`: it has loaded, or its pool closes."""
+        """Ends all waits in :meth:`load`, because the model has loaded or its pool closes."""
         for each in self._loads:
             if not each.done():
                 each.set_result(None)

@@ -49,7 +49,7 @@ def difference(pair: Pair, mode: Mode, tolerance: float) -> str:
 
 
 def _values(primary: Any, shadow: Any, tolerance: float, name: str = "") -> str:
-    """As :func:`difference`, for values of JSON, or the numbers of the tensor of this name."""
+    """Describes the :func:`difference` of values of JSON, or of the numbers of the tensor of this name."""
     slack = Tolerance(tolerance, tolerance)
     for path, one, other in pairs(primary, shadow):
         if not agree(one, other, slack):
@@ -63,7 +63,7 @@ def _values(primary: Any, shadow: Any, tolerance: float, name: str = "") -> str:
 
 
 def _top(primary: Any, shadow: Any) -> str:
-    """As :func:`difference`, for the most probable class of an answer, or of each of its elements."""
+    """Describes the :func:`difference` of the most probable class of an answer or of each element."""
     one, other = _best(primary), _best(shadow)
     if one == other:
         return ""

@@ -40,7 +40,7 @@ class Judge:
         self._task: asyncio.Task[None] | None = None
 
     def compare(self, pairs: list[Pair], how: Shadowing, report: Callable[[str | None], None]) -> None:
-        """Tells why the first of the pairs differs, "" if none does, or None if that is not found out."""
+        """Reports later why the first of the pairs differs: "" if none does, None if that is unknown."""
         nbytes = sum(len(pair.primary) + len(pair.shadow) for pair in pairs)
         if len(self._cases) >= MOST_WAITING or self._nbytes + nbytes > MOST_BYTES:
             report(None)

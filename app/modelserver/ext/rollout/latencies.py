@@ -1,4 +1,4 @@
-"""How long answers took, as a histogram that tells percentiles within 5 %."""
+"""A histogram of the latency of answers, whose percentiles are exact to 5 %."""
 
 from __future__ import annotations
 
@@ -45,5 +45,5 @@ def _end(place: int) -> float:
 
 
 def milliseconds(seconds: float | None) -> float | None:
-    """As milliseconds with three digits after the point."""
+    """Converts seconds to milliseconds with three decimals."""
     return None if seconds is None else round(seconds * 1e3, 3)

@@ -77,7 +77,7 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_field
         return self != _NOTHING
 
     def document(self) -> dict[str, Any]:
-        """As JSON, which :func:`patched` reads."""
+        """Returns the plan as JSON, which :func:`patched` reads."""
         document: dict[str, Any] = msgspec.to_builtins(self)
         return document
 

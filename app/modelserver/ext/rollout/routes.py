@@ -96,14 +96,14 @@ _T = TypeVar("_T")
 
 
 class Both(TypedDict, Generic[_T], total=False):
-    """Of the version that answered, and of the shadow."""
+    """Values of the version that answered, and of the shadow."""
 
     primary: _T
     shadow: _T
 
 
 class Percentiles(TypedDict, total=False):
-    """Of latencies."""
+    """Percentiles of latencies."""
 
     p50: float
     p90: float

@@ -54,7 +54,7 @@ def seconds_busy() -> float:
 
 
 class Spare:
-    """Of the running thread's loop.
+    """Decides whether the running thread's event loop has time for copies.
 
     Args:
         clock: seconds.
@@ -101,7 +101,7 @@ OUTCOMES = (
 
 
 class Version(Protocol):
-    """As much of a model's version as is needed here."""
+    """The part of a model's version that shadows need."""
 
     @property
     def version(self) -> str:

@@ -245,7 +245,7 @@ class ModelTraffic(Generic[V]):
                     moved[1] if name == moved[0] else name
                     for name in (self.promotion.version, self.promotion.base)
                 )
-            # What another archive did says nothing about this one.
+            # Figures of the previous archive do not count for the new one.
             self.promoter = None
         self._versions, self._default = versions, default
         gone = {*plan.weights, *plan.shadow} - versions.keys()
@@ -303,7 +303,7 @@ class ModelTraffic(Generic[V]):
             _log.info("Model %s: traffic %s", self.name, text or "to the default version")
 
     def _tick(self) -> None:
-        """Looks now and then, as long as there is something to look at."""
+        """Starts the timer of the next look if there are weights or a promotion, and stops it otherwise."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -318,7 +318,7 @@ class ModelTraffic(Generic[V]):
             self._promote(self.promoter)
 
     def _promote(self, promoter: Promoter) -> None:
-        """Moves the weight of the version that is promoted, if its answers say so."""
+        """Changes the weight of the promoted version as the guard decides from its answers."""
         report = self.promotion
         assert report is not None  # noqa: S101 - there is one for each promoter
         weight = self.weight_of(promoter.version)
@@ -408,7 +408,7 @@ class ModelTraffic(Generic[V]):
 
 
 class _Watched:
-    """Stands between a request and whoever waits for its end."""
+    """Receives the parts and the end of a request before its client: for promotions and shadows."""
 
     __slots__ = ("_on_done", "_on_part", "_promoter", "_shadows", "_streamed", "_version")
 

@@ -240,7 +240,7 @@ class _Hub(Store):
             return bytes(file.read(end - start))
 
     def has_still(self, items: list[Item]) -> bool:
-        """What is in a commit stays as it is."""
+        """Returns whether the items are unchanged: always, since they belong to a commit."""
         return True
 
 

@@ -135,7 +135,7 @@ class WorkflowRun:
             self._fail(node, error)
 
     def _input(self, node: str) -> Parsed:
-        """What a node is given: the body, the output of the node before it, or those of several by name."""
+        """Returns a node's input: the body, the output of the node before it, or those of several by name."""
         before = self._graph.before[node]
         if not before:
             return Parsed([self._exchange.body], content_type=self._exchange.content_type)

@@ -34,7 +34,7 @@ class Workflow:
 
     @property
     def specification(self) -> Specification:
-        """What the archive says of it."""
+        """The specification in the archive."""
         return self.archive.contents.specification
 
     def model_name(self, node: str) -> str:

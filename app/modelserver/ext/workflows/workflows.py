@@ -86,7 +86,7 @@ class Workflows:
             raise
 
     async def _opened(self) -> ArchiveReader:
-        """What reads archives; imported for the first one, as are the requests' ways."""
+        """Returns the reader of archives, which is imported for the first one."""
         if self._reader is None:
             archives = await asyncio.to_thread(import_module, "modelserver.ext.workflows.archive")
             runs = await asyncio.to_thread(import_module, "modelserver.ext.workflows.run")

@@ -248,7 +248,7 @@ def _from_path(url: str, store: Path | None, *, trusted: bool) -> Located:
 
 
 def _single(url: str, store: Path | None, *, trusted: bool) -> Path:
-    """As :func:`_local`, but the operator's absolute path is not looked for in the store."""
+    """Finds a file as :func:`_local` does, but the operator's absolute path also outside of the store."""
     existing = _existing(Path(url)) if trusted and os.path.isabs(url) else None
     return _local(url, store, trusted=trusted) if existing is None else existing
 

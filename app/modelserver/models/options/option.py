@@ -90,7 +90,7 @@ class OptionGroup(int):
     """The place of keys that are documented together; called, it makes the field of one of them."""
 
     def __call__(self, key: str, values: Values, summary: str, **more: Any) -> Any:
-        """As :data:`option`."""
+        """Declares an option as :data:`option` does."""
         return option(key, int(self), values, summary, **more)
 
 

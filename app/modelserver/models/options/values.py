@@ -185,7 +185,7 @@ def read_resources(value: object) -> Demand | str:
 
 
 def parse_resources(text: str) -> Demand | str:
-    """As :func:`read_resources`, from JSON."""
+    """Parses JSON, and reads it as :func:`read_resources`."""
     return read_resources(json.loads(text))
 
 

@@ -125,7 +125,7 @@ class SettingGroup(str):
     __slots__ = ()
 
     def __call__(self, default: _T, summary: str, **more: Any) -> _T:
-        """As :func:`setting`."""
+        """Declares a setting as :func:`setting` does."""
         return setting(default, str(self), summary, **more)
 
 

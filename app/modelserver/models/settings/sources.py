@@ -96,7 +96,7 @@ def _from_file(path: Path, environ: Mapping[str, str]) -> dict[str, SettingText]
 
 
 def _from_image_file(path: Path, environ: Mapping[str, str], named: set[str]) -> dict[str, SettingText]:
-    """What the file says; who has ``named`` a store or a state is asked which models are loaded."""
+    """Reads the image's file; its ``load_models`` does not count if ``named`` has a store or a snapshot."""
     texts = _from_file(path, environ)
     if not named.isdisjoint({"model_store", "model_snapshot"}):
         texts.pop("load_models", None)

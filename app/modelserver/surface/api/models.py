@@ -488,7 +488,7 @@ class V2Response(TypedDict, total=False):
 
 
 class V2Headers(BaseModel):
-    """Of requests with tensors."""
+    """Headers of requests with tensors."""
 
     length: Annotated[
         int, optional("Bytes of the JSON, where tensors in binary form follow it.", alias=HEADER_LENGTH)

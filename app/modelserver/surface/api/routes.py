@@ -197,7 +197,7 @@ def model_operations(path: str, prefix: str) -> Iterator[Operation]:
 
 
 def set_default(path: str) -> Operation:
-    """Of a version at this path."""
+    """Describes the route that makes the version at this path the default."""
     about = "Make a version the default."
     return Operation("Management", f"put {path}/set-default", "setDefault", about, models.Status, (404,))
 

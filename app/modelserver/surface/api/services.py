@@ -47,7 +47,7 @@ class Services:
 
     @property
     def limits(self) -> RequestLimits:
-        """Of one inference request."""
+        """The limits of one inference request."""
         return RequestLimits(self.settings.max_request_instances, self.settings.max_request_tensors)
 
 

@@ -26,7 +26,7 @@ class Addresses(NamedTuple):
 
     @classmethod
     def of(cls, transport: asyncio.BaseTransport) -> Addresses:
-        """Those of a transport; IPv4 as such on an IPv6 socket too."""
+        """Reads the addresses of a transport; an IPv4 address on an IPv6 socket is written as IPv4."""
         server, client = local_address(transport), remote_address(transport)
         scheme = "https" if transport.get_extra_info("sslcontext") else "http"
         return cls(server, client, scheme, address_text(client))

@@ -169,7 +169,7 @@ def _stem(source: Source) -> str:
 
 
 def describe(context: ImageContext, target: Path) -> str:
-    """What was written."""
+    """Describes the written context of the image."""
     model, lock = context.model, context.lock
     packages = f"{len(lock.others)} packages"
     torch = f" and {', '.join(lock.torch)} from {lock.torch_index}" if lock.torch else ""

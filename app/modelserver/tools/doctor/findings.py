@@ -151,7 +151,7 @@ class Finding:
 
     @property
     def kind(self) -> FindingKind:
-        """What it is about."""
+        """The kind of the finding."""
         return KINDS[self.id]
 
     @property

@@ -71,7 +71,7 @@ def readable(data: bytes) -> Any:
 
 
 def digest(data: bytes) -> dict[str, Any]:
-    """What a long body is recorded as."""
+    """Returns what is recorded of a long body: its length and SHA-256."""
     return {"length": len(data), "sha256": hashlib.sha256(data).hexdigest()}
 
 

@@ -36,7 +36,7 @@ _STREAMS: Final = "send_intermediate_predict_response"
 
 
 def general(nobody: str) -> Iterator[Probe]:
-    """What is asked whatever is served; no model is named ``nobody``."""
+    """Yields requests that every server can answer; no model is named ``nobody``."""
     yield _inference("Ping")
     yield _inference("Predictions", b"x", model_name=nobody)
     yield _management("ListModels", limit=100)
@@ -44,7 +44,7 @@ def general(nobody: str) -> Iterator[Probe]:
 
 
 def about(name: str, number: str, archive: Archive | None, bodies: Iterable[bytes]) -> Iterator[Probe]:
-    """What is asked of version ``number`` of a model.
+    """Yields requests for version ``number`` of a model.
 
     ``StreamPredictions`` if its handler sends parts, otherwise ``Predictions``: each method breaks
     TorchServe's worker with handlers of the other kind.

@@ -103,7 +103,7 @@ class Proof:
 
 @dataclass(frozen=True, slots=True)
 class ProofPlan:
-    """What is asked of whom.
+    """The requests, and the servers that receive them.
 
     ``seconds`` of load on each model and server, 0 for none; ``read_only``: the TorchServe is somebody's
     running one, whose state nothing may change; ``workdir`` is for unpacked archives.

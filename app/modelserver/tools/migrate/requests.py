@@ -1,4 +1,4 @@
-"""What both servers are asked: requests that suit the models, a folder of bodies, or a recording."""
+"""The requests for both servers: some that suit the models, a folder of bodies, or a recording."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def changes_state(call: Probe) -> bool:
 
 
 def general() -> Iterator[Probe]:
-    """What is asked of a server whatever it serves."""
+    """Yields requests that every server can answer."""
     for port, method, path in (
         ("inference", "GET", "/ping"),
         ("inference", "POST", "/ping"),
@@ -114,7 +114,7 @@ def general() -> Iterator[Probe]:
 
 
 def about(subject: Subject, envelope: str | None) -> Iterator[Probe]:
-    """What is asked of a model: descriptions, and predictions with inputs that suit its handler."""
+    """Yields requests for a model: descriptions, and predictions with inputs that suit its handler."""
     version, archive = subject.version, subject.archive
     name, number = quote(version.name, safe=""), quote(version.version, safe="")
     for path in (

@@ -99,7 +99,7 @@ def _flag(flag: str) -> UsedPart:
 
 
 def _keys(installation: Installation) -> list[UsedPart]:
-    """Those that are set anywhere: TorchServe's, and modelserver's own."""
+    """Lists the keys that are set anywhere: TorchServe's, and modelserver's own."""
     set_keys = {name: source for name, source in installation.loaded.sources.items() if source != DEFAULT}
     parts = []
     for name, source in set_keys.items():

@@ -55,14 +55,14 @@ class ReplaySide:
 
     @classmethod
     def recorded(cls, calls: Sequence[Call]) -> ReplaySide:
-        """What the server measured when it was recorded."""
+        """Computes the server's figures in the recording."""
         times = [(call.took / 1e6, *call.timing) for call in calls if 0 < call.status < _FAILED]
         seconds = (max(call.at + call.took for call in calls) - calls[0].at) / 1e9 if calls else 0.0
         return cls._of("recorded", seconds, times, (call.status or "client left" for call in calls))
 
     @classmethod
     def replayed(cls, answers: Sequence[TimedResponse]) -> ReplaySide:
-        """What was measured now, by the client."""
+        """Computes the client's figures in the replay."""
         good = [answer for answer in answers if 0 < answer.status < _FAILED]
         times = [(answer.seconds * 1e3, *timing_of(answer.lines)) for answer in good]
         seconds = max((answer.sent + answer.seconds for answer in answers), default=0.0)

@@ -92,7 +92,7 @@ class Document(NamedTuple):
 
 
 def body_of(call: Call, answer: bytes) -> bytes:
-    """What the answer would be over REST; of the Open Inference Protocol over gRPC it is its message."""
+    """Returns the answer's body as over REST; for the Open Inference Protocol over gRPC, the message."""
     if call.method != GRPC:
         return answer
     try:

@@ -97,7 +97,7 @@ class Replayed:
 
 
 def batches_of(calls: Iterable[Call]) -> list[RecordedBatch]:
-    """The batches that tell their id, in the order in which they were queued."""
+    """Groups recorded calls by the batch that they name, in the order in which they were queued."""
     batches: dict[tuple[str | None, str], RecordedBatch] = {}
     for call in sorted(calls, key=lambda call: call.number):
         if call.batch:
@@ -254,7 +254,7 @@ async def _serve(services: Services, call: Call, watcher: _OutcomeWatcher) -> No
 
 
 class _ReplayedCall:
-    """What the services ask of a call. The time does not run as it did: it has no deadline."""
+    """A recorded call for the services, without its deadline: a replay takes another time."""
 
     traceparent = b""
     on_queued = None

@@ -121,7 +121,7 @@ def _is_news(record: logging.LogRecord) -> bool:
 
 
 def _originals(folder: Path | None) -> tuple[re.Pattern[str], str] | None:
-    """What matches the server's copies of a folder, and the folder."""
+    """Returns a pattern of the server's copies of a folder, and the folder."""
     if folder is None:
         return None
     base = re.escape(os.path.join(tempfile.gettempdir(), f"modelserver-{os.getpid()}-"))

@@ -50,7 +50,7 @@ class Trouble:
 
 
 def of_model(version: Document, since: str) -> Iterator[Trouble]:
-    """Those of one version, by its description. ``since``: errors are told of if they are newer."""
+    """Yields the troubles of one version, from its description. ``since``: only newer errors are reported."""
     subject = f"{version['modelName']} {version['modelVersion']}"
     if version.get("status") == "FAILED":
         yield Trouble(FAILS, subject, f"not restored: {version.get('failure')}", "not-restored")

@@ -84,7 +84,7 @@ class ModelSetting:
     threads: int | None = None
 
     def parameters(self) -> dict[str, str | int]:
-        """Those for registering."""
+        """The parameters for registering the model."""
         return {
             "batch_size": self.batch_size,
             "batch_policy": self.policy,

@@ -368,7 +368,7 @@ class Tuner:
 
 
 def calmer(goal: Goal, left: list[Point], failed: Point) -> list[Point]:
-    """Those with clearly less latency than one whose proof failed: closer ones would fail as well."""
+    """Returns points with clearly less latency than one whose proof failed: closer ones would fail too."""
     limit = _CALMER * goal.latency(failed.figure)
     room = [point for point in left if goal.latency(point.figure) <= limit]
     return ranked(goal, room or left)

@@ -195,7 +195,7 @@ class SecureConnection:
             self._wait(event)
 
     def _read(self, buffer: memoryview, size: int) -> int:
-        """What is there, as whole records."""
+        """Reads the bytes that are there, as whole records."""
         received = 0
         with contextlib.suppress(ssl.SSLWantReadError):
             while not self._has_ended and (not received or size - received >= _RECORD):
@@ -227,7 +227,7 @@ class SecureConnection:
             self._wait(event)
 
     def _write(self, view: memoryview) -> int:
-        """As much as there is room for; OpenSSL sends a record at a time."""
+        """Sends as much as there is room for, one TLS record at a time. Returns the number of bytes."""
         sent = 0
         with contextlib.suppress(ssl.SSLWantWriteError):
             while sent < len(view):

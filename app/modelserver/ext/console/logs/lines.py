@@ -119,7 +119,7 @@ class LineQuery(msgspec.Struct, frozen=True):
     text: str = ""
 
     def chosen(self, lines: Iterable[LogLine]) -> Iterator[LogLine]:
-        """Those of these lines that fit, whatever their id."""
+        """Yields the lines that match, whatever their id."""
         least, text = LEVELS.index(self.level), self.text.lower()
         in_text, in_origin = _patterns(self.model, self.versions)
         for line in lines:

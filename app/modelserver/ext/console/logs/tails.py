@@ -47,7 +47,7 @@ def read_tails(tails: tuple[Tail, ...], before: int, most: int) -> list[Block]:
 
 
 def _blocks(tail: Tail) -> Iterator[Block]:
-    """Those of what the file had then, without ids."""
+    """Yields the blocks that the file had at that time, without ids."""
     first: Block | None = None
     texts: list[str] = []
     for text in [*_read(tail).decode("utf-8", "replace").split("\n"), ""]:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedFigures:
-    """Of the time after the warm-up. ``rate`` in requests/s, ``device_ms`` worker time per request."""
+    """Figures after the warm-up. ``rate`` in requests/s, ``device_ms`` worker time per request."""
 
     rate: float
     batch: float

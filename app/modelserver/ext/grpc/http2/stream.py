@@ -59,7 +59,7 @@ class StreamCarrier(Protocol):
         """Sends frames, together with all others of this turn of the loop."""
 
     def progressed(self) -> None:
-        """Data goes to the client, who may answer it with frames that bring nothing else."""
+        """Notes that data is sent: the client may respond with frames (such as pings) that carry no data."""
 
     def wait(self, stream: Http2Stream) -> None:
         """The stream sends what waits as soon as there is room."""
@@ -215,7 +215,7 @@ class Http2Stream:
             self._room.set()
 
     def _progressed(self) -> None:
-        """The client has its time anew, in which it must take a share of what waits."""
+        """Restarts the client's time limit: it must take a share of the unsent bytes before that ends."""
         self._moved = self.connection.now()
         self._due = self._sent + max(_LEAST, self.unsent // _SHARE)
 
