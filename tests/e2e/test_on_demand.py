@@ -136,6 +136,48 @@ def test_first_requests_over_grpc_load_the_model(start_server: StartServer) -> N
     assert server.describe("cold")["parking"]["loads"] == 2
 
 
+GATED = """
+import time
+from pathlib import Path
+
+def handle(data, context):
+    while not Path({gate!r}).exists():
+        time.sleep(0.01)
+    return data and ["loaded"] * len(data)
+"""
+
+
+def test_first_requests_wait_within_their_bounds(tmp_path: Path) -> None:
+    """Deadline and bytes count for a model that was never loaded; large bodies that wait for it take nothing
+    from those of models that are loaded.
+    """
+    gate, store, code = tmp_path / "gate", tmp_path / "store", tmp_path / "gated.py"
+    store.mkdir()
+    code.write_text(GATED.format(gate=str(gate)), encoding="utf-8")
+    build_archive(ArchiveConfig("cold", str(code), "1.0", export_path=store))
+    witness = str(ROOT / "tests" / "e2e" / "model_code" / "witness.py")
+    build_archive(ArchiveConfig("warm", witness, "1.0", export_path=store))
+    settings = {"load": "on-demand", "job_queue_bytes": 62_000_000}
+    home = Home(tmp_path / "home", {"MODELSERVER_CACHE": str(tmp_path / "cache")})
+    with serving(Server(home, store, (), settings)) as server, ThreadPoolExecutor(12) as pool:
+        for name in ("warm", "cold"):
+            server.registered(f"{name}.mar", initial_workers=None)
+        server.predict("warm", b"x")
+        late = server.predict("cold", b"x", headers={"x-request-timeout-ms": "500"}, timeout=100)
+        assert (late.status_code, late.json()["message"]) == (
+            504,
+            "The deadline of the request passed before model cold was loaded.",
+        )
+        large = [pool.submit(server.predict, "cold", bytes(6_000_000), timeout=100) for _ in range(12)]
+        wait_until(lambda: sum(each.done() for each in large) == 2, "two of them are refused")
+        # Its JSON is read by a helper.
+        assert server.v1("warm", ["x" * 1000] * 2000).status_code == 200
+        gate.touch()
+        answers = sorted(each.result().status_code for each in large)
+
+    assert answers == [200] * 10 + [503] * 2
+
+
 @pytest.mark.slow  # it waits until the old version may be parked
 def test_replacement_waits_for_memory(tmp_path: Path) -> None:
     """Without a place in time it fails, and the old version goes on serving."""

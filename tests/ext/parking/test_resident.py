@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.waiting import until
 
-from modelserver.errors import Conflict, ServiceUnavailable
+from modelserver.errors import Conflict, DeadlineExceeded, ServiceUnavailable
 from modelserver.ext.parking.resident import FIRST_PAUSE, LONGEST_PAUSE
 
 if TYPE_CHECKING:
@@ -164,3 +164,21 @@ async def test_what_a_load_waits_for_says_nothing_of_the_time_to_load(floor: Flo
 
     assert resident.load_seconds == 0.2
     assert floor.keeper.need_of(resident).seconds == 0.2
+
+
+async def test_requests_wait_for_a_load_within_deadline_and_queue(floor: Floor) -> None:
+    """They count with those in the queue."""
+    resident = floor.add("a")
+    size = resident.pool.limits.max_bytes
+    first = asyncio.create_task(resident.load(size))
+    await asyncio.sleep(0)
+    with pytest.raises(ServiceUnavailable, match="Too many requests wait until model a is loaded"):
+        await resident.load(1)
+    with pytest.raises(DeadlineExceeded, match="passed before model a was loaded"):
+        await resident.load(seconds=0.0)
+    await floor.settle()
+    await floor.load(1)
+    await first
+
+    assert resident.model.metrics.requests.refused == 1
+    assert resident.model.metrics.requests.unanswered == 2

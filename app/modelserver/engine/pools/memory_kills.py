@@ -20,9 +20,7 @@ class MemoryKills:
     """Attributes kills to workers. ``count`` returns the kills so far, None if they are not counted."""
 
     def __init__(
-        self,
-        count: Callable[[], int | None] = memory_kills,
-        clock: Callable[[], float] = time.monotonic,
+        self, count: Callable[[], int | None] = memory_kills, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._count = count
         self._clock = clock

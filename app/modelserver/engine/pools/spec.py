@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 import re
 import socket
 import sys
@@ -223,8 +224,11 @@ class OnDemand(Protocol):
     def changed(self) -> None:
         """Workers have come or gone."""
 
-    async def load(self) -> None:
-        """Waits until a worker has loaded the model. Raises ModelServerError."""
+    async def load(self, size: int = 0, seconds: float = math.inf) -> None:
+        """Waits until a worker has loaded the model, for a request of ``size`` bytes at most ``seconds``.
+
+        Raises ModelServerError.
+        """
 
     def park(self) -> None:
         """Ends the workers until the next request. Raises Conflict while they have requests."""

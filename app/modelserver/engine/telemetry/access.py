@@ -23,14 +23,7 @@ MAX_TARGET = 4096  # characters
 # Cached request and status texts, most of which repeat.
 MAX_KNOWN = 256
 
-_HEALTH = {
-    "/ping",
-    "/livez",
-    "/readyz",
-    "/v2/health/live",
-    "/v2/health/ready",
-    "grpc.health.v1.Health/Check",
-}
+_HEALTH = {"/ping", "/livez", "/readyz", "/v2/health/live", "/v2/health/ready", "grpc.health.v1.Health/Check"}
 
 OnResponse: TypeAlias = "Callable[[str, str, str, str, int, float, str], None]"
 """Called for each answer with the arguments of :meth:`AccessLog.log`."""

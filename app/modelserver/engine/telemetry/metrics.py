@@ -8,13 +8,7 @@ import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from modelserver.engine.telemetry.families import (
-    GPU_FIELDS,
-    HOST_FIELDS,
-    LEGACY_NAMES,
-    Families,
-    MetricsMode,
-)
+from modelserver.engine.telemetry.families import GPU_FIELDS, HOST_FIELDS, LEGACY_NAMES, Families, MetricsMode
 from modelserver.engine.telemetry.handler_metrics import RESERVED_PREFIX, HandlerFamilies, ModelHandlerMetrics
 from modelserver.engine.telemetry.metrics_config import MetricsConfig
 from modelserver.engine.telemetry.model_metrics import DEFAULT_VERSION, ModelMetrics

@@ -139,10 +139,7 @@ class BatchMetrics:
     """
 
     def __init__(
-        self,
-        series: VersionSeries,
-        requests: RequestMetrics,
-        log: Callable[[float, float], None] | None,
+        self, series: VersionSeries, requests: RequestMetrics, log: Callable[[float, float], None] | None
     ) -> None:
         self._log = log
         self._totals = requests.totals

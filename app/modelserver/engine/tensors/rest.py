@@ -12,12 +12,7 @@ import msgspec
 from modelserver.engine.tensors import weight
 from modelserver.engine.tensors.datatypes import BYTES, DATATYPES, TensorError, from_json, pack, unpack
 from modelserver.engine.tensors.limits import RequestLimits
-from modelserver.engine.tensors.shared_memory import (
-    NO_MEMORY,
-    REGION,
-    Memory,
-    RegionPart,
-)
+from modelserver.engine.tensors.shared_memory import NO_MEMORY, REGION, Memory, RegionPart
 from modelserver.engine.tensors.tensor import (
     VARIABLE,
     OutputTensor,

@@ -10,12 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from collections.abc import (
-    Container,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from modelserver.engine.pools.spec import WorkerState
-from modelserver.errors import Conflict, InternalError, ModelServerError, ServiceUnavailable
+from modelserver.errors import Conflict, DeadlineExceeded, InternalError, ModelServerError, ServiceUnavailable
 from modelserver.ext.parking.needs import Need
 from modelserver.models.version import ModelVersion
 
@@ -73,7 +73,8 @@ class Resident:
         self._in_a_row = 0
         self._failure: ModelServerError | None = None
         self._retry_at = 0.0
-        self._loads: list[asyncio.Future[None]] = []
+        # What waits in :meth:`load`, and its bytes.
+        self._loads: dict[asyncio.Future[None], int] = {}
 
     # -- for the pool
 
@@ -96,21 +97,39 @@ class Resident:
     def changed(self) -> None:
         self._owner.soon(self)
 
-    async def load(self) -> None:
+    async def load(self, size: int = 0, seconds: float = math.inf) -> None:
         if self.state == "loaded":
             return
         if (refusal := self.refusal) is not None:
             raise refusal
-        if len(self._loads) >= self.pool.limits.max_requests:
-            raise ServiceUnavailable(f"Too many requests wait until model {self.model.name} is loaded.")
+        self._admit(size)
         if not self.pool.workers:
             self.wake()
         loaded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._loads.append(loaded)
+        self._loads[loaded] = size
         try:
-            await loaded
+            await asyncio.wait_for(loaded, None if math.isinf(seconds) else seconds)
+        except asyncio.TimeoutError:
+            self.model.metrics.requests.expired()
+            raise DeadlineExceeded(
+                f"The deadline of the request passed before model {self.model.name} was loaded."
+            ) from None
         finally:
-            self._loads.remove(loaded)
+            del self._loads[loaded]
+
+    def _admit(self, size: int) -> None:
+        """Raises ServiceUnavailable if the queue is too small for what waits for the load, and for this."""
+        queue = self.pool.queue
+        if queue.requests + len(self._loads) >= queue.max_requests:
+            reason = "requests"
+        elif self._loads and queue.nbytes + sum(self._loads.values()) + size > queue.max_bytes:
+            reason = "bytes"
+        else:
+            return
+        self.model.metrics.requests.rejected(reason)
+        error = ServiceUnavailable(f"Too many requests wait until model {self.model.name} is loaded.")
+        error.openai_status = 429
+        raise error
 
     def loaded(self, seconds: float) -> None:
         self.loaded_at = self._owner.clock()

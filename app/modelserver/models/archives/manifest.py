@@ -5,10 +5,7 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
-from collections.abc import (
-    Callable,
-    Mapping,
-)
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn
 

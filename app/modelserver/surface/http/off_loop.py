@@ -35,7 +35,7 @@ class OffLoop:
         self, size: int, work: Coroutine[None, None, None], fail: Callable[[ModelServerError], None]
     ) -> Callable[[], None]:
         """Starts work on ``size`` bytes and returns a function that cancels it; ``fail`` gets its error."""
-        if self._waiting and self._waiting + size > MOST_WAITING:
+        if size and self._waiting and self._waiting + size > MOST_WAITING:
             work.close()
             fail(ServiceUnavailable("Too many large bodies wait to be read."))
             return lambda: None

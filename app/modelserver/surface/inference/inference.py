@@ -7,6 +7,7 @@ Bodies stay bytes: the worker decodes them and encodes the answers.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -32,6 +33,7 @@ from modelserver.surface.inference.v1 import V1
 from modelserver.surface.inference.v2 import V2
 
 if TYPE_CHECKING:
+    from modelserver.engine.pools.spec import OnDemand
     from modelserver.surface.watching import Watch
 
 Find: TypeAlias = "Callable[[bytes], Target | None]"
@@ -119,13 +121,12 @@ class InferenceApi:
             model = self._registry.version_for(name, route.version, exchange)
             crew = model.pool.crew
             if crew.on_demand is not None and crew.model is None:
-                # Nobody knows yet what requests the handler takes: the first one loads it.
-                self._serve_off_loop(exchange, route, model)
+                self._serve_first(exchange, codec, model, crew.on_demand, monotonic())
                 return
             parsed = codec.read(exchange, model)
             self._submit(exchange, codec, model, parsed, monotonic())
         except weight.TooHeavy:
-            self._serve_off_loop(exchange, route, model)
+            self._serve_off_loop(exchange, route, model, monotonic())
         except ModelServerError as error:
             self._refuse(exchange, codec, model, error)
 
@@ -153,13 +154,34 @@ class InferenceApi:
         else:
             self._others[route.protocol](exchange)
 
-    def _serve_off_loop(self, exchange: Exchange, route: Route, model: ModelVersion | None) -> None:
+    def _serve_first(
+        self, exchange: Exchange, codec: Codec, model: ModelVersion, demand: OnDemand, now: float
+    ) -> None:
+        """Serves a request that loads the model: nobody knows yet what requests the handler takes."""
+        left = exchange.deadline_ms / 1000.0 if exchange.deadline_ms else math.inf
+        seconds = min(left, model.options.request_timeout or math.inf)
+
+        async def load() -> None:
+            await demand.load(len(exchange.body), now + seconds - monotonic())
+            exchange.on_disconnect = None
+            try:
+                self._submit(exchange, codec, model, codec.read(exchange, model), now)
+            except weight.TooHeavy:
+                self._serve_off_loop(exchange, exchange.target.route, model, now)
+
+        # Its bytes count for the model.
+        exchange.on_disconnect = self._off_loop.start(
+            0, load(), lambda error: self._refuse(exchange, codec, model, error)
+        )
+
+    def _serve_off_loop(
+        self, exchange: Exchange, route: Route, model: ModelVersion | None, now: float
+    ) -> None:
         """Serves a request that would block the event loop; ``model`` if it is already known."""
         codec = self._codecs[route.protocol]
 
         async def read() -> None:
             nonlocal model
-            now = monotonic()
             if model is None:
                 encoding, exchange.encoding = exchange.encoding, b""
                 exchange.body = await asyncio.to_thread(inflate, exchange.body, encoding, self._max_body)
@@ -169,9 +191,10 @@ class InferenceApi:
                 named: str | None = to.model or await asyncio.to_thread(_named, exchange)
                 name = named or self._only_one()
                 model = self._registry.version_for(name, to.version, exchange)
-            crew = model.pool.crew
-            if crew.on_demand is not None and crew.model is None:
-                await crew.on_demand.load()
+                crew = model.pool.crew
+                if crew.on_demand is not None and crew.model is None:
+                    self._serve_first(exchange, codec, model, crew.on_demand, now)
+                    return
             parsed = await codec.read_off_loop(exchange, model)
             exchange.on_disconnect = None
             self._submit(exchange, codec, model, parsed, now)
