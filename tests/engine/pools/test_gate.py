@@ -1,4 +1,5 @@
 import asyncio
+import math
 from pathlib import Path
 
 import pytest
@@ -16,13 +17,13 @@ class Loads:
         self.running: list[str] = []
         self.tasks: dict[str, asyncio.Task[None]] = {}
 
-    async def begin(self, name: str, need: int = 1) -> None:
+    async def begin(self, name: str, need: int = 1, worth: float = math.inf) -> None:
         self._ends[name] = asyncio.Event()
-        self.tasks[name] = asyncio.create_task(self._load(name, need))
+        self.tasks[name] = asyncio.create_task(self._load(name, need, worth))
         await settle()
 
-    async def _load(self, name: str, need: int) -> None:
-        async with self._gate.place(need):
+    async def _load(self, name: str, need: int, worth: float) -> None:
+        async with self._gate.place(need, worth):
             self.running.append(name)
             try:
                 await self._ends[name].wait()
@@ -43,6 +44,21 @@ async def test_limit_holds_for_simultaneous_loads() -> None:
     assert loads.running == ["a", "b"]
     await loads.end("a")
     assert loads.running == ["b", "c"]
+
+
+async def test_what_is_worth_most_loads_first() -> None:
+    """Also if others leave meanwhile; equal ones are in their order."""
+    loads = Loads(StartGate(1, lambda: float("inf")))
+    worths = {"first": 0.0, "low": 1.0, "leaves": 9.0, "high": 5.0, "equal": 5.0, "at-start": math.inf}
+    for name, worth in worths.items():
+        await loads.begin(name, worth=worth)
+    loads.tasks["leaves"].cancel()
+    order = []
+    while loads.running:
+        order += loads.running
+        await loads.end(order[-1])
+
+    assert order == ["first", "at-start", "high", "equal", "low"]
 
 
 async def test_worker_waits_for_memory_unless_it_is_alone() -> None:

@@ -175,8 +175,8 @@ async def test_light_workers_that_requests_wait_for_are_forked(spawner: Spawner,
         (tmp_path / name).mkdir()
         (tmp_path / name / "h.py").write_text(source)
     talks = []
-    for name, is_awaited in (("light", True), ("heavy", True), ("light", False), ("light", True)):
-        talks.append(await Conversation(spawner).start(tmp_path / name, is_awaited=is_awaited))
+    for name, worth in (("light", float), ("heavy", float), ("light", None), ("light", float)):
+        talks.append(await Conversation(spawner).start(tmp_path / name, worth=worth))
         assert isinstance((await talks[-1].next())[0], Loaded)
     parents = [talk.parent() for talk in talks]
     modules = [(await talk.described())["modules"] for talk in talks]

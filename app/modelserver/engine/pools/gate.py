@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import deque
+import heapq
+import itertools
+import math
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -29,32 +31,38 @@ def need_of(model_dir: Path) -> int:
 
 
 class StartGate:
-    """Lets workers load in order: always one, more up to ``limit`` if there is memory for all of them."""
+    """Lets workers load: always one, more up to ``limit`` if there is memory for all of them.
+
+    Those of models that are worth most are first, and of equal ones those that have waited longest.
+    """
 
     def __init__(self, limit: int = MAX_LOADING, available: Callable[[], float] = available_memory) -> None:
         self._limit = limit
         self._available = available
         self._loading = 0
         self._promised = 0
-        # What each needs, and its turn.
-        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+        # A heap: each with its worth, below zero, its number, what it needs, and its turn.
+        self._waiting: list[tuple[float, int, int, asyncio.Future[None]]] = []
+        self._numbers = itertools.count()
 
     def free(self) -> float:
         """Available bytes, minus those promised to workers that are loading or waiting to."""
-        return self._available() - self._promised - sum(need for need, _ in self._waiting)
+        return self._available() - self._promised - sum(need for _, _, need, _ in self._waiting)
 
     @contextlib.asynccontextmanager
-    async def place(self, need: int) -> AsyncIterator[None]:
+    async def place(self, need: int, worth: float = math.inf) -> AsyncIterator[None]:
         """Waits for its turn, and holds a place while the body runs; ``need`` is in bytes."""
-        waiting = need, asyncio.get_running_loop().create_future()
-        self._waiting.append(waiting)
+        turn = asyncio.get_running_loop().create_future()
+        waiting = -worth, next(self._numbers), need, turn
+        heapq.heappush(self._waiting, waiting)
         self._admit()
         try:
-            await waiting[1]
+            await turn
             yield
         finally:
             if waiting in self._waiting:
                 self._waiting.remove(waiting)
+                heapq.heapify(self._waiting)
             else:
                 # Its turn had come.
                 self._loading -= 1
@@ -62,8 +70,8 @@ class StartGate:
             self._admit()
 
     def _admit(self) -> None:
-        while self._waiting and self._may_load(self._waiting[0][0]):
-            need, turn = self._waiting.popleft()
+        while self._waiting and self._may_load(self._waiting[0][2]):
+            _, _, need, turn = heapq.heappop(self._waiting)
             self._loading += 1
             self._promised += need
             # If the waiter was cancelled, it gives the place back.

@@ -178,7 +178,7 @@ class Spawner:
         load = spec.load
         preload = await self._preloads.preload_of(Path(load.model_dir), load.handler)
         if preload is None:
-            if not self._for_all and not spec.is_awaited:
+            if not self._for_all and spec.worth is None:
                 raise SpawnRefused("")
             if not self._for_all:
                 if self._light is None:

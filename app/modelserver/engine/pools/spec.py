@@ -259,7 +259,8 @@ class WorkerSpec:
     at once, and ``need`` are the bytes that loading may take. ``concurrency``: how many batches a worker runs
     at once, answered in any order; 0: one at a time. ``idempotent``: batches may run again of which nobody
     knows whether a lost worker began them. ``measured`` gets printed metrics. ``ipex``: whether handlers use
-    Intel's extension, and on GPUs. ``is_awaited``: requests wait until a worker has started.
+    Intel's extension, and on GPUs. ``worth``: requests wait until a worker has
+    started, those first that are worth most; None: not on demand.
     """
 
     load: Load
@@ -278,7 +279,7 @@ class WorkerSpec:
     ranks: Ranks | None = None
     measured: Measured | None = None
     ipex: tuple[bool, bool] = (False, False)
-    is_awaited: bool = False
+    worth: Callable[[], float] | None = None
 
     @property
     def files(self) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import time
 from dataclasses import dataclass, replace
 from typing import Any
@@ -257,8 +258,9 @@ class Worker:
         self._run = _Run(self._loop.create_future())
         self.device, self.most_rows = "", 0
         kills.look()
+        worth = math.inf if self._spec.worth is None else self._spec.worth()
         async with contextlib.AsyncExitStack() as place:
-            await place.enter_async_context(self._spec.gate.place(self._spec.need))
+            await place.enter_async_context(self._spec.gate.place(self._spec.need, worth))
             process = await self._launch()
             if process is None:
                 return False

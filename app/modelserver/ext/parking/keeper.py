@@ -85,7 +85,8 @@ class Keeper:
         # From the first model on there are budgets.
         self.budgets.of(resident)
         crew = model.pool.crew
-        crew.on_demand, crew.spec = resident, replace(crew.spec, is_awaited=True)
+        crew.on_demand = resident
+        crew.spec = replace(crew.spec, worth=lambda: self.value_of(resident))
         self.residents.append(resident)
         self._by_key[resident.key] = resident
         if has_habits(resident):
