@@ -14,6 +14,7 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
+from modelserver.engine.pools.spec import OnDemand
 from modelserver.engine.telemetry.stalls import served
 from modelserver.engine.tensors import weight
 from modelserver.engine.tensors.limits import RequestLimits
@@ -33,7 +34,6 @@ from modelserver.surface.inference.v1 import V1
 from modelserver.surface.inference.v2 import V2
 
 if TYPE_CHECKING:
-    from modelserver.engine.pools.spec import OnDemand
     from modelserver.surface.watching import Watch
 
 Find: TypeAlias = "Callable[[bytes], Target | None]"
