@@ -1,5 +1,6 @@
 """What holds for every extension of the table."""
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from modelserver.engine.tensors.shared_memory import Regions
 from modelserver.errors import ConfigError
 from modelserver.ext import EXTENSIONS
 from modelserver.extension import Host, close_extensions, open_extensions
+from modelserver.models.settings.load import load_settings
 from modelserver.models.settings.settings import Settings
 from modelserver.surface.api.services import Services
 from modelserver.surface.http.intake import Intake
@@ -50,6 +52,27 @@ ON: dict[str, dict[str, Any]] = {
     "workflows": {"enable_workflows": True},
     "console": {"enable_console": True},
     "frontends": {"frontend_processes": 2},
+}
+# Seconds for closing.
+GRACE = 20.0
+# A value that each refuses. The settings of the others are names, or true and false as TorchServe reads
+# them, where any text is one of both; events, stores and paths have none.
+WRONG = {
+    "cluster": "worker_lost_timeout=-1",
+    "grpc": "grpc_inference_port=70000",
+    "otel": "otel=logs",
+    "payloads": "payload_log_connections=0",
+    "parking": "idle_timeout=-1",
+    "rollout": "shadow_bodies=-1",
+    "frontends": "frontend_processes=0",
+}
+ANY_VALUE = {
+    "openai": "openai_api",
+    "recording": "allow_recording",
+    "sequences": "ts_header_key_sequence_id",
+    "triton": "ts_open_inference_protocol",
+    "workflows": "enable_workflows",
+    "console": "enable_console",
 }
 
 
@@ -94,6 +117,7 @@ class _Registry:
 
 def test_table_and_contract_have_the_same_extensions():
     assert set(ON) == set(EXTENSIONS)
+    assert {*WRONG, *ANY_VALUE} == set(EXTENSIONS) - {"events", "stores", "paths"}
 
 
 @pytest.mark.parametrize("name", EXTENSIONS)
@@ -132,7 +156,8 @@ def test_extension_that_is_off_is_not_imported():
 async def test_it_opens_and_closes(name, make_host):
     host = make_host(**ON[name])
     extensions = await open_extensions({name: EXTENSIONS[name]}, host)
-    await close_extensions(extensions, 1.0)
+    # TimeoutError if it takes longer than its grace.
+    await asyncio.wait_for(close_extensions(extensions, GRACE), GRACE)
 
     added = (
         *(host.watches, host.listeners, host.added_routes, host.mounts),
@@ -146,7 +171,8 @@ async def test_it_opens_and_closes(name, make_host):
 
 @pytest.mark.parametrize("name", EXTENSIONS)
 async def test_it_closes_without_having_been_opened(name):
-    await import_module(EXTENSIONS[name].module).Extension().close(1.0)
+    extension = import_module(EXTENSIONS[name].module).Extension()
+    await asyncio.wait_for(extension.close(GRACE), GRACE)
 
 
 @pytest.mark.parametrize(
@@ -166,3 +192,23 @@ async def test_wrong_setting_is_refused_by_name(name, wrong, text, make_host):
     rows = {each: EXTENSIONS[each] for each in ("recording", name)}
     with pytest.raises(ConfigError, match=text):
         await open_extensions(rows, host)
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_value_is_refused_in_one_line(name, tmp_path):
+    file = tmp_path / "config.properties"
+    file.write_text(WRONG[name])
+    with pytest.raises(ConfigError) as error:
+        load_settings({}, {}, tmp_path)
+
+    message = str(error.value)
+    assert message.startswith(f"Invalid configuration: {WRONG[name]}: ")
+    assert message.endswith(f" is needed ({file}, line 1)")
+
+
+@pytest.mark.parametrize("name", ANY_VALUE)
+def test_any_text_is_a_value(name, tmp_path):
+    (tmp_path / "config.properties").write_text(f"{ANY_VALUE[name]}=perhaps")
+
+    value = getattr(load_settings({}, {}, tmp_path).settings, ANY_VALUE[name])
+    assert value in {False, "perhaps"}
