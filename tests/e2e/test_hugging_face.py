@@ -23,7 +23,6 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     makers = {
         "llama": tiny_models.llama,
         "vit": tiny_models.vit,
-        "embed": lambda folder: tiny_models.bert(folder, "Model"),
         "ranks": lambda folder: tiny_models.bert(folder, "ForSequenceClassification", num_labels=1),
         "masks": lambda folder: tiny_models.bert(folder, "ForMaskedLM"),
     }
@@ -35,14 +34,15 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(folders: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server with that store, whose hub has the model for embeddings."""
+    """A server with that store, whose hub has the model ``masks``."""
     cache = str(tmp_path_factory.mktemp("hub"))
     with hub() as made:
-        made.files = {path.name: path.read_bytes() for path in (folders / "embed").iterdir()}
+        made.files = {path.name: path.read_bytes() for path in (folders / "masks").iterdir()}
         variables = {**made.variables, "HF_HOME": cache}
         home = Home(tmp_path_factory.mktemp("home"), variables, for_children=True)
         settings = {"allowed_urls": "hf://owner/tiny.*"}
         with serving(Server(home, folders, (), settings)) as started:
+            started.registered("masks?task=embeddings", model_name="meant", initial_workers=1)
             yield started
 
 
@@ -56,7 +56,6 @@ def test_folder_is_served(server: Server) -> None:
     """Each behind the endpoints of its task."""
     for name in ("llama", "vit", "ranks"):
         server.registered(name, initial_workers=1)
-    server.registered("masks?task=embeddings", model_name="meant", initial_workers=1)
     file = io.BytesIO()
     Image.new("RGB", (12, 12), "red").save(file, "PNG")
     messages = [{"role": "user", "content": "fox"}]
@@ -78,12 +77,11 @@ def test_model_of_the_hub_is_served(server: Server) -> None:
     """Its vectors are those of the same folder, whatever shares their batch."""
     url = "hf://owner/tiny?task=embeddings"
     server.registered(url, initial_workers=1)
-    server.registered("embed", initial_workers=1)
     texts = [*tiny_models.TEXTS, "fox"]
 
     first, second = (
         [each["embedding"] for each in post(server, "/v1/embeddings", model=name, input=texts)["data"]]
-        for name in ("tiny", "embed")
+        for name in ("tiny", "meant")
     )
 
     assert first == [pytest.approx(vector, abs=1e-5) for vector in second]

@@ -6,7 +6,6 @@ import importlib
 import io
 import json
 import runpy
-import subprocess
 import sys
 import zipfile
 from collections.abc import Callable, Iterator
@@ -219,12 +218,15 @@ def test_sentences_are_named_and_explained(texts: Any) -> None:
 BUILD = EXAMPLES / "resnet152" / "build.py"
 
 
-@pytest.mark.slow  # a process builds a ResNet-18
+def run_build(*arguments: str) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", [str(BUILD), "--arch", "resnet18", *arguments])
+        runpy.run_path(str(BUILD), run_name="__main__")
+
+
+@pytest.mark.slow  # builds a ResNet-18
 def test_an_archive_is_built_by_one_command(tmp_path: Path, pictures: list[bytes]) -> None:
-    arguments = ("--arch", "resnet18", "--weights", "random", "--export-path", str(tmp_path))
-    command = [sys.executable, str(BUILD), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    run_build("--weights", "random", "--export-path", str(tmp_path))
     context = unpacked(tmp_path / "resnet-18.mar", tmp_path / "model")
     context.model_yaml_config["warmup"] = False
     handler = ImageClassifier()
@@ -239,11 +241,9 @@ def test_an_archive_is_built_by_one_command(tmp_path: Path, pictures: list[bytes
     )
 
 
-def test_wrong_weights_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    arguments = ["--arch", "resnet18", "--weights", "BEST", "--export-path", str(tmp_path)]
-    monkeypatch.setattr(sys, "argv", [str(BUILD), *arguments])
+def test_wrong_weights_are_one_line(tmp_path: Path) -> None:
     with pytest.raises(SystemExit) as ended:
-        runpy.run_path(str(BUILD), run_name="__main__")
+        run_build("--weights", "BEST", "--export-path", str(tmp_path))
 
     assert ended.value.code == (
         "resnet18 has no weights BEST; there are IMAGENET1K_V1, DEFAULT, random, or a .pth file"

@@ -51,6 +51,7 @@ _PICTURES = read_samples([_EXAMPLES / "mnist" / "digit-2.png", _EXAMPLES / "dete
 # The detector is packed without its weights: each worker makes some.
 _WARNINGS = {"resnet152": {"bad-row-retried", "empty-body"}, "detector": {"workers-differ"}}
 # The others take minutes: only with MODELSERVER_LONG_TESTS=1.
+_LONG = bool(os.environ.get("MODELSERVER_LONG_TESTS"))
 _ALWAYS = {"mnist", "rollouts", "streaming", "tabular"}
 # Two hundred calls take long, so that memory is watched in one of them.
 _WATCHED = {"rollouts"}
@@ -80,7 +81,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, CheckRepor
     resnet = _EXAMPLES / "resnet152" / "batching_handler.py"
     wishes = {
         "mnist": CheckOptions(str(_ROOT / "model_store" / "mnist.mar")),
-        "text": CheckOptions(str(mood(store))),
+        **({"text": CheckOptions(str(mood(store)))} if _LONG else {}),  # it trains a network
         "detector": packed(
             "shapes", "object_detector", shapes / "shape_model.py", config_file=shapes / "model-config.yaml"
         ),
@@ -104,7 +105,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, CheckRepor
         # Two at a time.
         for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
             patch.setenv(name, "1")
-        names = [name for name in wishes if name in _ALWAYS or os.environ.get("MODELSERVER_LONG_TESTS")]
+        names = [name for name in wishes if name in _ALWAYS or _LONG]
         wished = [wishes[name] if name in _WATCHED else replace(wishes[name], calls=0) for name in names]
         return dict(zip(names, executor.map(examine, wished), strict=True))
 
