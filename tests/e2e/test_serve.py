@@ -288,8 +288,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.save(net.state_dict(), folder / "weights.pt")
     with torch.no_grad():
         net.weight += 1
-    program = torch.export.export(net, (torch.ones(2, 2),), dynamic_shapes=({0: rows},))
-    torch.export.save(program, folder / "by-four.pt2")
+    torch.jit.trace(net, torch.ones(2)).save(folder / "by-four.pt")
     write_onnx(folder / "graph.onnx")
     (folder / "loads.py").write_text(_LOADS)
     (folder / "length.py").write_text(_FUNCTION)
@@ -307,7 +306,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.timeout(300)
 def test_each_kind_of_source_is_served(home: Home, models: Path) -> None:
-    """A class by its name with weights and several workers, a program and a folder are served, the last two
+    """A class by its name with weights and several workers, a network and a folder are served, the last two
     also after they were replaced. For a file that is no model, and for a script without a handler, the
     command prints the reason and ends with status 1.
     """
@@ -323,7 +322,7 @@ def test_each_kind_of_source_is_served(home: Home, models: Path) -> None:
 
         good = [
             begin("loads.py:Scaled", *weights),
-            begin("exported.pt2", "--reload"),
+            begin("traced.pt", "--reload"),
             begin("unpacked", "--reload"),
         ]
         bad = [begin("broken.pt"), begin("empty.py")]
@@ -334,7 +333,7 @@ def test_each_kind_of_source_is_served(home: Home, models: Path) -> None:
             assert printed.json() == answer, served.home.output()
         (described,) = good[0].management.get("/models/Scaled").json()
         assert (described["batchSize"], len(described["workers"])) == (8, 2)
-        os.replace(sources / "by-four.pt2", sources / "exported.pt2")
+        os.replace(sources / "by-four.pt", sources / "traced.pt")
         (sources / "unpacked" / "own.py").write_text(_FUNCTION.replace("len(", "2 * len("))
         for served, body, answer in ((good[1], rows[0], [4.0, 8.0]), (good[2], "abc", 6)):
             served.await_text("is the new one now")
