@@ -169,7 +169,7 @@ class AsgiCall:
         if self._stream is None:
             self._begin(self._start)
         else:
-            body = self._stream.close() + body
+            body = self._stream.take() + body
         self._last.set_result(body)
         self._disconnected.set()
 

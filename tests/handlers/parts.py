@@ -12,6 +12,11 @@ class Stream:
     def send(self, parts: Any) -> None:
         self.parts.append(parts[0])
 
+    @staticmethod
+    def send_together(parts: Any) -> None:
+        for stream, part in parts:
+            stream.parts.append(part)
+
     def is_cancelled(self, idx: int) -> bool:
         return False
 

@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from tests.handlers.parts import Stream
 
 import modelserver
 from modelserver_handlers.asgi import ApplicationModel, AsgiCall
@@ -13,23 +14,20 @@ from modelserver_handlers.errors import PredictionException
 SCOPE = {"path": "/predictions/m/a", "root_path": "/predictions/m", "headers": [["accept", "*/*"]]}
 
 
-class Stream:
-    """Keeps the parts of one answer; ``gate`` is open while more may be sent."""
+class GatedStream(Stream):
+    """``gate`` is open while more may be sent."""
 
     def __init__(self) -> None:
-        self.parts: list[bytes] = []
+        super().__init__()
         self.gate = asyncio.Event()
         self.gate.set()
-
-    def send(self, parts: Any) -> None:
-        self.parts.append(parts[0])
 
 
 class Bench:
     """The context of one call, and the call."""
 
     def __init__(self, app: Any, body: bytes = b"", **scope: Any) -> None:
-        self.stream = Stream()
+        self.stream = GatedStream()
         self.state = BatchState(["r"], parameters=[{**SCOPE, **scope}])
         self.state.stream = self.stream  # type: ignore[assignment]
         self.context = Context("m", "/", None, 1, None, "0")._ms_of_request(self.state)

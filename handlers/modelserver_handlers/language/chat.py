@@ -213,7 +213,7 @@ class _Answers:
             counted.append(choice)
         usage = self._usage(texts, counted)
         last = reply.usage(usage) if self._request.reports_usage else b""
-        return events.close() + last + DONE
+        return events.take() + last + DONE
 
     def _usage(self, texts: list[str], choices: list[_Choice]) -> TokenUsage:
         usage = self._counted(choices) or self._estimated(texts)

@@ -13,36 +13,50 @@ from modelserver_handlers.streaming import ClientsGone
 if TYPE_CHECKING:
     from modelserver_handlers.context import Context
 
-# Bytes that may wait for the end of the loop's turn.
+# Bytes of a stream that may wait for a departure.
 _MOST: Final = 8192
+# Bytes of all streams from which they leave in several messages.
+_MOST_TOGETHER: Final = 1 << 16
+# Seconds between two departures. Engines take longer for a token of all streams; with those that do not, most
+# of a token's time would be spent on sending it alone.
+_INTERVAL: Final = 0.002
 
 
-class _Turn:
-    """The streams of a loop that have events for the end of its turn: one callback sends them all."""
+class _Departures:
+    """The streams of a loop that have events: one callback sends them all, at the end of the loop's turn.
+
+    After the last one, it waits for the rest of the interval.
+    """
 
     def __init__(self) -> None:
         self._due: deque[EventStream] = deque()
+        self._next = 0.0
 
     def add(self, events: EventStream) -> None:
         if not self._due:
-            asyncio.get_running_loop().call_soon(self._send)
+            asyncio.get_running_loop().call_at(self._next, self._send)
         self._due.append(events)
 
     def _send(self) -> None:
-        try:
-            while self._due:
-                self._due.popleft().flush()
-        finally:
-            # One that fails does not hold the others.
-            if self._due:
-                asyncio.get_running_loop().call_soon(self._send)
+        loop = asyncio.get_running_loop()
+        self._next = loop.time() + _INTERVAL
+        parts, size = list[tuple[Any, bytes]](), 0
+        while self._due and size < _MOST_TOGETHER:
+            events = self._due.popleft()
+            if part := events.take():
+                parts.append((events.stream, part))
+                size += len(part)
+        if self._due:
+            loop.call_soon(self._send)
+        if parts:
+            parts[0][0].send_together(parts)
 
 
-_turns: WeakKeyDictionary[asyncio.AbstractEventLoop, _Turn] = WeakKeyDictionary()
+_departures: WeakKeyDictionary[asyncio.AbstractEventLoop, _Departures] = WeakKeyDictionary()
 
 
 class EventStream:
-    """The events of one request. Those of one turn of the event loop are sent as one part.
+    """The events of one request: the first one is sent at once, later ones with those of other requests.
 
     ``has_sent``: a part was sent, so an error can only be an event.
     """
@@ -50,47 +64,46 @@ class EventStream:
     def __init__(self, context: Context) -> None:
         context.set_response_content_type(0, EVENTS)
         self.has_sent = False
-        self._stream: Any = context._ms_state.stream
+        self.stream: Any = context._ms_state.stream
         self._buffer = bytearray()
-        loop = asyncio.get_running_loop()
-        if self._stream is not None:
-            # All parts come from the loop, which then writes those of all requests together.
-            self._stream.loop = loop  # type: ignore[attr-defined]
-        self._gate: asyncio.Event | None = getattr(self._stream, "gate", None)
-        self._turn = _turns.setdefault(loop, _Turn())
+        self._gate: asyncio.Event | None = getattr(self.stream, "gate", None)
+        self._loop = loop = asyncio.get_running_loop()
+        self._departures = _departures.setdefault(loop, _Departures())
 
     def write(self, event: bytes) -> None:
-        """Sends an event at the end of this turn."""
+        """Sends an event with the next departure, the first one at the end of the loop's turn."""
         if not self._buffer:
-            self._turn.add(self)
+            if self.has_sent:
+                self._departures.add(self)
+            else:
+                self._loop.call_soon(self.flush)
         self._buffer += event
 
     @property
     def is_behind(self) -> bool:
-        """Whether the client has not taken most of what was sent, or much waits for the end of the turn."""
+        """Whether the client has not taken most of what was sent, or much waits for a departure."""
         return len(self._buffer) > _MOST or (self._gate is not None and not self._gate.is_set())
 
     async def drain(self) -> None:
         """Waits while :attr:`is_behind`. Others run meanwhile: the source may never wait for anything."""
         if len(self._buffer) > _MOST:
+            self.flush()
             await asyncio.sleep(0)
         if self._gate is not None:
             await self._gate.wait()
 
-    def close(self) -> bytes:
-        """The end of the stream: the events that are not sent, for the last part."""
-        rest = bytes(self._buffer)
-        self._buffer.clear()
-        return rest
-
-    def flush(self) -> None:
-        """Sends what waits. The turn calls this."""
-        if not self._buffer:
-            return
+    def take(self) -> bytes:
+        """The events that wait; whoever takes them sends them, at the end of the stream as its last part."""
         part = bytes(self._buffer)
         self._buffer.clear()
+        return part
+
+    def flush(self) -> None:
+        """Sends what waits."""
+        if not self._buffer:
+            return
         try:
-            self._stream.send({0: part})
+            self.stream.send({0: self.take()})
             self.has_sent = True
         except ClientsGone:
             # The call is cancelled as well.

@@ -84,7 +84,7 @@ class Answers:
         await _all([generate(number, call) for number, call in enumerate(calls)])
         usage = self._usage(sizes)
         last = self._reply.usage(usage) if self._request.reports_usage else b""
-        return events.close() + last + DONE
+        return events.take() + last + DONE
 
     def _event(self, index: int, output: Any) -> bytes:
         self._count += len(output.token_ids)

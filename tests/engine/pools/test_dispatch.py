@@ -195,7 +195,7 @@ async def test_what_clients_have_a_part_of_is_not_tried_again(far: tuple[Pool, A
         each.on_part = lambda request, answer, part: None
     submit(pool, streamed, waiting)
     await stage.settle()
-    first.say(Parts(first.batches[0].sequence, [0], [Answer(1)]), [b"x"])
+    first.say(Parts([first.batches[0].sequence], [0], [Answer(1)]), [b"x"])
     first.exit("is out of reach")
     second = await stage.enter(3)
     second.load()
@@ -219,7 +219,8 @@ async def test_batches_and_waits_are_counted(pool: Pool, stage: Any, counts: Cou
 
 
 def parts(sequence: int, *texts: bytes, wait: bool = False) -> tuple[Parts, list[bytes]]:
-    return Parts(sequence, list(range(len(texts))), [Answer(len(text)) for text in texts], wait), list(texts)
+    answers = [Answer(len(text)) for text in texts]
+    return Parts([sequence] * len(texts), list(range(len(texts))), answers, wait), list(texts)
 
 
 async def test_parts_go_to_their_requests(pool: Pool, stage: Any) -> None:
@@ -230,11 +231,24 @@ async def test_parts_go_to_their_requests(pool: Pool, stage: Any) -> None:
     submit(pool, first, second)
     process = stage.processes[0]
     process.say(*parts(0, b"one", b"zwei"))
-    process.say(Parts(0, [1, 7], [Answer(1), Answer(1)]), [b"2", b"?"])
+    process.say(Parts([0, 0], [1, 7], [Answer(1), Answer(1)]), [b"2", b"?"])
     process.answer(b"A", b"B")
 
     assert got == [(first, 3, b"one"), (second, 4, b"zwei"), (second, 1, b"2")]
     assert (contents(first), contents(second)) == ([b"A"], [b"B"])
+
+
+async def test_one_message_has_parts_of_several_batches(pool: Pool, stage: Any) -> None:
+    """Those of a batch that is not running are dropped."""
+    got: list[tuple[Request, bytes]] = []
+    first, second = request(b"a", b"b"), request(b"c", b"d")
+    for each in (first, second):
+        each.on_part = lambda sent, answer, part: got.append((sent, part))
+    submit(pool, first, second)
+    message = Parts([0, 9, 1], [0, 0, 1], [Answer(3), Answer(2), Answer(4)])
+    stage.processes[0].say(message, [b"one", b"no", b"zwei"])
+
+    assert got == [(first, b"one"), (second, b"zwei")]
 
 
 async def test_request_that_cannot_take_parts_fails(pool: Pool, stage: Any) -> None:

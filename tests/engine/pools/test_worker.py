@@ -47,8 +47,10 @@ class Owner:
     def worker_answered(self, worker: Worker, batch: Batch, result: Result, tail: memoryview) -> None:
         self.answered.append(batch)
 
-    def worker_streamed(self, worker: Worker, batch: Batch, message: Parts, tail: memoryview) -> None:
-        self.streamed.append((batch, bytes(tail)))
+    def worker_streamed(self, worker: Worker, message: Parts, tail: memoryview) -> None:
+        (sequence,) = message.sequences
+        if (batch := worker.flights.streamed(sequence)) is not None:
+            self.streamed.append((batch, bytes(tail)))
 
     def worker_returned(self, worker: Worker, batch: Batch) -> None:
         self.returned.append(batch)
@@ -617,7 +619,7 @@ async def test_loading_takes_turns(stage: Any, spec: WorkerSpec, times: WorkerTi
 
 
 def part(sequence: int, text: bytes) -> tuple[Parts, list[bytes]]:
-    return Parts(sequence, [0], [Answer(len(text))]), [text]
+    return Parts([sequence], [0], [Answer(len(text))]), [text]
 
 
 async def test_each_part_restarts_the_response_timeout(start: Any, stage: Any, owner: Owner) -> None:

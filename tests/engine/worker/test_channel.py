@@ -1,4 +1,3 @@
-import asyncio
 import os
 import socket
 import sys
@@ -254,7 +253,7 @@ def test_threads_may_send_at_the_same_time(ends: tuple[socket.socket, socket.soc
 
     def send(number: int) -> None:
         for _ in range(9):
-            channel.send(Parts(number, [0], [Answer(50_000)]), [bytes([number]) * 50_000])
+            channel.send(Parts([number], [0], [Answer(50_000)]), [bytes([number]) * 50_000])
 
     threads = [threading.Thread(target=send, args=[number]) for number in range(4)]
     for thread in threads:
@@ -264,34 +263,9 @@ def test_threads_may_send_at_the_same_time(ends: tuple[socket.socket, socket.soc
     while len(seen) < 36:
         for message, tail in reader.feed(server_end.recv(1 << 16)):
             assert isinstance(message, Parts)
-            seen.append((message.sequence, set(tail)))
+            seen.append((message.sequences[0], set(tail)))
     for thread in threads:
         thread.join()
 
     assert sorted(sequence for sequence, _ in seen) == sorted([0, 1, 2, 3] * 9)
     assert all(content == {sequence} for sequence, content in seen)
-
-
-async def test_frames_of_one_turn_leave_together(ends: tuple[socket.socket, socket.socket]) -> None:
-    """At its end, or before another frame."""
-    server_end, worker_end = ends
-    server_end.setblocking(False)
-    loop, channel = asyncio.get_running_loop(), ServerChannel(worker_end)
-
-    def received() -> list[tuple[object, bytes]]:
-        read = FrameReader(to_server_decoder).feed(server_end.recv(1 << 16))
-        return [(message, bytes(tail)) for message, tail in read]
-
-    first, second = Parts(1, [0], [Answer(1)]), Parts(2, [0], [Answer(1)])
-    channel.send(first, [b"a"], loop)
-    channel.send(second, [b"b"], loop)
-    with pytest.raises(BlockingIOError):
-        server_end.recv(1)
-    await asyncio.sleep(0)
-    assert received() == [(first, b"a"), (second, b"b")]
-    channel.send(first, [b"a"], loop)
-    channel.send(Pong())
-    assert received() == [(first, b"a"), (Pong(), b"")]
-    await asyncio.sleep(0)
-    with pytest.raises(BlockingIOError):
-        server_end.recv(1)

@@ -95,7 +95,7 @@ class Bench:
 
 def summary(message: ToServer, tail: bytes) -> tuple[Any, ...]:
     if isinstance(message, Parts):
-        return "part", message.sequence, tail
+        return "part", message.sequences[0], tail
     if isinstance(message, Result):
         (answer,) = message.answers
         return "failed" if answer.failed else "end", message.sequence, tail

@@ -24,7 +24,7 @@ def test_answers_of_other_ranks_are_held_back(ends: tuple[ServerChannel, socket.
     channel, server = ends
     keep_answers_back(channel)
     channel.send(Loaded(seconds=1.0))
-    channel.send(Parts(3, [0], [Answer(2)]), [b"xy"])
+    channel.send(Parts([3], [0], [Answer(2)]), [b"xy"])
     channel.send(Result(3, [Answer(5)], 0.25, calls=4), [b"large"])
     channel.send(Result(4, [Answer(1), Answer(4, failed=True)], 0.25), [b"x", b"text"])
     channel.send(Pong())

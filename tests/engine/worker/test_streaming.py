@@ -22,7 +22,7 @@ from modelserver.engine.wire.messages import (
 from modelserver.engine.worker.answers import OCTETS, TEXT
 from modelserver.engine.worker.metrics import HandlerMetrics
 from modelserver.engine.worker.service import Service
-from modelserver.engine.worker.streaming import WINDOW
+from modelserver.engine.worker.streaming import WINDOW, CallStream
 from modelserver.engine.worker.work import Work
 from modelserver_handlers.context import BatchState, Context
 from modelserver_handlers.streaming import send_intermediate_predict_response
@@ -45,7 +45,7 @@ class Bench:
         self.service = Service(entry, self.context, Load("m", "1", "/", "h", 8, **load), metrics)
         self.service.connect(self, lambda: self.arriving)
 
-    def send(self, message: Any, bodies: Sequence[bytes] = (), loop: Any = None) -> None:
+    def send(self, message: Any, bodies: Sequence[bytes] = ()) -> None:
         self.sent.append((message, list(bodies)))
 
     def run(self, count: int, kind: int = BODY, accept: str = "") -> Work:
@@ -93,7 +93,7 @@ def test_parts_go_out_in_one_message_per_step() -> None:
     bench = Bench(handle)
     work = bench.run(2)
 
-    assert [(m.sequence, m.rows) for m, _ in bench.sent] == [(7, [0, 1]), (7, [0, 1])]
+    assert [(m.sequences, m.rows) for m, _ in bench.sent] == [([7, 7], [0, 1])] * 2
     assert bench.sent[0][0].answers == [Answer(2, 200, TEXT), Answer(12, 202, "text/x")]
     assert bench.sent[1][0].answers == [Answer(2), Answer(2)]
     assert [content for _, _, content in answers(work)] == [b"a2", b"b2"]
@@ -290,6 +290,48 @@ def test_a_call_waits_for_its_clients() -> None:
 
     assert waits == [2, 4]
     assert [message.wait for message, _ in bench.sent] == [False, True, False, True, False]
+
+
+def two_calls(bench: Bench) -> list[tuple[Work, CallStream]]:
+    """Two calls of one request each, whose first parts have been sent."""
+    calls = []
+    for sequence in (1, 2):
+        work = bench.service.take(Predict(sequence, [Row("id", 1, BODY)]), memoryview(b"x"))
+        stream = bench.service.state(work, [0]).stream
+        assert isinstance(stream, CallStream)
+        stream.send({0: b"first"})
+        calls.append((work, stream))
+    bench.sent.clear()
+    return calls
+
+
+def test_further_parts_of_several_calls_are_one_message() -> None:
+    bench = Bench(lambda data, context: [])
+    (_, one), (_, other) = two_calls(bench)
+    CallStream.send_together([(one, b"a"), (other, b"bc")])
+
+    assert bench.sent == [(Parts([1, 2], [0, 0], [Answer(1), Answer(2)]), [b"a", b"bc"])]
+
+
+def test_parts_of_ended_calls_and_clients_that_have_left_are_not_among_them() -> None:
+    bench = Bench(lambda data, context: [])
+    (work, one), (_, other) = two_calls(bench)
+    bench.service.cancel(Cancelled(work.sequence, [0]))
+    other.close()
+    CallStream.send_together([(one, b"a"), (other, b"b")])
+
+    assert bench.sent == []
+
+
+def test_large_part_is_a_message_of_its_own() -> None:
+    """Its size is checked, and the call waits for its client where it has sent much."""
+    bench = Bench(lambda data, context: [], max_response_size=10_000)
+    (_, one), (_, other) = two_calls(bench)
+    CallStream.send_together([(one, bytes(5_000)), (other, b"b")])
+    CallStream.send_together([(one, bytes(20_000)), (other, b"c")])
+
+    assert [[len(body) for body in bodies] for _, bodies in bench.sent] == [[5_000], [1], [1]]
+    assert one.state.rejections.keys() == {0}
 
 
 # Generators

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from tests.waiting import until
+
 from modelserver_handlers.context import BatchState, Context
 from modelserver_handlers.language.events import EventStream
 from modelserver_handlers.streaming import ClientsGone
@@ -15,12 +17,18 @@ class Stream:
 
     def __init__(self, error: BaseException | None = None) -> None:
         self.parts: list[bytes] = []
+        self.departures = 0
         self._error = error
 
     def send(self, parts: Any) -> None:
         if self._error is not None:
             raise self._error
         self.parts.append(parts[0])
+
+    def send_together(self, parts: Any) -> None:
+        self.departures += 1
+        for stream, part in parts:
+            stream.send({0: part})
 
 
 def events_to(stream: Any) -> EventStream:
@@ -30,7 +38,7 @@ def events_to(stream: Any) -> EventStream:
     return EventStream(Context("m", "/", None, 1, None, "0")._ms_of_request(state))
 
 
-async def test_events_of_one_turn_are_one_part() -> None:
+async def test_first_event_is_sent_at_the_end_of_the_turn() -> None:
     stream = Stream()
     events = events_to(stream)
     events.write(b"a")
@@ -39,9 +47,36 @@ async def test_events_of_one_turn_are_one_part() -> None:
     events.write(b"c")
 
     assert (stream.parts, events.has_sent) == ([b"ab"], True)
-    assert (events.close(), stream.parts) == (b"c", [b"ab"])
+    assert (events.take(), events.take(), stream.parts) == (b"c", b"", [b"ab"])
+
+
+async def test_later_events_of_all_streams_leave_together() -> None:
+    """Those of one stream as one part, as far apart as no client would notice."""
+    streams = [Stream(), Stream()]
+    both = [events_to(stream) for stream in streams]
+    for events in both:
+        events.write(b"a")
     await asyncio.sleep(0)
-    assert stream.parts == [b"ab"]
+    for _ in range(2):
+        for events in both:
+            events.write(b"b")
+    await until(lambda: all(len(stream.parts) == 2 for stream in streams))
+    both[0].write(b"c")
+    await until(lambda: len(streams[0].parts) == 3)
+
+    assert [stream.parts for stream in streams] == [[b"a", b"bb", b"c"], [b"a", b"bb"]]
+    assert [stream.departures for stream in streams] == [2, 0]
+
+
+async def test_many_bytes_leave_in_several_departures() -> None:
+    streams = [Stream() for _ in range(20)]
+    all_events = [events_to(stream) for stream in streams]
+    for number in (1, 2):
+        for events in all_events:
+            events.write(bytes(8000))
+        await until(lambda number=number: all(len(stream.parts) == number for stream in streams))
+
+    assert sum(stream.departures for stream in streams) == 3
 
 
 async def test_source_that_never_waits_lets_others_run() -> None:
@@ -52,7 +87,8 @@ async def test_source_that_never_waits_lets_others_run() -> None:
         events.write(bytes(5_000))
         await events.drain()
 
-    assert len(stream.parts) == 2
+    assert b"".join(stream.parts) + events.take() == bytes(25_000)
+    assert len(stream.parts) > 1
 
 
 async def test_client_that_has_left_ends_nothing_in_the_loop() -> None:
@@ -61,20 +97,6 @@ async def test_client_that_has_left_ends_nothing_in_the_loop() -> None:
     await asyncio.sleep(0)
 
     assert not events.has_sent
-
-
-async def test_streams_of_one_turn_are_sent_by_one_callback() -> None:
-    """One that fails is reported by the loop and does not hold the others."""
-    loop, reported = asyncio.get_running_loop(), list[Any]()
-    loop.set_exception_handler(lambda _, details: reported.append(details["exception"]))
-    streams = [Stream(), Stream(OSError("full")), Stream()]
-    for stream in streams:
-        events_to(stream).write(b"a")
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
-
-    assert [stream.parts for stream in streams] == [[b"a"], [], [b"a"]]
-    assert [str(error) for error in reported] == ["full"]
 
 
 async def test_stream_is_behind_while_the_gate_is_closed_or_much_waits() -> None:

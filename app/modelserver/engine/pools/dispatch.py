@@ -249,21 +249,25 @@ class Dispatch:
             waited(queued)
             request.deliver(parcel.start, pieces)
 
-    def worker_streamed(self, worker: Worker, batch: Batch, message: Parts, tail: memoryview) -> None:
-        """Passes each part to its request; one that does not support parts fails."""
-        position = 0
-        for row, answer in zip(message.rows, message.answers, strict=False):
+    def worker_streamed(self, worker: Worker, message: Parts, tail: memoryview) -> None:
+        """Passes each part to its request; one that does not support parts fails.
+
+        Those of a batch that has timed out are dropped.
+        """
+        position, batch = 0, None
+        for sequence, row, answer in zip(message.sequences, message.rows, message.answers, strict=False):
             part = tail[position : position + answer.size]
             position += answer.size
-            request = batch.request_of(row)
-            if request is None or request.done:
+            batch = worker.flights.streamed(sequence)
+            request = None if batch is None else batch.request_of(row)
+            if batch is None or request is None or request.done:
                 continue
             request.began = request.began or max(batch.sent_at, worker.flights.freed_at)
             if request.on_part is not None:
                 request.on_part(request, answer, bytes(part))
                 continue
             self._admission.abort(request, HandlerError(_STREAM_REFUSED, 500))
-        if message.wait:
+        if message.wait and batch is not None:
             # A call that waits alone holds no others up, and has the response timeout.
             patience = math.inf if self._concurrent else min(PATIENCE, self._crew.times.response / 2)
             self._let_proceed(worker, batch, self.clock() + patience)

@@ -126,9 +126,7 @@ class WorkerOwner(Protocol[Worker_contra]):
         self, worker: Worker_contra, batch: Batch, result: Result, tail: memoryview
     ) -> None: ...
 
-    def worker_streamed(
-        self, worker: Worker_contra, batch: Batch, message: Parts, tail: memoryview
-    ) -> None: ...
+    def worker_streamed(self, worker: Worker_contra, message: Parts, tail: memoryview) -> None: ...
 
     def worker_returned(self, worker: Worker_contra, batch: Batch) -> None:
         """The batch was taken back: it has not begun, and will not there."""

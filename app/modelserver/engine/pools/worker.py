@@ -394,9 +394,7 @@ class Worker:
                 # A process that answers a batch other than the running one cannot be trusted.
                 self.kill(f"It sent an unexpected answer to batch {message.sequence}.")
         elif isinstance(message, Parts):
-            # Those of a batch that has timed out are dropped.
-            if (batch := flights.streamed(message.sequence)) is not None:
-                self._owner.worker_streamed(self, batch, message, tail)
+            self._owner.worker_streamed(self, message, tail)
         elif isinstance(message, Returned):
             if (batch := flights.returned(message.sequence)) is not None:
                 self._owner.worker_returned(self, batch)

@@ -272,13 +272,13 @@ class Answer(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Parts(msgspec.Struct, frozen=True, array_like=True, tag="parts"):
-    """Worker to server, before the batch's result: parts to send now for these rows of batch ``sequence``.
+    """Worker to server, before their results: parts to send now for these rows of these batches.
 
     Status, headers and content type count in a row's first part only. After parts with ``wait`` the worker
     sends no more before the server's :class:`Proceed`.
     """
 
-    sequence: int
+    sequences: list[int]
     rows: list[Size]
     answers: list[Answer]
     wait: bool = False

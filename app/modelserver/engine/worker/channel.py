@@ -8,7 +8,7 @@ import socket
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NoReturn, Protocol
+from typing import NoReturn, Protocol
 
 from modelserver.engine.wire.arena import Arena, Turns, receive_with
 from modelserver.engine.wire.frames import FrameReader, encode, to_worker_decoder
@@ -50,7 +50,6 @@ class ServerChannel:
         self._feeding: Iterator[tuple[ToWorker, memoryview]] = iter(())
         self._ahead: deque[tuple[ToWorker, memoryview]] = deque()
         self._sending = threading.Lock()
-        self._unsent: list[bytes] = []
         self.is_open = True
 
     def fileno(self) -> int:
@@ -152,14 +151,14 @@ class ServerChannel:
         It finds the connection closed, and ends if it returns from the handler.
         """
         self._arena = None
-        self.send = lambda message, bodies=(), loop=None: _end_child()  # type: ignore[method-assign]
+        self.send = lambda message, bodies=(): _end_child()  # type: ignore[method-assign]
         dead_end, other = socket.socketpair()
         other.close()
         os.dup2(dead_end.fileno(), self._connection.fileno())
         dead_end.close()
 
-    def send(self, message: ToServer, bodies: Sequence[bytes] = (), loop: Any = None) -> None:
-        """Writes one frame, whole; any thread may. With the loop, at the end of its turn."""
+    def send(self, message: ToServer, bodies: Sequence[bytes] = ()) -> None:
+        """Writes one frame, whole; any thread may."""
         arena = self._arena
         with self._sending:
             pieces = encode(message, bodies, arena.outgoing if arena is not None else None)
@@ -168,27 +167,13 @@ class ServerChannel:
                 self._reader.trim()
                 if arena is not None:
                     arena.trim()
-            if loop is None:
-                self._write(pieces)
-            else:
-                if not self._unsent:
-                    loop.call_soon(self._flush)
-                self._unsent += pieces
-
-    def _flush(self) -> None:
-        with self._sending:
-            self._write([])
-
-    def _write(self, pieces: list[bytes]) -> None:
-        if self._unsent:
-            pieces, self._unsent = self._unsent + pieces, []
-        if len(pieces) == 1:
-            self._connection.sendall(pieces[0])
-            return
-        views = [memoryview(piece) for piece in pieces if piece]
-        while views:
-            sent = self._connection.sendmsg(views[:_MAX_PIECES])
-            while views and sent >= len(views[0]):
-                sent -= len(views.pop(0))
-            if sent:
-                views[0] = views[0][sent:]
+            if len(pieces) == 1:
+                self._connection.sendall(pieces[0])
+                return
+            views = [memoryview(piece) for piece in pieces if piece]
+            while views:
+                sent = self._connection.sendmsg(views[:_MAX_PIECES])
+                while views and sent >= len(views[0]):
+                    sent -= len(views.pop(0))
+                if sent:
+                    views[0] = views[0][sent:]

@@ -155,7 +155,7 @@ class ContinuousBatch:
                 # After one call only it is a normal answer; TorchServe writes a chunk without a head (fix).
                 self._release(member, (answer, content))
             elif not work.cancelled:
-                self._channel.send(Parts(work.sequence, [0], [answer]), [content])
+                self._channel.send(Parts([work.sequence], [0], [answer]), [content])
                 work.started = frozenset({0})
 
     def _is_last(self, position: int, output: Any) -> bool:

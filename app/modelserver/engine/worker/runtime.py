@@ -65,7 +65,7 @@ def keep_answers_back(channel: ServerChannel) -> None:
     """Makes the channel report loading and finished batches without answers, except one failed one if any."""
     send = channel.send
 
-    def send_little(message: ToServer, bodies: Sequence[bytes] = (), loop: Any = None) -> None:
+    def send_little(message: ToServer, bodies: Sequence[bytes] = ()) -> None:
         if isinstance(message, Result):
             failed = any(answer.failed for answer in message.answers)
             send(Result(message.sequence, [_FAILED] if failed else [], message.handler_time))

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 # Bytes that one call may send before the server confirms that clients have read them.
 WINDOW = 1 << 20
+# Larger parts are encoded, which checks their size.
+_SMALL = 1 << 12
 # For a client that has disconnected; never sent to it.
 CLIENT_GONE = (Answer(0, 499, failed=True), b"")
 
@@ -41,7 +43,6 @@ class CallStream:
         look: checks whether clients have disconnected.
         pause: waits until the server allows more; None if that would block others, too.
         gate: without ``pause``, open while the server allows more.
-        loop: at the end of whose turn the parts leave, with those of other calls; None: at once.
     """
 
     places: Sequence[tuple[Work, int]]
@@ -51,7 +52,6 @@ class CallStream:
     look: Callable[[], None]
     pause: Callable[[], None] | None
     gate: asyncio.Event | None = None
-    loop: asyncio.AbstractEventLoop | None = None
     _sent: int = 0
     _open: bool = True
     _threads: int = field(default_factory=threading.active_count)
@@ -82,18 +82,38 @@ class CallStream:
         if nobody_waits and threading.active_count() <= self._threads:
             raise ClientsGone
 
+    @staticmethod
+    def send_together(parts: Sequence[tuple[CallStream, bytes]]) -> None:
+        """Sends each part, which is not the first, to the only request of its call, in one message for all.
+
+        That costs little for a part: each token of a language model may be one.
+        """
+        sequences, contents = list[int](), list[bytes]()
+        for stream, part in parts:
+            (batch, row), size = stream.places[0], len(part)
+            if not stream._open or row in batch.cancelled:
+                continue
+            if row or size > _SMALL or stream._sent + size >= WINDOW or stream.state.rejections:
+                stream.send({0: part})
+            else:
+                stream._sent += size
+                sequences.append(batch.sequence)
+                contents.append(part)
+        if contents:
+            answers = [Answer(len(content)) for content in contents]
+            parts[0][0].outlet.send(Parts(sequences, [0] * len(contents), answers), contents)
+
     def _write(self, sequence: int, items: Sequence[tuple[int, Answer, bytes]]) -> None:
         rows, answers, contents = zip(*items, strict=True)
         self._sent += sum(map(len, contents))
         wait = self._sent >= WINDOW and (self.pause is not None or self.gate is not None)
-        self.outlet.send(Parts(sequence, list(rows), list(answers), wait), contents, self.loop)
-        if not wait:
-            return
-        self._sent = 0
-        if self.pause is not None:
+        self.outlet.send(Parts([sequence] * len(rows), list(rows), list(answers), wait), contents)
+        if wait:
+            self._sent = 0
+        if wait and self.pause is not None:
             self.pause()
             self.look()
-        elif self.gate is not None:
+        elif wait and self.gate is not None:
             self.gate.clear()
 
     def is_cancelled(self, idx: int) -> bool:
