@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -67,6 +67,8 @@ class ChatModel:
     """
 
     concurrency: ClassVar[int] = 0
+    # What may follow the model's name in a request's ``model``, after a slash.
+    adapters: Collection[str] = ()
     context: Any
     _executor: ThreadPoolExecutor
 
@@ -124,6 +126,9 @@ class ChatModel:
             request: Any = read_request(ChatRequest if is_chat else CompletionRequest, body)
         except BadInput as error:
             raise PredictionException(str(error), 400) from None
+        own, _, adapter = request.model.partition("/")
+        if adapter and own.partition(":")[0] == context.model_name and adapter not in self.adapters:
+            raise PredictionException(f"The model `{request.model}` does not exist.", 404)
         answers = _Answers(self, request, context, is_chat=is_chat)
         if request.stream:
             return [await answers.stream()]

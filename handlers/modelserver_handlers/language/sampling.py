@@ -32,57 +32,61 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     spaces_between_special_tokens: bool | None = None
 
 
-class ApplicationFields(SamplingFields, kw_only=True):
-    """And those of what only vLLM's own application does."""
-
-    tools: Any = None
-    reasoning_effort: Any = None
-    documents: Any = None
-    chat_template: Any = None
-    continue_final_message: Any = None
-    echo: Any = None
-    suffix: Any = None
-    use_beam_search: Any = None
-    prompt_logprobs: Any = None
-    prompt_embeds: Any = None
-    logprob_token_ids: Any = None
-    truncate_prompt_tokens: Any = None
-    return_token_ids: Any = None
-    return_tokens_as_token_ids: Any = None
-    kv_transfer_params: Any = None
-    vllm_xargs: Any = None
-
-
-class VLLMFields(ApplicationFields, kw_only=True):
-    """All that vLLM's API has beside OpenAI's."""
+class VLLMFields(SamplingFields, kw_only=True):
+    """All fields beside OpenAI's that need no application."""
 
     structured_outputs: dict[str, Any] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
 
 _OF_SAMPLING: Final = SamplingFields.__struct_fields__
-_ONLY_APPLICATION: Final = tuple(
-    name for name in ApplicationFields.__struct_fields__ if name not in _OF_SAMPLING
+# Fields that change no answer. vLLM's own application ignores them, too, or reads them with tools only.
+_HARMLESS: Final = frozenset(
+    {
+        "metadata",
+        "parallel_tool_calls",
+        "prompt_cache_key",
+        "safety_identifier",
+        "service_tier",
+        "store",
+        "tool_choice",
+        "user",
+    }
 )
+_KNOWN: Final = {
+    kind: frozenset({*kind.__struct_fields__, *VLLMFields.__struct_fields__, *_HARMLESS} - {"body"})
+    for kind in (ChatRequest, CompletionRequest)
+}
+_NULL: Final = b"null"
+_NONE: Final = VLLMFields()
 _decode = msgspec.json.Decoder(VLLMFields).decode
+_decode_each = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
-def read_fields(request: Generation) -> VLLMFields:
-    """These fields of the request's body. Raises BadInput, which names the field."""
+def read_fields(request: Generation) -> VLLMFields | None:
+    """These fields of the request's body, None if only vLLM's own application knows all that the body has.
+
+    Raises BadInput, which names the field.
+    """
+    names = {name for name, value in _decode_each(request.body).items() if bytes(value) != _NULL}
+    if names - _KNOWN[type(request)] or _needs_application(request):
+        return None
+    if names.isdisjoint(VLLMFields.__struct_fields__):
+        return _NONE
     try:
         return _decode(request.body)
     except msgspec.ValidationError as error:
         raise BadInput(str(error)) from None
 
 
-def needs_application(request: Generation, fields: VLLMFields) -> bool:
-    """Whether only vLLM's own application serves the request."""
-    if any(getattr(fields, name) for name in _ONLY_APPLICATION):
-        return True
-    if not isinstance(request, ChatRequest):
-        return False
+def _needs_application(request: Generation) -> bool:
+    """Whether the values of known fields are more than this package serves."""
+    if isinstance(request, CompletionRequest):
+        return request.echo or bool(request.suffix)
+    assert isinstance(request, ChatRequest)  # noqa: S101 - there are two kinds
     form = (request.response_format or {}).get("type", "text")
-    return form not in ("text", "json_object", "json_schema") or any(map(_is_special, request.messages))
+    is_other = form not in ("text", "json_object", "json_schema")
+    return is_other or bool(request.tools) or any(map(_is_special, request.messages))
 
 
 def _is_special(message: ChatMessage) -> bool:

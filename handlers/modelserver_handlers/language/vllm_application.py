@@ -9,23 +9,36 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from modelserver_handlers.asgi import AsgiCall
-from modelserver_handlers.context import Context
+import msgspec
 
-SETTINGS: Final = frozenset(
-    {
-        "chat_template_content_format",
-        "default_chat_template_kwargs",
-        "enable_auto_tool_choice",
-        "enable_prompt_tokens_details",
-        "exclude_tools_when_tool_choice_none",
-        "tool_call_parser",
-    }
-)
-"""Fields of ``vllm_engine_config`` that are the application's, not the engine's."""
+from modelserver_handlers.asgi import AsgiCall, Message
+from modelserver_handlers.context import Context
 
 # Others of its routes are for whoever runs it: they scale, profile or stop.
 _ROUTES: Final = re.compile(r"v[12]/.+|tokenize|detokenize|pooling|classify|score|rerank")
+
+
+class _Named(msgspec.Struct):
+    model: str = ""
+
+
+class _Usage(msgspec.Struct):
+    """By the names of chats, and by those of ``/v1/responses``."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+
+
+class _Used(msgspec.Struct):
+    usage: _Usage | None = None
+    response: _Used | None = None
+
+
+_decode_named = msgspec.json.Decoder(_Named).decode
+_decode_each = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_decode_used = msgspec.json.Decoder(_Used).decode
 _JSON: Final = [("content-type", "application/json")]
 
 
@@ -55,6 +68,10 @@ class VLLMApplication:
         self._lock = asyncio.Lock()
         self._app: Any = None
 
+    def has_adapter(self, name: str) -> bool:
+        """Whether one of this name was loaded at run time."""
+        return self._app is not None and name in self._app.state.openai_serving_models.lora_requests
+
     async def answer(self, path: str, body: bytes, context: Context) -> bytes:
         """The response to a request, with its status and headers, whole or as the last of its parts."""
         scope = context.get_request_parameters(0)
@@ -63,10 +80,31 @@ class VLLMApplication:
         async with self._lock:
             if self._app is None:
                 self._app = await self._make()
-        return await AsgiCall(self._app, scope, body, context).answer()
+
+        async def app(scope: Any, receive: Any, send: Any) -> None:
+            async def count(message: Message) -> None:
+                _count_tokens(message.get("body", b""), context)
+                await send(message)
+
+            await self._app(scope, receive, count)
+
+        return await AsgiCall(app, scope, self._canonical(body), context).answer()
+
+    def _canonical(self, body: bytes) -> bytes:
+        """The body with a name of the model, or of an adapter, that the application knows."""
+        try:
+            name = _decode_named(body).model
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return body
+        own, _, adapter = name.partition("/")
+        model = own.partition(":")[0]
+        if model != self._names[0]:
+            return body
+        known = f"{model}/{adapter}" if adapter in self._adapters else adapter or model
+        return body if known == name else msgspec.json.encode({**_decode_each(body), "model": known})
 
     async def _make(self) -> Any:
-        build_app, init_app_state, parser = await asyncio.to_thread(_import)
+        build_app, init_app_state, parser = await asyncio.to_thread(import_application)
         model = self._names[0]
         adapters = [
             f"{prefix}{name}={path}" for name, path in self._adapters.items() for prefix in ("", f"{model}/")
@@ -77,10 +115,27 @@ class VLLMApplication:
             if hasattr(arguments, name) and name != "served_model_name":
                 setattr(arguments, name, value)
         arguments.chat_template = self._template
+        # The engine's has what other settings have made of it, such as the parser of thoughts.
+        arguments.structured_outputs_config = self._engine.vllm_config.structured_outputs_config
         tasks = await self._engine.get_supported_tasks()
         app = build_app(arguments, tasks, self._engine.model_config)
         await init_app_state(self._engine, app.state, arguments, tasks)
         return app
+
+
+def _count_tokens(part: bytes, context: Context) -> None:
+    """Reports the usage that a response, or an event of one, has."""
+    if b'"usage"' not in part:
+        return
+    for line in part.splitlines():
+        try:
+            used = _decode_used(line.removeprefix(b"data: "))
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            continue
+        if (usage := used.usage or (used.response and used.response.usage)) is not None:
+            tokens = (usage.prompt_tokens + usage.input_tokens, usage.completion_tokens + usage.output_tokens)
+            context.set_response_parameter(0, "prompt_tokens", tokens[0])
+            context.set_response_parameter(0, "completion_tokens", tokens[1])
 
 
 def is_route(path: str) -> bool:
@@ -88,7 +143,8 @@ def is_route(path: str) -> bool:
     return _ROUTES.fullmatch(path) is not None
 
 
-def _import() -> tuple[Any, Any, Any]:
+def import_application() -> tuple[Any, Any, Any]:
+    """What makes the application and its state, and the parser of its settings."""
     from vllm.entrypoints.launchers.api_server.app_state import init_app_state
     from vllm.entrypoints.launchers.app import build_app
     from vllm.entrypoints.launchers.cli_args import make_arg_parser

@@ -20,7 +20,7 @@ from modelserver_handlers.language.chat import CHAT, COMPLETIONS
 from modelserver_handlers.language.embedding import EMBEDDINGS, RERANK, SCORE, require_finite
 from modelserver_handlers.language.engine_statistics import EngineStatistics
 from modelserver_handlers.language.requests import ChatRequest, CompletionRequest, read_request
-from modelserver_handlers.language.sampling import needs_application, read_fields, sampling_parameters
+from modelserver_handlers.language.sampling import read_fields, sampling_parameters
 from modelserver_handlers.language.vllm_answers import Answers
 from modelserver_handlers.language.vllm_application import VLLMApplication, is_route
 from modelserver_handlers.language.vllm_library import (
@@ -41,6 +41,8 @@ _NO_TEMPLATE: Final = (
     "The model's tokenizer has no chat template: it serves /v1/completions, and chats with `handler:"
     " {chat_template: …}` in model-config.yaml"
 )
+# The engine tells adapters apart by numbers; those that vLLM's application loads have the first ones.
+_FIRST_ADAPTER: Final = 1 << 20
 # What templates must not be called with.
 _RESERVED: Final = frozenset(
     {"chat_template", "conversation", "messages", "tokenize", "return_dict", "tools"}
@@ -64,6 +66,8 @@ class VLLMHandler:
         self._statistics: Any = None
         self._defaults: dict[str, Any] = {}
         self._length = 0
+        self._reasons = False
+        self._template_defaults: dict[str, Any] = {}
 
     async def initialize(self, context: Context) -> None:
         """Starts the engine. Raises ModelLoadError for settings that cannot be meant."""
@@ -73,7 +77,7 @@ class VLLMHandler:
         self.engine = make_engine(library, config, context, self._statistics)
         self.adapters = {
             name: library.adapter(name, number, path)
-            for number, (name, path) in enumerate(adapters.items(), 1)
+            for number, (name, path) in enumerate(adapters.items(), _FIRST_ADAPTER)
         }
         self._tokenizer = self.engine.get_tokenizer()
         self._template = self._find_template(context)
@@ -85,6 +89,9 @@ class VLLMHandler:
         self._defaults, self._length = described.get_diff_sampling_param(), described.max_model_len
         self._ms_concurrency = self.engine.vllm_config.scheduler_config.max_num_seqs + _WAITING
         self._ms_endpoints = _endpoints(await self.engine.get_supported_tasks())
+        # Only the application tells thoughts from answers.
+        self._reasons = bool(self.engine.vllm_config.structured_outputs_config.reasoning_parser)
+        self._template_defaults = dict(config.get("default_chat_template_kwargs") or {})
         self._statistics.reset()
 
     def _find_template(self, context: Context) -> str | None:
@@ -105,7 +112,8 @@ class VLLMHandler:
             names = [context.model_name, *self.adapters]
             listed = [{"id": name, "object": "model", "created": 0, "owned_by": "vllm"} for name in names]
             return [{"object": "list", "data": listed}]
-        is_other = endpoint not in self._ms_endpoints
+        # The server sends rows that the short way does not know whole, as requests of an application.
+        is_other = endpoint not in self._ms_endpoints or "path" in context.get_request_parameters(0)
         if is_other and not is_route(endpoint):
             raise PredictionException(f"Unknown API endpoint: {endpoint}", 404)
         try:
@@ -136,9 +144,9 @@ class VLLMHandler:
     async def _generate(self, body: Any, endpoint: str, context: Context) -> bytes:
         is_chat = endpoint == CHAT
         request: Any = read_request(ChatRequest if is_chat else CompletionRequest, body)
-        adapter = self._adapter(request.model, context.model_name)
+        is_known, adapter = self._adapter(request.model, context.model_name)
         fields = read_fields(request)
-        if needs_application(request, fields):
+        if fields is None or not is_known or (is_chat and self._reasons):
             return await self._application.answer(endpoint, request.body, context)  # type: ignore[no-any-return]
         if len(request.body) < _LONG:
             prompts = self._prompts(request, fields)
@@ -154,16 +162,20 @@ class VLLMHandler:
         sizes = [len(tokens) for tokens in prompts]
         return await (answers.stream(calls, sizes) if request.stream else answers.whole(calls, sizes))
 
-    def _adapter(self, name: str, model: str) -> Any:
-        """The adapter that a request names, alone or after the model; None for the model itself."""
+    def _adapter(self, name: str, model: str) -> tuple[bool, Any]:
+        """Whether the engine of this handler knows the model that a request names, and its adapter, None for
+        the model itself. Raises PredictionException if vLLM's application does not know it either.
+        """
         own, _, adapter = name.partition("/")
         if own.partition(":")[0] == model and adapter:
             name = adapter
         if name in self.adapters:
-            return self.adapters[name]
-        if name and name.partition(":")[0] != model and name not in self._names:
+            return True, self.adapters[name]
+        if not name or name.partition(":")[0] == model or name in self._names:
+            return True, None
+        if not self._application.has_adapter(name):
             raise PredictionException(f"The model `{name}` does not exist.", 404)
-        return None
+        return False, None
 
     def _prompts(self, request: Any, fields: Any) -> list[list[int]]:
         """The tokens of each prompt."""
@@ -172,7 +184,8 @@ class VLLMHandler:
         if self._template is None:
             raise BadInput(_NO_TEMPLATE)
         messages = [_plain(message) for message in request.messages]
-        wishes = {"add_generation_prompt": True, **(fields.chat_template_kwargs or {})}
+        own = fields.chat_template_kwargs or {}
+        wishes = {"add_generation_prompt": True, **self._template_defaults, **own}
         try:
             tokens: list[int] = self._tokenizer.apply_chat_template(
                 messages,

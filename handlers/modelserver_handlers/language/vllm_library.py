@@ -15,7 +15,7 @@ from modelserver_handlers.context import Context
 from modelserver_handlers.errors import ModelLoadError, first_line
 from modelserver_handlers.handler_options import handler_settings
 from modelserver_handlers.language.engine_statistics import EngineStatistics, reporter
-from modelserver_handlers.language.vllm_application import SETTINGS
+from modelserver_handlers.language.vllm_application import import_application
 
 TESTED: Final = ("0.32",)
 """The versions of vLLM that the tests run with."""
@@ -134,7 +134,11 @@ def make_engine(
     if not is_tested(library.version):
         context._ms_warn(f"vLLM {library.version} is not a tested version ({tested()})")
     known = {field.name for field in dataclasses.fields(library.engine_arguments)}
-    for name in sorted(config.keys() - known - SETTINGS):
+    unknown = config.keys() - known
+    if unknown:
+        # Those of the application, whose import takes seconds.
+        unknown -= vars(import_application()[2].parse_args(["--model", config["model"]])).keys()
+    for name in sorted(unknown):
         context._ms_warn(f"vllm_engine_config: vLLM {library.version} does not know {name}, it is ignored")
     arguments = {name: value for name, value in config.items() if name in known}
     # Of its own log; whoever turns it off means all figures.

@@ -18,6 +18,7 @@ from modelserver.errors import (
     HandlerError,
     InternalError,
     MethodNotAllowed,
+    ModelNotFound,
     ServiceUnavailable,
     WorkerDied,
 )
@@ -135,9 +136,39 @@ def test_endpoints_of_an_application_are_its_own() -> None:
 
 
 @pytest.mark.parametrize(
+    ("endpoint", "fields"),
+    [
+        ("embeddings", {"input": "a", "truncate_prompt_tokens": 3}),
+        ("embeddings", {"messages": []}),
+        ("embeddings", {"input": "a", "model": "m/poet"}),
+        ("score", {"queries": "a", "documents": ["b"]}),
+        ("rerank", {"query": "a", "documents": ["b"], "priority": 1, "model": "m:1.0/poet"}),
+    ],
+)
+async def test_rows_with_other_fields_are_the_applications(endpoint: str, fields: Any) -> None:
+    """It also knows adapters of models that pool."""
+    request = exchange(f"/v1/{endpoint}", fields)
+    request.headers, request.http_version = [], "1.1"
+    server = model({f"v1/{endpoint}": True, "*": False})
+
+    assert json.loads(CODEC.read(request, server).extra)["path"] == f"/v1/{endpoint}"
+    assert json.loads((await CODEC.read_off_loop(request, server)).extra)["path"] == f"/v1/{endpoint}"
+    plain = exchange("/v1/embeddings", {"model": "org/m", "input": "a", "user": "u"})
+    assert isinstance(CODEC.read(plain, model({"v1/embeddings": True, "*": False})), Rows)
+
+
+def test_model_without_adapters_has_none() -> None:
+    with pytest.raises(ModelNotFound, match="m/poet"):
+        CODEC.read(
+            exchange("/v1/embeddings", {"model": "m/poet", "input": "a"}), model({"v1/embeddings": True})
+        )
+
+
+@pytest.mark.parametrize(
     ("fields", "rows"),
     [
         ({"input": "a"}, [b'"a"']),
+        ({"input": "a", "encoding_format": None}, [b'"a"']),
         ({"input": ["a", "b"]}, [b'"a"', b'"b"']),
         ({"input": [1, 2]}, [b"[1, 2]"]),
         ({"input": [[1], [2]]}, [b"[1]", b"[2]"]),

@@ -124,6 +124,7 @@ class AsyncEngineArgs:
     served_model_name: Any = None
     disable_log_stats: bool = False
     runner: str = "generate"
+    reasoning_parser: str = ""
 
 
 def tokens_input(prompt_token_ids: list[int]) -> dict[str, Any]:
@@ -194,7 +195,8 @@ class AsyncLLM:
             max_model_len=arguments.max_model_len, get_diff_sampling_param=lambda: {"top_k": 7}
         )
         scheduler = SimpleNamespace(max_num_seqs=arguments.max_num_seqs)
-        self.vllm_config = SimpleNamespace(scheduler_config=scheduler)
+        structured = SimpleNamespace(reasoning_parser=arguments.reasoning_parser)
+        self.vllm_config = SimpleNamespace(scheduler_config=scheduler, structured_outputs_config=structured)
         self.loggers = [kind(vllm_config=self.vllm_config, engine_indexes=[0]) for kind in stat_loggers]
         assert all(isinstance(each, PrometheusStatLogger) for each in self.loggers)
         for each in self.loggers:
@@ -328,30 +330,42 @@ def make_arg_parser(parser: FlexibleArgumentParser) -> FlexibleArgumentParser:
     parser.add_argument("--lora-modules", nargs="+")
     parser.add_argument("--chat-template")
     parser.add_argument("--tool-call-parser")
+    parser.add_argument("--response-role")
+    parser.add_argument("--default-chat-template-kwargs")
     return parser
 
 
+USAGE = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
+
+
 def build_app(arguments: Any, tasks: tuple[str, ...], described: Any) -> Any:
-    """An application that answers with its arguments, and what it was asked for."""
+    """An application that answers with its arguments, and what it was asked for; it also loads adapters."""
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
-        request = await receive()
-        document = {**vars(arguments), "path": scope["path"], "body": request["body"].decode()}
-        await send(
-            {
-                "type": "http.response.start",
-                "status": 207,
-                "headers": [(b"content-type", b"application/json")],
-            }
-        )
-        await send({"type": "http.response.body", "body": json.dumps(document).encode()})
+        async def part(content: bytes, *, more: bool) -> None:
+            await send({"type": "http.response.body", "body": content, "more_body": more})
 
-    app.state = None  # type: ignore[attr-defined]
+        body = json.loads((await receive())["body"])
+        if "lora_name" in body:
+            app.state.openai_serving_models.lora_requests[body["lora_name"]] = body  # type: ignore[attr-defined]
+        kind = b"text/event-stream" if body.get("stream") else b"application/json"
+        head = {"type": "http.response.start", "status": 207, "headers": [(b"content-type", kind)]}
+        await send(head)
+        if body.get("stream"):
+            await part(b"data: " + json.dumps({"response": {"usage": USAGE}}).encode() + b"\n\n", more=True)
+            await part(b"data: [DONE]\n\n", more=True)
+            await part(b"", more=False)
+            return
+        document = {**vars(arguments), "path": scope["path"], "body": json.dumps(body), "usage": USAGE}
+        await part(json.dumps(document, default=vars).encode(), more=False)
+
+    app.state = SimpleNamespace()  # type: ignore[attr-defined]
     return app
 
 
 async def init_app_state(engine: Any, state: Any, arguments: Any, tasks: tuple[str, ...]) -> None:
     engine.applications += 1
+    state.openai_serving_models = SimpleNamespace(lora_requests={})
 
 
 _MODULES = {

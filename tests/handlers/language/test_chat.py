@@ -56,6 +56,12 @@ class Words(modelserver.ChatModel):
         return f"{prompt}!"
 
 
+class Poets(Words):
+    """Has an adapter."""
+
+    adapters = ("poet",)
+
+
 class AsyncWords(modelserver.ChatModel):
     """Yields words in the event loop."""
 
@@ -219,3 +225,13 @@ async def test_class_without_methods_is_not_usable() -> None:
 
     with pytest.raises(TypeError, match=r"Nothing\.chat\(self, request\) is missing"):
         await Bench(Nothing).send()
+
+
+async def test_adapters_are_those_of_the_class() -> None:
+    """What follows another name is a part of it: at TorchServe's path the model's name may be any."""
+    for kind, name in ((Poets, "m/poet"), (Words, "org/m"), (Words, "m:1.0")):
+        assert (await Bench(kind).whole(model=name))["model"] == name
+    with pytest.raises(PredictionException, match=r"`m:1\.0/nobody` does not exist") as refusal:
+        await Bench(Poets).whole(model="m:1.0/nobody")
+
+    assert refusal.value.error_code == 404

@@ -25,7 +25,13 @@ CALL = {"role": "assistant", "tool_calls": [{"id": "1"}]}
         (CHAT, {"messages": [CALL, {"role": "tool", "content": "4"}]}),
         (CHAT, {"messages": USER, "response_format": {"type": "structural_tag"}}),
         (CHAT, {"messages": USER, "reasoning_effort": "low"}),
+        (CHAT, {"messages": USER, "add_generation_prompt": False}),
+        (CHAT, {"messages": USER, "include_reasoning": False}),
+        (CHAT, {"messages": USER, "unheard_of": 0}),
         (COMPLETIONS, {"prompt": "a", "echo": True}),
+        (COMPLETIONS, {"prompt": "a", "response_format": {"type": "json_object"}}),
+        (COMPLETIONS, {"prompt": "a", "truncate_prompt_tokens": 1}),
+        (COMPLETIONS, {"prompt": "a", "cache_salt": "s"}),
     ],
 )
 async def test_body_decides_who_answers(endpoint: str, fields: Any) -> None:
@@ -36,6 +42,73 @@ async def test_body_decides_who_answers(endpoint: str, fields: Any) -> None:
     assert (answers[0]["path"], json.loads(answers[0]["body"])["model"]) == (f"/{endpoint}", "m")
     assert fields.items() <= json.loads(answers[1]["body"]).items()
     assert (processor.get_response_status_code(), bench.engine.applications) == (207, 1)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"tools": None, "reasoning_effort": None, "echo": None},
+        {"user": "u", "store": True, "metadata": {}, "tool_choice": "none"},
+        {"tools": []},
+    ],
+)
+async def test_fields_that_change_nothing_need_no_application(fields: Any) -> None:
+    """Null is as good as nothing."""
+    bench = await Bench().start()
+    answer = await bench.whole(**fields)
+
+    assert (answer["choices"][0]["message"]["content"], bench.engine.applications) == (
+        "user one two three ",
+        0,
+    )
+
+
+async def test_application_separates_thoughts_from_answers() -> None:
+    """All chats of a model that reasons are its own; its parser is that of the engine."""
+    bench = await Bench(vllm_engine_config={"reasoning_parser": "deepseek_r1"}).start()
+    arguments = await bench.whole()
+    completed = await bench.whole(COMPLETIONS, prompt="a b")
+
+    assert arguments["structured_outputs_config"] == {"reasoning_parser": "deepseek_r1"}
+    assert completed["choices"][0]["text"] == "a b "
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_its_usage_is_that_of_the_response(stream: bool) -> None:
+    """For metrics and spans, as of other requests."""
+    bench = await Bench().start()
+    await bench.send(tools=[{}], stream=stream)
+    parameters = bench.state.touched(0)._ms_parameters  # type: ignore[union-attr]
+
+    assert parameters == {"prompt_tokens": 3, "completion_tokens": 2}
+
+
+async def test_adapters_that_were_loaded_at_run_time() -> None:
+    """The application knows them by their own name, alone or behind the model."""
+    bench = await Bench(adapters={"poet": "/p"}).start()
+    with pytest.raises(PredictionException, match="`late` does not exist"):
+        await bench.whole(model="late")
+    await bench.whole("v1/load_lora_adapter", lora_name="late", lora_path="/l")
+    names = [
+        json.loads((await bench.whole(model=name, **fields))["body"])["model"]
+        for name, fields in (("late", {}), ("m/late", {}), ("m:1.0/late", {}), ("m:1.0", {"tools": [{}]}))
+    ]
+    names.append(json.loads((await bench.whole(model="m:1.0/poet", tools=[{}]))["body"])["model"])
+
+    assert names == ["late", "late", "late", "m", "m/poet"]
+    with pytest.raises(PredictionException, match="`nobody` does not exist"):
+        await bench.whole(model="m/nobody")
+
+
+async def test_rows_that_the_short_way_does_not_know_come_whole() -> None:
+    """Such as those of adapters, and with other fields."""
+    bench = await Bench(vllm_engine_config={"runner": "embed"}).start()
+    scope = {"path": "/v1/embeddings", "root_path": "", "headers": []}
+    state = BatchState(["r"], properties=[{"url_path": "v1/embeddings"}], parameters=[scope])
+    body = b'{"model": "m/poet", "input": "a", "truncate_prompt_tokens": 1}'
+    (answer,) = await bench.handler.handle([{"body": body}], bench.context._ms_of_request(state))
+
+    assert json.loads(answer)["path"] == "/v1/embeddings"
 
 
 async def test_other_paths_are_its_own() -> None:

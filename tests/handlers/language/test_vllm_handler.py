@@ -33,6 +33,14 @@ async def test_template_may_be_configured(as_file: bool, tmp_path: Path) -> None
     assert answer["choices"][0]["message"]["content"] == "one two three end "
 
 
+async def test_template_has_defaults() -> None:
+    settings = {"default_chat_template_kwargs": {"ending": "end"}}
+    bench = await Bench(vllm_engine_config=settings).start()
+    answers = [await bench.whole(), await bench.whole(chat_template_kwargs={"ending": "other"})]
+
+    assert [answer["choices"][0]["message"]["content"].split()[-1] for answer in answers] == ["end", "other"]
+
+
 def test_importing_the_handler_does_not_import_vllm() -> None:
     code = (
         "import sys, modelserver_handlers.language.vllm_handler; print({'torch', 'vllm'} & set(sys.modules))"

@@ -27,7 +27,12 @@ async def test_settings_are_torchserves(tmp_path: Path) -> None:
         {"parallelType": "custom", "parallelLevel": 2},
         model_path="weights",
         adapters={"a": "adapter", "b": "org/other"},
-        vllm_engine_config={"max_num_seqs": 6, "swap_space": 4, "tool_call_parser": "p"},
+        vllm_engine_config={
+            "max_num_seqs": 6,
+            "swap_space": 4,
+            "tool_call_parser": "p",
+            "response_role": "r",
+        },
     ).start()
     arguments = bench.engine.arguments
 

@@ -15,7 +15,7 @@ import msgspec
 from modelserver.engine.batching.request import Request
 from modelserver.engine.tensors.weight import TooHeavy, is_heavy_json
 from modelserver.engine.wire.messages import INSTANCE
-from modelserver.errors import BadRequest, InternalError, MethodNotAllowed, ServiceUnavailable
+from modelserver.errors import BadRequest, InternalError, MethodNotAllowed, ModelNotFound, ServiceUnavailable
 from modelserver.models.version import ModelVersion
 from modelserver.surface.http.answers import JSON
 from modelserver.surface.http.exchange import Exchange
@@ -38,6 +38,12 @@ PATHS: Final = (
 
 # These are never split.
 _WHOLE: Final = ("v1/chat/completions", "v1/completions")
+# What those that are split may have; an application in the worker may know more.
+_KNOWN: Final = {
+    EMBEDDINGS: {"model", "user", "input", "encoding_format", "dimensions"},
+    RERANK: {"model", "user", "query", "documents", "top_n", "return_documents"},
+    SCORE: {"model", "user", "text_1", "text_2"},
+}
 # Of a body that says nothing of its encoding: it reaches the handler in bytes.
 _OCTETS: Final = "application/octet-stream"
 # Separates a model's name from its version in the body's ``model``.
@@ -52,7 +58,7 @@ class _Named(msgspec.Struct):
 
 class _EmbeddingBody(msgspec.Struct):
     input: msgspec.Raw
-    encoding_format: str = "float"
+    encoding_format: str | None = "float"
     dimensions: int | None = None
 
 
@@ -72,6 +78,7 @@ class _ScoreBody(msgspec.Struct):
     text_2: str | list[str]
 
 
+_decode_each = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _decode_named = msgspec.json.Decoder(_Named).decode
 _decode_embedding = msgspec.json.Decoder(_EmbeddingBody).decode
 _decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
@@ -218,16 +225,34 @@ class OpenAI(Codec):
             raise BadRequest(_not_offered(model.name, endpoint, endpoints))
         if not endpoints[endpoint]:
             return Parsed([exchange.body], content_type=_OCTETS, url_path=endpoint)
+        adapter = _adapter_of(exchange.body, model.name)
+        if model.pool.dispatch.takes_scopes and (adapter or not _is_plain(endpoint, exchange.body)):
+            # Of the application, too.
+            return super().read(exchange, model)
+        if adapter:
+            raise ModelNotFound.named(f"{model.name}/{adapter}")
         if is_heavy_json(exchange.body):
             raise TooHeavy
         return split(endpoint, exchange.body)
 
     async def read_off_loop(self, exchange: Exchange, model: ModelVersion) -> Parsed:
-        endpoint = exchange.target.route.url_path
-        if not model.endpoints.get(endpoint):
+        try:
             return self.read(exchange, model)
-        parsed: Parsed = await self._helpers.call(SECONDS, split, endpoint, exchange.body)
-        return self._measured(exchange, parsed)
+        except TooHeavy:
+            endpoint = exchange.target.route.url_path
+            parsed: Parsed = await self._helpers.call(SECONDS, split, endpoint, exchange.body)
+            return self._measured(exchange, parsed)
+
+
+def _adapter_of(body: bytes, model: str) -> str:
+    """The adapter that a body names behind the model."""
+    own, _, adapter = _decode(_decode_named, body).model.partition(_ADAPTER)
+    return adapter if own.partition(_VERSION)[0] == model else ""
+
+
+def _is_plain(endpoint: str, body: bytes) -> bool:
+    """Whether a request has only fields that rows have."""
+    return _decode(_decode_each, body).keys() <= _KNOWN[endpoint]
 
 
 def _not_offered(model: str, endpoint: str, endpoints: dict[str, bool]) -> str:
@@ -244,7 +269,8 @@ def split(endpoint: str, body: bytes) -> Rows | Scores | Ranking:
 
 def _split_embeddings(body: bytes) -> Rows:
     request = _decode(_decode_embedding, body)
-    if request.encoding_format not in ("float", "base64"):
+    encoding = request.encoding_format or "float"
+    if encoding not in ("float", "base64"):
         raise BadRequest("encoding_format must be float or base64")
     raw = bytes(request.input).strip()
     inputs = [raw]
@@ -254,7 +280,7 @@ def _split_embeddings(body: bytes) -> Rows:
             raise BadRequest("input is empty")
         # A list of numbers is one input of token ids.
         inputs = [raw] if each[0][:1].isdigit() else each
-    options: dict[str, Any] = {} if request.encoding_format == "float" else {"encoding_format": "base64"}
+    options: dict[str, Any] = {} if encoding == "float" else {"encoding_format": "base64"}
     if request.dimensions is not None:
         options["dimensions"] = request.dimensions
     extra = _encode(options) if options else b""
