@@ -52,7 +52,7 @@ _PICTURES = read_samples([_EXAMPLES / "mnist" / "digit-2.png", _EXAMPLES / "dete
 _WARNINGS = {"resnet152": {"bad-row-retried", "empty-body"}, "detector": {"workers-differ"}}
 # The others take minutes: only with MODELSERVER_LONG_TESTS=1.
 _LONG = bool(os.environ.get("MODELSERVER_LONG_TESTS"))
-_ALWAYS = {"mnist", "rollouts", "streaming", "tabular"}
+_ALWAYS = {"mnist", "rollouts", "streaming"}
 # Two hundred calls take long, so that memory is watched in one of them.
 _WATCHED = {"rollouts"}
 _NUMBERS = [InputRow("a", b"[1.0, 2.0]", JSON), InputRow("b", b"[0.5, -1.0]", JSON)]
@@ -81,7 +81,6 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, CheckRepor
     resnet = _EXAMPLES / "resnet152" / "batching_handler.py"
     wishes = {
         "mnist": CheckOptions(str(_ROOT / "model_store" / "mnist.mar")),
-        **({"text": CheckOptions(str(mood(store)))} if _LONG else {}),  # it trains a network
         "detector": packed(
             "shapes", "object_detector", shapes / "shape_model.py", config_file=shapes / "model-config.yaml"
         ),
@@ -98,9 +97,11 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, CheckRepor
         "image_classifier": packed("image", "image_classifier", classes, extra_files=labels),
         "densenet_handler": packed("dense", "densenet_handler", classes, extra_files=labels),
         "image_segmenter": packed("segments", "image_segmenter", store / "pixels.py"),
-        "tabular": CheckOptions(str(table(store)), samples=_NUMBERS),
         "base_handler": packed("base", "base_handler", store / "numbers.py", _NUMBERS),
     }
+    if _LONG:  # Both are trained.
+        wishes["text"] = CheckOptions(str(mood(store)))
+        wishes["tabular"] = CheckOptions(str(table(store)), samples=_NUMBERS)
     with ThreadPoolExecutor(2) as executor, pytest.MonkeyPatch.context() as patch:
         # Two at a time.
         for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
