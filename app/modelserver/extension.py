@@ -115,7 +115,8 @@ class Host:
 
     ``services`` are its parts, with the ``settings``, which do not change; ``workdir`` is a directory that is
     removed when it ends; ``access`` its access log; ``notice`` shows a line to whoever has started it. What
-    extensions add is in the other fields.
+    extensions add is in the other fields: ``certificate`` is for TLS; ``renew`` runs while the server
+    listens, and passes on those that replace it.
     """
 
     services: Services
@@ -132,6 +133,8 @@ class Host:
     restores: list[Callable[[], Awaitable[bool]]] = field(default_factory=list)
     settles: list[Callable[[float], Awaitable[None]]] = field(default_factory=list)
     tasks: list[Callable[[], Coroutine[Any, Any, None]]] = field(default_factory=list)
+    certificate: Certificate | None = None
+    renew: Callable[[Callable[[Certificate], None]], Coroutine[Any, Any, None]] | None = None
 
     def __post_init__(self) -> None:
         self.settings = self.services.settings
@@ -159,9 +162,17 @@ class Host:
         """``make`` makes the affinity of models whose workers hold a state of this kind: ``sequences``."""
         self.registry.builder.affinities[kind] = make
 
-    def prepare(self, prepare: Callable[[ModelVersion], None]) -> None:
-        """``prepare`` is called with each version before its workers start, and may refuse it by an error."""
-        self.registry.builder.prepares.append(prepare)
+    def prepare(
+        self,
+        prepare: Callable[[ModelVersion], None],
+        *,
+        changed: Callable[[ModelVersion], None] = lambda _: None,
+    ) -> None:
+        """``prepare`` is called with each version before its workers start, and may refuse it by an error.
+
+        ``changed`` is called with each running version whose options have changed.
+        """
+        self.registry.builder.follows.append((prepare, changed))
 
     def watch(self, watch: Watch, *, whole_calls: bool = False) -> None:
         """``watch`` is called with each request for a model, and may return a watcher of it.

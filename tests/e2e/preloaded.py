@@ -36,7 +36,7 @@ _IMPORTED = (
     "modelserver.engine.telemetry.logs",
     *(
         f"modelserver.ext.{name}.extension"
-        for name in ("console", "events", "grpc", "openai", "parking", "paths", "workflows")
+        for name in ("autoscaling", "console", "events", "grpc", "openai", "parking", "paths", "workflows")
     ),
     *(
         "modelserver.ext.events.routes",

@@ -1,5 +1,6 @@
 """What control groups say, by trees that are laid out like the kernel's, versions 1 and 2."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from modelserver.engine.resources import (
     memory_group,
     memory_kills,
     parse_own_cgroups,
+    resident_bytes,
 )
 
 
@@ -108,3 +110,8 @@ def test_seconds_of_processors_are_read(tmp_path: Path) -> None:
     _write(tmp_path / "own", "3:cpu,cpuacct:/pod\n")
     _write(tmp_path / "old/cpu,cpuacct/pod/cpuacct.usage", "1500000000\n")
     assert cpu_seconds(tmp_path / "old", tmp_path / "own") == 1.5
+
+
+def test_resident_bytes_are_read() -> None:
+    assert resident_bytes(os.getpid()) > 1 << 20
+    assert resident_bytes(-1) == 0

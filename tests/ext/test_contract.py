@@ -16,6 +16,7 @@ from modelserver.engine.tensors.shared_memory import Regions
 from modelserver.errors import ConfigError
 from modelserver.ext import EXTENSIONS
 from modelserver.extension import Host, close_extensions, open_extensions
+from modelserver.models.settings.address import Address
 from modelserver.models.settings.load import load_settings
 from modelserver.models.settings.settings import Settings
 from modelserver.surface.api.services import Services
@@ -33,18 +34,21 @@ ALL_OFF: dict[str, Any] = {
     "frontend_processes": 1,
 }
 # On with any settings: what they need is imported when it is used.
-ALWAYS = {"events", "stores", "sequences", "parking", "paths", "rollout", "workflows"}
+ALWAYS = {"events", "stores", "sequences", "autoscaling", "parking", "paths", "rollout", "workflows"}
 # Settings that turn each on, besides its defaults.
 ON: dict[str, dict[str, Any]] = {
+    "tls": {"inference_address": Address("https", "127.0.0.1", 0)},
     "cluster": {"worker_launcher": "agents", "worker_address": "127.0.0.1:0"},
     "grpc": {"enable_grpc_api": True, "grpc_inference_port": 0, "grpc_management_port": 0},
     "otel": {"otel": "all"},
     "events": {},
+    "collector": {"system_metrics_cmd": "collect.py"},
     "payloads": {"payload_log_url": "http://127.0.0.1:1/"},
     "recording": {"allow_recording": True},
     "openai": {"openai_api": True},
     "stores": {},
     "sequences": {},
+    "autoscaling": {},
     "parking": {},
     "paths": {},
     "rollout": {},
@@ -111,7 +115,7 @@ class _Registry:
         self.builder = self
         self.cluster: Any = None
         self.affinities: dict[str, Any] = {}
-        self.prepares: list[Any] = []
+        self.follows: list[Any] = []
         self.store = SimpleNamespace(remote=None)
 
 
@@ -135,9 +139,9 @@ def test_extension_that_is_off_is_not_imported():
         "from modelserver.models.settings.settings import Settings\n"
         "from types import SimpleNamespace\n"
         f"settings = Settings(**json.loads('{json.dumps(ALL_OFF)}'))\n"
-        "nothing = lambda *_: None\n"
-        "added = dict.fromkeys(('fetch', 'pool', 'prepare', 'run', 'routes', 'answer', 'settle'), nothing)\n"
-        "host = SimpleNamespace(settings=settings, **added)\n"
+        "nothing = lambda *_, **__: None\n"
+        "added = ('fetch', 'pool', 'prepare', 'run', 'routes', 'answer', 'settle')\n"
+        "host = SimpleNamespace(settings=settings, **dict.fromkeys(added, nothing))\n"
         "host.route, host.services = nothing, SimpleNamespace(metrics=None)\n"
         "host.registry = SimpleNamespace(has=None)\n"
         "asyncio.run(open_extensions(EXTENSIONS, host))\n"
@@ -163,7 +167,8 @@ async def test_it_opens_and_closes(name, make_host):
         *(host.watches, host.listeners, host.added_routes, host.mounts),
         *(host.protocols, host.restores, host.settles, host.tasks),
         *(host.registry.builder.cluster, host.registry.builder.store.remote),
-        host.registry.builder.affinities,
+        *(host.registry.builder.affinities, host.registry.builder.follows),
+        host.certificate,
     )
     assert len(extensions) == 1
     assert any(added)

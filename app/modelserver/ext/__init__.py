@@ -12,16 +12,21 @@ from modelserver.extension import ExtensionRow
 
 EXTENSIONS: Final[Mapping[str, ExtensionRow]] = {
     "events": ExtensionRow("modelserver.ext.events.extension", lambda _: True),
+    "tls": ExtensionRow("modelserver.ext.tls.extension", lambda settings: settings.uses_tls),
     "cluster": ExtensionRow(
         "modelserver.ext.cluster.extension", lambda settings: settings.worker_launcher != "local"
     ),
     "stores": ExtensionRow("modelserver.ext.stores.extension", lambda _: True),
     "sequences": ExtensionRow("modelserver.ext.sequences.extension", lambda _: True),
+    "autoscaling": ExtensionRow("modelserver.ext.autoscaling.extension", lambda _: True),
     "parking": ExtensionRow("modelserver.ext.parking.extension", lambda _: True),
     "grpc": ExtensionRow("modelserver.ext.grpc.extension", lambda settings: settings.enable_grpc_api),
     "openai": ExtensionRow("modelserver.ext.openai.extension", lambda settings: settings.openai_api),
     "paths": ExtensionRow("modelserver.ext.paths.extension", lambda _: True),
     "otel": ExtensionRow("modelserver.ext.otel.extension", lambda settings: settings.otel != "off"),
+    "collector": ExtensionRow(
+        "modelserver.ext.collector.extension", lambda settings: settings.collector is not None
+    ),
     "payloads": ExtensionRow(
         "modelserver.ext.payloads.extension", lambda settings: settings.payload_log_url is not None
     ),

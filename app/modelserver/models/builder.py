@@ -14,11 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from modelserver.engine.demand import Demand
-from modelserver.engine.pools.autoscaler import Autoscaler
 from modelserver.engine.pools.devices import DeviceList, DeviceRing, groups_of, look_again
 from modelserver.engine.pools.gate import StartGate, need_of
 from modelserver.engine.pools.pool import FailedPool, Pool
-from modelserver.engine.pools.scaling import ScalingRule
 from modelserver.engine.pools.spec import (
     Affinity,
     Forker,
@@ -74,6 +72,7 @@ MAX_PLACING = 64
 _HEAD_ROOM = 65536
 
 AnyPool = TypeVar("AnyPool", bound=Pool)
+Follow: TypeAlias = Callable[[ModelVersion], None]
 MakeAffinity: TypeAlias = "Callable[[PoolLimits, ModelOptions, SequenceHeaders], Affinity]"
 
 
@@ -82,8 +81,9 @@ class VersionBuilder:
 
     ``sources`` says where each setting came from, ``workdir`` is a directory for unpacked archives,
     ``devices`` are the GPUs. Without ``spawner`` each worker is a new Python process. ``cluster`` is set
-    where there are other machines for workers, ``affinities`` and ``prepares``, which get each version
-    before its workers are started, by extensions.
+    where there are other machines for workers, ``affinities``, ``follows``, what gets each version before its
+    workers are started, and when its options have changed, and ``tracer``, the module that exports spans of
+    handlers, by extensions.
     """
 
     def __init__(
@@ -113,9 +113,9 @@ class VersionBuilder:
         self._gate = StartGate()
         self.cluster: Machines | None = None
         self.affinities: dict[str, MakeAffinity] = {}
-        self.prepares: list[Callable[[ModelVersion], None]] = []
+        self.follows: list[tuple[Follow, Follow]] = []
         self._reader = Reader(trusts_pickles=settings.trust_pickles)
-        self._autoscaler = Autoscaler()
+        self.tracer = ""
         self._ports = Ports(settings.initial_distribution_port)
         self._python = settings.python or sys.executable
         self._environments = Environments(self._python, workdir / "environments", settings.blacklist_env_vars)
@@ -211,13 +211,12 @@ class VersionBuilder:
             raise InternalError(f"{archive.url} cannot be read: {error.strerror or error}") from error
         spec = replace(spec, measured=metrics.handler_metric, need=need * max(1, options.processes))
         pool = self._pool(Pool, spec, options, metrics)
-        self._autoscaler.follow(pool, _scaling_rule(options))
         headers = self._sequence_headers if options.sequence_batching else None
         model = ModelVersion(
             name, version, archive.url, archive, options, runtime, pool, metrics, at_startup, headers,
             options.service_envelope, registration=registration, exposes_errors=spec.load.expose,
         )  # fmt: skip
-        for prepare in self.prepares:
+        for prepare, _ in self.follows:
             prepare(model)
         return model
 
@@ -367,7 +366,7 @@ class VersionBuilder:
             isolate=settings.isolate_failures and not options.sequence_batching,
             sequence_headers=self._sequence_headers,
             expose=settings.shows_errors,
-            traces=settings.has_traces,
+            tracer=self.tracer,
             types=not settings.as_torchserve,
             gpu_required=settings.require_gpu,
             mode=_mode(options),
@@ -419,8 +418,9 @@ class VersionBuilder:
             batch_size=options.batch_size,
             frame_limit=self._frame_limit(options),
         )
-        self._autoscaler.follow(model.pool, _scaling_rule(options))
         model.options = options
+        for _, changed in self.follows:
+            changed(model)
 
     def _times(self, options: ModelOptions) -> WorkerTimes:
         return WorkerTimes(
@@ -506,16 +506,6 @@ def _concurrency(options: ModelOptions) -> int:
     if options.async_communication:
         return max(MAX_ASYNC_CALLS, options.batch_size)
     return options.batch_size if options.continuous_batching else 0
-
-
-def _scaling_rule(options: ModelOptions) -> ScalingRule | None:
-    if not options.autoscale:
-        return None
-    return ScalingRule(
-        target_wait=options.autoscale_target_wait / 1000,
-        up_pause=options.autoscale_up_pause / 1000,
-        down_pause=options.autoscale_down_pause / 1000,
-    )
 
 
 def _check_batch_size(options: ModelOptions) -> None:

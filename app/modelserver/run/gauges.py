@@ -8,7 +8,6 @@ from collections.abc import Iterable
 
 from modelserver.engine.pools.spec import WorkerState
 from modelserver.engine.pools.worker import Worker
-from modelserver.engine.telemetry.collector import Collector
 from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.engine.telemetry.system import SystemMonitor
 from modelserver.models.registry import Registry
@@ -66,11 +65,4 @@ async def watch_system(monitor: SystemMonitor, metrics: ServerMetrics, every: fl
             metrics.system(await asyncio.to_thread(monitor.read))
         except Exception:  # noqa: BLE001 - the next reading may succeed, and serving goes on without
             _log.exception("The state of the system could not be read")
-        await asyncio.sleep(every)
-
-
-async def watch_collector(collector: Collector, metrics: ServerMetrics, every: float) -> None:
-    """Runs the operator's collector now and every ``every`` seconds."""
-    while True:
-        metrics.collected(await collector.read())
         await asyncio.sleep(every)

@@ -135,7 +135,6 @@ def make_listeners(
     host: Host,
     sockets: Mapping[Address, socket.socket],
     on_response: OnResponse,
-    certificate: Certificate | None,
     *,
     stamped_log: bool,
 ) -> tuple[Listeners, list[LateApp]]:
@@ -161,7 +160,7 @@ def make_listeners(
         roles=roles,
         sockets=sockets,
         on_response=on_response,
-        certificate=certificate,
+        certificate=host.certificate,
         stamped_log=stamped_log,
     )
     for address, own in roles.items():

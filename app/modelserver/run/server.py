@@ -25,7 +25,6 @@ from modelserver.engine.pools.devices import find_devices
 from modelserver.engine.pools.interpreter import check_interpreter
 from modelserver.engine.pools.spawner import Spawner, can_fork
 from modelserver.engine.telemetry.access import AccessLog
-from modelserver.engine.telemetry.collector import Collector, is_torchserves
 from modelserver.engine.telemetry.logs import log_directories
 from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.engine.telemetry.metrics_config import load_metrics_config
@@ -47,7 +46,7 @@ from modelserver.models.snapshot import check_routes, parse_snapshot
 from modelserver.models.snapshot_files import SnapshotFolder, StateKeeper, check_archives
 from modelserver.run.binding import bind, roles_by_address
 from modelserver.run.daemon import STARTED_LINE
-from modelserver.run.gauges import note_arrivals, update_pool_gauges, watch_collector, watch_system
+from modelserver.run.gauges import note_arrivals, update_pool_gauges, watch_system
 from modelserver.run.standby import active
 from modelserver.surface.api.services import LateApp, Role, Services
 from modelserver.surface.auth.policy import WARNING, notice
@@ -55,9 +54,6 @@ from modelserver.surface.auth.rotation import Rotation, server_tokens
 from modelserver.surface.http.intake import Intake
 from modelserver.surface.http.off_loop import OffLoop
 from modelserver.surface.http.outgoing import Outgoing
-from modelserver.surface.tls.certificate import load_certificate
-from modelserver.surface.tls.context import Certificate
-from modelserver.surface.tls.renewal import Renewal
 
 if TYPE_CHECKING:
     from modelserver.run.listeners import Listeners
@@ -101,7 +97,7 @@ class Server:
         apps_late: listens before what is needed only for management, metadata and documentation is imported;
             the first such request may wait for that.
 
-    Raises ConfigError for an invalid ``model_snapshot``, ``metrics_config`` or ``system_metrics_cmd``.
+    Raises ConfigError for an invalid ``model_snapshot`` or ``metrics_config``.
     """
 
     def __init__(
@@ -125,11 +121,6 @@ class Server:
         self._restored = parse_snapshot(settings.model_snapshot or "{}")
         if settings.as_torchserve:
             check_archives(self._restored.models, settings.local_store)
-        command = settings.system_metrics_cmd
-        if command is None or is_torchserves(command):
-            self._collector = None
-        else:
-            self._collector = Collector(command, settings.python or sys.executable)
         config = settings.metrics_config
         self._metrics_config = None if config is None else load_metrics_config(config)
         self._snapshots = None if snapshots is None else SnapshotFolder(snapshots, set_properties(loaded))
@@ -170,7 +161,6 @@ class Server:
         gc.set_threshold(50_000, 20, 100)
         if settings.python:
             await asyncio.to_thread(check_interpreter, settings.python)
-        certificate = load_certificate(settings) if settings.uses_tls else None
         with contextlib.ExitStack() as stack:
             sockets = {
                 address: stack.enter_context(bound_to(address, roles))
@@ -184,7 +174,7 @@ class Server:
                 _log.warning("Ended %d worker processes of servers that are gone", ended)
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, self._on_signal)
-            await self._serve(sockets, workdir, tokens, certificate)
+            await self._serve(sockets, workdir, tokens)
 
     def stop(self) -> None:
         """Ends :meth:`run` as SIGTERM does."""
@@ -195,7 +185,6 @@ class Server:
         sockets: dict[Address, socket.socket],
         workdir: Path,
         tokens: Rotation | None,
-        certificate: Certificate | None,
     ) -> None:
         settings, loop = self._settings, asyncio.get_running_loop()
         metrics = ServerMetrics(
@@ -231,7 +220,7 @@ class Server:
         extensions = await open_extensions(self._extensions, host)
         try:
             check_routes(self._restored, registry.router.check)
-            await self._load_and_run(host, sockets, tokens, certificate, spawner)
+            await self._load_and_run(host, sockets, tokens, spawner)
         finally:
             await close_extensions(extensions, _CLOSING)
             access.close()
@@ -243,7 +232,6 @@ class Server:
         host: Host,
         sockets: dict[Address, socket.socket],
         tokens: Rotation | None,
-        certificate: Certificate | None,
         spawner: Spawner | None,
     ) -> None:
         """Loads the first models, listens until the server is to stop, and drains it."""
@@ -255,15 +243,13 @@ class Server:
             # While the first models load: it takes about as long.
             module = await asyncio.to_thread(import_module, "modelserver.run.listeners")
             on_response = host.access.counting(host.services.metrics.response)
-            made = module.make_listeners(
-                host, sockets, on_response, certificate, stamped_log=self._stamped_log
-            )
+            made = module.make_listeners(host, sockets, on_response, stamped_log=self._stamped_log)
         finally:
             if made is None:
                 loading.cancel()
                 await registry.close(grace=0.0)
         listeners, apps = made
-        secrets = self._watch_secrets(tokens, certificate, listeners)
+        secrets = watch_secrets(host, tokens, listeners)
         keeper = None if self._snapshots is None else StateKeeper(registry, self._snapshots)
         building = loop.create_task(build_all([] if self._apps_late else apps))
         await asyncio.wait({stopping, loading}, return_when=asyncio.FIRST_COMPLETED)
@@ -307,7 +293,7 @@ class Server:
         loop = asyncio.get_running_loop()
         registry, metrics = host.registry, host.services.metrics
         running: list[asyncio.Task[Any]] = [loop.create_task(task()) for task in host.tasks]
-        if not self._settings.disable_system_metrics:
+        if not self._settings.disable_system_metrics and self._settings.collector is None:
             running.append(loop.create_task(self._watch(metrics)))
         noting = partial(note_arrivals, registry) if self._settings.has_console else None
         loop_watch = LoopWatch(metrics.stalled, each_second=noting)
@@ -343,21 +329,9 @@ class Server:
         _log.info(STARTED_LINE, extra={"brief": ""})
         return reporting
 
-    def _watch_secrets(
-        self, tokens: Rotation | None, certificate: Certificate | None, listeners: Listeners
-    ) -> list[asyncio.Task[None]]:
-        """Reloads tokens and certificate when their files change."""
-
-        watches = [] if tokens is None else [tokens.watch()]
-        if certificate is not None:
-            watches.append(Renewal(self._settings, certificate, listeners.certify).watch())
-        return [asyncio.create_task(watch) for watch in watches]
-
     def _watch(self, metrics: ServerMetrics) -> Coroutine[Any, Any, None]:
-        """Collects system metrics periodically, with the operator's command if there is one."""
+        """Collects system metrics periodically."""
         settings = self._settings
-        if self._collector is not None:
-            return watch_collector(self._collector, metrics, settings.metric_time_interval)
         monitor = SystemMonitor(number_of_gpu=settings.number_of_gpu, of_container=not settings.as_torchserve)
         return watch_system(monitor, metrics, settings.metric_time_interval)
 
@@ -405,6 +379,14 @@ class Server:
             logging.shutdown()
             os._exit(1)
         self._stop.set()
+
+
+def watch_secrets(host: Host, tokens: Rotation | None, listeners: Listeners) -> list[asyncio.Task[None]]:
+    """Reloads tokens and certificate when their files change."""
+    watches = [] if tokens is None else [tokens.watch()]
+    if host.renew is not None:
+        watches.append(host.renew(listeners.certify))
+    return [asyncio.create_task(watch) for watch in watches]
 
 
 async def build_all(apps: Iterable[LateApp]) -> None:

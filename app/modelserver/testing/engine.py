@@ -13,6 +13,7 @@ from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.engine.tensors.limits import RequestLimits
 from modelserver.engine.tensors.shared_memory import Regions
 from modelserver.engine.workdir import work_directory
+from modelserver.ext.autoscaling.extension import Extension as Autoscaling
 from modelserver.ext.openai.codec import NAME, PATHS, OpenAI
 from modelserver.ext.paths import own_paths
 from modelserver.ext.sequences.extension import make_affinity
@@ -79,7 +80,8 @@ async def engine(
         builder.affinities["sequences"] = make_affinity
         registry = Registry(builder, tells_names=settings.tells_names)
         paths = own_paths.OwnPaths(registry)
-        builder.prepares.append(paths.claim)
+        scale = Autoscaling().follow
+        builder.follows += [(paths.claim, lambda _: None), (scale, scale)]
         off_loop = OffLoop(settings.max_request_size)
         limits = RequestLimits(settings.max_request_instances, settings.max_request_tensors)
         try:

@@ -263,7 +263,7 @@ def test_rows_have_what_the_table_shows() -> None:
     node = SimpleNamespace(last_output=lambda _: "", node=SimpleNamespace(resident=3 << 20))
     item.pool.workers.append(worker(process=node))
     plain = row_of(item, is_default=True)
-    item.pool.crew.autoscaling = SimpleNamespace(decision=SimpleNamespace(wish=5))
+    item.pool.crew.autoscaling = SimpleNamespace(wish=5)
     item.traffic = SimpleNamespace(describe=lambda version: {"effective": 12.5})
     item.metrics.requests.failed(InternalError("no"), "r")
     row = row_of(item, is_default=False)

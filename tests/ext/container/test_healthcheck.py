@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from modelserver.ext.container.healthcheck import ask, main
+from modelserver.ext.tls.certificate import load_certificate
 from modelserver.models.settings.address import Address
 from modelserver.models.settings.settings import Settings
 from modelserver.run.cli import published_address
 from modelserver.run.pidfile import address_file
-from modelserver.surface.tls.certificate import load_certificate
 
 
 class Answers(BaseHTTPRequestHandler):

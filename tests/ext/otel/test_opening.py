@@ -37,7 +37,7 @@ def test_off_imports_nothing():
 
 async def test_missing_extra_is_named(monkeypatch):
     monkeypatch.delitem(sys.modules, "modelserver.ext.otel.opening")
-    monkeypatch.delitem(sys.modules, "modelserver.engine.otlp")
+    monkeypatch.delitem(sys.modules, "modelserver.ext.otel.sdk")
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
 
     with pytest.raises(ConfigError, match=r"otel=all: .*; pip install 'modelserver\[otel\]'"):

@@ -5,9 +5,10 @@ from tests.models.conftest import write_model
 from tests.models.options.conftest import resolve
 
 from modelserver.engine.pools.devices import DeviceRing
-from modelserver.engine.pools.scaling import ScalingRule
 from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.errors import BadRequest, InvalidModel
+from modelserver.ext.autoscaling.extension import Extension
+from modelserver.ext.autoscaling.scaling import ScalingRule
 from modelserver.models.builder import VersionBuilder
 from modelserver.models.changes import Change
 from modelserver.models.options.resolve import DEFAULT, ModelOptions, Registration
@@ -69,12 +70,14 @@ def test_autoscaling_is_changed_live():
 
 
 async def test_pool_is_scaled_by_the_rule(tmp_path):
+    extension = Extension()
     write_model(tmp_path, "m", "m")
     work = tmp_path / "work"
     work.mkdir()
     builder = VersionBuilder(
         Settings(model_store=tmp_path), dict.fromkeys(KEYS, DEFAULT), work, ServerMetrics(), DeviceRing(0)
     )
+    builder.follows.append((extension.follow, extension.follow))
     archive = await builder.open(Registration(url="m"))
     model = await builder.build(
         "m", Registration(url="m", autoscale=True, autoscale_target_wait=50), archive, at_startup=False

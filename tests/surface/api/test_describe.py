@@ -9,13 +9,13 @@ import pytest
 from tests.documents import exactly, schema_of
 
 from modelserver.engine.batching.request import Request
-from modelserver.engine.pools.scaling import Decision, PoolScaling, Sample, ScaleEvent, ScalingRule
 from modelserver.engine.pools.spec import Node, PoolStatistics, SequenceStatistics, WorkerState
 from modelserver.engine.pools.worker import Failures
 from modelserver.engine.telemetry.gpus import gpus as readings
 from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.engine.wire.messages import Loaded
 from modelserver.errors import HandlerError, InternalError
+from modelserver.ext.autoscaling.scaling import Decision, PoolScaling, Sample, ScaleEvent, ScalingRule
 from modelserver.ext.rollout.plan import Plan, patched
 from modelserver.ext.rollout.traffic import ModelTraffic
 from modelserver.models.options.resolve import BatchPolicy, ModelOptions

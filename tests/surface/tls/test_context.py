@@ -5,7 +5,7 @@ import pytest
 from tests.surface.tls.certificates import Authority
 from tests.surface.tls.conftest import made, pair, settings, subject, talk
 
-from modelserver.surface.tls.certificate import load_certificate
+from modelserver.ext.tls.certificate import load_certificate
 
 pytest.importorskip("cryptography")
 

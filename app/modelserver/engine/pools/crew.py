@@ -22,6 +22,7 @@ from modelserver.engine.pools.recycling import MemoryLimit
 from modelserver.engine.pools.spec import (
     OnDemand,
     PoolLimits,
+    PoolScaler,
     WorkerOwner,
     WorkerSpec,
     WorkerState,
@@ -31,7 +32,6 @@ from modelserver.engine.pools.worker import Worker
 from modelserver.engine.wire.messages import Loaded
 
 if TYPE_CHECKING:
-    from modelserver.engine.pools.scaling import PoolScaling
     from modelserver.engine.telemetry.model_metrics import ModelMetrics
 
 _log = logging.getLogger("modelserver.workers")
@@ -86,7 +86,7 @@ class Crew:
         self.warnings: list[str] = []
         self.min_workers = self.max_workers = 0
         self.devices = Places(devices)
-        self.autoscaling: PoolScaling | None = None
+        self.autoscaling: PoolScaler | None = None
         self.on_demand: OnDemand | None = None
         self.model: Loaded | None = None
         self._next_id = next_id

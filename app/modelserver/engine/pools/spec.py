@@ -238,6 +238,17 @@ class OnDemand(Protocol):
         """For the description of the version."""
 
 
+class PoolScaler(Protocol):
+    """Starts and ends workers of a pool as its load needs."""
+
+    @property
+    def wish(self) -> int:
+        """How many workers it wants; 0 before its first decision."""
+
+    def describe(self) -> dict[str, Any]:
+        """What it has seen and decided, for the description of the version."""
+
+
 class Forker(Protocol):
     """Forks workers instead of starting a new Python for each."""
 

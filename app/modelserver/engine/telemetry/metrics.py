@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import socket
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from modelserver.engine.telemetry.families import GPU_FIELDS, HOST_FIELDS, LEGACY_NAMES, Families, MetricsMode
@@ -22,7 +22,6 @@ from modelserver.engine.telemetry.prometheus import (
 )
 
 if TYPE_CHECKING:
-    from modelserver.engine.telemetry.collector import CollectedMetric
     from modelserver.engine.telemetry.system import SystemReading
 
 # Which requests are health checks.
@@ -177,20 +176,19 @@ class ServerMetrics:
                 if (value := getattr(gpu, field)) is not None:
                     values[name].labels("Host", str(gpu.gpu_id), self.hostname).set(value)
 
-    def collected(self, readings: Iterable[CollectedMetric]) -> None:
-        """Shows the metrics of reference 15.3 and ``metrics_config`` that ``system_metrics_cmd`` printed."""
-        for reading in readings:
-            family = self._registry.get(reading.name)
-            if family is None or reading.name.startswith(RESERVED_PREFIX):
-                continue
-            known = {"Hostname": self.hostname, **reading.dimensions}
-            values = [known.get(label, "") for label in family.label_names]
-            if isinstance(family, Histogram):
-                family.labels(*values).observe(reading.value)
-            elif isinstance(family, Gauge):
-                family.labels(*values).set(reading.value)
-            else:
-                family.labels(*values).add(max(0.0, reading.value))
+    def collected(self, name: str, value: float, dimensions: Mapping[str, str]) -> None:
+        """Shows a metric of reference 15.3 or ``metrics_config``; others are ignored."""
+        family = self._registry.get(name)
+        if family is None or name.startswith(RESERVED_PREFIX):
+            return
+        known = {"Hostname": self.hostname, **dimensions}
+        values = [known.get(label, "") for label in family.label_names]
+        if isinstance(family, Histogram):
+            family.labels(*values).observe(value)
+        elif isinstance(family, Gauge):
+            family.labels(*values).set(value)
+        else:
+            family.labels(*values).add(max(0.0, value))
 
     def families(self) -> list[AnyFamily]:
         """All metrics as they are now, whatever the mode."""

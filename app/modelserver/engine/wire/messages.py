@@ -95,8 +95,8 @@ class Load(msgspec.Struct, frozen=True, array_like=True, tag="load"):
 
     The worker has ``ranks`` processes, of which this is number ``rank``. ``outputs`` is empty if the model
     does not declare any. ``expose``: clients are shown errors of the handler. ``types``: text and bytes in
-    answers have a content type. ``traces``: spans of the handler are exported. ``gpu_required``: with a GPU
-    assigned, the model must not be on the CPU.
+    answers have a content type. ``tracer``: the module that exports spans of the handler, if any.
+    ``gpu_required``: with a GPU assigned, the model must not be on the CPU.
     """
 
     model_name: str
@@ -118,7 +118,7 @@ class Load(msgspec.Struct, frozen=True, array_like=True, tag="load"):
     ranks: int = 1
     outputs: list[OutputSpec] = []
     expose: bool = False
-    traces: bool = False
+    tracer: str = ""
     types: bool = True
     gpu_required: bool = False
 

@@ -47,7 +47,7 @@ from modelserver.engine.worker.metrics import HandlerMetrics
 from modelserver.engine.worker.parent import die_with
 from modelserver.engine.worker.pipeline import Pipeline, can_prefetch
 from modelserver.engine.worker.service import Service, leave_if_broken, timed
-from modelserver.engine.worker.tracing import exporting
+from modelserver.engine.worker.tracing import close_exporting, open_exporting
 from modelserver.engine.worker.work import is_out_of_memory
 from modelserver_handlers.compat import offer_ts_names
 from modelserver_handlers.context import BatchState, Context
@@ -171,7 +171,7 @@ def run(channel: ServerChannel) -> None:
     finally:
         # Tells the server that nothing more comes, even if the process does not end.
         channel.close()
-        exporting.close()
+        close_exporting()
 
 
 def _answer(channel: ServerChannel) -> None:
@@ -350,8 +350,8 @@ def import_service(load: Load) -> tuple[LoadedHandler, Service]:
     context.header_key_sequence_end = load.sequence_headers.end
     context._ms_begin(BatchState())
     handler = load_handler(load.handler, model_dir)
-    if load.traces:
-        exporting.open()
+    if load.tracer:
+        open_exporting(load.tracer)
     if load.mode and load.envelope:
         raise HandlerNotUsable(
             f"The envelope {load.envelope!r} cannot be used with continuousBatching or asyncCommunication."

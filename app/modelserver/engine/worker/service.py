@@ -455,7 +455,7 @@ def leave_if_broken(service: Service) -> None:
     if service.broken is not None and service.outlet is not None:
         # Not as the interpreter would: what uses the GPU at the exit could wait for it for ever.
         service.outlet.close()
-        tracing.exporting.close()
+        tracing.close_exporting()
         os._exit(1)
 
 

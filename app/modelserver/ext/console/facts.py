@@ -165,9 +165,8 @@ def row_of(model: ModelVersion, *, is_default: bool) -> list[Any]:
     """
     pool, last = model.pool, model.metrics.requests.errors.last
     scaling = pool.crew.autoscaling
-    decision = None if scaling is None else scaling.decision
     demanded = 0 if pool.crew.on_demand is None else len(pool.workers)
-    wished = max(pool.min_workers, demanded, 0 if decision is None else decision.wish)
+    wished = max(pool.min_workers, demanded, 0 if scaling is None else scaling.wish)
     traffic = None if model.traffic is None else model.traffic.describe(model.version)
     return [
         *(model.name, model.version, _state(model), is_default, pool.statistics().ready, wished),

@@ -28,8 +28,8 @@ from opentelemetry.sdk.metrics.export import (
 )
 from opentelemetry.sdk.metrics.export import Histogram as HistogramData
 
-from modelserver.engine.otlp import resource
 from modelserver.engine.telemetry.metrics import ServerMetrics
+from modelserver.ext.otel.sdk import resource
 from modelserver.ext.otel.spans import SCOPE
 
 _log = logging.getLogger("modelserver.tracing")

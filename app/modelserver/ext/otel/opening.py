@@ -9,8 +9,8 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from modelserver.engine.otlp import close_within_grace
 from modelserver.engine.telemetry.metrics import ServerMetrics
+from modelserver.ext.otel.sdk import close_within_grace
 from modelserver.ext.otel.spans import Tracing
 from modelserver.models.settings.settings import Settings
 

@@ -20,7 +20,7 @@ from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode,
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from modelserver import __version__
-from modelserver.engine.otlp import open_provider
+from modelserver.ext.otel.sdk import open_provider
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context

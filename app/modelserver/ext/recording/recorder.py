@@ -18,7 +18,7 @@ import msgspec
 from modelserver import __version__
 from modelserver.errors import BadRequest, Conflict
 from modelserver.ext.recording.entries import CALL, Beginning, Ended, Entry, Lost, framed, framed_list, pack
-from modelserver.models.settings.checks import holds_credentials, is_header_name
+from modelserver.models.settings.checks import header_fault
 from modelserver.surface.http.outgoing import Outgoing
 from modelserver.surface.watching import GRPC, Watched, Watcher, message_framed
 
@@ -79,10 +79,8 @@ class RecordingOptions:
         if self.requests is not None and self.requests < 1:
             raise BadRequest(f"requests={self.requests}: a positive number is needed.")
         for name in self.headers:
-            if not is_header_name(name):
-                raise BadRequest(f"header={name[:100]}: the name of a header is needed.")
-            if holds_credentials(name):
-                raise BadRequest(f"header={name[:100]}: headers that hold credentials are never recorded.")
+            if fault := header_fault(name, "the name of a header is", "recorded"):
+                raise BadRequest(f"header={name[:100]}: {fault}.")
 
 
 class Recorder:

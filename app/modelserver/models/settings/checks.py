@@ -107,23 +107,18 @@ def check_payload_log(settings: Settings) -> None:
             # Without the URL, which may contain a password.
             raise ConfigError(f"Invalid configuration: payload_log_url: {reason}")
     for name in listed(settings.payload_log_headers):
-        if not is_header_name(name):
-            raise _wrong("payload_log_headers", name, "names of headers, separated by commas, are needed")
-        if holds_credentials(name):
-            raise _wrong("payload_log_headers", name, "headers that hold credentials are never sent")
+        if fault := header_fault(name, "names of headers, separated by commas, are", "sent"):
+            raise _wrong("payload_log_headers", name, fault)
     for item in listed(settings.payload_log_annotations):
         if "=" not in item:
             raise _wrong("payload_log_annotations", item, "name=value items, separated by commas, are needed")
 
 
-def is_header_name(name: str) -> bool:
-    """Whether a header can have this name."""
-    return _HEADER_NAME.fullmatch(name) is not None
-
-
-def holds_credentials(header: str) -> bool:
-    """Whether the header's name suggests credentials."""
-    return _CREDENTIALS.search(header) is not None
+def header_fault(name: str, needed: str, purpose: str) -> str:
+    """Why a header is not copied, empty if it may be: what is ``needed``, or it is never ``purpose``."""
+    if _HEADER_NAME.fullmatch(name) is None:
+        return f"{needed} needed"
+    return "" if _CREDENTIALS.search(name) is None else f"headers that hold credentials are never {purpose}"
 
 
 def _fault_of_url(url: str) -> str | None:

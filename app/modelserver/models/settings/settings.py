@@ -589,6 +589,16 @@ class Settings:
         return self.require_gpu and self.worker_launcher == "local"
 
     @property
+    def collector(self) -> str | None:
+        """The operator's collector of system metrics.
+
+        None too for TorchServe's own where it is not installed: the server reads the same metrics itself.
+        """
+        script = (self.system_metrics_cmd or "").partition(" ")[0]
+        is_missing = script.endswith("ts/metrics/metric_collector.py") and not Path(script).is_file()
+        return None if is_missing else self.system_metrics_cmd
+
+    @property
     def has_traces(self) -> bool:
         return self.otel in {"traces", "all"}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import asdict
 from datetime import datetime, timezone
@@ -118,27 +117,12 @@ def describe_autoscaling(model: ModelVersion) -> dict[str, Any] | None:
     options = model.options
     if not options.autoscale:
         return None
-    answer: dict[str, Any] = {
+    state = model.pool.crew.autoscaling
+    return {
         **described(options, "autoscaling"),
         "source": options.sources.get("autoscale", "default"),
+        **({} if state is None else state.describe()),
     }
-    state = model.pool.crew.autoscaling
-    if state is None or state.decision is None or state.sample is None:
-        return answer
-    answer |= {
-        "wish": state.decision.wish,
-        "reason": state.decision.reason,
-        "queueWait": None if math.isinf(state.sample.wait) else round(state.sample.wait * 1000),
-        "busy": round(state.sample.busy, 2),
-    }
-    if (event := state.event) is not None:
-        answer["lastChange"] = {
-            "time": moment(event.at),
-            "from": event.before,
-            "to": event.after,
-            "reason": event.reason,
-        }
-    return answer
 
 
 def described(options: ModelOptions, block: str = "") -> dict[str, Any]:

@@ -14,7 +14,6 @@ import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from modelserver.errors import ConfigError
 
@@ -35,12 +34,6 @@ class CollectedMetric:
     unit: str
     value: float
     dimensions: dict[str, str]
-
-
-def is_torchserves(command: str) -> bool:
-    """Whether this is TorchServe's own collector, not installed: the server reads the same metrics itself."""
-    script = command.partition(" ")[0]
-    return script.endswith("ts/metrics/metric_collector.py") and not Path(script).is_file()
 
 
 class Collector:

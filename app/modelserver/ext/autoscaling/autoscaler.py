@@ -21,11 +21,16 @@ import math
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from typing import Any, cast
 from weakref import WeakKeyDictionary, WeakSet
 
 from modelserver.engine.pools.gate import StartGate
 from modelserver.engine.pools.pool import Pool
-from modelserver.engine.pools.scaling import (
+from modelserver.engine.pools.spec import WorkerState
+from modelserver.engine.pools.worker import Worker
+from modelserver.engine.telemetry.gpus import Gpus
+from modelserver.engine.telemetry.system import worker_memory
+from modelserver.ext.autoscaling.scaling import (
     MEMORY,
     START_FAILED,
     Decision,
@@ -34,11 +39,8 @@ from modelserver.engine.pools.scaling import (
     ScaleEvent,
     ScalingRule,
 )
-from modelserver.engine.pools.spec import WorkerState
-from modelserver.engine.pools.worker import Worker
-from modelserver.engine.resources import resident_bytes
-from modelserver.engine.telemetry.gpus import GpuMemory, gpus
 
+_gpus = Gpus()
 _log = logging.getLogger("modelserver.workers")
 
 # Bytes to keep free; below SHORTAGE workers are removed.
@@ -60,9 +62,9 @@ class Autoscaler:
 
     def __init__(
         self,
-        gpu_memory: Callable[[int], GpuMemory | None] = gpus.memory,
-        resident: Callable[[int], int] = resident_bytes,
-        renew: Callable[[], Awaitable[object]] = gpus.renew,
+        gpu_memory: Callable[[int], Any] = _gpus.memory,
+        resident: Callable[[int], int] = worker_memory,
+        renew: Callable[[], Awaitable[object]] = _gpus.renew,
     ) -> None:
         self._gpu_memory = gpu_memory
         self._resident = resident
@@ -80,7 +82,7 @@ class Autoscaler:
 
     def follow(self, pool: Pool, rule: ScalingRule | None) -> None:
         """Scales the pool by this rule; None stops. Its state is kept if only the rule changes."""
-        before = pool.crew.autoscaling
+        before = _scaling_of(pool)
         if rule is None:
             self._pools.discard(pool)
             if before is not None:
@@ -95,7 +97,7 @@ class Autoscaler:
 
     def _arm(self) -> None:
         """Sets the timer for the next sample, if there are pools."""
-        rules = [pool.crew.autoscaling.rule for pool in self._pools if pool.crew.autoscaling is not None]
+        rules = [scaling.rule for pool in self._pools if (scaling := _scaling_of(pool)) is not None]
         if rules and self._timer is None:
             pause = min(rule.every for rule in rules)
             self._timer = asyncio.get_running_loop().call_later(pause, self._tick)
@@ -130,7 +132,7 @@ class Autoscaler:
                 _log.exception("Autoscaling %s failed", pool.label)
 
     def _look_at(self, pool: Pool, now: float) -> None:
-        scaling = pool.crew.autoscaling
+        scaling = _scaling_of(pool)
         if scaling is None or now < scaling.due or not pool.workers:
             return
         # Slightly early is better than a tick late.
@@ -211,6 +213,11 @@ class Autoscaler:
         if not needs or not free:
             return math.inf
         return 1.0 if min(free) >= max(needs) + GPU_RESERVE else 0.0
+
+
+def _scaling_of(pool: Pool) -> PoolScaling | None:
+    """The state of a pool that is scaled: what :meth:`Autoscaler.follow` has set."""
+    return cast("PoolScaling | None", pool.crew.autoscaling)
 
 
 def sample_of(pool: Pool, now: float) -> Sample:

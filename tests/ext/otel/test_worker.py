@@ -9,7 +9,7 @@ import pytest
 from opentelemetry import trace
 from tests.ext.otel.collector import collector, environment
 
-from modelserver.engine.worker import tracing
+from modelserver.ext.otel import worker as tracing
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 OTHER = f"00-{'b' * 32}-00f067aa0ba902b8-01"
@@ -17,7 +17,7 @@ HANDLER = f"00-{TRACE}-00f067aa0ba902b7-01"
 
 WORKER = f"""
 import sys
-from modelserver.engine.worker import tracing
+from modelserver.ext.otel import worker as tracing
 
 assert tracing.enter({HANDLER!r}) is None
 tracing.leave(None)
@@ -72,7 +72,7 @@ def test_spans_are_not_exported_without_the_extra(
 ) -> None:
     exporting = tracing.Exporting()
     monkeypatch.setattr(trace, "get_tracer_provider", trace.ProxyTracerProvider)
-    monkeypatch.setitem(sys.modules, "modelserver.engine.otlp", None)
+    monkeypatch.setitem(sys.modules, "modelserver.ext.otel.sdk", None)
     exporting.open()
     exporting.open()
 

@@ -9,10 +9,10 @@ from tests.surface.tls.certificates import Authority
 from tests.surface.tls.conftest import HTTPS, made, subject
 from tests.waiting import until
 
+from modelserver.ext.tls.certificate import load_certificate
+from modelserver.ext.tls.renewal import Renewal
 from modelserver.models.settings.settings import Settings
-from modelserver.surface.tls.certificate import load_certificate
 from modelserver.surface.tls.context import Certificate
-from modelserver.surface.tls.renewal import Renewal
 
 pytest.importorskip("cryptography")
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from modelserver.errors import ConfigError
+from modelserver.ext.tls.certificate import load_certificate
 from modelserver.models.settings.settings import Settings
-from modelserver.surface.tls.certificate import load_certificate
 from modelserver.surface.tls.context import Certificate
 
 # Seconds between checks.

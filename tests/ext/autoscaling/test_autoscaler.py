@@ -1,7 +1,6 @@
 import gc
 import logging
 import math
-import os
 from dataclasses import replace
 from typing import Any
 from unittest.mock import Mock
@@ -11,15 +10,14 @@ from tests.engine.pools.conftest import Counts
 from tests.waiting import until
 
 from modelserver.engine.batching.request import Request
-from modelserver.engine.pools.autoscaler import RESERVE, SHORTAGE, Autoscaler, sample_of
 from modelserver.engine.pools.devices import DeviceList, DeviceRing
 from modelserver.engine.pools.gate import BASE_NEED, StartGate
 from modelserver.engine.pools.pool import Pool
-from modelserver.engine.pools.scaling import ScalingRule
 from modelserver.engine.pools.spec import PoolLimits, Ports, Ranks, WorkerSpec, WorkerState, WorkerTimes
-from modelserver.engine.resources import resident_bytes
 from modelserver.engine.telemetry.gpus import GpuMemory
 from modelserver.engine.wire.messages import Row
+from modelserver.ext.autoscaling.autoscaler import RESERVE, SHORTAGE, Autoscaler, sample_of
+from modelserver.ext.autoscaling.scaling import ScalingRule
 
 RULE = ScalingRule(target_wait=0.1, up_pause=2.0, down_pause=4.0)
 LIMITS = PoolLimits(batch_size=1, policy="greedy", max_delay=0.0, max_requests=100, max_bytes=10_000)
@@ -427,8 +425,3 @@ async def test_concurrent_worker_counts_as_busy_in_part(make: Any) -> None:
     submit(pool, 2, arrived=1.0)
 
     assert (sample_of(pool, 9.0).busy, sample_of(pool, 9.0).wait) == (1.0, 8.0)
-
-
-def test_resident_bytes_are_read() -> None:
-    assert resident_bytes(os.getpid()) > 1 << 20
-    assert resident_bytes(-1) == 0

@@ -12,7 +12,7 @@ from itertools import pairwise
 
 import pytest
 
-from modelserver.engine.pools.scaling import (
+from modelserver.ext.autoscaling.scaling import (
     ALL_BUSY,
     EQUAL_BOUNDS,
     FIRST_HOLD,

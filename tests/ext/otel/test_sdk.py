@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from modelserver.engine.otlp import close_within_grace, resource
+from modelserver.ext.otel.sdk import close_within_grace, resource
 
 
 def test_service_is_named_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

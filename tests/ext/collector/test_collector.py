@@ -3,10 +3,11 @@ from pathlib import Path
 
 import pytest
 
-from modelserver.engine.telemetry.collector import CollectedMetric, Collector, is_torchserves, parse_readings
 from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.engine.telemetry.metrics_config import parse_metrics_config
 from modelserver.errors import ConfigError
+from modelserver.ext.collector.collector import CollectedMetric, Collector, parse_readings
+from modelserver.models.settings.settings import Settings
 
 LINES = """
 CPUUtilization.Percent:12.5|#Level:Host|#hostname:h,timestamp:1717102863
@@ -70,8 +71,8 @@ def test_collected_metrics_are_rendered() -> None:
     metrics.model("m", "1.0")
     named = {"model_name": "m", "model_version": "1.0"}
     for name, value in (("CPUUtilization", 12.5), ("Own", 3.0), ("Own", -1.0), ("H", 2.0), ("Other", 1.0)):
-        metrics.collected([CollectedMetric(name, "", value, {"Level": "Host"})])
-    metrics.collected([CollectedMetric("modelserver_queue_requests", "", 77.0, named)])
+        metrics.collected(name, value, {"Level": "Host"})
+    metrics.collected("modelserver_queue_requests", 77.0, named)
     text = metrics.render().decode()
 
     assert 'CPUUtilization{Level="Host",Hostname="h"} 12.5' in text
@@ -84,9 +85,10 @@ def test_collected_metrics_are_rendered() -> None:
 def test_torchserves_own_collector_is_not_needed(tmp_path: Path) -> None:
     """TorchServe's configurations name its collector; unless that file is here, the server reads itself."""
     there = tmp_path / "ts" / "metrics" / "metric_collector.py"
-    assert is_torchserves("ts/metrics/metric_collector.py --gpu 0")
-    assert is_torchserves(f"{there} --gpu 0")
-    assert not is_torchserves("collect.py ts/metrics/metric_collector.py")
+    for command in ("ts/metrics/metric_collector.py --gpu 0", f"{there} --gpu 0"):
+        assert Settings(system_metrics_cmd=command).collector is None
+    own = "collect.py ts/metrics/metric_collector.py"
+    assert Settings(system_metrics_cmd=own).collector == own
     there.parent.mkdir(parents=True)
     there.touch()
-    assert not is_torchserves(str(there))
+    assert Settings(system_metrics_cmd=str(there)).collector == str(there)

@@ -60,7 +60,7 @@ def _from_keystore(path: Path, password: str) -> Certificate:
     if content.startswith(_JAVA):
         raise _unusable("keystore", path, jks_advice(path))
     try:
-        from modelserver.surface.tls.keystore import read_keystore  # noqa: PLC0415 - a package that few need
+        from modelserver.ext.tls.keystore import read_keystore  # noqa: PLC0415 - a package that few need
     except ImportError:
         raise _unusable("keystore", path, _INSTALL) from None
     try:

@@ -24,8 +24,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 from modelserver.engine.pools.worker import Worker
+from modelserver.surface.api.describe import moment
 
 # The share of their time that the remaining workers may be busy after a step down.
 SPARE = 0.6
@@ -248,3 +250,27 @@ class PoolScaling:
     def rule(self) -> ScalingRule:
         """The pool's rule."""
         return self.scaler.rule
+
+    @property
+    def wish(self) -> int:
+        """How many workers it wants; 0 before the first decision."""
+        return 0 if self.decision is None else self.decision.wish
+
+    def describe(self) -> dict[str, Any]:
+        """What it has seen and decided, with times in ms; empty before the first decision."""
+        if self.decision is None or self.sample is None:
+            return {}
+        answer: dict[str, Any] = {
+            "wish": self.decision.wish,
+            "reason": self.decision.reason,
+            "queueWait": None if math.isinf(self.sample.wait) else round(self.sample.wait * 1000),
+            "busy": round(self.sample.busy, 2),
+        }
+        if (event := self.event) is not None:
+            answer["lastChange"] = {
+                "time": moment(event.at),
+                "from": event.before,
+                "to": event.after,
+                "reason": event.reason,
+            }
+        return answer

@@ -7,8 +7,8 @@ from tests.surface.tls.certificates import Authority
 from tests.surface.tls.conftest import pair, settings, talk
 
 from modelserver.errors import ConfigError
+from modelserver.ext.tls.certificate import load_certificate
 from modelserver.models.settings.settings import Settings
-from modelserver.surface.tls.certificate import load_certificate
 from modelserver.surface.tls.context import Certificate
 
 pytest.importorskip("cryptography")
@@ -75,8 +75,8 @@ def test_wrong_keystores_are_named(authority: Authority, tmp_path: Path) -> None
 
 
 def test_missing_package_is_named(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("keystore", "throwaway"):
-        monkeypatch.setitem(sys.modules, f"modelserver.surface.tls.{name}", None)
+    for name in ("ext.tls.keystore", "surface.tls.throwaway"):
+        monkeypatch.setitem(sys.modules, f"modelserver.{name}", None)
 
     assert load_certificate(pair(*authority.issue("plain"))).key
     assert "pip install cryptography" in refusal(settings())

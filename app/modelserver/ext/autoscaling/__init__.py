@@ -1,0 +1,1 @@
+"""Autoscaling: as many workers of a model as its load needs."""

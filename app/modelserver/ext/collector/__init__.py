@@ -1,0 +1,1 @@
+"""System metrics from the operator's own command."""
