@@ -65,12 +65,15 @@ WRONG = {
     "cluster": "worker_lost_timeout=-1",
     "grpc": "grpc_inference_port=70000",
     "otel": "otel=logs",
+    "collector": "metric_time_interval=0",
     "payloads": "payload_log_connections=0",
+    "autoscaling": "autoscale_target_wait=0",
     "parking": "idle_timeout=-1",
     "rollout": "shadow_bodies=-1",
     "frontends": "frontend_processes=0",
 }
 ANY_VALUE = {
+    "tls": "keystore_pass",
     "openai": "openai_api",
     "recording": "allow_recording",
     "sequences": "ts_header_key_sequence_id",
