@@ -205,6 +205,15 @@ def test_the_architecture_shows_the_house_as_it_is() -> None:
     assert [name for name in files if not (house / name).is_file()] == []
 
 
+def test_a_question_about_the_code_leads_to_two_files_at_most() -> None:
+    """That these files are there is what the test above holds."""
+    page = (_ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    answers = re.findall(r"(?m)^\| [A-Z][^|`]*\? \| (.*) \|$", page)
+
+    assert len(answers) == 5
+    assert [text for text in answers if not 1 <= len(re.findall(r"`[^`]+\.py`", text)) <= 2] == []
+
+
 def test_modules_are_described() -> None:
     """Each opens with a docstring."""
     assert [module.name for module in modules() if not ast.get_docstring(module.tree)] == []

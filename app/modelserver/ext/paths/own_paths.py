@@ -18,17 +18,7 @@ NAME: Final = "paths"
 RESERVED: Final = frozenset(
     {
         *("predictions", "explanations", "invocations", "v1", "v2", "openai", "wfpredict"),
-        *(
-            "models",
-            "workflows",
-            "console",
-            "events",
-            "frontends",
-            "logging",
-            "parking",
-            "recording",
-            "token",
-        ),
+        *("models", "workflows", "console", "events", "frontends", "logging", "parking", "recording"),
         *("token", "ping", "livez", "readyz", "metrics", "api-description", "openapi.json", "docs"),
     }
 )
