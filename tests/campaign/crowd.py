@@ -51,10 +51,14 @@ class Tally:
     def other(self, model: str, status: int, text: object) -> None:
         """An answer that is an error."""
         with self._lock:
-            if (model, status) in self._causes:
+            if self.explains(model, status):
                 self.failed[model, status] += 1
             else:
                 self.wrong.append(f"{model} answered {status}: {str(text)[:300]}")
+
+    def explains(self, model: str, status: int) -> bool:
+        """Whether the model may answer with this status now."""
+        return (model, status) in self._causes
 
     def odd(self, what: str) -> None:
         with self._lock:
