@@ -52,6 +52,7 @@ CAUSES = {
     "ModelserverNoWorker": {f'modelserver_workers{{state="ready", {MODEL}}}': FALSE}
     | {f'modelserver_workers{{state="loading", {MODEL}}}': TRUE},
     "ModelserverWorkersFail": {f'modelserver_workers{{state="failed", {MODEL}}}': TRUE},
+    "ModelserverLoadsFail": {f'modelserver_loads_total{{result="failed", {MODEL}}}': FEW},
     "ModelserverRefuses": {f'modelserver_rejected_total{{reason="requests", {MODEL}}}': FEW},
     "ModelserverQueueSlow": {
         f'modelserver_queue_seconds_bucket{{le="1.0", {MODEL}}}': NONE,

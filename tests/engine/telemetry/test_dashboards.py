@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from modelserver.engine.telemetry.gpus import GpuReading
 from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.engine.telemetry.system import SystemReading
 from modelserver.errors import InternalError
+from modelserver.ext.parking.meters import ParkingMeters
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 DASHBOARD = json.loads((DEPLOY / "grafana" / "modelserver.json").read_text(encoding="utf-8"))
@@ -36,12 +38,28 @@ def visible() -> dict[str, set[str]]:
     model.workers.set_wish(2)
     model.workers.scaled("up", "queue_wait")
     model.workers.loaded("W-9000-m_1.0", 1.0)
+    on_demand(metrics)
     result: dict[str, set[str]] = {}
     for line in metrics.render().decode().splitlines():
         if not line.startswith("#"):
             name, _, labels = line.partition(" ")[0].partition("{")
             result[name] = set(re.findall(r"(\w+)=", labels))
     return result
+
+
+def on_demand(metrics: ServerMetrics) -> None:
+    """A model was loaded, has failed to load, and was parked."""
+    meters = ParkingMeters(metrics)
+    crew = SimpleNamespace(
+        leaving=(), spec=SimpleNamespace(ranks=None), devices=SimpleNamespace(peek=lambda: None)
+    )
+    visible_metrics = SimpleNamespace(series=SimpleNamespace(is_hidden=False))
+    model: Any = SimpleNamespace(name="m", version="1.0", metrics=visible_metrics)
+    resident: Any = SimpleNamespace(model=model, memory=1, pool=SimpleNamespace(workers=(), crew=crew))
+    meters.show([resident], lambda: 1.0)
+    meters.loaded(model, 1, 1.0)
+    meters.failed(model)
+    meters.parked(model, "idle")
 
 
 def rules(kind: str) -> list[dict[str, Any]]:

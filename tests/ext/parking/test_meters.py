@@ -25,14 +25,15 @@ async def test_models_have_metrics_until_they_are_unregistered(floor: Floor) -> 
     resident = floor.keeper.residents[0]
     resident.model.metrics.series.show()
     resident.memory, resident.device_memory = 2, {0: 3}
-    meters.loaded(resident.model, cold=4)
+    meters.loaded(resident.model, cold=4, seconds=0.5)
     meters.failed(resident.model)
     meters.parked(resident.model, "idle")
 
     version = 'a",model_version="1.0"'
-    assert lines(floor, "loads_", "parks_", "cold_", "_memory_bytes", "models_memory") == {
+    assert lines(floor, "loads_", "load_", "parks_", "cold_", "_memory_bytes", "models_memory") == {
         f'loads_total{{{version},result="loaded"}} 1.0',
         f'loads_total{{{version},result="failed"}} 1.0',
+        f"load_seconds_total{{{version}}} 0.5",
         f'parks_total{{{version},reason="idle"}} 1.0',
         f"cold_requests_total{{{version}}} 4.0",
         f"model_memory_bytes{{{version}}} 2.0",

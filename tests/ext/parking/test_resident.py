@@ -13,8 +13,10 @@ if TYPE_CHECKING:
     from tests.ext.parking.conftest import Floor
 
 
-async def test_failed_load_answers_what_waits_and_pauses(floor: Floor) -> None:
-    """The next request after the pause tries again; the pauses grow."""
+async def test_failed_load_answers_what_waits_and_pauses(
+    floor: Floor, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The next request after the pause tries again; the pauses grow. The log has each reason."""
     resident = floor.add("a")
     for number, pause in enumerate((FIRST_PAUSE, 2 * FIRST_PAUSE, 4 * FIRST_PAUSE), 1):
         waiting = [floor.ask("a"), floor.ask("a")]
@@ -27,6 +29,7 @@ async def test_failed_load_answers_what_waits_and_pauses(floor: Floor) -> None:
             floor.ask("a")
         assert refused.value.headers == ((b"retry-after", f"{pause:.0f}".encode()),)
         assert resident.describe()["failedLoads"] == number
+        assert f"{caplog.messages}".count("Model a 1.0 is not loaded: ") == number
         floor.now += pause
         assert floor.states() == {"a": "parked"}
     floor.ask("a")

@@ -41,6 +41,7 @@ KINDS: Final = {
     "Worker %s is recycled: %s; starting %s in its place": "recycled",
     "Worker %s is kept, a new one could not be loaded: %s": "recycle_failed",
     "Model %s %s is loaded, in %.2f s": "loaded",
+    "Model %s %s is not loaded: %s": "load_failed",
     "Model %s %s is parked (%s)": "parked",
     "The given tokens have changed: those in %s are valid now": "tokens_renewed",
     "The %s token was renewed": "tokens_renewed",

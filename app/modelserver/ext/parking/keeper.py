@@ -131,7 +131,7 @@ class Keeper:
         self._unmeasured.add(resident)
         self._show(resident)
         if self._meters is not None:
-            self._meters.loaded(resident.model, cold)
+            self._meters.loaded(resident.model, cold, resident.load_seconds)
         _log.info("Model %s %s is loaded, in %.2f s", *_named(resident), resident.load_seconds)
         self.soon(resident)
 
@@ -149,6 +149,7 @@ class Keeper:
     def failed(self, resident: Resident, error: ModelServerError) -> None:
         """Its workers could not load the model."""
         resident.fail(error)
+        self._show(resident)
         if self._meters is not None:
             self._meters.failed(resident.model)
         self.soon(resident)

@@ -25,6 +25,8 @@ class ParkingMeters:
         self._loads = counter(
             f"{prefix}loads_total", "Loads for a request, or ahead of one.", (*_LABELS, "result")
         )
+        took = "Seconds that loads took in the worker's process."
+        self._seconds = counter(f"{prefix}load_seconds_total", took, _LABELS)
         self._parks = counter(f"{prefix}parks_total", "How often a model was parked.", (*_LABELS, "reason"))
         self._cold = counter(f"{prefix}cold_requests_total", cold, _LABELS)
         ahead = "Loads before the model was expected to be used, by whether it was."
@@ -33,7 +35,13 @@ class ParkingMeters:
         on_gpu = "Memory of a model's workers on a GPU."
         self._device_memory = gauge(f"{prefix}model_device_memory_bytes", on_gpu, (*_LABELS, "gpu_id"))
         metrics.follow_versions(
-            self._loads, self._parks, self._cold, self._prewarms, self._memory, self._device_memory
+            self._loads,
+            self._seconds,
+            self._parks,
+            self._cold,
+            self._prewarms,
+            self._memory,
+            self._device_memory,
         )
         self._budget = gauge(f"{prefix}models_memory_limit_bytes", "What max_models_memory allows.")
 
@@ -54,8 +62,9 @@ class ParkingMeters:
         for gpu in gpus_of(resident.pool):
             self._device_memory.labels(*version, str(gpu)).set(resident.device_memory.get(gpu, 0))
 
-    def loaded(self, model: ModelVersion, cold: int) -> None:
+    def loaded(self, model: ModelVersion, cold: int, seconds: float) -> None:
         self._loads.labels(model.name, model.version, "loaded").add(1.0)
+        self._seconds.labels(model.name, model.version).add(seconds)
         self._cold.labels(model.name, model.version).add(cold)
 
     def failed(self, model: ModelVersion) -> None:

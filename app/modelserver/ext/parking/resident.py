@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import time
 from collections import Counter
@@ -13,6 +14,8 @@ from modelserver.engine.pools.spec import WorkerState
 from modelserver.errors import Conflict, DeadlineExceeded, InternalError, ModelServerError, ServiceUnavailable
 from modelserver.ext.parking.needs import Need
 from modelserver.models.version import ModelVersion
+
+_log = logging.getLogger("modelserver.models")
 
 # Why a model is parked.
 IDLE, MEMORY, REQUEST = "idle", "memory", "request"
@@ -226,6 +229,7 @@ class Resident:
             pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2**self._in_a_row)
             self._in_a_row = min(self._in_a_row + 1, 20)
         self._failure, self._retry_at = error, self._owner.clock() + pause
+        _log.warning("Model %s %s is not loaded: %s", self.model.name, self.model.version, error.message)
         self.waiting_since = None
         # Workers are gone, or are of no use: the pool sees that there is no hope, and refuses what waits.
         self.pool.crew.resize(0)

@@ -77,12 +77,15 @@ export class View {
     this.memory = new Share("Memory");
     this.disk = new Share("Disk");
     this.beside = h("p", { class: "quiet" });
+    this.budget = new Share("Memory");
+    this.coming = h("p", { class: "quiet" });
+    this.onDemand = section("Models on demand", shares("Models on demand", this.budget), this.coming);
     this.places = h("div", { class: "list" });
     this.machines = h("div", { class: "list" });
     this.frontEnds = h("div");
     this.elements = [h("div", { class: "title-row" }, h("h2", {}, "Devices")), this.problem,
       section("This machine", shares("This machine", this.processor, this.memory, this.disk), this.beside),
-      this.places, this.machines, section("Front ends", this.frontEnds)];
+      this.onDemand, this.places, this.machines, section("Front ends", this.frontEnds)];
     this.follow();
   }
 
@@ -100,11 +103,13 @@ export class View {
 
   async read() {
     const devices = await json("console/devices");
+    const parking = await json("parking");
     const response = await call("frontends");
     const frontEnds = response.ok ? (await response.json()).frontEnds : null;
     if (!this.isOpen) return;
     this.problem.hidden = true;
     this.show(devices);
+    this.showOnDemand(parking);
     this.showFrontEnds(frontEnds);
   }
 
@@ -123,6 +128,14 @@ export class View {
     if (elements.length !== this.places.children.length) this.places.replaceChildren(...elements);
     this.machines.replaceChildren(...machines.map((each) => section(`Machine ${each.name}`,
       workersTable(`Workers on ${each.name}`, each.workers, false))));
+  }
+
+  showOnDemand({ budget, used, models, nextToPark }) {
+    const states = Object.entries(models).map(([state, names]) => `${names.length} ${state}`);
+    this.onDemand.hidden = !states.length;
+    const text = (bytes) => size(Math.round(bytes / MIB));
+    this.budget.update((100 * used) / budget, `${text(used)} of ${text(budget)}`);
+    setText(this.coming, `${states.join(", ")}.${nextToPark ? ` The next to be parked for another is ${nextToPark}.` : ""}`);
   }
 
   showFrontEnds(frontEnds) {

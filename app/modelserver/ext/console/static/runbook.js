@@ -21,6 +21,10 @@ export const PARAGRAPHS = {
   "ModelserverWorkersFail",
   "Some workers were given up: they did not load within the retry time, or ended again and again. The others serve on, with less capacity. Their `failure` in `GET /models/NAME` has the reason; with GPUs, look whether one device is full or broken. As for ModelserverNoWorker, scaling to 0 and back, or to the same number again, starts new ones."
  ],
+ "modelserverloadsfail": [
+  "ModelserverLoadsFail",
+  "A model on demand failed to load three times in 15 minutes. Its requests get the reason with 503, or 507 if it needs more memory than there is, until the next try. `parking.failure` of `GET /models/NAME` has the reason too, and `GET /events?model=NAME` each failure. What lacks memory fits after others are unregistered or `max_models_memory` is raised; everything else is as for ModelserverNoWorker."
+ ],
  "modelserverrefuses": [
   "ModelserverRefuses",
   "Requests get 503 (429 from OpenAI's API) because the queue is full, or for the reason in the label. Clients send more than the workers can take: see `pendingRequests` of `GET /models/NAME`, and the throughput in the console. Add workers, raise the batch size (tuning measures it), or let autoscaling do it; a longer queue (`job_queue_size`) only helps against short bursts, as everybody then waits longer. The reason `no_worker` is ModelserverNoWorker, `memory` means that bodies fill `max_incoming_bytes`."
