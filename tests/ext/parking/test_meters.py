@@ -30,10 +30,12 @@ async def test_models_have_metrics_until_they_are_unregistered(floor: Floor) -> 
     meters.parked(resident.model, "idle")
 
     version = 'a",model_version="1.0"'
-    assert lines(floor, "loads_", "load_", "parks_", "cold_", "_memory_bytes", "models_memory") == {
+    assert lines(
+        floor, "loads_", "load_seconds_sum", "parks_", "cold_", "_memory_bytes", "models_memory"
+    ) == {
         f'loads_total{{{version},result="loaded"}} 1.0',
         f'loads_total{{{version},result="failed"}} 1.0',
-        f"load_seconds_total{{{version}}} 0.5",
+        f"load_seconds_sum{{{version}}} 0.5",
         f'parks_total{{{version},reason="idle"}} 1.0',
         f"cold_requests_total{{{version}}} 4.0",
         f"model_memory_bytes{{{version}}} 2.0",

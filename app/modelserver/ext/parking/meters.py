@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from modelserver.engine.telemetry.metrics import ServerMetrics
+from modelserver.engine.telemetry.prometheus import Histogram
 from modelserver.ext.parking.memory import gpus_of
 from modelserver.models.version import ModelVersion
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from modelserver.ext.parking.resident import Resident
 
 _LABELS = ("model_name", "model_version")
+_BOUNDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
 class ParkingMeters:
@@ -26,7 +28,7 @@ class ParkingMeters:
             f"{prefix}loads_total", "Loads for a request, or ahead of one.", (*_LABELS, "result")
         )
         took = "Seconds that loads took in the worker's process."
-        self._seconds = counter(f"{prefix}load_seconds_total", took, _LABELS)
+        self._seconds = metrics.add(Histogram(f"{prefix}load_seconds", took, _LABELS, bounds=_BOUNDS))
         self._parks = counter(f"{prefix}parks_total", "How often a model was parked.", (*_LABELS, "reason"))
         self._cold = counter(f"{prefix}cold_requests_total", cold, _LABELS)
         ahead = "Loads before the model was expected to be used, by whether it was."
@@ -64,7 +66,7 @@ class ParkingMeters:
 
     def loaded(self, model: ModelVersion, cold: int, seconds: float) -> None:
         self._loads.labels(model.name, model.version, "loaded").add(1.0)
-        self._seconds.labels(model.name, model.version).add(seconds)
+        self._seconds.labels(model.name, model.version).observe(seconds)
         self._cold.labels(model.name, model.version).add(cold)
 
     def failed(self, model: ModelVersion) -> None:

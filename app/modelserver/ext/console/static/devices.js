@@ -134,7 +134,8 @@ export class View {
     const states = Object.entries(models).map(([state, names]) => `${names.length} ${state}`);
     this.onDemand.hidden = !states.length;
     const text = (bytes) => size(Math.round(bytes / MIB));
-    this.budget.update((100 * used) / budget, `${text(used)} of ${text(budget)}`);
+    // Models whose workers are on other machines need none of it.
+    this.budget.update(budget ? (100 * used) / budget : null, budget ? `${text(used)} of ${text(budget)}` : "–");
     setText(this.coming, `${states.join(", ")}.${nextToPark ? ` The next to be parked for another is ${nextToPark}.` : ""}`);
   }
 
