@@ -297,6 +297,7 @@ def test_devices_with_gpus_and_front_ends(
     archived(store, "steady", STEADY)
     server = start_server(environment={"PYTHONPATH": roots}, model_store=store, frontend_processes=2)
     server.registered("steady.mar", model_name=EVIL, initial_workers=2)
+    server.registered("steady.mar", model_name="asleep", load="on-demand", initial_workers=None)
     page = watched.open(server)
     page.set_viewport_size({"width": 390, "height": 844})
     page.get_by_role("button", name="Devices").click()
@@ -316,6 +317,9 @@ def test_devices_with_gpus_and_front_ends(
         assert EVIL in gpu.get_by_role("table", name="Workers on GPU").inner_text()
     assert second.get_by_text("The driver does not tell its state.").is_visible()
     assert machine.get_by_role("meter").count() == 3
+    on_demand = page.get_by_role("region", name="Models on demand")
+    assert on_demand.get_by_text("1 parked.", exact=True).is_visible()
+    assert on_demand.get_by_role("meter").evaluate("(each) => each.value") == 0
     listed = server.management.get("/frontends").json()["frontEnds"]
     assert pids == {str(each["pid"]) for each in listed}
     assert page.evaluate("document.documentElement.scrollWidth") <= 390

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tests.ext.parking.conftest import MIB
 
-from modelserver.engine.pools.gate import BASE_NEED, COPIES
+from modelserver.engine.pools.gate import BASE_NEED, COPIES, StartGate
 from modelserver.engine.pools.spec import Ports, Ranks
 from modelserver.engine.telemetry.gpus import GpuMemory, Gpus
 from modelserver.ext.parking.budgets import BASE, GPU_BASE, SHARE, Budgets
@@ -47,6 +47,21 @@ async def test_default_is_a_share_of_what_is_free(floor: Floor) -> None:
         {"gpu": 0, "budget": 900 * MIB, "used": 0, "nextToPark": None},
         {"gpu": 1, "budget": None, "used": 0, "nextToPark": None},
     ]
+
+
+async def test_machines_default_is_a_share_of_what_was_free_at_first(floor: Floor) -> None:
+    """What workers that load were promised is not free; later readings do not count."""
+    free = [1000 * MIB]
+    resident = floor.add("a")
+    gate = StartGate(available=lambda: free[0])
+    resident.pool.crew.spec = replace(resident.pool.crew.spec, gate=gate)
+    floor.budgets.machine.limit = 0
+    async with gate.place(100 * MIB):
+        floor.budgets.of(resident)
+    free[0] = 10 * MIB
+    floor.budgets.of(resident)
+
+    assert floor.budgets.machine.limit == SHARE * 900 * MIB
 
 
 async def test_model_that_is_larger_than_its_gpu_is_refused(floor: Floor) -> None:
