@@ -26,6 +26,8 @@ from modelserver.ext.openai.codec import split
 from modelserver_handlers.errors import PredictionException
 from modelserver_handlers.language.chat import CHAT, COMPLETIONS
 from modelserver_handlers.language.embedding import EMBEDDINGS, SCORE
+from modelserver_handlers.language.requests import ChatRequest, CompletionRequest, read_request
+from modelserver_handlers.language.sampling import VLLMFields, read_fields
 
 pytestmark = [
     pytest.mark.slow,
@@ -73,6 +75,8 @@ CHATS: list[dict[str, Any]] = [
             USER,
         ],
     },
+    # By the application of the handler.
+    {"max_tokens": 4, "add_generation_prompt": False, "model": "m"},
     {
         "max_tokens": 4,
         "messages": [
@@ -226,6 +230,26 @@ async def test_answers_are_those_of_vllms_application(
         await until(lambda: values("EngineRunningRequests")[-1] == 0)
         assert max(values("EngineRunningRequests")) >= 1
         assert max(values("EngineCacheUsage")) > 0
+
+
+def test_known_fields_are_vllms_too() -> None:
+    """Those of the short way have the names of vLLM's; all others go to its application."""
+    from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+    from vllm.entrypoints.openai.completion.protocol import CompletionRequest as Completion
+
+    known = set(VLLMFields.__struct_fields__)
+    assert (
+        known - {"chat_template_kwargs"}
+        <= ChatCompletionRequest.model_fields.keys() & Completion.model_fields.keys()
+    )
+    for kind, fields, other in (
+        (ChatRequest, {"messages": MESSAGES}, ChatCompletionRequest),
+        (CompletionRequest, {"prompt": "a"}, Completion),
+    ):
+        own = {*kind.__struct_fields__, *known}
+        for name in other.model_fields.keys() - own - {"user", "parallel_tool_calls"}:
+            request = read_request(kind, {**fields, name: 1})
+            assert read_fields(request) is None, name
 
 
 @pytest.mark.asyncio

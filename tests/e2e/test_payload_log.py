@@ -38,7 +38,7 @@ def server(tmp_path_factory, model_store, sink):
         "job_queue_size": 2,
     }
     with serving(Server(home, model_store, flags, settings)) as made:
-        for name in ("echo", "fields", "mirror", "parts"):
+        for name in ("chatty", "echo", "fields", "mirror", "parts"):
             made.registered(f"{name}.mar")
         made.registered("obey.mar")
         made.registered("rows.mar", batch_size=4, batch_policy="greedy")
@@ -108,6 +108,19 @@ def test_v1_and_v2_are_logged(server, sink):
     request, response = pair(sink, "v2")
     assert json.loads(request.body)["inputs"] == [tensor]
     assert json.loads(response.body)["outputs"][0]["data"] == [0.5]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_chats_are_logged(server, sink, stream):
+    """With the model that the body names."""
+    messages = [{"role": "user", "content": "count 2"}]
+    body = json.dumps({"model": "chatty", "messages": messages, "stream": stream}).encode()
+    heads = {"ce-id": f"chat{stream}"}
+    answer = server.inference.post("/v1/chat/completions", content=body, headers=heads)
+    request, response = pair(sink, f"chat{stream}")
+
+    assert (request.body, request.heads["ce-modelname"]) == (body, "chatty")
+    assert response.body == answer.content
 
 
 def test_errors_and_other_paths_are_not_logged(server, sink):

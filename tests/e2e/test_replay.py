@@ -29,6 +29,7 @@ def server(tmp_path_factory, model_store):
         made.registered("parts.mar", synchronous=True)
         made.registered("mirror.mar", synchronous=True)
         made.registered("fields.mar", synchronous=True)
+        made.registered("letters.mar", synchronous=True)
         yield made
 
 
@@ -67,7 +68,7 @@ def ask(server, value):
 
 @pytest.fixture(scope="module")
 def traffic(server, tmp_path_factory):
-    """A recording of twelve predictions of ``rows``, a stream, a failure and V1."""
+    """A recording of twelve predictions of ``rows``, a stream, a failure, V1 and OpenAI's API."""
     out = tmp_path_factory.mktemp("traffic") / "traffic.msr"
     with recording(server, out, "--headers", "x-mark") as process:
         with ThreadPoolExecutor(4) as pool:
@@ -76,9 +77,11 @@ def traffic(server, tmp_path_factory):
         assert server.predict("rows", b'{"raise": "no"}', headers=JSON).status_code == 503
         v1 = {"instances": [1, 2, 3]}
         assert server.inference.post("/v1/models/rows:predict", json=v1).json()["predictions"] == [2, 4, 6]
-        wait_until(lambda: len(read(out).calls) == 15, "all is in the file")
+        texts = {"model": "letters", "input": ["a", "bb"]}
+        assert server.inference.post("/v1/embeddings", json=texts).status_code == 200
+        wait_until(lambda: len(read(out).calls) == 16, "all is in the file")
     assert process.returncode == 0, process.output
-    assert "15 requests" in process.output
+    assert "16 requests" in process.output
     return out
 
 
@@ -114,7 +117,7 @@ def test_a_replay_to_the_same_server_differs_in_nothing(server, traffic, speed, 
     done = server.home.run("replay", traffic, "--to", url, "--speed", speed, "--compare", "--plot", plot)
 
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "0 of 15 answers differ." in done.stdout
+    assert "0 of 16 answers differ." in done.stdout
     assert re.search(r"latency p99 ms +[\d.]+ +[\d.]+\n", done.stdout)
     assert "<svg" in plot.read_text()
 

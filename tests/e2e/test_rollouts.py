@@ -114,6 +114,11 @@ def by_grpc_parts(server: Server) -> str:
         return "".join(part.prediction.decode() for part in parts)
 
 
+def by_openai(server: Server) -> str:
+    """At TorchServe's path, where handlers read the endpoint."""
+    return server.inference.post("/predictions/m/v1/chat/completions", content=b"x").text
+
+
 WAYS: dict[str, tuple[Callable[[Server], str], str]] = {
     "predictions": (lambda server: server.predict("m", b"x").text, "2.0"),
     "v1": (by_v1, "2.0"),
@@ -122,6 +127,7 @@ WAYS: dict[str, tuple[Callable[[Server], str], str]] = {
     "form": (lambda server: server.inference.post("/invocations?model_name=m", content=b"x").text, "2.0"),
     "large": (lambda server: server.predict("m", bytes(3 << 20)).text, "2.0"),
     "explanations": (lambda server: server.inference.post("/explanations/m", content=b"x").text, "2.0"),
+    "openai": (by_openai, "2.0"),
     "grpc": (by_grpc, "2.0"),
     "v2 grpc": (by_v2_grpc, "2.0"),
     "v2 grpc stream": (by_v2_grpc_stream, "2.0"),

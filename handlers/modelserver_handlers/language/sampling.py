@@ -53,7 +53,7 @@ _HARMLESS: Final = frozenset(
         "user",
     }
 )
-_KNOWN: Final = {
+_KNOWN: Final[dict[type[Generation], frozenset[str]]] = {
     kind: frozenset({*kind.__struct_fields__, *VLLMFields.__struct_fields__, *_HARMLESS} - {"body"})
     for kind in (ChatRequest, CompletionRequest)
 }

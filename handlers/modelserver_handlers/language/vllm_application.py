@@ -132,7 +132,7 @@ def _count_tokens(part: bytes, context: Context) -> None:
             used = _decode_used(line.removeprefix(b"data: "))
         except (msgspec.DecodeError, UnicodeDecodeError):
             continue
-        if (usage := used.usage or (used.response and used.response.usage)) is not None:
+        if (usage := (used.response or used).usage) is not None:
             tokens = (usage.prompt_tokens + usage.input_tokens, usage.completion_tokens + usage.output_tokens)
             context.set_response_parameter(0, "prompt_tokens", tokens[0])
             context.set_response_parameter(0, "completion_tokens", tokens[1])
