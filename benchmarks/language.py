@@ -157,7 +157,8 @@ def _alone(server: Running, servers: Iterable[Running]) -> Iterator[None]:
             each.suspend()
         yield
     finally:
-        for each in others:
+        # A server last: it replaces a spawner that it finds stopped, whose workers would lose their parent.
+        for each in reversed(others):
             each.resume()
 
 
