@@ -29,7 +29,7 @@ class Bench:
     def __init__(self, app: Any, body: bytes = b"", **scope: Any) -> None:
         self.stream = GatedStream()
         self.state = BatchState(["r"], parameters=[{**SCOPE, **scope}])
-        self.state.stream = self.stream  # type: ignore[assignment]
+        self.state.stream = self.stream
         self.context = Context("m", "/", None, 1, None, "0")._ms_of_request(self.state)
         self.call = AsgiCall(app, {**SCOPE, **scope}, body, self.context)
 

@@ -71,10 +71,14 @@ async def test_later_events_of_all_streams_leave_together() -> None:
 async def test_many_bytes_leave_in_several_departures() -> None:
     streams = [Stream() for _ in range(20)]
     all_events = [events_to(stream) for stream in streams]
-    for number in (1, 2):
+
+    async def write(number: int) -> None:
         for events in all_events:
             events.write(bytes(8000))
-        await until(lambda number=number: all(len(stream.parts) == number for stream in streams))
+        await until(lambda: all(len(stream.parts) == number for stream in streams))
+
+    await write(1)
+    await write(2)
 
     assert sum(stream.departures for stream in streams) == 3
 
