@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.e2e.chunks import ChunkReader
 from tests.e2e.grpc_client import channel, grpc_settings, oip, stub
 from tests.e2e.serving import ROOT, Home, Server, serving, wait_until
 
@@ -176,6 +177,25 @@ def test_first_requests_wait_within_their_bounds(tmp_path: Path) -> None:
         answers = sorted(each.result().status_code for each in large)
 
     assert answers == [200] * 10 + [503] * 2
+
+
+def test_model_is_not_parked_while_a_client_streams(server: Server, tmp_path: Path) -> None:
+    """Though it is idle by its timeout, and a client wants it parked: all parts arrive."""
+    server.registered("parts.mar", model_name="streams", load="on-demand", idle_timeout=1)
+    order = {"parts": ["one", "two"], "last": "end", "gates": str(tmp_path)}
+    with ChunkReader(server.port, "/predictions/streams", order) as client:
+        (tmp_path / "0").touch()
+        client.head()
+        assert client.chunk() == b"one"
+        refused = act(server, "streams", "park")
+        assert state(server, "streams") == "loaded"
+        (tmp_path / "1").touch()
+        assert client.chunks() == [b"two", b"end"]
+
+    assert refused.status_code == 409
+    assert "it has requests" in refused.json()["message"]
+    wait_until(lambda: act(server, "streams", "park").status_code == 200, "it may be parked")
+    assert state(server, "streams") == "parked"
 
 
 @pytest.mark.slow  # it waits until the old version may be parked

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ from tests.engine.pools import pools
 from tests.engine.pools.conftest import Counts, stage, times  # noqa: F401 - fixtures
 
 from modelserver.engine.pools.devices import DeviceList
-from modelserver.engine.pools.gate import BASE_NEED, COPIES
+from modelserver.engine.pools.gate import BASE_NEED, COPIES, StartGate
 from modelserver.engine.pools.pool import Pool
 from modelserver.engine.pools.spec import WorkerSpec
 from modelserver.engine.telemetry.metrics import ServerMetrics
@@ -50,6 +51,7 @@ class Floor:
         self.pools: dict[str, Pool] = {}
         self.metrics = ServerMetrics(hostname="h")
         self._times = times
+        self._gate = StartGate(available=lambda: math.inf)
 
     async def renew(self) -> None:
         """What ``gpus`` says is the last reading."""
@@ -68,6 +70,7 @@ class Floor:
             threads=1,
             frame_limit=1 << 20,
             need=BASE_NEED + COPIES * (mib * MIB - BASE),
+            gate=self._gate,
         )
         ids = iter(range(9000, 9100))
         pool = Pool(

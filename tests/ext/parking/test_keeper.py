@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.engine.pools.pools import contents
 
+from modelserver.engine.pools.gate import MAX_LOADING
+from modelserver.engine.wire.messages import Answer, Parts
 from modelserver.errors import Conflict, ServiceUnavailable
 from modelserver.ext.parking import keeper as module
-from modelserver.ext.parking.keeper import MEASURES, PATIENCE
+from modelserver.ext.parking.keeper import LOOKS, MEASURES, PATIENCE
 from modelserver.ext.parking.resident import Resident
 from modelserver.ext.parking.room import MIN_RESIDENCE
 
@@ -299,25 +301,58 @@ async def test_metrics_are_of_models_that_were_used(floor: Floor, monkeypatch: p
     assert names() == ["a", "d"]
 
 
-async def test_many_cold_models_at_once_take_turns(floor: Floor) -> None:
-    """Each of many gets its answer, and never more are loaded, or ending, than there is memory for."""
-    floor.keeper.budgets.machine.limit = 500 * MIB
-    names = [f"m{number}" for number in range(24)]
+async def test_500_cold_models_at_once_take_turns(floor: Floor) -> None:
+    """Each gets one answer. No more load at once than the gate lets, and never more are loaded, or ending,
+    than there is memory for; each is loaded once.
+    """
+    floor.keeper.budgets.machine.limit = 5000 * MIB
+    names = [f"m{number}" for number in range(500)]
     for name in names:
         floor.add(name, startup_timeout=3600)
     requests = {name: floor.ask(name, name.encode()) for name in names}
-    most = number = 0
+    processes, most_used, most_loading, done = floor.stage.processes, 0, 0, 0
     while not all(request.done for request in requests.values()):
-        await floor.settle(MIN_RESIDENCE)
-        started = len(floor.stage.processes)
-        most = max(most, floor.keeper.describe()["used"])
-        for process in [await floor.load(each) for each in range(number + 1, started + 1)]:
-            await floor.answer(process)
-        number = started
+        await floor.settle(0.0 if done < len(processes) else MIN_RESIDENCE)
+        fresh, done = processes[done:], len(processes)
+        most_loading = max(most_loading, len(fresh))
+        for process in fresh:
+            floor.sizes[process.pid] = 100 * MIB
+            process.load()
+        await floor.stage.settle()
+        most_used = max(most_used, floor.keeper.describe()["used"])
+        for process in fresh:
+            process.answer()
 
     assert [contents(requests[name]) for name in names] == [[name.encode()] for name in names]
-    assert most == 500 * MIB
-    assert len(floor.stage.processes) == 24
+    assert most_used == 5000 * MIB
+    assert most_loading == MAX_LOADING
+    assert len(processes) == 500
+
+
+async def test_model_that_streams_is_not_parked(floor: Floor) -> None:
+    """Neither for being idle, nor for another's request or by a client's: only when the last part is sent."""
+    floor.keeper.budgets.machine.limit = 100 * MIB
+    resident = floor.add("a")
+    stream, parts = floor.ask("a"), list[bytes]()
+    stream.on_part = lambda _request, _answer, part: parts.append(bytes(part))
+    process = await floor.load(1)
+    (batch,) = process.batches
+    floor.add("b", startup_timeout=3600)
+    other = floor.ask("b")
+    for number in range(5):
+        process.say(Parts(batch.sequence, [0], [Answer(1)]), [b"%d" % number])
+        await floor.settle(301)
+        with pytest.raises(Conflict):
+            resident.park()
+    assert floor.states() == {"a": "loaded", "b": "waiting"}
+    await floor.answer(process)
+    await floor.settle(LOOKS)
+    await floor.answer(await floor.load(2))
+
+    assert stream.failure() is None
+    assert parts[:5] == [b"0", b"1", b"2", b"3", b"4"]
+    assert contents(other) == [b"x"]
+    assert floor.states() == {"a": "parked", "b": "loaded"}
 
 
 async def test_model_that_never_stops_loading_holds_up_no_other(floor: Floor) -> None:
