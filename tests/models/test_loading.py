@@ -355,14 +355,17 @@ def model(name: str, *loads: BaseException | None, expected: int | None = None) 
 
 
 async def test_ready_and_failed_models_are_reported(caplog):
-    """The line of a failed one says why; one of them is enough for a start that is not whole."""
+    """The line of a failed one says why; one of them is enough for a start that is not whole. What has no
+    workers, and is to have none, has no line.
+    """
     output = []
     caplog.set_level("INFO")
 
     assert await tell_first_loads([model("a", None, None), model("b")], output.append, time.monotonic() - 3.0)
-    lines, seconds = zip(*(line.rstrip(" s)").split(" (") for line in sorted(output)), strict=True)
-    assert lines == ("a: 2/2 workers ready", "b: 0/0 workers ready")
-    assert all(3.0 <= float(each) < 10.0 for each in seconds)
+    (line,) = output
+    text, seconds = line.rstrip(" s)").split(" (")
+    assert text == "a: 2/2 workers ready"
+    assert 3.0 <= float(seconds) < 10.0
     assert [record.getMessage() for record in caplog.records] == output
 
     output = []

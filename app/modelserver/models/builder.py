@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from modelserver.engine.demand import Demand
 from modelserver.engine.pools.devices import DeviceList, DeviceRing, groups_of, look_again
-from modelserver.engine.pools.gate import StartGate, need_of
+from modelserver.engine.pools.gate import StartGate
 from modelserver.engine.pools.pool import FailedPool, Pool
 from modelserver.engine.pools.spec import (
     Affinity,
@@ -184,7 +184,7 @@ class VersionBuilder:
 
         Raises:
             BadRequest: the batch size is too large, or packages cannot be installed.
-            InternalError: not enough devices, or unreadable files.
+            InternalError: not enough devices.
             InvalidModel: no handler, an unsupported runtime, or an invalid configuration.
         """
         manifest = archive.manifest
@@ -205,11 +205,7 @@ class VersionBuilder:
         environment = await self._environment(name, archive, options, on_progress)
         metrics = self.metrics.model(name, version)
         spec = self._spec(name, handler, archive, options, environment)
-        try:
-            need = await asyncio.to_thread(need_of, archive.model_dir)
-        except OSError as error:
-            raise InternalError(f"{archive.url} cannot be read: {error.strerror or error}") from error
-        spec = replace(spec, measured=metrics.handler_metric, need=need * max(1, options.processes))
+        spec = replace(spec, measured=metrics.handler_metric, need=archive.need * max(1, options.processes))
         pool = self._pool(Pool, spec, options, metrics)
         headers = self._sequence_headers if options.sequence_batching else None
         model = ModelVersion(

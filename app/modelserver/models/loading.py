@@ -231,11 +231,13 @@ def _listed(models: Iterable[ModelVersion]) -> str:
 async def tell_first_loads(
     models: Iterable[ModelVersion], tell: Callable[[str], None], started: float
 ) -> bool:
-    """Reports each model once all its workers have loaded or failed; returns whether all have loaded.
+    """Reports each model that has workers, once these have loaded or failed; returns whether all have loaded.
 
     ``started``: seconds of the monotonic clock from which times are counted.
     """
-    return all(await asyncio.gather(*(_tell_one(model, tell, started) for model in models)))
+    # Of a thousand models on demand there is nothing to say.
+    expected = [each for each in models if each.pool.workers or each.pool.min_workers]
+    return all(await asyncio.gather(*(_tell_one(model, tell, started) for model in expected)))
 
 
 async def _tell_one(model: ModelVersion, tell: Callable[[str], None], started: float) -> bool:

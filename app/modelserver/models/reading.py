@@ -27,11 +27,15 @@ _BYTES_A_SECOND = 10 << 20
 
 
 class Contents(msgspec.Struct, frozen=True):
-    """The manifest and configuration of an archive without the raw documents, and where it was unpacked."""
+    """The manifest and configuration of an archive without the raw documents, and where it was unpacked.
+
+    ``need``: as that of the archive.
+    """
 
     model_dir: str
     temporary: bool
     manifest: Manifest
+    need: int
     config: ReadConfig | None = None
 
 
@@ -78,6 +82,7 @@ class Reader:
             manifest=contents.manifest,
             config=contents.config,
             temporary=contents.temporary,
+            need=contents.need,
         )
 
     def close(self) -> None:
@@ -93,7 +98,8 @@ def read_archive(
         Path(path), url, target.parent, temporary=temporary, name=target.name, single=single
     )
     manifest = replace(archive.manifest, raw={})
-    return Contents(str(archive.model_dir), archive.temporary, manifest, _read_config(archive.config_text))
+    config = _read_config(archive.config_text)
+    return Contents(str(archive.model_dir), archive.temporary, manifest, archive.need, config)
 
 
 def _read_config(text: str | None) -> ReadConfig | None:

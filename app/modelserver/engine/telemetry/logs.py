@@ -160,19 +160,17 @@ class LogFile(logging.handlers.RotatingFileHandler):
     """A log file of up to 100 MB with 5 rotated files; a full disk is reported only once (F56)."""
 
     def __init__(self, path: Path, formatter: logging.Formatter) -> None:
-        super().__init__(
-            path,
-            maxBytes=ROTATE_BYTES,
-            backupCount=ROTATED_FILES,
-            encoding="utf-8",
-            errors="backslashreplace",
-        )
+        super().__init__(path, backupCount=ROTATED_FILES, encoding="utf-8", errors="backslashreplace")
         self.setFormatter(formatter)
         self._has_failed = False
 
     def _open(self) -> TextIOWrapper:
         # Lines have clients' addresses and what models print: not for everybody on the machine.
         return open(self.baseFilename, "a", encoding="utf-8", errors=self.errors, opener=_open_private)
+
+    def shouldRollover(self, record: logging.LogRecord) -> bool:  # noqa: N802 -- the name is logging's
+        """By the size of the file: logging would format each record twice, and look for the file by name."""
+        return self.stream is not None and os.fstat(self.stream.fileno()).st_size >= ROTATE_BYTES
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 -- the name is logging's
         if not self._has_failed:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 from uuid import uuid4
 
+from modelserver.engine.pools.gate import BASE_NEED, need_of
 from modelserver.errors import InternalError, InvalidModel
 from modelserver.models.archives.manifest import MANIFEST_PATH, Manifest, check_handler, parse_manifest
 from modelserver.models.archives.single_file import SingleFile
@@ -37,7 +38,8 @@ class ModelArchive:
 
     ``url`` is as registered. ``config`` is the parsed ``config_text``. ``temporary``: ``model_dir`` was made
     by the server and is deleted by ``close``. ``downloaded`` is the file downloaded into the model store for
-    it, if any. ``held`` are functions that ``close`` calls to release other resources.
+    it, if any. ``need`` are the bytes that loading it may take. ``held`` are functions that ``close`` calls
+    to release other resources.
     """
 
     url: str
@@ -47,6 +49,7 @@ class ModelArchive:
     config: ReadConfig | None = None
     temporary: bool = False
     downloaded: Path | None = None
+    need: int = BASE_NEED
     held: list[Callable[[], None]] = field(default_factory=list, compare=False, repr=False)
 
     def check_handler(self, handler: str) -> None:
@@ -141,7 +144,7 @@ def _described(archive: ModelArchive, name: str) -> ModelArchive:
     if manifest.handler is not None:
         archive.check_handler(manifest.handler)
     config_text = _config_text(archive.model_dir, manifest.config_file, name)
-    return replace(archive, manifest=manifest, config_text=config_text)
+    return replace(archive, manifest=manifest, config_text=config_text, need=need_of(archive.model_dir))
 
 
 def _of_archive(error: InvalidModel, url: str) -> InvalidModel:
