@@ -340,7 +340,7 @@ async def test_model_that_streams_is_not_parked(floor: Floor) -> None:
     floor.add("b", startup_timeout=3600)
     other = floor.ask("b")
     for number in range(5):
-        process.say(Parts(batch.sequence, [0], [Answer(1)]), [b"%d" % number])
+        process.say(Parts([batch.sequence], [0], [Answer(1)]), [b"%d" % number])
         await floor.settle(301)
         with pytest.raises(Conflict):
             resident.park()
