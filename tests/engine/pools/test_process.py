@@ -8,11 +8,11 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tests.engine.pools.conftest import Conversation
+from tests.engine.pools.conftest import Conversation, PlayedProcess
 from tests.waiting import gone, is_alive, until
 
 from modelserver.engine.pools.memory_kills import NOTICED, MemoryKills
-from modelserver.engine.pools.process import describe_exit
+from modelserver.engine.pools.process import describe_exit, started
 from modelserver.engine.pools.spawner import Spawner
 from modelserver.engine.wire.messages import Answer, Loaded, LoadFailed, Predict, Result, Row, Stop
 from modelserver.engine.worker.elsewhere import NEEDED
@@ -275,3 +275,25 @@ def test_kill_explains_one_end_at_its_time() -> None:
     assert group.kills.claim() is True
 
     assert Group(None).kills.claim() is None
+
+
+async def test_a_start_cancelled_twice_leaves_no_process() -> None:
+    """Two requests that remove a model may stop a worker, the second just as its process has started."""
+    process = PlayedProcess(1000, lambda *_: None, lambda _: None)
+    may_start = asyncio.Event()
+
+    async def start() -> PlayedProcess:
+        await may_start.wait()
+        return process
+
+    launching = asyncio.create_task(start())
+    starting = asyncio.create_task(started(launching, is_quick=True))
+    launching.add_done_callback(lambda _: starting.cancel())
+    await asyncio.sleep(0)
+    starting.cancel()
+    await asyncio.sleep(0)
+    may_start.set()
+
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    await until(lambda: process.killed)

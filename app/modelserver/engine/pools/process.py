@@ -177,11 +177,15 @@ async def started(launching: asyncio.Task[Process], *, is_quick: bool) -> Proces
     except asyncio.CancelledError:
         if not is_quick:
             launching.cancel()
-        with contextlib.suppress(Exception, asyncio.CancelledError):
-            process = await launching
-            process.kill()
-            await process.wait()
+        # A second cancellation ends this wait only, not the task.
+        await asyncio.wait({asyncio.create_task(_end(launching))})
         raise
+
+
+async def _end(launching: asyncio.Task[Process]) -> None:
+    with contextlib.suppress(Exception, asyncio.CancelledError):
+        (process := await launching).kill()
+        await process.wait()
 
 
 async def _start(
