@@ -252,7 +252,7 @@ def _adapter_of(body: bytes, model: str) -> str:
 
 def _is_plain(endpoint: str, body: bytes) -> bool:
     """Whether a request has only fields that rows have."""
-    return _decode(_decode_each, body).keys() <= _KNOWN[endpoint]
+    return not _decode(_decode_each, body).keys() - _KNOWN[endpoint]
 
 
 def _not_offered(model: str, endpoint: str, endpoints: dict[str, bool]) -> str:
