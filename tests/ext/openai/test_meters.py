@@ -126,7 +126,8 @@ def test_tokens_of_embeddings_are_those_of_their_rows() -> None:
     exchange: Any = SimpleNamespace(
         target=target, body=b'{"model": "m", "input": ["a", "b"]}', watcher=Watcher()
     )
-    version: Any = SimpleNamespace(name="m", version="1.0", endpoints={"v1/embeddings": True})
+    pool = SimpleNamespace(dispatch=SimpleNamespace(takes_scopes=False))
+    version: Any = SimpleNamespace(name="m", version="1.0", endpoints={"v1/embeddings": True}, pool=pool)
     parsed = codec.read(exchange, version)
     request = Request("r", [Row("r", 0)] * 2, [b""] * 2, time.monotonic())
     exchange.watcher.queued(request, version)
