@@ -26,7 +26,14 @@ def helpers(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> 
 
 
 @pytest.mark.parametrize(
-    "module", ["surface.inference.v1", "surface.inference.v2", "ext.grpc.tensors", "models.reading"]
+    "module",
+    [
+        "surface.inference.v1",
+        "surface.inference.v2",
+        "ext.grpc.tensors",
+        "ext.openai.codec",
+        "models.reading",
+    ],
 )
 def test_helpers_start_quickly(module: str) -> None:
     """What they import for their work brings nothing of the server that they do not need."""

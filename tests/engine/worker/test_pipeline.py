@@ -266,7 +266,7 @@ def test_parts_of_a_batch_whose_client_leaves(serve: Serve, handler: Halves) -> 
 
     assert "a cancelled: True" in handler.events
     assert "b cancelled: False" in handler.events
-    assert [m.sequence for m, _ in sent if isinstance(m, Parts)] == [2]
+    assert [m.sequences for m, _ in sent if isinstance(m, Parts)] == [[2]]
     assert [m.sequence for m, _ in sent if isinstance(m, Result)] == [1, 2]
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from modelserver.engine.batching.request import Request
 from modelserver.engine.tensors.datatypes import BYTES, TensorError, from_json, pack, unpack
 from modelserver.engine.tensors.rest import InferRequest, RequestedOutput
 from modelserver.engine.tensors.tensor import OutputTensor, Tensor, check_data, check_form
@@ -18,10 +17,13 @@ from modelserver.engine.wire.messages import TENSORS
 from modelserver.errors import BadRequest, InternalError
 from modelserver.ext.grpc.encoded import EncodedMessage
 from modelserver.ext.grpc.messages import AnyMessage, DecodeError, message
-from modelserver.models.version import ModelVersion
-from modelserver.surface.api.services import Services
 from modelserver.surface.http.answers import JSON
 from modelserver.surface.inference.v2 import Inference, InputRules, ResponseParts
+
+if TYPE_CHECKING:
+    from modelserver.engine.batching.request import Request
+    from modelserver.models.version import ModelVersion
+    from modelserver.surface.api.services import Services
 
 # CPU time that a helper may use for one message.
 _SECONDS = 10.0

@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import msgspec
 
-from modelserver.engine.batching.request import Request
 from modelserver.engine.tensors.weight import TooHeavy, is_heavy_json
 from modelserver.engine.wire.messages import INSTANCE
 from modelserver.errors import BadRequest, InternalError, MethodNotAllowed, ModelNotFound, ServiceUnavailable
-from modelserver.models.version import ModelVersion
 from modelserver.surface.http.answers import JSON
-from modelserver.surface.http.exchange import Exchange
 from modelserver.surface.inference.codec import SECONDS, Codec, Parsed
-from modelserver.surface.inference.routes import Route
 
 if TYPE_CHECKING:
+    from modelserver.engine.batching.request import Request
     from modelserver.ext.openai.meters import LanguageMeters
+    from modelserver.models.version import ModelVersion
+    from modelserver.surface.http.exchange import Exchange
+    from modelserver.surface.inference.routes import Route
 
 NAME: Final = "openai"
 EMBEDDINGS: Final = "v1/embeddings"

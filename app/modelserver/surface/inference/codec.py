@@ -8,20 +8,22 @@ Helpers import the codecs, so these import little.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 
-from modelserver.engine.batching.request import Request
-from modelserver.engine.offload.helpers import Helpers
-from modelserver.engine.tensors.limits import RequestLimits
-from modelserver.engine.tensors.shared_memory import Regions
 from modelserver.engine.wire.messages import BODY
-from modelserver.errors import ModelServerError
-from modelserver.models.version import ModelVersion
 from modelserver.surface.http.exchange import Exchange, read_query
-from modelserver.surface.inference.routes import Route
 from modelserver.surface.inference.scopes import OCTETS, scope_of
+
+if TYPE_CHECKING:
+    from modelserver.engine.batching.request import Request
+    from modelserver.engine.offload.helpers import Helpers
+    from modelserver.engine.tensors.limits import RequestLimits
+    from modelserver.engine.tensors.shared_memory import Regions
+    from modelserver.errors import ModelServerError
+    from modelserver.models.version import ModelVersion
+    from modelserver.surface.inference.routes import Route
 
 # CPU time that a helper may use for one request or answer.
 SECONDS = 10.0

@@ -6,19 +6,21 @@ Instances keep the client's bytes: numbers of any size stay unchanged, nothing i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 
-from modelserver.engine.batching.request import Request
 from modelserver.engine.tensors import weight
 from modelserver.engine.tensors.limits import RequestLimits
 from modelserver.engine.wire.messages import INSTANCE
 from modelserver.errors import BadRequest
-from modelserver.models.version import ModelVersion
 from modelserver.surface.http.answers import JSON
-from modelserver.surface.http.exchange import Exchange
 from modelserver.surface.inference.codec import SECONDS, Codec, Parsed
+
+if TYPE_CHECKING:
+    from modelserver.engine.batching.request import Request
+    from modelserver.models.version import ModelVersion
+    from modelserver.surface.http.exchange import Exchange
 
 
 class _InstancesOnly(msgspec.Struct, forbid_unknown_fields=True):

@@ -7,12 +7,10 @@ from collections.abc import (
     Sequence,
 )
 from dataclasses import replace
-from typing import Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import msgspec
 
-from modelserver.engine.batching.request import Request
-from modelserver.engine.offload.helpers import Helpers
 from modelserver.engine.tensors import weight
 from modelserver.engine.tensors.classification import check_classification
 from modelserver.engine.tensors.datatypes import BYTES, TensorError
@@ -31,10 +29,14 @@ from modelserver.engine.tensors.tensor import OutputTensor, Tensor, elements
 from modelserver.engine.wire.messages import TENSORS, SequenceHeaders
 from modelserver.errors import BadRequest, InternalError
 from modelserver.models.options.signature import Signature
-from modelserver.models.version import ModelVersion
 from modelserver.surface.http.answers import JSON
-from modelserver.surface.http.exchange import Exchange
 from modelserver.surface.inference.codec import SECONDS, Codec, Parsed
+
+if TYPE_CHECKING:
+    from modelserver.engine.batching.request import Request
+    from modelserver.engine.offload.helpers import Helpers
+    from modelserver.models.version import ModelVersion
+    from modelserver.surface.http.exchange import Exchange
 
 BINARY = "application/octet-stream"
 # The response's parameter with the batch id, if the model batches.
