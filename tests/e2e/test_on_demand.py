@@ -4,10 +4,13 @@ docs/many-models.md.
 
 from __future__ import annotations
 
+import io
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
+from PIL import Image
+from tests import tiny_models
 from tests.e2e.chunks import ChunkReader
 from tests.e2e.grpc_client import channel, grpc_settings, oip, stub
 from tests.e2e.serving import ROOT, Home, Server, serving, wait_until
@@ -236,3 +239,55 @@ def test_idle_model_is_parked(server: Server) -> None:
 
     assert server.describe("idle")["parking"]["parks"] == {"idle": 1}
     assert server.predict("idle", b"y").text.startswith("idle|y|")
+
+
+@pytest.mark.slow  # it loads torch's models twice
+@pytest.mark.timeout(400)
+def test_kinds_of_models_are_loaded_and_parked(tmp_path: Path) -> None:
+    """Behind two front ends: an archive, a network of torchvision's, a chat model of the hub, and sequences,
+    whose model is not parked while one of them lives. A restart restores them without workers.
+    """
+    pytest.importorskip("transformers")
+    pytest.importorskip("torchvision")
+    store, config = tmp_path / "store", tmp_path / "sums.yaml"
+    (store / "chat").mkdir(parents=True)
+    tiny_models.llama(store / "chat")
+    config.write_text("sequenceBatching: true\nsequenceMaxIdleMSec: 60000\nmaxNumSequence: 8\n", "utf-8")
+    code = ROOT / "tests" / "e2e" / "model_code"
+    build_archive(ArchiveConfig("witness", str(code / "witness.py"), "1.0", export_path=store))
+    build_archive(ArchiveConfig("sums", str(code / "sums.py"), "1.0", export_path=store, config_file=config))
+    image = io.BytesIO()
+    Image.new("RGB", (64, 64), "red").save(image, "PNG")
+    messages = [{"role": "user", "content": "fox"}]
+    chat = {"model": "chat", "messages": messages, "max_tokens": 2}
+    sequence, end = {"ts_request_sequence_id": "s"}, {"ts_request_sequence_end": "true"}
+    urls = {
+        "witness": "witness.mar",
+        "network": "torchvision://squeezenet1_1?weights=random&seed=7",
+        "chat": "chat",
+        "sums": "sums.mar",
+    }
+    ask: dict[str, Callable[[], httpx.Response]] = {
+        "witness": lambda: server.predict("witness", b"x"),
+        "network": lambda: server.predict("network", image.getvalue()),
+        "chat": lambda: server.inference.post("/v1/chat/completions", json=chat),
+        "sums": lambda: server.predict("sums", {"add": 1}, headers={**sequence, **end}),
+    }
+    home = Home(tmp_path / "home", {"MODELSERVER_CACHE": str(tmp_path / "cache")})
+    settings = {"load": "on-demand", "frontend_processes": 2, "idle_timeout": 0}
+    with serving(Server(home, store, (), settings)) as server:
+        for name, url in urls.items():
+            # Models that generate text have minWorkers=1 in the configuration that is made for them.
+            server.registered(url, model_name=name, initial_workers=None, min_workers=0)
+            assert (name, server.describe(name)["workers"]) == (name, [])
+        assert server.predict("sums", {"add": 1}, headers=sequence).status_code == 200
+        assert act(server, "sums", "park").status_code == 409
+        for name, call in ask.items():
+            for _ in range(2):
+                answer = call()
+                assert answer.status_code == 200, answer.text
+                assert act(server, name, "park").status_code == 200
+                assert (name, server.describe(name)["workers"]) == (name, [])
+    with serving(Server(home, store, (), settings)) as server:
+        assert {name: state(server, name) for name in urls} == dict.fromkeys(urls, "parked")
+        assert ask["witness"]().status_code == 200
