@@ -21,7 +21,7 @@ _log = logging.getLogger("modelserver.workers")
 # Seconds that reading may take; the process limits its own CPU time and memory.
 TIME_LIMIT = 15.0
 # Remembered states of models.
-_REMEMBERED = 256
+_REMEMBERED = 4096
 
 # Bytes of sources that are searched here.
 _MOST_SEARCHED = 1 << 20
