@@ -12,6 +12,7 @@ import pytest
 from modelserver.engine.batching.request import Request
 from modelserver.engine.offload.calls import OffloadCall, encode, perform, read_result
 from modelserver.engine.tensors.limits import RequestLimits
+from modelserver.engine.tensors.weight import TooHeavy
 from modelserver.engine.wire.messages import BODY, INSTANCE, Answer, Row
 from modelserver.errors import (
     BadRequest,
@@ -284,3 +285,19 @@ def test_missing_adapter_is_a_missing_model(status: int, code: str | None) -> No
     error = json.loads(error_body(HandlerError("no poet", status), form=NAME)[1])["error"]
 
     assert error == {"message": "no poet", "type": "invalid_request_error", "param": None, "code": code}
+
+
+@pytest.mark.parametrize(
+    "server", [model({"v1/embeddings": True}), model({"v1/embeddings": True, "*": True})]
+)
+async def test_a_heavy_body_is_not_read_on_the_event_loop(server: Any) -> None:
+    """Neither for the name of an adapter nor for fields that only an application knows."""
+    request = exchange("/v1/embeddings", {"model": "m/nobody", "input": "x" * 2_000_000})
+
+    with pytest.raises(TooHeavy):
+        CODEC.read(request, server)
+    if server.pool.dispatch.takes_scopes:
+        assert not (await CODEC.read_off_loop(request, server)).joins
+    else:
+        with pytest.raises(ModelNotFound):
+            await CODEC.read_off_loop(request, server)

@@ -6,6 +6,7 @@ and pairs of texts become rows where the handler takes them so, and then share b
 
 from __future__ import annotations
 
+import asyncio
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final
@@ -207,6 +208,16 @@ class OpenAI(Codec):
         return parsed
 
     def _read(self, exchange: Exchange, model: ModelVersion) -> Parsed:
+        if (whole := self._whole(exchange, model)) is not None:
+            return whole
+        if is_heavy_json(exchange.body):
+            raise TooHeavy
+        if self._is_for_application(exchange, model):
+            return super().read(exchange, model)
+        return split(exchange.target.route.url_path, exchange.body)
+
+    def _whole(self, exchange: Exchange, model: ModelVersion) -> Parsed | None:
+        """The request as one row, where that is known without reading its body."""
         route: Route = exchange.target.route
         endpoint, endpoints = route.url_path, model.endpoints
         if not endpoints:
@@ -225,23 +236,28 @@ class OpenAI(Codec):
             raise BadRequest(_not_offered(model.name, endpoint, endpoints))
         if not endpoints[endpoint]:
             return Parsed([exchange.body], content_type=_OCTETS, url_path=endpoint)
+        return None
+
+    def _is_for_application(self, exchange: Exchange, model: ModelVersion) -> bool:
+        """Whether only the ASGI application in the worker knows the adapter or a field of the body.
+
+        Raises ModelNotFound for an adapter where there is no application.
+        """
         adapter = _adapter_of(exchange.body, model.name)
-        if model.pool.dispatch.takes_scopes and (adapter or not _is_plain(endpoint, exchange.body)):
-            # Of the application, too.
-            return super().read(exchange, model)
+        if model.pool.dispatch.takes_scopes:
+            return bool(adapter) or not _is_plain(exchange.target.route.url_path, exchange.body)
         if adapter:
             raise ModelNotFound.named(f"{model.name}/{adapter}")
-        if is_heavy_json(exchange.body):
-            raise TooHeavy
-        return split(endpoint, exchange.body)
+        return False
 
     async def read_off_loop(self, exchange: Exchange, model: ModelVersion) -> Parsed:
-        try:
-            return self.read(exchange, model)
-        except TooHeavy:
+        parsed = self._whole(exchange, model)
+        if parsed is None and await asyncio.to_thread(self._is_for_application, exchange, model):
+            parsed = super().read(exchange, model)
+        if parsed is None:
             endpoint = exchange.target.route.url_path
-            parsed: Parsed = await self._helpers.call(SECONDS, split, endpoint, exchange.body)
-            return self._measured(exchange, parsed)
+            parsed = await self._helpers.call(SECONDS, split, endpoint, exchange.body)
+        return self._measured(exchange, parsed)
 
 
 def _adapter_of(body: bytes, model: str) -> str:
