@@ -287,17 +287,12 @@ def test_missing_adapter_is_a_missing_model(status: int, code: str | None) -> No
     assert error == {"message": "no poet", "type": "invalid_request_error", "param": None, "code": code}
 
 
-@pytest.mark.parametrize(
-    "server", [model({"v1/embeddings": True}), model({"v1/embeddings": True, "*": True})]
-)
-async def test_a_heavy_body_is_not_read_on_the_event_loop(server: Any) -> None:
+async def test_a_heavy_body_is_not_read_on_the_event_loop() -> None:
     """Neither for the name of an adapter nor for fields that only an application knows."""
     request = exchange("/v1/embeddings", {"model": "m/nobody", "input": "x" * 2_000_000})
 
-    with pytest.raises(TooHeavy):
-        CODEC.read(request, server)
-    if server.pool.dispatch.takes_scopes:
-        assert not (await CODEC.read_off_loop(request, server)).joins
-    else:
-        with pytest.raises(ModelNotFound):
-            await CODEC.read_off_loop(request, server)
+    for server in model({"v1/embeddings": True}), model({"v1/embeddings": True, "*": True}):
+        with pytest.raises(TooHeavy):
+            CODEC.read(request, server)
+    with pytest.raises(ModelNotFound):
+        await CODEC.read_off_loop(request, model({"v1/embeddings": True}))
