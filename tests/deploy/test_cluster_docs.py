@@ -23,7 +23,7 @@ def rows() -> dict[str, str]:
     return {key: default.strip(" `s") for key, default in result}
 
 
-def test_every_setting_is_explained() -> None:
+def test_every_setting_is_explained():
     named = re.findall(r"(?m)^\| (`\w+`(?:, `\w+`)*) \|", _SECTION)
 
     assert {key for row in named for key in re.findall(r"\w+", row)} == _OWN
@@ -32,13 +32,13 @@ def test_every_setting_is_explained() -> None:
 @pytest.mark.parametrize(
     "key", ["worker_launcher", "worker_address", "placement_timeout", "worker_lost_timeout"]
 )
-def test_defaults_are_those_of_the_settings(key: str) -> None:
+def test_defaults_are_those_of_the_settings(key):
     default = getattr(Settings(), key)
 
     assert rows()[key] == (f"{default:g}" if isinstance(default, float) else default)
 
 
-def test_the_pages_options_of_a_model_can_be_used() -> None:
+def test_the_pages_options_of_a_model_can_be_used():
     (example,) = re.findall(r"(?ms)^```yaml\n(.*?)^```", _SECTION)
     request, warnings = parse_model_config(example)
 
@@ -47,7 +47,7 @@ def test_the_pages_options_of_a_model_can_be_used() -> None:
     assert (request.placement, request.idempotent) == ("spread", True)
 
 
-def test_variables_of_nodes_are_explained() -> None:
+def test_variables_of_nodes_are_explained():
     named = dict(re.findall(r"(?m)^\| `(MODELSERVER_\w+)` \| ([^|]*) \|", _PAGE))
 
     assert {archives.ROOT, archives.LIMIT, LOCAL_SOCKET} < set(named)

@@ -21,7 +21,7 @@ def service() -> dict[str, Any]:
     return result
 
 
-def test_volumes_lie_where_the_image_has_folders_of_its_user() -> None:
+def test_volumes_lie_where_the_image_has_folders_of_its_user():
     """A new volume gets owner and content of the folder: of archives, and of logs with the snapshots."""
     (made,) = re.findall(r"mkdir ([^\n\\]+)", _IMAGE)
 
@@ -29,7 +29,7 @@ def test_volumes_lie_where_the_image_has_folders_of_its_user() -> None:
     assert "chown -R 1000:0 /home/model-server" in _IMAGE
 
 
-def test_variables_are_settings_and_a_token_for_each_scope() -> None:
+def test_variables_are_settings_and_a_token_for_each_scope():
     """Nothing starts without tokens of one's own, so no file of tokens is needed after a restart."""
     variables = service()["environment"]
     tokens = {f"MODELSERVER_{scope.value.upper()}_TOKEN" for scope in Scope}
@@ -38,7 +38,7 @@ def test_variables_are_settings_and_a_token_for_each_scope() -> None:
     assert [variables[name] for name in tokens if not re.fullmatch(r"\$\{\w+:\?.+\}", variables[name])] == []
 
 
-def test_management_is_published_to_this_machine_alone() -> None:
+def test_management_is_published_to_this_machine_alone():
     published = dict(text.rpartition(":")[::-2] for text in service()["ports"])
     ports = {
         name: str(KEYS[f"{name}_address"].default).rpartition(":")[2] for name in ("management", "metrics")
@@ -48,7 +48,7 @@ def test_management_is_published_to_this_machine_alone() -> None:
     assert published["8080"] == "8080"
 
 
-def test_there_is_time_to_drain(tmp_path: Any) -> None:
+def test_there_is_time_to_drain(tmp_path):
     """Compose waits for 10 seconds by default."""
     grace = int(service()["stop_grace_period"].removesuffix("s"))
 

@@ -23,14 +23,14 @@ def lines(text: str, command: str) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("words", lines(_DOCKER + _KSERVE + _CLUSTER + _MANY, "kubectl"), ids=" ".join)
-def test_what_kubectl_applies_is_there(words: list[str]) -> None:
+def test_what_kubectl_applies_is_there(words):
     named = [after for flag, after in itertools.pairwise(words) if flag in {"-f", "-k"}]
 
     assert [name for name in named if not (ROOT / name).exists()] == []
     assert named != [] or "apply" not in words
 
 
-def test_arguments_of_the_build_exist() -> None:
+def test_arguments_of_the_build_exist():
     used = [
         word.partition("=")[0] for words in lines(_DOCKER, "docker build") for word in words if "=" in word
     ]
@@ -40,7 +40,7 @@ def test_arguments_of_the_build_exist() -> None:
     assert dict(re.findall(r"(?m)^\| `([A-Z_]+)` \| `([^`]+)` \|", _DOCKER)) == value
 
 
-def test_every_manifest_is_described() -> None:
+def test_every_manifest_is_described():
     kustomization = (KUBERNETES / "kustomization.yaml").read_text(encoding="utf-8")
     output = {*re.findall(r"- (\S+\.yaml)", kustomization), "kustomization.yaml"}
     folders = (KUBERNETES, KSERVE, ROOT / "deploy" / "queue-metric")
@@ -51,5 +51,5 @@ def test_every_manifest_is_described() -> None:
 
 
 @pytest.mark.parametrize("text", [_DOCKER, _KSERVE], ids=["docker", "kserve"])
-def test_untested_parts_are_listed(text: str) -> None:
+def test_untested_parts_are_listed(text):
     assert "\n## Not tested\n" in text

@@ -88,11 +88,11 @@ def loaded(
 
 
 @pytest.mark.parametrize("name", _ALL)
-def test_kserves_resources_keep_to_the_published_schema(name: str) -> None:
+def test_kserves_resources_keep_to_the_published_schema(name):
     assert problems(_ALL[name]) == []
 
 
-def test_a_wrong_inference_service_is_reported() -> None:
+def test_a_wrong_inference_service_is_reported():
     (wrong, *_) = resources(KSERVE / "inferenceservice.yaml")
     wrong["spec"]["predictor"]["model"]["modelFormat"] = "pytorch"
     wrong["spec"]["predictor"]["minReplica"] = 1
@@ -110,7 +110,7 @@ def test_a_wrong_inference_service_is_reported() -> None:
 
 
 @pytest.mark.parametrize("name", _SERVICES)
-def test_services_leave_batches_and_settings_to_the_server(name: str) -> None:
+def test_services_leave_batches_and_settings_to_the_server(name):
     """``batcher:`` and ``logger:`` would put KServe's agent in front of the server, which has both itself. A
     limit below the batch size would keep every batch waiting for its delay; services called ``ts-…`` would
     look like settings. Pods have the time of the plain Deployment's to drain: in Standard mode by a field of
@@ -137,7 +137,7 @@ def test_services_leave_batches_and_settings_to_the_server(name: str) -> None:
     assert not is_knative or predictor["timeout"] >= seconds
 
 
-def test_the_batcher_is_set_where_the_model_is() -> None:
+def test_the_batcher_is_set_where_the_model_is():
     """With the figures that KServe documents; requests have more time at the ingress than in the server."""
     predictor = _SERVICES["mnist"]["spec"]["predictor"]
     read, warnings = parse_model_config(yaml.safe_dump(_CONFIG))
@@ -151,7 +151,7 @@ def test_the_batcher_is_set_where_the_model_is() -> None:
 # Runtimes
 
 
-def test_all_protocols_have_a_runtime() -> None:
+def test_all_protocols_have_a_runtime():
     """V1, V2 over REST and V2 over gRPC, each by one runtime, which goes before KServe's own; another takes
     its place under its name, in a namespace.
     """
@@ -180,7 +180,7 @@ def test_all_protocols_have_a_runtime() -> None:
 
 
 @pytest.mark.parametrize("name", _RUNTIMES)
-def test_containers_are_what_kserve_expects(name: str) -> None:
+def test_containers_are_what_kserve_expects(name):
     """One with KServe's name, and one port, which Knative insists on and probes ask. Each variable is a
     setting's, or one of those for folders, which lie in the writable volume.
     """
@@ -218,9 +218,7 @@ def test_containers_are_what_kserve_expects(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", _RUNTIMES)
-def test_a_torchserve_layout_is_served_on_the_runtimes_port(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_torchserve_layout_is_served_on_the_runtimes_port(name, tmp_path, monkeypatch):
     """Whatever the file says of addresses; its models, their names and their batches are the file's."""
     settings = loaded(name, mounted(tmp_path), monkeypatch, serviceEnvelope="kserve").settings
     (port,) = (port["containerPort"] for port in container(_RUNTIMES[name])["ports"])
@@ -239,14 +237,14 @@ def test_a_torchserve_layout_is_served_on_the_runtimes_port(
     assert settings.service_envelope == ("kserve" if name == _KSERVES_OWN else None)
 
 
-def test_without_the_label_there_is_no_envelope(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_label_there_is_no_envelope(tmp_path, monkeypatch):
     """KServe then fills in nothing."""
     settings = loaded(_KSERVES_OWN, mounted(tmp_path), monkeypatch, serviceEnvelope="").settings
 
     assert settings.service_envelope is None
 
 
-def test_a_lone_archive_is_called_as_the_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lone_archive_is_called_as_the_service(tmp_path, monkeypatch):
     (tmp_path / "mnist.mar").write_bytes(b"")
     settings = loaded("modelserver", tmp_path, monkeypatch).settings
 
@@ -254,9 +252,7 @@ def test_a_lone_archive_is_called_as_the_service(tmp_path: Path, monkeypatch: py
     assert settings.model_store == tmp_path
 
 
-def test_batch_arguments_of_a_service_apply_to_all_its_models(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_batch_arguments_of_a_service_apply_to_all_its_models(tmp_path, monkeypatch):
     """KServe appends the arguments of the service to the runtime's."""
     arguments = _SERVICES["torchserve"]["spec"]["predictor"]["model"]["args"]
     settings = loaded(_KSERVES_OWN, mounted(tmp_path), monkeypatch, *arguments, serviceEnvelope="").settings
@@ -266,7 +262,7 @@ def test_batch_arguments_of_a_service_apply_to_all_its_models(
     assert settings.disable_token_authorization
 
 
-def test_events_name_the_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_events_name_the_service(tmp_path, monkeypatch):
     """Events have the attributes of KServe's agent; none are sent before a sink is set."""
     settings = loaded("modelserver", mounted(tmp_path), monkeypatch).settings
 
@@ -278,7 +274,7 @@ def test_events_name_the_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 # Autoscaling
 
 
-def test_autoscalers_read_gauges_of_a_services_pods() -> None:
+def test_autoscalers_read_gauges_of_a_services_pods():
     request = {}
     for name, service in _SERVICES.items():
         for metric in service["spec"]["predictor"].get("autoScaling", {}).get("metrics", []):

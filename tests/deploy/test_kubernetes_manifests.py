@@ -64,11 +64,11 @@ def configured(folder: Path) -> LoadedSettings:
 
 
 @pytest.mark.parametrize("name", [name for name in _ALL if "Kustomization" not in name])
-def test_resources_keep_to_the_published_schema(name: str) -> None:
+def test_resources_keep_to_the_published_schema(name):
     assert problems(_ALL[name]) == []
 
 
-def test_a_wrong_resource_is_reported() -> None:
+def test_a_wrong_resource_is_reported():
     wrong = one("service.yaml")
     wrong["spec"]["ports"][0]["port"] = "http"
     wrong["spec"]["balance"] = True
@@ -83,7 +83,7 @@ def test_a_wrong_resource_is_reported() -> None:
     ]
 
 
-def test_the_kustomization_names_files_that_are_there() -> None:
+def test_the_kustomization_names_files_that_are_there():
     """All but the Secret, which you make, and what belongs to one autoscaler or the other. The settings are
     mounted by a name that changes with them, so that other settings mean other pods.
     """
@@ -106,7 +106,7 @@ def test_the_kustomization_names_files_that_are_there() -> None:
     assert "disableNameSuffixHash" not in made["options"]
 
 
-def test_the_variant_for_openshift_fixes_no_user() -> None:
+def test_the_variant_for_openshift_fixes_no_user():
     (variant,) = resources(ROOT / "deploy" / "openshift" / "kustomization.yaml")
     (patch,) = variant["patches"]
     removed = [step["path"] for step in yaml.safe_load(patch["patch"]) if step["op"] == "remove"]
@@ -131,7 +131,7 @@ def overlay(folder: str) -> dict[str, Any]:
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="needs kubectl")
 @pytest.mark.parametrize("folder", ["kubernetes", "gpu", "openshift", "queue-metric"])
-def test_kustomize_makes_resources_that_keep_to_the_schema(folder: str) -> None:
+def test_kustomize_makes_resources_that_keep_to_the_schema(folder):
     made = overlay(folder)
 
     assert [problem for result in made.values() for problem in problems(result)] == []
@@ -142,7 +142,7 @@ def test_kustomize_makes_resources_that_keep_to_the_schema(folder: str) -> None:
 
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="needs kubectl")
-def test_the_variant_without_pods_has_one_autoscaler() -> None:
+def test_the_variant_without_pods_has_one_autoscaler():
     """It scales the Deployment from 0 on, by what the add-on counts for the Service; nothing keeps a pod."""
     made = overlay("scale-to-zero")
     route, scaled = made["InterceptorRoute"]["spec"], made["ScaledObject"]["spec"]
@@ -159,7 +159,7 @@ def test_the_variant_without_pods_has_one_autoscaler() -> None:
 
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="needs kubectl")
-def test_the_variants_for_gpus_and_the_queue_change_what_they_say() -> None:
+def test_the_variants_for_gpus_and_the_queue_change_what_they_say():
     made = overlay("gpu")
     spec = made["Deployment"]["spec"]
 
@@ -178,7 +178,7 @@ def test_the_variants_for_gpus_and_the_queue_change_what_they_say() -> None:
     assert both[-1]["pods"]["metric"]["name"] == "modelserver_queue_requests"
 
 
-def test_the_network_policy_opens_the_ports_of_the_service() -> None:
+def test_the_network_policy_opens_the_ports_of_the_service():
     policy = one("networkpolicy.yaml")["spec"]
     inference, metrics = policy["ingress"]
 
@@ -194,7 +194,7 @@ def test_the_network_policy_opens_the_ports_of_the_service() -> None:
 # Settings of the server
 
 
-def test_the_settings_keep_management_in_the_pod(tmp_path: Path) -> None:
+def test_the_settings_keep_management_in_the_pod(tmp_path):
     """Each key is known and has an effect; logs are only printed, without probes. All that others reach
     requires tokens, except for metrics and probes; models cannot be changed in single pods.
     """
@@ -225,7 +225,7 @@ def test_the_settings_keep_management_in_the_pod(tmp_path: Path) -> None:
     assert set(reached) == {"0.0.0.0"}
 
 
-def test_ports_are_those_of_the_settings(tmp_path: Path) -> None:
+def test_ports_are_those_of_the_settings(tmp_path):
     settings = configured(tmp_path).settings
     expected = {
         "http": settings.inference_address.port,
@@ -241,7 +241,7 @@ def test_ports_are_those_of_the_settings(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("probe", ["startupProbe", "livenessProbe", "readinessProbe"])
-def test_probes_are_answered_without_a_token(probe: str) -> None:
+def test_probes_are_answered_without_a_token(probe):
     request = container(pod())[probe]["httpGet"]
 
     assert request["port"] == "http"
@@ -249,14 +249,14 @@ def test_probes_are_answered_without_a_token(probe: str) -> None:
     assert needed_scope({"inference"}, "GET", request["path"], ping_token=True) is None
 
 
-def test_only_readiness_depends_on_models() -> None:
+def test_only_readiness_depends_on_models():
     """A pod whose worker is being replaced gets no requests, but it is not restarted."""
     paths = {name: container(pod())[f"{name}Probe"]["httpGet"]["path"] for name in ("liveness", "readiness")}
 
     assert paths == {"liveness": "/v2/health/live", "readiness": "/v2/health/ready"}
 
 
-def test_there_is_time_to_drain(tmp_path: Path) -> None:
+def test_there_is_time_to_drain(tmp_path):
     """The grace period holds what happens first, the drain, and the end of the process."""
     sleep, pause = container(pod())["lifecycle"]["preStop"]["exec"]["command"]
     grace = pod()["terminationGracePeriodSeconds"]
@@ -268,7 +268,7 @@ def test_there_is_time_to_drain(tmp_path: Path) -> None:
 # What the pod may do
 
 
-def test_the_pod_has_no_rights_that_it_does_not_need() -> None:
+def test_the_pod_has_no_rights_that_it_does_not_need():
     """Not root, as the image's user; what the server writes lies in bounded volumes, and the rest is read
     only.
     """
@@ -295,7 +295,7 @@ def test_the_pod_has_no_rights_that_it_does_not_need() -> None:
 # Tokens
 
 
-def test_the_secret_has_a_token_for_each_scope(tmp_path: Path) -> None:
+def test_the_secret_has_a_token_for_each_scope(tmp_path):
     """So that the server makes none, and needs no file to write them to. Nobody serves with tokens that stand
     in a public file.
     """
@@ -315,7 +315,7 @@ def test_the_secret_has_a_token_for_each_scope(tmp_path: Path) -> None:
 # What belongs together
 
 
-def test_autoscalers_scale_the_deployment_by_its_gauges() -> None:
+def test_autoscalers_scale_the_deployment_by_its_gauges():
     """From two pods on, so that one may be disrupted. A metric that nobody provides would keep the plain one
     from removing pods; the other's queries select pods by the names that Kubernetes gives them.
     """

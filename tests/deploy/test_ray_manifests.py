@@ -71,11 +71,11 @@ def in_the_pod(folder: Path) -> LoadedSettings:
 
 
 @pytest.mark.parametrize("name", _ALL)
-def test_resources_keep_to_the_published_schema(name: str) -> None:
+def test_resources_keep_to_the_published_schema(name):
     assert problems(_ALL[name]) == []
 
 
-def test_a_wrong_ray_cluster_is_reported() -> None:
+def test_a_wrong_ray_cluster_is_reported():
     wrong = one("raycluster.yaml")
     wrong["spec"]["headGroupSpec"]["rayStartParams"]["num-cpus"] = 0
     wrong["spec"]["workerGroupSpecs"][0]["minReplica"] = 1
@@ -88,7 +88,7 @@ def test_a_wrong_ray_cluster_is_reported() -> None:
     assert len(result) == 3
 
 
-def test_everything_is_applied_together() -> None:
+def test_everything_is_applied_together():
     named = one("kustomization.yaml")["resources"]
 
     assert sorted([*named, "kustomization.yaml"]) == sorted(path.name for path in RAY.glob("*.yaml"))
@@ -97,7 +97,7 @@ def test_everything_is_applied_together() -> None:
 # One image, one Ray, one token
 
 
-def test_all_run_one_image_and_one_version_of_ray() -> None:
+def test_all_run_one_image_and_one_version_of_ray():
     """The same modelserver, Python and Ray, in an environment that a login shell finds, as KubeRay starts Ray
     in one.
     """
@@ -121,7 +121,7 @@ def test_all_run_one_image_and_one_version_of_ray() -> None:
     assert "ENTRYPOINT" not in recipe
 
 
-def test_nobody_enters_the_cluster_without_its_token() -> None:
+def test_nobody_enters_the_cluster_without_its_token():
     """KubeRay creates the token, under the cluster's name; the server's pod presents it."""
     assert cluster()["authOptions"] == {"mode": "token"}
     for result in (node(), container(pod())):
@@ -136,7 +136,7 @@ def test_nobody_enters_the_cluster_without_its_token() -> None:
 # Who runs what
 
 
-def test_only_the_group_of_nodes_runs_workers(tmp_path: Path) -> None:
+def test_only_the_group_of_nodes_runs_workers(tmp_path):
     """Neither the head nor the server's pod offers anything; the group has GPUs, and may be empty. A worker
     that requests more than a node has would wait forever; the volume has room for an archive as large as the
     rest while it is unpacked.
@@ -167,7 +167,7 @@ def test_only_the_group_of_nodes_runs_workers(tmp_path: Path) -> None:
     assert gibibytes << 30 > 2 * int(output["MODELSERVER_NODE_CACHE_SIZE"])
 
 
-def test_the_servers_pod_is_the_only_one_and_a_node() -> None:
+def test_the_servers_pod_is_the_only_one_and_a_node():
     """Ray's driver finds its process and its sockets, and KubeRay does not take the pod for its own. A second
     server, even while one is replaced, would request as many nodes again.
     """
@@ -187,7 +187,7 @@ def test_the_servers_pod_is_the_only_one_and_a_node() -> None:
 # Settings of the server
 
 
-def test_the_settings_are_the_servers(tmp_path: Path) -> None:
+def test_the_settings_are_the_servers(tmp_path):
     loaded = in_the_pod(tmp_path)
     address = f"{one('raycluster.yaml')['metadata']['name']}-head-svc:6379"
 
@@ -199,14 +199,14 @@ def test_the_settings_are_the_servers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["local.properties", "machines.properties"])
-def test_files_for_machines_are_the_servers_too(name: str, tmp_path: Path) -> None:
+def test_files_for_machines_are_the_servers_too(name, tmp_path):
     loaded = configured(tmp_path, (RAY / name).read_text(encoding="utf-8"))
 
     assert loaded.warnings == ()
     assert loaded.settings.worker_launcher == "ray"
 
 
-def test_ports_are_those_of_the_settings(tmp_path: Path) -> None:
+def test_ports_are_those_of_the_settings(tmp_path):
     """Of the container, the Service and the policy; nodes reach the workers' address at the pod itself."""
     settings = in_the_pod(tmp_path).settings
     clients = {
@@ -224,7 +224,7 @@ def test_ports_are_those_of_the_settings(tmp_path: Path) -> None:
     assert opened == set(clients.values())
 
 
-def test_only_pods_of_the_cluster_reach_ray_and_the_workers_address() -> None:
+def test_only_pods_of_the_cluster_reach_ray_and_the_workers_address():
     """Any client of Ray may run code; other clients reach neither. Metrics are read by those of the plain
     Deployment.
     """
@@ -247,7 +247,7 @@ def test_only_pods_of_the_cluster_reach_ray_and_the_workers_address() -> None:
     assert metrics["from"] == plain["spec"]["ingress"][1]["from"]
 
 
-def test_pods_have_no_rights_that_they_do_not_need() -> None:
+def test_pods_have_no_rights_that_they_do_not_need():
     specs = [pod(), *(group["template"]["spec"] for group in groups())]
 
     for spec in specs:

@@ -103,23 +103,23 @@ def named(alert: str, *, of_model: bool) -> str:
     return f'{{alertname="{alert}", {model}namespace="ml", pod="modelserver-a"}}'
 
 
-def test_every_alert_has_a_cause_here() -> None:
+def test_every_alert_has_a_cause_here():
     assert sorted(CAUSES) == sorted(ALERTS)
 
 
-def test_probes_raise_no_alert(tmp_path: Path) -> None:
+def test_probes_raise_no_alert(tmp_path):
     """A pod whose models load for twenty minutes, and whose probes all fail, has no request that failed."""
     firing(tmp_path, SCRAPED | PROBES | WORKING)
 
 
 @pytest.mark.parametrize("alert", CAUSES)
-def test_an_alert_fires_for_its_cause(alert: str, tmp_path: Path) -> None:
+def test_an_alert_fires_for_its_cause(alert, tmp_path):
     series = SCRAPED | PROBES | WORKING | CAUSES[alert]
 
     firing(tmp_path, series, named(alert, of_model=alert not in OF_HOSTS))
 
 
-def test_errors_of_a_small_model_are_not_hidden_by_a_large_one(tmp_path: Path) -> None:
+def test_errors_of_a_small_model_are_not_hidden_by_a_large_one(tmp_path):
     small = MODEL.replace("mnist", "small")
     series = {
         f'modelserver_requests_total{{code="2xx", {small}}}': NONE,
@@ -140,7 +140,7 @@ def test_errors_of_a_small_model_are_not_hidden_by_a_large_one(tmp_path: Path) -
         'job="kubernetes-pods", app_kubernetes_io_name="modelserver"',
     ],
 )
-def test_a_server_that_is_down_raises_the_alert_however_it_is_scraped(labels: str, tmp_path: Path) -> None:
+def test_a_server_that_is_down_raises_the_alert_however_it_is_scraped(labels, tmp_path):
     """By a static target or a PodMonitor, whose job is a name; by annotations, whose job is the cluster's."""
     firing(
         tmp_path,
@@ -150,11 +150,11 @@ def test_a_server_that_is_down_raises_the_alert_however_it_is_scraped(labels: st
 
 
 @pytest.mark.parametrize("name", [name for name, _ in in_folder(OPERATOR) if "Kustomization" not in name])
-def test_resources_keep_to_the_published_schema(name: str) -> None:
+def test_resources_keep_to_the_published_schema(name):
     assert problems(dict(in_folder(OPERATOR))[name]) == []
 
 
-def test_the_operators_rules_are_the_same() -> None:
+def test_the_operators_rules_are_the_same():
     """``python -m docs.prometheus_rule > …`` was run after the last change."""
     text = (OPERATOR / "prometheusrule.yaml").read_text(encoding="utf-8")
 
@@ -162,7 +162,7 @@ def test_the_operators_rules_are_the_same() -> None:
     assert yaml.safe_load(text)["spec"] == yaml.safe_load(RULES.read_text(encoding="utf-8"))
 
 
-def test_the_pod_monitor_finds_the_pods() -> None:
+def test_the_pod_monitor_finds_the_pods():
     (monitor,) = resources(OPERATOR / "podmonitor.yaml")
     (named,) = monitor["spec"]["selector"]["matchExpressions"]
     (endpoint,) = monitor["spec"]["podMetricsEndpoints"]

@@ -27,19 +27,19 @@ _TYPES = {
 
 
 @pytest.mark.parametrize("rule", _ALERTS, ids=lambda rule: rule["alert"])
-def test_each_alert_leads_to_its_paragraph(rule: dict[str, dict[str, str]]) -> None:
+def test_each_alert_leads_to_its_paragraph(rule):
     page, _, anchor = rule["annotations"]["runbook_url"].partition("#")
 
     assert (page, anchor) == ("docs/runbook.md", str(rule["alert"]).lower())
     assert len(_PARAGRAPHS[anchor]) > 100
 
 
-def test_each_type_of_error_has_its_paragraph() -> None:
+def test_each_type_of_error_has_its_paragraph():
     assert len(_TYPES) > 15
     assert sorted(name for name in _TYPES if not _PARAGRAPHS.get(name.lower())) == []
 
 
-def test_each_finding_has_its_paragraph() -> None:
+def test_each_finding_has_its_paragraph():
     source = (_SERVER / "tools" / "status" / "command.py").read_text(encoding="utf-8")
     anchors = re.findall(r'"([a-z][a-z-]+)"\)$', source, re.MULTILINE)
 
@@ -47,7 +47,7 @@ def test_each_finding_has_its_paragraph() -> None:
     assert sorted(anchor for anchor in anchors if not _PARAGRAPHS.get(anchor)) == []
 
 
-def test_the_console_has_the_paragraphs() -> None:
+def test_the_console_has_the_paragraphs():
     """``docs.console_runbook`` was run after the last change; events lead to paragraphs that there are."""
     static = _SERVER / "ext" / "console" / "static"
     table = (

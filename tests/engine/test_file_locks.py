@@ -2,7 +2,6 @@
 
 import fcntl
 import os
-from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
@@ -12,7 +11,7 @@ from modelserver.engine.file_locks import open_locked, replace_file
 
 
 @pytest.mark.parametrize("synced", [False, True])
-def test_a_file_is_replaced(tmp_path: Path, synced: bool) -> None:
+def test_a_file_is_replaced(tmp_path, synced):
     """Whole; the mode is that of the new one, and others cannot write it even where everything is allowed."""
     path = tmp_path / "file"
     path.write_text("before")
@@ -28,7 +27,7 @@ def test_a_file_is_replaced(tmp_path: Path, synced: bool) -> None:
     assert os.listdir(tmp_path) == ["file"]
 
 
-def test_nothing_is_left_of_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_left_of_a_failure(tmp_path, monkeypatch):
     path = tmp_path / "file"
     path.write_text("before")
     monkeypatch.setattr(os, "fsync", Mock(side_effect=OSError(28, "No space left on device")))
@@ -39,14 +38,14 @@ def test_nothing_is_left_of_a_failure(tmp_path: Path, monkeypatch: pytest.Monkey
     assert os.listdir(tmp_path) == ["file"]
 
 
-def test_folders_that_cannot_be_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folders_that_cannot_be_synced(tmp_path, monkeypatch):
     monkeypatch.setattr(file_locks, "sync", Mock(side_effect=OSError(22, "Invalid argument")))
     replace_file(tmp_path / "file", b"after", synced=True)
 
     assert (tmp_path / "file").read_bytes() == b"after"
 
 
-def test_a_lock_is_taken_once(tmp_path: Path) -> None:
+def test_a_lock_is_taken_once(tmp_path):
     path = tmp_path / "lock"
     assert open_locked(path, os.O_RDWR, fcntl.LOCK_EX) is None
     first = open_locked(path, os.O_RDWR | os.O_CREAT, fcntl.LOCK_EX)

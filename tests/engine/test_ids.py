@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from modelserver.engine.ids import accept_request_id, make_uuid
 
 
-def test_made_ids_are_distinct_version_4_uuids() -> None:
+def test_made_ids_are_distinct_version_4_uuids():
     ids = [make_uuid() for _ in range(5000)]
 
     assert len(set(ids)) == 5000
@@ -18,7 +18,7 @@ def test_made_ids_are_distinct_version_4_uuids() -> None:
 
 
 @pytest.mark.parametrize("client_id", [b"a", b"req-1/2:3", b"~" * 128])
-def test_usable_id_of_a_client_stays(client_id: bytes) -> None:
+def test_usable_id_of_a_client_stays(client_id):
     assert accept_request_id(client_id) == client_id.decode()
 
 
@@ -28,7 +28,7 @@ def test_usable_id_of_a_client_stays(client_id: bytes) -> None:
     )
     | st.binary(max_size=5).map(lambda b: b + b"\n")
 )
-def test_unusable_id_is_replaced(client_id: bytes) -> None:
+def test_unusable_id_is_replaced(client_id):
     """Line breaks, escapes, blanks and overlong ids never reach headers or logs (F13)."""
     text = accept_request_id(client_id)
 

@@ -27,13 +27,13 @@ def _version_2(folder: Path, limit: str, used: int, inactive: int = 0) -> None:
     _write(folder / "memory.stat", f"anon 1\ninactive_file {inactive}\n")
 
 
-def test_own_cgroups_are_read() -> None:
+def test_own_cgroups_are_read():
     text = "12:cpu,cpuacct:/docker/a:b\n0::/user.slice\nnonsense\n"
 
     assert parse_own_cgroups(text) == [("cpu,cpuacct", "/docker/a:b"), ("", "/user.slice")]
 
 
-def test_tightest_group_of_version_2_limits_memory(tmp_path: Path) -> None:
+def test_tightest_group_of_version_2_limits_memory(tmp_path):
     """Of the own group and those above, the one with the least left; files in memory can be given back."""
     _write(tmp_path / "own", "0::/pod/container\n")
     _version_2(tmp_path / "fs/pod/container", "9000", 1000)
@@ -43,7 +43,7 @@ def test_tightest_group_of_version_2_limits_memory(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("folder", ["memory/docker/x", "memory"])
-def test_version_1_memory_is_read(tmp_path: Path, folder: str) -> None:
+def test_version_1_memory_is_read(tmp_path, folder):
     """The container's own group may be shown as the controller's root; the largest number is no limit."""
     _write(tmp_path / "own", "5:memory:/docker/x\n4:cpu,cpuacct:/docker/x\n")
     group = tmp_path / "fs" / folder
@@ -60,7 +60,7 @@ def test_version_1_memory_is_read(tmp_path: Path, folder: str) -> None:
 @pytest.mark.parametrize(
     ("own", "file"), [("0::/pod/x\n", "memory.events"), ("4:memory:/pod/x\n", "memory/memory.oom_control")]
 )
-def test_kills_for_memory_are_counted(tmp_path: Path, own: str, file: str) -> None:
+def test_kills_for_memory_are_counted(tmp_path, own, file):
     """They are counted by the process's own group, which a container may show as the root (F43)."""
     root = tmp_path / "fs"
     _write(tmp_path / "own", own)
@@ -77,7 +77,7 @@ def test_kills_for_memory_are_counted(tmp_path: Path, own: str, file: str) -> No
 
 
 @pytest.mark.parametrize("own", ["0::/pod\n", "4:memory:/pod\n", "1:name=systemd:/\n", ""])
-def test_missing_or_odd_files_limit_nothing(tmp_path: Path, own: str) -> None:
+def test_missing_or_odd_files_limit_nothing(tmp_path, own):
     """Missing files, ``max`` and nonsense limit nothing."""
     _write(tmp_path / "own", own)
     _version_2(tmp_path / "fs/pod", "max", 5)
@@ -86,7 +86,7 @@ def test_missing_or_odd_files_limit_nothing(tmp_path: Path, own: str) -> None:
     assert memory_group(tmp_path / "fs", tmp_path / "own") is None
 
 
-def test_available_memory_is_the_lesser(tmp_path: Path) -> None:
+def test_available_memory_is_the_lesser(tmp_path):
     _write(tmp_path / "own", "0::/pod\n")
     _write(tmp_path / "meminfo", "MemTotal: 9 kB\nMemAvailable:       8 kB\n")
     places = (tmp_path / "meminfo", tmp_path / "fs", tmp_path / "own")
@@ -101,7 +101,7 @@ def test_available_memory_is_the_lesser(tmp_path: Path) -> None:
     assert available_memory(tmp_path / "none", tmp_path / "none", tmp_path / "none") == float("inf")
 
 
-def test_seconds_of_processors_are_read(tmp_path: Path) -> None:
+def test_seconds_of_processors_are_read(tmp_path):
     _write(tmp_path / "own", "0::/pod\n")
     assert cpu_seconds(tmp_path / "fs", tmp_path / "own") is None
     _write(tmp_path / "fs/pod/cpu.stat", "usage_usec 2500000\nuser_usec 1\n")
@@ -112,6 +112,6 @@ def test_seconds_of_processors_are_read(tmp_path: Path) -> None:
     assert cpu_seconds(tmp_path / "old", tmp_path / "own") == 1.5
 
 
-def test_resident_bytes_are_read() -> None:
+def test_resident_bytes_are_read():
     assert resident_bytes(os.getpid()) > 1 << 20
     assert resident_bytes(-1) == 0

@@ -2,7 +2,6 @@ import os
 import subprocess
 import sys
 import tempfile
-from pathlib import Path
 
 import pytest
 
@@ -10,7 +9,7 @@ from modelserver.engine.workdir import work_directory
 
 
 @pytest.fixture
-def temp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def temp(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return tmp_path
 
@@ -21,7 +20,7 @@ def ended_process() -> int:
     return process.pid
 
 
-def test_work_directory_is_private_and_temporary(temp: Path) -> None:
+def test_work_directory_is_private_and_temporary(temp):
     """The work directory is for its owner only, says whose it is, and is gone afterwards (F68)."""
     with work_directory() as made:
         (made / "model").mkdir()
@@ -32,7 +31,7 @@ def test_work_directory_is_private_and_temporary(temp: Path) -> None:
     assert list(temp.iterdir()) == []
 
 
-def test_left_overs_are_removed(temp: Path) -> None:
+def test_left_overs_are_removed(temp):
     """What processes that are gone left is swept away, also if another has their number, as in a container
     that was killed and restarted; what belongs to a living one, or to nobody known, stays (F48).
     """
@@ -49,7 +48,7 @@ def test_left_overs_are_removed(temp: Path) -> None:
         assert made != living
 
 
-def test_a_killed_process_leaves_its_directory_to_others(temp: Path) -> None:
+def test_a_killed_process_leaves_its_directory_to_others(temp):
     script = (
         "import time; from modelserver.engine.workdir import work_directory\n"
         "with work_directory() as made: print(made, flush=True); time.sleep(60)"

@@ -30,7 +30,7 @@ FIELDS = (
 
 
 @pytest.fixture(autouse=True)
-def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def workplace(tmp_path, monkeypatch):
     """A working directory with the parts of a model, and a fixed time."""
     for name in ("handler.py", "weights.pt", "extra/a.txt", "extra/deep/b.txt"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -61,7 +61,7 @@ MODEL = {
 }
 
 
-def test_an_archive_is_made_from_python(workplace: Path) -> None:
+def test_an_archive_is_made_from_python(workplace):
     made = config()
 
     assert list(vars(made)) == FIELDS.split()
@@ -74,7 +74,7 @@ def test_an_archive_is_made_from_python(workplace: Path) -> None:
     assert manifest == {**common, "model": MODEL}
 
 
-def test_a_configuration_makes_several_archives(workplace: Path) -> None:
+def test_a_configuration_makes_several_archives(workplace):
     made = config(serialized_file=Path("weights.pt"), export_path=workplace / "out")
     formats = {"zip-store": "noop.mar", "tgz": "noop.tar.gz", "no-archive": "noop"}
     for made.archive_format, name in formats.items():
@@ -92,15 +92,13 @@ def test_a_configuration_makes_several_archives(workplace: Path) -> None:
         ({"extra_files": "absent"}, FileNotFoundError, "^File does not exist: absent$"),
     ],
 )
-def test_wrong_configurations_are_refused(
-    changes: dict[str, str], error: type[Exception], words: str
-) -> None:
+def test_wrong_configurations_are_refused(changes, error, words):
     """The errors are torch-model-archiver's; an archive that no server would take is one more."""
     with pytest.raises(error, match=words):
         ModelArchiver.generate_model_archive(config(**changes))
 
 
-def test_the_command_line_is_read(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_line_is_read(workplace, monkeypatch):
     """Without a configuration ``sys.argv`` says what to pack. Test suites put the arguments in the parser's
     place, as a plain namespace with more or fewer of them.
     """
@@ -118,7 +116,7 @@ def test_the_command_line_is_read(workplace: Path, monkeypatch: pytest.MonkeyPat
     assert content(workplace / "patched.mar")[0] == {"handler.py", "MAR-INF/MANIFEST.json"}
 
 
-def test_manifests_are_made_of_parts(workplace: Path) -> None:
+def test_manifests_are_made_of_parts(workplace):
     """One that is passed is written as it is."""
     package_model(config(), '{"mine": true}')
     assert content(workplace / "noop.mar") == (ALL, {"mine": True})
@@ -136,7 +134,7 @@ def test_manifests_are_made_of_parts(workplace: Path) -> None:
 # The steps
 
 
-def test_steps_make_the_same_archive(workplace: Path) -> None:
+def test_steps_make_the_same_archive(workplace):
     ModelArchiver.generate_model_archive(config(archive_format="zip-store"))
     folder = ModelExportUtils.copy_artifacts(
         "noop", "python", handler="handler.py", serialized_file="weights.pt", extra_files="extra"
@@ -149,7 +147,7 @@ def test_steps_make_the_same_archive(workplace: Path) -> None:
     assert (workplace / "steps" / "noop.mar").read_bytes() == (workplace / "noop.mar").read_bytes()
 
 
-def test_smaller_steps_can_be_called(workplace: Path) -> None:
+def test_smaller_steps_can_be_called(workplace):
     assert json.loads(str(ModelExportUtils.generate_model(config()))) == MODEL
     assert ModelExportUtils.find_unique(["a.pt", "b.onnx"], ".onnx") == "b.onnx"
     assert ModelExportUtils.find_unique(["a.pt"], ".onnx") is None
@@ -164,7 +162,7 @@ def test_smaller_steps_can_be_called(workplace: Path) -> None:
     assert not (workplace / "weights.pt").exists()
 
 
-def test_keys_that_are_not_known_do_not_count() -> None:
+def test_keys_that_are_not_known_do_not_count():
     class Arguments:
         model_name = "m"
 
@@ -183,7 +181,7 @@ def test_keys_that_are_not_known_do_not_count() -> None:
         ModelArchiverConfig.from_args(argparse.Namespace(model_name="m", handler="h"))
 
 
-def test_parts_under_other_names_are_copied(workplace: Path) -> None:
+def test_parts_under_other_names_are_copied(workplace):
     (workplace / "requirements.txt").write_text("")
     parts: dict[str, Any] = {"requirements-file": "requirements.txt", "source_vocab": "weights.pt"}
     folder = Path(ModelExportUtils.copy_artifacts("noop", "python", handler="handler.py", **parts))
@@ -202,7 +200,7 @@ def test_parts_under_other_names_are_copied(workplace: Path) -> None:
         (None, "no-archive", "/home/user/some-model"),
     ],
 )
-def test_the_file_system_may_be_replaced(received: str | None, archive_format: str, path: str) -> None:
+def test_the_file_system_may_be_replaced(received, archive_format, path):
     """Test suites replace ``os.getcwd`` and ``os.path.exists``, which are called once with the path
     as text, and ``os.remove``.
     """
@@ -221,7 +219,7 @@ def test_the_file_system_may_be_replaced(received: str | None, archive_format: s
     assert remove.call_args_list == [mock.call("a"), mock.call("b")]
 
 
-def test_a_manifest_needs_no_files() -> None:
+def test_a_manifest_needs_no_files():
     """It is made of names alone, as test suites do."""
     values = {"model_name": "my-model", "model_file": "my-model/", "serialized_file": "my-model/"}
     values |= {"handler": "a.py::my-awesome-func", "runtime": "python", "version": "1.0"}
@@ -232,7 +230,7 @@ def test_a_manifest_needs_no_files() -> None:
     assert manifest["model"]["handler"] == "a.py::my-awesome-func"
 
 
-def test_nothing_is_left_behind(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_left_behind(workplace, monkeypatch):
     (workplace / "temporary").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(workplace / "temporary"))
     ModelArchiver.generate_model_archive(config())
@@ -243,7 +241,7 @@ def test_nothing_is_left_behind(workplace: Path, monkeypatch: pytest.MonkeyPatch
     assert list((workplace / "temporary").iterdir()) == []
 
 
-def test_folders_are_filtered_and_walked(workplace: Path) -> None:
+def test_folders_are_filtered_and_walked(workplace):
     (workplace / "extra" / ".git").mkdir()
     (workplace / "extra" / ".git" / "config").write_text("")
     with utils.zipfile.ZipFile("a.zip", "w") as packed:
@@ -264,7 +262,7 @@ def test_folders_are_filtered_and_walked(workplace: Path) -> None:
     assert folders == [False, False, True]
 
 
-def test_constants_have_torchserves_names() -> None:
+def test_constants_have_torchserves_names():
     """Formats, handlers and the manifest's place have TorchServe's names; the version is in a file too."""
     extensions = {"tgz": ".tar.gz", "no-archive": "", "zip-store": ".mar", "default": ".mar"}
     assert utils.archiving_options == extensions
@@ -274,7 +272,7 @@ def test_constants_have_torchserves_names() -> None:
     assert version.__version__ == __version__
 
 
-def test_all_modules_are_offered() -> None:
+def test_all_modules_are_offered():
     with mock.patch.dict(sys.modules):
         offer("another_name")
         offered = {name for name in sys.modules if name.startswith("another_name")}

@@ -46,7 +46,7 @@ def learned(policy: Adaptive, a: float, b: float, gap: float, until: float = 100
 # -- names
 
 
-def test_policies_are_made_by_name() -> None:
+def test_policies_are_made_by_name():
     for name, kind in (("window", Window), ("adaptive", Adaptive), ("greedy", Greedy)):
         policy = make_policy(name, 0.5)
 
@@ -60,7 +60,7 @@ def test_policies_are_made_by_name() -> None:
 # -- window and greedy
 
 
-def test_window_and_greedy_ignore_what_was_learned() -> None:
+def test_window_and_greedy_ignore_what_was_learned():
     window, greedy = Window(0.5), Greedy()
     for policy in (window, greedy):
         policy.arrived(7, 10.4)
@@ -79,7 +79,7 @@ def test_window_and_greedy_ignore_what_was_learned() -> None:
     b=st.floats(1e-4, 0.1),
     sizes=st.lists(st.integers(1, 64), min_size=2, max_size=100).filter(lambda s: len(set(s)) > 1),
 )
-def test_cost_curve_recovers_the_line(a: float, b: float, sizes: list[int]) -> None:
+def test_cost_curve_recovers_the_line(a, b, sizes):
     curve = CostCurve()
     for n in sizes:
         curve.add(n, a + b * n)
@@ -87,7 +87,7 @@ def test_cost_curve_recovers_the_line(a: float, b: float, sizes: list[int]) -> N
     assert curve.line() == pytest.approx((a, b), rel=1e-3, abs=1e-5)
 
 
-def test_cost_curve_of_one_size_is_half_fixed() -> None:
+def test_cost_curve_of_one_size_is_half_fixed():
     curve = CostCurve()
     assert curve.line() == (0.0, 0.0)
     for _ in range(500):
@@ -96,7 +96,7 @@ def test_cost_curve_of_one_size_is_half_fixed() -> None:
     assert curve.line() == pytest.approx((0.2, 0.025))
 
 
-def test_cost_curve_follows_a_change() -> None:
+def test_cost_curve_follows_a_change():
     curve = CostCurve()
     for a, b, count in ((1.0, 0.5, 400), (0.02, 0.001, 800)):
         for n in itertools.islice(itertools.cycle(range(1, 9)), count):
@@ -106,7 +106,7 @@ def test_cost_curve_follows_a_change() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, 64), st.floats(0.0, 10.0)), min_size=1, max_size=60))
-def test_cost_curve_is_never_negative(batches: list[tuple[int, float]]) -> None:
+def test_cost_curve_is_never_negative(batches):
     """Whatever times batches took, neither the fixed cost nor that of an instance is below 0."""
     curve = CostCurve()
     for n, seconds in batches:
@@ -117,7 +117,7 @@ def test_cost_curve_is_never_negative(batches: list[tuple[int, float]]) -> None:
     assert b >= 0.0
 
 
-def test_gap_is_the_mean_time_between_instances() -> None:
+def test_gap_is_the_mean_time_between_instances():
     """Steady arrivals give their own gap; one arrival of n instances counts as n equal gaps."""
     single, grouped = GapEstimate(), GapEstimate()
     assert single.mean == 0.0
@@ -129,7 +129,7 @@ def test_gap_is_the_mean_time_between_instances() -> None:
     assert grouped.mean == pytest.approx(0.05)
 
 
-def test_group_weighs_as_much_as_its_instances() -> None:
+def test_group_weighs_as_much_as_its_instances():
     single, grouped = GapEstimate(), GapEstimate()
     for gap in (single, grouped):
         gap.add(1, 0.0, longest=9.0)
@@ -141,7 +141,7 @@ def test_group_weighs_as_much_as_its_instances() -> None:
     assert grouped.mean == pytest.approx(single.mean)
 
 
-def test_gap_follows_recent_arrivals_but_no_pauses() -> None:
+def test_gap_follows_recent_arrivals_but_no_pauses():
     """When arrivals become ten times as frequent, the estimate has followed after fifty of them."""
     gap = GapEstimate()
     now = 0.0
@@ -159,7 +159,7 @@ def test_gap_follows_recent_arrivals_but_no_pauses() -> None:
     assert gap.mean == pytest.approx(0.001)
 
 
-def test_arrivals_are_timed_one_by_one_and_in_groups() -> None:
+def test_arrivals_are_timed_one_by_one_and_in_groups():
     single, grouped = ArrivalEstimate(), ArrivalEstimate()
     assert single.gap == single.newest == math.inf
     for i in range(300):
@@ -171,7 +171,7 @@ def test_arrivals_are_timed_one_by_one_and_in_groups() -> None:
     assert single.newest == grouped.newest == 0.25
 
 
-def test_a_night_or_an_unknown_cost_makes_no_gap() -> None:
+def test_a_night_or_an_unknown_cost_makes_no_gap():
     arrivals = ArrivalEstimate()
     for i in range(100):
         arrivals.add(1, i * 0.01, pause=0.1)
@@ -188,7 +188,7 @@ def test_a_night_or_an_unknown_cost_makes_no_gap() -> None:
 
 
 @given(workers=st.integers(1, 12), seconds=st.floats(1e-4, 10.0))
-def test_workers_are_counted_when_all_compute(workers: int, seconds: float) -> None:
+def test_workers_are_counted_when_all_compute(workers, seconds):
     for shift in (0.0, seconds / workers):
         estimate = WorkerEstimate()
         for turn in range(4):
@@ -199,7 +199,7 @@ def test_workers_are_counted_when_all_compute(workers: int, seconds: float) -> N
         assert estimate.count == workers
 
 
-def test_workers_that_are_gone_are_forgotten() -> None:
+def test_workers_that_are_gone_are_forgotten():
     estimate = WorkerEstimate()
     for turn in range(4):
         for _ in range(4):
@@ -211,7 +211,7 @@ def test_workers_that_are_gone_are_forgotten() -> None:
     assert estimate.count == 1
 
 
-def test_clients_in_step_are_seen_to_come_back() -> None:
+def test_clients_in_step_are_seen_to_come_back():
     """Those who are back within the silence count, and what would have come anyhow is taken off."""
     step, chance = ReturnEstimate(), ReturnEstimate()
     for turn in range(50):
@@ -228,7 +228,7 @@ def test_clients_in_step_are_seen_to_come_back() -> None:
     assert not chance.usual
 
 
-def test_silence_says_nothing_about_returns() -> None:
+def test_silence_says_nothing_about_returns():
     """Answers after which nobody came at all, as at the end of a test, leave the estimate as it is."""
     estimate = ReturnEstimate()
     for turn in range(50):
@@ -240,7 +240,7 @@ def test_silence_says_nothing_about_returns() -> None:
 # -- when adaptive holds
 
 
-def test_adaptive_without_knowledge_is_greedy() -> None:
+def test_adaptive_without_knowledge_is_greedy():
     policy = Adaptive(1.0)
     assert policy.due(one_idle(1, 0.0, 0.0), now=0.0) == 0.0
     policy.arrived(1, 0.0)
@@ -261,7 +261,7 @@ def test_adaptive_without_knowledge_is_greedy() -> None:
         (1, 0.100, 0.002),  # nothing but pauses
     ],
 )
-def test_adaptive_holds_where_it_pays_and_for_as_long(count: int, gap: float, silence: float) -> None:
+def test_adaptive_holds_where_it_pays_and_for_as_long(count, gap, silence):
     now = 100.0
     policy = learned(Adaptive(10.0), 0.050, 0.001, gap, until=now)
     waits_since = now - (count - 1) * gap
@@ -271,7 +271,7 @@ def test_adaptive_holds_where_it_pays_and_for_as_long(count: int, gap: float, si
     assert due == pytest.approx(now + silence, abs=1e-6)
 
 
-def test_adaptive_stops_holding_when_all_came_back() -> None:
+def test_adaptive_stops_holding_when_all_came_back():
     """After as many arrivals as the last batch had, no more are expected."""
     policy = learned(Adaptive(10.0), 0.050, 0.001, 0.001)
     for i in range(32):
@@ -281,7 +281,7 @@ def test_adaptive_stops_holding_when_all_came_back() -> None:
     assert policy.due(one_idle(1, 100.0, 100.0), now=100.0) == 100.0
 
 
-def test_adaptive_does_not_hold_with_another_worker_free() -> None:
+def test_adaptive_does_not_hold_with_another_worker_free():
     """With a second idle worker the next arrival would not wait, so nobody is held for it."""
     policy = learned(Adaptive(10.0), 0.050, 0.001, 0.001)
 
@@ -290,13 +290,13 @@ def test_adaptive_does_not_hold_with_another_worker_free() -> None:
 
 
 @given(count=st.integers(1, 31), gap=st.floats(1e-5, 0.1))
-def test_adaptive_does_not_hold_where_batching_saves_nothing(count: int, gap: float) -> None:
+def test_adaptive_does_not_hold_where_batching_saves_nothing(count, gap):
     policy = learned(Adaptive(10.0), 0.0, 0.010, gap)
 
     assert policy.due(one_idle(count, 100.0, 100.0), now=100.0) == 100.0
 
 
-def test_adaptive_gives_up_when_the_burst_is_over() -> None:
+def test_adaptive_gives_up_when_the_burst_is_over():
     policy = learned(Adaptive(10.0), 0.050, 0.001, 0.002)
 
     assert policy.due(one_idle(1, 100.0, 100.0), now=100.005) > 100.005
@@ -326,7 +326,7 @@ def independent(policy: Adaptive, gap: float, workers: int) -> Adaptive:
         (2, 0.0055, 5.0),  # n* = 40 / (11 - 1), and a quarter more
     ],
 )
-def test_the_last_worker_waits_for_a_batch_of_its_turn(workers: int, gap: float, turn: float) -> None:
+def test_the_last_worker_waits_for_a_batch_of_its_turn(workers, gap, turn):
     """Independent arrivals: fewer than n* = a / (k*g - b) are held, n* are not."""
     policy = independent(Adaptive(10.0), gap, workers)
     few, enough = math.ceil(turn) - 1, math.ceil(turn + 1e-6)
@@ -344,9 +344,7 @@ def test_the_last_worker_waits_for_a_batch_of_its_turn(workers: int, gap: float,
     spread=st.floats(0.0, 0.2),
     workers=st.integers(1, 4),
 )
-def test_a_turn_never_lasts_beyond_the_cap(
-    delay: float, gap: float, count: int, spread: float, workers: int
-) -> None:
+def test_a_turn_never_lasts_beyond_the_cap(delay, gap, count, spread, workers):
     policy = independent(Adaptive(delay), gap, workers)
 
     due = policy.due(one_idle(count, 100.0 - spread, 100.0), now=100.0)
@@ -354,14 +352,14 @@ def test_a_turn_never_lasts_beyond_the_cap(
     assert due <= max(100.0, 100.0 - spread + delay)
 
 
-def test_arrivals_all_at_one_moment_are_not_held_for_ever() -> None:
+def test_arrivals_all_at_one_moment_are_not_held_for_ever():
     policy = independent(Adaptive(10.0), 0.009, 1)
     policy.arrived(100_000, 100.0)
 
     assert policy.due(one_idle(1, 100.0, 100.0), now=100.0) == 100.0
 
 
-def test_hold_ends_with_its_turn_or_its_gain() -> None:
+def test_hold_ends_with_its_turn_or_its_gain():
     """After a turn and a quarter, or if n * (g + b) is twice the fixed cost: 2 * 40 / (2 + 1) = 26.7."""
     policy = independent(Adaptive(10.0), 0.008, 1)  # n* = 40 / 7, a turn of 46 ms
 
@@ -374,7 +372,7 @@ def test_hold_ends_with_its_turn_or_its_gain() -> None:
     assert policy.due(one_idle(27, 100.0, 100.0), now=100.0) == 100.0
 
 
-def test_an_arrival_after_a_pause_is_not_held() -> None:
+def test_an_arrival_after_a_pause_is_not_held():
     policy = independent(Adaptive(10.0), 0.004, 4)
     policy.arrived(1, 100.050)
 
@@ -391,9 +389,7 @@ def test_an_arrival_after_a_pause_is_not_held() -> None:
     age=st.floats(0.0, 3.0),
     workers=st.integers(1, 3),
 )
-def test_adaptive_never_holds_beyond_its_cap(
-    delay: float, a: float, b: float, gap: float, count: int, spread: float, age: float, workers: int
-) -> None:
+def test_adaptive_never_holds_beyond_its_cap(delay, a, b, gap, count, spread, age, workers):
     policy = learned(Adaptive(delay), a, b, gap)
     oldest, now = 100.0 - spread, 100.0 + age
 
@@ -402,7 +398,7 @@ def test_adaptive_never_holds_beyond_its_cap(
     assert due <= max(now, oldest + delay)
 
 
-def test_adaptive_counts_its_cap_from_the_oldest() -> None:
+def test_adaptive_counts_its_cap_from_the_oldest():
     policy = learned(Adaptive(0.004), 0.050, 0.001, 0.001)
 
     assert policy.due(one_idle(2, 99.998, 100.0), now=100.0) == pytest.approx(100.002)
@@ -483,7 +479,7 @@ class ClosedLoop:
 
 
 @given(a=st.floats(0.0, 0.5), b=st.floats(1e-3, 0.1), think=st.floats(0.0, 0.2), skilled=st.booleans())
-def test_lone_sequential_client_is_never_held(a: float, b: float, think: float, skilled: bool) -> None:
+def test_lone_sequential_client_is_never_held(a, b, think, skilled):
     """A client that waits for each answer before it sends again pays no delay, whatever the cost (F26)."""
     policy = Adaptive(0.1)
     if skilled:
@@ -497,7 +493,7 @@ def test_lone_sequential_client_is_never_held(a: float, b: float, think: float, 
     assert max(loop.waits) == 0.0
 
 
-def test_lone_client_after_a_burst_is_served_at_once() -> None:
+def test_lone_client_after_a_burst_is_served_at_once():
     policy = learned(Adaptive(1.0), 0.050, 0.001, 0.002, until=0.0)
 
     waits = ClosedLoop(policy, 1, 0.050, 0.001).run(5.0).waits
@@ -515,9 +511,7 @@ def test_lone_client_after_a_burst_is_served_at_once() -> None:
         (2, 0.05, 0.001, 0.0, 0.001),
     ],
 )
-def test_adaptive_keeps_clients_in_step_together(
-    clients: int, a: float, b: float, think: float, spread: float
-) -> None:
+def test_adaptive_keeps_clients_in_step_together(clients, a, b, think, spread):
     """Clients that ask again as soon as they are answered share batches; greedy splits them for ever."""
     possible = clients / (a + b * clients + think + spread)
     rates = {
@@ -529,7 +523,7 @@ def test_adaptive_keeps_clients_in_step_together(
     assert rates["greedy"] < 0.8 * possible
 
 
-def test_adaptive_costs_little_where_it_guesses_wrong() -> None:
+def test_adaptive_costs_little_where_it_guesses_wrong():
     rates = {
         policy.name: len(ClosedLoop(policy, 8, 0.050, 0.001, 0.02, 0.02).run(20.0).latencies)
         for policy in (Greedy(), Adaptive(0.1))
@@ -538,7 +532,7 @@ def test_adaptive_costs_little_where_it_guesses_wrong() -> None:
     assert rates["adaptive"] > 0.9 * rates["greedy"]
 
 
-def test_adaptive_spares_the_worker_under_random_arrivals() -> None:
+def test_adaptive_spares_the_worker_under_random_arrivals():
     """Poisson arrivals at a load of 0.9 (one by one): the same requests take less of the worker's time."""
     busy: dict[str, float] = {}
     for policy in (Greedy(), Adaptive(0.1)):
@@ -553,7 +547,7 @@ def test_adaptive_spares_the_worker_under_random_arrivals() -> None:
     assert busy["adaptive"] < 0.97 * busy["greedy"]
 
 
-def test_window_of_half_a_second_gives_the_documented_figures() -> None:
+def test_window_of_half_a_second_gives_the_documented_figures():
     """Five closed-loop clients at 32 / 500 ms: batches of 5, one per 0.5 s and the model's time."""
     loop = ClosedLoop(Window(0.5), 5, 0.014, 0.001).run(10.5361)
 
@@ -562,7 +556,7 @@ def test_window_of_half_a_second_gives_the_documented_figures() -> None:
     assert max(loop.waits) == pytest.approx(0.5)
 
 
-def test_expectation_follows_the_size_and_not_single_long_batches() -> None:
+def test_expectation_follows_the_size_and_not_single_long_batches():
     """After batches of several sizes each has its own; one that takes a hundred times as long adds little."""
     expectation = Expectation()
     assert expectation.seconds(8) == 0.0

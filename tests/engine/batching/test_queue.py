@@ -42,7 +42,7 @@ def counters(line: BatchQueue) -> tuple[int, int, int]:
 
 
 @pytest.mark.parametrize(("count", "sizes"), [(3, []), (4, [4]), (5, [4]), (8, [4, 4]), (9, [4, 4])])
-def test_full_batches_go_at_once_and_the_rest_waits(count: int, sizes: list[int]) -> None:
+def test_full_batches_go_at_once_and_the_rest_waits(count, sizes):
     """Instances up to a whole multiple of the batch size go at once, the remainder waits its window (F25)."""
     line = queue()
     for i in range(count):
@@ -58,7 +58,7 @@ def test_full_batches_go_at_once_and_the_rest_waits(count: int, sizes: list[int]
     assert line.due(0.0, 1) == (1.0 if line.instances else math.inf)
 
 
-def test_larger_request_is_cut_into_full_parcels_and_a_rest() -> None:
+def test_larger_request_is_cut_into_full_parcels_and_a_rest():
     """A request of 10 travels as 4, 4 and 2, and the next request may join the 2 (F25)."""
     line = queue()
     big = request("a", 10)
@@ -73,7 +73,7 @@ def test_larger_request_is_cut_into_full_parcels_and_a_rest() -> None:
     assert counters(line) == (0, 0, 0)
 
 
-def test_requests_of_thousands_of_instances_are_removed() -> None:
+def test_requests_of_thousands_of_instances_are_removed():
     """Also one of which a batch was sent; each waits as one parcel, so that none makes the next one slow."""
     line = queue(batch_size=1, max_bytes=1 << 30)
     waiting = [request(f"r{i}", 10_000) for i in range(50)]
@@ -88,7 +88,7 @@ def test_requests_of_thousands_of_instances_are_removed() -> None:
     assert line.take(0.0, 1) is None
 
 
-def test_keys_do_not_mix_and_the_oldest_goes_first() -> None:
+def test_keys_do_not_mix_and_the_oldest_goes_first():
     """Requests of different keys never share a batch; between keys the oldest is served first (F22)."""
     line = queue(policy=Greedy())
     line.put(request("a", key="x"))
@@ -99,7 +99,7 @@ def test_keys_do_not_mix_and_the_oldest_goes_first() -> None:
     assert names(line.take(0.0, 1)) == ["b0"]
 
 
-def test_older_due_lane_goes_before_a_younger_full_one() -> None:
+def test_older_due_lane_goes_before_a_younger_full_one():
     line = queue()
     line.put(request("old", at=0.0, key="x"))
     for i in range(8):
@@ -109,7 +109,7 @@ def test_older_due_lane_goes_before_a_younger_full_one() -> None:
     assert names(line.take(1.0, 1)) == ["old0"]
 
 
-def test_only_full_leaves_what_is_merely_due() -> None:
+def test_only_full_leaves_what_is_merely_due():
     line = queue()
     line.put(request("a", 3, key="x"))
     line.put(request("b", 3, at=1.0, key="y"))
@@ -123,7 +123,7 @@ def test_only_full_leaves_what_is_merely_due() -> None:
 
 
 @pytest.mark.parametrize("short_first", [True, False])
-def test_deadline_within_the_window_sends_at_once(short_first: bool) -> None:
+def test_deadline_within_the_window_sends_at_once(short_first):
     """No request is held beyond its own deadline, whichever place it has in the batch (F33)."""
     line = queue(policy=Window(1.0))
     deadlines = (0.4, None) if short_first else (None, 0.4)
@@ -134,7 +134,7 @@ def test_deadline_within_the_window_sends_at_once(short_first: bool) -> None:
     assert names(line.take(0.0, 1)) == ["a0", "b0"]
 
 
-def test_who_travels_alone_waits_for_nobody() -> None:
+def test_who_travels_alone_waits_for_nobody():
     line = queue()
     line.put(request("shared"))
     line.put(request("one", key=UnsharedKey()))
@@ -149,7 +149,7 @@ def test_who_travels_alone_waits_for_nobody() -> None:
 @pytest.mark.parametrize(
     ("limits", "reason"), [({"max_requests": 2}, "requests"), ({"max_bytes": 25}, "bytes")]
 )
-def test_full_queue_leaves_no_trace(limits: dict[str, int], reason: str) -> None:
+def test_full_queue_leaves_no_trace(limits, reason):
     """A refused request changes nothing, and the error names the bound (F30, F31)."""
     line = queue(4, Window(1.0), **limits)
     line.put(request("a", size=10))
@@ -167,7 +167,7 @@ def test_full_queue_leaves_no_trace(limits: dict[str, int], reason: str) -> None
     assert line.take(100.0, 1) is None
 
 
-def test_body_over_the_byte_bound_is_taken_when_alone() -> None:
+def test_body_over_the_byte_bound_is_taken_when_alone():
     """A single request larger than the byte bound is served, for it could never be otherwise."""
     line = queue(max_bytes=5)
     line.put(request("a", size=50))
@@ -177,7 +177,7 @@ def test_body_over_the_byte_bound_is_taken_when_alone() -> None:
         line.put(request("b"))
 
 
-def test_removed_request_leaves_nothing_behind() -> None:
+def test_removed_request_leaves_nothing_behind():
     """A cancelled request takes instances, bytes and lane with it; others keep their order (F24)."""
     line = queue(policy=Greedy())
     first, gone, last = request("a"), request("b", 2), request("c")
@@ -198,7 +198,7 @@ def test_removed_request_leaves_nothing_behind() -> None:
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
-def test_batches_of_several_workers_come_back_in_any_order(order: tuple[int, ...]) -> None:
+def test_batches_of_several_workers_come_back_in_any_order(order):
     line = queue(batch_size=2, policy=Window(1.0))
     line.put(request("big", 3))
     for i in range(3):
@@ -216,7 +216,7 @@ def test_batches_of_several_workers_come_back_in_any_order(order: tuple[int, ...
     assert counters(line) == (0, 0, 0)
 
 
-def test_put_back_leaves_ended_requests_out() -> None:
+def test_put_back_leaves_ended_requests_out():
     line = queue(policy=Greedy())
     gone, stored = request("a"), request("b")
     line.put(gone)
@@ -238,7 +238,7 @@ def test_put_back_leaves_ended_requests_out() -> None:
 @pytest.mark.parametrize(
     ("policy", "flushing", "reason"), [(Window(1.0), True, "flush"), (Greedy(), False, "idle")]
 )
-def test_batch_that_is_not_full_says_why_it_went(policy: Policy, flushing: bool, reason: str) -> None:
+def test_batch_that_is_not_full_says_why_it_went(policy, flushing, reason):
     """At shutdown nothing waits; without a window an idle worker is the reason (F26)."""
     line = queue(policy=policy)
     line.put(request("a"))
@@ -250,7 +250,7 @@ def test_batch_that_is_not_full_says_why_it_went(policy: Policy, flushing: bool,
     assert batch.reason == reason
 
 
-def test_drain_gives_each_waiting_request_once() -> None:
+def test_drain_gives_each_waiting_request_once():
     line = queue()
     requests = [request("a", 9), request("b", key="z"), request("c")]
     for each in requests:
@@ -264,7 +264,7 @@ def test_drain_gives_each_waiting_request_once() -> None:
     assert line.drain() == []
 
 
-def test_explanations_wait_for_nobody() -> None:
+def test_explanations_wait_for_nobody():
     """They go as soon as a worker is idle, together if several wait; predictions wait for their window."""
     line = queue()
     for name, key in (("p", "k"), ("e1", ImmediateKey("k")), ("e2", ImmediateKey("k"))):
@@ -276,7 +276,7 @@ def test_explanations_wait_for_nobody() -> None:
     assert line.due(0.0, 1) == 1.0
 
 
-def test_explanations_do_not_change_the_policy() -> None:
+def test_explanations_do_not_change_the_policy():
     seen: list[int] = []
     policy = Window(1.0)
     policy.arrived = lambda count, now: seen.append(count)  # type: ignore[method-assign]
@@ -287,7 +287,7 @@ def test_explanations_do_not_change_the_policy() -> None:
     assert seen == [2]
 
 
-def test_what_is_past_its_deadline_is_in_no_batch() -> None:
+def test_what_is_past_its_deadline_is_in_no_batch():
     line = queue(policy=Greedy())
     late, large, good = request("l", deadline=1.0), request("m", 6, deadline=0.5), request("g", deadline=9.0)
     for each in (late, large, good):
@@ -301,7 +301,7 @@ def test_what_is_past_its_deadline_is_in_no_batch() -> None:
 
 
 @pytest.mark.parametrize("policy", [Greedy(), Window(0.0)])
-def test_batches_of_many_keys_cost_as_much_as_of_few(policy: Policy) -> None:
+def test_batches_of_many_keys_cost_as_much_as_of_few(policy):
     def serve(waiting: int) -> int:
         sut = queue(4, policy, max_requests=waiting, max_bytes=waiting)
         for number in range(waiting):
@@ -319,7 +319,7 @@ def test_batches_of_many_keys_cost_as_much_as_of_few(policy: Policy) -> None:
 
 
 @pytest.mark.parametrize("which", [0, -1])
-def test_removal_from_a_long_queue_costs_as_much_as_from_a_short_one(which: int) -> None:
+def test_removal_from_a_long_queue_costs_as_much_as_from_a_short_one(which):
     def remove(waiting: int) -> int:
         sut = queue(4, max_requests=waiting, max_bytes=waiting)
         requests = [request(str(number)) for number in range(waiting)]
@@ -332,7 +332,7 @@ def test_removal_from_a_long_queue_costs_as_much_as_from_a_short_one(which: int)
     assert remove(3000) < 3 * remove(30)
 
 
-def test_batch_that_comes_back_goes_before_what_came_after_it() -> None:
+def test_batch_that_comes_back_goes_before_what_came_after_it():
     sut = queue(2, Greedy())
     for number, key in enumerate("abcab"):
         sut.put(request(str(number), key=key))

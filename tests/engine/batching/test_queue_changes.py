@@ -30,7 +30,7 @@ def bodies(request: Request) -> list[bytes]:
     sizes=st.lists(st.integers(1, 12), min_size=1, max_size=12),
     returned=st.lists(st.booleans(), min_size=12, max_size=12),
 )
-def test_nothing_is_lost(counts: list[int], sizes: list[int], returned: list[bool]) -> None:
+def test_nothing_is_lost(counts, sizes, returned):
     """However the batch size changes, and whatever is put back, every instance is answered once, in a batch
     that is not too large.
     """
@@ -56,7 +56,7 @@ def test_nothing_is_lost(counts: list[int], sizes: list[int], returned: list[boo
     ]
 
 
-def test_policy_follows_the_limits() -> None:
+def test_policy_follows_the_limits():
     queue = BatchQueue(8, Window(1000.0), 100, 1 << 20)
     queue.put(request("r", 2))
     assert queue.take(1.0, 1) is None

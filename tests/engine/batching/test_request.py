@@ -4,7 +4,7 @@ import pytest
 
 from modelserver.engine.batching.request import Batch, Parcel, Request
 from modelserver.engine.wire.messages import BODY, TENSORS, Answer, Row
-from modelserver.errors import DeadlineExceeded, HandlerError, InternalError, ModelServerError
+from modelserver.errors import DeadlineExceeded, HandlerError, InternalError
 
 
 def make(count: int, done: list[Request] | None = None) -> Request:
@@ -17,7 +17,7 @@ def answer(text: bytes) -> tuple[Answer, bytes]:
     return Answer(len(text)), text
 
 
-def test_request_ends_once_when_its_last_answer_comes() -> None:
+def test_request_ends_once_when_its_last_answer_comes():
     done: list[Request] = []
     request = make(3, done)
 
@@ -32,7 +32,7 @@ def test_request_ends_once_when_its_last_answer_comes() -> None:
     assert request.error is None
 
 
-def test_an_ended_request_knows_nobody() -> None:
+def test_an_ended_request_knows_nobody():
     for end in (lambda r: r.deliver(0, [answer(b"a")]), lambda r: r.fail(RuntimeError("no"))):
         request = make(1, [])
         request.on_part, request.backlog = print, int
@@ -41,7 +41,7 @@ def test_an_ended_request_knows_nobody() -> None:
         assert (request.on_done, request.on_part, request.backlog) == (None, None, None)
 
 
-def test_first_end_of_a_request_counts() -> None:
+def test_first_end_of_a_request_counts():
     done: list[Request] = []
     failed, answered = make(1, done), make(1, done)
     first = RuntimeError("first")
@@ -56,11 +56,11 @@ def test_first_end_of_a_request_counts() -> None:
     assert done == [answered, failed]
 
 
-def test_request_counts_the_bytes_of_all_its_rows() -> None:
+def test_request_counts_the_bytes_of_all_its_rows():
     assert make(5).nbytes == 10
 
 
-def test_contents_of_a_batch_are_those_of_its_parcels_in_order() -> None:
+def test_contents_of_a_batch_are_those_of_its_parcels_in_order():
     whole, cut = make(2), make(5)
 
     rows, bodies = Batch([Parcel(cut, 3, 2), Parcel(whole, 0, 2)], 4, "size").contents()
@@ -70,7 +70,7 @@ def test_contents_of_a_batch_are_those_of_its_parcels_in_order() -> None:
     assert len(whole.bodies) == 2
 
 
-def test_batch_ids_are_distinct_version_4_uuids() -> None:
+def test_batch_ids_are_distinct_version_4_uuids():
     """Each batch has its own UUID4 in canonical form."""
     ids = [Batch([], 0, "size").id for _ in range(50)]
 
@@ -78,7 +78,7 @@ def test_batch_ids_are_distinct_version_4_uuids() -> None:
     assert all(uuid.UUID(i).version == 4 and str(uuid.UUID(i)) == i for i in ids)
 
 
-def test_batch_knows_whose_its_rows_are() -> None:
+def test_batch_knows_whose_its_rows_are():
     first, second = make(2), make(5)
     batch = Batch([Parcel(first, 0, 2), Parcel(second, 1, 3), Parcel(first, 0, 1)], 6, "size")
 
@@ -88,7 +88,7 @@ def test_batch_knows_whose_its_rows_are() -> None:
     assert batch.rows_of(make(1)) == []
 
 
-def test_time_of_a_request_is_that_in_batches_or_waiting() -> None:
+def test_time_of_a_request_is_that_in_batches_or_waiting():
     """What ran side by side counts once; the rest of the time, whenever it was, it waited. It came at 1.0."""
     lone = make(1)
     lone.handled(3.5, 2.0)
@@ -114,7 +114,7 @@ def ended(*answers: tuple[Answer, bytes], kind: int = BODY) -> Request:
     return request
 
 
-def test_the_first_row_that_failed_is_named() -> None:
+def test_the_first_row_that_failed_is_named():
     failed = Answer(3, 400, failed=True, error_type="Own"), b"bad"
     failure = ended((Answer(1), b"a"), failed, failed, kind=TENSORS).failure("row %d: ")
     alone = ended(failed).failure("row %d: ")
@@ -125,7 +125,7 @@ def test_the_first_row_that_failed_is_named() -> None:
     assert HandlerError.type == "InternalServerException"
 
 
-def test_a_whole_body_that_failed_is_500_for_kserve() -> None:
+def test_a_whole_body_that_failed_is_500_for_kserve():
     """What is 503 in TorchServe's protocol (design 9, "Statuses")."""
     failure = ended((Answer(3, 503, failed=True), b"bad")).failure()
 
@@ -136,7 +136,7 @@ def test_a_whole_body_that_failed_is_500_for_kserve() -> None:
 @pytest.mark.parametrize(
     ("error", "kind"), [(DeadlineExceeded("d"), DeadlineExceeded), (OSError("o"), InternalError)]
 )
-def test_errors_of_a_request_are_reported(error: Exception, kind: type[ModelServerError]) -> None:
+def test_errors_of_a_request_are_reported(error, kind):
     """Strange ones are the server's fault. None holds what it was raised in."""
     request = Request("id", [Row("id", 0)], [b""], 0.0)
     request.fail(error)
@@ -147,7 +147,7 @@ def test_errors_of_a_request_are_reported(error: Exception, kind: type[ModelServ
     assert failure.__traceback__ is None
 
 
-def test_answers_come_in_order() -> None:
+def test_answers_come_in_order():
     request = ended((Answer(1), b"a"), (Answer(1), b"b"))
 
     assert (request.failure(), request.contents()) == (None, [b"a", b"b"])

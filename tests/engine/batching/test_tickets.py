@@ -24,7 +24,7 @@ def is_refused(sut: TicketQueue, sent: Request) -> bool:
     return False
 
 
-def test_request_without_an_idle_worker_is_refused() -> None:
+def test_request_without_an_idle_worker_is_refused():
     """While all workers are busy every request is refused at once (reference 8.8)."""
     idle = [0]
     sut = queue(idle)
@@ -35,7 +35,7 @@ def test_request_without_an_idle_worker_is_refused() -> None:
     assert not is_refused(sut, request())
 
 
-def test_requests_fill_the_batches_that_would_be_made() -> None:
+def test_requests_fill_the_batches_that_would_be_made():
     sut = queue([2], batch_size=2)
 
     assert [is_refused(sut, request()) for _ in range(5)] == [False] * 4 + [True]
@@ -48,7 +48,7 @@ def test_requests_fill_the_batches_that_would_be_made() -> None:
     assert not is_refused(sut, request(1))
 
 
-def test_larger_request_is_accepted_alone_within_the_bounds() -> None:
+def test_larger_request_is_accepted_alone_within_the_bounds():
     """A request of several batches is taken in where nothing else waits: it would never be otherwise."""
     sut = queue([1])
 

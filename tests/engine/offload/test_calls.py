@@ -28,7 +28,7 @@ def joined(parts: list[bytes], times: int) -> bytes:
     return b"".join(parts) * times
 
 
-def test_what_is_sent_arrives() -> None:
+def test_what_is_sent_arrives():
     """A frame of any size, cut as the socket likes, is one message again."""
     here, there = socket.socketpair()
     with here, there:
@@ -41,7 +41,7 @@ def test_what_is_sent_arrives() -> None:
     assert bytes(arrived.value) == bytes(large.value)
 
 
-def test_the_other_side_may_end() -> None:
+def test_the_other_side_may_end():
     for started in (b"", b"\x05\0\0\0\0\0\0\0ab"):
         here, there = socket.socketpair()
         with there:
@@ -51,13 +51,13 @@ def test_the_other_side_may_end() -> None:
                 receive(there)
 
 
-def test_a_call_is_made() -> None:
+def test_a_call_is_made():
     call = OffloadCall(__name__, "joined", 1.0, msgspec.Raw(encode(([b"a", b"b"], 2))))
 
     assert read_result(joined, perform(call).value) == b"abab"
 
 
-def test_arguments_of_other_types_are_refused() -> None:
+def test_arguments_of_other_types_are_refused():
     with pytest.raises(msgspec.ValidationError):
         perform(OffloadCall(__name__, "joined", 1.0, msgspec.Raw(encode((["text"], "no number")))))
 
@@ -78,7 +78,7 @@ def fresh(number: int) -> Callable[[], Any]:
     return function
 
 
-def test_threads_read_the_first_results_of_a_function_at_once() -> None:
+def test_threads_read_the_first_results_of_a_function_at_once():
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:

@@ -5,7 +5,6 @@ import gc
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import psutil
 import pytest
@@ -16,7 +15,7 @@ from modelserver.errors import BadRequest, InternalError, PayloadTooLarge
 
 
 @pytest.fixture
-def helpers(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Helpers]:
+def helpers(monkeypatch, request):
     """One helper at a time, of 200 MB, which finds the tests' own work."""
     path = os.pathsep.join(filter(None, (str(request.config.rootpath), os.environ.get("PYTHONPATH"))))
     monkeypatch.setenv("PYTHONPATH", path)
@@ -35,7 +34,7 @@ def helpers(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> 
         "models.reading",
     ],
 )
-def test_helpers_start_quickly(module: str) -> None:
+def test_helpers_start_quickly(module):
     """What they import for their work brings nothing of the server that they do not need."""
     code = f"import sys, modelserver.engine.offload.process, modelserver.{module}; print(*sys.modules)"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -50,7 +49,7 @@ def test_helpers_start_quickly(module: str) -> None:
     assert foreign.isdisjoint(ended.stdout.split())
 
 
-async def test_results_and_errors_are_returned(helpers: Helpers) -> None:
+async def test_results_and_errors_are_returned(helpers):
     first = await helpers.call(5.0, heavy_work.whoami)
 
     assert await helpers.call(5.0, heavy_work.double, b"a" * 100_000, None) == [b"a" * 100_000] * 2
@@ -59,14 +58,14 @@ async def test_results_and_errors_are_returned(helpers: Helpers) -> None:
     assert await helpers.call(5.0, heavy_work.whoami) == first != os.getpid()
 
 
-async def test_unforeseen_errors_are_reported(helpers: Helpers, caplog: pytest.LogCaptureFixture) -> None:
+async def test_unforeseen_errors_are_reported(helpers, caplog):
     with pytest.raises(InternalError, match="its log says why"):
         await helpers.call(5.0, heavy_work.fail, "secret")
 
     assert "ValueError: secret" in caplog.text
 
 
-async def test_time_is_bounded(helpers: Helpers) -> None:
+async def test_time_is_bounded(helpers):
     """A helper that uses more processor time than its call may is ended; the next call has another."""
     with pytest.raises(PayloadTooLarge, match=r"more than 0\.1 s of CPU time"):
         await helpers.call(0.1, heavy_work.spin)
@@ -74,7 +73,7 @@ async def test_time_is_bounded(helpers: Helpers) -> None:
     assert await helpers.call(5.0, heavy_work.double, b"a", 1) == [b"a"]
 
 
-async def test_memory_is_bounded(helpers: Helpers) -> None:
+async def test_memory_is_bounded(helpers):
     """What needs more memory than a helper may have is refused, and takes none of the server's."""
     before = await helpers.call(5.0, heavy_work.whoami)
 
@@ -83,7 +82,7 @@ async def test_memory_is_bounded(helpers: Helpers) -> None:
     assert await helpers.call(5.0, heavy_work.whoami) != before
 
 
-async def test_helpers_that_ended_are_replaced(helpers: Helpers) -> None:
+async def test_helpers_that_ended_are_replaced(helpers):
     """One that has ended by itself, as idle ones do, is replaced; one that ends in each try is an error."""
     first = await helpers.call(5.0, heavy_work.whoami)
     psutil.Process(first).kill()
@@ -93,7 +92,7 @@ async def test_helpers_that_ended_are_replaced(helpers: Helpers) -> None:
         await helpers.call(5.0, heavy_work.leave)
 
 
-async def test_cancelled_calls_release_their_bodies(helpers: Helpers) -> None:
+async def test_cancelled_calls_release_their_bodies(helpers):
     await helpers.call(5.0, heavy_work.whoami)
     body = b"a" * 100_000
     before = sys.getrefcount(body)
@@ -111,7 +110,7 @@ async def test_cancelled_calls_release_their_bodies(helpers: Helpers) -> None:
     assert await helpers.call(5.0, heavy_work.double, b"a", 1) == [b"a"]
 
 
-async def test_calls_that_are_refused(helpers: Helpers) -> None:
+async def test_calls_that_are_refused(helpers):
     text = "a" * 100_000
     before = sys.getrefcount(text)
     gc.disable()
@@ -126,14 +125,14 @@ async def test_calls_that_are_refused(helpers: Helpers) -> None:
         gc.enable()
 
 
-async def test_calls_after_the_end(helpers: Helpers) -> None:
+async def test_calls_after_the_end(helpers):
     helpers.close()
 
     with pytest.raises(InternalError, match="was stopped with the server"):
         await helpers.call(5.0, heavy_work.whoami)
 
 
-async def test_helpers_end_with_the_server(helpers: Helpers) -> None:
+async def test_helpers_end_with_the_server(helpers):
     """The end of the server is the end of its helpers, also of one that is busy."""
     process = psutil.Process(await helpers.call(5.0, heavy_work.whoami))
     busy = asyncio.ensure_future(helpers.call(60.0, heavy_work.spin))

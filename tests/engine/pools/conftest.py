@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -217,7 +217,7 @@ async def settle() -> None:
 
 
 @pytest.fixture
-async def simulated_time(monkeypatch: pytest.MonkeyPatch) -> Clock:
+async def simulated_time(monkeypatch):
     """The clock of the test's event loop, on which time passes only as timers ask for it."""
     loop = asyncio.get_running_loop()
     clock = Clock()
@@ -228,7 +228,7 @@ async def simulated_time(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 @pytest.fixture
-def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
+def stage(monkeypatch):
     """The place where processes are started; pauses between tries pass at once and are recorded."""
     made = Stage()
     monkeypatch.setattr(worker_module, "launch", made.launch)
@@ -245,12 +245,12 @@ def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
 
 
 @pytest.fixture
-def counts() -> Counts:
+def counts():
     return Counts()
 
 
 @pytest.fixture
-async def begin(stage: Stage) -> AsyncIterator[Callable[..., Any]]:
+async def begin(stage):
     """Scales a pool to so many workers, which load; it is closed after the test."""
     started: list[Pool] = []
 
@@ -266,18 +266,18 @@ async def begin(stage: Stage) -> AsyncIterator[Callable[..., Any]]:
 
 
 @pytest.fixture
-def spec() -> WorkerSpec:
+def spec():
     return WorkerSpec(load=Load("m", "1.0", "/nowhere", "handler.py", 4), threads=1, frame_limit=1 << 20)
 
 
 @pytest.fixture
-def times() -> WorkerTimes:
+def times():
     """Clocks that do not run out during a test."""
     return WorkerTimes(startup=60.0, response=60.0, silence=60.0, max_retry=300.0)
 
 
 @pytest.fixture
-async def make(stage: Any, spec: WorkerSpec, times: WorkerTimes, counts: Counts) -> Any:
+async def make(stage, spec, times, counts):
     """Makes pools that are closed after the test; their workers still have to load."""
     made: list[Pool] = []
 
@@ -305,7 +305,7 @@ async def make(stage: Any, spec: WorkerSpec, times: WorkerTimes, counts: Counts)
 
 
 @pytest.fixture
-async def pool(make: Any, stage: Any) -> Pool:
+async def pool(make, stage):
     made: Pool = make()
     (await stage.enter()).load()
     return made

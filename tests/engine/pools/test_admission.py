@@ -2,12 +2,9 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.engine.pools.conftest import Counts
 from tests.engine.pools.pools import contents, now, request, submit
-from tests.simulated_time import Clock
 from tests.waiting import until
 
-from modelserver.engine.pools.pool import Pool
 from modelserver.engine.wire.messages import Returned
 from modelserver.errors import (
     DeadlineExceeded,
@@ -17,7 +14,7 @@ from modelserver.errors import (
 pytestmark = pytest.mark.usefixtures("simulated_time")
 
 
-async def test_full_or_empty_pool_refuses_and_counts_why(make: Any, stage: Any, counts: Counts) -> None:
+async def test_full_or_empty_pool_refuses_and_counts_why(make, stage, counts):
     """A full queue refuses, and counts why (F30, F31)."""
     made = make(max_requests=2, max_bytes=100)
     submit(made, request(b"a"), request(b"b"))
@@ -36,7 +33,7 @@ async def test_full_or_empty_pool_refuses_and_counts_why(make: Any, stage: Any, 
     assert counts("rejected")[2:] == [("no_worker",)]
 
 
-async def test_requests_are_refused_when_the_last_worker_is_abandoned(make: Any, stage: Any) -> None:
+async def test_requests_are_refused_when_the_last_worker_is_abandoned(make, stage):
     made = make()
     waiting = request(b"a")
     made.submit(waiting)
@@ -53,7 +50,7 @@ async def test_requests_are_refused_when_the_last_worker_is_abandoned(make: Any,
         made.submit(request(b"b"))
 
 
-async def test_requests_are_refused_after_three_failed_loads(make: Any, stage: Any) -> None:
+async def test_requests_are_refused_after_three_failed_loads(make, stage):
     made = make()
     waiting = request(b"a")
     made.submit(waiting)
@@ -73,7 +70,7 @@ async def test_requests_are_refused_after_three_failed_loads(make: Any, stage: A
     assert contents(served) == [b"c"]
 
 
-async def test_worker_that_served_and_cannot_load_again_refuses_what_waits(pool: Pool, stage: Any) -> None:
+async def test_worker_that_served_and_cannot_load_again_refuses_what_waits(pool, stage):
     first = await stage.enter()
     first.exit()
     second = await stage.enter(2)
@@ -86,13 +83,13 @@ async def test_worker_that_served_and_cannot_load_again_refuses_what_waits(pool:
     assert pool.queue.requests == 0
 
 
-async def test_refusal_names_the_version_that_the_client_named(make: Any) -> None:
+async def test_refusal_names_the_version_that_the_client_named(make):
     """A client that named a version reads it in the text, with TorchServe's odd quote (reference 6.5)."""
     with pytest.raises(ServiceUnavailable, match=r'^Model "m" Version 1\.0" has no worker to serve'):
         make(0).submit(request(b"a"), "1.0")
 
 
-async def test_deadline_in_the_queue_fails_the_request(make: Any, stage: Any, counts: Counts) -> None:
+async def test_deadline_in_the_queue_fails_the_request(make, stage, counts):
     """A request that waits past its deadline is failed then and computed never (F33)."""
     made = make()
     late = request(b"a", deadline=now() + 0.01)
@@ -107,9 +104,7 @@ async def test_deadline_in_the_queue_fails_the_request(make: Any, stage: Any, co
     assert made.statistics().pending == 0
 
 
-async def test_deadlines_of_many_leave_others_their_turn(
-    make: Any, counts: Counts, simulated_time: Clock
-) -> None:
+async def test_deadlines_of_many_leave_others_their_turn(make, counts, simulated_time):
     made = make(max_requests=200)
     many = [request(b"a", deadline=now() + 0.01) for _ in range(200)]
     submit(made, *many)
@@ -126,7 +121,7 @@ async def test_deadlines_of_many_leave_others_their_turn(
     assert made.statistics().pending == 0
 
 
-async def test_request_cancelled_past_its_deadline_counts_as_expired(make: Any, counts: Counts) -> None:
+async def test_request_cancelled_past_its_deadline_counts_as_expired(make, counts):
     made = make()
     requests = [request(b"a", deadline=now() + seconds) for seconds in (0.0, 0.001, 60.0)]
     submit(made, *requests)
@@ -138,7 +133,7 @@ async def test_request_cancelled_past_its_deadline_counts_as_expired(make: Any, 
     assert made.statistics().pending == 0
 
 
-async def test_deadline_while_running_fails_the_request(pool: Pool, stage: Any) -> None:
+async def test_deadline_while_running_fails_the_request(pool, stage):
     """A request whose deadline passes while it runs is failed then, its late answer is dropped (F34)."""
     late, other = request(b"a", deadline=now() + 0.01), request(b"b")
     submit(pool, late, other)
@@ -151,7 +146,7 @@ async def test_deadline_while_running_fails_the_request(pool: Pool, stage: Any) 
     assert not stage.processes[0].killed
 
 
-async def test_deadline_that_is_met_leaves_no_timer(pool: Pool, stage: Any, counts: Counts) -> None:
+async def test_deadline_that_is_met_leaves_no_timer(pool, stage, counts):
     quick = request(b"a", deadline=now() + 0.02)
     submit(pool, quick, request(b"b"))
     stage.processes[0].answer()
@@ -161,7 +156,7 @@ async def test_deadline_that_is_met_leaves_no_timer(pool: Pool, stage: Any, coun
     assert counts("expired") == []
 
 
-async def test_cancelled_request_leaves_the_queue(make: Any, stage: Any, counts: Counts) -> None:
+async def test_cancelled_request_leaves_the_queue(make, stage, counts):
     """A cancelled request leaves the queue and is never computed (F24)."""
     made = make()
     gone, stays = request(b"a"), request(b"b")
@@ -180,7 +175,7 @@ async def test_cancelled_request_leaves_the_queue(make: Any, stage: Any, counts:
     assert len(counts("cancelled")) == 1
 
 
-async def test_drain_ends_with_a_batch_that_comes_back_for_nobody(pool: Pool, stage: Any) -> None:
+async def test_drain_ends_with_a_batch_that_comes_back_for_nobody(pool, stage):
     process = await stage.enter()
     running = request(b"a", b"b", deadline=now() + 0.01)
     pool.submit(running)
@@ -193,9 +188,7 @@ async def test_drain_ends_with_a_batch_that_comes_back_for_nobody(pool: Pool, st
     assert await asyncio.wait_for(draining, 5) is True
 
 
-async def test_drain_ends_with_batches_that_are_taken_back_for_nobody(
-    make: Any, stage: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_drain_ends_with_batches_that_are_taken_back_for_nobody(make, stage, monkeypatch):
     pool = make(2)
     for number in (1, 2):
         (await stage.enter(number)).load()
@@ -217,7 +210,7 @@ async def test_drain_ends_with_batches_that_are_taken_back_for_nobody(
     assert await asyncio.wait_for(draining, 5) is True
 
 
-async def test_drain_waits_for_what_a_dead_worker_had_not_started(make: Any, stage: Any) -> None:
+async def test_drain_waits_for_what_a_dead_worker_had_not_started(make, stage):
     pool = make()
     process = await stage.enter()
     process.load()
@@ -240,7 +233,7 @@ async def test_drain_waits_for_what_a_dead_worker_had_not_started(make: Any, sta
     assert [each.error is None for each in requests] == [False, False, True]
 
 
-async def test_drain_sends_open_windows(make: Any, stage: Any) -> None:
+async def test_drain_sends_open_windows(make, stage):
     made = make(policy="window", max_delay=60.0)
     process = await stage.enter()
     process.load()
@@ -252,7 +245,7 @@ async def test_drain_sends_open_windows(make: Any, stage: Any) -> None:
     assert await draining is True
 
 
-async def test_what_runs_in_part_is_not_passed_on(make: Any, stage: Any) -> None:
+async def test_what_runs_in_part_is_not_passed_on(make, stage):
     old, new = make(), make()
     (await stage.enter()).load()
     (await stage.enter(2)).load()
@@ -271,7 +264,7 @@ async def test_what_runs_in_part_is_not_passed_on(make: Any, stage: Any) -> None
     assert after.batches == []
 
 
-async def test_what_has_no_time_is_passed_on(make: Any, stage: Any) -> None:
+async def test_what_has_no_time_is_passed_on(make, stage):
     old, new = make(), make()
     (await stage.enter()).load()
     (await stage.enter(2)).load()

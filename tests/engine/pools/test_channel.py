@@ -46,7 +46,7 @@ class Ends:
 
 
 @pytest.fixture
-async def ends() -> Any:
+async def ends():
     made = await Ends(limit=10_000).connect()
     yield made
     made.channel.close()
@@ -54,7 +54,7 @@ async def ends() -> Any:
     await until(lambda: made.lost)
 
 
-async def test_messages_and_large_bodies_arrive_as_sent(ends: Ends) -> None:
+async def test_messages_and_large_bodies_arrive_as_sent(ends):
     ends.channel.send(Predict(1, [Row("a", 3), Row("b", 2)]), [b"one", b"tw"])
     ends.channel.send(Stop())
     await ends.send(*encode(Result(1, [Answer(2)], 0.5), [b"hi"]), *encode(Pong()))
@@ -69,7 +69,7 @@ async def test_messages_and_large_bodies_arrive_as_sent(ends: Ends) -> None:
     assert (await ends.receive(1))[0][1] == body
 
 
-async def test_answers_sent_before_the_end_arrive_when_a_write_fails(ends: Ends) -> None:
+async def test_answers_sent_before_the_end_arrive_when_a_write_fails(ends):
     """A worker that dies as it gets another batch has answered the last one."""
     answer = Result(1, [Answer(1_000)], 0.5)
     for piece in encode(answer, [bytes(1_000)]):
@@ -82,7 +82,7 @@ async def test_answers_sent_before_the_end_arrive_when_a_write_fails(ends: Ends)
 
 
 @pytest.mark.parametrize("nonsense", [b"\x00" * 8, b"\xff" * 8, b"hello, this is no frame"])
-async def test_nonsense_ends_the_connection(ends: Ends, nonsense: bytes) -> None:
+async def test_nonsense_ends_the_connection(ends, nonsense):
     await ends.send(nonsense)
     await until(lambda: ends.lost)
 
@@ -90,14 +90,14 @@ async def test_nonsense_ends_the_connection(ends: Ends, nonsense: bytes) -> None
     assert "frame" in ends.lost[0] or "message" in ends.lost[0]
 
 
-async def test_frame_over_the_limit_closes_the_channel(ends: Ends) -> None:
+async def test_frame_over_the_limit_closes_the_channel(ends):
     await ends.send(encode(Result(1, [Answer(20_000)], 0.0), [bytes(20_000)])[0][:100])
     await until(lambda: ends.lost)
 
     assert "20" in str(ends.lost[0])
 
 
-async def test_an_orderly_end_has_no_reason(ends: Ends) -> None:
+async def test_an_orderly_end_has_no_reason(ends):
     """An end without an error has no reason, and later messages are dropped."""
     ends.remote.close()
     await until(lambda: ends.lost)
@@ -127,7 +127,7 @@ class SharingEnds(Ends):
 
 
 @pytest.fixture
-async def sharing() -> Any:
+async def sharing():
     made = SharingEnds()
     await made.connect()
     yield made
@@ -137,7 +137,7 @@ async def sharing() -> Any:
     made.remote_arena.close()
 
 
-async def test_large_bodies_go_by_the_arena(sharing: SharingEnds) -> None:
+async def test_large_bodies_go_by_the_arena(sharing):
     body, content = os.urandom(LARGE), os.urandom(LARGE + 1)
     sharing.channel.send(Predict(1, [Row("a", len(body))]), [body])
     received = await asyncio.get_running_loop().sock_recv(sharing.remote, 1 << 20)
@@ -153,7 +153,7 @@ async def test_large_bodies_go_by_the_arena(sharing: SharingEnds) -> None:
     assert max(len(received), len(b"".join(reply))) < 200
 
 
-async def test_wrong_block_ends_the_connection(sharing: SharingEnds) -> None:
+async def test_wrong_block_ends_the_connection(sharing):
     """A worker that names what is no block loses its connection, and nobody else anything (F70)."""
     (honest,) = encode(Result(1, [Answer(LARGE)], 0.5), [bytes(LARGE)], sharing.remote_arena.outgoing)
     await sharing.send(honest[:-8] + struct.pack("<Q", 1))
@@ -163,7 +163,7 @@ async def test_wrong_block_ends_the_connection(sharing: SharingEnds) -> None:
     assert sharing.lost == [f"no block: {LARGE} bytes at 1"]
 
 
-async def test_rest_gives_memory_back(sharing: SharingEnds) -> None:
+async def test_rest_gives_memory_back(sharing):
     sharing.channel.send(Predict(1, [Row("a", LARGE)]), [bytes(LARGE)])
     sharing.channel.send(Ping())
     assert sharing.memory > LARGE
@@ -175,7 +175,7 @@ async def test_rest_gives_memory_back(sharing: SharingEnds) -> None:
     assert sharing.memory == 0
 
 
-async def test_end_frees_the_arena(sharing: SharingEnds) -> None:
+async def test_end_frees_the_arena(sharing):
     sharing.remote.close()
     await until(lambda: sharing.lost)
     sharing.channel.send(Predict(1, [Row("a", LARGE)]), [bytes(LARGE)])

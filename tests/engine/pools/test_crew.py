@@ -1,15 +1,13 @@
 import asyncio
 import math
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from tests.engine.pools.pools import request, submit
 
 from modelserver.engine.pools.crew import wait_loaded
 from modelserver.engine.pools.gate import StartGate
-from modelserver.engine.pools.pool import Pool
-from modelserver.engine.pools.spec import WorkerSpec, WorkerState
+from modelserver.engine.pools.spec import WorkerState
 from modelserver.errors import (
     ServiceUnavailable,
     StartFailed,
@@ -20,9 +18,7 @@ pytestmark = pytest.mark.usefixtures("simulated_time")
 
 
 @pytest.mark.parametrize(("workers", "threads"), [(1, 8), (2, 4), (3, 2), (100, 1)])
-async def test_cores_are_shared_among_the_workers(
-    make: Any, stage: Any, spec: WorkerSpec, workers: int, threads: int
-) -> None:
+async def test_cores_are_shared_among_the_workers(make, stage, spec, workers, threads):
     pool = make(0)
     pool.crew.spec = replace(spec, threads=8, gate=StartGate(limit=workers, available=lambda: math.inf))
     pool.scale(workers, workers)
@@ -31,7 +27,7 @@ async def test_cores_are_shared_among_the_workers(
     assert {started.threads for started in stage.specs} == {threads}
 
 
-async def test_newest_workers_are_retired_first(make: Any, stage: Any) -> None:
+async def test_newest_workers_are_retired_first(make, stage):
     """Workers are added; the newest are retired first and finish what they run (reference 18.6)."""
     made = make(workers=1)
     made.scale(3, 3)
@@ -55,7 +51,7 @@ async def test_newest_workers_are_retired_first(make: Any, stage: Any) -> None:
 @pytest.mark.parametrize(
     ("bounds", "left"), [((1, 2), 2), ((0, 0), 0), ((0, 5), 0), ((3, 3), 3), ((1, 5), 2), ((2, 2), 2)]
 )
-async def test_scaling_keeps_between_the_bounds(make: Any, bounds: tuple[int, int], left: int) -> None:
+async def test_scaling_keeps_between_the_bounds(make, bounds, left):
     """Between the bounds nothing happens; a minimum of 0 means none at all (reference 5.3)."""
     made = make(workers=2)
     made.scale(*bounds)
@@ -63,7 +59,7 @@ async def test_scaling_keeps_between_the_bounds(make: Any, bounds: tuple[int, in
     assert len(made.workers) == left
 
 
-async def test_scale_to_nothing_refuses_what_waits(make: Any) -> None:
+async def test_scale_to_nothing_refuses_what_waits(make):
     """Scaled to 0, a pool refuses what waits: nobody will come for it (F50)."""
     made = make()
     waiting = request(b"a")
@@ -73,7 +69,7 @@ async def test_scale_to_nothing_refuses_what_waits(make: Any) -> None:
     assert isinstance(waiting.error, ServiceUnavailable)
 
 
-async def test_scaling_replaces_failed_workers(make: Any, stage: Any) -> None:
+async def test_scaling_replaces_failed_workers(make, stage):
     made = make()
     (await stage.enter()).fail_to_load("no", permanent=True)
     await stage.enter()
@@ -86,7 +82,7 @@ async def test_scaling_replaces_failed_workers(make: Any, stage: Any) -> None:
     assert made.failure == ""
 
 
-async def test_waiting_for_workers_ends_at_the_first_failure(make: Any, stage: Any) -> None:
+async def test_waiting_for_workers_ends_at_the_first_failure(make, stage):
     made = make(workers=2)
     waiting = asyncio.create_task(wait_loaded(list(made.workers)))
     (await stage.enter(1)).load()
@@ -98,7 +94,7 @@ async def test_waiting_for_workers_ends_at_the_first_failure(make: Any, stage: A
         await waiting
 
 
-async def test_close_does_not_wait_longer_for_retired_workers(pool: Pool, stage: Any) -> None:
+async def test_close_does_not_wait_longer_for_retired_workers(pool, stage):
     process = await stage.enter()
     running = request(b"a")
     pool.submit(running)

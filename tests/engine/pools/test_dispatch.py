@@ -3,15 +3,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.engine.pools.conftest import Counts
 from tests.engine.pools.pools import contents, now, request, submit
 from tests.waiting import until
 
 from modelserver.engine.batching.request import Request
 from modelserver.engine.pools import dispatch as dispatch_module
 from modelserver.engine.pools.dispatch import BACKLOG
-from modelserver.engine.pools.pool import Pool
-from modelserver.engine.pools.spec import WorkerSpec
 from modelserver.engine.wire.frames import ProtocolError
 from modelserver.engine.wire.messages import Answer, Cancelled, Measurement, Parts, Proceed
 from modelserver.errors import (
@@ -24,7 +21,7 @@ from modelserver.errors import (
 pytestmark = pytest.mark.usefixtures("simulated_time")
 
 
-async def test_requests_of_one_turn_share_a_batch(pool: Pool, stage: Any) -> None:
+async def test_requests_of_one_turn_share_a_batch(pool, stage):
     first, second = request(b"a"), request(b"b")
     submit(pool, first, second)
     process = stage.processes[0]
@@ -36,7 +33,7 @@ async def test_requests_of_one_turn_share_a_batch(pool: Pool, stage: Any) -> Non
     assert (first.batch_size, first.handler_time) == (2, 0.01)
 
 
-async def test_large_request_is_spread_over_batches_and_joined(pool: Pool, stage: Any) -> None:
+async def test_large_request_is_spread_over_batches_and_joined(pool, stage):
     """A request above the maximum is spread over batches and joined (F25)."""
     large = request(b"a", b"b", b"c", b"d", b"e")
     pool.submit(large)
@@ -49,7 +46,7 @@ async def test_large_request_is_spread_over_batches_and_joined(pool: Pool, stage
     assert large.done
 
 
-async def test_batch_grows_while_the_worker_is_busy(pool: Pool, stage: Any) -> None:
+async def test_batch_grows_while_the_worker_is_busy(pool, stage):
     submit(pool, request(b"a", b"b"))
     process = stage.processes[0]
     third = request(b"c")
@@ -62,7 +59,7 @@ async def test_batch_grows_while_the_worker_is_busy(pool: Pool, stage: Any) -> N
     assert pool.statistics().batches_in_flight == 2
 
 
-async def test_loading_workers_let_requests_wait(make: Any, stage: Any) -> None:
+async def test_loading_workers_let_requests_wait(make, stage):
     """Before a worker has loaded requests wait for it (reference 8.1)."""
     made = make()
     early = request(b"a")
@@ -75,7 +72,7 @@ async def test_loading_workers_let_requests_wait(make: Any, stage: Any) -> None:
     assert contents(early) == [b"a"]
 
 
-async def test_a_batch_that_never_started_is_put_back_once(pool: Pool, stage: Any) -> None:
+async def test_a_batch_that_never_started_is_put_back_once(pool, stage):
     """A request of a worker that was killed goes to the next one, and to no third (F21, F39)."""
     first, second = request(b"a"), request(b"b")
     submit(pool, first)
@@ -94,9 +91,7 @@ async def test_a_batch_that_never_started_is_put_back_once(pool: Pool, stage: An
     assert isinstance(second.error, WorkerDied)
 
 
-async def test_batch_that_cannot_be_sent_fails_its_requests(
-    pool: Pool, stage: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_batch_that_cannot_be_sent_fails_its_requests(pool, stage, monkeypatch):
     process = await stage.enter()
 
     def refuse(message: Any, bodies: Any = ()) -> None:
@@ -118,7 +113,7 @@ async def test_batch_that_cannot_be_sent_fails_its_requests(
     assert good.done
 
 
-async def test_batch_that_is_not_full_leaves_at_the_end_of_its_window(make: Any, stage: Any) -> None:
+async def test_batch_that_is_not_full_leaves_at_the_end_of_its_window(make, stage):
     made = make(policy="window", max_delay=0.05)
     process = await stage.enter()
     process.load()
@@ -131,7 +126,7 @@ async def test_batch_that_is_not_full_leaves_at_the_end_of_its_window(make: Any,
     assert now() - began == pytest.approx(0.05, abs=0.003)
 
 
-async def test_wrong_number_of_answers_kills_the_worker(pool: Pool, stage: Any) -> None:
+async def test_wrong_number_of_answers_kills_the_worker(pool, stage):
     """A worker that miscounts loses its batch and its life (F19)."""
     sent = request(b"a", b"b")
     pool.submit(sent)
@@ -142,7 +137,7 @@ async def test_wrong_number_of_answers_kills_the_worker(pool: Pool, stage: Any) 
     assert process.killed
 
 
-async def test_dead_worker_fails_its_running_batch_and_passes_on_the_other(pool: Pool, stage: Any) -> None:
+async def test_dead_worker_fails_its_running_batch_and_passes_on_the_other(pool, stage):
     """When a worker dies its running batch fails, the unbegun one is served by its
     successor, each once (F39).
     """
@@ -161,7 +156,7 @@ async def test_dead_worker_fails_its_running_batch_and_passes_on_the_other(pool:
 
 
 @pytest.fixture
-async def far(make: Any, stage: Any, spec: WorkerSpec) -> tuple[Pool, Any]:
+async def far(make, stage, spec):
     """A pool whose batches may run twice, and the process of its worker on another machine."""
     stage.away = 0.001
     pool = make()
@@ -173,7 +168,7 @@ async def far(make: Any, stage: Any, spec: WorkerSpec) -> tuple[Pool, Any]:
     return pool, process
 
 
-async def test_what_may_run_twice_is_tried_once_more(far: tuple[Pool, Any], stage: Any) -> None:
+async def test_what_may_run_twice_is_tried_once_more(far, stage):
     pool, first = far
     sent = request(b"a")
     submit(pool, sent)
@@ -188,7 +183,7 @@ async def test_what_may_run_twice_is_tried_once_more(far: tuple[Pool, Any], stag
     assert isinstance(sent.error, WorkerDied)
 
 
-async def test_what_clients_have_a_part_of_is_not_tried_again(far: tuple[Pool, Any], stage: Any) -> None:
+async def test_what_clients_have_a_part_of_is_not_tried_again(far, stage):
     pool, first = far
     streamed, waiting = request(b"a"), request(b"b")
     for each in (streamed, waiting):
@@ -205,7 +200,7 @@ async def test_what_clients_have_a_part_of_is_not_tried_again(far: tuple[Pool, A
     assert contents(waiting) == [b"b"]
 
 
-async def test_batches_and_waits_are_counted(pool: Pool, stage: Any, counts: Counts) -> None:
+async def test_batches_and_waits_are_counted(pool, stage, counts):
     submit(pool, request(b"a", b"b"))
     own = Measurement("Own", 1.0, "Count", "counter", [("k", "v")], "id")
     stage.processes[0].answer(calls=3, phases=(0.1, 0.2, 0.3), metrics=[own])
@@ -223,7 +218,7 @@ def parts(sequence: int, *texts: bytes, wait: bool = False) -> tuple[Parts, list
     return Parts([sequence] * len(texts), list(range(len(texts))), answers, wait), list(texts)
 
 
-async def test_parts_go_to_their_requests(pool: Pool, stage: Any) -> None:
+async def test_parts_go_to_their_requests(pool, stage):
     got: list[tuple[Request, int, bytes]] = []
     first, second = request(b"a"), request(b"b")
     for each in (first, second):
@@ -238,7 +233,7 @@ async def test_parts_go_to_their_requests(pool: Pool, stage: Any) -> None:
     assert (contents(first), contents(second)) == ([b"A"], [b"B"])
 
 
-async def test_one_message_has_parts_of_several_batches(pool: Pool, stage: Any) -> None:
+async def test_one_message_has_parts_of_several_batches(pool, stage):
     """Those of a batch that is not running are dropped."""
     got: list[tuple[Request, bytes]] = []
     first, second = request(b"a", b"b"), request(b"c", b"d")
@@ -251,7 +246,7 @@ async def test_one_message_has_parts_of_several_batches(pool: Pool, stage: Any) 
     assert got == [(first, b"one"), (second, b"zwei")]
 
 
-async def test_request_that_cannot_take_parts_fails(pool: Pool, stage: Any) -> None:
+async def test_request_that_cannot_take_parts_fails(pool, stage):
     sent = request(b"a", b"b")
     pool.submit(sent)
     process = stage.processes[0]
@@ -265,7 +260,7 @@ async def test_request_that_cannot_take_parts_fails(pool: Pool, stage: Any) -> N
     process.answer()
 
 
-async def test_worker_is_notified_of_clients_that_leave(pool: Pool, stage: Any) -> None:
+async def test_worker_is_notified_of_clients_that_leave(pool, stage):
     running, waiting = request(b"a"), request(b"b")
     got: list[bytes] = []
     running.on_part = lambda sent, answer, part: got.append(part)
@@ -282,7 +277,7 @@ async def test_worker_is_notified_of_clients_that_leave(pool: Pool, stage: Any) 
     assert got == []
 
 
-async def test_worker_is_notified_of_deadlines(pool: Pool, stage: Any) -> None:
+async def test_worker_is_notified_of_deadlines(pool, stage):
     late, done = request(b"a", deadline=now() + 0.01), asyncio.Event()
     late.on_done = lambda _: done.set()
     pool.submit(late)
@@ -294,7 +289,7 @@ async def test_worker_is_notified_of_deadlines(pool: Pool, stage: Any) -> None:
     assert Cancelled(0, [0]) in [message for message, _ in process.received]
 
 
-async def test_a_worker_waits_for_slow_clients(pool: Pool, stage: Any) -> None:
+async def test_a_worker_waits_for_slow_clients(pool, stage):
     slow, gone = request(b"a"), request(b"b")
     left = [BACKLOG + 1]
     for each in (slow, gone):
@@ -313,7 +308,7 @@ async def test_a_worker_waits_for_slow_clients(pool: Pool, stage: Any) -> None:
     assert [message for message, _ in process.received].count(Proceed(0)) == 2
 
 
-async def test_clients_are_waited_for_once(pool: Pool, stage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_clients_are_waited_for_once(pool, stage, monkeypatch):
     monkeypatch.setattr(dispatch_module, "PATIENCE", 0.03)
     slow = request(b"a")
     slow.on_part, slow.backlog = lambda *_: None, lambda: 1 << 30

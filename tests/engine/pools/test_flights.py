@@ -1,4 +1,3 @@
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -26,7 +25,7 @@ def fly(process: PlayedProcess, concurrency: int = 0) -> Flights:
 
 
 @pytest.fixture
-async def process() -> PlayedProcess:
+async def process():
     return PlayedProcess(1000, lambda *_: None, lambda _: None)
 
 
@@ -44,14 +43,8 @@ async def process() -> PlayedProcess:
     ],
 )
 async def test_only_what_has_started_is_lost(
-    process: PlayedProcess,
-    distant: bool,
-    concurrency: int,
-    idempotent: bool,
-    failed: bool,
-    started: int | None,
-    count: int,
-) -> None:
+    process, distant, concurrency, idempotent, failed, started, count
+):
     """Batches that a lost process had not started may go elsewhere; where nobody knows, the worst is assumed,
     unless batches may run twice (F39).
     """
@@ -69,9 +62,7 @@ async def test_only_what_has_started_is_lost(
 @pytest.mark.parametrize(
     ("endpoints", "count"), [({"v1/chat/completions": False}, 1), ({"*": False}, 2), ({}, 2)]
 )
-async def test_answers_that_have_not_started_may_be_generated_again(
-    process: PlayedProcess, endpoints: dict[str, bool], count: int
-) -> None:
+async def test_answers_that_have_not_started_may_be_generated_again(process, endpoints, count):
     flights = fly(process)
     flights.loaded(Loaded(concurrency=8, endpoints=endpoints))
     sent = [batch() for _ in range(2)]
@@ -82,7 +73,7 @@ async def test_answers_that_have_not_started_may_be_generated_again(
     assert flights.lost(None, idempotent=False, failed=True) == (sent[:count], sent[count:])
 
 
-async def test_capacity_follows_the_cost_but_for_concurrent_workers(process: PlayedProcess) -> None:
+async def test_capacity_follows_the_cost_but_for_concurrent_workers(process):
     flights = fly(process)
     capacities = [flights.capacity]
     for number, seconds in enumerate([0.00001] * 100 + [0.1]):
@@ -100,7 +91,7 @@ async def test_capacity_follows_the_cost_but_for_concurrent_workers(process: Pla
     assert (concurrent.capacity, concurrent.shared_capacity, concurrent.has_reserve) == (3, 3, False)
 
 
-async def test_distance_is_measured_anew_with_each_answer(process: PlayedProcess) -> None:
+async def test_distance_is_measured_anew_with_each_answer(process):
     process.move(0.001)
     flights = fly(process)
     assert flights.round_trip == 0.001
@@ -111,7 +102,7 @@ async def test_distance_is_measured_anew_with_each_answer(process: PlayedProcess
     assert flights.round_trip == 0.003
 
 
-async def test_batches_elsewhere_are_taken_back_when_they_arrive(process: PlayedProcess) -> None:
+async def test_batches_elsewhere_are_taken_back_when_they_arrive(process):
     process.move(0.001)
     flights = fly(process)
     sent = [batch() for _ in range(3)]
@@ -126,7 +117,7 @@ async def test_batches_elsewhere_are_taken_back_when_they_arrive(process: Played
     assert flights.foreseen
 
 
-async def test_batches_that_cannot_be_recalled_stay(process: PlayedProcess, monkeypatch: Any) -> None:
+async def test_batches_that_cannot_be_recalled_stay(process, monkeypatch):
     flights = fly(process)
     for _ in range(2):
         flights.send(batch())
@@ -136,7 +127,7 @@ async def test_batches_that_cannot_be_recalled_stay(process: PlayedProcess, monk
     assert len(flights.in_flight) == 2
 
 
-async def test_process_is_notified_of_rows_that_nobody_waits_for(process: PlayedProcess) -> None:
+async def test_process_is_notified_of_rows_that_nobody_waits_for(process):
     flights = fly(process)
     both = Request("id", [Row("id", 1)] * 3, [b"x"] * 3, 0.0)
     other = Request("id", [Row("id", 1)], [b"x"], 0.0)

@@ -1,6 +1,5 @@
 import asyncio
 import math
-from pathlib import Path
 
 import pytest
 from tests.engine.pools.conftest import settle
@@ -35,7 +34,7 @@ class Loads:
         await settle()
 
 
-async def test_limit_holds_for_simultaneous_loads() -> None:
+async def test_limit_holds_for_simultaneous_loads():
     """At most ``limit`` load at once; the next in line follows when one is done (F57)."""
     loads = Loads(StartGate(2, lambda: float("inf")))
     for name in "abcd":
@@ -46,7 +45,7 @@ async def test_limit_holds_for_simultaneous_loads() -> None:
     assert loads.running == ["b", "c"]
 
 
-async def test_what_is_worth_most_loads_first() -> None:
+async def test_what_is_worth_most_loads_first():
     """Also if others leave meanwhile; equal ones are in their order."""
     loads = Loads(StartGate(1, lambda: float("inf")))
     worths = {"first": 0.0, "low": 1.0, "leaves": 9.0, "high": 5.0, "equal": 5.0, "at-start": math.inf}
@@ -61,7 +60,7 @@ async def test_what_is_worth_most_loads_first() -> None:
     assert order == ["first", "at-start", "high", "equal", "low"]
 
 
-async def test_worker_waits_for_memory_unless_it_is_alone() -> None:
+async def test_worker_waits_for_memory_unless_it_is_alone():
     loads = Loads(StartGate(8, lambda: 100))
     await loads.begin("a", need=60)
     await loads.begin("b", need=60)
@@ -78,7 +77,7 @@ async def test_worker_waits_for_memory_unless_it_is_alone() -> None:
     assert loads.running == ["a"]
 
 
-async def test_worker_that_is_stopped_makes_way() -> None:
+async def test_worker_that_is_stopped_makes_way():
     loads = Loads(StartGate(1, lambda: float("inf")))
     for name in "abc":
         await loads.begin(name)
@@ -89,7 +88,7 @@ async def test_worker_that_is_stopped_makes_way() -> None:
     assert loads.running == ["c"]
 
 
-async def test_failed_load_frees_its_place() -> None:
+async def test_failed_load_frees_its_place():
     gate = StartGate(1, lambda: float("inf"))
     with pytest.raises(OSError, match="no"):
         async with gate.place(1):
@@ -100,7 +99,7 @@ async def test_failed_load_frees_its_place() -> None:
     assert loads.running == ["a"]
 
 
-def test_need_is_computed_from_files(tmp_path: Path) -> None:
+def test_need_is_computed_from_files(tmp_path):
     """A model needs its files twice, beside what every worker needs."""
     (tmp_path / "sub").mkdir()
     (tmp_path / "weights.pth").write_bytes(b"x" * 1000)
@@ -109,7 +108,7 @@ def test_need_is_computed_from_files(tmp_path: Path) -> None:
     assert need_of(tmp_path) == BASE_NEED + COPIES * 1024
 
 
-async def test_one_leaves_as_its_turn_comes() -> None:
+async def test_one_leaves_as_its_turn_comes():
     gate = StartGate(limit=1, available=lambda: 100.0)
 
     async def load() -> None:

@@ -20,17 +20,17 @@ from modelserver.engine.pools.output import (
 
 
 @pytest.fixture
-def tail() -> deque[str]:
+def tail():
     return deque(maxlen=3)
 
 
 @pytest.fixture
-async def reader(tail: deque[str], caplog: pytest.LogCaptureFixture) -> LineReader:
+async def reader(tail, caplog):
     caplog.set_level(logging.INFO, logger="modelserver.model")
     return LineReader("W-9000-m-stdout", logging.WARNING, tail)
 
 
-async def test_the_last_lines_are_stored() -> None:
+async def test_the_last_lines_are_stored():
     capture = Capture()
     capture.read("W")
     os.write(capture.outputs[0], b"".join(b"%d\n" % number for number in range(MAX_LINES + 5)))
@@ -41,9 +41,7 @@ async def test_the_last_lines_are_stored() -> None:
     assert capture.last(2 * MAX_LINES).startswith("5\n6\n")
 
 
-async def test_lines_are_logged_however_they_are_cut(
-    reader: LineReader, tail: deque[str], caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_lines_are_logged_however_they_are_cut(reader, tail, caplog):
     """Each line has its source and level, and no colours; half a line counts at the end of the stream."""
     for piece in (b"one\ntw", b"o\r\n", b"\xff\n", b"\x1b[1mbold\x1b[0m \x1b]8;;x\x1b\\link\x1b[2K\n"):
         reader.data_received(piece)
@@ -62,7 +60,7 @@ async def test_lines_are_logged_however_they_are_cut(
     assert reader.ended.done()
 
 
-async def test_endless_line_is_cut(reader: LineReader, caplog: pytest.LogCaptureFixture) -> None:
+async def test_endless_line_is_cut(reader, caplog):
     """A line without end is cut, and never collected (F44)."""
     for _ in range(50):
         reader.data_received(b"x" * 100_000)
@@ -71,9 +69,7 @@ async def test_endless_line_is_cut(reader: LineReader, caplog: pytest.LogCapture
     assert [len(message) for message in caplog.messages] == [LINE_LIMIT, 4]
 
 
-async def test_flood_of_lines_is_cut(
-    reader: LineReader, tail: deque[str], caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_flood_of_lines_is_cut(reader, tail, caplog):
     """Of a flood of lines the log gets so many and then their number; the tail has the last of them (F44)."""
     reader._loop = _Clock(5.0)  # type: ignore[assignment]
     reader.data_received(b"".join(b"%d\n" % n for n in range(LINES_A_SECOND + 1000)))
@@ -87,7 +83,7 @@ async def test_flood_of_lines_is_cut(
     ]  # fmt: skip
 
 
-async def test_the_end_of_a_flood_is_logged(reader: LineReader, caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_end_of_a_flood_is_logged(reader, caplog):
     reader._loop = clock = _Clock(5.5)  # type: ignore[assignment]
     reader.data_received(b"line\n" * (LINES_A_SECOND + 700))
     reader.data_received(b"line\n" * 300)
@@ -110,7 +106,7 @@ class _Clock:
         return self._now
 
 
-async def test_printed_metrics_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+async def test_printed_metrics_are_not_logged(caplog):
     """A line that reports a metric goes to who keeps metrics, others to the log (reference 15.4, 18.5)."""
     reports: list[tuple[object, ...]] = []
     tail: deque[str] = deque()
@@ -125,9 +121,7 @@ async def test_printed_metrics_are_not_logged(caplog: pytest.LogCaptureFixture) 
     assert list(tail) == ["before", "[METRICS]no", "after"]
 
 
-async def test_what_comes_at_once_is_taken_in_pieces(
-    reader: LineReader, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_what_comes_at_once_is_taken_in_pieces(reader, caplog):
     inner, outer = os.pipe()
     os.write(outer, b"".join(b"%d\n" % n for n in range(LINES_AT_ONCE * 5)))
     reader.attach(inner)
@@ -143,7 +137,7 @@ async def test_what_comes_at_once_is_taken_in_pieces(
     assert caplog.messages == [str(n) for n in range(LINES_AT_ONCE * 5)]
 
 
-async def test_a_flood_is_dropped_for_little(reader: LineReader, tail: deque[str]) -> None:
+async def test_a_flood_is_dropped_for_little(reader, tail):
     """Lines beyond the bound are counted, not taken: only those that are kept cost calls (F44)."""
     reader._loop = _Clock(5.0)  # type: ignore[assignment]
     reader.data_received(b"x\n" * LINES_A_SECOND)
@@ -164,7 +158,7 @@ async def test_a_flood_is_dropped_for_little(reader: LineReader, tail: deque[str
     assert tail[-1] == "last"
 
 
-async def test_the_end_takes_what_was_read(reader: LineReader, caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_end_takes_what_was_read(reader, caplog):
     inner, outer = os.pipe()
     os.write(outer, b"a\n" * (LINES_AT_ONCE * 3))
     reader.attach(inner)
@@ -176,7 +170,7 @@ async def test_the_end_takes_what_was_read(reader: LineReader, caplog: pytest.Lo
     assert len(caplog.messages) == LINES_AT_ONCE * 3
 
 
-async def test_what_an_agent_has_read(reader: LineReader, caplog: pytest.LogCaptureFixture) -> None:
+async def test_what_an_agent_has_read(reader, caplog):
     lines = [str(number) for number in range(3 * LINES_AT_ONCE)]
     data = "\n".join(lines).encode()
     reader.feed(data[:1000])
@@ -213,7 +207,7 @@ HOST = "#hostname:h,1700000000"
         (f"[METRICS]n.:3|#a|#type:COUNTER|{HOST}", PrintedMetric("n", 3.0, "", "counter", (("a", ""),), "")),
     ],
 )
-def test_metrics_are_parsed(line: str, metric: PrintedMetric) -> None:
+def test_metrics_are_parsed(line, metric):
     """Name, unit, value, dimensions, type and request are those of the line (reference 15.4)."""
     assert parse_metric(line) == metric
 
@@ -238,5 +232,5 @@ def test_metrics_are_parsed(line: str, metric: PrintedMetric) -> None:
         "[METRICS]" + "a" * 8000 + ".b:" * 50,
     ],
 )
-def test_other_lines_are_logged(line: str) -> None:
+def test_other_lines_are_logged(line):
     assert parse_metric(line) is None

@@ -1,11 +1,10 @@
 import asyncio
-from typing import Any
 
 import pytest
 from tests.engine.pools.pools import contents, request, submit
 from tests.waiting import until
 
-from modelserver.engine.pools.pool import FAILING, Pool
+from modelserver.engine.pools.pool import FAILING
 from modelserver.errors import (
     ServiceUnavailable,
     WorkerDied,
@@ -14,7 +13,7 @@ from modelserver.errors import (
 pytestmark = pytest.mark.usefixtures("simulated_time")
 
 
-async def test_draining_pool_serves_what_it_has_and_refuses_more(pool: Pool, stage: Any) -> None:
+async def test_draining_pool_serves_what_it_has_and_refuses_more(pool, stage):
     """A pool that drains takes nothing in, sends what waits, and is done when all is answered (F49)."""
     running, waiting = request(b"a", b"b"), request(b"c")
     submit(pool, running, waiting)
@@ -31,7 +30,7 @@ async def test_draining_pool_serves_what_it_has_and_refuses_more(pool: Pool, sta
     assert contents(waiting) == [b"c"]
 
 
-async def test_drain_waits_for_retired_workers(pool: Pool, stage: Any) -> None:
+async def test_drain_waits_for_retired_workers(pool, stage):
     process = await stage.enter()
     running = request(b"a")
     pool.submit(running)
@@ -48,14 +47,14 @@ async def test_drain_waits_for_retired_workers(pool: Pool, stage: Any) -> None:
 
 
 @pytest.mark.parametrize(("bodies", "grace"), [((b"a", b"b"), 0.01), ((), 0.0)], ids=["busy", "idle"])
-async def test_drain_gives_up_after_its_grace(pool: Pool, bodies: tuple[bytes, ...], grace: float) -> None:
+async def test_drain_gives_up_after_its_grace(pool, bodies, grace):
     if bodies:
         pool.submit(request(*bodies))
 
     assert await pool.drain(grace) is not bool(bodies)
 
 
-async def test_closed_pool_has_neither_requests_nor_workers(make: Any, stage: Any) -> None:
+async def test_closed_pool_has_neither_requests_nor_workers(make, stage):
     made = make()
     process = await stage.enter()
     process.load()
@@ -69,7 +68,7 @@ async def test_closed_pool_has_neither_requests_nor_workers(make: Any, stage: An
     assert made.workers == []
 
 
-async def test_statistics_show_the_state_of_the_pool(make: Any, stage: Any) -> None:
+async def test_statistics_show_the_state_of_the_pool(make, stage):
     made = make(workers=2)
     made.submit(request(b"a", b"b"))
     statistics = made.statistics()
@@ -79,7 +78,7 @@ async def test_statistics_show_the_state_of_the_pool(make: Any, stage: Any) -> N
     assert not made.ready
 
 
-async def test_a_pool_that_is_replaced_serves_what_waits(make: Any, stage: Any) -> None:
+async def test_a_pool_that_is_replaced_serves_what_waits(make, stage):
     old, new = make(), make()
     (await stage.enter()).load()
     (await stage.enter(2)).load()
@@ -101,7 +100,7 @@ async def test_a_pool_that_is_replaced_serves_what_waits(make: Any, stage: Any) 
     assert old.workers == []
 
 
-async def test_a_version_is_failing_after_batches_that_all_failed(pool: Pool, stage: Any) -> None:
+async def test_a_version_is_failing_after_batches_that_all_failed(pool, stage):
     """One good row ends the run; refusals of the handler, such as 400, are no failures."""
     process = stage.processes[0]
 
@@ -121,7 +120,7 @@ async def test_a_version_is_failing_after_batches_that_all_failed(pool: Pool, st
     assert not pool.failing
 
 
-async def test_lost_batches_count_as_failures_of_the_version(make: Any, stage: Any) -> None:
+async def test_lost_batches_count_as_failures_of_the_version(make, stage):
     made = make(batch_size=1)
     for number in range(1, FAILING + 1):
         (process := (await stage.enter(number), stage.processes[-1])[1]).load()

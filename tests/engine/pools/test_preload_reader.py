@@ -28,11 +28,11 @@ class Readings:
 
 
 @pytest.fixture
-def readings(monkeypatch: pytest.MonkeyPatch) -> Readings:
+def readings(monkeypatch):
     return Readings(monkeypatch)
 
 
-async def test_workers_share_one_reading(readings: Readings, tmp_path: Path) -> None:
+async def test_workers_share_one_reading(readings, tmp_path):
     (tmp_path / "h.py").write_text("import torch\n")
     reader = PreloadReader()
     result = await asyncio.gather(*(reader.preload_of(tmp_path, "h.py") for _ in range(20)))
@@ -45,9 +45,7 @@ async def test_workers_share_one_reading(readings: Readings, tmp_path: Path) -> 
     assert readings.count == 2
 
 
-async def test_crash_of_the_reader_is_ignored(
-    readings: Readings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+async def test_crash_of_the_reader_is_ignored(readings, monkeypatch, tmp_path):
     """It costs the preload, and is not tried again as long as the files are the same."""
     (tmp_path / "h.py").write_text("import torch\n")
     script = tmp_path / "crash"
@@ -59,9 +57,7 @@ async def test_crash_of_the_reader_is_ignored(
     assert readings.count == 1
 
 
-async def test_a_process_that_cannot_be_started(
-    readings: Readings, caplog: pytest.LogCaptureFixture, tmp_path: Path
-) -> None:
+async def test_a_process_that_cannot_be_started(readings, caplog, tmp_path):
     (tmp_path / "h.py").write_text("import torch\n")
     reader = PreloadReader()
     readings.error = OSError("Too many open files")
@@ -72,7 +68,7 @@ async def test_a_process_that_cannot_be_started(
     assert await reader.preload_of(tmp_path, "h.py") == Preload(("torch",))
 
 
-async def test_what_cannot_be_read_is_not_preloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_cannot_be_read_is_not_preloaded(tmp_path, monkeypatch):
     (tmp_path / "g.py").symlink_to(tmp_path / "g.py")
 
     assert await PreloadReader().preload_of(tmp_path, "h.py") is None
@@ -84,7 +80,7 @@ async def test_what_cannot_be_read_is_not_preloaded(tmp_path: Path, monkeypatch:
     assert await PreloadReader().preload_of(tmp_path, "h.py") is None
 
 
-async def test_no_process_where_nothing_is_mentioned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_process_where_nothing_is_mentioned(tmp_path, monkeypatch):
     async def refuse(*_: object, **__: object) -> None:
         raise AssertionError
 

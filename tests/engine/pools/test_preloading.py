@@ -1,5 +1,3 @@
-from pathlib import Path
-
 import pytest
 
 from modelserver.engine.pools.preloading import EARLY_VARIABLE, Preload, heavy_imports, preload_of
@@ -22,11 +20,11 @@ from modelserver.engine.pools.preloading import EARLY_VARIABLE, Preload, heavy_i
         ("import torch\0", set()),
     ],
 )
-def test_heavy_imports_are_listed(source: str, modules: set[str]) -> None:
+def test_heavy_imports_are_listed(source, modules):
     assert heavy_imports(source) == modules
 
 
-def test_preload_has_what_all_files_import(tmp_path: Path) -> None:
+def test_preload_has_what_all_files_import(tmp_path):
     (tmp_path / "h.py").write_text("import json\n")
 
     assert preload_of(tmp_path, "h.py:handle") is None
@@ -42,20 +40,20 @@ def test_preload_has_what_all_files_import(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["OMP_NUM_THREADS", "KMP_AFFINITY", "PYTORCH_ALLOC_CONF"])
-def test_variables_that_count_at_import(tmp_path: Path, name: str) -> None:
+def test_variables_that_count_at_import(tmp_path, name):
     (tmp_path / "h.py").write_text(f"import os\nos.environ['{name}'] = '1'\nimport torch\n")
 
     assert preload_of(tmp_path, "h.py") is None
 
 
-def test_a_model_that_cannot_be_read(tmp_path: Path) -> None:
+def test_a_model_that_cannot_be_read(tmp_path):
     (tmp_path / "h.py").mkdir()
     (tmp_path / "g.py").symlink_to(tmp_path / "g.py")
 
     assert preload_of(tmp_path, "h.py") is None
 
 
-def test_early_variables_are_listed() -> None:
+def test_early_variables_are_listed():
     early = ["LD_PRELOAD", "OMP_NUM_THREADS", "MKL_DYNAMIC", "PYTHONPATH", "MALLOC_ARENA_MAX", "TZ", "LC_ALL"]
     late = ["CUDA_VISIBLE_DEVICES", "RANK", "HOME", "LDAP", "TZDATA"]
 

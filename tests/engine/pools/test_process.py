@@ -28,12 +28,12 @@ from modelserver.engine.worker.elsewhere import NEEDED
         (-200, "was killed by signal 200"),
     ],
 )
-def test_an_exit_code_is_described_in_words(code: int, words: str) -> None:
+def test_an_exit_code_is_described_in_words(code, words):
     """An exit code is described in words (design 6)."""
     assert describe_exit(code) == words
 
 
-async def test_process_loads_and_answers(tmp_path: Path) -> None:
+async def test_process_loads_and_answers(tmp_path):
     (tmp_path / "h.py").write_text(
         "import os\nprint('importing', flush=True)\n"
         "def handle(data, context):\n    return [bytes(row['body']) + b'!' for row in data or []]\n"
@@ -67,7 +67,7 @@ async def test_process_loads_and_answers(tmp_path: Path) -> None:
     ],
     ids=["wrong call", "weights that torch refuses", "import"],
 )
-async def test_failures_that_no_retry_can_mend(tmp_path: Path, source: str, message: str) -> None:
+async def test_failures_that_no_retry_can_mend(tmp_path, source, message):
     """They are reported before the process leaves, with their place, and not tried again (F40)."""
     (tmp_path / "h.py").write_text(source)
     talk = await Conversation().start(tmp_path, "h.py")
@@ -81,7 +81,7 @@ async def test_failures_that_no_retry_can_mend(tmp_path: Path, source: str, mess
     assert "h.py" in talk.process.last_output()
 
 
-async def test_a_killed_process_is_gone(tmp_path: Path) -> None:
+async def test_a_killed_process_is_gone(tmp_path):
     """A killed process is gone, and killing it again does no harm."""
     (tmp_path / "h.py").write_text("def handle(data, context):\n    return data\n")
     talk = await Conversation().start(tmp_path, "h.py")
@@ -95,7 +95,7 @@ async def test_a_killed_process_is_gone(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="there is no memory that both sides share")
-async def test_started_batches_are_known_after_the_end(tmp_path: Path) -> None:
+async def test_started_batches_are_known_after_the_end(tmp_path):
     """After a process was killed, the number of batches that it had begun is known; those that it
     had not read do not count (F39).
     """
@@ -117,7 +117,7 @@ async def test_started_batches_are_known_after_the_end(tmp_path: Path) -> None:
     assert (before, talk.process.batches_started) == (None, 9)
 
 
-async def test_a_dead_process_starts_nothing_that_comes_later(tmp_path: Path) -> None:
+async def test_a_dead_process_starts_nothing_that_comes_later(tmp_path):
     """What is written to a process that was killed a moment before was never begun (F39)."""
     (tmp_path / "h.py").write_text("def handle(data, context):\n    return data\n")
     talk = await Conversation().start(tmp_path, "h.py")
@@ -160,9 +160,7 @@ def handle(data, context):
 @pytest.mark.parametrize(
     ("way", "forked"), [("group", False), ("session", False), ("daemon", True), ("fork", True)]
 )
-async def test_what_a_handler_left_ends_with_its_worker(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, forked: bool
-) -> None:
+async def test_what_a_handler_left_ends_with_its_worker(tmp_path, monkeypatch, way, forked):
     """Children end with the worker, also in sessions of their own and without a parent (F45)."""
     monkeypatch.setattr("modelserver.engine.pools.preloading.HEAVY", frozenset({"subprocess"}))
     spawner = Spawner() if forked else None
@@ -184,7 +182,7 @@ async def test_what_a_handler_left_ends_with_its_worker(
     await gone(int(talk.process.last_output()))
 
 
-async def test_what_is_not_the_workers_lives_on(tmp_path: Path) -> None:
+async def test_what_is_not_the_workers_lives_on(tmp_path):
     code = LEAVINGS["session"].replace("True", "True, env={}")
     (tmp_path / "h.py").write_text(LEAVE.format(leave=code))
     first, second = Conversation(), Conversation()
@@ -204,7 +202,7 @@ async def test_what_is_not_the_workers_lives_on(tmp_path: Path) -> None:
         os.kill(daemon, signal.SIGKILL)
 
 
-async def test_missing_python_cannot_be_started(tmp_path: Path) -> None:
+async def test_missing_python_cannot_be_started(tmp_path):
     before = psutil.Process().num_fds()
     with pytest.raises(OSError, match="No such file"):
         await Conversation().start(tmp_path, "h.py", python=str(tmp_path / "python"))
@@ -212,7 +210,7 @@ async def test_missing_python_cannot_be_started(tmp_path: Path) -> None:
     assert psutil.Process().num_fds() <= before + 1
 
 
-async def test_process_answers_under_another_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_process_answers_under_another_python(tmp_path, monkeypatch):
     monkeypatch.delenv("PYTHONPATH", raising=False)
     venv.create(tmp_path / "other", symlinks=True)
     (packages,) = (tmp_path / "other").glob("lib/python*/site-packages")
@@ -249,7 +247,7 @@ class Group:
         self.count += 1
 
 
-def test_kill_explains_one_end_at_its_time() -> None:
+def test_kill_explains_one_end_at_its_time():
     """A kill before the server or long ago explains nothing, nor does a group that does not count (F43)."""
     group = Group()
     assert group.kills.claim() is False
@@ -277,7 +275,7 @@ def test_kill_explains_one_end_at_its_time() -> None:
     assert Group(None).kills.claim() is None
 
 
-async def test_a_start_cancelled_twice_leaves_no_process() -> None:
+async def test_a_start_cancelled_twice_leaves_no_process():
     """Two requests that remove a model may stop a worker, the second just as its process has started."""
     process = PlayedProcess(1000, lambda *_: None, lambda _: None)
     may_start = asyncio.Event()

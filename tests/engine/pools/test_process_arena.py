@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.engine.pools.conftest import Conversation
@@ -77,7 +76,7 @@ def arenas_held() -> set[int]:
 
 
 @pytest.fixture
-async def start(tmp_path: Path) -> Any:
+async def start(tmp_path):
     """Starts workers that are ended after the test; then nothing of their memory is left here."""
     talks: list[Talk] = []
     before = arenas_held()
@@ -93,7 +92,7 @@ async def start(tmp_path: Path) -> Any:
     assert arenas_held() <= before
 
 
-async def test_bodies_of_all_sizes_share_a_batch(start: Any) -> None:
+async def test_bodies_of_all_sizes_share_a_batch(start):
     """Large and small rows of a batch come back as they were, empty ones too."""
     talk = await start("same")
     bodies = [os.urandom(size) for size in (LARGE, 0, 3, 1_000_000)]
@@ -104,7 +103,7 @@ async def test_bodies_of_all_sizes_share_a_batch(start: Any) -> None:
     assert tail == b"".join(bodies)
 
 
-async def test_handlers_may_keep_what_they_get(start: Any) -> None:
+async def test_handlers_may_keep_what_they_get(start):
     """A body is the handler's own, for as long as it likes."""
     from hashlib import sha256
 
@@ -116,7 +115,7 @@ async def test_handlers_may_keep_what_they_get(start: Any) -> None:
     assert digests == [b"none", *(sha256(body).hexdigest().encode() for body in bodies[:2])]
 
 
-async def test_worker_without_an_arena_answers(start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_worker_without_an_arena_answers(start, monkeypatch):
     monkeypatch.setattr(process_module.Arena, "create", lambda: None)
     before = arenas_held()
     talk = await start("same")
@@ -127,7 +126,7 @@ async def test_worker_without_an_arena_answers(start: Any, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("by_server", [True, False], ids=["killed", "exits"])
-async def test_end_of_a_worker_frees_its_memory(start: Any, by_server: bool) -> None:
+async def test_end_of_a_worker_frees_its_memory(start, by_server):
     """Bodies that nobody has read go with the process, and so does the server's hold on them (F39)."""
     before = arenas_held()
     talk = await start("same" if by_server else "die")

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.engine.pools.conftest import PlayedProcess, Stage
+from tests.engine.pools.conftest import PlayedProcess
 
 from modelserver.engine.pools import ranks as ranks_module
 from modelserver.engine.pools.ranks import Position, RankGroup, launch_ranks, rank_environment, visible
@@ -38,12 +38,12 @@ class Listener:
 
 
 @pytest.fixture
-def listener() -> Listener:
+def listener():
     return Listener()
 
 
 @pytest.fixture
-def start(stage: Stage, spec: WorkerSpec, listener: Listener, monkeypatch: pytest.MonkeyPatch) -> Any:
+def start(stage, spec, listener, monkeypatch):
     """Starts a group of played processes."""
     monkeypatch.setattr(ranks_module, "launch", stage.launch)
 
@@ -67,7 +67,7 @@ def batch(sequence: int = 0) -> Predict:
 # What the processes are started with
 
 
-async def test_each_rank_gets_its_variables(start: Any, stage: Stage) -> None:
+async def test_each_rank_gets_its_variables(start, stage):
     """Each process finds what torchrun would tell it, and a port to meet at (reference 18.1)."""
     await start(3)
     environments = [spec.extra_environment for spec in stage.specs]
@@ -86,7 +86,7 @@ async def test_each_rank_gets_its_variables(start: Any, stage: Stage) -> None:
     }
 
 
-async def test_each_rank_gets_its_device(start: Any, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_each_rank_gets_its_device(start, stage, monkeypatch):
     """They see their worker's devices only, and each is given the one of its rank (reference 18.3)."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     await start(2, gpu_id=2, groups={0: (0, 1), 2: (2, 3)}, threads=7)
@@ -96,7 +96,7 @@ async def test_each_rank_gets_its_device(start: Any, stage: Stage, monkeypatch: 
     assert {spec.extra_environment["OMP_NUM_THREADS"] for spec in stage.specs} == {"7"}
 
 
-async def test_one_process_gets_several_devices(start: Any, stage: Stage) -> None:
+async def test_one_process_gets_several_devices(start, stage):
     await start(0, gpu_id=2, groups={2: (2, 3)})
     (spec,) = stage.specs
 
@@ -105,7 +105,7 @@ async def test_one_process_gets_several_devices(start: Any, stage: Stage) -> Non
     assert "RANK" not in spec.extra_environment
 
 
-async def test_one_rank_tries_again_in_parts(start: Any, stage: Stage) -> None:
+async def test_one_rank_tries_again_in_parts(start, stage):
     await start(1)
 
     assert [spec.load.isolate for spec in stage.specs] == [True]
@@ -114,12 +114,12 @@ async def test_one_rank_tries_again_in_parts(start: Any, stage: Stage) -> None:
 @pytest.mark.parametrize(
     ("server", "display"), [({}, "1,3"), ({"CUDA_VISIBLE_DEVICES": "4,5, 6,GPU-x"}, "5,GPU-x")]
 )
-def test_visible_devices_are_the_servers(server: dict[str, str], display: str) -> None:
+def test_visible_devices_are_the_servers(server, display):
     assert visible((1, 3), server) == {"CUDA_VISIBLE_DEVICES": display}
     assert visible((), server) == {}
 
 
-def test_all_variables_are_texts() -> None:
+def test_all_variables_are_texts():
     assert all(
         isinstance(value, str)
         for value in rank_environment(Position(1, 2, 0, 1, 1, 2, "10.0.0.1", 29500)).values()
@@ -129,7 +129,7 @@ def test_all_variables_are_texts() -> None:
 # Loading
 
 
-async def test_loaded_when_all_are(start: Any, stage: Stage, listener: Listener) -> None:
+async def test_loaded_when_all_are(start, stage, listener):
     """The slowest rank counts; what the handler is, rank 0 says."""
     await start(2)
     one, two = stage.processes
@@ -140,7 +140,7 @@ async def test_loaded_when_all_are(start: Any, stage: Stage, listener: Listener)
     assert listener.messages == [Loaded(splits=True, seconds=5.0)]
 
 
-async def test_one_that_cannot_load(start: Any, stage: Stage, listener: Listener) -> None:
+async def test_one_that_cannot_load(start, stage, listener):
     group: RankGroup = await start(3)
     one, two, three = stage.processes
     two.output = "no such file"
@@ -153,9 +153,7 @@ async def test_one_that_cannot_load(start: Any, stage: Stage, listener: Listener
     assert group.last_output() == "no such file"
 
 
-async def test_one_that_cannot_be_started(
-    spec: WorkerSpec, stage: Stage, listener: Listener, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_one_that_cannot_be_started(spec, stage, listener, monkeypatch):
     async def launch(special: WorkerSpec, *arguments: Any) -> Any:
         if special.load.rank == 1:
             raise OSError("no more processes")
@@ -172,7 +170,7 @@ async def test_one_that_cannot_be_started(
 
 
 @pytest.mark.parametrize(("broadcast", "batches"), [(True, [1, 1]), (False, [1, 0])])
-async def test_who_gets_batches(start: Any, stage: Stage, broadcast: bool, batches: list[int]) -> None:
+async def test_who_gets_batches(start, stage, broadcast, batches):
     """Every rank, with ``pp`` rank 0 alone; what a client's leaving changes, none (reference 18.1)."""
     group = await start(2, broadcast=broadcast)
     group.send(batch(), [b"x"])
@@ -184,7 +182,7 @@ async def test_who_gets_batches(start: Any, stage: Stage, broadcast: bool, batch
     assert [received(process, Cancelled) for process in stage.processes] == [0, 0]
 
 
-async def test_only_rank_0_answers(start: Any, stage: Stage, listener: Listener) -> None:
+async def test_only_rank_0_answers(start, stage, listener):
     await start(2)
     one, two = stage.processes
     two.say(Result(0, [], 0.1))
@@ -196,7 +194,7 @@ async def test_only_rank_0_answers(start: Any, stage: Stage, listener: Listener)
     assert listener.messages == [result, Pong()]
 
 
-async def test_the_gpu_of_any_rank_may_break(start: Any, stage: Stage, listener: Listener) -> None:
+async def test_the_gpu_of_any_rank_may_break(start, stage, listener):
     """The worker is not usable without it (F75)."""
     await start(2)
     stage.processes[1].say(Broken("CUDA error"))
@@ -204,9 +202,7 @@ async def test_the_gpu_of_any_rank_may_break(start: Any, stage: Stage, listener:
     assert listener.messages == [Broken("CUDA error")]
 
 
-async def test_a_batch_that_fails_at_another_rank(
-    start: Any, stage: Stage, listener: Listener, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_batch_that_fails_at_another_rank(start, stage, listener, monkeypatch):
     """Rank 0 may wait for it for ever: it gets a while, then the worker is replaced."""
     monkeypatch.setattr(ranks_module, "FAILED_GRACE", 0.01)
     group = await start(2)
@@ -227,9 +223,7 @@ async def test_a_batch_that_fails_at_another_rank(
 
 
 @pytest.mark.parametrize("rank", [0, 1, 2])
-async def test_the_end_of_one_is_the_end_of_all(
-    start: Any, stage: Stage, listener: Listener, rank: int
-) -> None:
+async def test_the_end_of_one_is_the_end_of_all(start, stage, listener, rank):
     group = await start(3)
     stage.processes[rank].output = "last words"
     stage.processes[rank].exit("was killed by SIGSEGV")
@@ -241,7 +235,7 @@ async def test_the_end_of_one_is_the_end_of_all(
     assert listener.lost == [None]
 
 
-async def test_an_end_in_order_takes_its_time(start: Any, stage: Stage, listener: Listener) -> None:
+async def test_an_end_in_order_takes_its_time(start, stage, listener):
     """Told to stop, a rank that has nothing to do leaves; rank 0 still answers what it has."""
     group = await start(2)
     one, two = stage.processes
@@ -259,7 +253,7 @@ async def test_an_end_in_order_takes_its_time(start: Any, stage: Stage, listener
     assert listener.lost == [None]
 
 
-async def test_a_kill_reaches_every_rank(start: Any, stage: Stage) -> None:
+async def test_a_kill_reaches_every_rank(start, stage):
     """A kill reaches every process and is not blamed on a rank."""
     group = await start(2)
     group.kill()
@@ -269,7 +263,7 @@ async def test_a_kill_reaches_every_rank(start: Any, stage: Stage) -> None:
     assert group.pids == [1000, 1001]
 
 
-async def test_what_is_no_message(start: Any, stage: Stage, listener: Listener) -> None:
+async def test_what_is_no_message(start, stage, listener):
     group = await start(2)
     group.lose(1, "no frame")
     group.lose(0, None)

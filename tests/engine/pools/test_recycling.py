@@ -5,14 +5,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.engine.pools.conftest import Counts, Stage
+from tests.engine.pools.conftest import Stage
 from tests.engine.pools.pools import contents, request
 
 from modelserver.engine.pools import recycling
 from modelserver.engine.pools.crew import LOOKS
 from modelserver.engine.pools.devices import DeviceRing
 from modelserver.engine.pools.pool import Pool
-from modelserver.engine.pools.spec import PoolLimits, WorkerSpec, WorkerState, WorkerTimes
+from modelserver.engine.pools.spec import PoolLimits, WorkerState
 
 pytestmark = pytest.mark.usefixtures("simulated_time")
 
@@ -30,14 +30,14 @@ class Sizes:
 
 
 @pytest.fixture
-def sizes(monkeypatch: pytest.MonkeyPatch) -> Sizes:
+def sizes(monkeypatch):
     made = Sizes()
     monkeypatch.setattr(recycling, "resident_bytes", made)
     return made
 
 
 @pytest.fixture
-def make(begin: Any, sizes: Sizes, spec: WorkerSpec, times: WorkerTimes, counts: Counts) -> Any:
+def make(begin, sizes, spec, times, counts):
     """Makes pools of loaded workers."""
 
     async def pool(workers: int = 1, **limits: Any) -> Pool:
@@ -61,7 +61,7 @@ async def ask(pool: Pool, stage: Stage, process: int) -> None:
     assert contents(sent) == [b"x"]
 
 
-async def test_worker_that_has_served_enough_is_replaced(make: Any, stage: Stage, counts: Counts) -> None:
+async def test_worker_that_has_served_enough_is_replaced(make, stage, counts):
     pool = await make(max_worker_requests=2)
     for _ in range(3):
         await ask(pool, stage, 0)
@@ -84,9 +84,7 @@ async def test_worker_that_has_served_enough_is_replaced(make: Any, stage: Stage
     assert len(stage.processes) == 2
 
 
-async def test_worker_that_has_grown_is_replaced(
-    make: Any, stage: Stage, sizes: Sizes, counts: Counts
-) -> None:
+async def test_worker_that_has_grown_is_replaced(make, stage, sizes, counts):
     pool = await make(2, options={"max_worker_memory": 150})
     sizes.of = {1000: 151, 1001: 200}
     for number in (3, 4):
@@ -99,9 +97,7 @@ async def test_worker_that_has_grown_is_replaced(
     assert counts("recycled") == [("memory",)] * 2
 
 
-async def test_one_that_is_too_large_from_the_start(
-    make: Any, stage: Stage, sizes: Sizes, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_one_that_is_too_large_from_the_start(make, stage, sizes, caplog):
     """It is left alone: a fresh one would be no smaller. The log says so."""
     sizes.of = {1000: 151}
     pool = await make(options={"max_worker_memory": 150})
@@ -112,9 +108,7 @@ async def test_one_that_is_too_large_from_the_start(
     assert "151 bytes right after loading" in caplog.text
 
 
-async def test_a_fresh_one_that_cannot_load(
-    make: Any, stage: Stage, counts: Counts, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_fresh_one_that_cannot_load(make, stage, counts, caplog):
     caplog.set_level("INFO", "modelserver.workers")
     pool = await make(max_worker_requests=1)
     await ask(pool, stage, 0)
@@ -129,7 +123,7 @@ async def test_a_fresh_one_that_cannot_load(
     assert counts("recycled") == []
 
 
-async def test_scaling_wins(make: Any, stage: Stage, counts: Counts) -> None:
+async def test_scaling_wins(make, stage, counts):
     pool = await make(max_worker_requests=1)
     await ask(pool, stage, 0)
     fresh = await stage.enter(2)
@@ -142,7 +136,7 @@ async def test_scaling_wins(make: Any, stage: Stage, counts: Counts) -> None:
     assert any(type(message).__name__ == "Stop" for message, _ in fresh.received)
 
 
-async def test_limits_may_change(make: Any, stage: Stage, sizes: Sizes, times: WorkerTimes) -> None:
+async def test_limits_may_change(make, stage, sizes, times):
     pool = await make()
     sizes.of = {1000: 1000}
     pool.reconfigure(replace(LIMITS, options={"max_worker_memory": 500}), times, batch_size=1, frame_limit=99)
@@ -156,7 +150,7 @@ async def test_limits_may_change(make: Any, stage: Stage, sizes: Sizes, times: W
     assert [worker.state for worker in pool.workers] == [WorkerState.READY]
 
 
-async def test_closing_ends_one_that_is_coming(make: Any, stage: Stage) -> None:
+async def test_closing_ends_one_that_is_coming(make, stage):
     pool = await make(max_worker_requests=1)
     await ask(pool, stage, 0)
     fresh = await stage.enter(2)
@@ -165,9 +159,7 @@ async def test_closing_ends_one_that_is_coming(make: Any, stage: Stage) -> None:
     assert fresh.killed
 
 
-async def test_sizes_are_reported_from_other_machines(
-    make: Any, stage: Stage, counts: Counts, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_sizes_are_reported_from_other_machines(make, stage, counts, caplog):
     """A process on another machine counts as too large by the first report after its model was
     loaded, and as grown by later reports.
     """

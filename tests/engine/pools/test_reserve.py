@@ -223,7 +223,7 @@ async def answered(requests: Sequence[Request], step: float = 0.0005) -> None:
 
 
 @played(2)
-async def test_quick_handlers_get_several_batches_at_once(world: World, pool: Pool) -> None:
+async def test_quick_handlers_get_several_batches_at_once(world, pool):
     for _ in range(5):
         await answered([world.ask(pool, 0.00001) for _ in range(200)])
 
@@ -234,9 +234,7 @@ async def test_quick_handlers_get_several_batches_at_once(world: World, pool: Po
 
 
 @played(2)
-async def test_one_that_takes_longer_than_expected_gives_back_what_waits_behind_it(
-    world: World, pool: Pool
-) -> None:
+async def test_one_that_takes_longer_than_expected_gives_back_what_waits_behind_it(world, pool):
     for _ in range(5):
         await answered([world.ask(pool, 0.00001) for _ in range(200)])
     began = pool.dispatch.clock()
@@ -251,9 +249,7 @@ async def test_one_that_takes_longer_than_expected_gives_back_what_waits_behind_
 
 
 @played(2, pipelined=True)
-async def test_a_pipelined_worker_prepares_one_batch_ahead_until_another_worker_is_idle(
-    world: World, pool: Pool
-) -> None:
+async def test_a_pipelined_worker_prepares_one_batch_ahead_until_another_worker_is_idle(world, pool):
     await answered([world.ask(pool, 0.05) for _ in range(2)])
     slow, quick = world.ask(pool, 2.0), world.ask(pool, 0.1)
     reserve = [world.ask(pool, 0.05) for _ in range(2)]
@@ -265,7 +261,7 @@ async def test_a_pipelined_worker_prepares_one_batch_ahead_until_another_worker_
 
 
 @played(1)
-async def test_a_worker_that_was_alone_gives_its_reserve_to_the_next_one(world: World, pool: Pool) -> None:
+async def test_a_worker_that_was_alone_gives_its_reserve_to_the_next_one(world, pool):
     slow, waits = world.ask(pool, 3.0), world.ask(pool, 0.1)
     assert len(pool.workers[0].flights.in_flight) == 2
     pool.scale(2, 2)
@@ -275,7 +271,7 @@ async def test_a_worker_that_was_alone_gives_its_reserve_to_the_next_one(world: 
 
 
 @played(2, pipelined=True)
-async def test_a_worker_that_is_to_end_keeps_what_it_has_started(world: World, pool: Pool) -> None:
+async def test_a_worker_that_is_to_end_keeps_what_it_has_started(world, pool):
     await answered([world.ask(pool, 0.05) for _ in range(2)])
     requests = [world.ask(pool, 1.0) for _ in range(4)]
     assert [len(worker.flights.in_flight) for worker in pool.workers] == [2, 2]
@@ -288,7 +284,7 @@ async def test_a_worker_that_is_to_end_keeps_what_it_has_started(world: World, p
 
 
 @pytest.mark.parametrize("failures", [MANY_LOAD_FAILURES, 1])
-def test_the_only_worker_that_serves_holds_a_reserve(failures: int) -> None:
+def test_the_only_worker_that_serves_holds_a_reserve(failures):
     """One that keeps failing to load is no reason to keep none: unlike one that is retried, nobody waits
     for it. What is held is not taken back again and again.
     """
@@ -309,7 +305,7 @@ def test_the_only_worker_that_serves_holds_a_reserve(failures: int) -> None:
     play(main, World())
 
 
-def test_several_workers_each_run_as_many_at_once_as_they_may(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_workers_each_run_as_many_at_once_as_they_may(monkeypatch):
     monkeypatch.setitem(globals(), "SPEC", replace(SPEC, concurrency=2 * MAX_IN_FLIGHT))
 
     async def main(world: World) -> None:
@@ -328,7 +324,7 @@ def test_several_workers_each_run_as_many_at_once_as_they_may(monkeypatch: pytes
 
 
 @played(2, round_trips=[0.01, 0.01])
-async def test_workers_elsewhere_stay_busy(world: World, pool: Pool) -> None:
+async def test_workers_elsewhere_stay_busy(world, pool):
     await answered([world.ask(pool, 0.05) for _ in range(2)])
     began = pool.dispatch.clock()
     await answered([world.ask(pool, 0.05) for _ in range(40)])
@@ -339,7 +335,7 @@ async def test_workers_elsewhere_stay_busy(world: World, pool: Pool) -> None:
 
 
 @played(1, 4, round_trips=[0.01])
-async def test_batches_that_are_not_full_leave_early_too(world: World, pool: Pool) -> None:
+async def test_batches_that_are_not_full_leave_early_too(world, pool):
     await answered([world.ask(pool, 0.05)])
     world.ask(pool, 0.05)
     await asyncio.sleep(0.02)
@@ -353,7 +349,7 @@ async def test_batches_that_are_not_full_leave_early_too(world: World, pool: Poo
 
 
 @played(2, round_trips=[0.01, 0.01])
-async def test_short_batches_do_not_wait_for_the_way(world: World, pool: Pool) -> None:
+async def test_short_batches_do_not_wait_for_the_way(world, pool):
     """Where the way is longer than a batch, as many are on it as keep the worker busy."""
     for _ in range(60):
         await answered([world.ask(pool, 0.002)])
@@ -364,7 +360,7 @@ async def test_short_batches_do_not_wait_for_the_way(world: World, pool: Pool) -
 
 
 @played(2, round_trips=[0.01, 0.01])
-async def test_full_batches_leave_in_time_for_a_worker_that_is_early(world: World, pool: Pool) -> None:
+async def test_full_batches_leave_in_time_for_a_worker_that_is_early(world, pool):
     """Where batches end a little sooner or later than expected, the next full one is there before."""
     for _ in range(20):
         await answered([world.ask(pool, 0.05) for _ in range(2)])
@@ -377,7 +373,7 @@ async def test_full_batches_leave_in_time_for_a_worker_that_is_early(world: Worl
 
 
 @played(3, round_trips=[0.02, 0.004, 0.0])
-async def test_the_nearest_idle_worker_is_first(world: World, pool: Pool) -> None:
+async def test_the_nearest_idle_worker_is_first(world, pool):
     await answered([world.ask(pool, 0.05) for _ in range(3)])
     for _ in range(3):
         requests = [world.ask(pool, 0.05) for _ in range(2)]
@@ -387,7 +383,7 @@ async def test_the_nearest_idle_worker_is_first(world: World, pool: Pool) -> Non
 
 
 @played(2, round_trips=[0.1, 0.0])
-async def test_nothing_leaves_for_far_away_that_one_here_begins_sooner(world: World, pool: Pool) -> None:
+async def test_nothing_leaves_for_far_away_that_one_here_begins_sooner(world, pool):
     """One 100 ms away and one here that is done in 20 ms: a batch in between waits for the one here."""
     await answered([world.ask(pool, 0.05) for _ in range(2)])
     first = [world.ask(pool, 0.05) for _ in range(2)]
@@ -399,9 +395,7 @@ async def test_nothing_leaves_for_far_away_that_one_here_begins_sooner(world: Wo
 
 
 @played(2, round_trips=[0.01, 0.01])
-async def test_what_follows_a_batch_that_outlives_its_expectation_comes_back_once(
-    world: World, pool: Pool
-) -> None:
+async def test_what_follows_a_batch_that_outlives_its_expectation_comes_back_once(world, pool):
     await answered([world.ask(pool, 0.05) for _ in range(6)])
     slow = world.ask(pool, 5.0)
     quick = world.ask(pool, 0.05)
@@ -421,7 +415,7 @@ async def test_what_follows_a_batch_that_outlives_its_expectation_comes_back_onc
 
 
 @played(2, round_trips=[0.01, 0.01])
-async def test_a_recall_in_vain_is_not_sent(world: World, pool: Pool) -> None:
+async def test_a_recall_in_vain_is_not_sent(world, pool):
     await answered([world.ask(pool, 0.05) for _ in range(2)])
     requests = [world.ask(pool, seconds) for seconds in (0.05, 0.046)]
     await asyncio.sleep(0.0515)
@@ -432,9 +426,7 @@ async def test_a_recall_in_vain_is_not_sent(world: World, pool: Pool) -> None:
 
 
 @played(1, 4, round_trips=[0.01])
-async def test_the_cost_of_a_batch_counts_the_way_that_its_worker_waited_for_it(
-    world: World, pool: Pool
-) -> None:
+async def test_the_cost_of_a_batch_counts_the_way_that_its_worker_waited_for_it(world, pool):
     """Seconds of a batch for the policy: the handler's, and the round trip unless it had left in advance."""
     reports: list[float] = []
     pool.queue.policy.finished = lambda count, seconds, now: reports.append(seconds)  # type: ignore[method-assign]
@@ -447,7 +439,7 @@ async def test_the_cost_of_a_batch_counts_the_way_that_its_worker_waited_for_it(
 
 
 @played(2, round_trips=[0.01, 0.01])
-async def test_a_batch_that_comes_back_when_nobody_is_left_is_refused(world: World, pool: Pool) -> None:
+async def test_a_batch_that_comes_back_when_nobody_is_left_is_refused(world, pool):
     """A recall is answered while the pool is being closed: its request gets its 503, and nobody hangs."""
     await answered([world.ask(pool, 0.05) for _ in range(2)])
     slow = [world.ask(pool, 1.0) for _ in range(2)]
@@ -475,13 +467,8 @@ async def test_a_batch_that_comes_back_when_nobody_is_left_is_refused(world: Wor
     seed=st.integers(0, 1000),
 )
 def test_each_request_is_answered_once_at_any_distance(
-    arrivals: list[tuple[float, float]],
-    round_trips: list[float],
-    batch_size: int,
-    pipelined: bool,
-    deaths: set[int],
-    seed: int,
-) -> None:
+    arrivals, round_trips, batch_size, pipelined, deaths, seed
+):
     async def main(world: World) -> None:
         pool = await world.pool(len(round_trips), batch_size)
         for number, (seconds, pause) in enumerate(arrivals):
@@ -515,15 +502,8 @@ durations = st.one_of(st.just(0.00005), st.just(0.0004), st.floats(0.001, 0.02),
     seed=st.integers(0, 1000),
 )
 def test_each_request_is_answered_once_and_none_waits_beside_an_idle_worker(
-    arrivals: list[tuple[float, float]],
-    workers: int,
-    batch_size: int,
-    policy: str,
-    pipelined: bool,
-    deaths: list[int],
-    cancelled: set[int],
-    seed: int,
-) -> None:
+    arrivals, workers, batch_size, policy, pipelined, deaths, cancelled, seed
+):
     async def main(world: World) -> None:
         pool = await world.pool(workers, batch_size, policy=policy, max_delay=0.02)
         # After these requests, the costs of the handler are known.
@@ -560,9 +540,7 @@ def test_each_request_is_answered_once_and_none_waits_beside_an_idle_worker(
     workers=st.integers(2, 3),
     seed=st.integers(0, 1000),
 )
-def test_slow_batches_do_not_wait_beside_an_idle_worker(
-    arrivals: list[tuple[float, float]], workers: int, seed: int
-) -> None:
+def test_slow_batches_do_not_wait_beside_an_idle_worker(arrivals, workers, seed):
     step = 0.005
 
     async def main(world: World) -> None:

@@ -6,9 +6,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -54,7 +52,7 @@ def handle(data, context):
 
 
 @pytest.fixture
-async def spawner(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Spawner]:
+async def spawner(monkeypatch):
     """A spawner that takes a light module for a heavy one."""
     monkeypatch.setattr("modelserver.engine.pools.preloading.HEAVY", frozenset({_HEAVY}))
     made = Spawner()
@@ -63,7 +61,7 @@ async def spawner(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Spawner]:
 
 
 @pytest.fixture
-async def begin_worker(spawner: Spawner) -> AsyncIterator[Callable[..., Awaitable[Conversation]]]:
+async def begin_worker(spawner):
     """Starts workers, which load; they are ended after the test."""
     talks: list[Conversation] = []
 
@@ -94,9 +92,7 @@ def preloaded(monkeypatch: pytest.MonkeyPatch, folder: Path, source: str) -> Pat
     return model
 
 
-async def test_workers_are_forked_with_how_torch_allocates(
-    begin_worker: Any, spawner: Spawner, tmp_path: Path
-) -> None:
+async def test_workers_are_forked_with_how_torch_allocates(begin_worker, spawner, tmp_path):
     """It is in the environment of the spawner, before that imports torch for anybody, and in the worker's."""
     (tmp_path / "h.py").write_text(TELL)
     await spawner.preload("", [_HEAVY], os.environ)
@@ -108,7 +104,7 @@ async def test_workers_are_forked_with_how_torch_allocates(
     assert [environment[ALLOCATOR] for environment in environments] == ["expandable_segments:True"] * 2
 
 
-async def test_a_forked_worker_is_like_another(spawner: Spawner, tmp_path: Path) -> None:
+async def test_a_forked_worker_is_like_another(spawner, tmp_path):
     """Forked or not, a worker has the same descriptors, variables, signals and paths (F47, F68)."""
     (tmp_path / "h.py").write_text(TELL)
     fields = {"hidden_variables": re.compile("HOME"), "extra_environment": {"RANK": "3"}, "threads": 2}
@@ -145,9 +141,7 @@ async def test_a_forked_worker_is_like_another(spawner: Spawner, tmp_path: Path)
     assert "HOME" not in own["variables"]
 
 
-async def test_light_workers_are_forked_until_something_heavy_is_imported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_light_workers_are_forked_until_something_heavy_is_imported(tmp_path, monkeypatch):
     """A spawner for all forks workers that need no heavy package, though not from a process that has one."""
     monkeypatch.setattr("modelserver.engine.pools.preloading.HEAVY", frozenset({_HEAVY}))
     for name, source in (("light", "def handle(data, context):\n    return data\n"), ("heavy", TELL)):
@@ -169,7 +163,7 @@ async def test_light_workers_are_forked_until_something_heavy_is_imported(
         await for_all.close()
 
 
-async def test_light_workers_that_requests_wait_for_are_forked(spawner: Spawner, tmp_path: Path) -> None:
+async def test_light_workers_that_requests_wait_for_are_forked(spawner, tmp_path):
     """By a process that has imported nothing heavy, and ends with the one that has; others are spawned."""
     for name, source in (("light", TELL.replace(_HEAVY, "json")), ("heavy", TELL)):
         (tmp_path / name).mkdir()
@@ -192,7 +186,7 @@ async def test_light_workers_that_requests_wait_for_are_forked(spawner: Spawner,
     assert not any(psutil.pid_exists(pid) for pid in (parents[0], parents[1]))
 
 
-async def test_forks_share_one_spawner(spawner: Spawner, tmp_path: Path) -> None:
+async def test_forks_share_one_spawner(spawner, tmp_path):
     """Workers that are started together are forked by one process, and differ in what is random."""
     (tmp_path / "h.py").write_text(TELL)
     talks = await asyncio.gather(*(Conversation(spawner).start(tmp_path) for _ in range(3)))
@@ -223,7 +217,7 @@ async def test_forks_share_one_spawner(spawner: Spawner, tmp_path: Path) -> None
         ("raise BaseException('raw')", "exited with status 1"),
     ],
 )
-async def test_ends_are_reported(begin_worker: Any, tmp_path: Path, code: str, how: str) -> None:
+async def test_ends_are_reported(begin_worker, tmp_path, code, how):
     """How a forked worker ended is known as for any other (F39, F45)."""
     source = f"import {_HEAVY}\ndef handle(data, context):\n    if data:\n        {code}\n"
     (tmp_path / "h.py").write_text(source)
@@ -235,7 +229,7 @@ async def test_ends_are_reported(begin_worker: Any, tmp_path: Path, code: str, h
     assert await talk.lost is None
 
 
-async def test_what_is_left_at_the_end_is_run(begin_worker: Any, tmp_path: Path) -> None:
+async def test_what_is_left_at_the_end_is_run(begin_worker, tmp_path):
     """Functions for the exit run and buffers are written, though the process does not take itself apart."""
     (tmp_path / "h.py").write_text(
         f"import {_HEAVY}, atexit, sys\natexit.register(lambda: sys.stdout.write('bye'))\n"
@@ -249,9 +243,7 @@ async def test_what_is_left_at_the_end_is_run(begin_worker: Any, tmp_path: Path)
     assert talk.process.last_output() == "bye"
 
 
-async def test_the_spawner_may_die(
-    begin_worker: Any, spawner: Spawner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_spawner_may_die(begin_worker, spawner, tmp_path, monkeypatch):
     """Workers outlive their spawner, their end is noticed, and the next ones get another (F39)."""
     monkeypatch.setattr(spawner_module, "REPLACEMENT_PATIENCE", 20.0)
     (tmp_path / "h.py").write_text(TELL)
@@ -271,9 +263,7 @@ async def test_the_spawner_may_die(
     assert (await second.process.wait()).startswith("was killed by SIGKILL")
 
 
-async def test_a_stopped_spawner_is_noticed(
-    begin_worker: Any, spawner: Spawner, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_stopped_spawner_is_noticed(begin_worker, spawner, tmp_path, caplog):
     """It holds up neither the end of a worker nor the start of the next; another takes its place (F39)."""
     (tmp_path / "h.py").write_text(TELL)
     first = await begin_worker(tmp_path)
@@ -292,8 +282,8 @@ async def test_a_stopped_spawner_is_noticed(
 
 
 async def test_a_stopped_spawner_is_noticed_though_nobody_needs_it(
-    begin_worker: Any, spawner: Spawner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    begin_worker, spawner, tmp_path, monkeypatch
+):
     """It is replaced before the next worker is to be started (F39)."""
     monkeypatch.setattr(spawner_module, "STOPPED_PATIENCE", 0.1)
     monkeypatch.setattr(spawner_module, "LOOKS", 0.02)
@@ -308,9 +298,7 @@ async def test_a_stopped_spawner_is_noticed_though_nobody_needs_it(
     assert not spawner._process.lost
 
 
-async def test_a_busy_spawner_is_waited_for(
-    begin_worker: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_busy_spawner_is_waited_for(begin_worker, tmp_path, monkeypatch):
     """One that imports for longer than a stopped one would be given is left to it."""
     monkeypatch.setattr(spawner_module, "STOPPED_PATIENCE", 0.1)
     monkeypatch.setattr(spawner_module, "LOOKS", 0.02)
@@ -320,9 +308,7 @@ async def test_a_busy_spawner_is_waited_for(
     assert talk.parent() != os.getpid()
 
 
-async def test_workers_do_not_wait_for_a_replacement(
-    spawner: Spawner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_workers_do_not_wait_for_a_replacement(spawner, tmp_path, monkeypatch):
     monkeypatch.setattr(spawner_module, "REPLACEMENT_PATIENCE", 0.1)
     model = preloaded(monkeypatch, tmp_path, "import time\ntime.sleep(0.4)\n")
     talks = [await Conversation(spawner).start(model)]
@@ -341,9 +327,7 @@ async def test_workers_do_not_wait_for_a_replacement(
     assert parents[1] not in {lost, os.getpid()}
 
 
-async def test_a_spawner_that_keeps_dying_is_abandoned(
-    begin_worker: Any, spawner: Spawner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_spawner_that_keeps_dying_is_abandoned(begin_worker, spawner, tmp_path, monkeypatch):
     (tmp_path / "h.py").write_text(TELL)
     monkeypatch.setattr(spawner_module, "MAX_DEATHS", 1)
     first = await begin_worker(tmp_path)
@@ -354,9 +338,7 @@ async def test_a_spawner_that_keeps_dying_is_abandoned(
     assert second.parent() == os.getpid()
 
 
-async def test_a_closed_spawner_lets_nobody_wait(
-    spawner: Spawner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_closed_spawner_lets_nobody_wait(spawner, tmp_path, monkeypatch):
     model = preloaded(monkeypatch, tmp_path, "import time\ntime.sleep(60)\n")
     waiting = asyncio.create_task(Conversation(spawner).start(model))
     await until(lambda: spawner._process and spawner._process._pending)
@@ -369,9 +351,7 @@ async def test_a_closed_spawner_lets_nobody_wait(
         await talk.process.wait()
 
 
-async def test_a_spawner_that_refuses_still_reports_ends(
-    begin_worker: Any, spawner: Spawner, tmp_path: Path
-) -> None:
+async def test_a_spawner_that_refuses_still_reports_ends(begin_worker, spawner, tmp_path):
     (tmp_path / "h.py").write_text(TELL)
     forked = await begin_worker(tmp_path)
     spawner.refuse()
@@ -405,7 +385,7 @@ asyncio.run(main())
 
 
 @pytest.mark.alone
-def test_workers_and_spawner_die_with_the_server(tmp_path: Path) -> None:
+def test_workers_and_spawner_die_with_the_server(tmp_path):
     """They end even if the server is killed while a forked worker computes and reads no messages; processes
     that a handler left in a session of their own end too (F48).
     """

@@ -17,7 +17,7 @@ def spec(**fields: Any) -> WorkerSpec:
     return WorkerSpec(load=Load("m", "1.0", "/", "h.py", 1), threads=3, frame_limit=100, **fields)
 
 
-def test_environment_has_the_threads() -> None:
+def test_environment_has_the_threads():
     """Workers get the server's environment with thread counts, without what is hidden
     (reference 12.1, F68).
     """
@@ -42,7 +42,7 @@ def test_environment_has_the_threads() -> None:
     }
 
 
-def test_ports_count_up_past_those_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ports_count_up_past_those_in_use(monkeypatch):
     with socket.socket() as taken:
         taken.bind(("", 0))
         taken.listen()
@@ -58,7 +58,7 @@ def test_ports_count_up_past_those_in_use(monkeypatch: pytest.MonkeyPatch) -> No
         Ports(29500).next()
 
 
-def test_what_a_worker_has_beside_its_machines_variables() -> None:
+def test_what_a_worker_has_beside_its_machines_variables():
     """Its own alone go to another machine: nothing of the server's environment does."""
     own = spec(own_threads=2, extra_environment={"A": "1", "MKL_NUM_THREADS": "4"}).own_environment()
 
@@ -87,7 +87,7 @@ def allocators(machine: dict[str, str], own: dict[str, str], hidden: str = "") -
 
 
 @pytest.mark.parametrize("name", ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF"])
-def test_memory_of_gpus_is_in_expandable_segments(name: str) -> None:
+def test_memory_of_gpus_is_in_expandable_segments(name):
     """Unless the machine's variables, or the model's, say anything by any name; hidden ones do not count."""
     setting = {name: "max_split_size_mb:64"}
 

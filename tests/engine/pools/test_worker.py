@@ -11,7 +11,7 @@ from tests.waiting import until
 from modelserver.engine.batching.request import Batch, Parcel, Request
 from modelserver.engine.pools import worker as worker_module
 from modelserver.engine.pools.gate import StartGate
-from modelserver.engine.pools.spec import WorkerSpec, WorkerState, WorkerTimes, backoff
+from modelserver.engine.pools.spec import WorkerSpec, WorkerState, backoff
 from modelserver.engine.pools.worker import Worker
 from modelserver.engine.wire.messages import (
     GPU_BROKEN,
@@ -69,12 +69,12 @@ def batch() -> Batch:
 
 
 @pytest.fixture
-def owner() -> Owner:
+def owner():
     return Owner()
 
 
 @pytest.fixture
-async def make(stage: Any, spec: WorkerSpec, times: WorkerTimes, owner: Owner) -> Any:
+async def make(stage, spec, times, owner):
     """Makes workers that are stopped after the test."""
     made: list[Worker] = []
 
@@ -88,7 +88,7 @@ async def make(stage: Any, spec: WorkerSpec, times: WorkerTimes, owner: Owner) -
 
 
 @pytest.fixture
-def start(make: Any, stage: Any, spec: WorkerSpec) -> Any:
+def start(make, stage, spec):
     """Makes a worker whose process has loaded; returns both."""
 
     async def loaded(concurrency: int = 0, **changed: float) -> tuple[Worker, Any]:
@@ -100,9 +100,7 @@ def start(make: Any, stage: Any, spec: WorkerSpec) -> Any:
     return loaded
 
 
-async def test_worker_loads_then_serves_with_one_batch_in_reserve(
-    make: Any, stage: Any, owner: Owner
-) -> None:
+async def test_worker_loads_then_serves_with_one_batch_in_reserve(make, stage, owner):
     worker = make()
     process = await stage.enter()
     assert (worker.state, worker.pid) == (WorkerState.LOADING, 1000)
@@ -128,9 +126,7 @@ async def test_worker_loads_then_serves_with_one_batch_in_reserve(
 @pytest.mark.parametrize(
     ("permanent", "state", "processes"), [(True, WorkerState.FAILED, 1), (False, WorkerState.LOADING, 2)]
 )
-async def test_load_failure_is_final_or_tried_again(
-    make: Any, stage: Any, permanent: bool, state: WorkerState, processes: int
-) -> None:
+async def test_load_failure_is_final_or_tried_again(make, stage, permanent, state, processes):
     """A failure that no new try can mend is final; others are tried again (F40)."""
     worker = make()
     process = await stage.enter()
@@ -146,7 +142,7 @@ async def test_load_failure_is_final_or_tried_again(
     assert len(stage.processes) == processes
 
 
-async def test_process_that_asks_for_variables_gets_another_one(make: Any, stage: Any) -> None:
+async def test_process_that_asks_for_variables_gets_another_one(make, stage):
     worker = make()
     process = await stage.enter()
     process.fail_to_load("LoadAgain: no graphs", variables={"WITHOUT": "graphs"})
@@ -175,9 +171,7 @@ async def test_process_that_asks_for_variables_gets_another_one(make: Any, stage
         ("ValueError: unsupported architecture", 500),
     ],
 )
-async def test_engine_that_is_short_of_memory_fails_the_load(
-    line: str, status: int, make: Any, stage: Any
-) -> None:
+async def test_engine_that_is_short_of_memory_fails_the_load(line, status, make, stage):
     """What its process has printed is the reason; the worker itself only knows that it has ended."""
     worker = make()
     process = await stage.enter()
@@ -197,7 +191,7 @@ async def test_engine_that_is_short_of_memory_fails_the_load(
         "(E pid=7) no available memory for graphs\n(E pid=7) eager mode\n(E pid=7) ValueError: new\n{end}",
     ],
 )
-async def test_load_that_fails_after_words_of_memory(output: str, make: Any, stage: Any) -> None:
+async def test_load_that_fails_after_words_of_memory(output, make, stage):
     """What a process has said before its last words has not ended the load."""
     worker = make()
     process = await stage.enter()
@@ -209,9 +203,7 @@ async def test_load_that_fails_after_words_of_memory(output: str, make: Any, sta
     assert caught.value.status == 500
 
 
-async def test_engine_that_is_short_of_memory_has_its_last_words_above_those_of_the_worker(
-    make: Any, stage: Any
-) -> None:
+async def test_engine_that_is_short_of_memory_has_its_last_words_above_those_of_the_worker(make, stage):
     worker = make()
     process = await stage.enter()
     process.output = "\n".join(
@@ -230,7 +222,7 @@ async def test_engine_that_is_short_of_memory_has_its_last_words_above_those_of_
     assert caught.value.status == 507
 
 
-async def test_death_while_loading_fails_the_first_load(make: Any, stage: Any) -> None:
+async def test_death_while_loading_fails_the_first_load(make, stage):
     worker = make()
     (await stage.enter()).exit("was killed by SIGSEGV")
     with pytest.raises(StartFailed) as caught:
@@ -239,7 +231,7 @@ async def test_death_while_loading_fails_the_first_load(make: Any, stage: Any) -
     assert caught.value.message == "The worker was killed by SIGSEGV while loading. It printed nothing."
 
 
-async def test_process_that_does_not_load_in_time_is_killed(make: Any, stage: Any) -> None:
+async def test_process_that_does_not_load_in_time_is_killed(make, stage):
     worker = make(startup=0.01)
     with pytest.raises(StartFailed, match=r"startup_timeout=0\.01 s"):
         await worker.first_load
@@ -248,7 +240,7 @@ async def test_process_that_does_not_load_in_time_is_killed(make: Any, stage: An
 
 
 @pytest.mark.parametrize("error", [OSError(11, "temporarily unavailable"), SystemError("AST constructor")])
-async def test_start_that_fails_is_tried_again(make: Any, stage: Any, error: Exception) -> None:
+async def test_start_that_fails_is_tried_again(make, stage, error):
     """A process that cannot even be started, or what fails within the server: with the usual pauses (F56)."""
     stage.error = error
     worker = make()
@@ -261,9 +253,7 @@ async def test_start_that_fails_is_tried_again(make: Any, stage: Any, error: Exc
     assert stage.sleeps[0] == 1.0
 
 
-async def test_bug_in_supervision_ends_the_worker_as_failed(
-    make: Any, stage: Any, owner: Owner, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_bug_in_supervision_ends_the_worker_as_failed(make, stage, owner, monkeypatch):
     def live(worker: Worker) -> Any:
         raise OverflowError("integer out of range")
 
@@ -277,7 +267,7 @@ async def test_bug_in_supervision_ends_the_worker_as_failed(
     assert len(owner.lost) == 1
 
 
-async def test_failed_loads_are_tried_again_after_pauses(make: Any, stage: Any) -> None:
+async def test_failed_loads_are_tried_again_after_pauses(make, stage):
     """Failures are followed by pauses from the row of reference 18.4, until one try succeeds (F41)."""
     worker = make()
     for number in (1, 2):
@@ -290,9 +280,7 @@ async def test_failed_loads_are_tried_again_after_pauses(make: Any, stage: Any) 
     assert worker.first_load.exception() is not None
 
 
-async def test_the_time_of_the_next_try_is_known(
-    make: Any, stage: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_time_of_the_next_try_is_known(make, stage, monkeypatch):
     monkeypatch.setattr(worker_module, "backoff", lambda: iter([0.0, 60.0]))
     monkeypatch.setattr(worker_module, "time", SimpleNamespace(time=lambda: 1000.0))
     worker = make()
@@ -305,7 +293,7 @@ async def test_the_time_of_the_next_try_is_known(
 
 
 @pytest.mark.parametrize("max_retry", [-1.0, 0.0], ids=["window is over", "none is wanted"])
-async def test_worker_is_abandoned_past_the_retry_window(make: Any, stage: Any, max_retry: float) -> None:
+async def test_worker_is_abandoned_past_the_retry_window(make, stage, max_retry):
     """It counts as unhealthy; ``maxRetryTimeoutInSec: 0`` means that the first failure is the last."""
     worker = make(max_retry=max_retry)
     (await stage.enter()).fail_to_load("never")
@@ -315,7 +303,7 @@ async def test_worker_is_abandoned_past_the_retry_window(make: Any, stage: Any, 
     assert (len(stage.processes), stage.sleeps) == (1, [])
 
 
-async def test_worker_without_a_machine_is_not_abandoned(make: Any, stage: Any, spec: WorkerSpec) -> None:
+async def test_worker_without_a_machine_is_not_abandoned(make, stage, spec):
     """A worker that waits for another machine is not given up, however long; once it had one, its model has
     the whole retry window. Until there is a process, no request may wait for it.
     """
@@ -334,7 +322,7 @@ async def test_worker_without_a_machine_is_not_abandoned(make: Any, stage: Any, 
     assert worker.state is WorkerState.READY
 
 
-async def test_dead_process_loses_its_batch_and_is_replaced(start: Any, stage: Any, owner: Owner) -> None:
+async def test_dead_process_loses_its_batch_and_is_replaced(start, stage, owner):
     """When the process dies, what ran is lost and what was not begun may go elsewhere;
     another one takes over (F39).
     """
@@ -362,14 +350,7 @@ async def test_dead_process_loses_its_batch_and_is_replaced(start: Any, stage: A
         (None, WorkerDied, " (perhaps out of memory). It printed nothing."),
     ],
 )
-async def test_kill_for_memory_is_reported_as_out_of_memory(
-    make: Any,
-    stage: Any,
-    owner: Owner,
-    for_memory: bool | None,
-    error: type,
-    failure: str,
-) -> None:
+async def test_kill_for_memory_is_reported_as_out_of_memory(make, stage, owner, for_memory, error, failure):
     """A SIGKILL that the worker's control group counted as one for memory is reported as 507. Any
     other, or one whose cause is unknown, is 500 (F43).
     """
@@ -385,9 +366,7 @@ async def test_kill_for_memory_is_reported_as_out_of_memory(
     assert worker.failure == "The worker was killed by SIGKILL" + failure
 
 
-async def test_process_with_a_broken_gpu_is_replaced_without_a_pause(
-    start: Any, stage: Any, owner: Owner
-) -> None:
+async def test_process_with_a_broken_gpu_is_replaced_without_a_pause(start, stage, owner):
     """The process answers what it runs, and gets nothing more; what it has not begun goes elsewhere at once.
     Another process takes over without a pause. Why stays known (F75).
     """
@@ -416,9 +395,7 @@ async def test_process_with_a_broken_gpu_is_replaced_without_a_pause(
         ("torch.OutOfMemoryError: CUDA out of memory.", " Its memory was exhausted.", OutOfMemory),
     ],
 )
-async def test_worker_without_its_engine_says_why(
-    start: Any, output: str, more: str, lost: type, stage: Any, owner: Owner
-) -> None:
+async def test_worker_without_its_engine_says_why(start, output, more, lost, stage, owner):
     worker, process = await start()
     worker.flights.send(batch())
     process.output = output
@@ -431,7 +408,7 @@ async def test_worker_without_its_engine_says_why(
     assert [type(error) for *_, error in owner.lost] == [lost]
 
 
-async def test_gpu_that_breaks_again_and_again_starts_after_a_pause(make: Any, stage: Any) -> None:
+async def test_gpu_that_breaks_again_and_again_starts_after_a_pause(make, stage):
     worker = make()
     for number, answers in enumerate((0, 1, 0, 0), 1):
         process = await stage.enter(number)
@@ -446,9 +423,7 @@ async def test_gpu_that_breaks_again_and_again_starts_after_a_pause(make: Any, s
     assert stage.sleeps == [1.0, 1.0]
 
 
-async def test_rows_that_fit_into_a_gpu_are_learned_by_each_process(
-    start: Any, stage: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_rows_that_fit_into_a_gpu_are_learned_by_each_process(start, stage, caplog):
     caplog.set_level("INFO", "modelserver.workers")
     worker, process = await start()
     process.say(Fitting(4))
@@ -464,9 +439,7 @@ async def test_rows_that_fit_into_a_gpu_are_learned_by_each_process(
     assert "Worker W-9000-m: whole batches fit into its GPU's memory again" in caplog.messages
 
 
-async def test_process_past_its_response_timeout_is_killed_and_replaced(
-    start: Any, stage: Any, owner: Owner
-) -> None:
+async def test_process_past_its_response_timeout_is_killed_and_replaced(start, stage, owner):
     worker, process = await start(response=0.02)
     running, waiting = batch(), batch()
     worker.flights.send(running)
@@ -484,7 +457,7 @@ async def test_process_past_its_response_timeout_is_killed_and_replaced(
     assert (owner.streamed, owner.answered) == ([], [])
 
 
-async def test_process_that_gives_signs_of_life_is_left_alone(start: Any, stage: Any) -> None:
+async def test_process_that_gives_signs_of_life_is_left_alone(start, stage):
     _, process = await start(silence=30.0)
     for _ in range(10):
         await asyncio.sleep(10.0)
@@ -497,7 +470,7 @@ async def test_process_that_gives_signs_of_life_is_left_alone(start: Any, stage:
     await stage.enter(2)
 
 
-async def test_the_gpu_is_the_one_that_the_model_uses(make: Any, stage: Any, spec: WorkerSpec) -> None:
+async def test_the_gpu_is_the_one_that_the_model_uses(make, stage, spec):
     """Until a model has loaded it is the assigned one; of a handler that does not say what it uses, too."""
     worker = make(replace(spec, load=msgspec.structs.replace(spec.load, gpu_id=1)))
     process = await stage.enter()
@@ -512,7 +485,7 @@ async def test_the_gpu_is_the_one_that_the_model_uses(make: Any, stage: Any, spe
     assert (worker.gpu, worker.is_on_cpu) == (1, False)
 
 
-async def test_stop_while_loading_fails_the_first_load(make: Any, stage: Any) -> None:
+async def test_stop_while_loading_fails_the_first_load(make, stage):
     worker = make()
     await worker.stop(0.01)
 
@@ -520,7 +493,7 @@ async def test_stop_while_loading_fails_the_first_load(make: Any, stage: Any) ->
         await worker.first_load
 
 
-async def test_stop_while_loading_waits_for_nothing(make: Any, stage: Any) -> None:
+async def test_stop_while_loading_waits_for_nothing(make, stage):
     worker = make()
     process = await stage.enter()
     process.send = lambda message, bodies=(): None  # it reads nothing while it loads
@@ -530,7 +503,7 @@ async def test_stop_while_loading_waits_for_nothing(make: Any, stage: Any) -> No
 
 
 @pytest.fixture
-def held_up(stage: Any, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+def held_up(stage, monkeypatch):
     """Processes say that they have loaded before their start ends, which waits for this event."""
     proceed = asyncio.Event()
 
@@ -544,9 +517,7 @@ def held_up(stage: Any, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
     return proceed
 
 
-async def test_a_process_that_has_loaded_before_its_start_ends(
-    make: Any, stage: Any, owner: Owner, held_up: asyncio.Event
-) -> None:
+async def test_a_process_that_has_loaded_before_its_start_ends(make, stage, owner, held_up):
     worker = make()
     held_up.set()
     process = await stage.enter()
@@ -557,9 +528,7 @@ async def test_a_process_that_has_loaded_before_its_start_ends(
     assert (worker.idle, worker.model.splits, owner.ready, len(owner.answered)) == (True, True, 1, 1)
 
 
-async def test_a_start_that_ends_after_the_stop_leaves_nothing_to_do(
-    make: Any, stage: Any, owner: Owner, held_up: asyncio.Event
-) -> None:
+async def test_a_start_that_ends_after_the_stop_leaves_nothing_to_do(make, stage, owner, held_up):
     worker = make()
     await until(lambda: stage.processes)
     stopping = asyncio.create_task(worker.stop())
@@ -573,7 +542,7 @@ async def test_a_start_that_ends_after_the_stop_leaves_nothing_to_do(
     assert (worker.state, worker.process, owner.ready) == (WorkerState.UNLOADING, None, 0)
 
 
-async def test_answer_to_another_batch_kills_the_process(start: Any, stage: Any, owner: Owner) -> None:
+async def test_answer_to_another_batch_kills_the_process(start, stage, owner):
     worker, process = await start()
     running = batch()
     worker.flights.send(running)
@@ -586,7 +555,7 @@ async def test_answer_to_another_batch_kills_the_process(start: Any, stage: Any,
     assert "unexpected answer" in worker.failure
 
 
-async def test_killed_worker_takes_nothing(start: Any) -> None:
+async def test_killed_worker_takes_nothing(start):
     worker, _ = await start()
     assert worker.idle
     worker.kill("for the test")
@@ -595,11 +564,11 @@ async def test_killed_worker_takes_nothing(start: Any) -> None:
     assert not worker.has_room
 
 
-def test_backoff_follows_fibonacci_up_to_a_minute() -> None:
+def test_backoff_follows_fibonacci_up_to_a_minute():
     assert list(itertools.islice(backoff(), 12)) == [1, 1, 2, 3, 5, 8, 13, 21, 34, 55, 60, 60]
 
 
-async def test_loading_takes_turns(stage: Any, spec: WorkerSpec, times: WorkerTimes, owner: Owner) -> None:
+async def test_loading_takes_turns(stage, spec, times, owner):
     """Through one gate, the next worker is launched when the one before it has loaded or has failed (F57)."""
     spec = replace(spec, gate=StartGate(limit=1))
     workers = [Worker(9000 + n, f"W-{9000 + n}-m", spec, times, owner) for n in range(3)]
@@ -622,7 +591,7 @@ def part(sequence: int, text: bytes) -> tuple[Parts, list[bytes]]:
     return Parts([sequence], [0], [Answer(len(text))]), [text]
 
 
-async def test_each_part_restarts_the_response_timeout(start: Any, stage: Any, owner: Owner) -> None:
+async def test_each_part_restarts_the_response_timeout(start, stage, owner):
     """The response timeout is the time from part to part (reference 6.6)."""
     worker, process = await start(response=0.2)
     worker.flights.send(batch())
@@ -638,7 +607,7 @@ async def test_each_part_restarts_the_response_timeout(start: Any, stage: Any, o
 # Many batches at a time
 
 
-async def test_concurrent_batches_are_answered_in_any_order(start: Any, owner: Owner) -> None:
+async def test_concurrent_batches_are_answered_in_any_order(start, owner):
     worker, process = await start(concurrency=3)
     batches = [batch() for _ in range(3)]
     for each in batches:
@@ -654,7 +623,7 @@ async def test_concurrent_batches_are_answered_in_any_order(start: Any, owner: O
     assert (worker.flights.capacity, process.killed) == (3, False)
 
 
-async def test_only_the_overdue_of_concurrent_batches_is_abandoned(start: Any, owner: Owner) -> None:
+async def test_only_the_overdue_of_concurrent_batches_is_abandoned(start, owner):
     worker, process = await start(concurrency=3, response=0.06)
     late, lively = batch(), batch()
     worker.flights.send(late)
@@ -673,7 +642,7 @@ async def test_only_the_overdue_of_concurrent_batches_is_abandoned(start: Any, o
     assert not process.killed
 
 
-async def test_silent_process_loses_all_that_it_ran(start: Any, stage: Any, owner: Owner) -> None:
+async def test_silent_process_loses_all_that_it_ran(start, stage, owner):
     worker, process = await start(concurrency=3, response=0.03)
     batches = [batch(), batch()]
     for each in batches:
@@ -684,9 +653,7 @@ async def test_silent_process_loses_all_that_it_ran(start: Any, stage: Any, owne
     assert process.killed
 
 
-async def test_broken_gpu_fails_concurrent_batches_with_a_general_reason(
-    start: Any, stage: Any, owner: Owner
-) -> None:
+async def test_broken_gpu_fails_concurrent_batches_with_a_general_reason(start, stage, owner):
     worker, process = await start(concurrency=3)
     worker.flights.send(batch())
     process.say(Broken("AcceleratorError: CUDA error"))

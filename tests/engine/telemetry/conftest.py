@@ -4,5 +4,5 @@ from modelserver.engine.telemetry.metrics import ServerMetrics
 
 
 @pytest.fixture
-def metrics() -> ServerMetrics:
+def metrics():
     return ServerMetrics(hostname="h")

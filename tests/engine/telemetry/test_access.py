@@ -22,7 +22,7 @@ class FakeLoop:
 
 
 @pytest.fixture
-def records() -> list[logging.LogRecord]:
+def records():
     return []
 
 
@@ -167,7 +167,7 @@ def test_line_breaks_and_quotes_are_escaped(logger, loop, records):
     assert line == ('/127.0.0.1:5000 "GE\\nT /a%22 200 0\\r\\n/1.2.3.4 %22GET /b HTTP/1.1" 200 12')
 
 
-def test_credentials_are_masked_and_long_targets_cut(logger, loop, records) -> None:
+def test_credentials_are_masked_and_long_targets_cut(logger, loop, records):
     line = message(logger, loop, records, target="/models?url=https://me:secret@h/m.mar&batch_size=8")
     assert '"POST /models?url=https://***@h/m.mar&batch_size=8 HTTP/1.1"' in line
 
@@ -200,7 +200,7 @@ def test_failures_are_named(logger, loop, records):
     assert ends == ["200 2", "503 2 id-7", "200 2", "503 2"]
 
 
-def test_only_what_may_be_a_check_is_counted_with_its_target(logger) -> None:
+def test_only_what_may_be_a_check_is_counted_with_its_target(logger):
     counted = []
     on_response = AccessLog(logger=logger).counting(lambda *values: counted.append(values))
     for method in ("POST", "GET", "HEAD"):
@@ -242,6 +242,6 @@ def test_only_what_may_be_a_check_is_counted_with_its_target(logger) -> None:
         ("inference.GRPCInferenceService/ModelInfer", ""),
     ],
 )
-def test_health_checks_have_a_path_without_names(target: str, path: str) -> None:
+def test_health_checks_have_a_path_without_names(target, path):
     """Otherwise clients could create series by requesting names."""
     assert probe_path(target) == path

@@ -24,7 +24,7 @@ def total(intervals: list[ArrivalInterval], field: str) -> float:
     return float(sum(getattr(each, field) for each in intervals))
 
 
-def test_requests_are_counted_with_what_they_cost() -> None:
+def test_requests_are_counted_with_what_they_cost():
     counted, history = metrics(), Arrivals(10.0)
     serve(counted, 3)
     history.look(11.0, counted, 2)
@@ -39,7 +39,7 @@ def test_requests_are_counted_with_what_they_cost() -> None:
     assert result.overhead == pytest.approx(0.001)
 
 
-def test_a_version_that_nobody_uses_has_no_history() -> None:
+def test_a_version_that_nobody_uses_has_no_history():
     counted, history = metrics(), Arrivals(0.0)
     for second in range(1, 100):
         history.look(float(second), counted, 1)
@@ -53,7 +53,7 @@ def test_a_version_that_nobody_uses_has_no_history() -> None:
     assert [(each.seconds, each.arrived) for each in result.intervals] == [(1, 1), (9, 0)]
 
 
-def test_a_day_fits_in_little_memory() -> None:
+def test_a_day_fits_in_little_memory():
     """The newest minute by seconds, what is older in longer intervals, nothing beyond a day."""
     counted, history = metrics(), Arrivals(0.0)
     end = int(1.2 * DAY)
@@ -76,7 +76,7 @@ def test_a_day_fits_in_little_memory() -> None:
     assert size < 16_000
 
 
-def test_bursts_are_not_smeared_over_the_quiet_after_them() -> None:
+def test_bursts_are_not_smeared_over_the_quiet_after_them():
     counted, history = metrics(), Arrivals(0.0)
     serve(counted, 100)
     history.look(1.0, counted, 1)
@@ -90,7 +90,7 @@ def test_bursts_are_not_smeared_over_the_quiet_after_them() -> None:
 
 
 @pytest.mark.parametrize("version", ["1.0", "2.0"])
-def test_a_replacement_gets_the_same_requests_at_its_own_cost(version: str) -> None:
+def test_a_replacement_gets_the_same_requests_at_its_own_cost(version):
     before, history = metrics(), Arrivals(0.0)
     serve(before, 5, 0.5)
     history.look(1.0, before, 1)
@@ -106,7 +106,7 @@ def test_a_replacement_gets_the_same_requests_at_its_own_cost(version: str) -> N
     assert sum(result.latencies) == 2
 
 
-def test_a_look_costs_few_calls() -> None:
+def test_a_look_costs_few_calls():
     counted, history, calls = metrics(), Arrivals(0.0), {False: 0, True: 0}
     used = False
 

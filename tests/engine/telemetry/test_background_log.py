@@ -1,8 +1,6 @@
 import logging
 import re
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -36,7 +34,7 @@ class Slow(logging.Handler):
 
 
 @pytest.fixture
-def slow() -> Iterator[Slow]:
+def slow():
     made = Slow()
     yield made
     made.gate.set()
@@ -46,7 +44,7 @@ def record(text: str, *arguments: object) -> logging.LogRecord:
     return logging.LogRecord("x", logging.INFO, __file__, 1, text, arguments, None)
 
 
-def test_nobody_waits_for_the_disk(slow: Slow) -> None:
+def test_nobody_waits_for_the_disk(slow):
     writer = LogWriter()
     handler = InBackground(slow, writer)
     values = ["first"]
@@ -61,7 +59,7 @@ def test_nobody_waits_for_the_disk(slow: Slow) -> None:
     assert slow.threads == {"log writer"}
 
 
-def test_what_is_too_much_is_dropped_and_counted(slow: Slow) -> None:
+def test_what_is_too_much_is_dropped_and_counted(slow):
     writer = LogWriter(limit=10)
     handler = InBackground(slow, writer)
     for number in range(100):
@@ -75,7 +73,7 @@ def test_what_is_too_much_is_dropped_and_counted(slow: Slow) -> None:
     assert slow.lines[-1].startswith(f"{lost} log records were dropped because they could not")
 
 
-def test_the_end_does_not_wait_for_ever(slow: Slow, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_end_does_not_wait_for_ever(slow, monkeypatch):
     monkeypatch.setattr(background_log, "PATIENCE", 0.05)
     writer = LogWriter()
     InBackground(slow, writer).emit(record("never"))
@@ -85,7 +83,7 @@ def test_the_end_does_not_wait_for_ever(slow: Slow, monkeypatch: pytest.MonkeyPa
     assert slow.lines == []
 
 
-def test_files_are_as_they_are_without(tmp_path: Path) -> None:
+def test_files_are_as_they_are_without(tmp_path):
     logs = setup_logging(tmp_path, console=False, in_background=True)
     try:
         logging.getLogger("modelserver.model").info("%s", "hello", extra={"source": "W-9000-m_1.0-stdout"})
@@ -145,7 +143,7 @@ def look_up() -> Exception:
         return error
 
 
-def test_repeated_tracebacks_from_one_place_are_limited() -> None:
+def test_repeated_tracebacks_from_one_place_are_limited():
     """From each place a few tracebacks are logged in a time; the next one after it says how many were not."""
     log = Log()
     for number in range(MOST + 7):
@@ -165,7 +163,7 @@ def test_repeated_tracebacks_from_one_place_are_limited() -> None:
     assert len(log.messages) == MOST + 7
 
 
-def test_loggers_of_connections_are_limited() -> None:
+def test_loggers_of_connections_are_limited():
     for _ in range(2):
         limit_tracebacks()
 

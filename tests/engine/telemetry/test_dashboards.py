@@ -107,7 +107,7 @@ EXPRESSIONS = {
 }
 
 
-def test_names_and_labels_of_an_expression_are_extracted() -> None:
+def test_names_and_labels_of_an_expression_are_extracted():
     expression = 'histogram_quantile(0.95, sum by (a, le) (rate(x_bucket{a="b"}[5m]))) / y > 1e6 and z:w'
 
     assert names_in(expression) == {"x_bucket", "y", "z:w"}
@@ -115,7 +115,7 @@ def test_names_and_labels_of_an_expression_are_extracted() -> None:
 
 
 @pytest.mark.parametrize("place", EXPRESSIONS)
-def test_expressions_name_what_there_is(place: str) -> None:
+def test_expressions_name_what_there_is(place):
     expression = EXPRESSIONS[place]
     names = names_in(expression)
 
@@ -125,7 +125,7 @@ def test_expressions_name_what_there_is(place: str) -> None:
         assert labels_in(expression) <= KNOWN[name] | ADDED_LABELS, name
 
 
-def test_legends_and_annotations_name_labels_that_are_left() -> None:
+def test_legends_and_annotations_name_labels_that_are_left():
     for panel in panels():
         for target in panel["targets"]:
             legend = set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]))
@@ -145,7 +145,7 @@ def test_legends_and_annotations_name_labels_that_are_left() -> None:
         assert used <= stored, rule["alert"]
 
 
-def test_everything_of_ours_is_on_the_dashboard() -> None:
+def test_everything_of_ours_is_on_the_dashboard():
     used = set().union(*(names_in(t["expr"]) for p in panels() for t in p["targets"]))
     families = {re.sub(r"_(bucket|sum|count)$", "", name) for name in used}
     ours = {
@@ -155,7 +155,7 @@ def test_everything_of_ours_is_on_the_dashboard() -> None:
     assert sorted(ours - families) == []
 
 
-def test_dashboard_is_well_made() -> None:
+def test_dashboard_is_well_made():
     ids = [panel["id"] for panel in DASHBOARD["panels"]]
     places = [panel["gridPos"] for panel in DASHBOARD["panels"]]
     cells = [
@@ -176,7 +176,7 @@ def test_dashboard_is_well_made() -> None:
     assert {panel["datasource"]["uid"] for panel in panels()} == {"${datasource}"}
 
 
-def test_rules_are_loaded_and_alerts_explained() -> None:
+def test_rules_are_loaded_and_alerts_explained():
     (job,) = SCRAPE["scrape_configs"]
 
     assert SCRAPE["rule_files"] == ["rules.yml"]

@@ -3,7 +3,6 @@
 import asyncio
 import sys
 import threading
-from collections.abc import Iterator
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -103,7 +102,7 @@ class FakeNvml:
 
 
 @pytest.fixture
-def nvml(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeNvml]:
+def nvml(monkeypatch):
     fake = FakeNvml()
     monkeypatch.setitem(sys.modules, "pynvml", fake)  # type: ignore[arg-type]
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
@@ -112,7 +111,7 @@ def nvml(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeNvml]:
 
 
 @pytest.fixture
-def gpus(nvml: FakeNvml) -> Gpus:
+def gpus(nvml):
     """GPUs that were not read yet. No test waits in vain for a reading, however slow the machine is."""
     return Gpus(patience=3600)
 
@@ -141,9 +140,7 @@ def gpus(nvml: FakeNvml) -> Gpus:
         (" 1 , 2 ", [2, 3]),
     ],
 )
-def test_visible_devices_are_read_as_cuda_does(
-    gpus: Gpus, monkeypatch: pytest.MonkeyPatch, visible: str | None, seen: list[int]
-) -> None:
+def test_visible_devices_are_read_as_cuda_does(gpus, monkeypatch, visible, seen):
     """CUDA_VISIBLE_DEVICES is read as CUDA does: up to the first device that does not exist, none if one is
     named twice, and a single instance of a divided GPU.
     """
@@ -169,9 +166,7 @@ def test_visible_devices_are_read_as_cuda_does(
     ],
     ids=str,
 )
-def test_one_instance_of_a_divided_gpu_is_read(
-    nvml: FakeNvml, instances: dict[int, list[int]], visible: str | None, seen: list[int]
-) -> None:
+def test_one_instance_of_a_divided_gpu_is_read(nvml, instances, visible, seen):
     """CUDA uses one instance, and no whole GPU beside it; a divided GPU without instances is none."""
     nvml.instances = instances
     gpus = Gpus(visible=visible, patience=3600)
@@ -179,7 +174,7 @@ def test_one_instance_of_a_divided_gpu_is_read(
     assert [each and each.memory_used_mb / 1024 for each in gpus.read()] == seen
 
 
-def test_number_of_gpu_is_an_upper_bound(gpus: Gpus) -> None:
+def test_number_of_gpu_is_an_upper_bound(gpus):
     gpus.read()
 
     assert [gpus.count(limit) for limit in (0, 2, 8, -1)] == [0, 2, 3, 0]
@@ -190,7 +185,7 @@ def test_number_of_gpu_is_an_upper_bound(gpus: Gpus) -> None:
 # -- what is read
 
 
-def test_usage_and_memory_are_of_the_visible_gpus(nvml: FakeNvml) -> None:
+def test_usage_and_memory_are_of_the_visible_gpus(nvml):
     gpus = Gpus(visible="2,1", patience=3600)
     first, second = gpus.read()
 
@@ -206,7 +201,7 @@ def test_usage_and_memory_are_of_the_visible_gpus(nvml: FakeNvml) -> None:
     assert gpus.memory(2) is gpus.memory(-1) is None
 
 
-def test_memory_is_read_without_utilisation(nvml: FakeNvml) -> None:
+def test_memory_is_read_without_utilisation(nvml):
     """An instance of a divided GPU measures no utilisation: its memory is shown all the same."""
     gpus = Gpus(visible="MIG-101", patience=3600)
     monitor, metrics = SystemMonitor(gpus=gpus), ServerMetrics()
@@ -221,7 +216,7 @@ def test_memory_is_read_without_utilisation(nvml: FakeNvml) -> None:
     assert "GPUUtilization{" not in text
 
 
-def test_a_lost_gpu_hides_no_other_and_keeps_its_place(nvml: FakeNvml, gpus: Gpus) -> None:
+def test_a_lost_gpu_hides_no_other_and_keeps_its_place(nvml, gpus):
     nvml.lost, nvml.broken = {0}, {1}
     readings = gpus.read()
 
@@ -240,7 +235,7 @@ def test_a_lost_gpu_hides_no_other_and_keeps_its_place(nvml: FakeNvml, gpus: Gpu
 # -- drivers that cannot be used
 
 
-def test_why_there_is_no_gpu_is_named(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_why_there_is_no_gpu_is_named(nvml, monkeypatch):
     hidden = Gpus(visible="-1", patience=3600)
     hidden.read()
 
@@ -269,9 +264,7 @@ def test_why_there_is_no_gpu_is_named(nvml: FakeNvml, monkeypatch: pytest.Monkey
         ),
     ],
 )
-def test_a_driver_that_cannot_be_used_is_tried_again(
-    nvml: FakeNvml, error: NvmlError, is_broken: bool, problem: str
-) -> None:
+def test_a_driver_that_cannot_be_used_is_tried_again(nvml, error, is_broken, problem):
     """After some seconds, not at each reading: it may be loaded after the server has started."""
     now = [0.0]
     nvml.failure = error
@@ -290,9 +283,7 @@ def test_a_driver_that_cannot_be_used_is_tried_again(
     assert nvml.started == 2
 
 
-def test_gpus_that_cannot_be_listed(
-    nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_gpus_that_cannot_be_listed(nvml, monkeypatch, caplog):
     now = [0.0]
     gpus = Gpus(Driver(clock=lambda: now[0]), patience=3600)
     with monkeypatch.context() as broken:
@@ -306,9 +297,7 @@ def test_gpus_that_cannot_be_listed(
     assert (nvml.started, gpus.driver.is_broken) == (2, False)
 
 
-def test_an_error_keeps_the_last_readings(
-    gpus: Gpus, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, nvml: FakeNvml
-) -> None:
+def test_an_error_keeps_the_last_readings(gpus, monkeypatch, caplog, nvml):
     before = gpus.read()
     with monkeypatch.context() as crowded:
         crowded.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError("can't start new thread")))
@@ -326,7 +315,7 @@ def test_an_error_keeps_the_last_readings(
 # -- drivers that hang
 
 
-async def test_a_driver_that_hangs_delays_nobody(nvml: FakeNvml, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_driver_that_hangs_delays_nobody(nvml, caplog):
     gpus = Gpus(patience=0.0)
     assert await gpus.renew(3600)
     nvml.answers.clear()

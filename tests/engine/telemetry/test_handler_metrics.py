@@ -64,7 +64,7 @@ def test_negative_and_infinite_values_are_ignored(registry, metrics, value):
     assert samples(registry)[0].endswith(" 1.0")
 
 
-def test_names_and_series_are_bounded(registry, families, metrics, caplog) -> None:
+def test_names_and_series_are_bounded(registry, families, metrics, caplog):
     """At most 200 metric names of a model besides the known ones, and 1000 series; one warning each (F69)."""
     for number in range(MAX_NAMES_PER_MODEL + 50):
         metrics.record(f"metric_{number}", 1, "count", "counter", DIMENSIONS)
@@ -100,7 +100,7 @@ def test_conflicting_kind_is_dropped_with_one_warning(registry, metrics, caplog)
     assert len(caplog.records) == 2
 
 
-def test_first_emission_decides_the_labels_which_become_acceptable(registry, metrics) -> None:
+def test_first_emission_decides_the_labels_which_become_acceptable(registry, metrics):
     metrics.record("x", 1, "count", "counter", [("A", "1")])
     metrics.record("x", 2, "count", "counter", [("B", "2")])
 
@@ -143,9 +143,7 @@ def names_after(metrics: ServerMetrics) -> set[str]:
     [(False, False, True), (True, False, False), (True, True, True)],
     ids=["ours", "TorchServe's", "TorchServe's with model_metrics_auto_detect"],
 )
-def test_metrics_beyond_torchserves_list_are_reported_on_request(
-    known_only: bool, auto_detect: bool, words: bool
-) -> None:
+def test_metrics_beyond_torchserves_list_are_reported_on_request(known_only, auto_detect, words):
     """Ours are all kept; TorchServe's are those of its own list, and others where they are to be detected."""
     result = names_after(ServerMetrics(as_torchserve=known_only, auto_detect=auto_detect))
 
@@ -153,9 +151,7 @@ def test_metrics_beyond_torchserves_list_are_reported_on_request(
 
 
 @pytest.mark.parametrize("known_only", [False, True])
-def test_metrics_beyond_the_list_are_logged_on_request(
-    known_only: bool, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_metrics_beyond_the_list_are_logged_on_request(known_only, caplog):
     caplog.set_level("INFO", logger="modelserver.model_metrics")
     names_after(ServerMetrics(mode="log", as_torchserve=known_only))
     names = [record.getMessage().partition(".")[0] for record in caplog.records]

@@ -1,20 +1,19 @@
 import json
 import logging
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from modelserver.engine.telemetry.access import AccessLog
-from modelserver.engine.telemetry.logs import MULTILINE, Logs, setup_logging
+from modelserver.engine.telemetry.logs import MULTILINE, setup_logging
 
 NAMES = ("", "modelserver", *(f"modelserver.{n}" for n in ("model", "access", "metrics", "model_metrics")))
 
 
 @pytest.fixture
-def logs(tmp_path: Path) -> Iterator[Logs]:
+def logs(tmp_path):
     """Logging as JSON, taken away again afterwards."""
     loggers = [logging.getLogger(name) for name in NAMES]
     before = [(logger, logger.level, logger.propagate) for logger in loggers]
@@ -30,7 +29,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text("utf-8").split("\n") if line]
 
 
-def test_each_record_has_the_fields_and_errors_their_trace(tmp_path: Path, logs: Logs) -> None:
+def test_each_record_has_the_fields_and_errors_their_trace(tmp_path, logs):
     for logger, file in (("modelserver.server", "ts_log"), ("modelserver.model", "model_log")):
         logging.getLogger(logger).warning("hello %s", "you", extra={"source": "W-9000-m_1.0-stderr"})
         (line,) = lines(tmp_path / f"{file}.log")
@@ -54,7 +53,7 @@ def test_each_record_has_the_fields_and_errors_their_trace(tmp_path: Path, logs:
     assert line["trace"].endswith("'what was wrong'")
 
 
-def test_nothing_breaks_a_line(tmp_path: Path, logs: Logs) -> None:
+def test_nothing_breaks_a_line(tmp_path, logs):
     """Whatever a message holds, a record is one line, and the message is read back as it was (F13)."""
     texts = ["a\nb\r\n{}", '"}', "\x1b[31m\x00", "\u2028\u202e", "\ud800", "ü"]
     for text in texts:
@@ -65,7 +64,7 @@ def test_nothing_breaks_a_line(tmp_path: Path, logs: Logs) -> None:
     assert [line["message"] for line in lines(tmp_path / "ts_log.log")] == texts
 
 
-def test_access_lines_are_records(tmp_path: Path, logs: Logs) -> None:
+def test_access_lines_are_records(tmp_path, logs):
     access = AccessLog(stamped=logs.stamped, clock=lambda: 1717098363.6254)
     access.log("127.0.0.1:5000", "GET", "/ping", "1.1", 200, 0.0025)
     access.log("127.0.0.1:5000", "GET", "/x", "1.1", 404, 0.0)

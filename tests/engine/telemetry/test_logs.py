@@ -71,7 +71,7 @@ def test_five_files_are_there_from_the_start(tmp_path):
     assert sorted(path.name for path in (tmp_path / "c").iterdir()) == ["model_metrics.log", "ts_metrics.log"]
 
 
-def test_each_line_goes_to_its_file_with_its_stamp(tmp_path, logs) -> None:
+def test_each_line_goes_to_its_file_with_its_stamp(tmp_path, logs):
     logging.getLogger("modelserver.server").info("started %d", 1)
     logging.getLogger("modelserver.server").critical("gone")
     logging.getLogger("library").warning("careful")
@@ -273,7 +273,7 @@ def test_bad_config_is_refused(tmp_path, name, content):
 
 
 @given(st.text())
-def test_further_lines_are_escaped_or_indented(text) -> None:
+def test_further_lines_are_escaped_or_indented(text):
     """No text makes a second line or a terminal control, or passes for a line of its own (F13)."""
     line = one_line(text)
 
@@ -286,7 +286,7 @@ def test_further_lines_are_escaped_or_indented(text) -> None:
     assert len(first.splitlines()) <= 1
 
 
-def test_escapes_are_readable_and_long_text_is_cut() -> None:
+def test_escapes_are_readable_and_long_text_is_cut():
     assert one_line("a\nb\r\tc\x1b[31m\u2028") == r"a\nb\r\tc\x1b[31m\u2028"
     assert one_line("é\u202e 漢字 🙂") == r"é\u202e 漢字 🙂"
     assert one_line("a\tb\n", keep_tabs=True) == "a\tb\\n"

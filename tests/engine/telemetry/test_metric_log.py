@@ -2,8 +2,6 @@
 
 import re
 
-import pytest
-
 from modelserver.engine.telemetry.metric_log import (
     MODEL_METRICS_LOGGER,
     SERVER_METRICS_LOGGER,
@@ -13,7 +11,7 @@ from modelserver.engine.telemetry.metric_log import (
 )
 
 
-def test_updates_are_lines(caplog: pytest.LogCaptureFixture) -> None:
+def test_updates_are_lines(caplog):
     caplog.set_level("INFO", SERVER_METRICS_LOGGER)
     counter = LoggedCounter("Requests2XX", "help", ["Level", "Hostname"], unit="Count")
     gauge = LoggedGauge("CPUUtilization", "help", ["Level", "Hostname"], unit="Percent")
@@ -29,7 +27,7 @@ def test_updates_are_lines(caplog: pytest.LogCaptureFixture) -> None:
     ]
 
 
-def test_a_handlers_metric_names_its_request(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_handlers_metric_names_its_request(caplog):
     caplog.set_level("INFO", MODEL_METRICS_LOGGER)
     dimensions = [("ModelName", "m"), ("Level", "Model")]
     log_model_metric("Words", 3.0, "Count", dimensions, hostname="h", request_id="r")

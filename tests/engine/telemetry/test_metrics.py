@@ -104,7 +104,7 @@ def test_host_name_is_never_empty(monkeypatch):
     assert host_name() == "Unknown"
 
 
-def test_health_checks_are_counted_apart(metrics) -> None:
+def test_health_checks_are_counted_apart(metrics):
     """What kubelet sees while a model loads is no error of a request, but in TorchServe (reference 15.3)."""
     metrics.response(503, "/v2/health/ready")
     metrics.response(200, "/v2/models/m/ready")

@@ -1,4 +1,3 @@
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -42,7 +41,7 @@ def made(**options: Any) -> ServerMetrics:
     return ServerMetrics(hostname="h", config=parse_metrics_config(CONFIG), **options)
 
 
-def test_items_are_read() -> None:
+def test_items_are_read():
     config = parse_metrics_config(CONFIG)
 
     assert list(config.server) == ["Requests2XX", "OnlyListed", "QueueTime"]
@@ -72,7 +71,7 @@ def test_items_are_read() -> None:
         ("a: [&level Level]\nts_metrics: {gauge: [{dimensions: [*host]}]}", "alias 'host'.*line 2"),
     ],
 )
-def test_what_cannot_be_understood(text: str, problem: str) -> None:
+def test_what_cannot_be_understood(text, problem):
     """The place and what is needed there are named, and tags make no objects (F60)."""
     with pytest.raises(ConfigError, match=problem):
         parse_metrics_config(text)
@@ -89,14 +88,14 @@ def test_what_cannot_be_understood(text: str, problem: str) -> None:
         ("name: Words", "name: 3", 20),
     ],
 )
-def test_mistakes_are_reported_with_their_line(right: str, wrong: str, line: int) -> None:
+def test_mistakes_are_reported_with_their_line(right, wrong, line):
     text = CONFIG.partition("model_metrics:")[0] if right == "model_metrics:" else CONFIG
     text = text + wrong if right == "model_metrics:" else text.replace(right, wrong, 1)
     with pytest.raises(ConfigError, match=rf"^line {line}: "):
         parse_metrics_config(text)
 
 
-def test_unreadable_files_are_refused(tmp_path: Path) -> None:
+def test_unreadable_files_are_refused(tmp_path):
     (tmp_path / "bad.yaml").write_bytes(b"\xff")
     for name, problem in (("none.yaml", "No such file"), ("bad.yaml", "not UTF-8")):
         with pytest.raises(ConfigError, match=f"metrics_config=.*{name}: .*{problem}"):
@@ -106,7 +105,7 @@ def test_unreadable_files_are_refused(tmp_path: Path) -> None:
     assert load_metrics_config(tmp_path / "good.yaml") == parse_metrics_config(CONFIG)
 
 
-def test_list_decides_what_is_rendered_and_how() -> None:
+def test_list_decides_what_is_rendered_and_how():
     text = "\n".join(rendered(made()))
 
     assert "Requests2XX" in text
@@ -126,7 +125,7 @@ def test_list_decides_what_is_rendered_and_how() -> None:
     assert not any(line.startswith("OnlyListed") for line in lines)
 
 
-def test_metrics_of_handlers_follow_the_config() -> None:
+def test_metrics_of_handlers_follow_the_config():
     for detect in (False, True):
         metrics = made(auto_detect=detect)
         model = metrics.model("m", "1.0")
@@ -142,7 +141,7 @@ def test_metrics_of_handlers_follow_the_config() -> None:
         assert any(line.startswith("Other{") for line in lines) is detect
 
 
-def test_listed_metric_outlives_its_model_and_needs_all_dimensions(caplog: pytest.LogCaptureFixture) -> None:
+def test_listed_metric_outlives_its_model_and_needs_all_dimensions(caplog):
     metrics = made()
     model = metrics.model("m", "1.0")
     model.handler_metric("Words", 3, "count", "counter", DIMENSIONS)
@@ -160,7 +159,7 @@ def test_listed_metric_outlives_its_model_and_needs_all_dimensions(caplog: pytes
     assert caplog.text.count("The handler metric Words has 1 dimensions, metrics_config lists 2") == 1
 
 
-def test_log_mode_logs_what_is_listed(caplog: pytest.LogCaptureFixture) -> None:
+def test_log_mode_logs_what_is_listed(caplog):
     """In log mode too the list decides what there is, and under which unit (reference 15.5)."""
     caplog.set_level("INFO")
     metrics = made(mode="log")
@@ -176,7 +175,7 @@ def test_log_mode_logs_what_is_listed(caplog: pytest.LogCaptureFixture) -> None:
     assert metrics.render() == b""
 
 
-def test_log_mode_logs_the_times_of_each_batch(caplog: pytest.LogCaptureFixture) -> None:
+def test_log_mode_logs_the_times_of_each_batch(caplog):
     """PredictionTime and HandlerTime have a line for each batch (reference 12.5)."""
     caplog.set_level("INFO")
     model = ServerMetrics(hostname="h", mode="legacy").model("m", "1.0")

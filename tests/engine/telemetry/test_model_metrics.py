@@ -122,7 +122,7 @@ def test_gauges_are_set_when_rendering(metrics):
     assert result[f'modelserver_workers{MODEL},state="loading"}}'] == 1
 
 
-def test_times_of_workers_are_rendered(metrics) -> None:
+def test_times_of_workers_are_rendered(metrics):
     """Of a crash loop, which brings new worker names for ever, only the last ones are shown (F69)."""
     model = metrics.model("m", "1.0")
     model.workers.loaded("W-9000-m_1.0", 1.5)

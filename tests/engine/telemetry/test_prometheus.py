@@ -57,7 +57,7 @@ def test_histogram_buckets_are_cumulative_and_inclusive():
 
 
 @given(st.lists(st.tuples(st.booleans(), st.sampled_from([-1.0, 0.0, 0.5, 1.0, 1.5, 2.5, 3.0, math.inf]))))
-def test_observations_may_be_counted_together(values: list[tuple[bool, float]]) -> None:
+def test_observations_may_be_counted_together(values):
     one, together = (Distribution((0.0, 1.0, 2.5)) for _ in range(2))
     for later, value in values:
         one.observe(value)
@@ -120,7 +120,7 @@ def test_a_name_selects_series():
     assert rendered(registry, "nothing") == []
 
 
-def test_label_values_are_escaped() -> None:
+def test_label_values_are_escaped():
     """Quotes, backslashes and line breaks in a label or help text cannot leave it (F13)."""
     registry = MetricRegistry()
     registry.add(Gauge("g", "a\\b\nc", ("x",))).labels('"\n\\}').set(1)
@@ -133,7 +133,7 @@ def test_label_values_are_escaped() -> None:
     assert rendered(registry)[-1] == 'g{x="?"} 1.0'
 
 
-def test_series_are_bounded_and_stay() -> None:
+def test_series_are_bounded_and_stay():
     """Beyond the limit children work but are neither kept nor shown (F69)."""
     counter = Counter("c", "C.", ("x",))
     counter.max_series = 10

@@ -33,7 +33,7 @@ class Loop:
 
 
 @pytest.fixture
-def loop(monkeypatch: pytest.MonkeyPatch) -> Loop:
+def loop(monkeypatch):
     made = Loop()
     clock = SimpleNamespace(monotonic=lambda: made.now, thread_time=lambda: made.used)
     monkeypatch.setattr(stalls, "time", clock)
@@ -48,9 +48,7 @@ def seen(metrics: ServerMetrics) -> tuple[float, float]:
     return values[f"{name}_count"], values[f"{name}_sum"]
 
 
-def test_what_holds_the_loop_is_counted_with_its_processor_time(
-    loop: Loop, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_holds_the_loop_is_counted_with_its_processor_time(loop, caplog):
     caplog.set_level(logging.WARNING, "modelserver.telemetry")
     metrics = ServerMetrics(hostname="h")
     LoopWatch(metrics.stalled)
@@ -63,7 +61,7 @@ def test_what_holds_the_loop_is_counted_with_its_processor_time(
 
 
 @pytest.mark.parametrize("since_timer", [0.0, EVERY / 2, EVERY])
-def test_a_short_stall_is_seen_wherever_it_begins(loop: Loop, since_timer: float) -> None:
+def test_a_short_stall_is_seen_wherever_it_begins(loop, since_timer):
     """One of 25 ms is counted under load, however long ago the loop was looked at."""
     metrics = ServerMetrics(hostname="h")
     LoopWatch(metrics.stalled)
@@ -73,7 +71,7 @@ def test_a_short_stall_is_seen_wherever_it_begins(loop: Loop, since_timer: float
     assert seen(metrics) == (1, pytest.approx(0.025))
 
 
-def test_waiting_is_no_stall(loop: Loop) -> None:
+def test_waiting_is_no_stall(loop):
     """A timer that comes late because the machine is busy with others is no stall of ours."""
     metrics = ServerMetrics(hostname="h")
     watch = LoopWatch(metrics.stalled)
@@ -84,7 +82,7 @@ def test_waiting_is_no_stall(loop: Loop) -> None:
     assert loop.due == math.inf
 
 
-def test_what_is_due_each_second_needs_no_timer_of_its_own(loop: Loop) -> None:
+def test_what_is_due_each_second_needs_no_timer_of_its_own(loop):
     called: list[float] = []
 
     def fail(now: float) -> None:

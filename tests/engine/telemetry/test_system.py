@@ -1,5 +1,5 @@
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -31,7 +31,7 @@ def test_cpu_use_is_measured_between_readings(monkeypatch):
     assert monitor.read().cpu_percent == 0.0
 
 
-def test_worker_memory_is_read(monkeypatch) -> None:
+def test_worker_memory_is_read(monkeypatch):
     assert system.worker_memory(os.getpid()) > 1_000_000
     assert system.worker_memory(-1) == 0
     assert system.worker_memory(2**22 + 12345) == 0
@@ -47,7 +47,7 @@ MEGABYTE = 1 << 20
 
 
 @pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+def machine(monkeypatch):
     """Lets the machine have 1000 MB, of which 600 can be had; the container has what is given."""
     memory = SimpleNamespace(
         total=1000 * MEGABYTE, used=350 * MEGABYTE, available=600 * MEGABYTE, percent=40.0
@@ -73,13 +73,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     ],
     ids=["limited", "the machine has less left", "no limit", "a limit beyond the machine", "not asked for"],
 )
-def test_memory_follows_the_container(
-    machine: Callable[..., None],
-    limit: float | None,
-    used: float,
-    of_container: bool,
-    expected: tuple[float, float, float],
-) -> None:
+def test_memory_follows_the_container(machine, limit, used, of_container, expected):
     machine(limit, used)
     reading = system.SystemMonitor(number_of_gpu=0, of_container=of_container).read()
 
@@ -87,9 +81,7 @@ def test_memory_follows_the_container(
 
 
 @pytest.mark.parametrize(("processors", "expected"), [(8, 75.0), (1, 100.0)])
-def test_cpu_use_follows_the_container(
-    machine: Callable[..., None], monkeypatch: pytest.MonkeyPatch, processors: int, expected: float
-) -> None:
+def test_cpu_use_follows_the_container(machine, monkeypatch, processors, expected):
     """The share is of the quota, or of the processors where these are fewer."""
     machine(None)
     used: Iterator[float] = iter([10.0, 13.0])
@@ -103,7 +95,7 @@ def test_cpu_use_follows_the_container(
     assert monitor.read().cpu_percent == expected
 
 
-def test_a_group_that_counts_nothing(machine: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_group_that_counts_nothing(machine, monkeypatch):
     """With a quota and no count of its use, the machine's processors are read."""
     machine(None)
     seconds = iter([(10.0, 100.0), (15.0, 110.0)])

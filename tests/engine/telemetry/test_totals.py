@@ -3,7 +3,7 @@
 from modelserver.engine.telemetry.totals import MOST_TYPES, Errors, Totals
 
 
-def test_batches_are_summed_by_size() -> None:
+def test_batches_are_summed_by_size():
     totals = Totals()
     totals.batch(4, 2, 0.5, (0.1, 0.2, 0.1))
     totals.batch(4, 1, 0.5, (0.1, 0.2, 0.1))
@@ -17,7 +17,7 @@ def test_batches_are_summed_by_size() -> None:
     assert (one.before, one.inference, one.each_inference, one.after) == (0.0, 0.5, 0.5, 0.0)
 
 
-def test_failures_are_counted() -> None:
+def test_failures_are_counted():
     totals = Totals()
     totals.fail(1.0, answered=False)
     totals.fail(0.5, answered=True)
@@ -26,7 +26,7 @@ def test_failures_are_counted() -> None:
     assert (totals.failed_answers.count, totals.failed_answers.seconds) == (1, 0.5)
 
 
-def test_types_of_errors_are_bounded() -> None:
+def test_types_of_errors_are_bounded():
     errors = Errors()
     for number in range(100):
         errors.add(f"Error{number}", 503, "no", f"r{number}")

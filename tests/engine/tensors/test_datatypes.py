@@ -57,7 +57,7 @@ typed = st.sampled_from([*DATATYPES, BYTES]).flatmap(
 
 
 @given(typed)
-def test_elements_survive(tensor: tuple[str, list[Any]]) -> None:
+def test_elements_survive(tensor):
     datatype, values = tensor
     data = memoryview(pack(datatype, values))
     check_size(datatype, len(values), data)
@@ -66,14 +66,14 @@ def test_elements_survive(tensor: tuple[str, list[Any]]) -> None:
 
 
 @given(typed.filter(lambda tensor: tensor[0] in NUMPY))
-def test_bytes_are_those_of_numpy(tensor: tuple[str, list[Any]]) -> None:
+def test_bytes_are_those_of_numpy(tensor):
     datatype, values = tensor
 
     assert pack(datatype, values) == numpy.array(values, NUMPY[datatype]).tobytes()
 
 
 @given(st.lists(st.floats(width=32), max_size=30))
-def test_bfloat16_is_that_of_torch(values: list[float]) -> None:
+def test_bfloat16_is_that_of_torch(values):
     expected = torch.tensor(values, dtype=torch.float32).bfloat16()
     ours = unpack("BF16", memoryview(pack("BF16", values)))
 
@@ -83,7 +83,7 @@ def test_bfloat16_is_that_of_torch(values: list[float]) -> None:
 
 
 @given(typed.filter(lambda tensor: tensor[0] != BYTES))
-def test_json_may_be_flat_or_nested(tensor: tuple[str, list[Any]]) -> None:
+def test_json_may_be_flat_or_nested(tensor):
     datatype, values = tensor
     finite = [value for value in values if math.isfinite(value)]
     nested = [[finite[:3], []], *([value] for value in finite[3:])]
@@ -96,7 +96,7 @@ def test_json_may_be_flat_or_nested(tensor: tuple[str, list[Any]]) -> None:
     ("datatype", "values"),
     [("UINT8", [256]), ("UINT8", [-1]), ("INT64", [1 << 63]), ("UINT64", [1 << 64]), ("FP16", [1e6])],
 )
-def test_values_out_of_range_are_refused(datatype: str, values: list[Any]) -> None:
+def test_values_out_of_range_are_refused(datatype, values):
     with pytest.raises(TensorError, match=f"out of the range of {datatype}"):
         pack(datatype, values)
 
@@ -121,19 +121,19 @@ def test_values_out_of_range_are_refused(datatype: str, values: list[Any]) -> No
         ("INT32", b'["\xff"]', "not valid JSON: 'utf-8'"),
     ],
 )
-def test_wrong_elements_are_refused(datatype: str, text: bytes, what: str) -> None:
+def test_wrong_elements_are_refused(datatype, text, what):
     with pytest.raises(TensorError, match=what):
         from_json(datatype, text)
 
 
-def test_deep_nesting_is_refused() -> None:
+def test_deep_nesting_is_refused():
     """Lists nested without end are refused, and end nothing (F3)."""
     with pytest.raises(TensorError):
         from_json("FP32", b"[" * 100_000 + b"]" * 100_000)
 
 
 @pytest.mark.parametrize("data", [b"\x01", b"\x05\0\0\0abc", b"\xff\xff\xff\xffabc", b"\x01\0\0\0a\x02\0\0"])
-def test_lengths_that_lie_are_refused(data: bytes) -> None:
+def test_lengths_that_lie_are_refused(data):
     with pytest.raises(TensorError):
         split_elements(memoryview(data))
 
@@ -141,6 +141,6 @@ def test_lengths_that_lie_are_refused(data: bytes) -> None:
 @pytest.mark.parametrize(
     ("datatype", "count", "size"), [("FP32", 2, 7), ("FP32", 2, 12), ("BYTES", 2, 4), ("BOOL", 0, 1)]
 )
-def test_sizes_are_checked(datatype: str, count: int, size: int) -> None:
+def test_sizes_are_checked(datatype, count, size):
     with pytest.raises(TensorError, match="its shape"):
         check_size(datatype, count, memoryview(bytes(size)))

@@ -14,7 +14,7 @@ from modelserver.models.settings.settings import Settings
 
 
 @pytest.mark.parametrize(("instances", "repeated"), [(10_001, 0), (10_000, MAX_REPEATED // 9_999)])
-def test_instances_and_what_is_repeated_are_limited(instances: int, repeated: int) -> None:
+def test_instances_and_what_is_repeated_are_limited(instances, repeated):
     """Very many instances, or long parameters for many of them, are a 413 that names the limit."""
     with pytest.raises(PayloadTooLarge, match=r"allowed"):
         RequestLimits().check_instances(instances, repeated)
@@ -22,7 +22,7 @@ def test_instances_and_what_is_repeated_are_limited(instances: int, repeated: in
     RequestLimits().check_instances(10_000, MAX_REPEATED // 10_000)
 
 
-def test_who_needs_more_sets_more() -> None:
+def test_who_needs_more_sets_more():
     settings = Settings()
     assert RequestLimits(settings.max_request_instances, settings.max_request_tensors) == RequestLimits()
     wide = RequestLimits(instances=20_000, tensors=9_000)
@@ -37,7 +37,7 @@ def test_who_needs_more_sets_more() -> None:
 
 @pytest.mark.parametrize("count", [3, 5000])
 @pytest.mark.parametrize("what", ["inputs", "outputs", "parameters"])
-def test_requests_are_held_to_them(what: str, count: int) -> None:
+def test_requests_are_held_to_them(what, count):
     def body_of(number: int) -> bytes:
         inputs = [
             {"name": str(n), "shape": [1], "datatype": "INT8", "data": [1]}
@@ -62,7 +62,7 @@ def test_requests_are_held_to_them(what: str, count: int) -> None:
 
 
 @pytest.mark.parametrize("mark", [b",", b"[", b"{"])
-def test_json_of_many_elements_or_much_text_is_heavy(mark: bytes) -> None:
+def test_json_of_many_elements_or_much_text_is_heavy(mark):
     assert weight.is_heavy_json(mark * 20_000)
     assert not weight.is_heavy_json(mark * 4_000 + b"a" * 100_000)
 
@@ -71,7 +71,7 @@ def test_json_of_many_elements_or_much_text_is_heavy(mark: bytes) -> None:
 
 
 @pytest.mark.alone
-def test_a_heavy_body_is_known_by_its_beginning() -> None:
+def test_a_heavy_body_is_known_by_its_beginning():
     heavy, light = b"," * weight.LIGHT_TEXT, b"a" * weight.LIGHT_TEXT
 
     def fastest(body: bytes) -> float:

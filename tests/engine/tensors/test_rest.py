@@ -47,7 +47,7 @@ def tensor(name: str, values: list[Any], datatype: str = "FP32") -> OutputTensor
 # Requests
 
 
-def test_json_is_read() -> None:
+def test_json_is_read():
     request = decode_request(body(an_input(), id="7", parameters={"a": 1}, model_name="m"), None)
     (x,) = request.inputs
 
@@ -60,7 +60,7 @@ def test_json_is_read() -> None:
     assert (bytes(words.data), words.text) == (b"\x02\0\0\0\xc3\xa4\0\0\0\0", True)
 
 
-def test_binary_and_json_can_be_mixed() -> None:
+def test_binary_and_json_can_be_mixed():
     first = an_input(name="a", data=None, parameters={"binary_data_size": 8, "own": "p"})
     third = an_input(name="c", shape=[1], datatype="BYTES", data=None, parameters={"binary_data_size": 5})
     content, length = binary(body(first, an_input(name="b"), third), b"12345678", b"\x01\0\0\0z")
@@ -71,7 +71,7 @@ def test_binary_and_json_can_be_mixed() -> None:
     assert (bytes(c.data), c.text) == (b"\x01\0\0\0z", False)
 
 
-def test_empty_tensor_is_read() -> None:
+def test_empty_tensor_is_read():
     empty = an_input(shape=[0, 3], data=None, parameters={"binary_data_size": 0})
     content, length = binary(body(empty))
 
@@ -79,7 +79,7 @@ def test_empty_tensor_is_read() -> None:
     assert decode_request(body(an_input(shape=[0], data=[])), None).inputs[0].shape == (0,)
 
 
-def test_empty_tensor_of_kserve_is_read() -> None:
+def test_empty_tensor_of_kserve_is_read():
     """Its client says null for the data, beside a size of 0, and sends no header."""
     content = b'{"inputs": [{"name": "x", "shape": [0], "datatype": "FP32", "data": null, %b}]}'
     request = decode_request(content % b'"parameters": {"binary_data_size": 0}', None)
@@ -99,7 +99,7 @@ def test_empty_tensor_of_kserve_is_read() -> None:
         (TensorSpec("x", "INT8", (-1, 0)), b"", (0, 0)),
     ],
 )
-def test_raw_requests_are_read(spec: TensorSpec, content: bytes, shape: tuple[int, ...]) -> None:
+def test_raw_requests_are_read(spec, content, shape):
     """With a header of 0 the body is the one input, and all outputs are binary."""
     request = decode_request(content, "0", [spec])
     (x,) = request.inputs
@@ -117,13 +117,13 @@ def test_raw_requests_are_read(spec: TensorSpec, content: bytes, shape: tuple[in
         ([TensorSpec("x", "FP32", (-1, 2))], "'x': its shape needs 8 bytes, its data has 9"),
     ],
 )
-def test_raw_requests_that_cannot_be_meant(specs: list[TensorSpec], what: str) -> None:
+def test_raw_requests_that_cannot_be_meant(specs, what):
     """The shape must follow from the signature (F9)."""
     with pytest.raises(BadRequest, match=what):
         decode_request(bytes(9), "0", specs)
 
 
-def test_requests_are_written_as_json() -> None:
+def test_requests_are_written_as_json():
     sized = an_input(data=None, parameters={"binary_data_size": 8, "own": 1})
     words = an_input(name="w", datatype="BYTES", shape=[1], data=None, parameters={"binary_data_size": 5})
     content, length = binary(
@@ -142,7 +142,7 @@ def test_requests_are_written_as_json() -> None:
     assert encode_request(b"anything", None) == b"anything"
 
 
-def test_requested_outputs_are_read() -> None:
+def test_requested_outputs_are_read():
     wishes = [{"name": "p", "parameters": {"binary_data": False, "k": 3}}, {"name": "q"}]
     request = decode_request(body(an_input(), outputs=wishes, parameters={"binary_data_output": True}), None)
 
@@ -196,7 +196,7 @@ def test_requested_outputs_are_read() -> None:
         (body(an_input(shape=[0] + 31 * [1], data=[])), "'x': shape has 32 sizes, 31 are allowed"),
     ],
 )
-def test_bad_requests_are_refused(content: bytes, what: str) -> None:
+def test_bad_requests_are_refused(content, what):
     """Each error names the invalid field (F9)."""
     with pytest.raises(BadRequest, match=what):
         decode_request(content, None)
@@ -215,13 +215,13 @@ def test_bad_requests_are_refused(content: bytes, what: str) -> None:
     ],
     ids=["json", "binary"],
 )
-def test_what_is_heavy_is_not_read_where_it_must_be_light(content: bytes, header: str | None) -> None:
+def test_what_is_heavy_is_not_read_where_it_must_be_light(content, header):
     with pytest.raises(TooHeavy):
         decode_request(content, header, light=True)
     assert decode_request(content, header).inputs[0].shape == (6000,)
 
 
-def test_elements_beyond_the_shape_are_not_all_counted() -> None:
+def test_elements_beyond_the_shape_are_not_all_counted():
     content, header = binary(
         body(an_input(datatype="BYTES", shape=[1], data=None, parameters={"binary_data_size": 4_000_000})),
         bytes(4_000_000),
@@ -250,14 +250,14 @@ SIZED = {"data": None, "parameters": {"binary_data_size": 8}}
         (*binary(body(an_input(**SIZED, shape=[3])), b"12345678"), "needs 12 bytes"),
     ],
 )
-def test_bad_binary_data_is_refused(content: bytes, header: str, what: str) -> None:
+def test_bad_binary_data_is_refused(content, header, what):
     """Lengths that do not fit are refused, whichever of them is wrong (F9)."""
     with pytest.raises(BadRequest, match=what):
         decode_request(content, header)
 
 
 @given(st.binary(max_size=200), st.none() | st.text(max_size=4))
-def test_any_bytes_are_read_or_refused(content: bytes, header: str | None) -> None:
+def test_any_bytes_are_read_or_refused(content, header):
     with pytest.raises(BadRequest):
         decode_request(content, header, [])
 
@@ -266,7 +266,7 @@ def test_any_bytes_are_read_or_refused(content: bytes, header: str | None) -> No
 
 
 @given(st.sampled_from(sorted(DATATYPES)), st.integers(0, 5), st.lists(st.integers(0, 3), max_size=2))
-def test_tensors_are_split_into_rows(datatype: str, count: int, trailing: list[int]) -> None:
+def test_tensors_are_split_into_rows(datatype, count, trailing):
     shape = (count, *trailing)
     width = DATATYPES[datatype].width
     content = numpy.arange(int(numpy.prod(shape)) * width, dtype=numpy.uint8)
@@ -278,14 +278,14 @@ def test_tensors_are_split_into_rows(datatype: str, count: int, trailing: list[i
 
 
 @given(st.lists(st.lists(st.binary(max_size=5), min_size=2, max_size=2), max_size=5))
-def test_bytes_are_split_into_rows(values: list[list[bytes]]) -> None:
+def test_bytes_are_split_into_rows(values):
     flat = [element for row in values for element in row]
     rows = Tensor("x", "BYTES", (len(values), 2), memoryview(pack("BYTES", flat))).rows()
 
     assert [bytes(row) for row in rows] == [pack("BYTES", row) for row in values]
 
 
-def test_rows_without_elements_are_empty() -> None:
+def test_rows_without_elements_are_empty():
     assert [bytes(row) for row in Tensor("x", "BYTES", (3, 0), memoryview(b"")).rows()] == [b""] * 3
 
 
@@ -298,7 +298,7 @@ def answer(request: InferRequest, *outputs: OutputTensor) -> tuple[dict[str, Any
     return json.loads(text), content[len(text) :]
 
 
-def test_json_response_is_written() -> None:
+def test_json_response_is_written():
     fields, rest = answer(InferRequest([]), tensor("p", [1.5]), tensor("q", [b"a"], "BYTES"))
 
     assert list(fields) == ["id", "model_name", "model_version", "outputs"]
@@ -314,7 +314,7 @@ def test_json_response_is_written() -> None:
     assert rest == b""
 
 
-def test_binary_response_is_written() -> None:
+def test_binary_response_is_written():
     request = InferRequest([], outputs=[RequestedOutput("q", False, {})], binary=True)
     fields, rest = answer(
         request, tensor("p", [1, 2], "INT16"), tensor("q", [3]), tensor("r", [b"z"], "BYTES")
@@ -328,11 +328,11 @@ def test_binary_response_is_written() -> None:
     assert rest == b"\x01\0\x02\0\x01\0\0\0z"
 
 
-def test_version_is_left_out() -> None:
+def test_version_is_left_out():
     assert b"model_version" not in encode_response("m", "", InferRequest([]), "7", [])[0]
 
 
-def test_what_json_has_no_form_for() -> None:
+def test_what_json_has_no_form_for():
     """Infinities and what is no number become null (F4); bytes that are no text are refused."""
     fields, _ = answer(InferRequest([]), tensor("p", [float("nan"), float("-inf"), 1.0]))
 
@@ -354,7 +354,7 @@ def read(body: bytes, header: str | None) -> InferRequest | None:
 
 @given(odd_bodies())
 @settings(max_examples=100)
-def test_bodies_are_read_or_refused(odd: tuple[bytes, str | None]) -> None:
+def test_bodies_are_read_or_refused(odd):
     """Nothing but BadRequest is raised (F9, F70); what is read has data for its shapes, and can be cut."""
     request = read(*odd)
     event("refused" if request is None else "read")
@@ -372,7 +372,7 @@ def test_bodies_are_read_or_refused(odd: tuple[bytes, str | None]) -> None:
 
 @given(odd_bodies())
 @settings(max_examples=60)
-def test_bodies_become_json_or_are_refused(odd: tuple[bytes, str | None]) -> None:
+def test_bodies_become_json_or_are_refused(odd):
     """Those who read no binary data get the same request in JSON, or nothing (F9)."""
     body, header = odd
     request = read(body, header)

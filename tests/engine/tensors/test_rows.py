@@ -31,7 +31,7 @@ X = tensor("x", "INT16", (2, 2), [1, 2, 3, 4])
 WORDS = tensor("w", "BYTES", (2,), [b"a", b"bcd"], text=True)
 
 
-def test_one_input_is_cut_without_copies() -> None:
+def test_one_input_is_cut_without_copies():
     _, whole, rows = cut(InferRequest([X]))
 
     assert not whole
@@ -39,7 +39,7 @@ def test_one_input_is_cut_without_copies() -> None:
     assert all(isinstance(row, memoryview) and row.obj is X.data.obj for row in rows)
 
 
-def test_several_inputs_lie_side_by_side() -> None:
+def test_several_inputs_lie_side_by_side():
     extra, _, rows = cut(InferRequest([WORDS, X]))
     form = decode_form(extra)
 
@@ -60,7 +60,7 @@ def test_several_inputs_lie_side_by_side() -> None:
     ],
     ids=["scalar", "no rows", "other counts", "one scalar"],
 )
-def test_what_has_no_rows_stays_whole(inputs: list[Tensor]) -> None:
+def test_what_has_no_rows_stays_whole(inputs):
     extra, whole, rows = cut(InferRequest(inputs))
 
     assert whole
@@ -73,7 +73,7 @@ def form(**fields: Any) -> bytes:
     return cut(InferRequest([X], **fields))[0]
 
 
-def test_equal_forms_may_share_a_batch() -> None:
+def test_equal_forms_may_share_a_batch():
     """What decides whether rows may share a batch: not the id, not the form of answers, no order of
     parameters.
     """
@@ -85,7 +85,7 @@ def test_equal_forms_may_share_a_batch() -> None:
     assert form(outputs=wish) == form(outputs=[RequestedOutput("p", binary=False, parameters={})])
 
 
-def test_forms_that_differ() -> None:
+def test_forms_that_differ():
     """Each of these keeps rows apart (F22)."""
     forms = [
         form(),
@@ -122,13 +122,13 @@ def test_forms_that_differ() -> None:
         (InferRequest([WORDS], outputs=[RequestedOutput("p", binary=False, parameters={})]), False),
     ],
 )
-def test_plain_rows_are_recognised(request_: InferRequest, plain: bool) -> None:
+def test_plain_rows_are_recognised(request_, plain):
     """One element of BYTES a row is what other protocols bring, too, unless it has parameters (F22)."""
     assert is_plain(request_) is plain
 
 
 @pytest.mark.parametrize("row", [b"", b"\x01\0\0\0", b"\x01\0\0\0ab", b"\x09\0\0\0a"])
-def test_rows_that_are_not_of_the_form(row: bytes) -> None:
+def test_rows_that_are_not_of_the_form(row):
     with pytest.raises(TensorError):
         separate(Form((InputForm("w", "BYTES", ()),)), memoryview(row))
 
@@ -144,7 +144,7 @@ def answer(name: str, datatype: str, shape: tuple[int, ...], values: list[Any]) 
     st.sampled_from(sorted({*DATATYPES} - {"FP16", "BF16", "FP32", "BOOL"})),
     st.lists(st.lists(st.integers(0, 100), min_size=3, max_size=3), min_size=1, max_size=5),
 )
-def test_rows_are_joined(datatype: str, rows: list[list[int]]) -> None:
+def test_rows_are_joined(datatype, rows):
     (output,) = join_answers([answer("p", datatype, (3,), row) for row in rows], whole=False)
 
     assert (output.name, output.datatype, output.shape) == ("p", datatype, (len(rows), 3))
@@ -152,7 +152,7 @@ def test_rows_are_joined(datatype: str, rows: list[list[int]]) -> None:
     assert output.size == len(output.data)
 
 
-def test_several_outputs_are_joined_and_whole_answers_stay() -> None:
+def test_several_outputs_are_joined_and_whole_answers_stay():
     (whole,) = join_answers([answer("p", "INT8", (2, 1), [1, 2])], whole=True)
     rows = [
         pack_answer(
@@ -171,13 +171,13 @@ def test_several_outputs_are_joined_and_whole_answers_stay() -> None:
 
 
 @pytest.mark.parametrize("damaged", [b"", b"\xff\0\0\0", b"\x01\0\0\0\xc1", b"\x05\0\0\0\x91\x93\xa1p\xa0"])
-def test_damaged_answers_are_refused(damaged: bytes) -> None:
+def test_damaged_answers_are_refused(damaged):
     """A worker runs what users wrote: what it sends is checked."""
     with pytest.raises(TensorError, match="an answer is malformed"):
         join_answers([damaged], whole=False)
 
 
-def test_whole_and_broken_numbers_are_joined() -> None:
+def test_whole_and_broken_numbers_are_joined():
     (output,) = join_answers(
         [answer("p", "INT64", (), [1]), answer("p", "FP64", (), [2.5]), answer("p", "INT64", (), [3])],
         whole=False,
@@ -186,7 +186,7 @@ def test_whole_and_broken_numbers_are_joined() -> None:
     assert (output.datatype, bytes(output.data)) == ("FP64", pack("FP64", [1, 2.5, 3]))
 
 
-def test_whole_numbers_beyond_int64_are_joined() -> None:
+def test_whole_numbers_beyond_int64_are_joined():
     great = answer("p", "UINT64", (), [1 << 63])
     (output,) = join_answers([answer("p", "INT64", (), [1]), great], whole=False)
     (broken,) = join_answers(
@@ -209,6 +209,6 @@ def test_whole_numbers_beyond_int64_are_joined() -> None:
         (pack_answer([]), "row 1 has none"),
     ],
 )
-def test_rows_that_do_not_fit(other: bytes, what: str) -> None:
+def test_rows_that_do_not_fit(other, what):
     with pytest.raises(TensorError, match=what):
         join_answers([answer("p", "INT64", (2,), [1, 2]), other], whole=False)

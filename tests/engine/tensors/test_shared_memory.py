@@ -3,7 +3,6 @@
 import json
 import os
 import struct
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -20,7 +19,7 @@ NUMBERS = struct.pack("<4f", 1, 2, 3, 4)
 
 
 @pytest.fixture
-def regions(tmp_path: Path) -> Regions:
+def regions(tmp_path):
     """Memory `/t_x` of 32 bytes may be registered, and is, as `x`, from byte 8 on."""
     (tmp_path / "t_x").write_bytes(bytes(8) + NUMBERS + bytes(8))
     made = Regions("/t_", MOST, tmp_path)
@@ -45,7 +44,7 @@ def decode(body: bytes, memory: Memory, **more: Any) -> Any:
 # Registering
 
 
-def test_regions_are_listed_until_they_are_unregistered(regions: Regions) -> None:
+def test_regions_are_listed_until_they_are_unregistered(regions):
     place = {"name": "x", "key": "/t_x", "offset": 8, "byte_size": 24}
 
     assert regions.status() == regions.status("x") == [place]
@@ -87,16 +86,14 @@ def test_regions_are_listed_until_they_are_unregistered(regions: Regions) -> Non
         ("y" * 256, "/t_x", 0, 8, "1 to 255 characters"),
     ],
 )
-def test_wrong_regions_are_refused(
-    regions: Regions, name: str, key: str, offset: int, size: int, reason: str
-) -> None:
+def test_wrong_regions_are_refused(regions, name, key, offset, size, reason):
     """What is outside of the prefix, not there, shorter than said, or has no good name."""
     with pytest.raises(BadRequest, match=reason):
         regions.register(name, key, offset, size)
     assert len(regions.status()) == 1
 
 
-def test_what_is_no_memory(regions: Regions, tmp_path: Path) -> None:
+def test_what_is_no_memory(regions, tmp_path):
     """Links are not followed, wherever they lead; queues and folders are refused at once."""
     (tmp_path / "t_link").symlink_to(tmp_path / "t_x")
     os.mkfifo(tmp_path / "t_queue")
@@ -107,7 +104,7 @@ def test_what_is_no_memory(regions: Regions, tmp_path: Path) -> None:
             regions.register("y", key, 0, 1)
 
 
-def test_prefix_decides_what_may_be_registered(tmp_path: Path) -> None:
+def test_prefix_decides_what_may_be_registered(tmp_path):
     regions = Regions(None, MOST, tmp_path)
 
     with pytest.raises(BadRequest, match="no shared_memory_prefix"):
@@ -126,7 +123,7 @@ def test_prefix_decides_what_may_be_registered(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("by_helper", [False, True])
-def test_inputs_and_parts_of_regions_are_read(regions: Regions, by_helper: bool) -> None:
+def test_inputs_and_parts_of_regions_are_read(regions, by_helper):
     memory = regions.memory
     if by_helper:
         memory = msgspec.msgpack.decode(msgspec.msgpack.encode(memory), type=Memory)
@@ -154,12 +151,12 @@ def test_inputs_and_parts_of_regions_are_read(regions: Regions, by_helper: bool)
         (request(data=[1]), "both 'data' and shared_memory_region"),
     ],
 )
-def test_bad_inputs_are_refused(regions: Regions, body: bytes, reason: str) -> None:
+def test_bad_inputs_are_refused(regions, body, reason):
     with pytest.raises(BadRequest, match=reason):
         decode(body, regions.memory)
 
 
-def test_shortened_memory_is_an_error(regions: Regions, tmp_path: Path) -> None:
+def test_shortened_memory_is_an_error(regions, tmp_path):
     """Memory that its client has cut is an error of the request, where a mapping would end the process."""
     os.truncate(tmp_path / "t_x", 12)
 
@@ -168,7 +165,7 @@ def test_shortened_memory_is_an_error(regions: Regions, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("instead", [None, b"another's" * 9])
-def test_renamed_memory_is_not_read(regions: Regions, tmp_path: Path, instead: bytes | None) -> None:
+def test_renamed_memory_is_not_read(regions, tmp_path, instead):
     """What goes by the name now is not what was registered, and not read."""
     (tmp_path / "t_x").rename(tmp_path / "gone")
     if instead is not None:
@@ -178,7 +175,7 @@ def test_renamed_memory_is_not_read(regions: Regions, tmp_path: Path, instead: b
         decode(request(), regions.memory)
 
 
-def test_sizes_are_limited_together(regions: Regions, tmp_path: Path) -> None:
+def test_sizes_are_limited_together(regions, tmp_path):
     """The inputs of a request count together, as those of a body; many are not read on the event loop."""
     with (tmp_path / "t_large").open("wb") as file:
         file.truncate(MOST)
@@ -194,7 +191,7 @@ def test_sizes_are_limited_together(regions: Regions, tmp_path: Path) -> None:
         decode(both, regions.memory)
 
 
-def test_helpers_get_regions_that_a_body_can_name(regions: Regions) -> None:
+def test_helpers_get_regions_that_a_body_can_name(regions):
     """There may be thousands, which would be copied with each large request."""
     escaped = b'{"inputs": [{"parameters": {"shared\\u005fmemory_region": "in"}}]}'
 
@@ -204,7 +201,7 @@ def test_helpers_get_regions_that_a_body_can_name(regions: Regions) -> None:
     assert regions.memory.for_helper(escaped) is regions.memory
 
 
-def test_for_models_that_get_bodies_whole(regions: Regions) -> None:
+def test_for_models_that_get_bodies_whole(regions):
     """Their JSON has the numbers; a body that names no memory is not touched."""
     body = encode_request(request(), None, memory=regions.memory)
 
@@ -232,12 +229,12 @@ def answer(query: Any) -> Any:
     return json.loads(body)["outputs"]
 
 
-def test_outputs_are_written(regions: Regions, tmp_path: Path) -> None:
+def test_outputs_are_written(regions, tmp_path):
     assert answer(asking(regions, 20, 4)) == [{"name": "o", "shape": [4], "datatype": "FP32"}]
     assert (tmp_path / "t_x").read_bytes() == bytes(8) + NUMBERS[:4] + NUMBERS[::-1] + bytes(4)
 
 
-def test_outputs_that_do_not_fit(regions: Regions, tmp_path: Path) -> None:
+def test_outputs_that_do_not_fit(regions, tmp_path):
     before = (tmp_path / "t_x").read_bytes()
 
     with pytest.raises(BadRequest, match="output 'o': it has 16 bytes, its part of the shared memory 12"):
@@ -245,7 +242,7 @@ def test_outputs_that_do_not_fit(regions: Regions, tmp_path: Path) -> None:
     assert (tmp_path / "t_x").read_bytes() == before
 
 
-def test_memory_unregistered_in_use_is_still_written(regions: Regions, tmp_path: Path) -> None:
+def test_memory_unregistered_in_use_is_still_written(regions, tmp_path):
     query = asking(regions, 16)
     regions.unregister()
 
@@ -255,7 +252,7 @@ def test_memory_unregistered_in_use_is_still_written(regions: Regions, tmp_path:
         asking(regions, 16)
 
 
-def test_memory_changed_in_use_is_an_error(regions: Regions, tmp_path: Path) -> None:
+def test_memory_changed_in_use_is_an_error(regions, tmp_path):
     query = asking(regions, 16)
     os.truncate(tmp_path / "t_x", 10)
     with pytest.raises(BadRequest, match="has become shorter"):

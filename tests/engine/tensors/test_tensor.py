@@ -6,20 +6,20 @@ from modelserver.engine.tensors.tensor import OutputTensor, TensorSpec, check_da
 from modelserver.errors import BadRequest
 
 
-def test_an_output_may_lie_in_pieces() -> None:
+def test_an_output_may_lie_in_pieces():
     output = OutputTensor("y", "UINT8", (3,), [b"ab", b"c"])
 
     assert (output.size, bytes(output.data)) == (3, b"abc")
 
 
-def test_elements_are_counted() -> None:
+def test_elements_are_counted():
     assert (elements(()), check_form("x", "INT8", (2, 3))) == (1, 6)
     check_data("x", "INT8", 6, memoryview(bytes(6)))
     with pytest.raises(BadRequest, match="input 'x'"):
         check_data("x", "INT8", 6, memoryview(bytes(5)))
 
 
-def test_a_declared_shape_may_leave_sizes_open() -> None:
+def test_a_declared_shape_may_leave_sizes_open():
     spec = TensorSpec("x", "FP32", (-1, 3))
 
     assert [spec.fits(shape) for shape in ((7, 3), (1, 4), (3,))] == [True, False, False]

@@ -5,7 +5,6 @@ import random
 import socket
 import sys
 import threading
-from collections.abc import Iterator
 from unittest.mock import Mock
 
 import pytest
@@ -49,14 +48,14 @@ class Half:
 
 
 @pytest.fixture
-def half(kinds: Kinds) -> Iterator[Half]:
+def half(kinds):
     made = Half(kinds)
     yield made
     os.close(made.file)
 
 
 @pytest.fixture
-def arena() -> Iterator[Arena]:
+def arena():
     made = Arena.create()
     assert made is not None
     yield made
@@ -64,7 +63,7 @@ def arena() -> Iterator[Arena]:
 
 
 @BOTH_WAYS
-def test_bytes_arrive(half: Half) -> None:
+def test_bytes_arrive(half):
     pieces = [bytes([n % 251]) * (n % 7) for n in range(2000)]
     size = sum(map(len, pieces))
     place = half.out.put(pieces, size)
@@ -74,7 +73,7 @@ def test_bytes_arrive(half: Half) -> None:
 
 
 @BOTH_WAYS
-def test_full_arena_says_so_at_once(half: Half) -> None:
+def test_full_arena_says_so_at_once(half):
     places = [half.out.put([bytes([n]) * PAGE], PAGE) for n in range(9)]
     assert places == [*range(0, SMALL, 2 * PAGE), None]
 
@@ -87,7 +86,7 @@ def test_full_arena_says_so_at_once(half: Half) -> None:
 
 
 @BOTH_WAYS
-def test_block_may_be_as_large_as_the_half(half: Half) -> None:
+def test_block_may_be_as_large_as_the_half(half):
     most = SMALL - 64
 
     assert half.out.put([bytes(most + 1)], most + 1) is None
@@ -107,7 +106,7 @@ def test_block_may_be_as_large_as_the_half(half: Half) -> None:
     ),
     seed=st.integers(0, 1000),
 )
-def test_blocks_in_use_are_never_touched(kinds: Kinds, actions: list[int | str], seed: int) -> None:
+def test_blocks_in_use_are_never_touched(kinds, actions, seed):
     made, chance = Half(kinds), random.Random(seed)
     held: list[tuple[int, bytes]] = []
     try:
@@ -136,12 +135,12 @@ def test_blocks_in_use_are_never_touched(kinds: Kinds, actions: list[int | str],
     ("place", "size"),
     [(1, 1), (64, 1), (-PAGE, 1), (SMALL, 1), (2**63, 1), (0, SMALL), (SMALL - PAGE, PAGE - 63), (0, 2**62)],
 )
-def test_places_are_checked(half: Half, place: int, size: int) -> None:
+def test_places_are_checked(half, place, size):
     with pytest.raises(NoSuchBlock):
         half.incoming.take(place, size)
 
 
-def test_copy_does_not_change() -> None:
+def test_copy_does_not_change():
     """What the server has taken is its own: a worker that writes there again changes nothing."""
     half = Half((MappedOutgoing, CopiedIncoming))
     taken = half.incoming.take(half.out.put([b"before"], 6) or 0, 6)
@@ -151,7 +150,7 @@ def test_copy_does_not_change() -> None:
     os.close(half.file)
 
 
-def test_memory_that_is_gone_is_an_error_for_the_server() -> None:
+def test_memory_that_is_gone_is_an_error_for_the_server():
     """A file that was cut shorter is refused, where mapped memory would end the process (SIGBUS)."""
     half = Half((MappedOutgoing, CopiedIncoming))
     os.ftruncate(half.file, SMALL + 100)
@@ -167,7 +166,7 @@ def test_memory_that_is_gone_is_an_error_for_the_server() -> None:
 
 
 @BOTH_WAYS
-def test_memory_is_used_when_written_and_released_at_rest(half: Half) -> None:
+def test_memory_is_used_when_written_and_released_at_rest(half):
     assert half.memory == 0
     first, second = (half.out.put([b"x" * PAGE], PAGE) for _ in range(2))
     assert half.memory == 4 * PAGE
@@ -185,7 +184,7 @@ def test_memory_is_used_when_written_and_released_at_rest(half: Half) -> None:
 
 
 @BOTH_WAYS
-def test_low_places_come_first(half: Half) -> None:
+def test_low_places_come_first(half):
     for n in range(100):
         place = half.out.put([b"x" * n], n)
         assert place == 0
@@ -197,7 +196,7 @@ def test_low_places_come_first(half: Half) -> None:
 @pytest.mark.parametrize(
     ("kinds", "call"), [(KINDS[0], "pwritev"), (KINDS[1], "posix_fallocate")], ids=["server", "worker"]
 )
-def test_block_is_refused_without_memory(half: Half, call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_block_is_refused_without_memory(half, call, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(os, call, Mock(side_effect=OSError(28, "No space left on device")))
         assert half.out.put([b"x"], 1) is None
@@ -205,7 +204,7 @@ def test_block_is_refused_without_memory(half: Half, call: str, monkeypatch: pyt
     assert half.out.put([b"x"], 1) == 0
 
 
-def test_half_a_block_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_half_a_block_is_none(monkeypatch):
     half = Half((OutgoingHalf, MappedIncoming))
     with monkeypatch.context() as patch:
         patch.setattr(os, "pwritev", lambda *_: 10)
@@ -216,13 +215,13 @@ def test_half_a_block_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
 # The file
 
 
-def test_new_arena_takes_no_memory(arena: Arena) -> None:
+def test_new_arena_takes_no_memory(arena):
     assert os.fstat(arena.descriptor).st_size == SIZE
     assert os.fstat(arena.descriptor).st_blocks == 0
 
 
 @pytest.mark.parametrize("size", [0, 1, HALF, 4 * HALF])
-def test_size_is_sealed(arena: Arena, size: int) -> None:
+def test_size_is_sealed(arena, size):
     """A worker can neither shorten the memory under the server nor make it larger, nor take the seals off."""
     copy = os.dup(arena.descriptor)
     with pytest.raises(PermissionError):
@@ -234,7 +233,7 @@ def test_size_is_sealed(arena: Arena, size: int) -> None:
     os.close(copy)
 
 
-def test_holes_in_the_memory_are_zeros(arena: Arena) -> None:
+def test_holes_in_the_memory_are_zeros(arena):
     other = Arena.adopt(os.dup(arena.descriptor))
     sent = other.outgoing.put([b"answer"], 6)
     got = arena.outgoing.put([b"question"], 8)
@@ -248,7 +247,7 @@ def test_holes_in_the_memory_are_zeros(arena: Arena) -> None:
     other.close()
 
 
-def test_both_sides_agree(arena: Arena) -> None:
+def test_both_sides_agree(arena):
     other = Arena.adopt(os.dup(arena.descriptor))
     most = HALF - 64
     question, answer = b"q" * most, b"a" * most
@@ -260,7 +259,7 @@ def test_both_sides_agree(arena: Arena) -> None:
 
 
 @pytest.mark.parametrize("with_arena", [True, False])
-def test_arena_travels_with_the_first_bytes(arena: Arena, with_arena: bool) -> None:
+def test_arena_travels_with_the_first_bytes(arena, with_arena):
     ours, other = socket.socketpair()
     with ours, other:
         send_with(ours, b"hello", arena if with_arena else None)
@@ -274,21 +273,21 @@ def test_arena_travels_with_the_first_bytes(arena: Arena, with_arena: bool) -> N
         adopted.close()
 
 
-def test_first_bytes_are_sent_whole_or_not_at_all(arena: Arena) -> None:
+def test_first_bytes_are_sent_whole_or_not_at_all(arena):
     ours, other = socket.socketpair()
     ours.setblocking(False)
     with ours, other, pytest.raises(OSError, match="does not fit"):
         send_with(ours, bytes(1 << 24), arena)
 
 
-def test_end_of_the_connection_brings_no_arena() -> None:
+def test_end_of_the_connection_brings_no_arena():
     ours, other = socket.socketpair()
     ours.close()
     with other:
         assert receive_with(other, 100) == (b"", None)
 
 
-def test_arena_is_none_where_it_cannot_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arena_is_none_where_it_cannot_be_made(monkeypatch):
     before = len(os.listdir("/proc/self/fd"))
     for owner, name in ((os, "memfd_create"), (os, "ftruncate"), (fcntl, "fcntl")):
         with monkeypatch.context() as patch:
@@ -301,7 +300,7 @@ def test_arena_is_none_where_it_cannot_be_made(monkeypatch: pytest.MonkeyPatch) 
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_a_batch_is_the_workers_once_it_has_started(arena: Arena) -> None:
+def test_a_batch_is_the_workers_once_it_has_started(arena):
     turns = arena.turns()
     assert turns.begin(4) is True
 
@@ -309,14 +308,14 @@ def test_a_batch_is_the_workers_once_it_has_started(arena: Arena) -> None:
     assert turns.begin(4) is True
 
 
-def test_a_batch_that_was_taken_back_is_the_servers(arena: Arena) -> None:
+def test_a_batch_that_was_taken_back_is_the_servers(arena):
     turns = arena.turns()
     assert arena.recall(7) == 0
 
     assert [turns.begin(sequence) for sequence in (5, 6, 7)] == [False, False, True]
 
 
-def test_a_batch_that_both_want_is_returned(arena: Arena) -> None:
+def test_a_batch_that_both_want_is_returned(arena):
     """At the moment when both have written, the server may have found it begun: the worker has to say so."""
     turns = arena.turns()
     started = turns._started
@@ -336,7 +335,7 @@ def test_a_batch_that_both_want_is_returned(arena: Arena) -> None:
     assert turns.begin(5) is None
 
 
-def test_never_do_both_take_a_batch(arena: Arena) -> None:
+def test_never_do_both_take_a_batch(arena):
     turns, taken = arena.turns(), set[int]()
     began: dict[int, bool | None] = {}
     start = threading.Barrier(2)

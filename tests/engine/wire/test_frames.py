@@ -124,7 +124,7 @@ def from_worker(stream: bytes, limit: int = MAX_FRAME) -> list[tuple[Any, bytes]
 
 @pytest.mark.parametrize("to_worker", [True, False])
 @given(data=st.data(), cuts=CUTS)
-def test_messages_survive_any_chunking(data: st.DataObject, cuts: list[int], to_worker: bool) -> None:
+def test_messages_survive_any_chunking(data, cuts, to_worker):
     sent = data.draw(st.lists(TO_WORKER if to_worker else TO_SERVER, max_size=5))
     stream = b"".join(piece for message, bodies in sent for piece in encode(message, bodies))
     reader: FrameReader[Any] = FrameReader(to_worker_decoder if to_worker else to_server_decoder)
@@ -133,7 +133,7 @@ def test_messages_survive_any_chunking(data: st.DataObject, cuts: list[int], to_
 
 
 @given(st.binary(max_size=60), CUTS)
-def test_garbage_is_a_protocol_error_or_an_unfinished_frame(stream: bytes, cuts: list[int]) -> None:
+def test_garbage_is_a_protocol_error_or_an_unfinished_frame(stream, cuts):
     """Random bytes are no message of unknown shape and raise nothing but ProtocolError (F70)."""
     try:
         received = feed(FrameReader(to_server_decoder), stream, cuts)
@@ -143,7 +143,7 @@ def test_garbage_is_a_protocol_error_or_an_unfinished_frame(stream: bytes, cuts:
 
 
 @given(st.binary(max_size=80))
-def test_garbage_in_the_head_is_a_protocol_error(head: bytes) -> None:
+def test_garbage_in_the_head_is_a_protocol_error(head):
     """A frame of honest lengths whose head is no message ends the connection (F70)."""
     try:
         to_server_decoder.decode(head)
@@ -153,7 +153,7 @@ def test_garbage_in_the_head_is_a_protocol_error(head: bytes) -> None:
 
 
 @given(results(), st.integers(0, 400), st.integers(0, 255))
-def test_flipped_byte_is_never_another_error(sent: Framed, place: int, value: int) -> None:
+def test_flipped_byte_is_never_another_error(sent, place, value):
     """A damaged frame is read, waited for, or refused; it raises nothing else (F70)."""
     stream = bytearray(b"".join(encode(*sent)))
     stream[place % len(stream)] = value
@@ -197,20 +197,20 @@ PONG = msgspec.msgpack.encode(Pong())
         ),
     ],
 )
-def test_lying_frame_is_a_protocol_error(stream: bytes) -> None:
+def test_lying_frame_is_a_protocol_error(stream):
     """Lengths and heads that contradict each other are refused: no answer gets another one's bytes (F23)."""
     with pytest.raises(ProtocolError):
         from_worker(stream)
 
 
-def test_rows_that_do_not_fill_the_frame_are_refused() -> None:
+def test_rows_that_do_not_fill_the_frame_are_refused():
     head = msgspec.msgpack.encode(Predict(1, [Row("a", 2), Row("b", 2)]))
 
     with pytest.raises(ProtocolError, match="3 bytes of rows came, 4 were announced"):
         list(FrameReader(to_worker_decoder).feed(frame(head, b"abc")))
 
 
-def test_frame_over_the_limit_is_refused_before_it_is_read() -> None:
+def test_frame_over_the_limit_is_refused_before_it_is_read():
     """The announced size alone is enough to refuse: nothing of that size is ever collected (F28)."""
     stream = b"".join(encode(Result(1, [Answer(100)], 0.0), [b"x" * 100]))
     size = len(stream) - 4
@@ -220,7 +220,7 @@ def test_frame_over_the_limit_is_refused_before_it_is_read() -> None:
         from_worker(stream[:8], limit=size - 1)
 
 
-def test_messages_before_a_broken_frame_are_delivered() -> None:
+def test_messages_before_a_broken_frame_are_delivered():
     reader = FrameReader(to_server_decoder)
     messages = reader.feed(frame(PONG) + frame(b"\xc1"))
 
@@ -229,7 +229,7 @@ def test_messages_before_a_broken_frame_are_delivered() -> None:
         next(messages)
 
 
-def test_small_frames_are_one_piece_and_large_bodies_are_not_copied() -> None:
+def test_small_frames_are_one_piece_and_large_bodies_are_not_copied():
     small = encode(Result(1, [Answer(3), Answer(3)], 0.0), [b"abc", b"def"])
     large = [b"a" * 40_000, b"b" * 40_000]
     pieces = encode(Result(1, [Answer(40_000), Answer(40_000)], 0.0), large)
@@ -244,7 +244,7 @@ def test_small_frames_are_one_piece_and_large_bodies_are_not_copied() -> None:
     assert tail.obj is stream
 
 
-def test_frame_that_does_not_fit_its_length_field_is_refused() -> None:
+def test_frame_that_does_not_fit_its_length_field_is_refused():
     class Huge(bytes):
         def __len__(self) -> int:
             return MAX_FRAME
@@ -257,7 +257,7 @@ def test_frame_that_does_not_fit_its_length_field_is_refused() -> None:
 
 
 @pytest.fixture
-def arenas() -> Any:
+def arenas():
     """The server's side of an arena, and the worker's."""
     ours = Arena.create()
     assert ours is not None
@@ -280,7 +280,7 @@ def answer(size: int = LARGE) -> Framed:
 
 
 @pytest.mark.parametrize("to_worker", [True, False])
-def test_large_rows_lie_in_the_arena(arenas: Arenas, to_worker: bool) -> None:
+def test_large_rows_lie_in_the_arena(arenas, to_worker):
     ours, other = arenas
     sent = question() if to_worker else answer()
     sender, receiver = (ours, other) if to_worker else (other, ours)
@@ -296,7 +296,7 @@ def test_large_rows_lie_in_the_arena(arenas: Arenas, to_worker: bool) -> None:
         assert (message, rows) == (sent[0], b"".join(sent[1]))
 
 
-def test_rows_keep_their_place_while_they_are_read(arenas: Arenas) -> None:
+def test_rows_keep_their_place_while_they_are_read(arenas):
     ours, other = arenas
     reader = FrameReader(to_worker_decoder)
     reader.arena = other.incoming
@@ -308,7 +308,7 @@ def test_rows_keep_their_place_while_they_are_read(arenas: Arenas) -> None:
     assert ours.outgoing.put([b"x"], 1) == 0
 
 
-def test_only_large_rows_lie_in_the_arena_if_it_has_room(arenas: Arenas) -> None:
+def test_only_large_rows_lie_in_the_arena_if_it_has_room(arenas):
     assert encode(*question(LARGE - 1), arenas[0].outgoing) == encode(*question(LARGE - 1))
     assert len(encode(*question(LARGE), arenas[0].outgoing)) == 1
 
@@ -318,7 +318,7 @@ def test_only_large_rows_lie_in_the_arena_if_it_has_room(arenas: Arenas) -> None
     assert encode(*question(), full) == encode(*question())
 
 
-def test_memory_of_large_frames_is_used_again() -> None:
+def test_memory_of_large_frames_is_used_again():
     reader: FrameReader[ToWorker] = FrameReader(to_worker_decoder)
     headers = msgspec.Raw(msgspec.msgpack.encode([(b"name", b"value")]))
     memory = []
@@ -348,7 +348,7 @@ def test_memory_of_large_frames_is_used_again() -> None:
     st.integers(1, 3),
     st.booleans(),
 )
-def test_both_ways_are_mixed(sent: list[Framed], cuts: list[int], pages: int, copied: bool) -> None:
+def test_both_ways_are_mixed(sent, cuts, pages, copied):
     file = os.memfd_create("test")
     os.ftruncate(file, pages * 4096)
     out = OutgoingHalf(file, 0, pages * 4096)
@@ -376,7 +376,7 @@ def test_both_ways_are_mixed(sent: list[Framed], cuts: list[int], pages: int, co
         pytest.param(Pong(), 0, id="no message with rows"),
     ],
 )
-def test_wrong_places_are_a_protocol_error(arenas: Arenas, message: Any, place: int) -> None:
+def test_wrong_places_are_a_protocol_error(arenas, message, place):
     """A worker that names what is no block of its arena is not believed (F70)."""
     reader = FrameReader(to_server_decoder)
     reader.arena = arenas[0].incoming
@@ -385,7 +385,7 @@ def test_wrong_places_are_a_protocol_error(arenas: Arenas, message: Any, place: 
         list(reader.feed(frame(msgspec.msgpack.encode(message), struct.pack("<Q", place))))
 
 
-def test_rows_in_an_arena_are_refused_above_the_limit_and_without_one(arenas: Arenas) -> None:
+def test_rows_in_an_arena_are_refused_above_the_limit_and_without_one(arenas):
     """What is too large for a frame is too large for the arena: it is refused before it is read (F28)."""
     ours, other = arenas
     pieces = encode(*answer(), other.outgoing)

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -15,7 +14,7 @@ SLEEP = [sys.executable, "-c", "import time; print(flush=True); time.sleep(60)"]
 
 
 @pytest.fixture
-def start() -> Iterator[Callable[[str], subprocess.Popen[bytes]]]:
+def start():
     """Starts programs with a mark, in sessions of their own."""
     started: list[subprocess.Popen[bytes]] = []
 
@@ -33,7 +32,7 @@ def start() -> Iterator[Callable[[str], subprocess.Popen[bytes]]]:
         child.communicate()
 
 
-def test_a_mark_is_read_back(start: Callable[[str], subprocess.Popen[bytes]]) -> None:
+def test_a_mark_is_read_back(start):
     mark, other = new_mark(), new_mark()
 
     assert mark != other
@@ -45,7 +44,7 @@ def test_a_mark_is_read_back(start: Callable[[str], subprocess.Popen[bytes]]) ->
 @pytest.mark.parametrize(
     "mark", ["", "x", "0" * 64, new_mark() + "0"], ids=["empty", "short", "zeros", "long"]
 )
-def test_what_is_no_mark(mark: str, start: Callable[[str], subprocess.Popen[bytes]]) -> None:
+def test_what_is_no_mark(mark, start):
     child = start(mark)
 
     assert mark_of(child.pid) == ""
@@ -53,7 +52,7 @@ def test_what_is_no_mark(mark: str, start: Callable[[str], subprocess.Popen[byte
     assert child.poll() is None
 
 
-def test_only_one_workers_processes_are_ended(start: Callable[[str], subprocess.Popen[bytes]]) -> None:
+def test_only_one_workers_processes_are_ended(start):
     mark, other = new_mark(), new_mark()
     meant = [start(mark), start(mark)]
     spared = start(other)
@@ -67,9 +66,7 @@ def test_only_one_workers_processes_are_ended(start: Callable[[str], subprocess.
 @pytest.mark.parametrize(
     "server", [f"{pid:010d}.{7:020d}" for pid in (4_000_000_000, os.getpid())], ids=["nobody", "another time"]
 )
-def test_processes_of_dead_servers_are_ended(
-    server: str, start: Callable[[str], subprocess.Popen[bytes]]
-) -> None:
+def test_processes_of_dead_servers_are_ended(server, start):
     """A server is dead if nobody has its number, or somebody who started at another time."""
     child = start(server + new_mark()[len(server) :])
 
@@ -77,7 +74,7 @@ def test_processes_of_dead_servers_are_ended(
     assert child.wait(10) == -9
 
 
-def test_what_a_zombie_left_behind_is_ended(start: Callable[[str], subprocess.Popen[bytes]]) -> None:
+def test_what_a_zombie_left_behind_is_ended(start):
     code = "from modelserver.engine.wire.marks import new_mark; print(new_mark())"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None

@@ -24,7 +24,7 @@ def from_worker(stream: bytes, limit: int = MAX_FRAME) -> list[tuple[Any, bytes]
     ("value", "text"),
     [("plain ü", "plain ü"), (404, "404"), (None, "None"), ("a\ud800b", "a?b"), ("\udcff", "?")],
 )
-def test_sendable_text_always_has_a_form_on_the_wire(value: object, text: str) -> None:
+def test_sendable_text_always_has_a_form_on_the_wire(value, text):
     assert sendable(value) == text
     sent = encode(LoadFailed(sendable(value)))
     assert from_worker(b"".join(sent))[0][0] == LoadFailed(text)

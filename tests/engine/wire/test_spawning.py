@@ -7,7 +7,6 @@ import pytest
 from modelserver.engine.wire.spawning import (
     ChildEnded,
     ForkRefused,
-    FromSpawner,
     ModulesImported,
     Prepare,
     Spawn,
@@ -20,11 +19,11 @@ from modelserver.ext.cluster.local_socket import address_of
 
 
 @pytest.fixture
-def ends() -> tuple[socket.socket, socket.socket]:
+def ends():
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
-def test_requests_bring_descriptors(ends: tuple[socket.socket, socket.socket]) -> None:
+def test_requests_bring_descriptors(ends):
     request = Spawn("/models/m", "image_classifier", ["torch"], {"A": "é\n" * 4000}, 3)
     reading, writing = os.pipe()
     send(ends[0], request, [reading, writing])
@@ -40,7 +39,7 @@ def test_requests_bring_descriptors(ends: tuple[socket.socket, socket.socket]) -
         end.close()
 
 
-def test_what_is_to_be_imported(ends: tuple[socket.socket, socket.socket]) -> None:
+def test_what_is_to_be_imported(ends):
     request = Prepare("/models/m", "", ["torch"])
     send(ends[0], request)
 
@@ -50,7 +49,7 @@ def test_what_is_to_be_imported(ends: tuple[socket.socket, socket.socket]) -> No
 
 
 @pytest.mark.parametrize("report", [ModulesImported(), Spawned(7), ForkRefused("why"), ChildEnded(7, -9)])
-def test_reports_are_received(ends: tuple[socket.socket, socket.socket], report: FromSpawner) -> None:
+def test_reports_are_received(ends, report):
     send(ends[0], report)
     ends[0].close()
 
@@ -60,7 +59,7 @@ def test_reports_are_received(ends: tuple[socket.socket, socket.socket], report:
     ends[1].close()
 
 
-def test_a_server_that_is_gone(ends: tuple[socket.socket, socket.socket]) -> None:
+def test_a_server_that_is_gone(ends):
     send(ends[1], ChildEnded(7, -9))
     ends[0].close()
 
@@ -72,7 +71,7 @@ def test_a_server_that_is_gone(ends: tuple[socket.socket, socket.socket]) -> Non
 
 
 @pytest.mark.parametrize("depth", [0, 30])
-def test_path_of_any_length_is_bound(tmp_path: Path, depth: int) -> None:
+def test_path_of_any_length_is_bound(tmp_path, depth):
     folder = tmp_path.joinpath(*["folder"] * depth)
     folder.mkdir(parents=True, exist_ok=True)
     path = str(folder / "workers.sock")

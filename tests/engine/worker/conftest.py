@@ -8,7 +8,7 @@ from tests.simulated_gpu import SimulatedGpus
 
 
 @pytest.fixture
-def gpus(monkeypatch: pytest.MonkeyPatch) -> SimulatedGpus:
+def gpus(monkeypatch):
     """One GPU that this process has used."""
     gpus = SimulatedGpus().install(monkeypatch.setattr)
     gpus.launch()
@@ -16,7 +16,7 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> SimulatedGpus:
 
 
 @pytest.fixture
-def leaves(monkeypatch: pytest.MonkeyPatch) -> type[BaseException]:
+def leaves(monkeypatch):
     """What is raised where the process would end."""
 
     def leave(_status: int) -> NoReturn:

@@ -55,7 +55,7 @@ class Name(str):
 
 
 @given(VALUES)
-def test_body_is_what_the_standard_encoder_writes(value: Any) -> None:
+def test_body_is_what_the_standard_encoder_writes(value):
     assert dump_indented(value) == json.dumps(value, indent=2).encode()
 
 
@@ -75,9 +75,7 @@ def test_body_is_what_the_standard_encoder_writes(value: Any) -> None:
         (math.nan, b"NaN", "application/json"),
     ],
 )
-def test_bytes_and_text_go_out_as_they_are_others_as_json(
-    value: Any, content: bytes, content_type: str
-) -> None:
+def test_bytes_and_text_go_out_as_they_are_others_as_json(value, content, content_type):
     """Nothing is added to bytes and strings; their types are what no browser takes for a page or a script."""
     encoded = encode_body(value)
 
@@ -85,7 +83,7 @@ def test_bytes_and_text_go_out_as_they_are_others_as_json(
     assert type(encoded[0]) is bytes
 
 
-def test_tensor_is_saved() -> None:
+def test_tensor_is_saved():
     tensor = torch.arange(6).reshape(2, 3)
 
     body, content_type = encode_body(tensor)
@@ -116,7 +114,7 @@ def circular() -> list[Any]:
         pytest.param("\ud800", id="lone surrogate"),
     ],
 )
-def test_values_without_a_form_are_unserializable(value: Any) -> None:
+def test_values_without_a_form_are_unserializable(value):
     with pytest.raises(Unserializable):
         encode_body(value)
 
@@ -126,7 +124,7 @@ def test_values_without_a_form_are_unserializable(value: Any) -> None:
     [Colour.RED, Colour.DARK, uuid.UUID(int=0), uuid.UUID(int=0xE << 120), datetime.date(2024, 1, 2)],
 )
 @pytest.mark.parametrize("wrapped", ["{}", "null {}"])
-def test_values_beyond_json_do_not_depend_on_their_letters(value: Any, wrapped: str) -> None:
+def test_values_beyond_json_do_not_depend_on_their_letters(value, wrapped):
     content, _ = encode_body([value, wrapped])
 
     text = value.value if isinstance(value, enum.Enum) else str(value)
@@ -155,7 +153,7 @@ def test_values_beyond_json_do_not_depend_on_their_letters(value: Any, wrapped: 
         ([np.int64(3)], b"[3]"),
     ],
 )
-def test_prediction_is_one_json_value(value: Any, content: bytes) -> None:
+def test_prediction_is_one_json_value(value, content):
     """A V1 prediction is compact, valid JSON; bytes become text, NaN becomes null (F4)."""
     assert encode_instance(value) == content
 
@@ -172,19 +170,19 @@ def test_prediction_is_one_json_value(value: Any, content: bytes) -> None:
     ],
     ids=["tensor", "bfloat16 view", "array", "column order", "inside a list", "strided big-endian"],
 )
-def test_tensors_and_arrays_are_lists(value: Any) -> None:
+def test_tensors_and_arrays_are_lists(value):
     assert json.loads(encode_instance(value)) == [[1, 2], [3, 4]]
     assert json.loads(encode_instance({"scores": value})) == {"scores": [[1, 2], [3, 4]]}
 
 
 @pytest.mark.parametrize("value", [object(), {1, 2}, circular(), [10**30, math.nan], {"a": b"x"}])
-def test_prediction_without_a_json_form_is_unserializable(value: Any) -> None:
+def test_prediction_without_a_json_form_is_unserializable(value):
     with pytest.raises(Unserializable):
         encode_instance(value)
 
 
 @given(VALUES)
-def test_predictions_are_always_valid_json(value: Any) -> None:
+def test_predictions_are_always_valid_json(value):
     try:
         content = encode_instance(value)
     except Unserializable:

@@ -3,11 +3,9 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from tests.simulated_gpu import SimulatedGpus
 
 from modelserver.engine.wire.frames import FrameReader, encode, to_server_decoder
 from modelserver.engine.wire.messages import (
@@ -75,7 +73,7 @@ class Bench:
 
 
 @pytest.fixture
-async def bench(capsys: pytest.CaptureFixture[str]) -> AsyncIterator[Any]:
+async def bench(capsys):
     """Makes benches that have ended after the test."""
     made: list[Bench] = []
 
@@ -90,7 +88,7 @@ async def bench(capsys: pytest.CaptureFixture[str]) -> AsyncIterator[Any]:
         each.end.close()
 
 
-async def test_calls_overlap(bench: Any) -> None:
+async def test_calls_overlap(bench):
     doors = {n: asyncio.Event() for n in range(10)}
     started: list[int] = []
     all_started = asyncio.Event()
@@ -112,7 +110,7 @@ async def test_calls_overlap(bench: Any) -> None:
         assert await made.result() == (number, False, f"{number} id{number}".encode())
 
 
-async def test_contexts_are_of_one_request(bench: Any) -> None:
+async def test_contexts_are_of_one_request(bench):
     """What initialize has attached or declared is there; values go with the answer (13.6)."""
 
     async def handle(data: list[Any], context: Context) -> list[Any]:
@@ -139,7 +137,7 @@ async def test_contexts_are_of_one_request(bench: Any) -> None:
     assert not hasattr(made.context, "own")
 
 
-async def test_parts_come_before_the_result(bench: Any) -> None:
+async def test_parts_come_before_the_result(bench):
     async def handle(data: list[Any], context: Context) -> list[Any]:
         for turn in range(2):
             await asyncio.sleep(0)
@@ -160,7 +158,7 @@ async def test_parts_come_before_the_result(bench: Any) -> None:
         assert own == [(Parts, b"p0"), (Parts, b"p1"), (Result, b"end")]
 
 
-async def test_parts_that_leave_together_come_before_the_result(bench: Any) -> None:
+async def test_parts_that_leave_together_come_before_the_result(bench):
 
     async def handle(data: list[Any], context: Context) -> list[Any]:
         stream: Any = context._ms_state.stream
@@ -188,7 +186,7 @@ async def test_parts_that_leave_together_come_before_the_result(bench: Any) -> N
         (lambda: [object()], b"Unsupported model output data type."),
     ],
 )
-async def test_failures_are_of_their_own_request(bench: Any, handle: Any, content: bytes) -> None:
+async def test_failures_are_of_their_own_request(bench, handle, content):
     async def call(data: list[Any], context: Context) -> Any:
         return handle() if data[0]["body"] == 0 else ["good"]
 
@@ -200,9 +198,7 @@ async def test_failures_are_of_their_own_request(bench: Any, handle: Any, conten
     assert await made.result() == (1, False, b"good")
 
 
-async def test_a_broken_gpu_ends_the_process(
-    bench: Any, gpus: SimulatedGpus, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_broken_gpu_ends_the_process(bench, gpus, monkeypatch):
     """The process ends after the response to the call that broke it; the server is informed before (F75)."""
     ends: list[int] = []
     monkeypatch.setattr(os, "_exit", ends.append)
@@ -222,7 +218,7 @@ async def test_a_broken_gpu_ends_the_process(
     assert ends == [1]
 
 
-async def test_rejected_and_unreadable_requests_are_answered(bench: Any) -> None:
+async def test_rejected_and_unreadable_requests_are_answered(bench):
     async def handle(data: list[Any], context: Context) -> list[Any]:
         context.reject(0, "not this")
         raise ValueError
@@ -236,7 +232,7 @@ async def test_rejected_and_unreadable_requests_are_answered(bench: Any) -> None
     assert results[1][:2] == (1, True)
 
 
-async def test_a_client_that_leaves_cancels_its_call(bench: Any) -> None:
+async def test_a_client_that_leaves_cancels_its_call(bench):
     seen: list[str] = []
     started = asyncio.Event()
 
@@ -262,7 +258,7 @@ async def test_a_client_that_leaves_cancels_its_call(bench: Any) -> None:
     assert seen == ["cancelled: True"]
 
 
-async def test_stop_lets_calls_finish(bench: Any) -> None:
+async def test_stop_lets_calls_finish(bench):
     door = asyncio.Event()
 
     async def handle(data: list[Any], context: Context) -> list[Any]:
@@ -281,9 +277,7 @@ async def test_stop_lets_calls_finish(bench: Any) -> None:
     await made.task
 
 
-async def test_plain_handlers_are_called_after_a_warning(
-    bench: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_plain_handlers_are_called_after_a_warning(bench, caplog):
     def handle(data: list[Any], context: Context) -> list[Any]:
         return ["plain"]
 
@@ -296,7 +290,7 @@ async def test_plain_handlers_are_called_after_a_warning(
     assert "not an `async def`" in caplog.text
 
 
-async def test_ids_are_unique(bench: Any) -> None:
+async def test_ids_are_unique(bench):
     seen: list[str | None] = []
     met = asyncio.Event()
 
@@ -316,7 +310,7 @@ async def test_ids_are_unique(bench: Any) -> None:
     assert await made.result() == (3, False, b"same")
 
 
-async def test_threads_of_a_handler_use_its_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_threads_of_a_handler_use_its_gpu(monkeypatch):
     entered: list[str] = []
     monkeypatch.setattr(current_device, "_enter", lambda: entered.append(threading.current_thread().name))
     use_gpu_in_threads()
@@ -325,7 +319,7 @@ async def test_threads_of_a_handler_use_its_gpu(monkeypatch: pytest.MonkeyPatch)
     assert entered == [name]
 
 
-async def test_call_may_wait_until_its_client_has_read(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_call_may_wait_until_its_client_has_read(bench, monkeypatch):
     monkeypatch.setattr("modelserver.engine.worker.streaming.WINDOW", 10)
     steps: list[str] = []
 
@@ -351,9 +345,7 @@ async def test_call_may_wait_until_its_client_has_read(bench: Any, monkeypatch: 
     assert (waits, steps) == ([False, True], ["open", "closed"])
 
 
-async def test_worker_that_is_unusable_leaves_its_requests_to_others(
-    bench: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_worker_that_is_unusable_leaves_its_requests_to_others(bench, monkeypatch, capsys):
     codes: list[int] = []
     monkeypatch.setattr(os, "_exit", codes.append)
 

@@ -2,7 +2,6 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import Iterator
 
 import msgspec
 import pytest
@@ -26,15 +25,13 @@ from modelserver.engine.worker.channel import ServerChannel
 
 
 @pytest.fixture
-def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
+def ends():
     server_end, worker_end = socket.socketpair()
     with server_end, worker_end:
         yield server_end, worker_end
 
 
-def test_forked_processes_do_not_speak_for_the_worker(
-    ends: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_forked_processes_do_not_speak_for_the_worker(ends, monkeypatch):
     """In a child of the handler's the connection is at its end, and answering ends the child (F45)."""
     server_end, worker_end = ends
     monkeypatch.setattr(os, "_exit", sys.exit)
@@ -52,7 +49,7 @@ def test_forked_processes_do_not_speak_for_the_worker(
         assert server_end.recv(1) == b"x"
 
 
-def test_closing_ends_the_wait_of_another_thread(ends: tuple[socket.socket, socket.socket]) -> None:
+def test_closing_ends_the_wait_of_another_thread(ends):
     server_end, worker_end = ends
     channel = ServerChannel(worker_end)
     waiting = threading.Thread(target=list, args=(channel.messages(),))
@@ -65,7 +62,7 @@ def test_closing_ends_the_wait_of_another_thread(ends: tuple[socket.socket, sock
     assert server_end.recv(1) == b""
 
 
-def test_garbage_from_the_server_is_a_protocol_error(ends: tuple[socket.socket, socket.socket]) -> None:
+def test_garbage_from_the_server_is_a_protocol_error(ends):
     server_end, worker_end = ends
     server_end.sendall(b"\x00" * 8)
 
@@ -74,9 +71,7 @@ def test_garbage_from_the_server_is_a_protocol_error(ends: tuple[socket.socket, 
 
 
 @pytest.mark.parametrize("sizes", [[], [10, 0, 20], [3_000_000, 0, 1], [200] * 2000], ids=str)
-def test_answers_of_any_size_are_written_whole(
-    sizes: list[int], ends: tuple[socket.socket, socket.socket]
-) -> None:
+def test_answers_of_any_size_are_written_whole(sizes, ends):
     server_end, worker_end = ends
     bodies = [bytes([i % 251]) * size for i, size in enumerate(sizes)]
     message = Result(1, [Answer(size) for size in sizes], 0.0)
@@ -110,7 +105,7 @@ class Narrow:
         return len(taken)
 
 
-def test_partial_writes_are_continued() -> None:
+def test_partial_writes_are_continued():
     bodies = [b"a" * 50_000, b"", b"b" * 3, b"c" * 40_000]
     connection = Narrow()
 
@@ -120,7 +115,7 @@ def test_partial_writes_are_continued() -> None:
     assert tail == b"".join(bodies)
 
 
-def test_arena_of_the_server_is_used(ends: tuple[socket.socket, socket.socket]) -> None:
+def test_arena_of_the_server_is_used(ends):
     server_end, worker_end = ends
     arena = Arena.create()
     assert arena is not None
@@ -148,9 +143,7 @@ def test_arena_of_the_server_is_used(ends: tuple[socket.socket, socket.socket]) 
     arena.close()
 
 
-def test_headers_of_a_row_outlast_what_is_received_after_it(
-    ends: tuple[socket.socket, socket.socket],
-) -> None:
+def test_headers_of_a_row_outlast_what_is_received_after_it(ends):
     server_end, worker_end = ends
     channel = ServerChannel(worker_end)
     channel.use(None, shared=False)
@@ -166,7 +159,7 @@ def test_headers_of_a_row_outlast_what_is_received_after_it(
     assert bytes(message.rows[0].headers) == bytes(headers)
 
 
-def test_a_pong_gives_memory_back(ends: tuple[socket.socket, socket.socket]) -> None:
+def test_a_pong_gives_memory_back(ends):
     server_end, worker_end = ends
     channel = ServerChannel(worker_end)
     channel.use(None, shared=False)
@@ -192,7 +185,7 @@ def frames(*messages: ToWorker) -> bytes:
     return b"".join(pieces)
 
 
-def test_messages_can_be_seen_before_they_are_taken(ends: tuple[socket.socket, socket.socket]) -> None:
+def test_messages_can_be_seen_before_they_are_taken(ends):
     server_end, worker_end = ends
     channel = ServerChannel(worker_end)
     sent = [Predict(number, [Row("a", 1)]) for number in range(4)]
@@ -213,7 +206,7 @@ def test_messages_can_be_seen_before_they_are_taken(ends: tuple[socket.socket, s
     assert rest == [(sent[1], b"x"), (Cancelled(1, [0]), b""), (sent[2], b"x"), (sent[3], b"x")]
 
 
-def test_take_waits_only_if_it_is_to(ends: tuple[socket.socket, socket.socket]) -> None:
+def test_take_waits_only_if_it_is_to(ends):
     server_end, worker_end = ends
     channel = ServerChannel(worker_end)
     server_end.sendall(frames(Ping(), Predict(1, []), Predict(2, [])))
@@ -231,7 +224,7 @@ def test_take_waits_only_if_it_is_to(ends: tuple[socket.socket, socket.socket]) 
     assert not channel.is_open
 
 
-def test_one_proceed_ends_the_wait(ends: tuple[socket.socket, socket.socket]) -> None:
+def test_one_proceed_ends_the_wait(ends):
     server_end, worker_end = ends
     channel = ServerChannel(worker_end)
     server_end.sendall(frames(Predict(1, [])))
@@ -247,7 +240,7 @@ def test_one_proceed_ends_the_wait(ends: tuple[socket.socket, socket.socket]) ->
     assert [message for message, _ in messages] == [Cancelled(1, [0]), Ping()]
 
 
-def test_threads_may_send_at_the_same_time(ends: tuple[socket.socket, socket.socket]) -> None:
+def test_threads_may_send_at_the_same_time(ends):
     server_end, worker_end = ends
     channel = ServerChannel(worker_end)
 

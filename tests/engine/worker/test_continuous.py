@@ -3,11 +3,10 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import pytest
-from tests.simulated_gpu import SimulatedGpus
 
 from modelserver.engine.wire.frames import FrameReader, encode, to_server_decoder
 from modelserver.engine.wire.messages import (
@@ -103,7 +102,7 @@ def summary(message: ToServer, tail: bytes) -> tuple[Any, ...]:
 
 
 @pytest.fixture
-def bench(capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[[Handle], Bench]]:
+def bench(capsys):
     """Makes benches whose ends are closed after the test."""
     made: list[Bench] = []
 
@@ -149,7 +148,7 @@ def changed(bench: Any, turns: dict[str, int], change: Callable[[Bench, Context]
     return made.start()
 
 
-def test_requests_of_different_lengths_end_apart(bench: Any) -> None:
+def test_requests_of_different_lengths_end_apart(bench):
     made = bench(counting({"a": 3, "b": 1, "c": 2}))
     for sequence, name in enumerate("abc"):
         made.ask(sequence, name)
@@ -167,14 +166,14 @@ def test_requests_of_different_lengths_end_apart(bench: Any) -> None:
     ]  # fmt: skip
 
 
-def test_requests_join_between_calls(bench: Any) -> None:
+def test_requests_join_between_calls(bench):
     made = changed(bench, {"a": 4, "new": 1}, lambda made, _: made.ask(1, "new"))
     made.finish()
 
     assert [names for names, _ in made.calls] == [["a"], ["a"], ["a", "new"], ["a"]]
 
 
-def test_requests_of_clients_that_leave_end(bench: Any) -> None:
+def test_requests_of_clients_that_leave_end(bench):
     made = changed(bench, {"a": 100, "b": 4}, lambda made, _: made.send(Cancelled(0, [0])))
     result = made.finish()
 
@@ -186,7 +185,7 @@ def test_requests_of_clients_that_leave_end(bench: Any) -> None:
     ]
 
 
-def test_without_criteria_each_answer_is_the_only_one(bench: Any) -> None:
+def test_without_criteria_each_answer_is_the_only_one(bench):
     criteria: list[Any] = [None, [lambda _: True], [None, None], [lambda _: None] * 2]
 
     def handle(data: list[Any], context: Context) -> Any:
@@ -201,7 +200,7 @@ def test_without_criteria_each_answer_is_the_only_one(bench: Any) -> None:
     made.finish()
 
 
-def test_a_failing_call_ends_all_that_took_part(bench: Any) -> None:
+def test_a_failing_call_ends_all_that_took_part(bench):
     def handle(data: list[Any], context: Context) -> Any:
         context.stopping_criteria = None
         names, _ = made.calls[-1]
@@ -230,9 +229,7 @@ def test_a_failing_call_ends_all_that_took_part(bench: Any) -> None:
     assert result[3:] == [("end", 3, b"x"), ("failed", 4, b"Prediction failed")]
 
 
-def test_a_broken_gpu_fails_all_that_took_part(
-    bench: Any, gpus: SimulatedGpus, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_broken_gpu_fails_all_that_took_part(bench, gpus, monkeypatch):
     """All are answered, then the process ends (F75)."""
     ends: list[int] = []
     monkeypatch.setattr(os, "_exit", ends.append)
@@ -254,7 +251,7 @@ def test_a_broken_gpu_fails_all_that_took_part(
     assert ends == [1]
 
 
-def test_headers_stay_from_call_to_call(bench: Any) -> None:
+def test_headers_stay_from_call_to_call(bench):
     seen: list[Any] = []
 
     def handle(data: list[Any], context: Context) -> Any:
@@ -277,7 +274,7 @@ def test_headers_stay_from_call_to_call(bench: Any) -> None:
     assert messages
 
 
-def test_parts_are_sent_within_a_call(bench: Any) -> None:
+def test_parts_are_sent_within_a_call(bench):
     def handle(data: list[Any], context: Context) -> Any:
         send_intermediate_predict_response(["x"] * len(data), context.request_ids, "", 200, context)
         if len(made.calls) == 2:
@@ -295,7 +292,7 @@ def test_parts_are_sent_within_a_call(bench: Any) -> None:
     ]  # fmt: skip
 
 
-def test_unreadable_bodies_are_refused(bench: Any) -> None:
+def test_unreadable_bodies_are_refused(bench):
     made = bench(counting({}))
     made.ask(0, "a", "multipart/form-data")
     ((kind, sequence, _),) = made.start().finish()
@@ -303,7 +300,7 @@ def test_unreadable_bodies_are_refused(bench: Any) -> None:
     assert (kind, sequence, made.calls) == ("failed", 0, [])
 
 
-def test_pings_are_answered_between_calls(bench: Any) -> None:
+def test_pings_are_answered_between_calls(bench):
     turn = counting({"a": 10**9})
     answered, closed = threading.Event(), threading.Event()
 
@@ -327,14 +324,14 @@ def test_pings_are_answered_between_calls(bench: Any) -> None:
     assert not made.thread.is_alive()
 
 
-def test_rejected_requests_end_with_their_error(bench: Any) -> None:
+def test_rejected_requests_end_with_their_error(bench):
     result = changed(bench, {"a": 5, "b": 3}, lambda _, context: context.reject(0, "too long", 413)).finish()
 
     assert ("failed", 0, b"too long") in result
     assert result[-1] == ("end", 1, b"b3")
 
 
-def test_descriptions_are_answered_between_calls(bench: Any) -> None:
+def test_descriptions_are_answered_between_calls(bench):
     def handle(data: list[Any], context: Context) -> Any:
         if context.get_request_header(0, "describe") == "True":
             return ["described"]
@@ -349,7 +346,7 @@ def test_descriptions_are_answered_between_calls(bench: Any) -> None:
     assert [names for names, _ in made.calls] == [["d"], ["a"], ["a"]]
 
 
-def test_ids_are_unique(bench: Any) -> None:
+def test_ids_are_unique(bench):
     seen: list[list[str]] = []
 
     def handle(data: list[Any], context: Context) -> Any:

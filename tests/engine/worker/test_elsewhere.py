@@ -20,12 +20,12 @@ print(modelserver.__file__, modelserver_handlers.__file__, sys.path)
 
 
 @pytest.fixture(autouse=True)
-def own_path(monkeypatch: pytest.MonkeyPatch) -> None:
+def own_path(monkeypatch):
     """Removes PYTHONPATH, so that only installed packages can be imported."""
     monkeypatch.delenv("PYTHONPATH", raising=False)
 
 
-def test_the_servers_packages_are_used(bare: Path) -> None:
+def test_the_servers_packages_are_used(bare):
     (packages,) = bare.parent.parent.glob("lib/python*/site-packages")
     (packages / "modelserver.py").write_text("raise ImportError('another version')")
     (packages / "shows_what_is_there.py").write_text(SHOW)
@@ -43,7 +43,7 @@ def test_the_servers_packages_are_used(bare: Path) -> None:
     assert str(Path(elsewhere.__file__).parent) not in output.partition("[")[2]
 
 
-def test_what_is_missing_is_named(tmp_path: Path) -> None:
+def test_what_is_missing_is_named(tmp_path):
     venv.create(tmp_path / "empty", symlinks=True)
     python = tmp_path / "empty" / "bin" / "python"
 
@@ -54,7 +54,7 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
         check_interpreter(str(python))
 
 
-def test_old_pythons_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_pythons_are_refused(monkeypatch):
     monkeypatch.setattr(elsewhere, "OLDEST", (4, 0))
 
     assert elsewhere.complaint().startswith(f"it is Python {sys.version_info[0]}.{sys.version_info[1]}, ")

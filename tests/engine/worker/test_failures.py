@@ -1,4 +1,3 @@
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -6,9 +5,7 @@ import pytest
 from modelserver.engine.worker.failures import explain_failure, print_failure
 
 
-def test_failure_without_a_text_is_cut_or_left_out(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_failure_without_a_text_is_cut_or_left_out(tmp_path, capsys):
     """A megabyte of text does not become an answer to a registration; a text that fails is left out (F44)."""
 
     class Strange(Exception):
@@ -28,7 +25,7 @@ def test_failure_without_a_text_is_cut_or_left_out(
     assert "Strange" in capsys.readouterr().err
 
 
-def test_cause_names_the_line_in_the_archive(tmp_path: Path) -> None:
+def test_cause_names_the_line_in_the_archive(tmp_path):
     """The reason of a failed load says what and, in the archive's own code, where (F40)."""
     (tmp_path / "code").mkdir()
     path = tmp_path / "code" / "handler.py"
@@ -54,13 +51,11 @@ def test_cause_names_the_line_in_the_archive(tmp_path: Path) -> None:
         (ValueError("\x1b[1mbold\x1b[0m"), "ValueError: bold"),
     ],
 )
-def test_cause_outside_the_archive_is_one_line(error: Exception, text: str, tmp_path: Path) -> None:
+def test_cause_outside_the_archive_is_one_line(error, text, tmp_path):
     assert explain_failure(error, tmp_path) == text
 
 
-def test_printed_failure_shows_the_authors_frames_only(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_printed_failure_shows_the_authors_frames_only(tmp_path, capsys):
     import modelserver.engine.worker.failures as ours
 
     scope: dict[str, Any] = {}

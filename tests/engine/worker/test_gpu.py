@@ -5,7 +5,7 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from tests.simulated_gpu import GIB, SimulatedGpus, cuda_error
+from tests.simulated_gpu import GIB, cuda_error
 
 from modelserver.engine.worker.gpu import free_memory, is_broken_by, ran_out, release
 
@@ -33,7 +33,7 @@ def because_of(cause: Exception) -> Exception:
 
 
 @pytest.mark.parametrize("error", OF_A_GPU, ids=str)
-def test_a_gpu_is_tried_after_its_errors(gpus: SimulatedGpus, error: Exception) -> None:
+def test_a_gpu_is_tried_after_its_errors(gpus, error):
     """It is broken if a tiny kernel fails as well, whoever wraps the error; otherwise only that call was."""
     before = is_broken_by(error), is_broken_by(because_of(error))
     gpus.fail()
@@ -43,20 +43,20 @@ def test_a_gpu_is_tried_after_its_errors(gpus: SimulatedGpus, error: Exception) 
 
 
 @pytest.mark.parametrize("error", [*OF_ITS_MEMORY, ValueError("no number"), MemoryError()], ids=repr)
-def test_a_gpu_is_not_tried_after_other_errors(gpus: SimulatedGpus, error: Exception) -> None:
+def test_a_gpu_is_not_tried_after_other_errors(gpus, error):
     gpus.fail()
 
     assert not is_broken_by(error)
     assert "synchronize" not in gpus.calls
 
 
-def test_a_full_gpu_is_not_broken(gpus: SimulatedGpus, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_gpu_is_not_broken(gpus, monkeypatch):
     monkeypatch.setattr(torch.cuda, "synchronize", Mock(side_effect=OF_ITS_MEMORY[0]))
 
     assert not is_broken_by(cuda_error())
 
 
-def test_each_gpu_in_use_is_tried(gpus: SimulatedGpus, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_gpu_in_use_is_tried(gpus, monkeypatch):
     """Those that hold tensors, not only the current one, and no others: that would take memory there."""
     tried: list[int] = []
     gpus.count = 3
@@ -68,20 +68,20 @@ def test_each_gpu_in_use_is_tried(gpus: SimulatedGpus, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("error", OF_ITS_MEMORY, ids=repr)
-def test_exhausted_memory_is_recognised(error: Exception) -> None:
+def test_exhausted_memory_is_recognised(error):
     assert ran_out(error)
     assert ran_out(because_of(error))
     assert not any(ran_out(other) for other in [*OF_A_GPU, MemoryError(), ValueError("CUDA")])
 
 
-def test_causes_in_a_circle_end() -> None:
+def test_causes_in_a_circle_end():
     error = ValueError("a")
     error.__context__ = because_of(error)
 
     assert not ran_out(error)
 
 
-def test_memory_of_a_failed_call_is_released(gpus: SimulatedGpus) -> None:
+def test_memory_of_a_failed_call_is_released(gpus):
     def compute() -> None:
         activations = gpus.hold(GIB)
         gpus.allocate(gpus.memory)
@@ -107,7 +107,7 @@ def test_memory_of_a_failed_call_is_released(gpus: SimulatedGpus) -> None:
     assert gpus.calls.count("empty_cache") == 1
 
 
-def test_free_memory_is_of_a_gpu_in_use(gpus: SimulatedGpus, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_free_memory_is_of_a_gpu_in_use(gpus, monkeypatch):
     gpus.allocate(GIB)
     message = [free_memory()]
     gpus.contexts.clear()

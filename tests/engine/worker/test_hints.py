@@ -91,11 +91,11 @@ class Demanding:
         (raising(torch.OutOfMemoryError("CUDA out of memory. 2 GiB")), "does not suffice: nvidia-smi"),
     ],
 )
-def test_usual_mistakes_have_a_hint(call: Callable[[], object], words: str) -> None:
+def test_usual_mistakes_have_a_hint(call, words):
     assert words in hint_for(raised(call), BODY)
 
 
-def test_arguments_that_a_handler_does_not_take_are_named() -> None:
+def test_arguments_that_a_handler_does_not_take_are_named():
     ours = {"__name__": "modelserver.engine.worker.loader", "Demanding": Demanding}
     for call, words in (
         ("Demanding()", "what it needs is read in initialize(self, context)"),
@@ -124,7 +124,7 @@ def test_arguments_that_a_handler_does_not_take_are_named() -> None:
         (lambda: {}["body"], "application/x-www-form-urlencoded", "the client sent a form"),  # type: ignore[index]
     ],
 )
-def test_wrong_content_types_are_named(call: Callable[[], object], content_type: str, words: str) -> None:
+def test_wrong_content_types_are_named(call, content_type, words):
     assert words in hint_for(raised(call), BODY, content_type)
 
 
@@ -141,7 +141,7 @@ def test_wrong_content_types_are_named(call: Callable[[], object], content_type:
     ],
     ids=["linear", "channels", "dimensions", "sum", "view", "stack", "cat"],
 )
-def test_inputs_of_a_wrong_shape_have_a_hint(call: Callable[[], object]) -> None:
+def test_inputs_of_a_wrong_shape_have_a_hint(call):
     assert "check what preprocess makes of one row" in hint_for(raised(call), BODY)
 
 
@@ -156,12 +156,12 @@ def test_inputs_of_a_wrong_shape_have_a_hint(call: Callable[[], object]) -> None
     ],
 )
 @pytest.mark.parametrize("kind", [INSTANCE, TENSORS])
-def test_handlers_that_read_a_split_body_have_a_hint(call: Callable[[], object], kind: int) -> None:
+def test_handlers_that_read_a_split_body_have_a_hint(call, kind):
     assert "split_instances=false" in hint_for(raised(call), kind)
     assert "split_instances" not in hint_for(raised(call), BODY)
 
 
-def test_missing_torch_is_installed_with_its_version() -> None:
+def test_missing_torch_is_installed_with_its_version():
     """They are the environment's, not an archive's; torchvision must not bring another torch."""
     torch, torchvision = (
         hint_for(ModuleNotFoundError("no", name=name)) for name in ("torch", "torchvision.models")
@@ -171,7 +171,7 @@ def test_missing_torch_is_installed_with_its_version() -> None:
     assert f"`{sys.executable} -m pip install torchvision torch=={metadata.version('torch')}`" in torchvision
 
 
-def test_a_refused_whole_model_has_a_hint() -> None:
+def test_a_refused_whole_model_has_a_hint():
     refused = hint_for(UnpicklingError("Weights only load failed. In PyTorch 2.6, we changed the default"))
 
     assert "torch.save(model.state_dict(), path)" in refused
@@ -190,5 +190,5 @@ def test_a_refused_whole_model_has_a_hint() -> None:
         lambda: io.BytesIO({}),  # type: ignore[arg-type]
     ],
 )
-def test_other_exceptions_have_no_hint(call: Callable[[], object]) -> None:
+def test_other_exceptions_have_no_hint(call):
     assert hint_for(raised(call), BODY) == ""

@@ -1,8 +1,7 @@
 import importlib
 import itertools
 import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,7 +17,7 @@ _numbers = itertools.count()
 
 
 @pytest.fixture
-def model_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def model_dir(tmp_path, monkeypatch):
     before = set(sys.modules)
     monkeypatch.syspath_prepend(str(tmp_path))
     yield tmp_path
@@ -28,7 +27,7 @@ def model_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
 
 
 @pytest.fixture
-def write(model_dir: Path) -> Write:
+def write(model_dir):
     """Writes a handler module of a fresh name and returns the name."""
 
     def module(source: str) -> str:
@@ -60,7 +59,7 @@ Number = 5
 
 
 @pytest.mark.parametrize("form", ["{}", "{}.py", "some/folder/{}.py", "{}:Echo", "{}.py:Echo", "{}:missing"])
-def test_every_form_of_the_name_leads_to_the_class(form: str, model_dir: Path, write: Write) -> None:
+def test_every_form_of_the_name_leads_to_the_class(form, model_dir, write):
     """With or without .py, a folder or the class's name, the module's one class handles (reference 12.2)."""
     loaded = load_handler(form.format(write(CLASS)), model_dir)
 
@@ -70,7 +69,7 @@ def test_every_form_of_the_name_leads_to_the_class(form: str, model_dir: Path, w
     assert not loaded.built_in
 
 
-def test_function_of_a_module_is_served(model_dir: Path, write: Write) -> None:
+def test_function_of_a_module_is_served(model_dir, write):
     name = write(FUNCTIONS)
     loaded = load_handler(name, model_dir)
     calls: list[Any] = sys.modules[name].calls
@@ -84,7 +83,7 @@ def test_function_of_a_module_is_served(model_dir: Path, write: Write) -> None:
     assert load_handler(f"{write(FUNCTIONS)}:other", model_dir).entry([], None) == ["other"]
 
 
-def test_handle_may_be_any_callable(model_dir: Path, write: Write) -> None:
+def test_handle_may_be_any_callable(model_dir, write):
     """Handlers may put an object in the place of the method when they are made (reference 12.2); a class
     without initialize needs none.
     """
@@ -95,7 +94,7 @@ def test_handle_may_be_any_callable(model_dir: Path, write: Write) -> None:
     assert loaded.entry([], None) == ["object"]
 
 
-def test_helper_classes_beside_the_handler_are_harmless(model_dir: Path, write: Write) -> None:
+def test_helper_classes_beside_the_handler_are_harmless(model_dir, write):
     imports = "from pathlib import Path\nfrom collections import OrderedDict\n"
     loaded = load_handler(write(imports + "class Helper:\n    pass\n" + CLASS), model_dir)
 
@@ -117,28 +116,20 @@ def test_helper_classes_beside_the_handler_are_harmless(model_dir: Path, write: 
     ],
     ids=["nothing", "two handlers", "no handle method", "a number", "two functions", "misspelt method"],
 )
-def test_modules_without_a_clear_handler_are_not_usable(
-    source: str, message: str, model_dir: Path, write: Write
-) -> None:
+def test_modules_without_a_clear_handler_are_not_usable(source, message, model_dir, write):
     """The messages are TorchServe's (F40), and name what could be meant."""
     with pytest.raises(HandlerNotUsable, match=message):
         load_handler(f"{write(source)}.py", model_dir)
 
 
-def test_unknown_module_is_named(model_dir: Path) -> None:
+def test_unknown_module_is_named(model_dir):
     """A handler that is nowhere is reported by its name (F40)."""
     with pytest.raises(HandlerNotUsable, match="'archive_nowhere' is neither in the archive nor a built-in"):
         load_handler("archive_nowhere.py", model_dir)
 
 
 @pytest.mark.parametrize("place", ["archive", "site"])
-def test_missing_dependency_is_reported_as_itself(
-    place: str,
-    model_dir: Path,
-    write: Write,
-    tmp_path_factory: pytest.TempPathFactory,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_missing_dependency_is_reported_as_itself(place, model_dir, write, tmp_path_factory, monkeypatch):
     """An import that fails inside a module, of the archive or installed, is not a missing handler (F40)."""
     if place == "site":
         site = tmp_path_factory.mktemp("site")
@@ -152,7 +143,7 @@ def test_missing_dependency_is_reported_as_itself(
     assert caught.value.name == "archive_dependency"
 
 
-def test_faults_of_the_module_come_out_as_they_are(model_dir: Path, write: Write) -> None:
+def test_faults_of_the_module_come_out_as_they_are(model_dir, write):
     """A syntax error or an exception at import is what the caller gets, also a from-import of what is not
     there, where TorchServe looks elsewhere (F40).
     """
@@ -165,21 +156,21 @@ def test_faults_of_the_module_come_out_as_they_are(model_dir: Path, write: Write
 
 
 @pytest.mark.parametrize("handler", TORCHSERVE_HANDLERS)
-def test_handlers_of_torchserve_alone_have_a_way_out(handler: str, model_dir: Path) -> None:
+def test_handlers_of_torchserve_alone_have_a_way_out(handler, model_dir):
     with pytest.raises(
         HandlerNotUsable, match=r"built-in handler \(base_handler.* Instead of TorchServe's: "
     ):
         load_handler(handler, model_dir)
 
 
-def test_the_archiver_offers_the_handlers_that_load() -> None:
+def test_the_archiver_offers_the_handlers_that_load():
     assert set(BUILT_IN_HANDLERS) == BUILT_IN.keys()
 
 
 @pytest.mark.parametrize(
     "form", ["ts.torch_handler.image_classifier", "image_classifier.py", "x/image_classifier"]
 )
-def test_built_in_handlers_have_other_names_too(form: str, model_dir: Path) -> None:
+def test_built_in_handlers_have_other_names_too(form, model_dir):
     """By TorchServe's full name too, with a suffix or a folder (reference 12.2)."""
     loaded = load_handler(form, model_dir)
 
@@ -209,9 +200,7 @@ def test_built_in_handlers_have_other_names_too(form: str, model_dir: Path) -> N
     ],
     ids=["import", "constructor", "initialize", "function"],
 )
-def test_exit_while_loading_is_a_failure_with_a_place(
-    source: str, when: str, place: str, model_dir: Path, write: Write
-) -> None:
+def test_exit_while_loading_is_a_failure_with_a_place(source, when, place, model_dir, write):
     """sys.exit in each place is reported with the step and the line, and does not end the process (F45)."""
     name = write(source)
     with pytest.raises(
@@ -222,9 +211,7 @@ def test_exit_while_loading_is_a_failure_with_a_place(
     assert explain_failure(caught.value, model_dir).endswith(f"({name}.py, {place})")
 
 
-def test_module_of_the_archive_wins_over_a_built_in_handler(
-    model_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_module_of_the_archive_wins_over_a_built_in_handler(model_dir, monkeypatch):
     monkeypatch.delitem(sys.modules, "image_classifier", raising=False)
     (model_dir / "image_classifier.py").write_text(CLASS)
     importlib.invalidate_caches()
@@ -236,7 +223,7 @@ def test_module_of_the_archive_wins_over_a_built_in_handler(
     monkeypatch.delitem(sys.modules, "image_classifier")
 
 
-def test_subclass_and_name_like_ours_are_not_built_in(model_dir: Path, write: Write) -> None:
+def test_subclass_and_name_like_ours_are_not_built_in(model_dir, write):
     name = f"{BUILT_IN_PACKAGE}_of_somebody"
     (model_dir / f"{name}.py").write_text(CLASS)
     importlib.invalidate_caches()
@@ -249,9 +236,7 @@ def test_subclass_and_name_like_ours_are_not_built_in(model_dir: Path, write: Wr
     assert not load_handler(write(source), model_dir).built_in
 
 
-def test_a_handler_file_outside_of_the_archive_is_loaded(
-    model_dir: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_a_handler_file_outside_of_the_archive_is_loaded(model_dir, tmp_path_factory):
     place = tmp_path_factory.mktemp("outside")
     (place / "archive_outside.py").write_text(
         "from archive_neighbour import ANSWER\n\nclass Service:\n"
@@ -284,7 +269,7 @@ DATA_CLASS = "import dataclasses\n@dataclasses.dataclass\nclass Row:\n    text: 
         (CLASS + SHOUT, ":shout"),
     ],
 )
-def test_an_annotated_function_is_served(source: str, name: str, model_dir: Path, write: Write) -> None:
+def test_an_annotated_function_is_served(source, name, model_dir, write):
     loaded = load_handler(f"{write(source)}.py{name}", model_dir)
 
     loaded.initialize(Context("m", "/", None, 8, None, "0"))
@@ -303,9 +288,7 @@ def test_an_annotated_function_is_served(source: str, name: str, model_dir: Path
         ),
     ],
 )
-def test_methods_that_look_misspelt_are_warned_of(
-    source: str, words: str, model_dir: Path, write: Write
-) -> None:
+def test_methods_that_look_misspelt_are_warned_of(source, words, model_dir, write):
     context = Context("m", "/", None, 8, None, "0")
 
     load_handler(write(source), model_dir).initialize(context)
@@ -325,9 +308,7 @@ class Own(BaseHandler):
 
 
 @pytest.mark.parametrize(("gpu_id", "precision"), [(0, "high"), (None, "highest")])
-def test_tf32_is_allowed_on_gpus_as_in_torchserve(
-    gpu_id: int | None, precision: str, write: Write, model_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tf32_is_allowed_on_gpus_as_in_torchserve(gpu_id, precision, write, model_dir, monkeypatch):
     """A class derived from BaseHandler finds it so in its own ``initialize``, and CUDA has not started."""
     import torch
 
@@ -360,9 +341,7 @@ HANDLER = "class Mine:\n    def handle(self, data, context): return data\n"
         ("app = print\n" + HANDLER, "", "Mine"),
     ],
 )
-def test_an_application_is_served(
-    source: str, name: str, expected: str, model_dir: Path, write: Write
-) -> None:
+def test_an_application_is_served(source, name, expected, model_dir, write):
     loaded = load_handler(write(source) + name, model_dir)
 
     assert type(loaded.instance).__name__ == expected

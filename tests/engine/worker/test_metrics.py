@@ -17,7 +17,7 @@ class MetricTypes(enum.Enum):
 
 
 @pytest.fixture
-def metrics() -> HandlerMetrics:
+def metrics():
     made = HandlerMetrics("m")
     made.request_ids = {0: "id-0", 1: "id-1"}
     return made
@@ -46,16 +46,14 @@ def dimension(name: Any, value: Any) -> SimpleNamespace:
         ("add_size", (3, None, "B"), "Bytes", "gauge"),
     ],
 )
-def test_each_kind_has_its_defaults(
-    metrics: HandlerMetrics, method: str, arguments: tuple[Any, ...], unit: str, kind: str
-) -> None:
+def test_each_kind_has_its_defaults(metrics, method, arguments, unit, kind):
     """Units, in long names, kinds and default dimensions are those of TorchServe (reference 13.6)."""
     getattr(metrics, method)("name", *arguments)
 
     assert one(metrics) == Measurement("name", 3.0, unit, kind, DEFAULTS, "id-0,id-1")
 
 
-def test_dimensions_replace_defaults_and_errors_have_their_level(metrics: HandlerMetrics) -> None:
+def test_dimensions_replace_defaults_and_errors_have_their_level(metrics):
     metrics.add_counter("n", 1, dimensions=[dimension("Level", "Mine"), dimension("Size", 3)])
 
     assert one(metrics).dimensions == [("Level", "Mine"), ("Size", "3"), ("ModelName", "m")]
@@ -68,28 +66,28 @@ def test_dimensions_replace_defaults_and_errors_have_their_level(metrics: Handle
 
 
 @pytest.mark.parametrize(("idx", "request_id"), [(None, "id-0,id-1"), (0, "id-0"), (1, "id-1"), (7, "")])
-def test_position_names_the_request(metrics: HandlerMetrics, idx: int | None, request_id: str) -> None:
+def test_position_names_the_request(metrics, idx, request_id):
     metrics.add_counter("n", 1, idx)
 
     assert one(metrics).request_id == request_id
 
 
 @pytest.mark.parametrize("kind", [MetricTypes.GAUGE, "gauge", "GAUGE"])
-def test_kind_is_an_enum_or_a_text(metrics: HandlerMetrics, kind: Any) -> None:
+def test_kind_is_an_enum_or_a_text(metrics, kind):
     metrics.add_metric("n", 1, "s", metric_type=kind)
 
     assert one(metrics).kind == "gauge"
 
 
 @pytest.mark.parametrize("name", ["HandlerTime", "PredictionTime"])
-def test_metrics_of_every_model_keep_their_unit(metrics: HandlerMetrics, name: str) -> None:
+def test_metrics_of_every_model_keep_their_unit(metrics, name):
     """Those that TorchServe's own metrics.yaml lists have the unit that it says (reference 15.3)."""
     metrics.add_time(name, 1.5)
 
     assert one(metrics).unit == "ms"
 
 
-def test_collecting_empties(metrics: HandlerMetrics) -> None:
+def test_collecting_empties(metrics):
     metrics.add_counter("a", 1)
     metrics.add_counter("b", 1)
 
@@ -100,7 +98,7 @@ def test_collecting_empties(metrics: HandlerMetrics) -> None:
     assert metrics.collect() is None
 
 
-def test_whatever_a_handler_passes_can_be_sent(metrics: HandlerMetrics) -> None:
+def test_whatever_a_handler_passes_can_be_sent(metrics):
     metrics.add_metric(5, True, None, dimensions=[dimension(1, None)])  # type: ignore[arg-type]
     metrics.add_counter("\ud800", 2, dimensions=[dimension("\udcff", "ü")])
     stream = b"".join(encode(Result(1, [], 0.0, metrics=metrics.collect())))
@@ -114,7 +112,7 @@ def test_whatever_a_handler_passes_can_be_sent(metrics: HandlerMetrics) -> None:
     assert (second.name, second.dimensions[0]) == ("?", ("?", "ü"))
 
 
-def test_each_thread_tags_with_the_batch_it_began() -> None:
+def test_each_thread_tags_with_the_batch_it_began():
     metrics = HandlerMetrics("m")
     metrics.request_ids = {0: "running"}
 
@@ -132,7 +130,7 @@ def test_each_thread_tags_with_the_batch_it_began() -> None:
     assert [(m.name, m.request_id) for m in collected] == [("prepared", "next"), ("computed", "running")]
 
 
-def test_thread_of_a_handler_sees_the_latest_batch() -> None:
+def test_thread_of_a_handler_sees_the_latest_batch():
     metrics = HandlerMetrics("m")
     metrics.request_ids = {0: "latest"}
     thread = threading.Thread(target=metrics.add_counter, args=("n", 1))

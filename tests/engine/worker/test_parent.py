@@ -22,7 +22,7 @@ def start(reading: int) -> subprocess.Popen[str]:
     )
 
 
-def test_a_process_dies_when_its_pipe_is_closed() -> None:
+def test_a_process_dies_when_its_pipe_is_closed():
     """It cannot catch or put off the signal, and until then nothing happens to it (F48)."""
     reading, writing = os.pipe()
     with start(reading) as process:
@@ -35,7 +35,7 @@ def test_a_process_dies_when_its_pipe_is_closed() -> None:
         assert process.wait(10) == -signal.SIGKILL
 
 
-def test_a_pipe_may_be_closed_already() -> None:
+def test_a_pipe_may_be_closed_already():
     reading, writing = os.pipe()
     os.close(writing)
     with start(reading) as process:

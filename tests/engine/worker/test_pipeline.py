@@ -70,7 +70,7 @@ Serve = Callable[..., list[tuple[ToServer, list[bytes]]]]
 
 
 @pytest.fixture
-def handler() -> Halves:
+def handler():
     return Halves()
 
 
@@ -96,7 +96,7 @@ def send_through(handler: Any, batches: list[Any], channel: Channel, most_rows: 
 
 
 @pytest.fixture
-def serve(handler: Halves) -> Serve:
+def serve(handler):
     """Sends batches through a pipeline; returns what it answered."""
 
     def run(batches: list[Any], taken_back: Sequence[int] = ()) -> list[tuple[ToServer, list[bytes]]]:
@@ -108,14 +108,14 @@ def serve(handler: Halves) -> Serve:
     return run
 
 
-def test_a_batch_that_was_taken_back_is_not_computed(serve: Serve, handler: Halves) -> None:
+def test_a_batch_that_was_taken_back_is_not_computed(serve, handler):
     sent = serve([(1, ["a"]), (2, ["b"]), (3, ["c"])], taken_back=[1, 2])
 
     assert [m.sequence for m, _ in sent if isinstance(m, Result)] == [3]
     assert [event for event in handler.events if event.startswith("complete")] == ["complete c id-c"]
 
 
-def test_no_more_than_the_next_batches_are_prepared(serve: Serve, handler: Halves) -> None:
+def test_no_more_than_the_next_batches_are_prepared(serve, handler):
     handler.wait_for["a"] = "c"
 
     serve([(1, ["a"]), (2, ["b"]), (3, ["c"]), (4, ["d"])])
@@ -123,7 +123,7 @@ def test_no_more_than_the_next_batches_are_prepared(serve: Serve, handler: Halve
     assert handler.events.index("complete a id-a") < handler.events.index("prepare d id-d")
 
 
-def test_next_batch_is_prepared_while_one_runs(serve: Serve, handler: Halves) -> None:
+def test_next_batch_is_prepared_while_one_runs(serve, handler):
     handler.wait_for["a"] = "b"
 
     sent = serve([(1, ["a"]), (2, ["b"])])
@@ -139,7 +139,7 @@ def test_next_batch_is_prepared_while_one_runs(serve: Serve, handler: Halves) ->
 
 @pytest.mark.parametrize("bad", ["poison", "late"])
 @pytest.mark.parametrize("position", [0, 1, 2])
-def test_failing_row_of_either_half_fails_alone(serve: Serve, bad: str, position: int) -> None:
+def test_failing_row_of_either_half_fails_alone(serve, bad, position):
     """A row that fails preparing or computing is isolated, and the next batch is served (F18)."""
     names = ["x", "y"]
     names.insert(position, bad)
@@ -156,13 +156,13 @@ def test_failing_row_of_either_half_fails_alone(serve: Serve, bad: str, position
     assert not second.answers[0].failed
 
 
-def test_messages_stay_in_order_until_a_stop(serve: Serve) -> None:
+def test_messages_stay_in_order_until_a_stop(serve):
     sent = serve([Ping(), (1, ["a"]), Ping(), Stop(), (2, ["b"])])
 
     assert [type(message) for message, _ in sent] == [Pong, Result, Pong]
 
 
-def test_unreadable_batch_is_answered_without_the_handler(serve: Serve, handler: Halves) -> None:
+def test_unreadable_batch_is_answered_without_the_handler(serve, handler):
     ((message, _),) = serve([Predict(1, [Row("id", 0, content_type="multipart/form-data")])])
 
     assert isinstance(message, Result)
@@ -190,7 +190,7 @@ class Undecided:
     ("instance", "answer"),
     [(Halves(), True), (Heir(), False), (Insisting(), True), (Undecided(), False), (None, False)],
 )
-def test_only_the_class_that_promises_is_pipelined(instance: Any, answer: bool) -> None:
+def test_only_the_class_that_promises_is_pipelined(instance, answer):
     """A parent's promise does not bind its children, and a promise needs both halves."""
     assert can_prefetch(loaded(instance)) is answer
 
@@ -220,11 +220,11 @@ class OnGpu:
 
 
 @pytest.fixture
-def on_gpu(gpus: SimulatedGpus) -> OnGpu:
+def on_gpu(gpus):
     return OnGpu(gpus)
 
 
-def test_an_error_of_the_gpu_in_the_first_half_is_one(on_gpu: OnGpu, leaves: type[BaseException]) -> None:
+def test_an_error_of_the_gpu_in_the_first_half_is_one(on_gpu, leaves):
     """The batch gets 500, and the process ends (F75)."""
     channel = Channel()
 
@@ -237,7 +237,7 @@ def test_an_error_of_the_gpu_in_the_first_half_is_one(on_gpu: OnGpu, leaves: typ
     assert channel.is_closed
 
 
-def test_batches_that_do_not_fit_are_prepared_in_parts(on_gpu: OnGpu) -> None:
+def test_batches_that_do_not_fit_are_prepared_in_parts(on_gpu):
     on_gpu.gpus.memory = 9 * GIB
     channel = Channel()
     send_through(on_gpu, [(1, list("abcdefgh"))], channel)
@@ -250,7 +250,7 @@ def test_batches_that_do_not_fit_are_prepared_in_parts(on_gpu: OnGpu) -> None:
     assert service.limit.most_rows == 4
 
 
-def test_parts_of_a_batch_whose_client_leaves(serve: Serve, handler: Halves) -> None:
+def test_parts_of_a_batch_whose_client_leaves(serve, handler):
     handler.wait_for["a"] = "b"
     complete = handler._ms_complete
 
@@ -270,9 +270,7 @@ def test_parts_of_a_batch_whose_client_leaves(serve: Serve, handler: Halves) -> 
     assert [m.sequence for m, _ in sent if isinstance(m, Result)] == [1, 2]
 
 
-def test_the_preparing_thread_uses_the_gpu(
-    serve: Serve, handler: Halves, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_preparing_thread_uses_the_gpu(serve, handler, monkeypatch):
     monkeypatch.setattr(
         current_device, "_enter", lambda: handler.events.append(threading.current_thread().name)
     )

@@ -1,7 +1,6 @@
 """What a rank above 0 says."""
 
 import socket
-from collections.abc import Iterator
 
 import pytest
 
@@ -12,14 +11,14 @@ from modelserver.engine.worker.runtime import excused, keep_answers_back
 
 
 @pytest.fixture
-def ends() -> Iterator[tuple[ServerChannel, socket.socket]]:
+def ends():
     """The worker's channel, and the server's end."""
     server_end, worker_end = socket.socketpair()
     with server_end, worker_end:
         yield ServerChannel(worker_end), server_end
 
 
-def test_answers_of_other_ranks_are_held_back(ends: tuple[ServerChannel, socket.socket]) -> None:
+def test_answers_of_other_ranks_are_held_back(ends):
     """A batch with failures is reported as one failure, without its text."""
     channel, server = ends
     keep_answers_back(channel)
@@ -43,7 +42,7 @@ def test_answers_of_other_ranks_are_held_back(ends: tuple[ServerChannel, socket.
 
 
 @pytest.mark.parametrize("returned", [None, [], "text", [1], [1, 2, 3], iter([1, 2])])
-def test_followers_may_answer_or_not(returned: object) -> None:
+def test_followers_may_answer_or_not(returned):
     assert excused(lambda _data, _context: returned)([{}, {}], None) == [b"", b""]
 
     answers = [1, 2]

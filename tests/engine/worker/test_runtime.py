@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 import pytest
 from tests.engine.worker.channels import Channel
-from tests.simulated_gpu import SimulatedGpus
 
 from modelserver.engine.wire.messages import (
     ASYNC,
@@ -40,7 +39,7 @@ from modelserver_handlers.errors import GpuNotUsable, ModelLoadError
 
 
 @pytest.fixture
-def model_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def model_dir(tmp_path, monkeypatch):
     """A model directory in which a service may be loaded: what that changes in the process is undone."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
@@ -71,7 +70,7 @@ def load_service(model_dir: Path, source: str, **fields: Any) -> tuple[LoadedHan
     return handler, service
 
 
-def test_service_is_loaded_in_the_model_directory(model_dir: Path) -> None:
+def test_service_is_loaded_in_the_model_directory(model_dir):
     """The handler sees its directory, manifest and configuration from initialize on (reference 12.1)."""
     (model_dir / "MAR-INF").mkdir()
     (model_dir / "MAR-INF" / "MANIFEST.json").write_text('{"model": {"modelName": "own"}}')
@@ -101,7 +100,7 @@ def test_service_is_loaded_in_the_model_directory(model_dir: Path) -> None:
     assert result.handler_time > 0.0  # type: ignore[union-attr]
 
 
-def test_manifest_may_be_missing(tmp_path: Path) -> None:
+def test_manifest_may_be_missing(tmp_path):
     assert read_manifest(tmp_path) is None
     (tmp_path / "MAR-INF").mkdir()
     (tmp_path / "MAR-INF" / "MANIFEST.json").write_text("{")
@@ -112,14 +111,14 @@ def test_manifest_may_be_missing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "config"), [("a: {b: [1]}\n", {"a": {"b": [1]}}), ("", {}), ("- 1\n", {}), ("text", {})]
 )
-def test_config_is_a_mapping_or_empty(tmp_path: Path, text: str, config: dict[str, Any]) -> None:
+def test_config_is_a_mapping_or_empty(tmp_path, text, config):
     (tmp_path / "c.yaml").write_text(text)
 
     assert read_config(tmp_path, "c.yaml") == config
     assert read_config(tmp_path, "") == {}
 
 
-def test_config_is_read_by_the_safe_loader(tmp_path: Path) -> None:
+def test_config_is_read_by_the_safe_loader(tmp_path):
     """A tag that would make an object is an error (F60)."""
     import yaml
 
@@ -130,7 +129,7 @@ def test_config_is_read_by_the_safe_loader(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", [CONTINUOUS, ASYNC])
-def test_envelopes_are_for_batches_of_whole_requests(model_dir: Path, mode: str) -> None:
+def test_envelopes_are_for_batches_of_whole_requests(model_dir, mode):
     with pytest.raises(HandlerNotUsable, match="envelope 'body' cannot be used with continuousBatching"):
         load_service(model_dir, HANDLER, envelope="body", mode=mode)
 
@@ -143,11 +142,11 @@ def test_envelopes_are_for_batches_of_whole_requests(model_dir: Path, mode: str)
         ("def handle(data, context): ...\n", "handle"),
     ],
 )
-def test_the_authors_method_is_known(model_dir: Path, source: str, method: str) -> None:
+def test_the_authors_method_is_known(model_dir, source, method):
     assert load_service(model_dir, source)[1].method == method
 
 
-def test_batches_that_were_taken_back_or_cancelled_change_no_other(model_dir: Path) -> None:
+def test_batches_that_were_taken_back_or_cancelled_change_no_other(model_dir):
     """A cancellation may come after the answer that it was for."""
     _, service = load_service(model_dir, HANDLER)
     channel = Channel()
@@ -175,9 +174,7 @@ class Poisoned:
 """
 
 
-def test_a_process_whose_gpu_is_broken_ends_after_its_answer(
-    model_dir: Path, gpus: SimulatedGpus, leaves: type[BaseException]
-) -> None:
+def test_a_process_whose_gpu_is_broken_ends_after_its_answer(model_dir, gpus, leaves):
     """What waits for it has not begun, so that it can run elsewhere (F75)."""
     loaded, service = load_service(model_dir, POISONED)
     loaded.instance.gpus = gpus
@@ -234,7 +231,7 @@ print("handler that blocks", blocked())
 """
 
 
-def test_sigterm_ends_forked_processes_that_do_not_react_otherwise() -> None:
+def test_sigterm_ends_forked_processes_that_do_not_react_otherwise():
     ran = subprocess.run(
         [sys.executable, "-c", FORKS], check=True, stdout=subprocess.PIPE, text=True, timeout=60
     )
@@ -249,7 +246,7 @@ def test_sigterm_ends_forked_processes_that_do_not_react_otherwise() -> None:
     ]
 
 
-def test_workers_import_little() -> None:
+def test_workers_import_little():
     """Modules that few workers need are imported only by those, as each of hundreds of starts would pay for
     them.
     """
@@ -259,7 +256,7 @@ def test_workers_import_little() -> None:
     assert not {"asyncio", "importlib.metadata", "numpy", "torch", "yaml"} & set(run.stdout.split())
 
 
-def test_mistakes_are_not_tried_again() -> None:
+def test_mistakes_are_not_tried_again():
     import yaml
 
     mistakes = (yaml.YAMLError, SyntaxError, TypeError, NameError, AttributeError, ImportError)
@@ -281,12 +278,12 @@ def test_mistakes_are_not_tried_again() -> None:
         (SimpleNamespace(type=int), ""),
     ],
 )
-def test_handlers_say_where_their_model_is(device: Any, name: str) -> None:
+def test_handlers_say_where_their_model_is(device, name):
     assert device_of(SimpleNamespace(device=device)) == name
     assert device_of(None) == ""
 
 
-def test_a_model_must_be_on_the_gpu_if_one_is_required() -> None:
+def test_a_model_must_be_on_the_gpu_if_one_is_required():
     load = Load("m", "1.0", "/", "h.py", 4, gpu_id=1, gpu_required=True)
     on_cpu, on_gpu = SimpleNamespace(device="cpu"), SimpleNamespace(device="cuda:1")
 

@@ -4,7 +4,6 @@ import math
 import uuid
 from collections.abc import Callable, Iterator
 from http import HTTPStatus
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -110,14 +109,14 @@ def octets(size: int) -> Answer:
 
 
 @pytest.fixture(autouse=True)
-def quiet(capsys: pytest.CaptureFixture[str]) -> None:
+def quiet(capsys):
     """Failures print tracebacks; the tests that look at them ask for them."""
 
 
 # -- plain batches
 
 
-def test_a_handler_may_turn_decoding_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_handler_may_turn_decoding_off(monkeypatch):
     """The environment is read at each batch: handlers set the variable while they are imported."""
     bench = Bench(lambda data, context: [type(row["body"]).__name__ for row in data])
     types = []
@@ -129,7 +128,7 @@ def test_a_handler_may_turn_decoding_off(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @given(st.integers(1, 40))
-def test_no_answer_reaches_another_request(count: int) -> None:
+def test_no_answer_reaches_another_request(count):
     """Unique tokens come back where they were sent from (F23); the result names its batch."""
     tokens = [str(uuid.uuid4()).encode() for _ in range(count)]
     bench = Bench(echo, count)
@@ -139,7 +138,7 @@ def test_no_answer_reaches_another_request(count: int) -> None:
     assert bench.message.metrics is None
 
 
-def test_answers_have_the_form_of_their_protocol() -> None:
+def test_answers_have_the_form_of_their_protocol():
     bench = Bench(lambda data, context: ["text"] * len(data))
     untyped = Bench(lambda data, context: ["text", b"bytes", [1]], types=False)
 
@@ -151,7 +150,7 @@ def test_answers_have_the_form_of_their_protocol() -> None:
 # -- what a handler sees
 
 
-def test_context_shows_the_requests_of_the_batch() -> None:
+def test_context_shows_the_requests_of_the_batch():
     """Ids, headers in any case, url_path and explain are those of each row (reference 6.1, 7.3)."""
     seen: list[Any] = []
 
@@ -170,7 +169,7 @@ def test_context_shows_the_requests_of_the_batch() -> None:
     assert seen == [{0: "id0", 1: "id1"}, ["1", "True", "a/b", None], {"content-type": "text/plain"}]
 
 
-def test_parameters_reach_the_handler() -> None:
+def test_parameters_reach_the_handler():
     """What stood beside the instances of a V1 body is there for each of its rows; what is no JSON is a bad
     request (F2).
     """
@@ -184,7 +183,7 @@ def test_parameters_reach_the_handler() -> None:
     assert len(bench.calls) == calls
 
 
-def test_handler_may_take_its_rows_apart() -> None:
+def test_handler_may_take_its_rows_apart():
     """What a failed call did to its rows is not seen by the calls that follow (F18)."""
 
     def handler(data: list[Any], context: Context) -> list[Any]:
@@ -199,7 +198,7 @@ def test_handler_may_take_its_rows_apart() -> None:
     assert [content for _, content in answers][2:] == [b"c", b"d"]
 
 
-def test_descriptions_are_marked() -> None:
+def test_descriptions_are_marked():
     """The handler sees an empty row and the header describe (reference 5.4); its answer is one of a body."""
     seen: list[Any] = []
 
@@ -218,7 +217,7 @@ def test_descriptions_are_marked() -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 8])
 @pytest.mark.parametrize("kind", [BODY, INSTANCE], ids=["body", "instance"])
-def test_failing_row_fails_alone_in_every_position(size: int, kind: int) -> None:
+def test_failing_row_fails_alone_in_every_position(size, kind):
     """One bad row of a batch gets the error, all others their answers (F18)."""
     good = b"good" if kind == BODY else b'"good"'
     bad = b"poison" if kind == BODY else b'"poison"'
@@ -236,7 +235,7 @@ def test_failing_row_fails_alone_in_every_position(size: int, kind: int) -> None
 
 
 @given(st.data(), st.integers(1, 64))
-def test_number_of_calls_is_bounded(data: st.DataObject, size: int) -> None:
+def test_number_of_calls_is_bounded(data, size):
     """However many rows are bad, the bad ones fail and the handler is not called without end; two bad rows
     leave the others whole (F20).
     """
@@ -251,7 +250,7 @@ def test_number_of_calls_is_bounded(data: st.DataObject, size: int) -> None:
     assert all(content == b"good" for answer, content in answers if not answer.failed)
 
 
-def test_all_rows_fail_if_all_are_bad_or_none_is_isolated() -> None:
+def test_all_rows_fail_if_all_are_bad_or_none_is_isolated():
     """A batch of nothing but bad rows fails whole, and the service goes on (F20)."""
     bench = Bench(poisoned)
 
@@ -264,7 +263,7 @@ def test_all_rows_fail_if_all_are_bad_or_none_is_isolated() -> None:
     assert whole.calls == [3]
 
 
-def test_envelopes_get_instances_apart() -> None:
+def test_envelopes_get_instances_apart():
     bench = Bench(lambda data, _: [1 // instance.value for instance in data], envelope="kserve")
     answers = bench.run([b"1", b"0", b"1", b"1"], INSTANCE)
 
@@ -272,7 +271,7 @@ def test_envelopes_get_instances_apart() -> None:
     assert [content for answer, content in answers if not answer.failed] == [b"1"] * 3
 
 
-def test_printed_failures_name_their_requests(capsys: pytest.CaptureFixture[str]) -> None:
+def test_printed_failures_name_their_requests(capsys):
     Bench(poisoned).run([b"a", b"poison"])
     printed = capsys.readouterr().err
     Bench(lambda data, context: [data[0]["data"]]).run([b""])
@@ -296,7 +295,7 @@ def test_printed_failures_name_their_requests(capsys: pytest.CaptureFixture[str]
     [None, {"a": 1}, (b"a", b"b"), "ab", 5, iter([b"a", b"b"]), (b for b in (b"a", b"b"))],
     ids=["None", "dict", "tuple", "str", "int", "iterator", "generator"],
 )
-def test_result_that_is_no_list_is_refused(returned: Any) -> None:
+def test_result_that_is_no_list_is_refused(returned):
     """Anything but a list is an invalid output, in the words of each protocol (F19)."""
     bench = Bench(lambda data, context: returned)
 
@@ -308,7 +307,7 @@ def test_result_that_is_no_list_is_refused(returned: Any) -> None:
 
 
 @pytest.mark.parametrize(("surplus", "count"), [(-1, 3), (1, 5), (-4, 0)])
-def test_wrong_number_of_answers_is_refused(surplus: int, count: int) -> None:
+def test_wrong_number_of_answers_is_refused(surplus, count):
     """Results are not assigned to rows by position if there are too few or too many (F19)."""
     bench = Bench(lambda data, context: [b"x"] * max(0, len(data) + surplus), isolate=False)
     instances = f"instances: expected 4, the handler returned {count}"
@@ -320,7 +319,7 @@ def test_wrong_number_of_answers_is_refused(surplus: int, count: int) -> None:
         assert {(a.status, c.decode()) for a, c in bench.run([b"1"] * 4, kind)} == {(status, text)}
 
 
-def test_rows_are_answered_by_a_handler_that_breaks_the_contract_for_some() -> None:
+def test_rows_are_answered_by_a_handler_that_breaks_the_contract_for_some():
     """A handler that leaves a bad row out fails that row only (F19); one written for single requests gets its
     rows one by one.
     """
@@ -340,7 +339,7 @@ def test_rows_are_answered_by_a_handler_that_breaks_the_contract_for_some() -> N
     ("code", "status"), [(404, 404), (599, 599), (413, 507), (42, 500), (100_000, 500), (-1, 500)]
 )
 @pytest.mark.parametrize("kind", [BODY, INSTANCE])
-def test_prediction_exception_names_its_status(code: int, status: int, kind: int) -> None:
+def test_prediction_exception_names_its_status(code, status, kind):
     """So does a subclass of a class of that name, which old handlers bring by another import."""
     foreign = type("PredictionException", (Exception,), {"error_code": code, "message": "no such thing"})
     for error in (PredictionException("no such thing", code), type("Mine", (foreign,), {})("x")):
@@ -351,7 +350,7 @@ def test_prediction_exception_names_its_status(code: int, status: int, kind: int
 
 @pytest.mark.parametrize("error", [MemoryError(), ValueError("no CUDA device")])
 @pytest.mark.parametrize("kind", [BODY, INSTANCE])
-def test_out_of_memory_fails_the_batch_without_another_try(error: Exception, kind: int) -> None:
+def test_out_of_memory_fails_the_batch_without_another_try(error, kind):
     """Want of the machine's memory is 507 for all rows, and the handler is not driven into it again (F43)."""
     bench = Bench(raising(error))
     answers = bench.run([b"1"] * 4, kind)
@@ -374,14 +373,14 @@ class Mute(Exception):
         (ValueError("x" * 1_000_000), f"ValueError : {'x' * 3987}… (1000013 characters)"),
     ],
 )
-def test_instances_are_answered_with_the_exception(error: Exception, text: str) -> None:
+def test_instances_are_answered_with_the_exception(error, text):
     ((answer, content),) = Bench(raising(error)).run([b"1"], INSTANCE)
 
     assert (answer.status, answer.failed, content) == (500, True, text.encode())
     assert answer.cause.startswith(type(error).__name__)
 
 
-def test_exit_of_the_handler_is_not_swallowed() -> None:
+def test_exit_of_the_handler_is_not_swallowed():
     with pytest.raises(SystemExit):
         Bench(raising(SystemExit(3))).run([b""])
 
@@ -389,7 +388,7 @@ def test_exit_of_the_handler_is_not_swallowed() -> None:
 # -- rows that cannot be read, rejections
 
 
-def test_unreadable_row_is_a_bad_request_and_the_others_run() -> None:
+def test_unreadable_row_is_a_bad_request_and_the_others_run():
     """A row that cannot be decoded never reaches the handler (F2, F7)."""
     bench = Bench(lambda data, context: [row["body"] for row in data])
     answers = bench.run([b"1", b"{broken", b"3"], INSTANCE)
@@ -413,9 +412,7 @@ def test_unreadable_row_is_a_bad_request_and_the_others_run() -> None:
         (None, "x", "InternalServerException", 500, b"None"),
     ],
 )
-def test_rejected_row_gets_the_handlers_words(
-    message: Any, status: Any, kind: str, expected: int, text: bytes
-) -> None:
+def test_rejected_row_gets_the_handlers_words(message, status, kind, expected, text):
     """A handler may turn one row away by position, with anything as message and status; the others are
     answered, by one call (F17).
     """
@@ -432,7 +429,7 @@ def test_rejected_row_gets_the_handlers_words(
     assert bench.calls == [3]
 
 
-def test_rejection_counts_when_the_call_fails_for_it() -> None:
+def test_rejection_counts_when_the_call_fails_for_it():
     """A handler that rejects a row and then fails over its absence still has given the reason (F17)."""
 
     def handler(data: list[Any], context: Context) -> list[Any]:
@@ -452,7 +449,7 @@ def test_rejection_counts_when_the_call_fails_for_it() -> None:
 # -- the answer's status, headers and size
 
 
-def test_status_headers_and_type_are_per_row() -> None:
+def test_status_headers_and_type_are_per_row():
     """What a handler sets for a row goes with that row's answer alone; a content type that is set as a header
     appears once (reference 7.5).
     """
@@ -472,7 +469,7 @@ def test_status_headers_and_type_are_per_row() -> None:
     ]
 
 
-def test_status_of_a_failed_call_does_not_leak_into_the_next() -> None:
+def test_status_of_a_failed_call_does_not_leak_into_the_next():
     """What was set before a failure is forgotten with the call (F18)."""
 
     def handler(data: list[Any], context: Context) -> list[Any]:
@@ -496,7 +493,7 @@ def test_status_of_a_failed_call_does_not_leak_into_the_next() -> None:
         (math.inf, 500),
     ],
 )
-def test_any_status_can_be_sent(status: Any, sent: int) -> None:
+def test_any_status_can_be_sent(status, sent):
     def handler(data: list[Any], context: Context) -> list[Any]:
         context.set_response_status(status, "\ud800", 0)
         context.set_response_header(0, "X-\udcff", "\ud800")
@@ -534,7 +531,7 @@ class Worse:
     ],
     ids=["object", "prediction", "set", "text", "bytes", "failing dict", "failing array"],
 )
-def test_answer_without_a_form_fails_its_row_only(value: Any, kind: int, status: int) -> None:
+def test_answer_without_a_form_fails_its_row_only(value, kind, status):
     bench = Bench(lambda data, context: [b"ok", value, b"ok"])
     answers = bench.run([b"1"] * 3, kind)
 
@@ -544,7 +541,7 @@ def test_answer_without_a_form_fails_its_row_only(value: Any, kind: int, status:
     assert bench.calls == [3]
 
 
-def test_answer_over_the_limit_fails_alone() -> None:
+def test_answer_over_the_limit_fails_alone():
     """A response larger than max_response_size is an error of its own row; at the limit it is fine (F28)."""
     bench = Bench(lambda data, context: [b"x" * 10, b"x" * 11], max_response_size=10)
     (fine, _), (answer, content) = bench.run([b"", b""])
@@ -557,7 +554,7 @@ def test_answer_over_the_limit_fails_alone() -> None:
 # -- metrics
 
 
-def test_metrics_and_phases_travel_with_the_answers() -> None:
+def test_metrics_and_phases_travel_with_the_answers():
     def handler(data: list[Any], context: Context) -> list[Any]:
         context.metrics.add_counter("seen", len(data), 0)
         context._ms_state.phases = (1.0, 2.0, 0.5)
@@ -594,9 +591,7 @@ WHERE = "(h.py, line 2, in handle)"
         ("raise MemoryError('no room')", BODY, 507, "Out of resources: MemoryError: no room"),
     ],
 )
-def test_exposed_failures_say_what_and_where_with_a_hint(
-    tmp_path: Path, line: str, kind: int, status: int, words: str
-) -> None:
+def test_exposed_failures_say_what_and_where_with_a_hint(tmp_path, line, kind, status, words):
     """The message of a PredictionException is the whole answer."""
     source = (
         f"def handle(data, context):\n    {line}\n"
@@ -632,7 +627,7 @@ def poisoning(gpus: SimulatedGpus) -> Handler:
     return handle
 
 
-def test_a_broken_gpu_fails_its_batch_without_another_try(gpus: SimulatedGpus) -> None:
+def test_a_broken_gpu_fails_its_batch_without_another_try(gpus):
     """All rows get 500 and why; the server is informed once, and the process ends (F75)."""
     bench, channel = connected(poisoning(gpus))
     answers = bench.run([b"a", b"b", b"poison", b"c"])
@@ -649,7 +644,7 @@ def test_a_broken_gpu_fails_its_batch_without_another_try(gpus: SimulatedGpus) -
     assert b"Hint: mostly an index out of range" in content
 
 
-def test_what_a_broken_gpu_holds_is_not_freed(gpus: SimulatedGpus) -> None:
+def test_what_a_broken_gpu_holds_is_not_freed(gpus):
     """torch may abort the process where a tensor cannot be freed: answers are sent first."""
 
     def handle(data: list[Any], context: Context) -> list[Any]:
@@ -666,7 +661,7 @@ def test_what_a_broken_gpu_holds_is_not_freed(gpus: SimulatedGpus) -> None:
     assert gpus.allocated == GIB
 
 
-def test_answers_from_before_the_gpu_broke_count(gpus: SimulatedGpus) -> None:
+def test_answers_from_before_the_gpu_broke_count(gpus):
     bench = Bench(poisoning(gpus))
 
     assert bench.statuses([b"a", b"bad", b"poison", b"c"]) == [200, 503, 500, 500]
@@ -676,7 +671,7 @@ def test_answers_from_before_the_gpu_broke_count(gpus: SimulatedGpus) -> None:
 
 
 @pytest.mark.parametrize("kind", [BODY, INSTANCE])
-def test_a_gpu_that_breaks_when_answers_are_read_is_broken(gpus: SimulatedGpus, kind: int) -> None:
+def test_a_gpu_that_breaks_when_answers_are_read_is_broken(gpus, kind):
     """Errors of kernels come when something waits for them, such as the encoding of a tensor."""
 
     def handle(data: list[Any], context: Context) -> list[Any]:
@@ -690,7 +685,7 @@ def test_a_gpu_that_breaks_when_answers_are_read_is_broken(gpus: SimulatedGpus, 
     assert bench.service.broken is not None
 
 
-def test_a_gpu_that_breaks_while_parts_are_sent_is_broken(gpus: SimulatedGpus) -> None:
+def test_a_gpu_that_breaks_while_parts_are_sent_is_broken(gpus):
     def generate() -> Iterator[bytes]:
         yield b"part"
         gpus.fail()
@@ -702,7 +697,7 @@ def test_a_gpu_that_breaks_while_parts_are_sent_is_broken(gpus: SimulatedGpus) -
     assert [type(message) for message, _ in channel.sent] == [Parts, Broken]
 
 
-def test_an_error_that_the_gpu_survives_is_as_before(gpus: SimulatedGpus) -> None:
+def test_an_error_that_the_gpu_survives_is_as_before(gpus):
     """TorchServe's 507 for what says CUDA (reference 6.5), and halving for what does not."""
     errors = {
         b"cuda": cuda_error("CUDA error: invalid configuration argument"),
@@ -738,7 +733,7 @@ def greedy(gpus: SimulatedGpus) -> Handler:
     return handle
 
 
-def test_a_batch_that_exhausts_the_gpu_is_halved(gpus: SimulatedGpus) -> None:
+def test_a_batch_that_exhausts_the_gpu_is_halved(gpus):
     gpus.memory = 9 * GIB
     bench, channel = connected(greedy(gpus))
 
@@ -751,7 +746,7 @@ def test_a_batch_that_exhausts_the_gpu_is_halved(gpus: SimulatedGpus) -> None:
     assert [message for message, _ in channel.sent] == [Fitting(4), Fitting(2)]
 
 
-def test_few_calls_find_what_fits(gpus: SimulatedGpus) -> None:
+def test_few_calls_find_what_fits(gpus):
     gpus.memory = 9 * GIB
     bench = Bench(greedy(gpus), batch_size=64)
 
@@ -764,7 +759,7 @@ def test_few_calls_find_what_fits(gpus: SimulatedGpus) -> None:
     assert len(in_vain.calls) <= 4 * 8 + 4 + 8
 
 
-def test_a_row_that_does_not_fit_alone_fails_alone(gpus: SimulatedGpus) -> None:
+def test_a_row_that_does_not_fit_alone_fails_alone(gpus):
     bench, channel = connected(greedy(gpus), expose=True)
     answers = bench.run([b"x", b"x", b"large", b"x"])
 
@@ -778,7 +773,7 @@ def test_a_row_that_does_not_fit_alone_fails_alone(gpus: SimulatedGpus) -> None:
     assert (bench.service.limit.most_rows, channel.sent) == (0, [])
 
 
-def test_numbers_come_from_the_gpu_where_the_error_has_none(gpus: SimulatedGpus) -> None:
+def test_numbers_come_from_the_gpu_where_the_error_has_none(gpus):
     gpus.allocate(50 * GIB)
     handler = raising(RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"))
     ((answer, content),) = Bench(handler, expose=True).run([b"x"])
@@ -787,7 +782,7 @@ def test_numbers_come_from_the_gpu_where_the_error_has_none(gpus: SimulatedGpus)
     assert b"Hint: the GPU's memory does not suffice (30.00 of 80.00 GiB are free)" in content
 
 
-def test_whole_batches_are_tried_again(gpus: SimulatedGpus, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whole_batches_are_tried_again(gpus, monkeypatch):
     monkeypatch.setattr(service_module, "SPLITS", 3)
     gpus.memory = 9 * GIB
     bench, channel = connected(greedy(gpus))
@@ -804,7 +799,7 @@ def test_whole_batches_are_tried_again(gpus: SimulatedGpus, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("options", [{"ranks": 2}, {"isolate": False}])
-def test_some_batches_are_not_halved(gpus: SimulatedGpus, options: dict[str, Any]) -> None:
+def test_some_batches_are_not_halved(gpus, options):
     """Those of ranks, as only one may have run out, and where isolation is off: 507 for all."""
     gpus.memory = 9 * GIB
     bench = Bench(greedy(gpus), **options)

@@ -36,11 +36,11 @@ def run(before: str, inside: str, **environment: str) -> str:
 @pytest.mark.parametrize(
     ("message", "code"), [(None, 0), (0, 0), (3, 3), (256, 0), (-1, 255), (True, 1), ("x", 1)]
 )
-def test_exit_codes_are_an_interpreters(message: object, code: int) -> None:
+def test_exit_codes_are_an_interpreters(message, code):
     assert exit_code(message) == code
 
 
-def test_the_environment_is_replaced() -> None:
+def test_the_environment_is_replaced():
     inside = (
         "import time; kept = {'PATH': os.environ['PATH']};"
         " spawn_child.replace_environment({**kept, 'NEW': '1', 'TZ': 'UTC-7'});"
@@ -50,7 +50,7 @@ def test_the_environment_is_replaced() -> None:
     assert run("", inside, OLD="1", TZ="UTC").splitlines() == ["['NEW', 'PATH', 'TZ'] -25200", "-1"]
 
 
-def test_the_command_of_another_length_is_left_alone() -> None:
+def test_the_command_of_another_length_is_left_alone():
     inside = (
         "from pathlib import Path; line = lambda: Path('/proc/self/cmdline').read_bytes(); old = line();"
         " spawn_child.show_command('m' * 4000, '7', '8'); print(line() == old)"
@@ -60,7 +60,7 @@ def test_the_command_of_another_length_is_left_alone() -> None:
 
 
 @pytest.mark.slow  # imports torch in a new process
-def test_torch_is_as_fresh_in_a_fork() -> None:
+def test_torch_is_as_fresh_in_a_fork():
     before = "import torch, numpy.random as n"
     inside = (
         "show = lambda: print(torch.rand(1).item(), n.rand(), flush=True);"

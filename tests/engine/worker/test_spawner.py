@@ -4,8 +4,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +19,7 @@ pytestmark = pytest.mark.skipif(not can_fork(), reason="the system cannot fork w
 
 
 @pytest.fixture
-async def spawner(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Spawner]:
+async def spawner(monkeypatch):
     """A spawner that takes a light module for a heavy one."""
     monkeypatch.setattr("modelserver.engine.pools.preloading.HEAVY", frozenset({_HEAVY}))
     made = Spawner()
@@ -30,7 +28,7 @@ async def spawner(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Spawner]:
 
 
 @pytest.mark.parametrize("file", ["codeop.py", "codeop/__init__.py"])
-async def test_modules_of_the_model_come_first(spawner: Spawner, tmp_path: Path, file: str) -> None:
+async def test_modules_of_the_model_come_first(spawner, tmp_path, file):
     (tmp_path / file).parent.mkdir(exist_ok=True)
     (tmp_path / file).write_text("mine = True\n")
     (tmp_path / "h.py").write_text(
@@ -65,14 +63,7 @@ async def test_modules_of_the_model_come_first(spawner: Spawner, tmp_path: Path,
         ("raise ValueError('broken')", "ValueError while importing preloaded"),
     ],
 )
-async def test_an_unfit_spawner_refuses(
-    spawner: Spawner,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    source: str,
-    reason: str,
-) -> None:
+async def test_an_unfit_spawner_refuses(spawner, tmp_path, monkeypatch, caplog, source, reason):
     model = preloaded(monkeypatch, tmp_path, source)
     caplog.set_level("INFO", "modelserver.workers")
     for _ in range(2):
@@ -91,7 +82,7 @@ def spec(**fields: Any) -> WorkerSpec:
     return WorkerSpec(load=Load("m", "1.0", "/", "h.py", 1), frame_limit=100, **{"threads": 3, **fields})
 
 
-def test_only_some_workers_may_be_forked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_some_workers_may_be_forked(monkeypatch):
     for name in spawner_module.THREAD_VARIABLES:
         monkeypatch.delenv(name, raising=False)
 
@@ -134,7 +125,7 @@ print(torch.version.cuda, len(imports), len(calls()))
 
 @pytest.mark.slow  # imports all that handlers do in a new process
 @pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
-def test_imports_leave_the_gpu_alone(tmp_path: Path) -> None:
+def test_imports_leave_the_gpu_alone(tmp_path):
     """Those of torch, torchvision and all built-in handlers start no thread, hold no descriptor and make no
     call of NVIDIA's driver, as asking whether there is a GPU would: a child can still use it.
     """

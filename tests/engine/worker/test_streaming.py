@@ -78,11 +78,11 @@ def answers(work: Work) -> list[tuple[int, bool, bytes]]:
 
 
 @pytest.fixture(autouse=True)
-def quiet(capsys: pytest.CaptureFixture[str]) -> None:
+def quiet(capsys):
     """Failures print tracebacks."""
 
 
-def test_parts_go_out_in_one_message_per_step() -> None:
+def test_parts_go_out_in_one_message_per_step():
     def handle(data: list[Any], context: Context) -> Any:
         context.set_response_status(202, idx=1)
         context.set_response_header(1, "content-type", "text/x")
@@ -110,7 +110,7 @@ def test_parts_go_out_in_one_message_per_step() -> None:
         ("", b"data: a\n\n", OCTETS),
     ],
 )
-def test_events_are_named_where_the_client_asks_for_them(accept: str, first: Any, content_type: str) -> None:
+def test_events_are_named_where_the_client_asks_for_them(accept, first, content_type):
     def handle(data: list[Any], context: Context) -> Any:
         send(context, first)
         return ["end"]
@@ -121,7 +121,7 @@ def test_events_are_named_where_the_client_asks_for_them(accept: str, first: Any
     assert bench.sent[0][0].answers[0].content_type == content_type
 
 
-def test_a_code_is_an_error_of_its_requests() -> None:
+def test_a_code_is_an_error_of_its_requests():
     def handle(data: list[Any], context: Context) -> Any:
         send_intermediate_predict_response(["x"], {1: "id1"}, "no more", 503, context)
         send(context, "a", "b")
@@ -133,7 +133,7 @@ def test_a_code_is_an_error_of_its_requests() -> None:
     assert bench.parts() == {0: [b"a"]}
 
 
-def test_a_part_without_a_form_fails_its_row_alone() -> None:
+def test_a_part_without_a_form_fails_its_row_alone():
     def handle(data: list[Any], context: Context) -> Any:
         send(context, object(), "b", "x" * 11)
         return ["a", "b", "c"]
@@ -147,7 +147,7 @@ def test_a_part_without_a_form_fails_its_row_alone() -> None:
     ]  # fmt: skip
 
 
-def test_later_parts_of_bytes_go_out_as_they_are_where_nothing_is_to_be_added() -> None:
+def test_later_parts_of_bytes_go_out_as_they_are_where_nothing_is_to_be_added():
     """Neither too large, nor with the header that ends a sequence, nor an element of a JSON document."""
 
     def handle(data: list[Any], context: Context) -> Any:
@@ -171,7 +171,7 @@ def test_later_parts_of_bytes_go_out_as_they_are_where_nothing_is_to_be_added() 
     assert [(status, failed) for status, failed, _ in answers(work)] == [(200, False), (500, True)]
 
 
-def test_later_parts_of_instances_are_json() -> None:
+def test_later_parts_of_instances_are_json():
     def handle(data: list[Any], context: Context) -> Any:
         send(context, "a")
         send(context, b"b")
@@ -183,7 +183,7 @@ def test_later_parts_of_instances_are_json() -> None:
     assert bench.parts() == {0: [b'"a"', b'"b"']}
 
 
-def test_a_call_that_has_sent_parts_is_not_tried_again() -> None:
+def test_a_call_that_has_sent_parts_is_not_tried_again():
     def handle(data: list[Any], context: Context) -> Any:
         if bench.streams:
             send(context, *"abcd"[: len(data)])
@@ -198,7 +198,7 @@ def test_a_call_that_has_sent_parts_is_not_tried_again() -> None:
     assert bench.calls == 8
 
 
-def test_a_call_for_nobody_is_left() -> None:
+def test_a_call_for_nobody_is_left():
     """When all clients are gone the call ends through its finally blocks, past `except Exception`."""
     passed: list[str] = []
 
@@ -220,7 +220,7 @@ def test_a_call_for_nobody_is_left() -> None:
     assert [failed for _, failed, _ in answers(work)] == [True, True]
 
 
-def test_a_call_with_threads_is_let_run() -> None:
+def test_a_call_with_threads_is_let_run():
     """Leaving it would let them compute beside the next batch: it goes on, as in TorchServe."""
     release = threading.Event()
 
@@ -238,7 +238,7 @@ def test_a_call_with_threads_is_let_run() -> None:
     assert answers(bench.run(1))[0][1:] == (False, b"end")
 
 
-def test_parts_after_the_end_are_dropped() -> None:
+def test_parts_after_the_end_are_dropped():
     saved: list[Any] = []
 
     def handle(data: list[Any], context: Context) -> Any:
@@ -252,7 +252,7 @@ def test_parts_after_the_end_are_dropped() -> None:
     assert bench.sent == []
 
 
-def test_nothing_waits_for_the_garbage_collector() -> None:
+def test_nothing_waits_for_the_garbage_collector():
     bench = Bench(lambda data, _: data)
     bench.run(2)
     gc.collect()
@@ -268,7 +268,7 @@ def test_nothing_waits_for_the_garbage_collector() -> None:
     assert after == before
 
 
-def test_cancellations_of_other_batches_are_ignored() -> None:
+def test_cancellations_of_other_batches_are_ignored():
     bench = Bench(lambda data, context: ["a"] * len(data))
     work = bench.run(1)
     bench.service.finish(work, 0.0)
@@ -277,7 +277,7 @@ def test_cancellations_of_other_batches_are_ignored() -> None:
     assert work.cancelled == frozenset()
 
 
-def test_a_call_waits_for_its_clients() -> None:
+def test_a_call_waits_for_its_clients():
     def handle(data: list[Any], context: Context) -> Any:
         for _ in range(5):
             send(context, "x" * (WINDOW // 4), "y" * (WINDOW // 4))
@@ -305,7 +305,7 @@ def two_calls(bench: Bench) -> list[tuple[Work, CallStream]]:
     return calls
 
 
-def test_further_parts_of_several_calls_are_one_message() -> None:
+def test_further_parts_of_several_calls_are_one_message():
     bench = Bench(lambda data, context: [])
     (_, one), (_, other) = two_calls(bench)
     CallStream.send_together([(one, b"a"), (other, b"bc")])
@@ -313,7 +313,7 @@ def test_further_parts_of_several_calls_are_one_message() -> None:
     assert bench.sent == [(Parts([1, 2], [0, 0], [Answer(1), Answer(2)]), [b"a", b"bc"])]
 
 
-def test_parts_of_ended_calls_and_clients_that_have_left_are_not_among_them() -> None:
+def test_parts_of_ended_calls_and_clients_that_have_left_are_not_among_them():
     bench = Bench(lambda data, context: [])
     (work, one), (_, other) = two_calls(bench)
     bench.service.cancel(Cancelled(work.sequence, [0]))
@@ -323,7 +323,7 @@ def test_parts_of_ended_calls_and_clients_that_have_left_are_not_among_them() ->
     assert bench.sent == []
 
 
-def test_large_part_is_a_message_of_its_own() -> None:
+def test_large_part_is_a_message_of_its_own():
     """Its size is checked, and the call waits for its client where it has sent much."""
     bench = Bench(lambda data, context: [], max_response_size=10_000)
     (_, one), (_, other) = two_calls(bench)
@@ -337,7 +337,7 @@ def test_large_part_is_a_message_of_its_own() -> None:
 # Generators
 
 
-def test_generators_take_turns() -> None:
+def test_generators_take_turns():
     def count(name: str, turns: int) -> Any:
         for turn in range(turns):
             yield f"{name}{turn}"
@@ -351,7 +351,7 @@ def test_generators_take_turns() -> None:
     assert [content for _, _, content in answers(work)] == [b"a!", b"plain", b""]
 
 
-def test_a_failing_generator_fails_alone() -> None:
+def test_a_failing_generator_fails_alone():
     def failing() -> Any:
         yield "a"
         raise ValueError
@@ -364,7 +364,7 @@ def test_a_failing_generator_fails_alone() -> None:
 
 
 @pytest.mark.parametrize("gone", [[0], [0, 1]])
-def test_generators_of_clients_that_left_are_closed(gone: list[int]) -> None:
+def test_generators_of_clients_that_left_are_closed(gone):
     closed: list[str] = []
 
     def parts(name: str, turns: int) -> Any:
@@ -390,7 +390,7 @@ STEPS = st.lists(st.lists(st.booleans(), min_size=4, max_size=4), max_size=12)
 
 
 @given(steps=STEPS, leaving=st.dictionaries(st.integers(0, 11), st.integers(0, 3), max_size=3))
-def test_every_row_gets_its_parts_in_order(steps: list[list[bool]], leaving: dict[int, int]) -> None:
+def test_every_row_gets_its_parts_in_order(steps, leaving):
     def handle(data: list[Any], context: Context) -> Any:
         for step, chosen in enumerate(steps):
             if step in leaving:

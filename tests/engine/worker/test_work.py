@@ -22,7 +22,7 @@ def row(kind: int = BODY) -> Row:
     return Row("id", 0, kind)
 
 
-def test_rows_without_an_answer_are_open() -> None:
+def test_rows_without_an_answer_are_open():
     done = failure("no", 400)
     work = Work(7, [row(), row()], [None, None], [done, None])
     assert work.open == [1]
@@ -44,9 +44,7 @@ def test_rows_without_an_answer_are_open() -> None:
         (Unspeakable(), BODY, 503, b"Prediction failed"),
     ],
 )
-def test_an_exception_has_the_answer_of_its_protocol(
-    error: Exception, kind: int, status: int, text: bytes
-) -> None:
+def test_an_exception_has_the_answer_of_its_protocol(error, kind, status, text):
     """TorchServe's words for its own routes, KServe's for V1."""
     answer, content = describe_failure(error, row(kind))
 

@@ -2,7 +2,6 @@
 
 import json
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -40,11 +39,11 @@ def classes(
         ("FP32", [], []),
     ],
 )
-def test_the_highest_values_come_first(datatype: str, values: list[Any], best: list[bytes]) -> None:
+def test_the_highest_values_come_first(datatype, values, best):
     assert classes(values, datatype=datatype) == best
 
 
-def test_labels_follow_the_index() -> None:
+def test_labels_follow_the_index():
     assert classes([0.25, 0.5, 0.125], 3, labels={"1": "töst", "0": "b:c"}) == [
         "0.5:1:töst".encode(),
         b"0.25:0:b:c",
@@ -53,13 +52,13 @@ def test_labels_follow_the_index() -> None:
 
 
 @pytest.mark.parametrize("wish", [None, {}, {"classification": 0}, {"other": 2}])
-def test_tensors_stay_without_the_parameter(wish: Any) -> None:
+def test_tensors_stay_without_the_parameter(wish):
     output = OutputForm("y", "BYTES", (1,)), b"x"
     assert classified(output, OutputWish("y", wish), dict) is output
 
 
 @pytest.mark.parametrize(("datatype", "values"), [("BYTES", [b"a"]), ("BOOL", [True])])
-def test_outputs_without_classes_are_refused(datatype: str, values: list[Any]) -> None:
+def test_outputs_without_classes_are_refused(datatype, values):
     with pytest.raises(NotClassifiable, match=f"output 'y': there are no classes, as it is {datatype}"):
         classes(values, datatype=datatype)
 
@@ -75,9 +74,7 @@ def test_outputs_without_classes_are_refused(datatype: str, values: list[Any]) -
     ],
     ids=["labels", "no file", "a list", "no JSON", "numbers"],
 )
-def test_labels_of_a_model_are_read_once(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str | None, result: Any, warns: bool
-) -> None:
+def test_labels_of_a_model_are_read_once(tmp_path, caplog, text, result, warns):
     if text is not None:
         (tmp_path / "index_to_name.json").write_text(text)
     labels = Labels(str(tmp_path))

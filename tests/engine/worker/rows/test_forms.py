@@ -23,7 +23,7 @@ END = b"--B--\r\n"
 
 
 @given(st.dictionaries(NAMES, CONTENT, min_size=1, max_size=5))
-def test_parts_come_out_as_they_went_in(parts: dict[str, bytes]) -> None:
+def test_parts_come_out_as_they_went_in(parts):
     body = b"".join(part(name, content) for name, content in parts.items()) + END
 
     assert parse_multipart(body, FORM) == {name: (content, "") for name, content in parts.items()}
@@ -43,7 +43,7 @@ def test_parts_come_out_as_they_went_in(parts: dict[str, bytes]) -> None:
     ],
     ids=["file in any case", "no file has no type", "last of a name", "path"],
 )
-def test_parts_are_read_as_in_torchserve(body: bytes, content: bytes, content_type: str) -> None:
+def test_parts_are_read_as_in_torchserve(body, content, content_type):
     """The last of a repeated name wins (F8). A path in a file name leads nowhere (F7)."""
     assert parse_multipart(body + END, FORM) == {"a": (content, content_type)}
 
@@ -51,7 +51,7 @@ def test_parts_are_read_as_in_torchserve(body: bytes, content: bytes, content_ty
 @pytest.mark.parametrize(
     "content_type", ['multipart/form-data; boundary="a b"', "multipart/form-data;boundary=a b"]
 )
-def test_boundaries_may_be_quoted(content_type: str) -> None:
+def test_boundaries_may_be_quoted(content_type):
     body = b'--a b\r\nContent-Disposition: form-data; name="n"\r\n\r\nx\r\n--a b--\r\n'
 
     assert parse_multipart(body, content_type) == {"n": (b"x", "")}
@@ -81,13 +81,13 @@ def test_boundaries_may_be_quoted(content_type: str) -> None:
         ),
     ],
 )
-def test_broken_forms_are_malformed(body: bytes, content_type: str, message: str) -> None:
+def test_broken_forms_are_malformed(body, content_type, message):
     """A form without boundary, end or names is refused with a sentence that says so (F7)."""
     with pytest.raises(MalformedForm, match=message):
         parse_multipart(body, content_type)
 
 
-def test_number_of_parts_is_limited() -> None:
+def test_number_of_parts_is_limited():
     """A thousand parts are read, ten thousand are not (F7, F14)."""
     assert (
         len(parse_multipart(b"".join(part(str(i), b"") for i in range(MAX_PARTS)) + END, FORM)) == MAX_PARTS
@@ -100,7 +100,7 @@ def test_number_of_parts_is_limited() -> None:
 
 
 @given(st.binary(max_size=120), st.text(max_size=30))
-def test_any_bytes_are_a_form_or_malformed(body: bytes, boundary: str) -> None:
+def test_any_bytes_are_a_form_or_malformed(body, boundary):
     """Random bytes under a random boundary raise nothing but MalformedForm (F70)."""
     content_type = f"multipart/form-data; boundary={boundary}".encode("latin-1", "replace").decode("latin-1")
     for text in (body, b"--B\r\n" + body, part("a", body) + body):
@@ -112,12 +112,12 @@ def test_any_bytes_are_a_form_or_malformed(body: bytes, boundary: str) -> None:
 @given(
     st.dictionaries(st.text(st.characters(codec="utf-8")), st.text(st.characters(codec="utf-8")), max_size=5)
 )
-def test_urlencoded_fields_come_out_as_they_went_in(fields: dict[str, str]) -> None:
+def test_urlencoded_fields_come_out_as_they_went_in(fields):
     expected = {name: (value.encode(), "") for name, value in fields.items()}
 
     assert parse_urlencoded(urlencode(fields).encode()) == expected
 
 
-def test_field_without_an_equals_sign_is_a_name() -> None:
+def test_field_without_an_equals_sign_is_a_name():
     assert parse_urlencoded(b"a=1&a=2") == {"a": (b"2", "")}
     assert parse_urlencoded(b"x&&y=%zz&%ff=1") == {"x": (b"", ""), "y": (b"%zz", ""), "\ufffd": (b"1", "")}

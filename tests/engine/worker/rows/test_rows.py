@@ -38,14 +38,14 @@ def body_of(body: bytes, content_type: str = "", *, on: bool = True) -> Any:
 
 
 @given(JSON_VALUES)
-def test_json_is_read_as_python_reads_it(value: Any) -> None:
+def test_json_is_read_as_python_reads_it(value):
     text = json.dumps(value).encode()
 
     assert repr(load_json(text)) == repr(json.loads(text))
 
 
 @given(st.binary(max_size=30) | st.text(max_size=30).map(str.encode))
-def test_any_bytes_are_json_or_a_value_error(text: bytes) -> None:
+def test_any_bytes_are_json_or_a_value_error(text):
     """What the standard decoder takes is taken, all else is a ValueError (F2)."""
     try:
         expected = json.loads(text)
@@ -69,7 +69,7 @@ def test_any_bytes_are_json_or_a_value_error(text: bytes) -> None:
         (b'\xef\xbb\xbf{"a":1}', {"a": 1}),
     ],
 )
-def test_unusual_json_is_read_exactly(text: bytes, value: Any) -> None:
+def test_unusual_json_is_read_exactly(text, value):
     """Large integers keep every digit; what Python's decoder accepts beyond the standard is accepted (F4)."""
     assert repr(load_json(text)) == repr(value)
 
@@ -77,7 +77,7 @@ def test_unusual_json_is_read_exactly(text: bytes, value: Any) -> None:
 @pytest.mark.parametrize(
     "text", [b"[" * 100_000 + b"]" * 100_000, b"1" * 5000, b'{"a":' * 100_000, b"", b"\0"]
 )
-def test_hostile_json_is_a_value_error(text: bytes) -> None:
+def test_hostile_json_is_a_value_error(text):
     """Nesting without end and numbers without end are refused, not crashed on (F1, F3, F4)."""
     with pytest.raises(ValueError):  # noqa: PT011 - the decoders' own words
         load_json(text)
@@ -107,7 +107,7 @@ OBJECT = b'{"a": [1, 2.5]}'
         (b"1", "text/plain", False, bytearray(b"1")),
     ],
 )
-def test_bodies_are_decoded_by_their_type(body: bytes, content_type: str, on: bool, value: Any) -> None:
+def test_bodies_are_decoded_by_their_type(body, content_type, on, value):
     result = body_of(body, content_type, on=on)
 
     assert result == value
@@ -117,9 +117,7 @@ def test_bodies_are_decoded_by_their_type(body: bytes, content_type: str, on: bo
 @pytest.mark.parametrize(
     ("body", "content_type"), [(b"{no json", "application/json"), (b"\xff\xfe", "text/plain")]
 )
-def test_undecodable_bodies_are_bytearrays_with_a_warning(
-    body: bytes, content_type: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_undecodable_bodies_are_bytearrays_with_a_warning(body, content_type, caplog):
     """A body that is not what its type says reaches the handler as it came, and the log says why (F2)."""
     value = body_of(body, content_type)
 
@@ -128,7 +126,7 @@ def test_undecodable_bodies_are_bytearrays_with_a_warning(
     assert content_type in caplog.text
 
 
-def test_bodies_do_not_point_into_the_frame() -> None:
+def test_bodies_do_not_point_into_the_frame():
     frame = bytearray(b"abcdef")
     row = Row("id", 3)
     data = decode_row(row, memoryview(frame)[:3], decode=True).data
@@ -141,7 +139,7 @@ def test_bodies_do_not_point_into_the_frame() -> None:
 # -- forms
 
 
-def test_parts_are_keys_with_their_own_types() -> None:
+def test_parts_are_keys_with_their_own_types():
     body = (
         b'--B\r\nContent-Disposition: form-data; name="meta"; filename="m.json"\r\n'
         b'Content-Type: application/json; x=y\r\n\r\n{"k": 1}\r\n'
@@ -155,14 +153,14 @@ def test_parts_are_keys_with_their_own_types() -> None:
     assert decoded.part_types == {"meta": "application/json", "data": ""}
 
 
-def test_urlencoded_forms_are_known_in_any_case() -> None:
+def test_urlencoded_forms_are_known_in_any_case():
     """As in TorchServe, case does not count; ``curl -d '{"a":1}'`` sends the JSON as the name of a field."""
     assert decode(b"a=1", "Application/X-WWW-Form-Urlencoded; charset=UTF-8").data == {"a": bytearray(b"1")}
 
     assert decode(b'{"a":1}', "application/x-www-form-urlencoded").data == {'{"a":1}': bytearray()}
 
 
-def test_query_parameters_come_first_and_fields_win() -> None:
+def test_query_parameters_come_first_and_fields_win():
     query = [("a", "query"), ("b", "ü")]
 
     decoded = decode(b"a=form", "application/x-www-form-urlencoded", query=query)
@@ -183,14 +181,14 @@ def test_query_parameters_come_first_and_fields_win() -> None:
         (b"12345678901234567890123", {"body": 12345678901234567890123}),
     ],
 )
-def test_instances_are_dicts_or_become_bodies(text: bytes, data: dict[str, Any]) -> None:
+def test_instances_are_dicts_or_become_bodies(text, data):
     assert decode(text, kind=INSTANCE, on=False).data == data
 
 
 # -- headers and parameters (reference 7.3)
 
 
-def test_headers_keep_case_and_the_last_of_a_name() -> None:
+def test_headers_keep_case_and_the_last_of_a_name():
     raw = msgspec.Raw(msgspec.msgpack.encode([(b"X-Foo", b"1"), (b"X-Foo", b"2"), (b"x-bar", b"\xfc")]))
     row = Row("id", 0, headers=raw)
 
@@ -199,7 +197,7 @@ def test_headers_keep_case_and_the_last_of_a_name() -> None:
     assert request_headers(Row("id", 0, INSTANCE), decode(b'{"a": 1}', kind=INSTANCE).part_types) == []
 
 
-def test_each_part_has_a_header_of_its_type() -> None:
+def test_each_part_has_a_header_of_its_type():
     decoded = decode(b'{"a": 1}', "application/json; charset=utf-8")
     row = Row("id", 0, content_type="application/json")
     raw = msgspec.Raw(msgspec.msgpack.encode([(b"body", b"own")]))
@@ -213,7 +211,7 @@ def test_each_part_has_a_header_of_its_type() -> None:
 
 
 @pytest.mark.parametrize("value", [1, {"body": 2}, [None]])
-def test_instances_stay_what_they_are_for_an_envelope(value: Any) -> None:
+def test_instances_stay_what_they_are_for_an_envelope(value):
     body = json.dumps(value).encode()
     result = decode_row(Row("id", len(body), INSTANCE), memoryview(body), decode=True, enveloped=True)
 
@@ -224,7 +222,7 @@ def test_instances_stay_what_they_are_for_an_envelope(value: Any) -> None:
     assert decode_row(row, memoryview(b"[1]"), decode=True, enveloped=True).data == {"body": [1]}
 
 
-def test_fields_are_bytes() -> None:
+def test_fields_are_bytes():
     """Nothing is decoded, whatever it looks like; a field has an empty content type (reference 20)."""
     body = msgspec.msgpack.encode({"data": b'{"a": 1}', "ü": b""})
 

@@ -56,7 +56,7 @@ def got(*inputs: Tensor) -> list[Any]:
 
 
 @pytest.fixture
-def without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+def without_torch(monkeypatch):
     """Rows in a worker whose handler does not import torch."""
     monkeypatch.delitem(sys.modules, "torch")
 
@@ -65,7 +65,7 @@ def without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("datatype", NUMERIC)
-def test_numbers_are_tensors(datatype: str) -> None:
+def test_numbers_are_tensors(datatype):
     rows = got(tensor("x", datatype, (2, 3), [0, 1, 1, 1, 0, 1]))
 
     assert isinstance(rows, TensorRows)
@@ -76,7 +76,7 @@ def test_numbers_are_tensors(datatype: str) -> None:
     assert joined(rows[1]["data"]) == {"output_0": (datatype, (1, 3), [1, 0, 1])}
 
 
-def test_several_inputs_have_their_names() -> None:
+def test_several_inputs_have_their_names():
     rows = got(tensor("a", "FP32", (2,), [1.5, 2.5]), tensor("b", "INT64", (2, 2), [1, 2, 3, 4]))
 
     assert isinstance(rows, TensorRows)
@@ -88,7 +88,7 @@ def test_several_inputs_have_their_names() -> None:
     assert rows.tensors["b"].is_contiguous()
 
 
-def test_tensors_are_the_handlers_own() -> None:
+def test_tensors_are_the_handlers_own():
     rows, tail = sent(tensor("x", "INT8", (2,), [1, 2]))
     frame = bytearray(tail)
     received = decode_rows(rows, memoryview(frame))
@@ -100,7 +100,7 @@ def test_tensors_are_the_handlers_own() -> None:
 
 @pytest.mark.usefixtures("without_torch")
 @pytest.mark.parametrize("datatype", sorted(NUMERIC))
-def test_arrays_need_no_torch(datatype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arrays_need_no_torch(datatype, monkeypatch):
     monkeypatch.delitem(sys.modules, "ml_dtypes", raising=False)
     rows = got(tensor("x", datatype, (2, 1), [0, 1]), tensor("y", "INT8", (2,), [5, 6]))
     name = str(NUMERIC[datatype]).removeprefix("torch.").replace("bfloat16", "float32")
@@ -128,7 +128,7 @@ assert "torch" not in sys.modules
 """
 
 
-def test_numpy_is_imported_for_the_first_row() -> None:
+def test_numpy_is_imported_for_the_first_row():
     """A handler that has imported neither torch nor numpy gets arrays, so that datatypes survive."""
     subprocess.run([sys.executable, "-c", IN_A_WORKER], check=True)
 
@@ -136,9 +136,7 @@ def test_numpy_is_imported_for_the_first_row() -> None:
 @pytest.mark.usefixtures("without_torch")
 @pytest.mark.parametrize("trailing", [(), (1,), (2, 3), (0,), (2, 0)])
 @pytest.mark.parametrize("datatype", [*NUMERIC, "BYTES", "text"])
-def test_a_returned_tensor_equals_the_received_one(
-    datatype: str, trailing: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_returned_tensor_equals_the_received_one(datatype, trailing, monkeypatch):
     monkeypatch.delitem(sys.modules, "ml_dtypes", raising=False)
     text, size = datatype == "text", math.prod(trailing)
     if text or datatype == "BYTES":
@@ -162,7 +160,7 @@ def packed(value: Any) -> tuple[str, tuple[int, ...], bytes]:
 
 
 @pytest.mark.usefixtures("without_torch")
-def test_what_is_computed_of_bf16_is_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_computed_of_bf16_is_fp32(monkeypatch):
     monkeypatch.delitem(sys.modules, "ml_dtypes", raising=False)
     value = got(tensor("x", "BF16", (1, 2), [1.5, 2.5]))[0]["data"]
 
@@ -172,7 +170,7 @@ def test_what_is_computed_of_bf16_is_fp32(monkeypatch: pytest.MonkeyPatch) -> No
     assert pickle.loads(pickle.dumps(value)).tolist() == [1.5, 2.5]
 
 
-def test_bytes_are_texts_blobs_or_lists() -> None:
+def test_bytes_are_texts_blobs_or_lists():
     blobs = got(tensor("x", "BYTES", (2,), [b"a", b"\xff"]))
     texts = got(tensor("x", "BYTES", (2, 1), [b"a", "ü".encode()], text=True))
 
@@ -190,7 +188,7 @@ def test_bytes_are_texts_blobs_or_lists() -> None:
     assert rows[1]["n"].item() == 2
 
 
-def test_parameters_of_a_request_reach_the_handler() -> None:
+def test_parameters_of_a_request_reach_the_handler():
     rows, _ = sent(
         tensor("x", "INT8", (1,), [1], parameters={"a": 1}),
         parameters={"k": 3},
@@ -248,11 +246,11 @@ def joined(value: Any, specs: list[OutputSpec] | None = None, **fields: Any) -> 
     ],
     ids=repr,
 )
-def test_values_become_one_output(value: Any, expected: tuple[str, tuple[int, ...], list[Any]]) -> None:
+def test_values_become_one_output(value, expected):
     assert joined(value) == {"output_0": expected}
 
 
-def test_dicts_and_tuples_are_several_outputs() -> None:
+def test_dicts_and_tuples_are_several_outputs():
     one, two = torch.tensor([1]), numpy.array([2], "i2")
     specs = [OutputSpec("p", "FP32", (-1,)), OutputSpec("q", "BYTES", (-1, -1))]
 
@@ -278,13 +276,11 @@ def test_dicts_and_tuples_are_several_outputs() -> None:
         (("BYTES", (-1,)), [1, 2], ("BYTES", (1,), [b"[1,2]"])),
     ],
 )
-def test_a_signature_says_the_datatype(
-    spec: tuple[str, tuple[int, ...]], value: Any, expected: tuple[str, tuple[int, ...], list[Any]]
-) -> None:
+def test_a_signature_says_the_datatype(spec, value, expected):
     assert joined(value, [OutputSpec("p", *spec)]) == {"p": expected}
 
 
-def test_values_without_a_form_are_refused() -> None:
+def test_values_without_a_form_are_refused():
     for value, what in (
         (torch.tensor([1j]), "output 'output_0': tensors of torch.complex64"),
         (numpy.array([1j]), "arrays of complex128"),
@@ -297,7 +293,7 @@ def test_values_without_a_form_are_refused() -> None:
         joined(1000, [OutputSpec("p", "INT8", (-1,))])
 
 
-def test_only_requested_outputs_are_returned() -> None:
+def test_only_requested_outputs_are_returned():
     requested = [RequestedOutput(name, binary=False, parameters={}) for name in ("b", "a")]
     answer = {"a": torch.tensor([1]), "b": torch.tensor([2]), "c": torch.tensor([3])}
 
@@ -323,7 +319,7 @@ def run(handler: Any, *inputs: Tensor, **fields: Any) -> list[tuple[Answer, byte
 FOUR = tensor("x", "FP32", (4,), [1, 2, 3, 4])
 
 
-def test_a_batch_with_a_type_unknown_to_torch_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_with_a_type_unknown_to_torch_is_refused(monkeypatch):
     monkeypatch.delattr(torch, "uint16")
     answers = run(lambda _data, _context: pytest.fail("called"), tensor("x", "UINT16", (2,), [1, 2]))
 
@@ -333,7 +329,7 @@ def test_a_batch_with_a_type_unknown_to_torch_is_refused(monkeypatch: pytest.Mon
     }
 
 
-def test_a_guilty_row_fails_alone() -> None:
+def test_a_guilty_row_fails_alone():
     """The halves of a failed batch have the halves of its tensors (F18)."""
     calls = []
 
@@ -350,7 +346,7 @@ def test_a_guilty_row_fails_alone() -> None:
     assert calls[:3] == [[1, 2, 3, 4], [1, 2], [3, 4]]
 
 
-def test_rows_that_were_written_to_are_not_tried_again() -> None:
+def test_rows_that_were_written_to_are_not_tried_again():
     """A second call would see what the first one has made of them."""
     calls = []
 
@@ -366,7 +362,7 @@ def test_rows_that_were_written_to_are_not_tried_again() -> None:
     assert [answer.status for answer, _ in answers] == [500] * 4
 
 
-def test_failures_have_kserves_messages() -> None:
+def test_failures_have_kserves_messages():
     requested = {"outputs": [RequestedOutput("q", binary=False, parameters={})]}
 
     (few, text), *_ = run(lambda data, _: [], FOUR)
@@ -381,7 +377,7 @@ def test_failures_have_kserves_messages() -> None:
 
 
 @pytest.mark.parametrize("specs", [[], [OutputSpec("sum", "FP32", [-1])]])
-def test_a_returned_row_is_as_many_outputs(specs: list[OutputSpec]) -> None:
+def test_a_returned_row_is_as_many_outputs(specs):
     rows, tail = sent(
         tensor("text", "BYTES", (2,), [b"a", b"b"], text=True), tensor("n", "INT64", (2, 2), [1, 2, 3, 4])
     )
@@ -395,7 +391,7 @@ def test_a_returned_row_is_as_many_outputs(specs: list[OutputSpec]) -> None:
     assert outputs["text"][0] == "BYTES"
 
 
-def test_a_request_without_rows_has_no_answers() -> None:
+def test_a_request_without_rows_has_no_answers():
     (row,), _ = sent(tensor("x", "FP32", (0, 3), []))
     empty = join_answers([encode_output(numpy.zeros((0, 2), "f4"), row, [])], whole=True)
 
