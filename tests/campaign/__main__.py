@@ -22,7 +22,6 @@ CAMPAIGNS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the campaign that is named."""
     listed = "\n".join(f"  {name:<7} {what}" for name, what in CAMPAIGNS.items())
     parser = argparse.ArgumentParser(
         "tests.campaign", description=listed, formatter_class=argparse.RawDescriptionHelpFormatter

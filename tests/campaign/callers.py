@@ -125,7 +125,6 @@ class Caller(asyncio.Protocol):
         return await asyncio.wait_for(self._waiting, seconds)
 
     def write(self, data: bytes) -> None:
-        assert self._transport is not None
         if self.closed:
             raise ConnectionResetError
         self._transport.write(data)
@@ -136,7 +135,7 @@ class Caller(asyncio.Protocol):
             self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport  # type: ignore[assignment]
+        self._transport = transport
 
     def data_received(self, data: bytes) -> None:
         self._received += data
@@ -170,13 +169,11 @@ def by_prediction(model: str, rows: list[str]) -> bytes:
 
 
 def by_v1(model: str, rows: list[str]) -> bytes:
-    """KServe's V1."""
     body = json.dumps({"instances": [{"data": row} for row in rows]}).encode()
     return post(f"/v1/models/{model}:predict", body, "Content-Type: application/json")
 
 
 def by_v2_json(model: str, rows: list[str]) -> bytes:
-    """V2, texts in JSON."""
     tensor = {"name": "x", "datatype": "BYTES", "shape": [len(rows)], "data": rows}
     body = json.dumps({"inputs": [tensor]}).encode()
     return post(f"/v2/models/{model}/infer", body, "Content-Type: application/json")
@@ -196,7 +193,6 @@ REQUESTS = (by_prediction, by_v1, by_v2_json, by_v2_binary)
 
 
 def answer_rows(path_kind: str, body: bytes) -> list[str]:
-    """The rows of a response, each as ``model|row``. Raises ValueError or KeyError."""
     if path_kind == by_prediction.__name__:
         rows = [body.decode()]
     elif path_kind == by_v1.__name__:

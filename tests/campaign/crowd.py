@@ -120,7 +120,6 @@ async def call_by_http(port: int, client: int, tally: Tally, going: Callable[[],
 
 
 def check(tally: Tally, kind: str, model: str, marks: list[str], answer: Answer) -> None:
-    """Whether the answer is the request's own."""
     if answer.status != 200:
         tally.other(model, answer.status, answer.body)
         if answer.status == 503 and not answer.retry_after:
@@ -181,9 +180,8 @@ def ask_by_grpc(
 
 def v2_row(answer: Any) -> bytes:
     """The one row of a V2 response, typed or raw."""
-    contents: bytes = (
+    return (
         answer.raw_output_contents[0][4:]
         if answer.raw_output_contents
         else answer.outputs[0].contents.bytes_contents[0]
     )
-    return contents

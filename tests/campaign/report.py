@@ -26,7 +26,6 @@ class Report:
     skipped: list[str] = field(default_factory=list)
 
     def figure(self, name: str, value: object) -> None:
-        """A line of the table."""
         self.figures.append((name, f"{value:,}" if isinstance(value, int) else str(value)))
 
     def hold(self, holds: object, otherwise: str) -> bool:
@@ -51,7 +50,6 @@ class Report:
 
 
 def machine() -> str:
-    """The machine on which the figures were measured."""
     python = ".".join(map(str, sys.version_info[:3]))
     memory = psutil.virtual_memory().total >> 30
     return (

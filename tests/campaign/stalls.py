@@ -197,9 +197,6 @@ def waited(threads: list[Path]) -> float:
     return sum(int(thread.read_text().split()[1]) for thread in threads) / 1e9
 
 
-# What is sent
-
-
 def bodies() -> Iterator[Heavy]:
     """One after the other: each is large."""
     yield from v2_bodies()
@@ -297,7 +294,6 @@ def v2_bodies() -> Iterator[Heavy]:
 
 
 def v1_bodies() -> Iterator[Heavy]:
-    """KServe's V1."""
     path, text = "/v1/models/echo:predict", "Content-Type: application/json"
     for name, unit in (
         ("numbers", b"1"),
@@ -480,8 +476,6 @@ def floods() -> Iterator[Heavy]:
 
         yield Heavy(f"gRPC: a flood of {kind}", send)
 
-
-# Routes of extensions
 
 WORKFLOW = """
 def same(data, context):

@@ -114,9 +114,6 @@ def read_only(folder: Path) -> Iterator[None]:
         subprocess.run(["umount", "--lazy", folder], check=True)
 
 
-# The faults
-
-
 def no_descriptors_left(report: Report) -> None:
     """New connections are closed, old ones served; what needs a descriptor is refused (F38)."""
     with target() as server:

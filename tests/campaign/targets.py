@@ -44,7 +44,6 @@ def target(front_ends: int = 1, **settings: object) -> Iterator[Server]:
 
 
 def build_store(folder: Path) -> Path:
-    """A model store below ``folder``."""
     store = folder / "store"
     store.mkdir()
     for name in ("witness", "echo", "obey"):
@@ -66,7 +65,6 @@ class Holdings:
 
     @classmethod
     def of(cls, server: Server) -> Holdings:
-        """The state at this moment."""
         processes = server.processes()
         return cls(
             server.memory(),

@@ -1,5 +1,3 @@
-"""The clients of the campaigns see what they are to see."""
-
 import pytest
 from tests.campaign.__main__ import CAMPAIGNS, main
 from tests.campaign.callers import Malformed, take_answer
@@ -14,14 +12,13 @@ CHUNKED = (
 
 
 @pytest.mark.parametrize("whole", [PLAIN, CHUNKED])
-def test_answers_are_taken_one_by_one(whole: bytes) -> None:
+def test_answers_are_taken_one_by_one(whole) -> None:
     """An answer is taken when it is whole and no sooner; what follows stays."""
     for size in range(len(whole)):
         assert take_answer(bytearray(whole[:size])) is None
     received = bytearray(b"HTTP/1.1 100 Continue\r\n\r\n" + whole + PLAIN)
     answer = take_answer(received)
 
-    assert answer is not None
     assert answer.body == b"hi"
     assert (answer.status, answer.closes) == ((200, False) if whole is PLAIN else (400, True))
     assert received == PLAIN
@@ -32,7 +29,7 @@ def test_answers_are_taken_one_by_one(whole: bytes) -> None:
     [b"hi\r\n\r\n", b"HTTP/1.1 200 OK\r\n\r\n", PLAIN[:-1], CHUNKED.replace(b"2\r\n", b"x\r\n")],
     ids=["no status", "no length", "cut short", "no size"],
 )
-def test_what_is_no_answer_is_reported(received: bytes) -> None:
+def test_what_is_no_answer_is_reported(received) -> None:
     """Nothing that is not a whole answer passes for one at the end of a connection."""
     with pytest.raises(Malformed):
         take_answer(bytearray(received), ended=True)
@@ -42,7 +39,6 @@ def test_the_answer_to_head_has_no_body() -> None:
     """Its length is that of the body that another method would get."""
     answer = take_answer(bytearray(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n"), head=True)
 
-    assert answer is not None
     assert answer.body == b""
 
 
@@ -71,7 +67,7 @@ def test_the_report_says_what_did_not_hold() -> None:
     assert "DID NOT HOLD: this" in str(report)
 
 
-def test_campaigns_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_campaigns_are_named(capsys) -> None:
     """An unknown campaign is refused with those that there are."""
     with pytest.raises(SystemExit) as left:
         main(["nothing"])

@@ -78,7 +78,6 @@ def message(
 
 
 def chunked(*chunks: bytes, trailer: bytes = b"") -> bytes:
-    """A chunked body."""
     parts = [b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in chunks]
     return b"".join(parts) + b"0\r\n" + trailer + b"\r\n"
 
@@ -278,9 +277,6 @@ def uploads(path: str) -> Iterator[Case]:
     yield Case("a large body at last", last, echo=LARGE, taken=True)
     yield Case("a large body to nowhere", nowhere, taken=True)
     yield Case("a large body to nowhere behind two", PLAIN * 2 + nowhere, answers=3, taken=True)
-
-
-# The ports
 
 
 def run(report: Report, seconds: float) -> None:

@@ -49,7 +49,6 @@ def draw_picture(seed: int, size: tuple[int, int] = (320, 240)) -> Image.Image:
 
 
 def encode_picture(picture: Image.Image, form: str = "PNG", **options: Any) -> bytes:
-    """The picture as a file."""
     buffer = io.BytesIO()
     picture.save(buffer, form, **options)
     return buffer.getvalue()
@@ -67,7 +66,6 @@ def encode() -> Callable[..., bytes]:
 
 @pytest.fixture(scope="session")
 def pictures() -> list[bytes]:
-    """Encoded pictures of several forms and sizes."""
     return [
         encode_picture(draw_picture(1)),
         encode_picture(draw_picture(2, (240, 400)), "JPEG", quality=90),
@@ -78,12 +76,11 @@ def pictures() -> list[bytes]:
 
 
 class Body(bytearray):
-    """A body that can be watched."""
+    pass
 
 
 @pytest.fixture
-def gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedGpus]:
-    """One GPU, as this process sees it."""
+def gpus(monkeypatch) -> Iterator[SimulatedGpus]:
     # A worker does these things only once, so each test resets them.
     monkeypatch.setattr(current_device, "_enter", None)
     matrices, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
@@ -93,14 +90,13 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedGpus]:
 
 
 @pytest.fixture(autouse=True)
-def memory_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+def memory_stays(monkeypatch) -> None:
     """Loading a model gives no memory back: half a second in a process that has imported as much as this."""
     monkeypatch.setattr("modelserver_handlers.base.give_back_memory", lambda: None)
 
 
 @pytest.fixture
 def collects_nothing() -> Iterator[None]:
-    """The garbage collector is off."""
     gc.collect()
     gc.disable()
     yield
@@ -149,7 +145,6 @@ def small_resnet() -> torch.nn.Module:
 
 
 def seeded(make: Callable[[], torch.nn.Module]) -> torch.nn.Module:
-    """A network with the same random weights each time."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         network = make()
@@ -158,7 +153,7 @@ def seeded(make: Callable[[], torch.nn.Module]) -> torch.nn.Module:
 
 
 @pytest.fixture(scope="session")
-def small_folder(small_network: torch.nn.Module, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def small_folder(small_network, tmp_path_factory) -> Path:
     """What an unpacked archive of the small network holds: small_network.py, weights.pth, labels."""
     folder = tmp_path_factory.mktemp("small")
     (folder / "small_network.py").write_text(SMALL_NETWORK)
@@ -189,7 +184,7 @@ MakeClassifier = Callable[..., TextClassifier]
 
 
 @pytest.fixture
-def make_classifier(tmp_path: Path, make_context: Any) -> MakeClassifier:
+def make_classifier(tmp_path, make_context) -> MakeClassifier:
     """A classifier with a seeded network."""
 
     def made(
@@ -210,12 +205,11 @@ def alone(handler: TextClassifier, ids: list[int]) -> list[float]:
     """The network's softmax for one text of these numbers."""
     with torch.inference_mode():
         logits = handler.model(torch.tensor(ids, dtype=torch.int64), torch.tensor([0]))
-    scores: list[float] = logits.softmax(dim=1)[0].tolist()
-    return scores
+    return logits.softmax(dim=1)[0].tolist()
 
 
 @pytest.fixture
-def ts_names(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def ts_names(monkeypatch) -> Iterator[None]:
     """``ts`` can be imported, and is forgotten afterwards."""
     monkeypatch.syspath_prepend(PATH)
     yield

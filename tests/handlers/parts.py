@@ -1,6 +1,12 @@
-"""The parts of an answer, as a handler sends them."""
-
 from typing import Any
+
+
+def network(name: str, forward: str, inputs: str = "x", **layers: str) -> str:
+    """The source of a network with seeded layers, of which ``forward`` computes the outputs."""
+    lines = [f"        self.{layer} = {made}" for layer, made in layers.items()]
+    start = f"import torch\nfrom torch import nn\n\nclass {name}(nn.Module):\n    def __init__(self):\n"
+    body = ["        super().__init__()", "        torch.manual_seed(0)", *lines]
+    return start + "\n".join([*body, f"    def forward(self, {inputs}):", f"        return {forward}", ""])
 
 
 class Stream:

@@ -1,5 +1,3 @@
-"""What the processor that the tests run on can do."""
-
 import pytest
 import torch
 

@@ -115,7 +115,7 @@ async def test_application_goes_on_after_its_response() -> None:
 
 
 @pytest.mark.parametrize("listens", [True, False])
-async def test_client_that_leaves_ends_the_application(listens: bool) -> None:
+async def test_client_that_leaves_ends_the_application(listens) -> None:
     seen: list[str] = []
     started, ended = asyncio.Event(), asyncio.Event()
 
@@ -149,7 +149,7 @@ async def fails(scope: Any, receive: Any, send: Any) -> None:
 
 @pytest.mark.parametrize("messages", [[], ["start"], ["body"], ["start", "body"], ["start", "unknown"]])
 @pytest.mark.parametrize("error", [None, ValueError, asyncio.CancelledError])
-async def test_failures_are_an_error_of_the_request(messages: list[str], error: Any) -> None:
+async def test_failures_are_an_error_of_the_request(messages, error) -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         for kind in messages:
             await send({"type": f"http.response.{kind}", "status": 200, "body": b"a", "more_body": True})
@@ -162,7 +162,7 @@ async def test_failures_are_an_error_of_the_request(messages: list[str], error: 
     assert failure.value.error_code == 500
 
 
-async def test_failure_after_the_response_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+async def test_failure_after_the_response_is_logged(caplog) -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await respond(send, b"sent", status=500)
         raise ValueError("oh")

@@ -1,11 +1,10 @@
-"""BaseHandler: loading by manifest, and the way of a batch."""
-
 import weakref
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tests.handlers.parts import network
 
 from modelserver_handlers.base import BaseHandler
 from modelserver_handlers.context import Context
@@ -17,17 +16,7 @@ from modelserver_handlers.networks.device import give_back_memory
 from modelserver_handlers.object_detector import ObjectDetector
 from modelserver_handlers.text_classifier import TextClassifier
 
-DOUBLE = """
-import torch
-
-class Double(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.factor = torch.nn.Parameter(torch.tensor(2.0))
-
-    def forward(self, x):
-        return x * self.factor
-"""
+DOUBLE = network("Double", "x * self.factor", factor="nn.Parameter(torch.tensor(2.0))")
 
 
 class Numbers(BaseHandler):
@@ -48,7 +37,7 @@ class Numbers(BaseHandler):
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path) -> Path:
     """An eager model whose weights say 3, not 2."""
     (tmp_path / "double_model_file.py").write_text(DOUBLE)
     torch.save({"factor": torch.tensor(3.0)}, tmp_path / "triple.pth")
@@ -60,12 +49,11 @@ def numbers(*values: float) -> list[dict[str, float]]:
 
 
 @pytest.fixture
-def context(make_context: Any, tmp_path: Path) -> Context:
-    made: Context = make_context(tmp_path)
-    return made
+def context(make_context, tmp_path) -> Context:
+    return make_context(tmp_path)
 
 
-def test_eager_models_are_loaded(folder: Path, make_context: Any, begin: Any) -> None:
+def test_eager_models_are_loaded(folder, make_context, begin) -> None:
     context = make_context(folder, modelFile="double_model_file.py", serializedFile="triple.pth")
     handler = BaseHandler()
     handler.initialize(context)
@@ -90,9 +78,7 @@ def test_eager_models_are_loaded(folder: Path, make_context: Any, begin: Any) ->
         (TextClassifier, True),
     ],
 )
-def test_missing_labels_are_reported_where_answers_have_some(
-    kind: type[BaseHandler], warns: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_missing_labels_are_reported_where_answers_have_some(kind, warns, tmp_path, caplog) -> None:
     assert kind()._ms_load_labels(str(tmp_path)) is None
     assert ("index_to_name.json is missing" in caplog.text) == warns
 
@@ -100,7 +86,7 @@ def test_missing_labels_are_reported_where_answers_have_some(
     assert kind()._ms_load_labels(str(tmp_path)) == {"0": "cat"}
 
 
-def test_random_weights_are_reported(folder: Path, make_context: Any) -> None:
+def test_random_weights_are_reported(folder, make_context) -> None:
     class Loading(BaseHandler):
         def initialize(self, context: Any) -> None:
             super().initialize(context)
@@ -124,7 +110,7 @@ def test_random_weights_are_reported(folder: Path, make_context: Any) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit:FutureWarning")
-def test_torchscript_is_loaded(folder: Path, make_context: Any, begin: Any) -> None:
+def test_torchscript_is_loaded(folder, make_context, begin) -> None:
     torch.jit.script(torch.nn.ReLU()).save(folder / "relu.pt")
     context = make_context(folder, serializedFile="relu.pt")
     handler = BaseHandler()
@@ -144,9 +130,7 @@ def test_torchscript_is_loaded(folder: Path, make_context: Any, begin: Any) -> N
         ("model.so", {"pt2": {"export": {"aot_compile": True}}}, r"model\.so is not a library"),
     ],
 )
-def test_archives_without_a_model_are_refused(
-    serialized: str | None, config: dict[str, Any], message: str, tmp_path: Path, make_context: Any
-) -> None:
+def test_archives_without_a_model_are_refused(serialized, config, message, tmp_path, make_context) -> None:
     """The text is TorchServe's (F40). A ``.so`` is loaded only where ``pt2`` says that it is a compiled
     model.
     """
@@ -167,7 +151,7 @@ class Node:
 
 
 @pytest.mark.usefixtures("collects_nothing")
-def test_loading_gives_memory_back(folder: Path, make_context: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loading_gives_memory_back(folder, make_context, monkeypatch) -> None:
     monkeypatch.setattr("modelserver_handlers.base.give_back_memory", give_back_memory)
     remains = weakref.ref(Node())
     BaseHandler().initialize(make_context(folder, modelFile="double_model_file.py"))
@@ -176,7 +160,7 @@ def test_loading_gives_memory_back(folder: Path, make_context: Any, monkeypatch:
 
 
 @pytest.mark.parametrize("bad", [0, 1, 2])
-def test_rejected_rows_leave_gaps(bad: int, context: Context, begin: Any) -> None:
+def test_rejected_rows_leave_gaps(bad, context, begin) -> None:
     """One rejected row is left out of the tensor, its answer is None, its neighbours are answered (F18)."""
     handler = Numbers()
     values = [1, 2, 3]
@@ -189,7 +173,7 @@ def test_rejected_rows_leave_gaps(bad: int, context: Context, begin: Any) -> Non
     assert context._ms_rejections == {bad: (422, "negative")}
 
 
-def test_answers_of_another_number_stay(context: Context, begin: Any) -> None:
+def test_answers_of_another_number_stay(context, begin) -> None:
     """Gaps are filled only in a list of one answer per remaining row (F19)."""
 
     class Wrong(Numbers):
@@ -201,14 +185,14 @@ def test_answers_of_another_number_stay(context: Context, begin: Any) -> None:
     assert Wrong().handle(numbers(-1, 2), context) == [4, 0]
 
 
-def test_phases_are_timed(context: Context, begin: Any) -> None:
+def test_phases_are_timed(context, begin) -> None:
     state = begin(context, 1)
     Numbers().handle(numbers(1), context)
 
     assert all(seconds > 0 for seconds in state.phases)
 
 
-def test_describe_answers_without_the_model(context: Context, begin: Any) -> None:
+def test_describe_answers_without_the_model(context, begin) -> None:
     class Described(Numbers):
         def describe_handle(self) -> Any:
             return {"takes": "numbers"}
@@ -229,23 +213,21 @@ class Explained(Numbers):
     ("targets", "requested"),
     [([None, None], 0), ([3, 3], 3), ([b"4", bytearray(b"4")], 4), ([1, 2], [1, 2]), (["5", None], [5, 0])],
 )
-def test_explanations_come_from_get_insights(
-    targets: list[Any], requested: Any, context: Context, begin: Any
-) -> None:
+def test_explanations_come_from_get_insights(targets, requested, context, begin) -> None:
     rows = [{"data": 1, "target": targets[0]}, {"data": 2, "target": targets[1]}]
     begin(context, 2, explain="True")
 
     assert Explained().handle(rows, context) == [([1, 2], 1, requested)] * 2
 
 
-def test_explain_leaves_rejected_rows_out(context: Context, begin: Any) -> None:
+def test_explain_leaves_rejected_rows_out(context, begin) -> None:
     begin(context, 2, explain="True")
     rows = [{"data": -1, "target": 7}, {"data": 2, "target": 1}]
 
     assert Explained().handle(rows, context) == [None, ([2], 2, 1)]
 
 
-def test_explanations_fail_with_a_status(context: Context, begin: Any) -> None:
+def test_explanations_fail_with_a_status(context, begin) -> None:
     begin(context, 1, explain="True")
     with pytest.raises(PredictionException) as nothing:
         Numbers().handle(numbers(1), context)
@@ -262,7 +244,7 @@ def test_prediction_exceptions_read_as_torchserves() -> None:
     assert PredictionException("Broken").error_code == 500
 
 
-def test_profiled_batches_are_answered(context: Context, begin: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_profiled_batches_are_answered(context, begin, monkeypatch) -> None:
     traces: list[Any] = []
 
     class Profiled(Numbers):

@@ -3,11 +3,10 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
+from tests.handlers.parts import network
 
 from modelserver.engine.worker.loader import load_handler
 from modelserver_handlers import BUILT_IN
@@ -19,21 +18,11 @@ from modelserver_handlers.image_segmenter import ImageSegmenter
 from modelserver_handlers.object_detector import ObjectDetector
 from modelserver_handlers.text_classifier import TextClassifier
 
-SOURCE = """
-from torch import nn
-
-class Three(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(3, 3)
-
-    def forward(self, pictures):
-        return self.layer(pictures.mean((2, 3)))
-"""
+SOURCE = network("Three", "self.layer(pictures.mean((2, 3)))", "pictures", layer="nn.Linear(3, 3)")
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
-def test_each_is_loaded_by_its_name(name: str, tmp_path: Path) -> None:
+def test_each_is_loaded_by_its_name(name, tmp_path) -> None:
     for handler in (name, f"{name}.py"):
         loaded = load_handler(handler, tmp_path)
         assert loaded.built_in
@@ -41,9 +30,7 @@ def test_each_is_loaded_by_its_name(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [ImageClassifier, DenseNetHandler])
-def test_few_classes_are_all_answered(
-    kind: type[ImageClassifier], tmp_path: Path, make_context: Any, begin: Any, pictures: list[bytes]
-) -> None:
+def test_few_classes_are_all_answered(kind, tmp_path, make_context, begin, pictures) -> None:
     """A network of three classes answers three (TorchServe fails), or as many as ``topk`` says."""
     name = f"three_{tmp_path.name.replace('-', '_')}.py"
     (tmp_path / name).write_text(SOURCE)
@@ -91,7 +78,7 @@ OURS = """
 @pytest.mark.parametrize(
     "cls", [BaseHandler, ImageClassifier, ImageSegmenter, ObjectDetector, TextClassifier, Context]
 )
-def test_nothing_of_ours_is_in_the_way(cls: type[Any]) -> None:
+def test_nothing_of_ours_is_in_the_way(cls) -> None:
     made = Context("m", "/", None, 1, None, "0") if cls is Context else cls()
     names = {name for each in cls.__mro__ if each is not object for name in vars(each)} | set(vars(made))
     private = {name for name in names if name.startswith(("__", "_ms_", "_abc_"))}

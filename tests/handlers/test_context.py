@@ -1,5 +1,3 @@
-"""What handlers see of a batch."""
-
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -24,7 +22,7 @@ def decoded(calls: list[int], idx: int, headers: dict[str, str]) -> Callable[[],
     return decode
 
 
-def test_system_properties_are_torchserves_and_no_batch_is_there(context: Context) -> None:
+def test_system_properties_are_torchserves_and_no_batch_is_there(context) -> None:
     assert context.system_properties == {
         "model_dir": "/models/noop",
         "gpu_id": 1,
@@ -42,7 +40,7 @@ def test_system_properties_are_torchserves_and_no_batch_is_there(context: Contex
     assert context.get_request_header(0, "x") is None
 
 
-def test_headers_are_decoded_once_and_only_where_needed(context: Context) -> None:
+def test_headers_are_decoded_once_and_only_where_needed(context) -> None:
     calls: list[int] = []
     client = {"explain": "True", "describe": "True", "url_path": "evil"}
     sources = [decoded(calls, idx, {"X-N": str(idx), **client}) for idx in range(3)]
@@ -58,18 +56,18 @@ def test_headers_are_decoded_once_and_only_where_needed(context: Context) -> Non
     assert calls == [1]
 
 
-def test_untouched_requests_have_no_processor(context: Context) -> None:
+def test_untouched_requests_have_no_processor(context) -> None:
     state = BatchState(["a", "b"], [{}, {}])
     context._ms_begin(state)
     context.set_response_status(201, "Made", 1)
-    context.set_response_header(1, "x-count", 3)  # type: ignore[arg-type]
+    context.set_response_header(1, "x-count", 3)
 
     assert state.touched(0) is None
     assert state.touched(1) is context.request_processor[1]
     assert context.get_response_headers(1) == {"x-count": "3"}
 
 
-def test_processors_and_inner_names_can_be_set(context: Context) -> None:
+def test_processors_and_inner_names_can_be_set(context) -> None:
     context.request_processor = [RequestProcessor({"explain": "True"}), RequestProcessor({})]
     context.request_ids = {0: "a", 1: "b"}
 
@@ -85,25 +83,25 @@ def test_processors_and_inner_names_can_be_set(context: Context) -> None:
     assert context.get_request_header(0, "x") == "2"
 
 
-def test_sequence_ids_come_from_a_header(context: Context) -> None:
+def test_sequence_ids_come_from_a_header(context) -> None:
     context._ms_begin(BatchState(["a"], [{"ts_request_sequence_id": "s1"}]))
 
     assert context.get_sequence_id(0) == "s1"
 
 
-def test_response_parameters_are_checked(context: Context) -> None:
+def test_response_parameters_are_checked(context) -> None:
     for value in ("text", 3, 0.5, True):
         context.set_response_parameter(0, "p", value)
     for wrong in (float("nan"), 1 << 63):
         with pytest.raises(ValueError, match="no form on the wire"):
             context.set_response_parameter(0, "p", wrong)
     with pytest.raises(TypeError, match="p is list"):
-        context.set_response_parameter(0, "p", [1])  # type: ignore[arg-type]
+        context.set_response_parameter(0, "p", [1])
 
     assert context.request_processor[0]._ms_parameters == {"p": True}
 
 
-def test_parameters_are_decoded_when_needed(context: Context) -> None:
+def test_parameters_are_decoded_when_needed(context) -> None:
     context._ms_begin(BatchState(["a", "b"], parameters=[lambda: {"temperature": 0.5}, {}]))
 
     assert context.get_request_parameters(0) == {"temperature": 0.5}
@@ -112,7 +110,7 @@ def test_parameters_are_decoded_when_needed(context: Context) -> None:
     assert context.get_request_parameters(0) == {}
 
 
-def test_rejections_belong_to_a_batch(context: Context) -> None:
+def test_rejections_belong_to_a_batch(context) -> None:
     context._ms_begin(BatchState(["a", "b"]))
     context.reject(1, "not a picture")
     context.reject(-2, "too old", status=410)
@@ -125,7 +123,6 @@ def test_rejections_belong_to_a_batch(context: Context) -> None:
 
 
 def in_thread(function: Callable[[], Any]) -> Any:
-    """The result of ``function`` called in another thread."""
     results: list[Any] = []
     thread = threading.Thread(target=lambda: results.append(function()))
     thread.start()
@@ -133,7 +130,7 @@ def in_thread(function: Callable[[], Any]) -> Any:
     return results[0]
 
 
-def test_each_thread_has_its_own_batch(context: Context) -> None:
+def test_each_thread_has_its_own_batch(context) -> None:
     def prepare_next() -> str | None:
         context._ms_begin(BatchState(["next"]))
         context.reject(0, "bad")
@@ -147,16 +144,13 @@ def test_each_thread_has_its_own_batch(context: Context) -> None:
     assert context._ms_rejections == {}
 
 
-def test_contexts_of_one_model_are_equal(context: Context) -> None:
+def test_contexts_of_one_model_are_equal(context) -> None:
     same = Context("noop", "/models/noop", {"model": {}}, 4, 1, "0.12.0", False, "metrics", {"a": 1})
 
     assert context == same
-    same.cache = 1  # type: ignore[attr-defined]
+    same.cache = 1
     assert context != same
     assert context != "noop"
-
-
-# Request headers
 
 
 def test_headers_are_a_dict_that_ignores_case() -> None:

@@ -1,7 +1,4 @@
-"""Requests in envelopes: unfolded to values, and answered one by one."""
-
 import json
-from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
@@ -91,7 +88,7 @@ def test_a_rejected_value_rejects_its_request() -> None:
 
 
 @given(st.lists(st.lists(st.integers(), max_size=4) | st.none(), max_size=6))
-def test_every_request_gets_its_own(batch: Sequence[list[int] | None]) -> None:
+def test_every_request_gets_its_own(batch) -> None:
     """Whatever the numbers of instances, and whichever requests are malformed (F18, F23)."""
     rows = [{"body": {"no": 1} if values is None else {"instances": values}} for values in batch]
 
@@ -111,7 +108,7 @@ def test_every_request_gets_its_own(batch: Sequence[list[int] | None]) -> None:
         ([2], [], [{}]),
     ],
 )
-def test_inputs_may_be_answered_together(inputs: list[int], answers: Any, outputs: Any) -> None:
+def test_inputs_may_be_answered_together(inputs, answers, outputs) -> None:
     bodies = [
         {"inputs": [{"name": name, "shape": [1], "datatype": "FP32", "data": [0]} for name in "abc"[:count]]}
         for count in inputs
@@ -122,14 +119,11 @@ def test_inputs_may_be_answered_together(inputs: list[int], answers: Any, output
 
 
 @pytest.mark.parametrize(("inputs", "answers"), [([2, 2], 1), ([2, 2], 3), ([1], 2), ([2], 3)])
-def test_answers_of_unclear_owners_fail_the_call(inputs: list[int], answers: int) -> None:
+def test_answers_of_unclear_owners_fail_the_call(inputs, answers) -> None:
     one = {"name": "a", "shape": [1], "datatype": "FP32", "data": [0]}
     bodies = [{"body": {"inputs": [one] * count}} for count in inputs]
     with pytest.raises(PredictionException, match="number of batch response mismatched"):
         put(KserveV2Envelope, bodies, lambda *_: [[0]] * answers)
-
-
-# What is none of it
 
 
 @pytest.mark.parametrize(
@@ -166,7 +160,7 @@ def test_answers_of_unclear_owners_fail_the_call(inputs: list[int], answers: int
         ),
     ],
 )
-def test_malformed_requests_are_rejected_alone(name: str, body: Any, fault: str) -> None:
+def test_malformed_requests_are_rejected_alone(name, body, fault) -> None:
     """They get a 400 that says what is wrong, their neighbours their answers (F2, F9, F10)."""
     good = {
         "instances": ["good"],
@@ -197,14 +191,11 @@ def test_malformed_requests_do_not_call_the_handler() -> None:
         (["a", "b", "c"], "number of batch response mismatched"),
     ],
 )
-def test_handlers_that_break_the_contract_fail(returned: Any, message: str) -> None:
+def test_handlers_that_break_the_contract_fail(returned, message) -> None:
     """Answers that are not one per value are an error in TorchServe's words (F19)."""
     with pytest.raises(PredictionException, match=message) as refusal:
         put(KserveEnvelope, [{"body": {"instances": [1, 2]}}], lambda *_: returned)
     assert refusal.value.error_code == 503
-
-
-# What the handler sees
 
 
 def test_instances_of_the_server_are_answered_bare() -> None:
@@ -255,7 +246,7 @@ def test_the_two_halves_can_be_called() -> None:
         (Instance({"body": 1}), {"body": 1}),
     ],
 )
-def test_envelope_body_takes_data_or_body(request_: Any, value: Any) -> None:
+def test_envelope_body_takes_data_or_body(request_, value) -> None:
     assert put(BodyEnvelope, [request_])[0] == [value]
 
 
@@ -281,7 +272,7 @@ def test_json_makes_lists_of_tensors() -> None:
 
 
 @pytest.mark.parametrize(("explain", "key"), [("False", "predictions"), ("True", "explanations")])
-def test_kserve_answers_every_request(explain: str, key: str) -> None:
+def test_kserve_answers_every_request(explain, key) -> None:
     """``kserve`` answers every request of a batch, in KServe's form (TorchServe answers the first only)."""
     rows = [{"body": {"instances": [1, {"b64": "aGk="}]}}, {"body": b'{"instances": [3]}'}]
 
@@ -340,7 +331,7 @@ def test_every_request_is_answered_in_the_protocol() -> None:
         ([], "FP64", []),
     ],
 )
-def test_outputs_have_the_widest_datatype(answer: Any, datatype: str, data: list[Any]) -> None:
+def test_outputs_have_the_widest_datatype(answer, datatype, data) -> None:
     rows = [{"body": {"inputs": [{"name": "i", "shape": [0], "datatype": "FP32", "data": []}]}}]
     (result,), _ = put(KserveV2Envelope, rows, lambda *_: [answer])
 
@@ -358,7 +349,7 @@ def test_outputs_have_the_widest_datatype(answer: Any, datatype: str, data: list
         ([1], "INT64", 7, [7]),
     ],
 )
-def test_shapes_of_torchserves_samples_are_read(shape: Any, datatype: str, data: Any, seen: Any) -> None:
+def test_shapes_of_torchserves_samples_are_read(shape, datatype, data, seen) -> None:
     one = {"name": "i", "shape": shape, "datatype": datatype, "data": data}
     (value,) = KserveV2Envelope(lambda values, _: values).parse_input([{"body": {"inputs": [one]}}])
 
@@ -366,7 +357,7 @@ def test_shapes_of_torchserves_samples_are_read(shape: Any, datatype: str, data:
 
 
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=4))
-def test_flat_data_is_reshaped(shape: list[int]) -> None:
+def test_flat_data_is_reshaped(shape) -> None:
     flat = list(range(int(np.prod(shape))))
     nested = np.reshape(flat, shape).tolist()
 

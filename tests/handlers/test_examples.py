@@ -51,7 +51,6 @@ def importing(*folders: Path) -> Iterator[None]:
 
 
 def unpacked(archive: Path, folder: Path) -> Context:
-    """The context of an archive that is unpacked into a folder."""
     with zipfile.ZipFile(archive) as packed:
         packed.extractall(folder)
     manifest = json.loads((folder / "MAR-INF" / "MANIFEST.json").read_bytes())
@@ -64,16 +63,12 @@ def handled(handler: Any, rows: list[Any], **properties: str) -> Any:
     return handler.handle(rows, handler.context)
 
 
-# Digits
-
-
 @pytest.fixture(scope="module")
-def ask(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ask]:
-    """Sends rows to the handler in the archive."""
+def ask(tmp_path_factory) -> Iterator[Ask]:
     with importing():
         context = unpacked(ARCHIVE, tmp_path_factory.mktemp("mnist"))
         folder = Path(context.system_properties["model_dir"])
-        handler = import_file(folder / context.manifest["model"]["handler"]).DigitClassifier()  # type: ignore[index]
+        handler = import_file(folder / context.manifest["model"]["handler"]).DigitClassifier()
         handler.initialize(context)
         yield partial(handled, handler)
 
@@ -88,7 +83,7 @@ def sample() -> Image.Image:
     return Image.open(io.BytesIO(base64.b64decode(KSERVE_SAMPLE)))
 
 
-def test_archive_is_current_and_answers_the_readmes_sample(ask: Ask) -> None:
+def test_archive_is_current_and_answers_the_readmes_sample(ask) -> None:
     assert ARCHIVE.stat().st_size < 1_000_000
     with zipfile.ZipFile(ARCHIVE) as archive:
         for name in ("model.py", "mnist_handler.py"):
@@ -101,7 +96,7 @@ def test_archive_is_current_and_answers_the_readmes_sample(ask: Ask) -> None:
     assert ask([{"body": bytearray(file)}]) == [2]
 
 
-def test_forms_share_one_batch(ask: Ask) -> None:
+def test_forms_share_one_batch(ask) -> None:
     """Bytes, base64 instances and a bad picture share a batch; the bad one alone has no answer (F17)."""
     file = base64.b64decode(KSERVE_SAMPLE)
 
@@ -109,7 +104,7 @@ def test_forms_share_one_batch(ask: Ask) -> None:
     assert ask(rows) == [2, 2, None, 2]
 
 
-def test_other_pictures_are_brought_to_form(ask: Ask) -> None:
+def test_other_pictures_are_brought_to_form(ask) -> None:
     paper = ImageOps.invert(sample())
     wide = ImageOps.expand(paper.resize((200, 200)), border=(150, 20, 60, 90), fill=255)
 
@@ -120,13 +115,13 @@ def test_other_pictures_are_brought_to_form(ask: Ask) -> None:
 @pytest.mark.parametrize(
     "picture", [Image.new("L", (28, 28)), Image.new("L", (50, 9), 255), Image.new("L", (1, 1))]
 )
-def test_empty_pictures_are_answered(picture: Image.Image, ask: Ask) -> None:
+def test_empty_pictures_are_answered(picture, ask) -> None:
     (answer,) = ask([{"body": encoded(picture)}])
 
     assert answer in range(10)
 
 
-def test_held_out_digits_are_named(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_held_out_digits_are_named(ask, monkeypatch) -> None:
     """At least 97 % of the digits that training never saw are named rightly, sent as pictures."""
     pytest.importorskip("sklearn")
     functional = importlib.import_module("torchvision.transforms.functional")
@@ -141,11 +136,8 @@ def test_held_out_digits_are_named(ask: Ask, monkeypatch: pytest.MonkeyPatch) ->
     assert right / len(held) >= 0.97
 
 
-# Shapes
-
-
 @pytest.fixture(scope="module")
-def detector(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def detector(tmp_path_factory) -> Iterator[Any]:
     """The archive that build.py writes, loaded, and its modules."""
     folder = tmp_path_factory.mktemp("detector")
     with importing(EXAMPLES / "detector"):
@@ -162,7 +154,7 @@ def detector(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 @pytest.mark.slow  # trains a network
-def test_the_trained_detector_finds_shapes(detector: Any) -> None:
+def test_the_trained_detector_finds_shapes(detector) -> None:
     """Nine of ten shapes in pictures that training never saw are found, and hardly any others."""
     _, build, _, share = detector
 
@@ -170,7 +162,7 @@ def test_the_trained_detector_finds_shapes(detector: Any) -> None:
 
 
 @pytest.mark.slow  # trains a network
-def test_shapes_of_the_sample_picture_are_detected(detector: Any) -> None:
+def test_shapes_of_the_sample_picture_are_detected(detector) -> None:
     handler, build, shapes, _ = detector
     _, drawn = shapes.draw_shapes(build.SAMPLE_SEED, (160, 120))
     rows = [{"body": (EXAMPLES / "detector" / "shapes.png").read_bytes()}, {"data": [[[0.9] * 64] * 48] * 3}]
@@ -184,11 +176,8 @@ def test_shapes_of_the_sample_picture_are_detected(detector: Any) -> None:
     assert empty == []
 
 
-# Sentences
-
-
 @pytest.fixture(scope="module")
-def texts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def texts(tmp_path_factory) -> Iterator[Any]:
     """The archive that build.py writes, loaded, and the sentences."""
     folder = tmp_path_factory.mktemp("text")
     with importing(EXAMPLES / "text"):
@@ -200,7 +189,7 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         yield handler, importlib.import_module("sentences")
 
 
-def test_sentences_are_named_and_explained(texts: Any) -> None:
+def test_sentences_are_named_and_explained(texts) -> None:
     handler, sentences = texts
     answers = handled(handler, [{"body": text} for text, _ in sentences.HELD_OUT])
 
@@ -213,8 +202,6 @@ def test_sentences_are_named_and_explained(texts: Any) -> None:
     assert spoke["great"] > 0 > spoke["boring"]
 
 
-# ResNets
-
 BUILD = EXAMPLES / "resnet152" / "build.py"
 
 
@@ -225,7 +212,7 @@ def run_build(*arguments: str) -> None:
 
 
 @pytest.mark.slow  # builds a ResNet-18
-def test_an_archive_is_built_by_one_command(tmp_path: Path, pictures: list[bytes]) -> None:
+def test_an_archive_is_built_by_one_command(tmp_path, pictures) -> None:
     run_build("--weights", "random", "--export-path", str(tmp_path))
     context = unpacked(tmp_path / "resnet-18.mar", tmp_path / "model")
     context.model_yaml_config["warmup"] = False
@@ -233,7 +220,7 @@ def test_an_archive_is_built_by_one_command(tmp_path: Path, pictures: list[bytes
     handler.initialize(context)
     (answer,) = handled(handler, [{"body": pictures[0]}])
 
-    assert (context.model_name, context.manifest["model"]["handler"]) == ("resnet-18", "image_classifier")  # type: ignore[index]
+    assert (context.model_name, context.manifest["model"]["handler"]) == ("resnet-18", "image_classifier")
     assert len(answer) == 5
     assert set(answer) <= set((handler.mapping or {}).values())
     assert torch.allclose(
@@ -241,7 +228,7 @@ def test_an_archive_is_built_by_one_command(tmp_path: Path, pictures: list[bytes
     )
 
 
-def test_wrong_weights_are_one_line(tmp_path: Path) -> None:
+def test_wrong_weights_are_one_line(tmp_path) -> None:
     with pytest.raises(SystemExit) as ended:
         run_build("--weights", "BEST", "--export-path", str(tmp_path))
 

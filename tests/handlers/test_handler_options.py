@@ -1,7 +1,3 @@
-"""Values of ``handler`` of model-config.yaml."""
-
-from typing import Any
-
 import pytest
 import yaml
 
@@ -16,7 +12,7 @@ from modelserver_handlers.handler_options import (
 
 
 @pytest.mark.parametrize("document", [{}, {"handler": None}, {"handler": "x"}, {"handler": ["a"]}])
-def test_only_a_mapping_counts(document: dict[str, Any]) -> None:
+def test_only_a_mapping_counts(document) -> None:
     assert handler_settings({"handler": {"a": 1}}) == {"a": 1}
     assert handler_settings(document) == {}
 
@@ -33,13 +29,10 @@ def test_values_replace_defaults() -> None:
         (probability, [-0.1, 1.1, True, "0.5", None, float("nan")], "a number from 0 to 1"),
     ],
 )
-def test_wrong_numbers_are_refused(read: Any, values: list[Any], message: str) -> None:
+def test_wrong_numbers_are_refused(read, values, message) -> None:
     for value in values:
         with pytest.raises(ModelLoadError, match=f"handler: k must be {message}"):
             read({"k": value}, "k", 1)
-
-
-# What may be done to a network
 
 
 @pytest.mark.parametrize(
@@ -61,7 +54,7 @@ def test_wrong_numbers_are_refused(read: Any, values: list[Any], message: str) -
         ("handler: a name", NetworkOptions()),
     ],
 )
-def test_options_of_networks_are_read(text: str, options: NetworkOptions) -> None:
+def test_options_of_networks_are_read(text, options) -> None:
     assert NetworkOptions.parse(yaml.safe_load(text) or {}) == options
 
 
@@ -78,12 +71,9 @@ def test_options_of_networks_are_read(text: str, options: NetworkOptions) -> Non
         ({"warmup": 3}, "warmup must be"),
     ],
 )
-def test_malformed_options_stop_the_load(document: dict[str, Any], message: str) -> None:
+def test_malformed_options_stop_the_load(document, message) -> None:
     with pytest.raises(ModelLoadError, match=message):
         NetworkOptions.parse(document)
-
-
-# How pictures get to the network
 
 
 def test_each_key_sets_its_option() -> None:
@@ -102,6 +92,6 @@ def test_each_key_sets_its_option() -> None:
         ({"cuda_graphs": 1}, "cuda_graphs must be true or false"),
     ],
 )
-def test_wrong_values_stop_the_load(settings: dict[str, Any], message: str) -> None:
+def test_wrong_values_stop_the_load(settings, message) -> None:
     with pytest.raises(ModelLoadError, match=message):
         VisionOptions.parse(settings)

@@ -4,7 +4,6 @@ import copy
 import io
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +19,7 @@ Transform = Callable[[Image.Image], torch.Tensor]
 
 
 @pytest.fixture(scope="module")
-def exact(small_network: torch.nn.Module) -> torch.nn.Module:
+def exact(small_network) -> torch.nn.Module:
     """The network in double precision: what rounding does to single precision differs with processor and
     threads, and must not count twice.
     """
@@ -49,23 +48,19 @@ def equal(left: list[Any], right: list[Any]) -> bool:
 
 
 @pytest.fixture(scope="module")
-def loaded(small_folder: Path, make_context: Any) -> ImageClassifier:
-    """A classifier with the small network."""
+def loaded(small_folder, make_context) -> ImageClassifier:
     made = ImageClassifier()
     made.initialize(make_context(small_folder, modelFile="small_network.py", serializedFile="weights.pth"))
     return made
 
 
 @pytest.fixture
-def handler(loaded: ImageClassifier, begin: Any) -> ImageClassifier:
-    """It, at the beginning of a batch."""
+def handler(loaded, begin) -> ImageClassifier:
     begin(loaded.context, 5)
     return loaded
 
 
-def test_numbers_are_torchvisions(
-    handler: ImageClassifier, pictures: list[bytes], exact: torch.nn.Module
-) -> None:
+def test_numbers_are_torchvisions(handler, pictures, exact) -> None:
     answers = handler.handle([{"body": file} for file in pictures], handler.context)
 
     assert equal(answers, reference(exact, pictures, ResNet18_Weights.IMAGENET1K_V1.transforms()))
@@ -73,7 +68,7 @@ def test_numbers_are_torchvisions(
     assert vars(ImageClassifier)["pipelined"] is True
 
 
-def test_the_number_of_classes_can_be_set(handler: ImageClassifier, pictures: list[bytes]) -> None:
+def test_the_number_of_classes_can_be_set(handler, pictures) -> None:
     handler.set_max_result_classes(2)
 
     assert handler.get_max_result_classes() == 2
@@ -82,7 +77,7 @@ def test_the_number_of_classes_can_be_set(handler: ImageClassifier, pictures: li
 
 
 @pytest.mark.parametrize("size", [0, -1, "224", True, 1.5])
-def test_malformed_sizes_stop_the_load(size: Any, small_folder: Path, make_context: Any) -> None:
+def test_malformed_sizes_stop_the_load(size, small_folder, make_context) -> None:
     context = make_context(
         small_folder, {"handler": {"crop": size}}, modelFile="small_network.py", serializedFile="weights.pth"
     )
@@ -92,7 +87,6 @@ def test_malformed_sizes_stop_the_load(size: Any, small_folder: Path, make_conte
 
 
 def torchvision_config(**settings: Any) -> dict[str, Any]:
-    """A model-config.yaml that names a network."""
     return {
         "handler": {"torchvision": {"arch": "shufflenet_v2_x0_5", **settings}},
         "warmup": False,
@@ -100,9 +94,7 @@ def torchvision_config(**settings: Any) -> dict[str, Any]:
     }
 
 
-def test_configuration_alone_names_a_network(
-    tmp_path: Path, make_context: Any, pictures: list[bytes], begin: Any
-) -> None:
+def test_configuration_alone_names_a_network(tmp_path, make_context, pictures, begin) -> None:
     rows = [{"body": file} for file in pictures[:2]]
     handler = ImageClassifier()
     handler.initialize(make_context(tmp_path, torchvision_config(weights="random", seed=0)))
@@ -128,13 +120,7 @@ def test_configuration_alone_names_a_network(
     ("weights", "resize"), [(ResNet152_Weights.IMAGENET1K_V1, 256), (ResNet152_Weights.IMAGENET1K_V2, 232)]
 )
 def test_transforms_are_those_of_the_weights(
-    weights: Any,
-    resize: int,
-    tmp_path: Path,
-    make_context: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    small_network: torch.nn.Module,
-    pictures: list[bytes],
+    weights, resize, tmp_path, make_context, monkeypatch, small_network, pictures
 ) -> None:
     monkeypatch.setattr("torchvision.models.get_model", lambda _arch, weights: small_network)
     handler = ImageClassifier()

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from PIL import Image
+from tests.handlers.parts import network
 from torchvision import transforms
 
 from modelserver_handlers.errors import PredictionException
@@ -14,21 +15,16 @@ from modelserver_handlers.image_segmenter import ImageSegmenter
 from modelserver_handlers.networks.modules import import_file
 from modelserver_handlers.pictures.classic import MEAN, STD
 
-SOURCE = """
-import torch
-
-class TinySegmentation(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = torch.nn.Conv2d(3, 4, 3, padding=1)
-
-    def forward(self, pictures):
-        return {"out": self.layer(pictures), "aux": pictures}
-"""
+SOURCE = network(
+    "TinySegmentation",
+    "{'out': self.layer(pictures), 'aux': pictures}",
+    "pictures",
+    layer="nn.Conv2d(3, 4, 3, padding=1)",
+)
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory) -> Path:
     """What an unpacked archive holds: an eager network, and the same as TorchScript."""
     folder = tmp_path_factory.mktemp("segmentation")
     (folder / "tiny_segmentation.py").write_text(SOURCE)
@@ -40,7 +36,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def make(folder: Path, make_context: Any) -> Any:
+def make(folder, make_context) -> Any:
     def made(config: dict[str, Any] | None = None, **files: str) -> ImageSegmenter:
         files = files or {"modelFile": "tiny_segmentation.py", "serializedFile": "weights.pth"}
         handler = ImageSegmenter()
@@ -69,9 +65,7 @@ def expected(handler: ImageSegmenter, file: bytes, resize: int = 256, crop: int 
     ],
     ids=["eager", "torchscript", "ImageNet's sizes"],
 )
-def test_numbers_are_the_networks(
-    files: dict[str, str], sizes: tuple[int, ...], make: Any, begin: Any, pictures: list[bytes]
-) -> None:
+def test_numbers_are_the_networks(files, sizes, make, begin, pictures) -> None:
     config = {"handler": {"resize": sizes[0], "crop": sizes[1]}} if sizes else None
     handler = make(config, **files)
     begin(handler.context, len(pictures))
@@ -85,7 +79,7 @@ def test_numbers_are_the_networks(
         assert torch.allclose(result[..., 1], reference[..., 1], atol=1e-5, rtol=0)
 
 
-def test_bare_tensors_are_taken(make: Any) -> None:
+def test_bare_tensors_are_taken(make) -> None:
     logits = torch.zeros(2, 3, 4, 5)
     logits[:, 2] = 1
 
@@ -95,7 +89,7 @@ def test_bare_tensors_are_taken(make: Any) -> None:
     assert answers[1][3][4] == pytest.approx([2.0, torch.tensor([0.0, 0.0, 1.0]).softmax(0)[2].item()])
 
 
-def test_nothing_is_explained(make: Any, begin: Any, pictures: list[bytes]) -> None:
+def test_nothing_is_explained(make, begin, pictures) -> None:
     handler = make({"handler": {"resize": 40, "crop": 32}})
     begin(handler.context, explain="True")
 

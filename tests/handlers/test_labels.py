@@ -1,5 +1,3 @@
-"""Class numbers to labels."""
-
 import json
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,7 @@ def written(folder: Path, mapping: Any) -> Path:
     return path
 
 
-def test_missing_file_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_missing_file_is_a_warning(tmp_path, caplog) -> None:
     assert load_label_mapping(str(tmp_path / "index_to_name.json")) is None
     assert "index_to_name.json is missing" in caplog.text
 
@@ -28,7 +26,7 @@ def test_missing_file_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixt
         ({"object_type_names": ["background", "person"]}, {"0": "background", "1": "person"}),
     ],
 )
-def test_labels_may_have_several_forms(tmp_path: Path, mapping: Any, labels: dict[str, str]) -> None:
+def test_labels_may_have_several_forms(tmp_path, mapping, labels) -> None:
     assert load_label_mapping(written(tmp_path, mapping)) == labels
 
 
@@ -42,7 +40,7 @@ def test_labels_may_have_several_forms(tmp_path: Path, mapping: Any, labels: dic
         ),
     ],
 )
-def test_other_mappings_are_refused_in_torchserves_words(tmp_path: Path, mapping: Any, message: str) -> None:
+def test_other_mappings_are_refused_in_torchserves_words(tmp_path, mapping, message) -> None:
     with pytest.raises(ValueError, match=message):
         load_label_mapping(written(tmp_path, mapping))
 
@@ -60,6 +58,6 @@ def test_misuse_raises_torchserves_texts() -> None:
     with pytest.raises(TypeError, match="Convert classes to list before doing mapping"):
         map_class_to_label(((0.1, 0.9),))
     with pytest.raises(TypeError, match="Mapping must be a dict"):
-        map_class_to_label([[0.1]], [("0", "cat")])  # type: ignore[arg-type]
+        map_class_to_label([[0.1]], [("0", "cat")])
     with pytest.raises(KeyError):
         map_class_to_label([[0.1, 0.9]], {"0": "cat"})

@@ -1,13 +1,12 @@
 """Networks that are loaded on a simulated GPU: warmed up, compiled, recorded."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from tests.handlers.conftest import TINY_TEXT, WORDS
-from tests.simulated_gpu import SimulatedGpus
+from tests.handlers.parts import network
 from torch import nn
 from torch._dynamo import OptimizedModule
 
@@ -34,12 +33,11 @@ class Three(nn.Module):
     def forward(self, pictures: torch.Tensor) -> torch.Tensor:
         if not torch.compiler.is_compiling():
             self.seen.append((len(pictures), pictures.is_contiguous(memory_format=torch.channels_last)))
-        answers: torch.Tensor = self.layer(pictures).mean((2, 3))
-        return answers
+        return self.layer(pictures).mean((2, 3))
 
 
 @pytest.fixture
-def classifier(tmp_path: Path, make_context: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+def classifier(tmp_path, make_context, monkeypatch) -> Any:
     """Initialises a classifier with a network on a GPU, or on the processor; returns it."""
 
     def made(
@@ -66,7 +64,7 @@ def rows_of(pictures: list[bytes], count: int) -> list[dict[str, Any]]:
 
 
 @pytest.mark.usefixtures("gpus")
-def test_nothing_is_compiled_in_requests(classifier: Any, begin: Any, pictures: list[bytes]) -> None:
+def test_nothing_is_compiled_in_requests(classifier, begin, pictures) -> None:
     torch._dynamo.reset()
     counters = torch._dynamo.utils.counters["stats"]
     handler = classifier(Three(), {"pt2": {"compile": {"enable": True, "backend": "eager"}}})
@@ -81,9 +79,7 @@ def test_nothing_is_compiled_in_requests(classifier: Any, begin: Any, pictures: 
 
 @pytest.mark.usefixtures("gpus")
 @pytest.mark.parametrize("optimize", ["auto", "off"])
-def test_batches_have_one_memory_format(
-    optimize: str, classifier: Any, begin: Any, pictures: list[bytes]
-) -> None:
+def test_batches_have_one_memory_format(optimize, classifier, begin, pictures) -> None:
     """That of warming up is that of requests: kernels are loaded and chosen for it."""
     network = Three()
     handler = classifier(network, {"optimize": optimize})
@@ -107,16 +103,14 @@ def test_batches_have_one_memory_format(
     ],
     ids=str,
 )
-def test_the_precision_of_float32_is_described(
-    config: dict[str, Any], requested: str, used: str, classifier: Any
-) -> None:
+def test_the_precision_of_float32_is_described(config, requested, used, classifier) -> None:
     context = classifier(Three(), config).context
 
     assert (context._ms_precision["asked"], context._ms_precision["used"]) == (requested, used)
     assert context._ms_warnings == []
 
 
-def test_tf32_is_refused_on_a_processor_and_an_older_gpu(classifier: Any, gpus: SimulatedGpus) -> None:
+def test_tf32_is_refused_on_a_processor_and_an_older_gpu(classifier, gpus) -> None:
     contexts = [classifier(Three(), config, None).context for config in ({}, {"precision": "fp32"})]
     (line,) = classifier(Three(), {"precision": "tf32"}, None).context._ms_warnings
 
@@ -130,63 +124,21 @@ def test_tf32_is_refused_on_a_processor_and_an_older_gpu(classifier: Any, gpus: 
     assert line.startswith("precision: tf32 is not used, but fp32: the GPU has no TF32")
 
 
-# Answers are the processor's
-
-CLASSES = """
-import torch
-from torch import nn
-
-class Three(nn.Module):
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(0)
-        self.layers = nn.Sequential(nn.Conv2d(3, 3, 3, stride=4), nn.BatchNorm2d(3), nn.ReLU())
-
-    def forward(self, pictures):
-        return self.layers(pictures).mean((2, 3))
-"""
-PIXELS = """
-import torch
-from torch import nn
-
-class Pixels(nn.Module):
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(0)
-        self.layer = nn.Conv2d(3, 4, 3, padding=1)
-
-    def forward(self, pictures):
-        return {"out": self.layer(pictures)}
-"""
-BOXES = """
-import torch
-from torch import nn
-
-class Boxes(nn.Module):
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(0)
-        self.layer = nn.Conv2d(3, 4, 3)
-
-    def forward(self, pictures):
-        found = [self.layer(picture[None]).mean((0, 2, 3)) for picture in pictures]
-        scores = torch.tensor([0.9], device=found[0].device)
-        labels = torch.tensor([1], device=found[0].device)
-        return [{"boxes": box[None], "labels": labels, "scores": scores} for box in found]
-"""
-NUMBERS = """
-import torch
-from torch import nn
-
-class Numbers(nn.Module):
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(0)
-        self.layer = nn.Linear(4, 2)
-
-    def forward(self, rows):
-        return self.layer(rows).relu()
-"""
+CLASSES = network(
+    "Three",
+    "self.layers(pictures).mean((2, 3))",
+    "pictures",
+    layers="nn.Sequential(nn.Conv2d(3, 3, 3, stride=4), nn.BatchNorm2d(3), nn.ReLU())",
+)
+PIXELS = network("Pixels", "{'out': self.layer(pictures)}", "pictures", layer="nn.Conv2d(3, 4, 3, padding=1)")
+BOXES = network(
+    "Boxes",
+    "[{'boxes': self.layer(each[None]).mean((2, 3)), 'labels': torch.tensor([1], device=each.device),"
+    " 'scores': torch.tensor([0.9], device=each.device)} for each in pictures]",
+    "pictures",
+    layer="nn.Conv2d(3, 4, 3)",
+)
+NUMBERS = network("Numbers", "self.layer(rows).relu()", "rows", layer="nn.Linear(4, 2)")
 TEXTS = "import torch\n" + TINY_TEXT.replace("MODE", "mean").replace(
     "super().__init__()", "super().__init__(); torch.manual_seed(0)"
 )
@@ -217,9 +169,7 @@ def test_every_built_in_handler_with_a_network_is_here() -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_answers_are_the_processors(
-    case: str, gpus: SimulatedGpus, tmp_path: Path, make_context: Any, begin: Any, pictures: list[bytes]
-) -> None:
+def test_answers_are_the_processors(case, gpus, tmp_path, make_context, begin, pictures) -> None:
     name, config = CASES[case]
     kind, source = HANDLERS[name]
     bodies: dict[str, list[Any]] = {
@@ -255,9 +205,7 @@ def numbers_of(answer: Any) -> list[float]:
     return [each for part in answer for each in numbers_of(part)] if isinstance(answer, list) else [answer]
 
 
-def test_the_second_gpu_alone_is_used(
-    gpus: SimulatedGpus, tmp_path: Path, make_context: Any, begin: Any, pictures: list[bytes]
-) -> None:
+def test_the_second_gpu_alone_is_used(gpus, tmp_path, make_context, begin, pictures) -> None:
     gpus.count = 2
     name = f"three_{abs(hash(tmp_path))}.py"
     (tmp_path / name).write_text(CLASSES)

@@ -1,7 +1,3 @@
-"""Misspelt methods of handlers."""
-
-from __future__ import annotations
-
 import modelserver
 from modelserver_handlers.near_misses import near_misses
 

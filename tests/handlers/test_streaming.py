@@ -1,5 +1,3 @@
-"""Answers in parts, as handlers send them."""
-
 from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -10,8 +8,6 @@ from modelserver_handlers.streaming import send_intermediate_predict_response
 
 
 class Sent:
-    """A context of a batch, which keeps what is sent and rejected."""
-
     def __init__(self, *ids: str) -> None:
         self.parts: list[Mapping[int, Any]] = []
         self.rejected: list[tuple[Any, ...]] = []
@@ -30,7 +26,7 @@ def test_parts_go_to_the_requests_of_their_ids() -> None:
     assert context.parts == [{0: "1", 1: "2"}, {1: "x"}]
 
 
-def test_other_ranks_send_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_ranks_send_nothing(monkeypatch) -> None:
     monkeypatch.setenv("LOCAL_RANK", "1")
     send_intermediate_predict_response(["1"], {0: "a"}, "", 200, object())
     monkeypatch.setenv("LOCAL_RANK", "0")

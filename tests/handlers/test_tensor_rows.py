@@ -1,5 +1,3 @@
-"""Rows of tensors, and what BaseHandler makes of them."""
-
 from typing import Any
 
 import numpy
@@ -31,9 +29,6 @@ class Linear(BaseHandler):
 
 def answers(handler: Any, data: Any) -> Any:
     return handler.handle(data, Context("m", "/", None, len(data), None, "0"))
-
-
-# Rows
 
 
 def test_parts_of_rows_have_their_tensors_and_are_apart() -> None:
@@ -73,7 +68,6 @@ def test_arrays_need_no_count_of_changes() -> None:
 def test_rows_of_equal_tensors_are_stacked_again() -> None:
     tensors = stacked(list(batch(a=[1, 2], b=[3, 4])))
 
-    assert tensors is not None
     assert {name: value.tolist() for name, value in tensors.items()} == {"a": [1, 2], "b": [3, 4]}
     assert stacked([{"body": b"a"}]) is None
     assert stacked([]) is None
@@ -90,9 +84,6 @@ def test_outputs_become_rows() -> None:
     assert [row.tolist() for row in rows_of(one)] == [[1], [2]]
     assert [tuple(each.tolist() for each in row) for row in rows_of([one, two])] == [([1], 3), ([2], 4)]
     assert [{k: v.tolist() for k, v in row.items()} for row in rows_of({"p": two})] == [{"p": 3}, {"p": 4}]
-
-
-# BaseHandler
 
 
 def test_a_plain_handler_takes_tensors() -> None:

@@ -1,7 +1,3 @@
-"""Texts: read from requests, cleaned and cut into words."""
-
-from typing import Any
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -33,7 +29,7 @@ from modelserver_handlers.texts import (
         ({"data": [3, 0, 1]}, [3, 0, 1]),
     ],
 )
-def test_forms_of_a_text_are_read(row: Any, text: Any) -> None:
+def test_forms_of_a_text_are_read(row, text) -> None:
     assert text_input(row) == text
 
 
@@ -50,7 +46,7 @@ def test_forms_of_a_text_are_read(row: Any, text: Any) -> None:
         (1.5, "a text cannot be made of a float"),
     ],
 )
-def test_other_rows_are_refused(row: Any, fault: str) -> None:
+def test_other_rows_are_refused(row, fault) -> None:
     """Anything else is refused in words for the client (F8)."""
     with pytest.raises(BadInput) as refusal:
         text_input(row)
@@ -65,7 +61,7 @@ def test_texts_are_cleaned() -> None:
 
 
 @given(st.lists(st.text("ab", min_size=1), max_size=8), st.integers(1, 4))
-def test_features_are_all_runs(words: list[str], longest: int) -> None:
+def test_features_are_all_runs(words, longest) -> None:
     result = features(words, longest)
     named = [" ".join(words[start:end]) for start, end in result]
 
@@ -91,7 +87,7 @@ def test_features_are_all_runs(words: list[str], longest: int) -> None:
         ("'tis", "it is"),
     ],
 )
-def test_contractions_are_written_out(text: str, expanded: str) -> None:
+def test_contractions_are_written_out(text, expanded) -> None:
     assert expand_contractions(text) == expanded
 
 
@@ -123,5 +119,5 @@ def test_other_tokenizers_are_refused() -> None:
         (3, ["here", "we", "are", "here we", "we are", "here we are"]),
     ],
 )
-def test_ngrams_follow_the_words(size: int, expected: list[str]) -> None:
+def test_ngrams_follow_the_words(size, expected) -> None:
     assert list(ngrams_iterator(["here", "we", "are"], size)) == expected

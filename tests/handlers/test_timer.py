@@ -1,9 +1,6 @@
-"""Timed methods."""
-
 from typing import Any
 
 import pytest
-from tests.simulated_gpu import SimulatedGpus
 
 from modelserver_handlers.context import Context
 from modelserver_handlers.metrics.cache import Emission, MetricsCache
@@ -11,8 +8,6 @@ from modelserver_handlers.timer import timed, timeit
 
 
 class Timed:
-    """A handler with a timed step."""
-
     def __init__(self, context: Any) -> None:
         self.context = context
 
@@ -22,7 +17,6 @@ class Timed:
 
 
 def context_with(config: Any) -> tuple[Context, list[Emission]]:
-    """A context whose metrics are collected."""
     seen: list[Emission] = []
     metrics = MetricsCache("m", seen.append)
     return Context("m", "/", None, 1, None, "", metrics=metrics, model_yaml_config=config), seen
@@ -37,14 +31,14 @@ def test_profiled_methods_report_their_time() -> None:
     assert emission.value >= 0
 
     with pytest.raises(TypeError):
-        Timed(context).preprocess([None])  # type: ignore[list-item]
+        Timed(context).preprocess([None])
     assert len(seen) == 1
 
 
 @pytest.mark.parametrize(
     "config", [{}, {"handler": {}}, {"handler": {"profile": False}}, {"handler": [1]}, None]
 )
-def test_other_methods_report_nothing(config: Any) -> None:
+def test_other_methods_report_nothing(config) -> None:
     context, seen = context_with(config)
 
     assert Timed(context).preprocess([1]) == [2]
@@ -53,7 +47,7 @@ def test_other_methods_report_nothing(config: Any) -> None:
     assert Timed.preprocess.__name__ == "preprocess"
 
 
-def test_the_time_of_the_workers_gpu_is_measured(gpus: SimulatedGpus) -> None:
+def test_the_time_of_the_workers_gpu_is_measured(gpus) -> None:
     """Not that of the current device, where an event would create a context."""
     gpus.count = 2
     context, seen = context_with({"handler": {"profile": True}})
@@ -66,7 +60,7 @@ def test_the_time_of_the_workers_gpu_is_measured(gpus: SimulatedGpus) -> None:
     assert gpus.current == 0
 
 
-def test_timeit_prints(capsys: pytest.CaptureFixture[str]) -> None:
+def test_timeit_prints(capsys) -> None:
     @timeit
     def double(number: int) -> int:
         return 2 * number

@@ -6,7 +6,6 @@ import json
 import threading
 import weakref
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -14,7 +13,7 @@ import pytest
 import torch
 from PIL import Image
 from tests.handlers.conftest import Body
-from tests.simulated_gpu import SimulatedGpus
+from tests.handlers.parts import network
 from torchvision.transforms import functional
 
 from modelserver.engine.wire.messages import INSTANCE, Load, Predict, Row
@@ -32,8 +31,7 @@ from modelserver_handlers.vision import VisionHandler, start_decoders
 
 def small(picture: Image.Image) -> torch.Tensor:
     """Any picture to channels x 4 x 4."""
-    tensor: torch.Tensor = functional.to_tensor(picture.resize((4, 4)))
-    return tensor
+    return functional.to_tensor(picture.resize((4, 4)))
 
 
 class Plain(VisionHandler):
@@ -46,13 +44,11 @@ class Plain(VisionHandler):
 
 
 class Coloured(Plain):
-    """Says which mode it wants."""
-
     picture_mode = "RGB"
 
 
 @pytest.fixture
-def handler(make_context: Any, tmp_path: Path) -> Coloured:
+def handler(make_context, tmp_path) -> Coloured:
     made = Coloured()
     made.initialize(make_context(tmp_path))
     return made
@@ -60,7 +56,6 @@ def handler(make_context: Any, tmp_path: Path) -> Coloured:
 
 @pytest.fixture
 def pixel_limit() -> Iterator[None]:
-    """Puts Pillow's limit back."""
     limit = Image.MAX_IMAGE_PIXELS
     yield
     Image.MAX_IMAGE_PIXELS = limit
@@ -68,9 +63,7 @@ def pixel_limit() -> Iterator[None]:
 
 @pytest.mark.parametrize("position", range(4))
 @pytest.mark.parametrize("bad", [b"not a picture", "@@@", {"data": None}])
-def test_one_bad_picture_is_rejected_alone(
-    position: int, bad: Any, handler: Coloured, pictures: list[bytes], begin: Any
-) -> None:
+def test_one_bad_picture_is_rejected_alone(position, bad, handler, pictures, begin) -> None:
     """At each position a bad picture is rejected alone; its neighbours are answered as ever (F17, F18)."""
     good: list[Any] = [{"body": file} for file in pictures[:3]]
     begin(handler.context, 3)
@@ -87,9 +80,7 @@ def test_one_bad_picture_is_rejected_alone(
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_bad_pictures_do_not_stay(
-    threads: int, handler: Coloured, begin: Any, collects_nothing: None
-) -> None:
+def test_bad_pictures_do_not_stay(threads, handler, begin, collects_nothing) -> None:
     begin(handler.context, 2)
     handler._ms_decoders = start_decoders(threads) if threads > 1 else None
     body = Body(b"not a picture")
@@ -100,7 +91,7 @@ def test_bad_pictures_do_not_stay(
     assert remains() is None
 
 
-def test_bad_pictures_do_not_reach_the_model(handler: Coloured, begin: Any) -> None:
+def test_bad_pictures_do_not_reach_the_model(handler, begin) -> None:
     """A batch of bad pictures is answered without the model (F20)."""
     begin(handler.context, 2)
 
@@ -108,7 +99,7 @@ def test_bad_pictures_do_not_reach_the_model(handler: Coloured, begin: Any) -> N
     assert len(handler.context._ms_rejections) == 2
 
 
-def test_threads_do_not_change_numbers(handler: Coloured, pictures: list[bytes], begin: Any) -> None:
+def test_threads_do_not_change_numbers(handler, pictures, begin) -> None:
     rows = [{"body": file} for file in pictures * 3]
     handler._ms_decoders = start_decoders(4)
     together = handler.preprocess(rows)
@@ -123,7 +114,6 @@ def test_decoders_use_one_core_each() -> None:
     torch.set_num_threads(3)
     try:
         pool = start_decoders(2)
-        assert pool is not None
         inside = list(pool.map(lambda _: torch.get_num_threads(), range(8)))
         later = threading.Thread(target=lambda: seen.append(torch.get_num_threads()))
         later.start()
@@ -135,20 +125,17 @@ def test_decoders_use_one_core_each() -> None:
         torch.set_num_threads(before)
 
 
-def test_decoders_use_the_gpu_and_several_cores(gpus: SimulatedGpus) -> None:
+def test_decoders_use_the_gpu_and_several_cores(gpus) -> None:
     gpus.count = 2
     choose_device(1)
     pool = start_decoders(3)
-    assert pool is not None
 
     assert set(pool.map(lambda _: gpus.current, range(9))) == {1}
 
     assert start_decoders(1) is None
 
 
-def test_processing_of_the_class_or_the_object_counts(
-    pictures: list[bytes], encode: Any, picture: Any
-) -> None:
+def test_processing_of_the_class_or_the_object_counts(pictures, encode, picture) -> None:
     class Grey(ImageClassifier):
         image_processing = staticmethod(small)
 
@@ -163,15 +150,13 @@ def test_processing_of_the_class_or_the_object_counts(
     assert Sized().preprocess([{"body": file}]).shape == (1, 3, 224, 224)
 
     handler = ImageClassifier()
-    handler.image_processing = small  # type: ignore[method-assign,assignment]
+    handler.image_processing = small
 
     assert handler.preprocess([{"body": file}]).shape == (1, 1, 4, 4)
 
 
 @pytest.mark.usefixtures("pixel_limit")
-def test_the_pixel_limit_holds(
-    make_context: Any, tmp_path: Path, encode: Any, picture: Any, begin: Any
-) -> None:
+def test_the_pixel_limit_holds(make_context, tmp_path, encode, picture, begin) -> None:
     """Pillow's limit holds unless ``limit_max_image_pixels`` is false (F17)."""
     file = encode(picture(1))
     handler = Coloured()
@@ -186,9 +171,7 @@ def test_the_pixel_limit_holds(
     assert Image.MAX_IMAGE_PIXELS is None
 
 
-def test_explanations_have_the_shape_of_pictures(
-    handler: Coloured, pictures: list[bytes], begin: Any
-) -> None:
+def test_explanations_have_the_shape_of_pictures(handler, pictures, begin) -> None:
     handler.model = lambda batch: batch.flatten(1)[:, :3]
     begin(handler.context, 2, explain="True")
     rows = [{"body": pictures[0], "target": 1}, {"body": pictures[1], "target": b"2"}]
@@ -233,22 +216,21 @@ class PlayedDecoder:
 
 
 @pytest.fixture
-def classifier(request: pytest.FixtureRequest) -> ImageClassifier:
+def classifier(request) -> ImageClassifier:
     """Prepares for a GPU if the test's parameter says so."""
     made = ImageClassifier()
     if getattr(request, "param", "gpu") == "gpu":
-        made._ms_copies = Played()  # type: ignore[assignment]
+        made._ms_copies = Played()
     return made
 
 
 def one_by_one(files: list[bytes]) -> torch.Tensor:
-    """The batch by torchvision's steps."""
     steps = classic_processing()
     return torch.stack([steps(Image.open(io.BytesIO(file)).convert("RGB")) for file in files])
 
 
 @pytest.mark.parametrize("classifier", ["cpu", "gpu"], indirect=True)
-def test_batches_hold_torchvisions_numbers(classifier: ImageClassifier, pictures: list[bytes]) -> None:
+def test_batches_hold_torchvisions_numbers(classifier, pictures) -> None:
     batch = classifier.preprocess([{"body": file} for file in pictures])
 
     assert torch.equal(batch, one_by_one(pictures))
@@ -257,12 +239,7 @@ def test_batches_hold_torchvisions_numbers(classifier: ImageClassifier, pictures
 @pytest.mark.parametrize("classifier", ["cpu", "gpu"], indirect=True)
 @pytest.mark.parametrize("position", range(3))
 def test_a_bad_row_is_rejected_beside_numbers(
-    position: int,
-    classifier: ImageClassifier,
-    pictures: list[bytes],
-    make_context: Any,
-    tmp_path: Path,
-    begin: Any,
+    position, classifier, pictures, make_context, tmp_path, begin
 ) -> None:
     """A bad row is rejected alone, numbers may stand beside pictures (F17, F18)."""
     classifier.context = make_context(tmp_path)
@@ -277,7 +254,7 @@ def test_a_bad_row_is_rejected_beside_numbers(
     assert torch.equal(batch, torch.stack([first, numbers, second]))
 
 
-def test_small_pictures_take_the_long_way(classifier: ImageClassifier, encode: Any, picture: Any) -> None:
+def test_small_pictures_take_the_long_way(classifier, encode, picture) -> None:
     classifier.image_processing = classic_processing(100, 224)
     files = [encode(picture(1, (300, 120))), encode(picture(2, (300, 300)))]
     steps = classic_processing(100, 224)
@@ -286,9 +263,9 @@ def test_small_pictures_take_the_long_way(classifier: ImageClassifier, encode: A
     assert torch.equal(classifier.preprocess([{"body": file} for file in files]), expected)
 
 
-def test_jpegs_are_decoded_on_the_gpu(classifier: ImageClassifier, pictures: list[bytes]) -> None:
+def test_jpegs_are_decoded_on_the_gpu(classifier, pictures) -> None:
     decoder = PlayedDecoder()
-    classifier._ms_jpeg_decoder = decoder  # type: ignore[assignment]
+    classifier._ms_jpeg_decoder = decoder
     batch = classifier.preprocess([{"body": file} for file in pictures])
     expected = one_by_one(pictures)
     jpegs = [place for place, file in enumerate(pictures) if file.startswith(b"\xff\xd8")]
@@ -298,13 +275,11 @@ def test_jpegs_are_decoded_on_the_gpu(classifier: ImageClassifier, pictures: lis
     assert decoder.received == [len(jpegs)] == [2]
     assert torch.equal(batch, expected)
     # A damaged one is found by the processor, which decodes all of them (F17).
-    classifier._ms_jpeg_decoder = PlayedDecoder(damaged=True)  # type: ignore[assignment]
+    classifier._ms_jpeg_decoder = PlayedDecoder(damaged=True)
     assert torch.equal(classifier.preprocess([{"body": file} for file in pictures]), one_by_one(pictures))
 
 
-def test_fast_decoding_changes_large_jpegs_little(
-    classifier: ImageClassifier, encode: Any, picture: Any
-) -> None:
+def test_fast_decoding_changes_large_jpegs_little(classifier, encode, picture) -> None:
     files = [encode(picture(1, (1200, 900)), "JPEG"), encode(picture(2), "JPEG"), encode(picture(3))]
     classifier._ms_options = VisionOptions(fast_decode=True)
     large, *others = classifier.preprocess([{"body": file} for file in files])
@@ -314,9 +289,7 @@ def test_fast_decoding_changes_large_jpegs_little(
     assert 0 < (large - exact[0]).abs().mean() < 0.1
 
 
-def test_gpu_options_have_no_effect_without_one(
-    make_context: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_gpu_options_have_no_effect_without_one(make_context, tmp_path, caplog) -> None:
     handler = Coloured()
     handler.initialize(make_context(tmp_path, {"handler": {"decode": "nvjpeg", "cuda_graphs": True}}))
 
@@ -324,7 +297,7 @@ def test_gpu_options_have_no_effect_without_one(
     assert handler._ms_copies is None
 
 
-def test_graphs_answer_what_fits(classifier: ImageClassifier) -> None:
+def test_graphs_answer_what_fits(classifier) -> None:
     graphs = MagicMock(side_effect=lambda batch: torch.full((len(batch),), -1.0))
     graphs.fits = lambda batch: len(batch) <= 2
     classifier.model = lambda batch, scale=1.0: batch.sum(dim=1) * scale
@@ -336,7 +309,7 @@ def test_graphs_answer_what_fits(classifier: ImageClassifier) -> None:
     assert classifier.inference(torch.ones(2, 3), scale=2.0).tolist() == [6.0, 6.0]
 
 
-def test_the_shape_of_an_input_is_known(handler: Coloured) -> None:
+def test_the_shape_of_an_input_is_known(handler) -> None:
     classifier = ImageClassifier()
     assert classifier._ms_input_shape() == (3, 224, 224)
     classifier.image_processing = classic_processing(64, 48)
@@ -345,22 +318,11 @@ def test_the_shape_of_an_input_is_known(handler: Coloured) -> None:
     assert handler._ms_input_shape() is None
 
 
-PICKY = """
-import torch
-
-class Picky(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = torch.nn.Conv2d(3, 4, 3, stride=32)
-
-    def forward(self, pictures):
-        {answer}
-"""
-NETWORKS: dict[type[Any], str] = {
-    ImageClassifier: "return self.layer(pictures).mean((2, 3))",
-    ImageSegmenter: "return self.layer(pictures)",
-    ObjectDetector: "score = [self.layer(picture[None]).mean().sigmoid()[None] for picture in pictures]\n"
-    "        return [{'boxes': torch.zeros(1, 4), 'labels': torch.ones(1), 'scores': s} for s in score]",
+OUTPUTS: dict[type[Any], str] = {
+    ImageClassifier: "self.layer(pictures).mean((2, 3))",
+    ImageSegmenter: "self.layer(pictures)",
+    ObjectDetector: "[{'boxes': torch.zeros(1, 4), 'labels': torch.ones(1),"
+    " 'scores': self.layer(each[None]).mean().sigmoid()[None]} for each in pictures]",
 }
 SMALL = {"warmup": False, "optimize": "off", "handler": {"resize": 40, "crop": 32}}
 FITTING = [[[0.5] * 32] * 32] * 3
@@ -383,13 +345,12 @@ def serve(handler: VisionHandler, context: Any, rows: list[Any]) -> list[tuple[i
     return [(answer[0].status, answer[1]) for answer in work.answers if answer is not None]
 
 
-@pytest.mark.parametrize("made", NETWORKS)
+@pytest.mark.parametrize("made", OUTPUTS)
 @pytest.mark.parametrize("odd", ODD.values(), ids=ODD)
-def test_only_the_odd_one_is_refused(
-    made: type[VisionHandler], odd: Any, tmp_path: Path, make_context: Any
-) -> None:
+def test_only_the_odd_one_is_refused(made, odd, tmp_path, make_context) -> None:
     name = f"picky_{tmp_path.name.replace('-', '_')}.py"
-    (tmp_path / name).write_text(PICKY.format(answer=NETWORKS[made]))
+    layer = "nn.Conv2d(3, 4, 3, stride=32)"
+    (tmp_path / name).write_text(network("Picky", OUTPUTS[made], "pictures", layer=layer))
     handler = made()
     context = make_context(tmp_path, SMALL, modelFile=name)
     handler.initialize(context)
@@ -400,7 +361,7 @@ def test_only_the_odd_one_is_refused(
     assert b"takes no tensor of shape" in message
 
 
-def test_a_network_that_fails_is_not_the_clients_fault(tmp_path: Path, make_context: Any) -> None:
+def test_a_network_that_fails_is_not_the_clients_fault(tmp_path, make_context) -> None:
     name = f"broken_{tmp_path.name.replace('-', '_')}.py"
     (tmp_path / name).write_text(
         "import torch\nclass Broken(torch.nn.Module):\n"

@@ -1,7 +1,4 @@
-"""torchvision's networks by name."""
-
 from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 from urllib.error import URLError
 
@@ -31,7 +28,7 @@ def test_batches_are_seeded_and_normalised() -> None:
     assert 0.7 < batch.std() < 1.6
 
 
-def test_answers_differ_from_picture_to_picture(small_resnet: nn.Module) -> None:
+def test_answers_differ_from_picture_to_picture(small_resnet) -> None:
     with torch.inference_mode():
         scores = small_resnet(calibration_batch(11, pictures=8, side=128)).softmax(dim=1)
 
@@ -79,12 +76,12 @@ def test_settings_name_the_network() -> None:
         ({"arch": "resnet18", "seed": "x"}, "seed must be a whole number"),
     ],
 )
-def test_malformed_settings_are_refused(settings: Any, message: str) -> None:
+def test_malformed_settings_are_refused(settings, message) -> None:
     with pytest.raises(ModelLoadError, match=message):
         NetworkSpec.parse(settings)
 
 
-def test_random_weights_depend_on_the_seed(network: torch.nn.Module) -> None:
+def test_random_weights_depend_on_the_seed(network) -> None:
     torch.manual_seed(5)
     expected = torch.rand(1)
     torch.manual_seed(5)
@@ -95,7 +92,7 @@ def test_random_weights_depend_on_the_seed(network: torch.nn.Module) -> None:
     assert not torch.allclose(other.state_dict()["fc.weight"], network.state_dict()["fc.weight"])
 
 
-def test_random_network_has_labels(tmp_path: Path) -> None:
+def test_random_network_has_labels(tmp_path) -> None:
     built = build_network(NetworkSpec(ARCH, "random"), tmp_path)
 
     assert len(built.labels) == 1000
@@ -103,7 +100,7 @@ def test_random_network_has_labels(tmp_path: Path) -> None:
     assert built.transforms is None
 
 
-def test_weights_come_from_a_file(tmp_path: Path, network: torch.nn.Module) -> None:
+def test_weights_come_from_a_file(tmp_path, network) -> None:
     torch.save(network.state_dict(), tmp_path / "own.pth")
     beside = build_network(NetworkSpec(ARCH, "own.pth"), tmp_path).model
     absolute = build_network(NetworkSpec(ARCH, str(tmp_path / "own.pth")), Path("/nowhere")).model
@@ -113,9 +110,7 @@ def test_weights_come_from_a_file(tmp_path: Path, network: torch.nn.Module) -> N
         assert not model.training
 
 
-def test_weights_that_do_not_fit_and_unknown_names_are_refused(
-    tmp_path: Path, network: torch.nn.Module
-) -> None:
+def test_weights_that_do_not_fit_and_unknown_names_are_refused(tmp_path, network) -> None:
     torch.save(network.state_dict(), tmp_path / "own.pth")
 
     with pytest.raises(ModelLoadError, match=r"own\.pth does not fit the model"):
@@ -131,7 +126,7 @@ def test_weights_that_do_not_fit_and_unknown_names_are_refused(
         find_weights("resnet152", "BEST")
 
 
-def test_a_failed_download_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_download_is_explained(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(models, "get_model", Mock(side_effect=URLError("no route")))
 
     with pytest.raises(ModelLoadError, match=r"https://.*no route.*name it in weights"):

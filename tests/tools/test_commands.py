@@ -1,6 +1,4 @@
 import signal
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,9 +11,7 @@ from modelserver.tools.commands import exit_status, read_inputs, termination_is_
     [(FileExistsError("it exists"), 2, "it exists"), (OSError("full"), 1, "full"),
      (KeyboardInterrupt(), 130, "Interrupted.")],
 )  # fmt: skip
-def test_failures_have_their_status(
-    raised: BaseException, status: int, message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_failures_have_their_status(raised, status, message, capsys) -> None:
     def fail() -> int:
         raise raised
 
@@ -28,7 +24,7 @@ def test_other_failures_are_not_hidden() -> None:
         exit_status(lambda: 1 // 0, {OSError: 1})
 
 
-def test_folder_of_inputs_is_read_in_order(tmp_path: Path) -> None:
+def test_folder_of_inputs_is_read_in_order(tmp_path) -> None:
     for name in ("b.jpg", "a.json"):
         (tmp_path / name).write_bytes(name.encode())
     (tmp_path / "none").mkdir()
@@ -42,7 +38,7 @@ def test_folder_of_inputs_is_read_in_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("handler", [signal.SIG_IGN, signal.default_int_handler])
-def test_sigterm_interrupts(handler: Any) -> None:
+def test_sigterm_interrupts(handler) -> None:
     """It does so too where SIGINT is ignored, as by jobs that a shell has put into the background."""
     before = signal.signal(signal.SIGINT, handler)
     try:

@@ -29,8 +29,6 @@ FIELDS = [(b"content-type", b"application/grpc"), (b"te", b"trailers")]
 
 
 class Mirror(grpc.GenericRpcHandler):
-    """Gives back what it gets, or refuses."""
-
     def service(self, details: Any) -> grpc.RpcMethodHandler:
         def answer(sent: bytes, context: grpc.ServicerContext) -> bytes:
             if details.method == "/refuse":
@@ -56,7 +54,7 @@ def ask(address: tuple[str, int], path: str, body: bytes, patience: float) -> Ht
 
 
 @pytest.mark.parametrize("size", [0, 100, 3_000_000])
-def test_bodies_of_any_size_go_both_ways(mirror: tuple[str, int], size: int) -> None:
+def test_bodies_of_any_size_go_both_ways(mirror, size) -> None:
     content = bytes(range(256)) * (size // 256)
     sent = b"\0" + len(content).to_bytes(4, "big") + content
     reply = ask(mirror, "/mirror", sent, 20)
@@ -65,7 +63,7 @@ def test_bodies_of_any_size_go_both_ways(mirror: tuple[str, int], size: int) -> 
     assert reply.fields[b"grpc-status"] == b"0"
 
 
-def test_a_refusal_is_in_the_fields(mirror: tuple[str, int]) -> None:
+def test_a_refusal_is_in_the_fields(mirror) -> None:
     fields = ask(mirror, "/refuse", b"\0\0\0\0\0", 20).fields
 
     assert (fields[b"grpc-status"], fields[b"grpc-message"]) == (b"5", b"nothing here")
@@ -119,7 +117,7 @@ def test_frames_of_all_forms_are_read() -> None:
         (frame(HEADERS, END_HEADERS, 1, b"\xff\xff\xff\xff\xff"), Code.COMPRESSION_ERROR),
     ],
 )
-def test_broken_exchange_has_its_code(part: bytes, code: Code) -> None:
+def test_broken_exchange_has_its_code(part, code) -> None:
     with saying(part) as address, pytest.raises(Http2Error) as broken:
         ask(address, "/", b"", 10)
 

@@ -78,7 +78,7 @@ async def test_request_is_sent_again_where_the_server_has_closed_its_connection(
         (b"SMTP ready\r\n\r\n", "unreadable answer"),
     ],
 )
-async def test_response_that_does_not_come_is_a_fault(answer: bytes, fault: str) -> None:
+async def test_response_that_does_not_come_is_a_fault(answer, fault) -> None:
     async with listening(answering(answer, b"")) as port:
         answers = await ask(port, 3, connections=2, patience=0.5)
 

@@ -10,7 +10,7 @@ from modelserver.tools.running_server import RunningServer, management_url, toke
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path, monkeypatch) -> Path:
     """A folder with configuration and tokens, while this process runs elsewhere, without tokens."""
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")

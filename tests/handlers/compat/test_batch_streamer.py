@@ -9,7 +9,7 @@ import pytest
 from modelserver_handlers.compat.batch_streamer import TextIteratorStreamerBatch
 
 
-def test_texts_are_streamed_until_the_last_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_texts_are_streamed_until_the_last_has_ended(monkeypatch) -> None:
     class Streamer:
         def __init__(self, tokenizer: object, skip_prompt: bool, timeout: object, **options: object) -> None:
             self.texts: list[str | None] = []
@@ -36,7 +36,7 @@ def test_texts_are_streamed_until_the_last_has_ended(monkeypatch: pytest.MonkeyP
             return (len(self),)
 
     streamers = ModuleType("transformers.generation.streamers")
-    streamers.TextIteratorStreamer = Streamer  # type: ignore[attr-defined]
+    streamers.TextIteratorStreamer = Streamer
     for name in ("transformers", "transformers.generation"):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
     monkeypatch.setitem(sys.modules, streamers.__name__, streamers)

@@ -25,9 +25,6 @@ def python(*arguments: str, cwd: Path = ROOT, path: str = "") -> subprocess.Comp
     )
 
 
-# The names
-
-
 @pytest.mark.usefixtures("ts_names")
 def test_every_offered_name_is_there() -> None:
     for name in offered():
@@ -53,7 +50,7 @@ def test_every_offered_name_is_there() -> None:
         ),
     ],
 )
-def test_names_are_our_very_objects(name: str, ours: str) -> None:
+def test_names_are_our_very_objects(name, ours) -> None:
     torchserve_module, _, torchserves = name.rpartition(".")
     our_module, _, our = f"modelserver_handlers.{ours}".rpartition(".")
 
@@ -63,7 +60,7 @@ def test_names_are_our_very_objects(name: str, ours: str) -> None:
 
 @pytest.mark.usefixtures("ts_names")
 @pytest.mark.parametrize("module", sorted(ABSENT))
-def test_what_is_not_offered_says_why(module: str) -> None:
+def test_what_is_not_offered_says_why(module) -> None:
     with pytest.raises(ImportError, match="modelserver does not offer") as caught:
         importlib.import_module(module)
 
@@ -115,7 +112,7 @@ def test_modules_are_imported_and_loaded_again() -> None:
     assert importlib.reload(module).Context is context
 
 
-def test_another_ts_has_its_own_modules(tmp_path: Path) -> None:
+def test_another_ts_has_its_own_modules(tmp_path) -> None:
     package = tmp_path / "ts"
     package.mkdir()
     (package / "__init__.py").write_text("")
@@ -130,7 +127,7 @@ def test_another_ts_has_its_own_modules(tmp_path: Path) -> None:
     assert (done.stdout.strip(), "No module named 'ts.version'" in done.stderr) == ("True", True)
 
 
-def test_processes_that_a_handler_starts_have_the_names(tmp_path: Path) -> None:
+def test_processes_that_a_handler_starts_have_the_names(tmp_path) -> None:
     (tmp_path / "asked.py").write_text(
         "import multiprocessing\n"
         "def ask(queue):\n"
@@ -146,9 +143,6 @@ def test_processes_that_a_handler_starts_have_the_names(tmp_path: Path) -> None:
     done = python("asked.py", cwd=tmp_path)
 
     assert (done.stdout.strip(), done.stderr) == ("Units", "")
-
-
-# Where the names are offered
 
 
 def test_the_folder_holds_ts_and_nothing_else() -> None:
@@ -193,7 +187,7 @@ def test_base_handler_loads_only_torch() -> None:
     assert (done.stdout.strip(), done.stderr.strip()) == ("{'torch'}", "")
 
 
-def test_activation_wins_over_an_installed_torchserve_or_comes_too_late(tmp_path: Path) -> None:
+def test_activation_wins_over_an_installed_torchserve_or_comes_too_late(tmp_path) -> None:
     (tmp_path / "ts").mkdir()
     (tmp_path / "ts" / "__init__.py").write_text("")
     first = python(
@@ -206,7 +200,7 @@ def test_activation_wins_over_an_installed_torchserve_or_comes_too_late(tmp_path
 
 
 @pytest.mark.slow  # runs pytest in a new process
-def test_handler_tests_run_with_the_plugin(tmp_path: Path) -> None:
+def test_handler_tests_run_with_the_plugin(tmp_path) -> None:
     """A test of a handler with MockContext passes under pytest with the activation as a plugin. So does
     one with a context of its own that has what MockContext has; the network of TorchServe's tests is there;
     the profiler may be on.
@@ -258,7 +252,7 @@ def test_handler_tests_run_with_the_plugin(tmp_path: Path) -> None:
 def test_services_of_old_answer() -> None:
     base = importlib.import_module("ts.model_service.model_service").SingleNodeService
 
-    class Doubling(base):  # type: ignore[misg, misc, valid-type]
+    class Doubling(base):
         def _inference(self, data: list[int]) -> list[int]:
             return [2 * number for number in data]
 

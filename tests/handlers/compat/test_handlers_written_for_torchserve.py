@@ -4,11 +4,11 @@ import importlib
 import itertools
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tests.handlers.parts import network
 
 from modelserver.engine.worker.loader import load_handler
 from modelserver.engine.worker.metrics import HandlerMetrics
@@ -17,17 +17,7 @@ from modelserver_handlers.context import BatchState, Context
 
 _numbers = itertools.count()
 
-MODEL = """
-import torch
-
-class Triple(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.factor = torch.nn.Parameter(torch.tensor(1.0))
-
-    def forward(self, x, extra=0):
-        return x * self.factor + extra
-"""
+MODEL = network("Triple", "x * self.factor + extra", "x, extra=0", factor="nn.Parameter(torch.tensor(1.0))")
 
 IMPORTS = """
 from abc import ABC
@@ -46,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
+def run(tmp_path, monkeypatch) -> Iterator[Callable[..., Any]]:
     """Loads a handler from its source as a worker does, and gives it a batch; returns answers and context."""
     (tmp_path / "triple_model.py").write_text(MODEL)
     torch.save({"factor": torch.tensor(3.0)}, tmp_path / "weights.pth")
@@ -79,7 +69,6 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..
 
 
 def measured(context: Context) -> list[tuple[str, float, str]]:
-    """Name, value and kind of what the handler measured."""
     return [(m.name, m.value, m.kind) for m in context.metrics.collect() or []]
 
 
@@ -268,7 +257,7 @@ EXPECTED = {
 
 
 @pytest.mark.parametrize("name", OVERRIDES)
-def test_handlers_in_the_wild_answer(name: str, run: Callable[..., Any]) -> None:
+def test_handlers_in_the_wild_answer(name, run) -> None:
     answers, _ = run(OVERRIDES[name], ROWS)
 
     assert answers == EXPECTED.get(name, TRIPLED)
@@ -297,7 +286,7 @@ class H(BaseHandler):
 """
 
 
-def test_explanations_call_the_handlers_methods(run: Callable[..., Any]) -> None:
+def test_explanations_call_the_handlers_methods(run) -> None:
     assert run(EXPLAIN_HANDLE, [{"data": [1.0]}, {"data": [2.0]}], explain="True")[0] == [2, [[1.0], [2.0]]]
     assert run(EXPLAINING, [{"body": [1.0], "target": b"3"}], explain="True")[0] == [([[1.0]], [1.0], 3)]
     assert run(OWN_SWITCHES, [[1.0]])[0] == ["explained"]
@@ -322,7 +311,7 @@ IN_PARTS = """
 """
 
 
-def test_timed_methods_report_their_time(run: Callable[..., Any]) -> None:
+def test_timed_methods_report_their_time(run) -> None:
     _, context = run(TIMED, ROWS, config={"handler": {"profile": True}})
     _, parted_context = run(TIMED + IN_PARTS, ROWS, config={"handler": {"profile": True}})
 

@@ -1,14 +1,9 @@
-"""Contexts and model folders for tests of handlers."""
-
 import io
-from pathlib import Path
-
-import pytest
 
 from modelserver_handlers.compat import mock_context
 
 
-def test_a_downloaded_model_is_model_pt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_downloaded_model_is_model_pt(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(mock_context, "urlopen", lambda url: io.BytesIO(b"weights"))
     mock_context.download_model("https://example.com/resnet18-f37072fd.pth", tmp_path)
     monkeypatch.setattr(mock_context, "urlopen", None)

@@ -1,7 +1,4 @@
-"""Classes by name, YAML, deprecation."""
-
 import collections
-from pathlib import Path
 
 import pytest
 import yaml
@@ -17,7 +14,7 @@ from modelserver_handlers.compat.utilities import CLEANUP_REGEX, deprecated, get
         ("abc.Mapping", "collections", collections.abc.Mapping),
     ],
 )
-def test_classes_are_listed_by_name(name: str, prefix: str | None, expected: type) -> None:
+def test_classes_are_listed_by_name(name, prefix, expected) -> None:
     assert import_class(name, prefix) is expected
 
 
@@ -30,12 +27,12 @@ def test_classes_are_listed_by_name(name: str, prefix: str | None, expected: typ
         ("surely_nowhere.X", "No module named 'surely_nowhere'"),
     ],
 )
-def test_classes_that_are_not_there_are_named(name: str, message: str) -> None:
+def test_classes_that_are_not_there_are_named(name, message) -> None:
     with pytest.raises(ImportError, match=message):
         import_class(name)
 
 
-def test_yaml_runs_no_code(tmp_path: Path) -> None:
+def test_yaml_runs_no_code(tmp_path) -> None:
     """A document is read, a tag that would make an object is refused (F60)."""
     path = tmp_path / "c.yaml"
     path.write_text("a: [1]")

@@ -1,5 +1,3 @@
-"""Which rows share a call of the network."""
-
 import random
 
 from modelserver_handlers.huggingface.batches import groups_by_length

@@ -20,12 +20,10 @@ TEXTS = [tiny_models.TEXTS[0], "fox", " ".join(tiny_models.TEXTS * 9), "lazy dog
 
 @pytest.fixture(autouse=True)
 def library() -> None:
-    """Each of these tests needs transformers."""
     pytest.importorskip("transformers")
 
 
 def states(folder: Path, text: str, limit: int = 64) -> torch.Tensor:
-    """The hidden states of a text."""
     from transformers import AutoModel, AutoTokenizer
 
     inputs = AutoTokenizer.from_pretrained(folder)(
@@ -37,7 +35,6 @@ def states(folder: Path, text: str, limit: int = 64) -> torch.Tensor:
 
 
 def modules(folder: Path, *kinds: str, pooling: dict[str, Any] | None = None) -> None:
-    """The files of sentence-transformers."""
     listed = [
         {"idx": idx, "path": f"{idx}_{kind}" if idx else "", "type": f"sentence_transformers.models.{kind}"}
         for idx, kind in enumerate(kinds)
@@ -48,7 +45,7 @@ def modules(folder: Path, *kinds: str, pooling: dict[str, Any] | None = None) ->
         (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
 
 
-def test_embedding_is_the_mean_of_length_one(tmp_path: Path) -> None:
+def test_embedding_is_the_mean_of_length_one(tmp_path) -> None:
     tiny_models.bert(tmp_path, "Model")
     bench = Bench(Embeddings, tmp_path).load()
     means = torch.stack([states(tmp_path, text).mean(0) for text in TEXTS])
@@ -68,9 +65,7 @@ def test_embedding_is_the_mean_of_length_one(tmp_path: Path) -> None:
         ({"pooling_mode": "max"}, lambda rows: rows.amax(0)),
     ],
 )
-def test_modules_of_sentence_transformers_are_computed(
-    tmp_path: Path, pooling: dict[str, Any], expected: Any
-) -> None:
+def test_modules_of_sentence_transformers_are_computed(tmp_path, pooling, expected) -> None:
     from safetensors.torch import save_file
 
     tiny_models.bert(tmp_path, "Model")
@@ -102,9 +97,7 @@ def test_modules_of_sentence_transformers_are_computed(
         (("Transformer", "Dense"), None, "1_Dense: a layer with Identity or Tanh"),
     ],
 )
-def test_unknown_modules_are_named(
-    tmp_path: Path, kinds: tuple[str, ...], pooling: dict[str, Any] | None, problem: str
-) -> None:
+def test_unknown_modules_are_named(tmp_path, kinds, pooling, problem) -> None:
     tiny_models.bert(tmp_path, "Model")
     modules(tmp_path, *kinds, pooling=pooling)
 
@@ -113,7 +106,7 @@ def test_unknown_modules_are_named(
 
 
 @pytest.mark.parametrize("activation", ["", "torch.nn.modules.linear.Identity"])
-def test_pairs_are_scored(tmp_path: Path, activation: str) -> None:
+def test_pairs_are_scored(tmp_path, activation) -> None:
     from transformers import AutoTokenizer
 
     more = {"sentence_transformers": {"activation_fn": activation}} if activation else {}
@@ -133,7 +126,7 @@ def test_pairs_are_scored(tmp_path: Path, activation: str) -> None:
     assert answer["tokens"] == len(encode("fox", "lazy dog")["input_ids"]) - 3
 
 
-def test_classifier_of_several_labels_ranks_nothing(tmp_path: Path) -> None:
+def test_classifier_of_several_labels_ranks_nothing(tmp_path) -> None:
     tiny_models.bert(tmp_path, "ForSequenceClassification")
 
     with pytest.raises(ModelLoadError, match="a model with one label ranks texts, and this one has 2"):

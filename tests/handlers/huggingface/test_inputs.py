@@ -1,5 +1,3 @@
-"""Inputs of clients in all their forms."""
-
 import base64
 import io
 import wave
@@ -23,7 +21,7 @@ from modelserver_handlers.huggingface import inputs
         ({"b64": "YQ=="}, ({"b64": "YQ=="}, {})),
     ],
 )
-def test_inputs_are_separated_from_parameters(content: Any, expected: Any) -> None:
+def test_inputs_are_separated_from_parameters(content, expected) -> None:
     assert inputs.read_inputs(content) == expected
 
 
@@ -33,7 +31,6 @@ def test_parameters_are_an_object() -> None:
 
 
 def wav(samples: Any, width: int = 2, channels: int = 1, rate: int = 10) -> bytes:
-    """A file of sound."""
     made = io.BytesIO()
     with wave.open(made, "wb") as file:
         file.setnchannels(channels)

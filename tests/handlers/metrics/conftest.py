@@ -1,5 +1,3 @@
-"""What tests of this folder share."""
-
 import pytest
 
 from modelserver_handlers.metrics import cache as emissions
@@ -7,7 +5,7 @@ from modelserver_handlers.metrics.cache import Emission, MetricsCache
 
 
 @pytest.fixture
-def seen(monkeypatch: pytest.MonkeyPatch) -> list[Emission]:
+def seen(monkeypatch) -> list[Emission]:
     """What is emitted by metrics of no cache."""
     result: list[Emission] = []
     monkeypatch.setattr(emissions, "_sink", result.append)
@@ -15,7 +13,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[Emission]:
 
 
 @pytest.fixture
-def cache(seen: list[Emission]) -> MetricsCache:
+def cache(seen) -> MetricsCache:
     """The cache of a model named ``m``, with two requests in its batch."""
     made = MetricsCache("m")
     made.set_request_ids({0: "id-0", 1: "id-1"})

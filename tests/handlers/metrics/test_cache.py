@@ -1,9 +1,5 @@
-"""What handlers count and time, and how it is reported."""
-
 import logging
 import re
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -12,7 +8,6 @@ from modelserver_handlers.metrics.cache import (
     CachingMetric,
     Dimension,
     Emission,
-    Measures,
     MetricsCache,
     MetricsCacheIOError,
     MetricsCacheKeyError,
@@ -27,9 +22,7 @@ from modelserver_handlers.metrics.yaml_errors import MetricsCachePyYamlError
 GAUGE = MetricTypes.GAUGE
 
 
-def test_outside_of_workers_values_are_logged(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_outside_of_workers_values_are_logged(caplog, monkeypatch) -> None:
     monkeypatch.setattr(emissions, "_sink", emissions.log_emission)
     caplog.set_level(logging.INFO)
     MetricsCache("m").add_time("t", 1.5, dimensions=[Dimension("a", "b")])
@@ -40,7 +33,7 @@ def test_outside_of_workers_values_are_logged(
 
 
 @pytest.mark.parametrize("measures", [MetricsCache("m"), MetricsStore({}, "m")], ids=["cache", "store"])
-def test_unknown_units_are_refused(measures: Measures) -> None:
+def test_unknown_units_are_refused(measures) -> None:
     with pytest.raises(ValueError, match=r"^the unit for a timed metric should be one of \['ms', 's'\]$"):
         measures.add_time("t", 1, unit="h")
     with pytest.raises(
@@ -53,7 +46,7 @@ def test_units_have_torchserves_long_names() -> None:
     assert (Units().units["ms"], Units.units[""], Units.units[None]) == ("Milliseconds", "unit", "unit")
 
 
-def test_declared_metrics_have_only_their_own_dimensions(cache: MetricsCache, seen: list[Emission]) -> None:
+def test_declared_metrics_have_only_their_own_dimensions(cache, seen) -> None:
     metric = cache.add_metric_to_cache("size", "MB", ["shape"], GAUGE)
     assert (metric.unit, metric.dimension_names, seen) == ("Megabytes", ["shape"], [])
 
@@ -69,9 +62,7 @@ def test_declared_metrics_have_only_their_own_dimensions(cache: MetricsCache, se
         (-1, ["x", "y"], "Counter metric update value cannot be negative"),
     ],
 )
-def test_wrong_values_are_logged(
-    seen: list[Emission], caplog: pytest.LogCaptureFixture, value: int, values: Any, message: str
-) -> None:
+def test_wrong_values_are_logged(seen, caplog, value, values, message) -> None:
     """A value that cannot be reported fails no request: it is an error in the log."""
     CachingMetric("n", "count", ["a", "b"]).add_or_update(value, values)
 
@@ -81,7 +72,7 @@ def test_wrong_values_are_logged(
     assert re.search(message, caplog.text)
 
 
-def test_update_replaces_the_declared_names(seen: list[Emission], caplog: pytest.LogCaptureFixture) -> None:
+def test_update_replaces_the_declared_names(seen, caplog) -> None:
     metric = CachingMetric("n", "ms", ["a"], GAUGE)
     metric.update(4, "id", [Dimension("q", "r")])
 
@@ -89,9 +80,7 @@ def test_update_replaces_the_declared_names(seen: list[Emission], caplog: pytest
     assert "Overriding existing dimensions" in caplog.text
 
 
-def test_negative_counters_are_not_reported(
-    cache: MetricsCache, seen: list[Emission], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_negative_counters_are_not_reported(cache, seen, caplog) -> None:
     cache.add_counter("n", -1)
     cache.add_counter("n", 0)
 
@@ -99,7 +88,7 @@ def test_negative_counters_are_not_reported(
     assert "below 0" in caplog.text
 
 
-def test_get_metric_finds_what_was_declared_or_added(cache: MetricsCache) -> None:
+def test_get_metric_finds_what_was_declared_or_added(cache) -> None:
     first = cache.add_metric_to_cache("n", "count")
     assert cache.get_metric("n") is first
     second = cache.add_metric_to_cache("n", "count", ["a"])
@@ -110,22 +99,22 @@ def test_get_metric_finds_what_was_declared_or_added(cache: MetricsCache) -> Non
     assert cache.cache_keys() == [MetricTypes.COUNTER, GAUGE]
 
 
-def test_unknown_metrics_raise(cache: MetricsCache) -> None:
+def test_unknown_metrics_raise(cache) -> None:
     with pytest.raises(MetricsCacheKeyError, match=r"MetricTypes\.COUNTER' and name 'n' doesn't exist"):
         cache.get_metric("n")
     with pytest.raises(MetricsCacheTypeError, match="must be a MetricTypes enum"):
-        cache.get_metric("n", "counter")  # type: ignore[arg-type]
+        cache.get_metric("n", "counter")
 
 
 @pytest.mark.parametrize(
     "arguments", [(5, "count"), ("n", 5), ("n", "count", [1]), ("n", "count", ["a"], "counter")]
 )
-def test_declarations_are_checked(cache: MetricsCache, arguments: tuple[Any, ...]) -> None:
+def test_declarations_are_checked(cache, arguments) -> None:
     with pytest.raises(MetricsCacheTypeError):
         cache.add_metric_to_cache(*arguments)
 
 
-def test_one_name_may_have_several_dimensions(cache: MetricsCache, seen: list[Emission]) -> None:
+def test_one_name_may_have_several_dimensions(cache, seen) -> None:
     """Better than TorchServe, which drops all but the first set."""
     cache.add_counter("n", 1, None, [Dimension("a", "b")])
     cache.add_counter("n", 1, 0)
@@ -134,17 +123,15 @@ def test_one_name_may_have_several_dimensions(cache: MetricsCache, seen: list[Em
     assert [emission.request_id for emission in seen] == ["id-0,id-1", "id-0"]
 
 
-def test_other_metrics_take_any_unit(cache: MetricsCache, seen: list[Emission]) -> None:
+def test_other_metrics_take_any_unit(cache, seen) -> None:
     cache.add_metric("n", 1, "min")
     declared = cache.add_metric_to_cache("d", "min")
     declared.add_or_update(1, [])
 
     assert [emission.unit for emission in seen] == ["min", "min"]
     with pytest.raises(MetricsCacheTypeError):
-        cache.add_metric_to_cache("d", 5)  # type: ignore[arg-type]
+        cache.add_metric_to_cache("d", 5)
 
-
-# From a file
 
 YAML = """
 model_metrics:
@@ -155,7 +142,7 @@ model_metrics:
 """
 
 
-def test_metrics_are_declared_by_a_file(tmp_path: Path) -> None:
+def test_metrics_are_declared_by_a_file(tmp_path) -> None:
     path = tmp_path / "metrics.yaml"
     path.write_text(YAML)
     cache = MetricsCacheYamlImpl(str(path))
@@ -176,11 +163,11 @@ def test_metrics_are_declared_by_a_file(tmp_path: Path) -> None:
         (None, MetricsCacheIOError),
     ],
 )
-def test_wrong_and_missing_files_raise(tmp_path: Path, text: str | None, error: type[Exception]) -> None:
+def test_wrong_and_missing_files_raise(tmp_path, text, error) -> None:
     path = tmp_path / "metrics.yaml"
     if text is not None:
         path.write_text(text)
     with pytest.raises(error):
         MetricsCacheYamlImpl(str(path)).initialize_cache()
     with pytest.raises(MetricsCacheTypeError):
-        MetricsCacheYamlImpl(None)  # type: ignore[arg-type]
+        MetricsCacheYamlImpl(None)

@@ -1,12 +1,10 @@
-"""Metric objects of the old kind, and the store of them."""
-
 import pytest
 
-from modelserver_handlers.metrics.cache import Dimension, Emission
+from modelserver_handlers.metrics.cache import Dimension
 from modelserver_handlers.metrics.metric import Metric, MetricEncoder, MetricsStore, emit_metrics
 
 
-def test_a_metric_is_text_and_mapping(seen: list[Emission]) -> None:
+def test_a_metric_is_text_and_mapping(seen) -> None:
     metric = Metric("n", 3, "count", [Dimension("a", "b")], "id", "counter")
     assert str(metric).startswith("n.Count:3|#a:b|#hostname:")
     assert str(metric).endswith(",id")
@@ -26,7 +24,7 @@ def test_a_metric_is_text_and_mapping(seen: list[Emission]) -> None:
         MetricEncoder().encode(object())
 
 
-def test_the_store_updates_its_metrics(seen: list[Emission]) -> None:
+def test_the_store_updates_its_metrics(seen) -> None:
     store = MetricsStore({0: "id"}, "m")
     store.add_counter("c", 1)
     store.add_counter("c", 2, 0)
@@ -59,7 +57,7 @@ def test_torchserves_keys_lead_to_stored_metrics() -> None:
     ]
 
 
-def test_each_value_is_reported_once(seen: list[Emission]) -> None:
+def test_each_value_is_reported_once(seen) -> None:
     emit_metrics([Metric("n", 3, "ms", []), Metric("k", 4, None, [])])
 
     assert [(emission.name, emission.value, emission.unit) for emission in seen] == [

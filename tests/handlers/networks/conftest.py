@@ -1,5 +1,3 @@
-"""What tests of this folder share."""
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,8 +13,6 @@ SHAPE = (3, 32, 32)
 
 
 class Net(nn.Module):
-    """A convolution, a norm, an activation."""
-
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(0)
@@ -42,8 +38,7 @@ class Block(nn.Module):
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         values = self.activation(self.norm(self.first(rows)))
         values = self.activation(self.second(values) + values)
-        answers: torch.Tensor = self.last(values.mean((2, 3)))
-        return answers
+        return self.last(values.mean((2, 3)))
 
 
 def settled(model: nn.Module) -> nn.Module:
@@ -51,8 +46,6 @@ def settled(model: nn.Module) -> nn.Module:
     generator = torch.Generator().manual_seed(3)
     for module in model.modules():
         if isinstance(module, nn.BatchNorm2d):
-            assert module.running_mean is not None
-            assert module.running_var is not None
             module.running_mean.copy_(torch.randn(16, generator=generator))
             module.running_var.copy_(0.5 + torch.rand(16, generator=generator))
     return model.eval()
@@ -64,8 +57,7 @@ def rows(count: int = 5, shape: tuple[int, ...] = SHAPE) -> torch.Tensor:
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache of the test's own."""
+def folder(tmp_path, monkeypatch) -> Path:
     monkeypatch.setenv("MODELSERVER_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache" / "weights"
 

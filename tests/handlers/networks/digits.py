@@ -65,12 +65,10 @@ class Residual(nn.Module):
         values = self.pool(self.stem(rows))
         values = self.activation(self.outer(self.inner(values)) + values)
         values = torch.relu(self.wide(self.depthwise(values)))
-        answers: torch.Tensor = self.classes(values.mean((2, 3)))
-        return answers
+        return self.classes(values.mean((2, 3)))
 
 
 def trained(model: nn.Module) -> nn.Module:
-    """The network after a second with the digits."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # for pictures this small, several cost more than they do
     digits = all_digits().part(0, LEARNT)

@@ -1,5 +1,3 @@
-"""Compiled code that is kept."""
-
 import os
 import shutil
 import zipfile
@@ -26,8 +24,7 @@ class Peculiar(Net):
 
 
 @pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of compiled code."""
+def own_cache(tmp_path, monkeypatch) -> Path:
     monkeypatch.setenv("MODELSERVER_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache" / "ahead"
 
@@ -40,9 +37,6 @@ def fake(**more: Any) -> Compiled:
     """Code that answers minus one."""
     facts: dict[str, Any] = {"shape": SHAPE, "lone": True, "several": True} | more
     return Compiled(lambda batch: -torch.ones(len(batch)), **facts)
-
-
-# What it is for
 
 
 def test_installed_code_answers() -> None:
@@ -67,7 +61,7 @@ def test_installed_code_answers() -> None:
         None,
     ],
 )
-def test_other_inputs_do_not_suit(value: Any) -> None:
+def test_other_inputs_do_not_suit(value) -> None:
     """Code looks at nothing itself, so that only batches of its own form may reach it."""
     assert not fake().suits(value)
 
@@ -90,20 +84,15 @@ def test_rows_are_laid_out_first() -> None:
     assert seen == [True]
 
 
-# What cannot be compiled
-
-
 @pytest.mark.parametrize("arguments", [{"backend": "eager"}, {"disable": True}])
-def test_nothing_is_made_of_other_settings_or_scripts_or_without_a_cache(
-    arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_made_of_other_settings_or_scripts_or_without_a_cache(arguments, monkeypatch) -> None:
     assert compile_ahead(Net(), arguments, SHAPE, 4, "fp32") is None
     assert compile_ahead(torch.jit.trace(Net(), rows()), {}, SHAPE, 4, "fp32") is None
     monkeypatch.setenv("MODELSERVER_CACHE", "off")
     assert compile_ahead(Net(), {}, SHAPE, 4, "fp32") is None
 
 
-def test_networks_that_cannot_be_exported_are_refused(caplog: pytest.LogCaptureFixture) -> None:
+def test_networks_that_cannot_be_exported_are_refused(caplog) -> None:
     class Looking(Net):
         def forward(self, rows: torch.Tensor) -> torch.Tensor:
             return rows if float(rows.sum()) > 0 else -rows
@@ -114,10 +103,7 @@ def test_networks_that_cannot_be_exported_are_refused(caplog: pytest.LogCaptureF
     assert "cannot be compiled ahead of time" in caplog.text
 
 
-# The real compiler
-
-
-def test_other_threads_keep_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_threads_keep_the_environment(monkeypatch) -> None:
     with ahead._intermediates_in("/none"):
         monkeypatch.setenv("MODELSERVER_SET_MEANWHILE", "yes")
         assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == "/none"
@@ -127,9 +113,7 @@ def test_other_threads_keep_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("is_broken", [False, True])
-def test_a_killed_compilation_is_continued(
-    own_cache: Path, monkeypatch: pytest.MonkeyPatch, is_broken: bool
-) -> None:
+def test_a_killed_compilation_is_continued(own_cache, monkeypatch, is_broken) -> None:
     own_cache.mkdir(parents=True, mode=0o700)
     (own_cache / ".abc").mkdir()
     (own_cache / ".abc" / "kernel.so").touch()
@@ -155,9 +139,8 @@ def test_a_killed_compilation_is_continued(
 
 
 @NEEDS_COMPILER
-def test_code_is_not_used_for_lone_rows_where_its_outputs_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_is_not_used_for_lone_rows_where_its_outputs_differ(monkeypatch) -> None:
     monkeypatch.setattr(ahead, "_make", lambda *_: lambda batch: batch.mean((2, 3)))
     compiled = compile_ahead(Peculiar(), {}, SHAPE, 4, "fp32")
 
-    assert compiled is not None
     assert (compiled.lone, compiled.several) == (False, True)

@@ -1,9 +1,6 @@
-"""Files that workers share."""
-
 import fcntl
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -13,13 +10,12 @@ from modelserver_handlers.networks.cache import fingerprint
 
 
 @pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder that the environment names."""
+def root(tmp_path, monkeypatch) -> Path:
     monkeypatch.setenv("MODELSERVER_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
 
 
-def test_the_folder_is_the_users_alone(root: Path) -> None:
+def test_the_folder_is_the_users_alone(root) -> None:
     folder = cache.cache_folder("weights")
 
     assert folder == root / "weights"
@@ -27,9 +23,7 @@ def test_the_folder_is_the_users_alone(root: Path) -> None:
 
 
 @pytest.mark.parametrize("open_one", [".", "weights"])
-def test_a_folder_that_others_can_write_to_is_not_used(
-    open_one: str, root: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_folder_that_others_can_write_to_is_not_used(open_one, root, caplog) -> None:
     """Somebody could put weights there that compute something else; a link may lead to such a folder."""
     (root / "weights").mkdir(parents=True, mode=0o700)
     (root / "link").symlink_to(root / "weights")
@@ -40,7 +34,7 @@ def test_a_folder_that_others_can_write_to_is_not_used(
     assert "others than this user" in caplog.text
 
 
-def test_the_environment_names_the_folder_or_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_names_the_folder_or_none(tmp_path, monkeypatch) -> None:
     monkeypatch.delenv("MODELSERVER_CACHE", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
     by_xdg = cache.cache_folder("weights")
@@ -58,7 +52,7 @@ def test_the_environment_names_the_folder_or_none(tmp_path: Path, monkeypatch: p
         assert cache.cache_folder("weights") is None
 
 
-def test_a_folder_that_cannot_be_made_is_logged(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_folder_that_cannot_be_made_is_logged(root, caplog) -> None:
     caplog.set_level("INFO")
     root.write_text("a file")
 
@@ -66,7 +60,7 @@ def test_a_folder_that_cannot_be_made_is_logged(root: Path, caplog: pytest.LogCa
     assert "cannot be made" in caplog.text
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
+def test_what_is_written_is_read(tmp_path) -> None:
     path = tmp_path / "a.pt"
     cache.write(path, {"tensor": torch.arange(3), "list": [1, "two", None]})
     content = cache.read(path)
@@ -76,7 +70,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_half_a_file_is_never_left(tmp_path: Path) -> None:
+def test_half_a_file_is_never_left(tmp_path) -> None:
     with pytest.raises(Exception, match="pickle"):
         cache.write(tmp_path / "a.pt", lambda: None)
 
@@ -84,9 +78,8 @@ def test_half_a_file_is_never_left(tmp_path: Path) -> None:
     assert cache.read(tmp_path / "a.pt") is None
 
 
-def test_what_killed_processes_left_is_removed(root: Path) -> None:
+def test_what_killed_processes_left_is_removed(root) -> None:
     folder = cache.cache_folder("weights")
-    assert folder is not None
     for name in (".old", ".new"):
         (folder / name).mkdir()
         (folder / name / "kernel.cpp").touch()
@@ -100,7 +93,7 @@ def test_what_killed_processes_left_is_removed(root: Path) -> None:
     assert {path.name for path in folder.iterdir()} == {".new", ".new.part", "kept.pt"}
 
 
-def test_the_longest_unused_go_first(tmp_path: Path) -> None:
+def test_the_longest_unused_go_first(tmp_path) -> None:
     for age, name in enumerate(("new", "middle", "old")):
         file = tmp_path / f"{name}.pt"
         file.write_bytes(bytes(100))
@@ -114,15 +107,13 @@ def test_the_longest_unused_go_first(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["new.pt"]
 
 
-def test_locks_are_held_one_at_a_time(tmp_path: Path) -> None:
+def test_locks_are_held_one_at_a_time(tmp_path) -> None:
     path = tmp_path / "a.lock"
     with cache.locked(path), path.open() as second, pytest.raises(BlockingIOError):
         fcntl.flock(second, fcntl.LOCK_SH | fcntl.LOCK_NB)
     with cache.locked(path):
         assert path.exists()
 
-
-# What a network is, in one short text
 
 TENSORS = {"a": torch.arange(6.0).reshape(2, 3), "b": torch.tensor(3), "c": torch.empty(0)}
 
@@ -137,7 +128,7 @@ TENSORS = {"a": torch.arange(6.0).reshape(2, 3), "b": torch.tensor(3), "c": torc
         {"d": torch.tensor(3)},
     ],
 )
-def test_every_difference_counts(change: dict[str, Any]) -> None:
+def test_every_difference_counts(change) -> None:
     assert fingerprint("net", TENSORS) != fingerprint("net", TENSORS | change)
 
 

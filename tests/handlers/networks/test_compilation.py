@@ -1,6 +1,3 @@
-"""``pt2`` in model-config.yaml."""
-
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -11,8 +8,7 @@ from modelserver_handlers.networks.compilation import check_valid_pt2_backend, c
 
 
 @pytest.fixture
-def compiled(monkeypatch: pytest.MonkeyPatch) -> Mock:
-    """torch.compile, which returns "compiled"."""
+def compiled(monkeypatch) -> Mock:
     fake = Mock(return_value="compiled")
     monkeypatch.setattr(torch, "compile", fake)
     return fake
@@ -30,7 +26,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> Mock:
         ({"backend": "eager", "dynamic": True}, {"backend": "eager", "dynamic": True}),
     ],
 )
-def test_settings_reach_torch_compile(pt2: Any, arguments: dict[str, Any], compiled: Mock) -> None:
+def test_settings_reach_torch_compile(pt2, arguments, compiled) -> None:
     assert compile_model("model", {"pt2": pt2}) == "compiled"
     compiled.assert_called_once_with("model", **arguments)
 
@@ -39,14 +35,12 @@ def test_settings_reach_torch_compile(pt2: Any, arguments: dict[str, Any], compi
     "config",
     [{}, {"pt2": None}, {"pt2": {"compile": {"enable": False}}}, {"pt2": {"export": {"aot_compile": True}}}],
 )
-def test_models_stay_without_compile(config: dict[str, Any], compiled: Mock) -> None:
+def test_models_stay_without_compile(config, compiled) -> None:
     assert compile_model("model", config) == "model"
     compiled.assert_not_called()
 
 
-def test_backend_that_is_unknown_or_fails_is_a_warning(
-    compiled: Mock, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_backend_that_is_unknown_or_fails_is_a_warning(compiled, caplog) -> None:
     assert compile_model("model", {"pt2": {"compile": {"enable": True, "backend": "warp"}}}) == "model"
     compiled.assert_not_called()
     assert "warp is not a supported backend" in caplog.text
@@ -57,7 +51,7 @@ def test_backend_that_is_unknown_or_fails_is_a_warning(
 
 
 @pytest.mark.parametrize("pt2", [{"compile": {"backend": "inductor"}}, {"compile": True}, 3])
-def test_malformed_settings_stop_the_load(pt2: Any) -> None:
+def test_malformed_settings_stop_the_load(pt2) -> None:
     with pytest.raises(ModelLoadError, match="pt2"):
         compile_model("model", {"pt2": pt2})
 

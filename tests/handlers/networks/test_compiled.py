@@ -50,7 +50,7 @@ class Made:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+def made(tmp_path_factory) -> Made:
     cache, package = tmp_path_factory.mktemp("made"), tmp_path_factory.mktemp("package") / "net.pt2"
     inductor = ahead._inductor()
 
@@ -65,7 +65,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
         patch.setenv("MODELSERVER_CACHE", str(cache))
         patch.setattr(ahead, "_inductor", lambda: compiler)
         compiled = compile_ahead(Net(), FAST, SHAPE, 4, "fp32")
-    assert compiled is not None
     return Made(compiled, cache, package)
 
 
@@ -78,18 +77,17 @@ def assert_computes_the_same(run: Any, *counts: int) -> None:
             assert deviation(run(inputs), net(inputs)) < 1e-5
 
 
-def test_networks_are_compiled_once(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_networks_are_compiled_once(made, monkeypatch) -> None:
     monkeypatch.setenv("MODELSERVER_CACHE", str(made.cache))
     monkeypatch.setattr(ahead, "_make", lambda *_: pytest.fail("it was compiled again"))
     second = compile_ahead(Net(), FAST, SHAPE, 4, "fp32")
 
     assert [path.suffix for path in sorted((made.cache / "ahead").iterdir())] == [".lock", ".so"]
-    assert second is not None
     for compiled in (made.compiled, second):
         assert_computes_the_same(compiled.run, 1, 2, 3, 4, 9)
 
 
-def test_broken_files_are_made_anew(made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broken_files_are_made_anew(made, tmp_path, monkeypatch) -> None:
     cache = tmp_path / "cache"
     (cache / "ahead").mkdir(parents=True, mode=0o700)
     cache.chmod(0o700)
@@ -107,7 +105,7 @@ def test_broken_files_are_made_anew(made: Made, tmp_path: Path, monkeypatch: pyt
     assert broken.read_bytes() == made.library.read_bytes()
 
 
-def test_ready_networks_use_the_code_for_batches(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ready_networks_use_the_code_for_batches(made, monkeypatch) -> None:
     monkeypatch.setenv("MODELSERVER_CACHE", str(made.cache))
     net = Net()
     document = {"pt2": {"compile": {"enable": True, **FAST}}, "precision": "fp32"}
@@ -121,12 +119,12 @@ def test_ready_networks_use_the_code_for_batches(made: Made, monkeypatch: pytest
         assert net(rows(3, SHAPE)).dtype == torch.float32
 
 
-def test_compiled_package_computes_the_same(made: Made) -> None:
+def test_compiled_package_computes_the_same(made) -> None:
     assert_computes_the_same(load_exported(made.package, CPU), 3)
 
 
 @pytest.mark.usefixtures("gpus")
-def test_worker_with_a_gpu_serves_a_package_for_processors(made: Made, make_context: Any) -> None:
+def test_worker_with_a_gpu_serves_a_package_for_processors(made, make_context) -> None:
     handler, context = BaseHandler(), make_context(made.package.parent, serializedFile="net.pt2")
     context.system_properties["gpu_id"] = 0
     handler.initialize(context)
@@ -138,5 +136,5 @@ def test_worker_with_a_gpu_serves_a_package_for_processors(made: Made, make_cont
     ]
 
 
-def test_compiled_library_computes_the_same(made: Made) -> None:
+def test_compiled_library_computes_the_same(made) -> None:
     assert_computes_the_same(load_compiled_library(made.library, "cpu"), 3)

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 import torch
-from tests.simulated_gpu import SimulatedGpus
 from torch.torch_version import TorchVersion
 
 from modelserver_handlers.errors import LoadAgain
@@ -32,12 +31,12 @@ def played(size: int, replayed: list[int]) -> GraphRecording:
 @pytest.mark.parametrize(
     ("largest", "sizes"), [(1, (1,)), (2, (1, 2)), (6, (1, 2, 4, 6)), (8, (1, 2, 4, 8)), (9, (1, 2, 4, 8, 9))]
 )
-def test_sizes_are_powers_of_two(largest: int, sizes: tuple[int, ...]) -> None:
+def test_sizes_are_powers_of_two(largest, sizes) -> None:
     assert batch_sizes(largest) == sizes
 
 
 @pytest.mark.parametrize(("rows", "size"), [(1, 1), (2, 2), (3, 4), (4, 4)])
-def test_the_next_larger_size_is_replayed(rows: int, size: int) -> None:
+def test_the_next_larger_size_is_replayed(rows, size) -> None:
     replayed: list[int] = []
     graphs = BatchGraphs({each: played(each, replayed) for each in (4, 1, 2)})
     batch = torch.arange(rows * 3.0).view(rows, 3)
@@ -63,7 +62,7 @@ def test_the_next_larger_size_is_replayed(rows: int, size: int) -> None:
     ],
     ids=["too many", "none", "shape", "type", "device", "gradients", "no tensor"],
 )
-def test_other_batches_do_not_fit(batch: Any) -> None:
+def test_other_batches_do_not_fit(batch) -> None:
     assert not BatchGraphs({4: played(4, [])}).fits(batch)
 
 
@@ -72,12 +71,11 @@ NONE = "CUDA graphs could not be recorded, the network runs without: "
 
 
 def record(inference: Any, messages: list[str] | None = None) -> BatchGraphs | None:
-    """Record batches of 1 and 2 on a GPU."""
     warn = ([] if messages is None else messages).append
     return record_graphs(inference, (3, 4), (1, 2, 2), GPU, torch.contiguous_format, warn)
 
 
-def test_sizes_are_recorded_after_measuring(gpus: SimulatedGpus) -> None:
+def test_sizes_are_recorded_after_measuring(gpus) -> None:
     measured: list[tuple[int, bool, bool]] = []
 
     def inference(batch: torch.Tensor) -> torch.Tensor:
@@ -86,7 +84,6 @@ def test_sizes_are_recorded_after_measuring(gpus: SimulatedGpus) -> None:
 
     graphs = record(inference)
 
-    assert graphs is not None
     assert graphs.sizes == (1, 2)
     assert measured[: WARMUPS + 1] == [(2, False, True)] * WARMUPS + [(2, True, True)]
     assert measured[WARMUPS + 1 :] == [(1, False, True)] * WARMUPS + [(1, True, True)]
@@ -101,8 +98,6 @@ def waiting(batch: torch.Tensor) -> torch.Tensor:
 
 
 def falling(error: Exception) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Raises an error while it is recorded."""
-
     def inference(batch: torch.Tensor) -> torch.Tensor:
         if torch.cuda.is_current_stream_capturing():
             raise error
@@ -121,9 +116,7 @@ def falling(error: Exception) -> Callable[[torch.Tensor], torch.Tensor]:
     ],
 )
 @pytest.mark.parametrize("keeps_stream", [True, False])
-def test_networks_that_cannot_be_recorded_run_without(
-    inference: Any, reason: str, keeps_stream: bool, gpus: SimulatedGpus
-) -> None:
+def test_networks_that_cannot_be_recorded_run_without(inference, reason, keeps_stream, gpus) -> None:
     gpus.keeps_stream = keeps_stream
     stream = torch.cuda.current_stream(GPU)
     messages: list[str] = []
@@ -134,7 +127,7 @@ def test_networks_that_cannot_be_recorded_run_without(
 
 
 @pytest.mark.usefixtures("gpus")
-def test_an_old_torch_loads_again_after_failures(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_old_torch_loads_again_after_failures(monkeypatch) -> None:
     """Before torch 2.12, the model is loaded in a new process, which gets the reason why it records
     nothing.
     """
@@ -157,9 +150,7 @@ def test_an_old_torch_loads_again_after_failures(monkeypatch: pytest.MonkeyPatch
         ("2.1.2", lambda batch: batch, "torch 2.1.2 is older than 2.2"),
     ],
 )
-def test_any_torch_goes_on_where_nothing_was_recorded(
-    version: str, inference: Any, reason: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_any_torch_goes_on_where_nothing_was_recorded(version, inference, reason, monkeypatch) -> None:
     monkeypatch.setattr(torch, "__version__", TorchVersion(version))
     warnings: list[str] = []
 
@@ -167,7 +158,7 @@ def test_any_torch_goes_on_where_nothing_was_recorded(
     assert warnings == [f"{NONE}{reason}"]
 
 
-def test_a_gpu_that_fails_loads_again(gpus: SimulatedGpus) -> None:
+def test_a_gpu_that_fails_loads_again(gpus) -> None:
     def inference(batch: torch.Tensor) -> torch.Tensor:
         gpus.fail("CUDA error: an illegal memory access was encountered")
         gpus.launch()
@@ -184,11 +175,9 @@ def test_replaying_a_real_recording_matches_the_network() -> None:
 
     def inference(batch: torch.Tensor) -> torch.Tensor:
         with torch.inference_mode():
-            answers: torch.Tensor = network(batch)
-            return answers
+            return network(batch)
 
     graphs = record_graphs(inference, (3, 8, 8), batch_sizes(4), device)
     batch = torch.randn(3, 3, 8, 8, device=device)
 
-    assert graphs is not None
     assert torch.allclose(graphs(batch), inference(batch), atol=1e-2)

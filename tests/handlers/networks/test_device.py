@@ -1,14 +1,10 @@
-"""Where a model runs."""
-
 import subprocess
 import sys
 import threading
-from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 import torch
-from tests.simulated_gpu import SimulatedGpus
 
 from modelserver_handlers.current_device import enter_thread
 from modelserver_handlers.errors import GpuNotUsable
@@ -22,16 +18,16 @@ OLD_DRIVER = (
 
 
 @pytest.fixture
-def no_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_cuda(monkeypatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
 
 
-def test_a_model_without_a_gpu_is_on_the_cpu(gpus: SimulatedGpus) -> None:
+def test_a_model_without_a_gpu_is_on_the_cpu(gpus) -> None:
     assert choose_device(None) == ("cpu", torch.device("cpu"))
     assert gpus.calls == []
 
 
-def test_the_gpu_is_the_current_device_of_all_threads(gpus: SimulatedGpus) -> None:
+def test_the_gpu_is_the_current_device_of_all_threads(gpus) -> None:
     """Otherwise what names no device would happen on the first GPU, in a context of its own."""
     gpus.count = 2
     seen = []
@@ -51,7 +47,7 @@ def test_the_gpu_is_the_current_device_of_all_threads(gpus: SimulatedGpus) -> No
 
 
 @pytest.mark.usefixtures("no_cuda")
-def test_model_is_on_the_processor_or_apples_gpu_without_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_is_on_the_processor_or_apples_gpu_without_cuda(monkeypatch) -> None:
     with monkeypatch.context() as apple:
         apple.setattr(torch.backends.mps, "is_available", lambda: True)
         assert choose_device(0) == ("mps", torch.device("mps"))
@@ -65,9 +61,7 @@ def test_model_is_on_the_processor_or_apples_gpu_without_cuda(monkeypatch: pytes
     ]
 
 
-def test_a_gpu_that_is_lost_is_an_error(
-    gpus: SimulatedGpus, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_gpu_that_is_lost_is_an_error(gpus, monkeypatch, tmp_path) -> None:
     version = tmp_path / "version"
     version.write_text(
         "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.158.01  Release Build  (dvs-builder)\n"
@@ -87,7 +81,7 @@ def test_a_gpu_that_is_lost_is_an_error(
 
 
 @pytest.mark.usefixtures("no_cuda")
-def test_an_old_driver_is_named_as_torch_does(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_old_driver_is_named_as_torch_does(monkeypatch, tmp_path) -> None:
     monkeypatch.setattr(torch.cuda, "init", Mock(side_effect=RuntimeError(f"{OLD_DRIVER}.\nMore of it.")))
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(module, "_DRIVER", tmp_path / "absent")
@@ -109,9 +103,7 @@ def test_this_machine_has_no_gpu() -> None:
         choose_device(0)
 
 
-def test_a_number_beyond_cudas_or_a_gpu_off_the_bus_is_refused(
-    gpus: SimulatedGpus, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_number_beyond_cudas_or_a_gpu_off_the_bus_is_refused(gpus, monkeypatch) -> None:
     gpus.count = 2
     with pytest.raises(GpuNotUsable, match=r"GPU 2 .* cannot be used: CUDA shows this process only 2, numbe"):
         choose_device(2)

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.simulated_gpu import SimulatedGpus
 
 from modelserver_handlers.base import BaseHandler
 from modelserver_handlers.errors import ModelLoadError
@@ -50,12 +49,12 @@ class Both(torch.nn.Module):
         ([(0, 3)], None),
     ],
 )
-def test_rows_are_fixed_by_shapes(shapes: list[tuple[Any, ...]], rows: int | None) -> None:
+def test_rows_are_fixed_by_shapes(shapes, rows) -> None:
     assert fixed_rows(shapes) == rows
 
 
 @pytest.mark.parametrize("rows", [1, 3])
-def test_any_number_of_rows_is_computed_by_a_program(tmp_path: Path, rows: int) -> None:
+def test_any_number_of_rows_is_computed_by_a_program(tmp_path, rows) -> None:
     program = torch.export.export(Both(), (torch.zeros(rows, 2), torch.zeros(rows)))
     torch.export.save(program, tmp_path / "both.pt2")
     network = load_exported(tmp_path / "both.pt2", torch.device("cpu"))
@@ -70,9 +69,7 @@ def test_any_number_of_rows_is_computed_by_a_program(tmp_path: Path, rows: int) 
 
 
 @pytest.mark.parametrize(("rows", "warns"), [(4, True), (None, False)])
-def test_the_description_warns(
-    tmp_path: Path, make_context: Any, begin: Any, rows: int | None, warns: bool
-) -> None:
+def test_the_description_warns(tmp_path, make_context, begin, rows, warns) -> None:
     dynamic = None if rows else ({0: torch.export.Dim("rows", min=2)},)
     program = torch.export.export(torch.nn.ReLU(), (torch.zeros(rows or 2, 1),), dynamic_shapes=dynamic)
     torch.export.save(program, tmp_path / "relu.pt2")
@@ -121,7 +118,7 @@ def test_only_rows_are_computed_in_parts() -> None:
 
 
 @pytest.fixture
-def model(tmp_path: Path) -> Path:
+def model(tmp_path) -> Path:
     """A folder with ``add.onnx``: the sum of x and y, and their difference if ``two``."""
     onnx = pytest.importorskip("onnx", reason="onnx makes the model of this test")
     pytest.importorskip("onnxruntime", reason="onnxruntime computes ONNX models")
@@ -138,7 +135,6 @@ def model(tmp_path: Path) -> Path:
 
 
 def served(context: Any, begin: Any, gpu: int | None = None) -> BaseHandler:
-    """A handler whose network computes ReLU."""
     context.system_properties["gpu_id"] = gpu
     handler = BaseHandler()
     handler.initialize(context)
@@ -147,14 +143,14 @@ def served(context: Any, begin: Any, gpu: int | None = None) -> BaseHandler:
     return handler
 
 
-def test_a_model_is_served_by_the_base_handler(model: Path, make_context: Any, begin: Any) -> None:
+def test_a_model_is_served_by_the_base_handler(model, make_context, begin) -> None:
     """Better than TorchServe: an ``.onnx`` file needs no ``inference`` of one's own."""
     handler = served(make_context(model, serializedFile="relu.onnx"), begin)
 
     assert [entry.name for entry in handler.model.get_inputs()] == ["x"]
 
 
-def test_outputs_are_a_tuple_computed_on_the_workers_cores(model: Path) -> None:
+def test_outputs_are_a_tuple_computed_on_the_workers_cores(model) -> None:
     session = setup_ort_session(str(model / "both.onnx"), "cpu")
     network = OnnxNetwork(session)
     total, rest = network(torch.tensor([[1, 2]]), torch.tensor([[3.0, 5.0]], requires_grad=True))
@@ -166,9 +162,7 @@ def test_outputs_are_a_tuple_computed_on_the_workers_cores(model: Path) -> None:
     assert session.get_session_options().intra_op_num_threads == torch.get_num_threads()
 
 
-def test_files_that_are_no_model_and_a_missing_runtime_are_named(
-    model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_that_are_no_model_and_a_missing_runtime_are_named(model, monkeypatch) -> None:
     (model / "broken.onnx").write_bytes(b"nothing")
 
     with pytest.raises(ModelLoadError, match=r"Missing the none\.onnx file"):
@@ -253,7 +247,7 @@ def shared(place: Any) -> torch.Tensor:
 
 
 @pytest.fixture
-def runtime(model: Path, gpus: SimulatedGpus, monkeypatch: pytest.MonkeyPatch) -> GpuRuntime:
+def runtime(model, gpus, monkeypatch) -> GpuRuntime:
     """It works, on two GPUs."""
     assert model.is_dir()
     gpus.count = 2
@@ -264,13 +258,11 @@ def runtime(model: Path, gpus: SimulatedGpus, monkeypatch: pytest.MonkeyPatch) -
         return shared(data) if hasattr(data, "__cuda_array_interface__") else as_tensor(data, *args, **kwargs)
 
     monkeypatch.setattr(torch, "as_tensor", take)
-    monkeypatch.setitem(sys.modules, "onnxruntime", made)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "onnxruntime", made)
     return made
 
 
-def test_the_session_is_on_the_workers_gpu(
-    runtime: GpuRuntime, model: Path, make_context: Any, begin: Any
-) -> None:
+def test_the_session_is_on_the_workers_gpu(runtime, model, make_context, begin) -> None:
     """cuDNN does not try all of its algorithms while requests wait."""
     assert served(make_context(model, serializedFile="relu.onnx"), begin, gpu=1)
     assert runtime.providers == [
@@ -279,7 +271,7 @@ def test_the_session_is_on_the_workers_gpu(
     ]
 
 
-def test_a_handlers_own_session_is_on_the_gpu_that_torch_uses(runtime: GpuRuntime, model: Path) -> None:
+def test_a_handlers_own_session_is_on_the_gpu_that_torch_uses(runtime, model) -> None:
     """TorchServe's function has no argument for the GPU."""
     torch.cuda.set_device(1)
     setup_ort_session(str(model / "relu.onnx"), "cuda")
@@ -287,7 +279,7 @@ def test_a_handlers_own_session_is_on_the_gpu_that_torch_uses(runtime: GpuRuntim
     assert runtime.providers[0][1]["device_id"] == 1
 
 
-def test_tensors_on_the_gpu_stay_there(runtime: GpuRuntime, gpus: SimulatedGpus, model: Path) -> None:
+def test_tensors_on_the_gpu_stay_there(runtime, gpus, model) -> None:
     network = OnnxNetwork(setup_ort_session(str(model / "both.onnx"), "cuda", 1), SECOND)
     x, y = torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 5.0]])
     total, rest = network(x, y)
@@ -303,7 +295,7 @@ def test_tensors_on_the_gpu_stay_there(runtime: GpuRuntime, gpus: SimulatedGpus,
 
 
 @pytest.mark.usefixtures("runtime")
-def test_bound_tensors_may_have_other_types_and_strides(model: Path) -> None:
+def test_bound_tensors_may_have_other_types_and_strides(model) -> None:
     network = OnnxNetwork(setup_ort_session(str(model / "both.onnx"), "cuda", 1), SECOND)
     turned = torch.tensor([[1, 2], [3, 4], [5, 6]]).double().t().contiguous().t()
     total, _ = network(turned, torch.ones(3, 4)[:, ::2])
@@ -313,7 +305,7 @@ def test_bound_tensors_may_have_other_types_and_strides(model: Path) -> None:
 
 
 @pytest.mark.usefixtures("runtime")
-def test_bound_booleans_stay_booleans(model: Path) -> None:
+def test_bound_booleans_stay_booleans(model) -> None:
     onnx: Any = import_module("onnx")
     helper, kinds = onnx.helper, onnx.TensorProto
     x = helper.make_tensor_value_info("x", kinds.BOOL, ["n"])
@@ -343,15 +335,10 @@ def test_bound_booleans_stay_booleans(model: Path) -> None:
 )
 @pytest.mark.usefixtures("gpus")
 def test_onnxruntime_without_the_gpu_does_not_load(
-    available: Sequence[str],
-    used: Sequence[str],
-    message: str,
-    model: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    make_context: Any,
+    available, used, message, model, monkeypatch, make_context
 ) -> None:
     runtime = GpuRuntime(available, used)
-    monkeypatch.setitem(sys.modules, "onnxruntime", runtime)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "onnxruntime", runtime)
     context = make_context(model, serializedFile="relu.onnx")
     context.system_properties["gpu_id"] = 0
 
@@ -362,9 +349,7 @@ def test_onnxruntime_without_the_gpu_does_not_load(
 
 
 @pytest.mark.parametrize(("warmup", "sizes"), [(True, [8, 1, 4, 2]), (False, [])])
-def test_models_are_warmed_up(
-    warmup: bool, sizes: list[int], runtime: GpuRuntime, model: Path, make_context: Any
-) -> None:
+def test_models_are_warmed_up(warmup, sizes, runtime, model, make_context) -> None:
     context = make_context(model, {"handler": {"warmup": warmup}}, serializedFile="relu.onnx")
     context.system_properties["gpu_id"] = 0
     BaseHandler().initialize(context)
@@ -385,7 +370,7 @@ def test_models_are_warmed_up(
         ([], "", None),
     ],
 )
-def test_shapes_of_rows_are_known(shapes: list[list[Any]], kind: str, expected: Any) -> None:
+def test_shapes_of_rows_are_known(shapes, kind, expected) -> None:
     assert OnnxNetwork(declaring([("x", kind, shape) for shape in shapes])).row_shape() == expected
 
 
@@ -400,7 +385,7 @@ class Counting(BaseHandler):
 
 
 @pytest.fixture
-def exported(tmp_path: Path) -> Any:
+def exported(tmp_path) -> Any:
     """A program with two inputs and outputs, saved and loaded; the rows are of any number."""
     rows = torch.export.Dim("rows")
     example = torch.ones(2, 3), torch.ones(2, dtype=torch.int64)
@@ -415,7 +400,7 @@ def signature(kind: type[BaseHandler], network: Any) -> Any:
     return handler._ms_signature()
 
 
-def test_programs_and_graphs_declare_their_tensors(exported: Any) -> None:
+def test_programs_and_graphs_declare_their_tensors(exported) -> None:
     picture, label = ("picture", "tensor(float)", ["n", 3, None, 8]), ("label", "tensor(int64)", ["n"])
     program = signature(BaseHandler, exported)
     graph = signature(BaseHandler, OnnxNetwork(declaring([picture], [label])))
@@ -426,7 +411,7 @@ def test_programs_and_graphs_declare_their_tensors(exported: Any) -> None:
     assert graph.outputs.tensors == (("output_0", "INT64", (-1,)),)
 
 
-def test_a_handler_of_ones_own_declares_nothing_of_it(exported: Any) -> None:
+def test_a_handler_of_ones_own_declares_nothing_of_it(exported) -> None:
     assert signature(Own, exported) is None
     assert signature(Counting, exported).outputs.tensors == ()
     assert signature(BaseHandler, torch.nn.Linear(1, 1)) is None

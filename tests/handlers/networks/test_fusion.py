@@ -1,8 +1,5 @@
-"""Convolutions joined with what follows them."""
-
 import copy
 from collections import Counter
-from typing import Any
 
 import pytest
 import torch
@@ -21,8 +18,6 @@ class Deciding(Block):
 
 
 class Chancy(Block):
-    """Adds a number that is another each time."""
-
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         return super().forward(rows) + torch.rand(())
 
@@ -38,7 +33,7 @@ def test_layers_are_joined() -> None:
     assert left == {"FusedConvolution": 2, "Linear": 1, "ReLU": 1}
 
 
-def test_sums_are_joined(small_resnet: nn.Module) -> None:
+def test_sums_are_joined(small_resnet) -> None:
     fast = copy.deepcopy(small_resnet)
     optimize(fast, (3, 64, 64))
     assert isinstance(fast.forward, FastForward)
@@ -59,9 +54,7 @@ def test_sums_are_joined(small_resnet: nn.Module) -> None:
         (lambda batch: batch, "not an eager network"),
     ],
 )
-def test_networks_that_cannot_be_joined_are_left_alone(
-    model: Any, reason: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_networks_that_cannot_be_joined_are_left_alone(model, reason, caplog) -> None:
     if isinstance(model, nn.Module):
         model.eval()
 

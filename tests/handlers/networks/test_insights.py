@@ -20,8 +20,6 @@ from modelserver_handlers.vision import VisionHandler
 
 
 class Bag(nn.Module):
-    """Three classes of texts."""
-
     def __init__(self, mode: str = "mean") -> None:
         super().__init__()
         torch.manual_seed(1)
@@ -29,8 +27,7 @@ class Bag(nn.Module):
         self.head = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
 
     def forward(self, ids: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
-        logits: torch.Tensor = self.head(self.bag(ids, offsets))
-        return logits
+        return self.head(self.bag(ids, offsets))
 
 
 def test_pictures_have_captums_attributions() -> None:
@@ -46,7 +43,7 @@ def test_pictures_have_captums_attributions() -> None:
 
 
 @pytest.mark.parametrize("mode", ["mean", "sum"])
-def test_words_have_captums_attributions(mode: str) -> None:
+def test_words_have_captums_attributions(mode) -> None:
     captum = pytest.importorskip("captum.attr")
     model = Bag(mode)
     ids, offsets = torch.tensor([1, 5, 5, 7, 0, 2]), torch.tensor([0, 4])
@@ -58,7 +55,7 @@ def test_words_have_captums_attributions(mode: str) -> None:
 
         def of_words(embedded: torch.Tensor) -> torch.Tensor:
             together: torch.Tensor = embedded.mean(1) if mode == "mean" else embedded.sum(1)
-            return model.head(together)  # type: ignore[no-any-return]
+            return model.head(together)
 
         captums = captum.IntegratedGradients(of_words).attribute(words, target=target, n_steps=STEPS)
         assert torch.allclose(result[start:end], captums[0].sum(dim=1).float(), atol=1e-5)
@@ -87,7 +84,7 @@ def test_the_embedding_is_recognized() -> None:
     assert find_embedding(len) is None
 
 
-def test_without_captum_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_captum_the_extra_is_named(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "captum.attr", None)
 
     with pytest.raises(PredictionException, match=r"pip install 'modelserver\[explain\]'") as refusal:
@@ -106,9 +103,6 @@ def test_handlers_of_ones_own_get_captums_objects() -> None:
     assert vision.ig == "own"
 
 
-# Integrated gradients
-
-
 def test_linear_model_is_exact() -> None:
     weight = torch.tensor([[1.0, 2.0], [3.0, -4.0]])
     rows = torch.tensor([[1.0, 1.0], [2.0, 5.0]])
@@ -121,7 +115,7 @@ def test_linear_model_is_exact() -> None:
 
 
 @pytest.mark.parametrize("target", [2, -3, [0, 2]])
-def test_unknown_classes_are_refused(target: int | list[int]) -> None:
+def test_unknown_classes_are_refused(target) -> None:
     """They are refused before they are looked up, which on a GPU would end the process."""
     with pytest.raises(IndexError, match="the classes are 0 to 1"):
         chosen_outputs(torch.zeros(2, 2), target)

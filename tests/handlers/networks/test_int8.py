@@ -85,7 +85,7 @@ def as_expected(layer: QuantisedLayer, expected: torch.Tensor, *inputs: torch.Te
 
 
 @pytest.mark.parametrize(("low", "high"), [(-1.0, 3.0), (0.5, 2.0), (-3.0, -1.0)])
-def test_a_scale_holds_its_range_and_zero(low: float, high: float) -> None:
+def test_a_scale_holds_its_range_and_zero(low, high) -> None:
     scale = Scale.of(low, high)
     values = torch.tensor([low, 0.0, high])
     actual = Dequantise(scale)(Quantise(scale)(values))
@@ -106,9 +106,7 @@ def test_values_of_a_scale_are_clamped_and_zeros_have_a_step() -> None:
 
 @pytest.mark.parametrize(("has_dot_products", "largest"), [(True, 255), (False, 127)])
 @pytest.mark.usefixtures("_fresh_top")
-def test_activations_have_7_bits_without_vnni(
-    has_dot_products: bool, largest: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_activations_have_7_bits_without_vnni(has_dot_products, largest, monkeypatch) -> None:
     """Without VNNI, sums of products in 16 bits leave room for 7."""
     monkeypatch.setattr(int8, "has_dot_products", lambda: has_dot_products)
 
@@ -116,7 +114,7 @@ def test_activations_have_7_bits_without_vnni(
 
 
 @pytest.mark.parametrize(("capability", "able"), [("DEFAULT", False), ("AVX2", True), ("AVX512", True)])
-def test_processors_need_avx2(capability: str, able: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processors_need_avx2(capability, able, monkeypatch) -> None:
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
 
     assert int8.is_able() is able
@@ -134,7 +132,7 @@ def test_weights_have_a_scale_for_each_output() -> None:
 @pytest.mark.parametrize("activation", [NONE, RELU, ("hardtanh", (0.0, 6.0)), SILU, ("hardswish", ())])
 @pytest.mark.parametrize("groups", [1, 8])
 @pytest.mark.parametrize("out", [None, Scale.of(-6.0, 6.0)])
-def test_convolutions_match_their_plain_ones(activation: Any, groups: int, out: Scale | None) -> None:
+def test_convolutions_match_their_plain_ones(activation, groups, out) -> None:
     plain = plain_convolution(activation, groups)
     rows = numbers(2, 8, 5, 5)
 
@@ -144,7 +142,7 @@ def test_convolutions_match_their_plain_ones(activation: Any, groups: int, out: 
 @needs_int8
 @pytest.mark.parametrize("activation", [NONE, RELU])
 @pytest.mark.parametrize("in_place", [False, True])
-def test_a_second_term_is_added(activation: Activation, in_place: bool) -> None:
+def test_a_second_term_is_added(activation, in_place) -> None:
     plain = plain_convolution(activation, adds=True)
     rows, other = numbers(2, 8, 5, 5), numbers(2, 8, 5, 5, seed=5)
     expected = plain(rows, other)
@@ -166,7 +164,7 @@ def test_a_second_term_is_added(activation: Activation, in_place: bool) -> None:
 @needs_int8
 @pytest.mark.parametrize("shape", [(3, 16), (2, 5, 16), (2, 3, 4, 16)])
 @pytest.mark.parametrize("biased", [True, False])
-def test_linear_layers_match_their_plain_ones(shape: tuple[int, ...], biased: bool) -> None:
+def test_linear_layers_match_their_plain_ones(shape, biased) -> None:
     plain = nn.Linear(16, 6, bias=biased).requires_grad_(False)
     plain.weight.copy_(numbers(6, 16, seed=4))
     weight = Weight.of(plain.weight)
@@ -181,7 +179,7 @@ def test_linear_layers_match_their_plain_ones(shape: tuple[int, ...], biased: bo
 @pytest.mark.parametrize(
     "pool", [nn.MaxPool2d(2), nn.MaxPool2d(3, 2, 1), nn.MaxPool2d((2, 1), ceil_mode=True)]
 )
-def test_pools_match_their_plain_ones(pool: nn.MaxPool2d) -> None:
+def test_pools_match_their_plain_ones(pool) -> None:
     values = Quantise(INTO)(numbers(2, 8, 7, 7))
     expected = pool(values.float()).to(torch.uint8)
 
@@ -189,7 +187,6 @@ def test_pools_match_their_plain_ones(pool: nn.MaxPool2d) -> None:
 
 
 def in_int8(model: nn.Module, rows: torch.Tensor | None = None) -> nn.Module:
-    """A copy that computes in 8 bits."""
     copied = copy.deepcopy(model)
     quantise(copied, calibration_set() if rows is None else rows, 8)
     return copied
@@ -211,18 +208,15 @@ def close(model: nn.Module, rows: torch.Tensor) -> bool:
     return 0 < deviation(outputs(fast, rows), outputs(plain, rows)) < 0.1
 
 
-# How good it is
-
-
 @needs_int8
-def test_accuracy_stays_within_a_percent(reader: nn.Module) -> None:
+def test_accuracy_stays_within_a_percent(reader) -> None:
     assert accuracy(reader, held_out()) > 0.9
     assert abs(accuracy(in_int8(reader), held_out()) - accuracy(reader, held_out())) < 0.01
 
 
 @needs_int8
 @pytest.mark.parametrize("size", [1, 8, 20])
-def test_rows_do_not_depend_on_their_batch(reader: nn.Module, size: int) -> None:
+def test_rows_do_not_depend_on_their_batch(reader, size) -> None:
     fast = in_int8(reader)
     rows = held_out().pictures[:size]
     alone = torch.cat([outputs(fast, row[None]) for row in rows])
@@ -232,7 +226,7 @@ def test_rows_do_not_depend_on_their_batch(reader: nn.Module, size: int) -> None
 
 
 @needs_int8
-def test_one_line_of_the_log_has_the_agreement(reader: nn.Module, caplog: pytest.LogCaptureFixture) -> None:
+def test_one_line_of_the_log_has_the_agreement(reader, caplog) -> None:
     caplog.set_level("INFO")
     words = quantise(copy.deepcopy(reader), calibration_set(), 8)
     (line,) = (message for message in caplog.messages if "int8" in message)
@@ -241,9 +235,6 @@ def test_one_line_of_the_log_has_the_agreement(reader: nn.Module, caplog: pytest
     assert "the first class agrees for" in words
     assert "of the 100 rows of the calibration set, the largest difference is" in words
     assert ("activations have 7 bits" in words) is not has_dot_products()
-
-
-# Graphs
 
 
 class Stored(nn.Module):
@@ -260,8 +251,7 @@ class Stored(nn.Module):
         result = torch.relu(self.first(rows))
         summed = torch.relu(self.second(result) + result)
         parts = (result, summed, torch.tanh(self.third(summed)))
-        answers: torch.Tensor = self.classes(torch.cat([part.mean((2, 3)) for part in parts], 1))
-        return answers
+        return self.classes(torch.cat([part.mean((2, 3)) for part in parts], 1))
 
 
 class Chain(nn.Module):
@@ -292,12 +282,10 @@ class Words(nn.Module):
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         vectors = rows.flatten(1, 2)
-        return self.outer(torch.relu(self.inner(self.inner(vectors)))).mean(1)  # type: ignore[no-any-return]
+        return self.outer(torch.relu(self.inner(self.inner(vectors)))).mean(1)
 
 
 class Several(nn.Module):
-    """Outputs in a dict and a tuple."""
-
     def __init__(self) -> None:
         super().__init__()
         self.layer = nn.Conv2d(1, 6, 3)
@@ -308,31 +296,26 @@ class Several(nn.Module):
 
 
 class Double(nn.Module):
-    """A convolution, and a linear layer in float64."""
-
     def __init__(self) -> None:
         super().__init__()
         self.layer = nn.Conv2d(1, 6, 3)
         self.precise = nn.Linear(6, 4, dtype=torch.float64)
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        answers: torch.Tensor = self.precise(self.layer(rows).mean((2, 3)).double()).float()
-        return answers
+        return self.precise(self.layer(rows).mean((2, 3)).double()).float()
 
 
 class Opaque(nn.Module):
-    """Does what its input says."""
-
     def __init__(self) -> None:
         super().__init__()
         self.layer = nn.Linear(8, 3)
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        return self.layer(rows) if rows.sum() > 0 else -self.layer(rows)  # type: ignore[no-any-return]
+        return self.layer(rows) if rows.sum() > 0 else -self.layer(rows)
 
 
 @pytest.fixture
-def lenient(monkeypatch: pytest.MonkeyPatch) -> None:
+def lenient(monkeypatch) -> None:
     """Random weights have no sensible classes."""
     monkeypatch.setattr(int8, "AGREEMENT", 0.0)
 
@@ -340,7 +323,7 @@ def lenient(monkeypatch: pytest.MonkeyPatch) -> None:
 @needs_int8
 @pytest.mark.usefixtures("lenient")
 @pytest.mark.parametrize(("network", "written"), [(Stored, [False]), (Chain, [True, True])])
-def test_sums_are_written_in_place_where_allowed(network: type[nn.Module], written: list[bool]) -> None:
+def test_sums_are_written_in_place_where_allowed(network, written) -> None:
     torch.manual_seed(0)
     model = network().eval()
     rows = calibration_set()[:16]
@@ -355,7 +338,7 @@ def test_sums_are_written_in_place_where_allowed(network: type[nn.Module], writt
 @needs_int8
 @pytest.mark.usefixtures("lenient")
 @pytest.mark.parametrize("network", [Words, Double])
-def test_unusual_layers_keep_their_numbers(network: type[nn.Module]) -> None:
+def test_unusual_layers_keep_their_numbers(network) -> None:
     torch.manual_seed(0)
 
     assert close(network().eval(), calibration_set()[:16])
@@ -374,11 +357,8 @@ def test_outputs_keep_their_form() -> None:
     assert deviation(result, plain) < 0.05
 
 
-# What stays the network's own
-
-
 @needs_int8
-def test_gradients_and_other_inputs_get_the_own_forward(reader: nn.Module) -> None:
+def test_gradients_and_other_inputs_get_the_own_forward(reader) -> None:
     fast = in_int8(reader)
     rows = held_out().pictures[:2]
     with torch.no_grad():
@@ -388,12 +368,12 @@ def test_gradients_and_other_inputs_get_the_own_forward(reader: nn.Module) -> No
 
     assert torch.equal(fast(rows), reader(rows))
     assert expected.grad is not None
-    fast.stem[0].register_forward_hook(lambda *_: None)  # type: ignore[index, union-attr]
+    fast.stem[0].register_forward_hook(lambda *_: None)
     assert torch.equal(outputs(fast, rows), outputs(reader, rows))
 
 
 @needs_int8
-def test_inputs_of_a_wrong_shape_get_the_own_error(reader: nn.Module) -> None:
+def test_inputs_of_a_wrong_shape_get_the_own_error(reader) -> None:
     fast = in_int8(reader)
     with pytest.raises(RuntimeError) as own:
         outputs(reader, torch.zeros(2, 3, 8, 8))
@@ -405,9 +385,7 @@ def test_inputs_of_a_wrong_shape_get_the_own_error(reader: nn.Module) -> None:
 
 
 @needs_int8
-def test_a_failed_batch_is_computed_by_the_own_layers(
-    reader: nn.Module, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_failed_batch_is_computed_by_the_own_layers(reader, monkeypatch, caplog) -> None:
     fast = in_int8(reader)
     rows = held_out().pictures[:2]
 
@@ -417,11 +395,8 @@ def test_a_failed_batch_is_computed_by_the_own_layers(
     assert caplog.messages == ["A batch of (2, 1, 8, 8) was not computed in int8: no primitive"]
 
 
-# Refusals
-
-
 @needs_int8
-def test_disagreeing_networks_are_refused(caplog: pytest.LogCaptureFixture) -> None:
+def test_disagreeing_networks_are_refused(caplog) -> None:
     torch.manual_seed(3)
     model = Residual().eval()
     with torch.no_grad():
@@ -435,7 +410,7 @@ def test_disagreeing_networks_are_refused(caplog: pytest.LogCaptureFixture) -> N
 
 
 @needs_int8
-def test_a_refusal_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refusal_is_computed_once(monkeypatch) -> None:
     torch.manual_seed(3)
     monkeypatch.setattr(int8, "AGREEMENT", 1.1)
     model = Residual().eval()
@@ -446,7 +421,7 @@ def test_a_refusal_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @needs_int8
-def test_other_networks_are_left_alone(reader: nn.Module) -> None:
+def test_other_networks_are_left_alone(reader) -> None:
     hooked, training = copy.deepcopy(reader), copy.deepcopy(reader).train()
     hooked.register_forward_hook(lambda *_: None)
 
@@ -467,17 +442,12 @@ def test_other_networks_are_left_alone(reader: nn.Module) -> None:
         (torch.zeros(4, 7, 8, 8), "quantising it failed"),
     ],
 )
-def test_bad_calibration_sets_are_refused(reader: nn.Module, rows: torch.Tensor, reason: str) -> None:
+def test_bad_calibration_sets_are_refused(reader, rows, reason) -> None:
     assert reason in refused(copy.deepcopy(reader), rows)
 
 
-# The cache
-
-
 @needs_int8
-def test_weights_come_from_the_cache(
-    reader: nn.Module, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_weights_come_from_the_cache(reader, folder, monkeypatch) -> None:
     first = in_int8(reader)
     (file,) = folder.glob("*.pt")
     monkeypatch.setattr(Int8Plan, "make", None)
@@ -488,7 +458,7 @@ def test_weights_come_from_the_cache(
 
 
 @needs_int8
-def test_another_set_means_another_file(reader: nn.Module, folder: Path) -> None:
+def test_another_set_means_another_file(reader, folder) -> None:
     """Scales depend on the calibration set; whether batches are large hardly matters."""
     for rows, typical in ((calibration_set(), 8), (calibration_set(), 4), (calibration_set()[1:], 8)):
         quantise(copy.deepcopy(reader), rows, typical)
@@ -512,7 +482,7 @@ def picture(shade: int, side: int = 4) -> bytes:
 
 
 @pytest.fixture
-def archive(tmp_path: Path) -> Path:
+def archive(tmp_path) -> Path:
     """With three pictures in ``samples``, not made in the order of their names."""
     samples = tmp_path / "archive" / "samples"
     samples.mkdir(parents=True)
@@ -522,7 +492,6 @@ def archive(tmp_path: Path) -> Path:
 
 
 def why_not(archive: Path, name: str) -> str:
-    """The reason for which there is no set of this name."""
     with pytest.raises(NotInt8Error) as caught:
         calibration_rows(archive, name, prepare)
     return str(caught.value)
@@ -532,14 +501,14 @@ def why_not(archive: Path, name: str) -> str:
     ("name", "shades"),
     [("samples", [0, 1, 2]), ("samples/", [0, 1, 2]), ("samples/*.png", [0, 1, 2]), ("samples/1.png", [1])],
 )
-def test_files_are_prepared_like_requests(archive: Path, name: str, shades: list[int]) -> None:
+def test_files_are_prepared_like_requests(archive, name, shades) -> None:
     rows = calibration_rows(archive, name, prepare)
 
     assert rows.shape == (len(shades), 4, 4)
     assert rows[:, 0, 0].tolist() == shades
 
 
-def test_a_broken_picture_is_left_out(archive: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_broken_picture_is_left_out(archive, caplog) -> None:
     (archive / "samples" / "0.png").write_bytes(picture(0)[:40])
     (archive / "samples" / "more").mkdir()
 
@@ -547,7 +516,7 @@ def test_a_broken_picture_is_left_out(archive: Path, caplog: pytest.LogCaptureFi
     assert caplog.messages[0].startswith("Left out of the calibration set: 0.png: ")
 
 
-def test_rows_of_arrays_are_inputs_and_elements_of_json_prepared(archive: Path) -> None:
+def test_rows_of_arrays_are_inputs_and_elements_of_json_prepared(archive) -> None:
     numpy.save(archive / "rows.npy", numpy.arange(6.0).reshape(2, 3))
     (archive / "rows.json").write_text(json.dumps([[1, 2], [3, 4]]))
     rows = calibration_rows(archive, "rows.npy", prepare)
@@ -556,7 +525,7 @@ def test_rows_of_arrays_are_inputs_and_elements_of_json_prepared(archive: Path) 
     assert calibration_rows(archive, "rows.json", prepare).tolist() == [[1, 2], [3, 4]]
 
 
-def test_rows_beyond_the_limit_are_left_out(archive: Path) -> None:
+def test_rows_beyond_the_limit_are_left_out(archive) -> None:
     numpy.save(archive / "a.npy", numpy.zeros((MOST_ROWS - 1, 2)))
     numpy.save(archive / "b.npy", numpy.ones((1_000, 2)))
     rows = calibration_rows(archive, "*.npy", prepare)
@@ -579,7 +548,7 @@ def test_rows_beyond_the_limit_are_left_out(archive: Path) -> None:
         *((name, "calibration set 'a") for name in ("a\0b", "a**b", "a" * 300)),
     ],
 )
-def test_sets_that_there_are_not_are_named(archive: Path, name: str, reason: str) -> None:
+def test_sets_that_there_are_not_are_named(archive, name, reason) -> None:
     """Names that lead out of the archive are errors too: no other file of the machine is read."""
     (archive / "empty").mkdir()
     numpy.save(archive.parent / "secret.npy", numpy.zeros((2, 3)))
@@ -588,13 +557,13 @@ def test_sets_that_there_are_not_are_named(archive: Path, name: str, reason: str
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"[[1], [", b'[["a"]]', b"[]"])
-def test_broken_files_are_refused(archive: Path, content: bytes) -> None:
+def test_broken_files_are_refused(archive, content) -> None:
     (archive / "rows.json").write_bytes(content)
 
     assert why_not(archive, "rows.json") == "the calibration set 'rows.json' has no file that can be read"
 
 
-def test_sets_without_rows_of_one_shape_are_refused(archive: Path) -> None:
+def test_sets_without_rows_of_one_shape_are_refused(archive) -> None:
     """Files of a set run no code."""
     for made in (torch.empty(0), [1, 2]):
         with pytest.raises(NotInt8Error, match="no file that can be read"):

@@ -1,9 +1,6 @@
-"""Python files of archives."""
-
 import random
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -20,7 +17,7 @@ def forget_modules() -> Iterator[None]:
         del sys.modules[name]
 
 
-def test_imported_once_under_its_name(tmp_path: Path) -> None:
+def test_imported_once_under_its_name(tmp_path) -> None:
     (tmp_path / "some_model_file.py").write_text("class Net: pass")
     module = import_file(tmp_path / "some_model_file.py")
 
@@ -29,7 +26,7 @@ def test_imported_once_under_its_name(tmp_path: Path) -> None:
     assert module.Net.__module__ == "some_model_file"
 
 
-def test_a_taken_name_is_left_alone(tmp_path: Path) -> None:
+def test_a_taken_name_is_left_alone(tmp_path) -> None:
     (tmp_path / "random.py").write_text("class Net: pass")
     module = import_file(tmp_path / "random.py")
 
@@ -37,13 +34,13 @@ def test_a_taken_name_is_left_alone(tmp_path: Path) -> None:
     assert sys.modules["random"] is random
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
+def test_a_missing_file_is_named(tmp_path) -> None:
     """A missing file is named, as TorchServe does (F40)."""
     with pytest.raises(ModelLoadError, match=r"^Missing the model\.py file$"):
         import_file(tmp_path / "model.py")
 
 
-def test_a_failing_file_is_not_cached(tmp_path: Path) -> None:
+def test_a_failing_file_is_not_cached(tmp_path) -> None:
     """What the file raises comes through (F40), and a corrected file can be imported."""
     path = tmp_path / "broken_model_file.py"
     path.write_text("import not_installed_anywhere")
@@ -54,7 +51,7 @@ def test_a_failing_file_is_not_cached(tmp_path: Path) -> None:
     assert import_file(path).x == 1
 
 
-def test_only_own_classes_are_listed(tmp_path: Path) -> None:
+def test_only_own_classes_are_listed(tmp_path) -> None:
     path = tmp_path / "classes_file.py"
     path.write_text("from pathlib import Path\nclass B(dict): pass\nclass A: pass")
     module = import_file(path)

@@ -1,5 +1,3 @@
-"""Networks that compute the same in less time."""
-
 import copy
 from typing import Any
 
@@ -19,8 +17,7 @@ class Reused(Block):
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         signal = self.second(torch.relu(self.second(self.norm(self.first(rows)))))
-        answers: torch.Tensor = self.last(signal.mean((2, 3)))
-        return answers
+        return self.last(signal.mean((2, 3)))
 
 
 class Branches(Block):
@@ -29,19 +26,13 @@ class Branches(Block):
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         signal = self.first(rows)
         both = self.norm(torch.relu(signal)) * self.norm(signal)
-        answers: torch.Tensor = self.last((self.second(both) + 1).mean((2, 3)))
-        return answers
+        return self.last((self.second(both) + 1).mean((2, 3)))
 
 
 class Broadcast(Block):
-    """Adds one number per channel to a convolution's output."""
-
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         signal = self.norm(self.first(rows))
-        answers: torch.Tensor = self.last(
-            (self.second(signal) + signal.mean((2, 3), keepdim=True)).mean((2, 3))
-        )
-        return answers
+        return self.last((self.second(signal) + signal.mean((2, 3), keepdim=True)).mean((2, 3)))
 
 
 class Viewing(Block):
@@ -51,8 +42,7 @@ class Viewing(Block):
         first = self.first(rows)
         view = first.flatten(1)
         summed = torch.relu(self.third(first) + first)
-        answers: torch.Tensor = self.last(summed.mean((2, 3))) + view.mean(1, keepdim=True)
-        return answers
+        return self.last(summed.mean((2, 3))) + view.mean(1, keepdim=True)
 
     def __init__(self) -> None:
         super().__init__()
@@ -66,8 +56,7 @@ class Chain(Viewing):
         signal = self.first(rows)
         saved = torch.relu(self.third(signal) + signal)
         signal = torch.relu(self.fourth(saved) + saved)
-        answers: torch.Tensor = self.last((signal * saved).mean((2, 3)))
-        return answers
+        return self.last((signal * saved).mean((2, 3)))
 
     def __init__(self) -> None:
         super().__init__()
@@ -75,7 +64,7 @@ class Chain(Viewing):
 
 
 @pytest.fixture
-def runs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def runs(monkeypatch) -> list[int]:
     """How many rows each optimised run had."""
     seen: list[int] = []
     compute = FastForward.compute
@@ -91,7 +80,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 @pytest.mark.parametrize(
     "activation", [nn.ReLU(), nn.ReLU6(), nn.SiLU(), nn.Hardswish(), nn.Tanh(), torch.relu]
 )
-def test_optimised_networks_compute_the_same_numbers(activation: Any) -> None:
+def test_optimised_networks_compute_the_same_numbers(activation) -> None:
     plain = settled(Block(activation))
     fast = copy.deepcopy(plain)
 
@@ -101,7 +90,7 @@ def test_optimised_networks_compute_the_same_numbers(activation: Any) -> None:
 
 
 @pytest.mark.parametrize("network", [Reused, Branches, Broadcast, Viewing, Chain])
-def test_unusual_networks_keep_their_numbers(network: type[nn.Module]) -> None:
+def test_unusual_networks_keep_their_numbers(network) -> None:
     plain = settled(network())
     fast = copy.deepcopy(plain)
     optimize(fast, SHAPE)
@@ -109,7 +98,7 @@ def test_unusual_networks_keep_their_numbers(network: type[nn.Module]) -> None:
     assert deviation(outputs(fast, rows()), outputs(plain, rows())) < 1e-4
 
 
-def test_a_resnet_keeps_its_numbers(small_resnet: nn.Module) -> None:
+def test_a_resnet_keeps_its_numbers(small_resnet) -> None:
     fast = copy.deepcopy(small_resnet)
 
     assert optimize(fast, (3, 64, 64))
@@ -119,13 +108,13 @@ def test_a_resnet_keeps_its_numbers(small_resnet: nn.Module) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit:FutureWarning")
-def test_other_networks_and_programs_are_left_alone(caplog: pytest.LogCaptureFixture) -> None:
+def test_other_networks_and_programs_are_left_alone(caplog) -> None:
     """One layer in training mode (dropout at inference, for one) or with a hook is enough; a shape that the
     network does not take, or that is no picture's, is no reason to fail.
     """
     training, hooked = settled(Block()), settled(Block())
-    training.norm.train()  # type: ignore[union-attr, operator]
-    hooked.last.register_forward_hook(lambda *_: None)  # type: ignore[union-attr, operator]
+    training.norm.train()
+    hooked.last.register_forward_hook(lambda *_: None)
 
     assert "training mode" in refused(training, caplog)
     assert "hooks" in refused(hooked, caplog)
@@ -140,31 +129,31 @@ def test_other_networks_and_programs_are_left_alone(caplog: pytest.LogCaptureFix
     assert "not an eager network" in refused(program, caplog)
 
 
-def test_networks_without_meaningful_numbers_are_left_alone(caplog: pytest.LogCaptureFixture) -> None:
+def test_networks_without_meaningful_numbers_are_left_alone(caplog) -> None:
     model = settled(Block())
-    nn.init.zeros_(model.last.weight)  # type: ignore[union-attr, arg-type]
+    nn.init.zeros_(model.last.weight)
 
     assert "hardly depend" in refused(model, caplog)
 
     model = settled(Block())
-    model.first.weight.data.mul_(1e30)  # type: ignore[union-attr, operator]
-    model.norm.weight.data.fill_(1e30)  # type: ignore[union-attr, operator]
-    model.norm.running_var.fill_(1e38)  # type: ignore[union-attr, operator]
-    model.norm.eps = 0.0  # type: ignore[assignment]
-    model.norm.running_var[0] = 1e-30  # type: ignore[index]
-    model.first.weight.data[0] = 0.0  # type: ignore[index]
-    model.first.weight.data[0, 0, 0, 0] = 1e25  # type: ignore[index]
+    model.first.weight.data.mul_(1e30)
+    model.norm.weight.data.fill_(1e30)
+    model.norm.running_var.fill_(1e38)
+    model.norm.eps = 0.0
+    model.norm.running_var[0] = 1e-30
+    model.first.weight.data[0] = 0.0
+    model.first.weight.data[0, 0, 0, 0] = 1e25
 
     assert "would differ" in refused(model, caplog) or "hardly depend" in caplog.messages[-1]
 
 
-def test_later_hooks_are_called(runs: list[int]) -> None:
+def test_later_hooks_are_called(runs) -> None:
     model = settled(Block())
     optimize(model, SHAPE)
     seen: list[Any] = []
     before = len(runs)
     outputs(model, rows())
-    handle = model.norm.register_forward_hook(lambda *_: seen.append(1))  # type: ignore[union-attr, operator]
+    handle = model.norm.register_forward_hook(lambda *_: seen.append(1))
     outputs(model, rows())
     handle.remove()
     outputs(model, rows())
@@ -188,7 +177,7 @@ def test_a_second_time_and_a_copy_change_nothing() -> None:
     assert outputs(model, rows()).shape == (5, 7)
 
 
-def test_gradients_are_the_plain_networks(runs: list[int]) -> None:
+def test_gradients_are_the_plain_networks(runs) -> None:
     plain = settled(Block())
     fast = copy.deepcopy(plain)
     optimize(fast, SHAPE)
@@ -199,7 +188,7 @@ def test_gradients_are_the_plain_networks(runs: list[int]) -> None:
     assert fast.state_dict().keys() == plain.state_dict().keys()
 
 
-def test_other_calls_are_the_networks_own(runs: list[int]) -> None:
+def test_other_calls_are_the_networks_own(runs) -> None:
     model = settled(Block()).double()
     single = settled(Block())
     optimize(single, SHAPE)

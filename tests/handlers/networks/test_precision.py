@@ -1,8 +1,5 @@
-"""bfloat16 within, float32 without."""
-
 import pytest
 import torch
-from tests.simulated_gpu import SimulatedGpus
 from torch import nn
 
 from modelserver_handlers.networks.precision import (
@@ -66,9 +63,7 @@ def test_gradients_are_float32() -> None:
         (True, (7, 5), "fp32"),
     ],
 )
-def test_float32_is_rounded_to_tf32_on_a_gpu(
-    tf32: bool | None, capability: tuple[int, int], used: str, gpus: SimulatedGpus
-) -> None:
+def test_float32_is_rounded_to_tf32_on_a_gpu(tf32, capability, used, gpus) -> None:
     gpus.capability = capability
 
     assert choose_float32(torch.device("cuda"), tf32)[0] == used

@@ -18,7 +18,7 @@ GEOMETRY = Geometry((1, 1), (2, 1), (1, 1), 2)
 
 @pytest.mark.skipif(not prepared.can_share(), reason="this torch cannot make packed weights of bytes")
 @pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.bfloat16, marks=needs_bf16)])
-def test_bytes_make_the_same_weight(dtype: torch.dtype) -> None:
+def test_bytes_make_the_same_weight(dtype) -> None:
     generator = torch.Generator().manual_seed(0)
     weight = torch.randn(32, 8, 3, 3, generator=generator).to(dtype)
     rows = torch.randn(2, 16, 9, 9, generator=generator).to(dtype)
@@ -27,17 +27,16 @@ def test_bytes_make_the_same_weight(dtype: torch.dtype) -> None:
     made = prepared.from_bytes(parts)
 
     def convolve(with_weight: torch.Tensor) -> torch.Tensor:
-        answers: torch.Tensor = torch.ops.mkldnn._convolution_pointwise(
+        return torch.ops.mkldnn._convolution_pointwise(
             rows, with_weight, None, *GEOMETRY.arguments(), "none", [], ""
         )
-        return answers
 
     assert torch.ops.mkldnn.data_ptr(made) == parts["content"].data_ptr()
     assert torch.equal(convolve(made), convolve(original))
     assert torch.allclose(convolve(made), convolve(weight), rtol=1e-2, atol=1e-2)
 
 
-def test_another_torch_shares_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_torch_shares_nothing(monkeypatch) -> None:
     monkeypatch.setattr(prepared, "_library", object)
     prepared.can_share.cache_clear()
     try:
@@ -46,7 +45,7 @@ def test_another_torch_shares_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         prepared.can_share.cache_clear()
 
 
-def test_weights_come_from_the_cache(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_come_from_the_cache(folder, monkeypatch) -> None:
     first, second = settled(Block()), settled(Block())
     second.load_state_dict(first.state_dict())
     optimize(first, SHAPE)
@@ -58,12 +57,12 @@ def test_weights_come_from_the_cache(folder: Path, monkeypatch: pytest.MonkeyPat
     assert torch.equal(outputs(first, rows()), outputs(second, rows()))
 
 
-def test_other_weights_are_not_taken_from_the_cache(folder: Path) -> None:
+def test_other_weights_are_not_taken_from_the_cache(folder) -> None:
     block = settled(Block())
     for precision, size in (("fp32", 8), ("bf16", 8), ("fp32", 1), ("fp32", 5)):
         optimize(copy.deepcopy(block), SHAPE, precision, size)
     changed = copy.deepcopy(block)
-    changed.last.bias.data[0] += 1e-6  # type: ignore[union-attr, index]
+    changed.last.bias.data[0] += 1e-6
     optimize(changed, SHAPE)
     other = settled(Block(nn.SiLU()))
     other.load_state_dict(block.state_dict())
@@ -72,7 +71,7 @@ def test_other_weights_are_not_taken_from_the_cache(folder: Path) -> None:
     assert len(list(folder.glob("*.pt"))) == (5 if HAS_BF16 else 4)
 
 
-def test_a_broken_file_is_made_anew(folder: Path) -> None:
+def test_a_broken_file_is_made_anew(folder) -> None:
     block = settled(Block())
     optimize(copy.deepcopy(block), SHAPE)
     (file,) = folder.glob("*.pt")
@@ -87,9 +86,7 @@ def test_a_broken_file_is_made_anew(folder: Path) -> None:
 
 @pytest.mark.parametrize("without", ["cache", "sharing"])
 @pytest.mark.parametrize("precision", ["fp32", pytest.param("bf16", marks=needs_bf16)])
-def test_weights_are_made_without_a_cache(
-    without: str, precision: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_weights_are_made_without_a_cache(without, precision, monkeypatch) -> None:
     if without == "cache":
         monkeypatch.setenv("MODELSERVER_CACHE", "off")
     else:

@@ -1,5 +1,3 @@
-"""Networks are made ready: converted, compiled and warmed up."""
-
 import copy
 import shutil
 import weakref
@@ -31,7 +29,7 @@ GPU = torch.device("cuda")
 @pytest.mark.parametrize(
     ("batch_size", "sizes"), [(1, [1]), (2, [2, 1]), (8, [8, 1, 4, 2]), (12, [12, 1, 8, 4, 2])]
 )
-def test_largest_and_smallest_sizes_come_first(batch_size: int, sizes: list[int]) -> None:
+def test_largest_and_smallest_sizes_come_first(batch_size, sizes) -> None:
     assert readiness.sizes(batch_size) == sizes
 
 
@@ -40,9 +38,6 @@ def test_what_takes_long_is_cut_short() -> None:
 
     assert readiness.warm_up(lambda rows: seen.append(len(rows)), (2,), 8, long=0.0)
     assert seen == [8, 1]
-
-
-# On a GPU
 
 
 @pytest.mark.usefixtures("gpus")
@@ -55,7 +50,7 @@ def test_what_takes_long_is_cut_short() -> None:
         ("CUDA error: no kernel image is available for execution on the device", ModelLoadError),
     ],
 )
-def test_errors_of_cuda_fail_the_load(message: str, kind: type[Exception]) -> None:
+def test_errors_of_cuda_fail_the_load(message, kind) -> None:
     """The error is named; only one that comes again with certainty is of the permanent kind."""
 
     with pytest.raises(RuntimeError, match=f"batches of 4 failed on the GPU: .*{message}") as caught:
@@ -64,7 +59,7 @@ def test_errors_of_cuda_fail_the_load(message: str, kind: type[Exception]) -> No
     assert type(caught.value) is kind
 
 
-def test_every_size_is_computed_to_its_end_where_errors_are_noticed(gpus: SimulatedGpus) -> None:
+def test_every_size_is_computed_to_its_end_where_errors_are_noticed(gpus) -> None:
     """The time that warming up may take is that of the GPU's work, not of launching it."""
     assert readiness.warm_up(lambda _rows: None, (2,), 4, GPU)
     assert gpus.calls.count("synchronize") == 3
@@ -74,7 +69,7 @@ def test_every_size_is_computed_to_its_end_where_errors_are_noticed(gpus: Simula
 
 
 @pytest.mark.parametrize("message", ["no such rows", "\"slow_conv\" not implemented for 'CUDA'"])
-def test_a_mistake_in_the_network_is_a_warning(message: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_mistake_in_the_network_is_a_warning(message, caplog) -> None:
     assert not readiness.warm_up(Mock(side_effect=ValueError(message)), (2,), 4, GPU)
     assert caplog.messages == [f"Warming up with rows of (2,) failed: ValueError: {message}"]
 
@@ -97,7 +92,7 @@ def taking(gpus: SimulatedGpus, row: int, held: list[weakref.ref[Activations]]) 
 
 
 @pytest.mark.usefixtures("collects_nothing")
-def test_too_large_batches_are_reported(gpus: SimulatedGpus) -> None:
+def test_too_large_batches_are_reported(gpus) -> None:
     gpus.memory = 10 * GIB
     notes: list[str] = []
     held: list[weakref.ref[Activations]] = []
@@ -109,7 +104,7 @@ def test_too_large_batches_are_reported(gpus: SimulatedGpus) -> None:
     assert gpus.calls.count("empty_cache") == 2
 
 
-def test_a_row_that_does_not_fit_fails_the_load(gpus: SimulatedGpus) -> None:
+def test_a_row_that_does_not_fit_fails_the_load(gpus) -> None:
     """The load fails, with torch's numbers; another process may have taken the memory for a while."""
     with pytest.raises(RuntimeError, match=r"batches of 1 failed .*Tried to allocate 90\.00 GiB") as caught:
         readiness.warm_up(taking(gpus, 90 * GIB, []), (2,), 4, GPU)
@@ -123,8 +118,6 @@ BATCHES = Batches(4, (3, 16, 16))
 
 
 class Recording(nn.Module):
-    """Remembers the sizes of its batches."""
-
     def __init__(self) -> None:
         super().__init__()
         self.sizes: list[int] = []
@@ -136,12 +129,11 @@ class Recording(nn.Module):
 
 
 @pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _own_cache(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("MODELSERVER_CACHE", str(tmp_path / "cache"))
 
 
 def ready(model: Any, config: dict[str, Any] | None = None, batches: Batches = BATCHES) -> Any:
-    """As BaseHandler does it, on a processor."""
     return make_ready(model, NetworkOptions.parse(config or {}), config or {}, batches, CPU)
 
 
@@ -163,7 +155,7 @@ def test_off_is_the_plain_network() -> None:
 
 
 @pytest.mark.parametrize(("config", "sizes"), [({}, [4, 1, 2]), ({"warmup": False}, [])])
-def test_networks_are_warmed_up_if_their_inputs_are_known(config: dict[str, Any], sizes: list[int]) -> None:
+def test_networks_are_warmed_up_if_their_inputs_are_known(config, sizes) -> None:
     recording = Recording()
     ready(recording, config)
 
@@ -177,7 +169,7 @@ def test_networks_are_warmed_up_if_their_inputs_are_known(config: dict[str, Any]
 
 
 @pytest.mark.parametrize("optimize", ["auto", "off"])
-def test_bf16_counts_however_optimised(optimize: str) -> None:
+def test_bf16_counts_however_optimised(optimize) -> None:
     net, plain = Net(), Net()
     ready(net, {"precision": "bf16", "optimize": optimize})
     with torch.inference_mode():
@@ -195,7 +187,7 @@ def test_bf16_is_refused_for_a_program() -> None:
         ready(program, {"precision": "bf16"})
 
 
-def test_nothing_is_compiled_once_a_network_is_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_compiled_once_a_network_is_ready(monkeypatch) -> None:
     monkeypatch.setenv("MODELSERVER_CACHE", "off")
     torch._dynamo.reset()
     net, plain = Net(), Net()
@@ -216,13 +208,7 @@ def test_nothing_is_compiled_once_a_network_is_ready(monkeypatch: pytest.MonkeyP
         ("cuda", "The model runs uncompiled: pt2 asks for code that needs a C compiler (gcc), for Triton"),
     ],
 )
-def test_networks_run_uncompiled_without_a_compiler(
-    place: str,
-    line: str,
-    gpus: SimulatedGpus,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_networks_run_uncompiled_without_a_compiler(place, line, gpus, monkeypatch, caplog) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     for name in ("CC", "CXX"):
         monkeypatch.delenv(name, raising=False)
@@ -238,9 +224,7 @@ def test_networks_run_uncompiled_without_a_compiler(
 
 
 @pytest.mark.parametrize("place", ["cpu", "cuda"])
-def test_a_compiled_network_that_fails_is_not_used(
-    place: str, gpus: SimulatedGpus, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_compiled_network_that_fails_is_not_used(place, gpus, monkeypatch, caplog) -> None:
     fail = Mock(side_effect=RuntimeError("Triton Error [CUDA]: device kernel image is invalid"))
     monkeypatch.setattr(readiness, "finds_compiler", lambda _device: True)
     monkeypatch.setattr(ahead, "finds_compiler", lambda: False)
@@ -250,9 +234,6 @@ def test_a_compiled_network_that_fails_is_not_used(
     assert make_ready(net, NetworkOptions.parse(COMPILE), COMPILE, BATCHES, torch.device(place)) is net
     assert "device kernel image is invalid" in caplog.text
     assert "runs uncompiled" in caplog.text
-
-
-# 8 bits
 
 
 class Report:
@@ -279,9 +260,7 @@ def in_int8(model: Any, report: Report, config: dict[str, Any] | None = None, sh
 
 @needs_int8
 @pytest.mark.parametrize("config", [{}, COMPILE])
-def test_int8_is_used_and_reported(
-    reader: nn.Module, config: dict[str, Any], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_int8_is_used_and_reported(reader, config, caplog) -> None:
     model, report = copy.deepcopy(reader), Report(calibration_set())
 
     assert in_int8(model, report, config) is model
@@ -292,9 +271,7 @@ def test_int8_is_used_and_reported(
 
 
 @needs_int8
-def test_int8_that_disagrees_is_a_warning(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_int8_that_disagrees_is_a_warning(caplog, monkeypatch) -> None:
     monkeypatch.setattr(int8, "AGREEMENT", 1.1)
     monkeypatch.setattr(readiness, "has", lambda _feature: False)
     torch.manual_seed(0)
@@ -309,9 +286,7 @@ def test_int8_that_disagrees_is_a_warning(
 
 
 @pytest.mark.parametrize(("has_bf16", "used"), [(True, "bf16"), (False, "fp32")])
-def test_bf16_or_fp32_is_used_instead_of_int8(
-    has_bf16: bool, used: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bf16_or_fp32_is_used_instead_of_int8(has_bf16, used, caplog, monkeypatch) -> None:
     monkeypatch.setattr(readiness, "has", lambda _feature: has_bf16)
     torch.manual_seed(0)
     model, plain, report = Residual().eval(), Residual().eval(), Report()
@@ -327,7 +302,7 @@ def test_bf16_or_fp32_is_used_instead_of_int8(
         assert caplog.messages[0] == f"precision: int8 is not used, but {used}: the archive has none"
 
 
-def test_a_program_stays_without_int8(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_stays_without_int8(monkeypatch) -> None:
     monkeypatch.setattr(readiness, "has", lambda _feature: True)
     program = torch.fx.symbolic_trace(Net())
     report = Report(rows(16))
@@ -337,7 +312,7 @@ def test_a_program_stays_without_int8(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @needs_int8
-def test_shapes_of_another_calibration_set_are_named(reader: nn.Module) -> None:
+def test_shapes_of_another_calibration_set_are_named(reader) -> None:
     report = Report(torch.zeros(20, 1, 9, 9))
     in_int8(copy.deepcopy(reader), report)
 
@@ -348,9 +323,7 @@ def test_shapes_of_another_calibration_set_are_named(reader: nn.Module) -> None:
     ("capability", "eager", "used"),
     [((9, 0), True, "bf16"), ((9, 0), False, "tf32"), ((7, 5), True, "fp32")],
 )
-def test_a_gpu_uses_the_next_best_of_int8(
-    capability: tuple[int, int], eager: bool, used: str, reader: nn.Module, gpus: SimulatedGpus
-) -> None:
+def test_a_gpu_uses_the_next_best_of_int8(capability, eager, used, reader, gpus) -> None:
     gpus.capability = capability
     model = copy.deepcopy(reader) if eager else torch.fx.symbolic_trace(reader)
     report = Report(calibration_set())
@@ -363,7 +336,7 @@ def test_a_gpu_uses_the_next_best_of_int8(
     assert next(model.parameters()).dtype == (torch.bfloat16 if used == "bf16" else torch.float32)
 
 
-def test_int8_needs_the_instructions(reader: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_int8_needs_the_instructions(reader, monkeypatch) -> None:
     monkeypatch.setattr(readiness, "is_able", lambda: False)
     monkeypatch.setattr(readiness, "has", lambda _feature: False)
     report = Report(calibration_set())
@@ -375,11 +348,7 @@ def test_int8_needs_the_instructions(reader: nn.Module, monkeypatch: pytest.Monk
     )
 
 
-# Handlers
-
-
 def context_of(folder: Path, make_context: Any, config: dict[str, Any] | None = None) -> Any:
-    """The context of the small network's folder."""
     return make_context(folder, config, modelFile="small_network.py", serializedFile="weights.pth")
 
 
@@ -399,7 +368,7 @@ class Careful(ImageClassifier):
         self.model.fc = nn.Identity()
 
 
-def test_the_classifier_is_optimised(small_folder: Path, make_context: Any, begin: Any) -> None:
+def test_the_classifier_is_optimised(small_folder, make_context, begin) -> None:
     handler = Trusting()
     handler.initialize(context_of(small_folder, make_context))
     begin(handler.context, 2)
@@ -408,7 +377,7 @@ def test_the_classifier_is_optimised(small_folder: Path, make_context: Any, begi
     assert handler.inference(torch.zeros(2, 3, 224, 224)).shape == (2, 1000)
 
 
-def test_an_initialize_of_ones_own_is_left_alone(small_folder: Path, make_context: Any) -> None:
+def test_an_initialize_of_ones_own_is_left_alone(small_folder, make_context) -> None:
     """A class that may change the network after loading is not optimised unless the archive sets it."""
     careful, requested = Careful(), Careful()
     careful.initialize(context_of(small_folder, make_context))
@@ -419,7 +388,7 @@ def test_an_initialize_of_ones_own_is_left_alone(small_folder: Path, make_contex
     assert is_optimised(requested.model)
 
 
-def test_a_shape_comes_from_the_configuration(small_folder: Path, make_context: Any) -> None:
+def test_a_shape_comes_from_the_configuration(small_folder, make_context) -> None:
     plain, report = BaseHandler(), BaseHandler()
     plain.initialize(context_of(small_folder, make_context))
     report.initialize(context_of(small_folder, make_context, {"warmup": {"shape": [3, 64, 64]}}))
@@ -428,13 +397,8 @@ def test_a_shape_comes_from_the_configuration(small_folder: Path, make_context: 
     assert is_optimised(report.model)
 
 
-# Handlers in 8 bits
-
-
 @needs_int8
-def test_a_classifier_runs_in_int8(
-    small_folder: Path, make_context: Any, begin: Any, pictures: list[bytes], tmp_path: Path
-) -> None:
+def test_a_classifier_runs_in_int8(small_folder, make_context, begin, pictures, tmp_path) -> None:
     folder = tmp_path / "archive"
     shutil.copytree(small_folder, folder)
     (folder / "calibration").mkdir()
@@ -455,7 +419,7 @@ def test_a_classifier_runs_in_int8(
 
 
 @needs_int8
-def test_a_missing_calibration_set_is_a_warning(small_folder: Path, make_context: Any) -> None:
+def test_a_missing_calibration_set_is_a_warning(small_folder, make_context) -> None:
     context = context_of(small_folder, make_context, {"precision": "int8"})
     BaseHandler().initialize(context)
 

@@ -1,5 +1,3 @@
-"""Loading networks in each of their forms, into networks that are made to be filled."""
-
 import io
 import json
 import zipfile
@@ -9,7 +7,7 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from tests.simulated_gpu import SimulatedGpus
+from tests.handlers.parts import network
 from torch import nn
 
 from modelserver_handlers.errors import ModelLoadError
@@ -25,29 +23,16 @@ from modelserver_handlers.networks.weights import (
 )
 
 CPU = torch.device("cpu")
-MODEL = """
-from torch import nn
-
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(3, 2)
-
-    def forward(self, x):
-        return self.layer(x)
-"""
+MODEL = network("Net", "self.layer(x)", layer="nn.Linear(3, 2)")
 
 
 class Net(nn.Module):
-    """The network that the file above defines."""
-
     def __init__(self) -> None:
         super().__init__()
         self.layer = nn.Linear(3, 2)
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        result: torch.Tensor = self.layer(rows)
-        return result
+        return self.layer(rows)
 
 
 @pytest.fixture
@@ -61,8 +46,7 @@ def rows() -> torch.Tensor:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, net: Net) -> Path:
-    """A model folder with a model file and a state dict."""
+def folder(tmp_path, net) -> Path:
     (tmp_path / "net_of_weights_test.py").write_text(MODEL)
     torch.save(net.state_dict(), tmp_path / "net.pth")
     return tmp_path
@@ -72,7 +56,7 @@ def same(left: Any, right: Any) -> bool:
     return torch.allclose(left, right, rtol=1e-5, atol=1e-7)
 
 
-def test_weights_are_mapped_not_copied(folder: Path) -> None:
+def test_weights_are_mapped_not_copied(folder) -> None:
     state = read_state(folder / "net.pth")
     net = Net()
     put_state(net, state, "net.pth")
@@ -80,9 +64,7 @@ def test_weights_are_mapped_not_copied(folder: Path) -> None:
     assert net.layer.weight.data_ptr() == state["layer.weight"].data_ptr()
 
 
-def test_weights_of_other_types_and_formats_are_converted(
-    net: Net, rows: torch.Tensor, tmp_path: Path
-) -> None:
+def test_weights_of_other_types_and_formats_are_converted(net, rows, tmp_path) -> None:
     torch.save({key: value.half() for key, value in net.state_dict().items()}, tmp_path / "half.pth")
     loaded = Net()
     put_state(loaded, read_state(tmp_path / "half.pth"), "half.pth")
@@ -95,7 +77,7 @@ def test_weights_of_other_types_and_formats_are_converted(
     assert torch.equal(read_state(tmp_path / "old.pth")["layer.bias"], net.layer.bias)
 
 
-def test_versions_of_modules_stay(net: Net, tmp_path: Path) -> None:
+def test_versions_of_modules_stay(net, tmp_path) -> None:
     """A state dict keeps what torch notes beside its tensors, which old modules need to load."""
     torch.save(net.state_dict(), tmp_path / "net.pth")
 
@@ -125,8 +107,8 @@ OVERRIDES = {
 
 
 @pytest.mark.parametrize("override", OVERRIDES.values(), ids=OVERRIDES.keys())
-def test_networks_may_load_themselves(override: str, net: Net, rows: torch.Tensor, tmp_path: Path) -> None:
-    (tmp_path / "model.py").write_text(f"import torch\n{MODEL}{override}")
+def test_networks_may_load_themselves(override, net, rows, tmp_path) -> None:
+    (tmp_path / "model.py").write_text(f"{MODEL}{override}")
     torch.save({f"old.{key}": value for key, value in net.layer.state_dict().items()}, tmp_path / "net.pth")
     loaded = load_eager(tmp_path, "model.py", tmp_path / "net.pth")
 
@@ -144,7 +126,7 @@ def test_networks_may_load_themselves(override: str, net: Net, rows: torch.Tenso
     ],
     ids=["empty", "text", "half a file", "a tensor", "code"],
 )
-def test_files_without_a_state_dict_are_refused(content: Any, message: str, tmp_path: Path) -> None:
+def test_files_without_a_state_dict_are_refused(content, message, tmp_path) -> None:
     """A file of another kind is named (F40); for a pickled network with reason and way out (F61)."""
     if isinstance(content, bytes):
         (tmp_path / "bad.pth").write_bytes(content)
@@ -155,21 +137,21 @@ def test_files_without_a_state_dict_are_refused(content: Any, message: str, tmp_
         read_state(tmp_path / "bad.pth")
 
 
-def test_misfits_are_named_however_they_are_loaded(folder: Path, tmp_path: Path) -> None:
+def test_misfits_are_named_however_they_are_loaded(folder, tmp_path) -> None:
     """Weights of another network are refused with the file's name and what is missing (F40)."""
     torch.save({"layer.weight": torch.zeros(2, 4)}, tmp_path / "other.pth")
 
     with pytest.raises(ModelLoadError, match=r"(?s)other\.pth does not fit the model.*layer\.bias"):
         load_eager(folder, "net_of_weights_test.py", tmp_path / "other.pth")
 
-    (tmp_path / "model.py").write_text(f"import torch\n{MODEL}{OVERRIDES['takes one argument']}")
+    (tmp_path / "model.py").write_text(f"{MODEL}{OVERRIDES['takes one argument']}")
     torch.save({"old.weight": torch.zeros(2, 3)}, tmp_path / "net.pth")
 
     with pytest.raises(ModelLoadError, match=r"(?s)net\.pth does not fit the model.*layer\.bias"):
         load_eager(tmp_path, "model.py", tmp_path / "net.pth")
 
 
-def test_several_classes_are_refused(tmp_path: Path) -> None:
+def test_several_classes_are_refused(tmp_path) -> None:
     """A model file defines exactly one class (F40)."""
     (tmp_path / "two_nets_file.py").write_text("class A: pass\nclass B: pass")
 
@@ -177,7 +159,7 @@ def test_several_classes_are_refused(tmp_path: Path) -> None:
         load_eager(tmp_path, "two_nets_file.py", None)
 
 
-def test_a_state_dict_is_no_torchscript(folder: Path) -> None:
+def test_a_state_dict_is_no_torchscript(folder) -> None:
     """A state dict called .pt is explained (F40)."""
     (folder / "net.pth").rename(folder / "net.pt")
 
@@ -185,7 +167,7 @@ def test_a_state_dict_is_no_torchscript(folder: Path) -> None:
         load_torchscript(folder / "net.pt", CPU)
 
 
-def test_exported_programs_take_any_batch(net: Net, rows: torch.Tensor, tmp_path: Path) -> None:
+def test_exported_programs_take_any_batch(net, rows, tmp_path) -> None:
     size = torch.export.Dim("batch", min=1, max=64)
     program = torch.export.export(net, (rows,), dynamic_shapes=({0: size},))
     torch.export.save(program, tmp_path / "net.pt2")
@@ -228,9 +210,7 @@ def _replaced(archive: bytes, old: bytes, new: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("place", ["cpu", "meta"])
-def test_programs_of_a_gpu_are_loaded_to_the_workers_device(
-    place: str, rows: torch.Tensor, tmp_path: Path
-) -> None:
+def test_programs_of_a_gpu_are_loaded_to_the_workers_device(place, rows, tmp_path) -> None:
     """They do not touch the GPU of their export, which is not here; ``meta`` stands for another."""
     network = Counted().eval()
     exported_on_gpu(network, rows, tmp_path / "net.pt2")
@@ -241,7 +221,7 @@ def test_programs_of_a_gpu_are_loaded_to_the_workers_device(
     assert place == "meta" or same(outputs, network(rows[:2]))
 
 
-def test_pickled_tensors_of_others_stay_where_they_belong(rows: torch.Tensor) -> None:
+def test_pickled_tensors_of_others_stay_where_they_belong(rows) -> None:
     buffer = io.BytesIO()
     torch.save(rows, buffer)
     on_gpu = _replaced(buffer.getvalue(), b"X\x03\0\0\0cpu", b"X\x06\0\0\0cuda:0")
@@ -267,7 +247,7 @@ GPU = torch.device("cuda", 0)
 FOR_GPUS = {"AOTI_DEVICE_KEY": "cuda", "AOTI_COMPUTE_CAPABILITY": "80"}
 
 
-def test_package_is_computed_where_it_was_compiled_for(tmp_path: Path) -> None:
+def test_package_is_computed_where_it_was_compiled_for(tmp_path) -> None:
     package = write_package(tmp_path, AOTI_DEVICE_KEY="cpu", AOTI_COMPUTE_CAPABILITY="")
 
     assert device_of(package, GPU) == CPU
@@ -278,9 +258,7 @@ def test_package_is_computed_where_it_was_compiled_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("capability", [(9, 0), (7, 5), (10, 0)])
-def test_a_package_for_other_gpus_is_refused(
-    capability: tuple[int, int], gpus: SimulatedGpus, tmp_path: Path
-) -> None:
+def test_a_package_for_other_gpus_is_refused(capability, gpus, tmp_path) -> None:
     gpus.capability = capability
     message = (
         rf"net\.pt2 was compiled for GPUs of compute capability 8\.0, .*has {capability[0]}\.{capability[1]}"
@@ -302,9 +280,7 @@ def test_a_package_for_other_gpus_is_refused(
         ("k.cubin", (9, 0), {}),
     ],
 )
-def test_packages_that_a_gpu_can_run_are_loaded_there(
-    kernels: str, capability: tuple[int, int], notes: dict[str, str], gpus: SimulatedGpus, tmp_path: Path
-) -> None:
+def test_packages_that_a_gpu_can_run_are_loaded_there(kernels, capability, notes, gpus, tmp_path) -> None:
     """Code runs on later GPUs of one generation; other forms than CUDA's are for several, or tell at load."""
     gpus.capability = capability
 
@@ -312,7 +288,7 @@ def test_packages_that_a_gpu_can_run_are_loaded_there(
 
 
 @pytest.mark.parametrize("content", [b"nothing", b"PK\x05\x06" + bytes(18)])
-def test_other_files_are_no_programs(content: bytes, tmp_path: Path) -> None:
+def test_other_files_are_no_programs(content, tmp_path) -> None:
     """A .pt2 file of another kind is named (F40)."""
     (tmp_path / "bad.pt2").write_bytes(content)
 
@@ -320,7 +296,7 @@ def test_other_files_are_no_programs(content: bytes, tmp_path: Path) -> None:
         load_exported(tmp_path / "bad.pt2", CPU)
 
 
-def test_an_old_torch_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_old_torch_is_named(tmp_path, monkeypatch) -> None:
     """A library or package that an older torch cannot load is refused in so many words (F40)."""
     monkeypatch.delattr("torch._export.aot_load", raising=False)
     (tmp_path / "net.so").write_bytes(b"")
@@ -330,7 +306,7 @@ def test_an_old_torch_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("load", [load_torchscript, load_exported])
-def test_missing_files_are_named(load: Any, tmp_path: Path) -> None:
+def test_missing_files_are_named(load, tmp_path) -> None:
     """A missing file is named by every loader (F40)."""
     with pytest.raises(ModelLoadError, match=r"Missing the gone\.x file"):
         load(tmp_path / "gone.x", CPU)
@@ -354,16 +330,12 @@ class Layer(nn.Module):
 
 
 class WithTable(Layer):
-    """Keeps a table that is no state."""
-
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("table", torch.rand(3), persistent=False)
 
 
 class WithList(Layer):
-    """Keeps tensors in a list."""
-
     def __init__(self) -> None:
         super().__init__()
         self.tables = {"a": [torch.rand(3)]}
@@ -384,8 +356,6 @@ class OfItsOwn(nn.Linear):
 
 
 class WithLayerOfItsOwn(Layer):
-    """Holds such a layer."""
-
     def __init__(self) -> None:
         super().__init__()
         self.layer = OfItsOwn(3, 2)
@@ -400,7 +370,7 @@ class Hooked(Layer):
 
 
 @pytest.mark.parametrize(("network", "drawn"), [(Layer, 0), (WithTable, 1), (WithList, 1)])
-def test_nothing_is_drawn_that_is_replaced(network: type[Layer], drawn: int) -> None:
+def test_nothing_is_drawn_that_is_replaced(network, drawn) -> None:
     Layer.drawn = 0
     model = make_blank(network)
 
@@ -409,7 +379,7 @@ def test_nothing_is_drawn_that_is_replaced(network: type[Layer], drawn: int) -> 
 
 
 @pytest.mark.parametrize("network", [Lenient, WithLayerOfItsOwn, Hooked])
-def test_what_a_state_dict_may_leave_out_is_drawn(network: type[Layer]) -> None:
+def test_what_a_state_dict_may_leave_out_is_drawn(network) -> None:
     torch.manual_seed(1)
     model = make_blank(network)
     torch.manual_seed(1)

@@ -1,6 +1,3 @@
-"""JPEG files and what decodes them."""
-
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -8,7 +5,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
-from tests.simulated_gpu import SimulatedGpus
 from torchvision.transforms.functional import pil_to_tensor
 
 from modelserver_handlers.image_classifier import MEAN, STD
@@ -21,15 +17,13 @@ from modelserver_handlers.pictures.pictures import open_picture
 @pytest.mark.parametrize(
     "options", [{}, {"progressive": True}, {"subsampling": 0}, {"comment": b"\xff\xd9" * 9}]
 )
-def test_baseline_and_progressive_files_are_ordinary(
-    options: dict[str, Any], picture: Any, encode: Any
-) -> None:
+def test_baseline_and_progressive_files_are_ordinary(options, picture, encode) -> None:
     file = encode(picture(1, (120, 80)), "JPEG", **options)
 
     assert read_jpeg_header(file) == JpegHeader(120, 80, ordinary=True)
 
 
-def test_other_colours_and_incomplete_files_are_not_ordinary(picture: Any, encode: Any) -> None:
+def test_other_colours_and_incomplete_files_are_not_ordinary(picture, encode) -> None:
     files = [encode(picture(1).convert(mode), "JPEG") for mode in ("L", "CMYK")]
     files.append(encode(picture(1), "JPEG", keep_rgb=True))
 
@@ -40,14 +34,14 @@ def test_other_colours_and_incomplete_files_are_not_ordinary(picture: Any, encod
     assert read_jpeg_header(file[:-20]) == JpegHeader(120, 80, ordinary=False)
 
 
-def test_other_formats_have_no_header(picture: Any, encode: Any) -> None:
+def test_other_formats_have_no_header(picture, encode) -> None:
     file = encode(picture(1), "JPEG")
 
     assert [read_jpeg_header(each) for each in (encode(picture(1)), b"", file[:3], file[:30])] == [None] * 4
 
 
 @given(st.binary(max_size=200))
-def test_any_bytes_are_read(tail: bytes) -> None:
+def test_any_bytes_are_read(tail) -> None:
     header = read_jpeg_header(b"\xff\xd8" + tail)
 
     assert header is None or header.width >= 0
@@ -62,7 +56,7 @@ def _decoded(file: bytes) -> torch.Tensor:
 
 
 @pytest.fixture
-def played(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def played(monkeypatch) -> list[int]:
     """torchvision decodes without a GPU; the list says how many files it was given each time."""
     received: list[int] = []
 
@@ -75,7 +69,7 @@ def played(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return received
 
 
-def test_crops_are_the_processors(played: list[int], picture: Any, encode: Any) -> None:
+def test_crops_are_the_processors(played, picture, encode) -> None:
     sizes = [(120, 80), (90, 90), (120, 80), (200, 64)]
     files = [encode(picture(seed, size), "JPEG") for seed, size in enumerate(sizes)]
     crops = JpegDecoder(DEVICE).crops(files, PROCESSING)
@@ -87,9 +81,7 @@ def test_crops_are_the_processors(played: list[int], picture: Any, encode: Any) 
     )
 
 
-def test_few_at_a_time_are_decoded_the_same(
-    played: list[int], monkeypatch: pytest.MonkeyPatch, picture: Any, encode: Any
-) -> None:
+def test_few_at_a_time_are_decoded_the_same(played, monkeypatch, picture, encode) -> None:
     sizes = [(120, 80)] * 5 + [(240, 160), (60, 40)]
     files = [encode(picture(seed, size), "JPEG") for seed, size in enumerate(sizes)]
     together = JpegDecoder(DEVICE).crops(files, PROCESSING)
@@ -101,9 +93,7 @@ def test_few_at_a_time_are_decoded_the_same(
     assert all(torch.equal(one, other) for one, other in zip(together, apart, strict=True))
 
 
-def test_the_decoder_waits_before_it_reuses_memory(
-    gpus: SimulatedGpus, monkeypatch: pytest.MonkeyPatch, picture: Any, encode: Any
-) -> None:
+def test_the_decoder_waits_before_it_reuses_memory(gpus, monkeypatch, picture, encode) -> None:
     """Its stream is not ordered after the one that resizes the pictures before."""
     device = torch.device("cuda", 0)
     streams: list[int] = []
@@ -119,7 +109,7 @@ def test_the_decoder_waits_before_it_reuses_memory(
     assert streams == [0, 1, 2]
 
 
-def test_ordinary_jpegs_are_accepted(monkeypatch: pytest.MonkeyPatch, picture: Any, encode: Any) -> None:
+def test_ordinary_jpegs_are_accepted(monkeypatch, picture, encode) -> None:
     """Ordinary JPEGs that are neither too small for the crop nor too large for the memory (F17)."""
     decoder = JpegDecoder(DEVICE)
     file = encode(picture(1), "JPEG")
@@ -133,22 +123,20 @@ def test_ordinary_jpegs_are_accepted(monkeypatch: pytest.MonkeyPatch, picture: A
     assert not decoder.suits(file, PROCESSING)
 
 
-def test_another_size_than_announced_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_size_than_announced_is_refused(monkeypatch) -> None:
     monkeypatch.setattr(nvjpeg, "decode_on_gpu", lambda *_: [torch.zeros(3, 4, 300, dtype=torch.uint8)])
 
     with pytest.raises(RuntimeError, match="another size"):
         JpegDecoder(DEVICE).crops([b"x"], ClassicProcessing(8, 9, MEAN, STD))
 
 
-def test_a_decoder_is_tried_first(played: list[int]) -> None:
+def test_a_decoder_is_tried_first(played) -> None:
     assert start_decoder(DEVICE, PROCESSING) is not None
     assert played == [1]
 
 
 @pytest.mark.parametrize("error", [RuntimeError("not compiled with nvJPEG"), AttributeError("no operator")])
-def test_missing_nvjpeg_is_logged(
-    error: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_missing_nvjpeg_is_logged(error, monkeypatch, caplog) -> None:
     monkeypatch.setattr(nvjpeg, "decode_on_gpu", Mock(side_effect=error))
 
     assert start_decoder(DEVICE, PROCESSING) is None
@@ -156,13 +144,11 @@ def test_missing_nvjpeg_is_logged(
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_a_gpus_pixels_are_close(picture: Any, encode: Any) -> None:
+def test_a_gpus_pixels_are_close(picture, encode) -> None:
     device = torch.device("cuda")
     decoder = start_decoder(device, PROCESSING)
-    assert decoder is not None
     file = encode(picture(1), "JPEG", quality=95)
     (crop,) = decoder.crops([file], PROCESSING)
     expected = PROCESSING.pixels(open_picture(file, "RGB"))
 
-    assert expected is not None
     assert (crop.cpu().int() - expected.int()).abs().float().mean() < 3

@@ -26,7 +26,7 @@ def by_pillow(picture: Image.Image, frame: Frame, filter_: Image.Resampling) -> 
 
 @pytest.mark.parametrize("filter_", FILTERS)
 @pytest.mark.parametrize("size", [(90, 90), (301, 200), (640, 480), (64, 64), (40, 33), (700, 64)])
-def test_bytes_are_pillows(size: tuple[int, int], filter_: Image.Resampling) -> None:
+def test_bytes_are_pillows(size, filter_) -> None:
     chance = random.Random(size[0])
     pictures = [Image.frombytes("RGB", size, chance.randbytes(3 * size[0] * size[1])) for _ in range(2)]
     frame = Frame.of(size, 64, 56)
@@ -41,7 +41,7 @@ def test_bytes_are_pillows(size: tuple[int, int], filter_: Image.Resampling) -> 
 
 
 @pytest.mark.parametrize("filter_", FILTERS)
-def test_pictures_of_many_sizes_are_resized_at_once(filter_: Image.Resampling) -> None:
+def test_pictures_of_many_sizes_are_resized_at_once(filter_) -> None:
     chance = random.Random(1)
     sizes = [(chance.randint(64, 700), chance.randint(40, 64)) for _ in range(12)] + [(3000, 2000)]
     pictures = [Image.frombytes("RGB", size, chance.randbytes(3 * size[0] * size[1])) for size in sizes]
@@ -106,7 +106,7 @@ def test_parts_of_weights_are_exact_in_tf32() -> None:
     assert (high * (1 << 12) + low).sum(dim=2).sub(1 << 22).abs().max() < 4
 
 
-def test_upright_pictures_differ_by_two_at_most(picture: Any) -> None:
+def test_upright_pictures_differ_by_two_at_most(picture) -> None:
     upright = picture(1, (240, 400))
     frame = Frame.of(upright.size, 64, 56)
     assert frame is not None

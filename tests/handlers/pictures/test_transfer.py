@@ -36,7 +36,7 @@ class Played:
 
 
 @pytest.fixture(params=["host", "device"])
-def buffer(request: pytest.FixtureRequest) -> HostCropBuffer | DeviceCropBuffer:
+def buffer(request) -> HostCropBuffer | DeviceCropBuffer:
     """Both kinds, for three crops."""
     return (
         HostCropBuffer(PROCESSING, 3)
@@ -46,7 +46,7 @@ def buffer(request: pytest.FixtureRequest) -> HostCropBuffer | DeviceCropBuffer:
 
 
 @pytest.mark.parametrize("places", [[0, 1, 2], [0, 2], [1]])
-def test_crops_come_out_normalised(buffer: HostCropBuffer | DeviceCropBuffer, places: list[int]) -> None:
+def test_crops_come_out_normalised(buffer, places) -> None:
     for place in places:
         buffer.put(place, CROPS[place])
 
@@ -61,7 +61,7 @@ def test_a_batch_is_there_when_it_is_handed_over() -> None:
 
 
 @pytest.mark.parametrize("there", [[0, 1, 2], [1], [0, 2], []])
-def test_crops_made_on_the_device_are_put_between(there: list[int]) -> None:
+def test_crops_made_on_the_device_are_put_between(there) -> None:
     buffer = DeviceCropBuffer(PROCESSING, 3, Played())
     buffer.put_on_device(there, lambda: list(CROPS[there]))
     for place in set(range(3)) - set(there):

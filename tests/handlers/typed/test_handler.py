@@ -24,8 +24,6 @@ from modelserver_handlers.typed.handler import FunctionHandler, by_row
 
 
 class Bench:
-    """A handler that has been initialised, in a context of its own."""
-
     def __init__(self, handler: type[modelserver.Handler]) -> None:
         self.context = Context("m", "/", None, 8, None, "0")
         self.handler = handler()
@@ -152,7 +150,7 @@ class Aged(pydantic.BaseModel):
         ([None], [None]),
     ],
 )
-def test_answers_are_plain(outputs: Any, sent: Any) -> None:
+def test_answers_are_plain(outputs, sent) -> None:
     class Returns(modelserver.Handler):
         def predict(self, rows):
             return outputs
@@ -190,7 +188,7 @@ class Finished(modelserver.Handler):
 
 
 @pytest.mark.parametrize("handler", [Pictures, Finished])
-def test_annotations_declare_the_type_of_answers(handler: type[modelserver.Handler]) -> None:
+def test_annotations_declare_the_type_of_answers(handler) -> None:
     bench = Bench(handler)
     bench.run("a", b"\xff", "c")
 
@@ -246,7 +244,7 @@ class NoRows(modelserver.Handler):
 
 
 class NoType(modelserver.Handler):
-    def predict(self, rows: list[open]) -> list[str]:  # type: ignore[valid-type]
+    def predict(self, rows: list[open]) -> list[str]:
         return rows
 
 
@@ -262,7 +260,7 @@ class NoType(modelserver.Handler):
         (NoType, r"as NoType.predict is annotated: .*open.* is not supported; they can be str, bytes"),
     ],
 )
-def test_mistakes_are_named_at_load(handler: type[modelserver.Handler], message: str) -> None:
+def test_mistakes_are_named_at_load(handler, message) -> None:
     with pytest.raises(TypeError, match=message):
         Bench(handler)
 
@@ -372,9 +370,7 @@ def run(function: Callable[[Any], Any], *rows: Any) -> tuple[Any, dict[int, tupl
         (norm, [{"x": 3, "y": 4}], [5.0]),
     ],
 )
-def test_rows_are_what_the_annotations_say(
-    function: Callable[[Any], Any], rows: list[Any], answers: list[Any]
-) -> None:
+def test_rows_are_what_the_annotations_say(function, rows, answers) -> None:
     assert run(function, *rows) == (answers, {})
 
 
@@ -412,7 +408,7 @@ def test_annotations_that_cannot_be_used() -> None:
     async def waits(text: str) -> str:
         return text
 
-    def unreadable(value: open) -> str:  # type: ignore[valid-type]
+    def unreadable(value: open) -> str:
         return str(value)
 
     with pytest.raises(TypeError, match="waits is an async def"):

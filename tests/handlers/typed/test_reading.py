@@ -75,7 +75,7 @@ def encoded(text: str) -> bytearray:
         (int | None, {"body": None}, None),
     ],
 )
-def test_rows_become_the_annotated_type(annotation: Any, row: dict[str, Any], value: Any) -> None:
+def test_rows_become_the_annotated_type(annotation, row, value) -> None:
     result = reader_of(annotation)(row)
 
     assert result == value
@@ -95,7 +95,7 @@ def test_rows_become_the_annotated_type(annotation: Any, row: dict[str, Any], va
         (numpy.typing.NDArray[Any], {"body": 3}, 3, "int64"),
     ],
 )
-def test_rows_become_arrays(annotation: Any, row: dict[str, Any], values: Any, dtype: str) -> None:
+def test_rows_become_arrays(annotation, row, values, dtype) -> None:
     array = reader_of(annotation)(row)
 
     assert isinstance(array, numpy.ndarray)
@@ -135,6 +135,6 @@ def test_rows_become_tensors() -> None:
         (torch.Tensor, {"body": [[1], [1, 2]]}, "numbers are needed: "),
     ],
 )
-def test_unreadable_rows_are_refused(annotation: Any, row: dict[str, Any], message: str) -> None:
+def test_unreadable_rows_are_refused(annotation, row, message) -> None:
     with pytest.raises(BadInput, match=message):
         reader_of(annotation)(row)

@@ -1,5 +1,3 @@
-"""The command ``modelserver build``."""
-
 import os
 from pathlib import Path
 
@@ -10,7 +8,7 @@ from modelserver.tools.build.command import build_parser, find_source, main
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def here(tmp_path, monkeypatch) -> Path:
     """A folder with a script, and programs of its own."""
     folder = tmp_path / "work"
     folder.mkdir()
@@ -27,7 +25,7 @@ def program(folder: Path, name: str, text: str) -> None:
     (folder.parent / "bin" / name).chmod(0o755)
 
 
-def test_two_commands_build_and_run_it(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_commands_build_and_run_it(here, capsys) -> None:
     program(here, "podman", "exit 1")
 
     assert main(["iris.py:Iris", "--batch-size", "8"]) == 0
@@ -40,7 +38,7 @@ def test_two_commands_build_and_run_it(here: Path, capsys: pytest.CaptureFixture
 
 
 @pytest.mark.parametrize("status", [0, 3])
-def test_engine_builds_it_on_request(here: Path, capfd: pytest.CaptureFixture[str], status: int) -> None:
+def test_engine_builds_it_on_request(here, capfd, status) -> None:
     """Its failure is that of the command."""
     program(here, "docker", f'echo "called: $*"; exit {status}')
 
@@ -71,16 +69,14 @@ def test_engine_builds_it_on_request(here: Path, capfd: pytest.CaptureFixture[st
         (["iris.py", "--output", "iris.py"], "it exists, and `modelserver build` has not written it"),
     ],
 )
-def test_mistakes_are_explained(
-    here: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
-) -> None:
+def test_mistakes_are_explained(here, capsys, arguments, message) -> None:
     """Nothing is written then."""
     assert main(arguments) == 1
     assert message in capsys.readouterr().err
     assert sorted(os.listdir(here)) == ["data", "iris.py"]
 
 
-def test_models_of_the_hub_need_transformers(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_of_the_hub_need_transformers(here, monkeypatch) -> None:
     """And vLLM where it computes them."""
     (here / "bert").mkdir()
     (here / "bert" / "config.json").write_text('{"model_type": "bert"}')

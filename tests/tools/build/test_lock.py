@@ -1,8 +1,5 @@
-"""The packages of an image, in the versions of this environment."""
-
 from collections.abc import Iterable
 from importlib import metadata
-from pathlib import Path
 
 import pytest
 
@@ -12,8 +9,6 @@ from modelserver.tools.build.lock import PROCESS_ONE, Lock, imported_modules, lo
 
 
 class Package:
-    """An installed package."""
-
     def __init__(
         self, name: str, version: str, requires: Iterable[str] = (), origin: str | None = None
     ) -> None:
@@ -28,7 +23,7 @@ class Package:
 
 
 @pytest.fixture
-def environment(monkeypatch: pytest.MonkeyPatch) -> dict[str, Package]:
+def environment(monkeypatch) -> dict[str, Package]:
     """What is installed; a test adds to it."""
     packages = {
         "modelserver": Package("modelserver", "1", ["web[fast]>=1", "models>=2 ; extra == 'transformers'"]),
@@ -56,7 +51,7 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> dict[str, Package]:
     return packages
 
 
-def test_what_modelserver_needs_is_always_locked(environment: dict[str, Package]) -> None:
+def test_what_modelserver_needs_is_always_locked(environment) -> None:
     """With the extras that it names, and not those that it does not, or what is for other machines."""
     assert environment
     result = lock([], ["json", "numpyx", "absent"])
@@ -65,7 +60,7 @@ def test_what_modelserver_needs_is_always_locked(environment: dict[str, Package]
     assert result.torch == []
 
 
-def test_torch_comes_from_the_index_of_its_build(environment: dict[str, Package]) -> None:
+def test_torch_comes_from_the_index_of_its_build(environment) -> None:
     """And what it brings comes with it, while its other requirements are locked."""
     result = lock(["modelserver[transformers]"], [])
 
@@ -83,22 +78,20 @@ def test_nvidia_packages_stay_where_there_is_no_torch() -> None:
     assert Lock({**versions, "torch": "2"}).others == ["nvidia-ml-py==13"]
 
 
-def test_packages_that_need_each_other_are_listed_once(environment: dict[str, Package]) -> None:
+def test_packages_that_need_each_other_are_listed_once(environment) -> None:
     environment["loop"].requires = ["web[fast]", "loop"]
 
     assert lock(["loop", "loop"], []).others == ["loop==0.3", "web==1.5"]
 
 
 @pytest.mark.parametrize("requirement", ["absent>=1", "Absent[x] ; python_version > '3'"])
-def test_requirement_that_is_not_installed_is_refused(
-    environment: dict[str, Package], requirement: str
-) -> None:
+def test_requirement_that_is_not_installed_is_refused(environment, requirement) -> None:
     assert environment
     with pytest.raises(ConfigError, match="is not installed here"):
         lock([requirement], [])
 
 
-def test_packages_of_a_repository_are_locked_by_their_commit(environment: dict[str, Package]) -> None:
+def test_packages_of_a_repository_are_locked_by_their_commit(environment) -> None:
     vcs = '{"url": "https://example.org/loop", "vcs_info": {"vcs": "git", "commit_id": "0f3a"}}'
     environment["loop"] = Package("loop", "0.3", origin=vcs)
     environment["numpy-x"] = Package(
@@ -112,7 +105,7 @@ def test_packages_of_a_repository_are_locked_by_their_commit(environment: dict[s
     ]
 
 
-def test_packages_of_a_folder_are_refused(environment: dict[str, Package]) -> None:
+def test_packages_of_a_folder_are_refused(environment) -> None:
     """The image could not install them."""
     environment["loop"] = Package("loop", "0.3", origin='{"url": "file:///src/loop", "dir_info": {}}')
 
@@ -133,7 +126,7 @@ def test_this_environment_can_be_locked() -> None:
     ] == []
 
 
-def test_imports_anywhere_in_the_sources_count(tmp_path: Path) -> None:
+def test_imports_anywhere_in_the_sources_count(tmp_path) -> None:
     """In functions too; relative ones, modelserver's own and broken files do not."""
     (tmp_path / "package").mkdir()
     (tmp_path / "a.py").write_text("import numpy.linalg, torch as t\nfrom . import b\nimport modelserver\n")
@@ -145,7 +138,7 @@ def test_imports_anywhere_in_the_sources_count(tmp_path: Path) -> None:
     assert imported_modules(tmp_path) == {"numpy", "torch", "PIL"}
 
 
-def test_requirement_files_are_read_without_comments_and_hashes(tmp_path: Path) -> None:
+def test_requirement_files_are_read_without_comments_and_hashes(tmp_path) -> None:
     path = tmp_path / "requirements.txt"
     path.write_text(
         "# all\nnumpy>=1  # rows\n\npillow==13 \\\n    --hash=sha256:00 \\\n    --hash=sha256:01\n"
@@ -157,7 +150,7 @@ def test_requirement_files_are_read_without_comments_and_hashes(tmp_path: Path) 
 @pytest.mark.parametrize(
     "line", ["-r other.txt", "--index-url https://x", "./package", "git+https://x/y", "https://x/y.whl"]
 )
-def test_what_is_no_name_in_a_requirement_file_is_refused(tmp_path: Path, line: str) -> None:
+def test_what_is_no_name_in_a_requirement_file_is_refused(tmp_path, line) -> None:
     path = tmp_path / "requirements.txt"
     path.write_text(f"numpy\n{line}\n")
 
@@ -165,7 +158,7 @@ def test_what_is_no_name_in_a_requirement_file_is_refused(tmp_path: Path, line: 
         requirement_lines(path)
 
 
-def test_process_one_is_that_of_the_projects_image(pytestconfig: pytest.Config) -> None:
+def test_process_one_is_that_of_the_projects_image(pytestconfig) -> None:
     text = (pytestconfig.rootpath / "scripts" / "image.lock").read_text(encoding="utf-8")
 
     assert f"\n{PROCESS_ONE} \\" in text

@@ -1,5 +1,3 @@
-"""The wheel of the modelserver that runs."""
-
 import zipfile
 from importlib.metadata import distribution
 from pathlib import Path
@@ -8,7 +6,7 @@ import modelserver
 from modelserver.tools.build.context import write_wheel
 
 
-def test_wheel_is_of_the_modelserver_that_runs(tmp_path: Path) -> None:
+def test_wheel_is_of_the_modelserver_that_runs(tmp_path) -> None:
     """Installed, it is the same files with the same commands and requirements."""
     path = write_wheel(tmp_path)
     installed = distribution("modelserver")

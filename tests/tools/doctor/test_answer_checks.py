@@ -64,13 +64,11 @@ def single(bodies: list[bytes]) -> list[Any]:
     ],
     ids=["multiplied", "reversed", "first", "single"],
 )
-def test_wrong_answers_of_batches_are_findings(
-    rows: list[InputRow], handler: Handler, kind: str, seen: str
-) -> None:
+def test_wrong_answers_of_batches_are_findings(rows, handler, kind, seen) -> None:
     assert seen in result(handler, rows)[kind]
 
 
-def test_no_answer_to_an_input_that_was_made(rows: list[InputRow]) -> None:
+def test_no_answer_to_an_input_that_was_made(rows) -> None:
     report = CheckReport()
 
     assert check_alone(report, cast("Any", Model(lambda bodies: [])), rows, 0, generated=True) == {}
@@ -78,7 +76,7 @@ def test_no_answer_to_an_input_that_was_made(rows: list[InputRow]) -> None:
     assert report.left_out == {}
 
 
-def test_answers_that_vary_are_reported(rows: list[InputRow]) -> None:
+def test_answers_that_vary_are_reported(rows) -> None:
     count = itertools.count()
     assert result(lambda bodies: [next(count) for _ in bodies], rows).keys() == {"answers-vary"}
 
@@ -86,7 +84,7 @@ def test_answers_that_vary_are_reported(rows: list[InputRow]) -> None:
     assert result(lambda bodies: [next(late) for _ in bodies], rows[:1]).keys() == {"answers-vary"}
 
 
-def test_bad_rows_differ_in_type(rows: list[InputRow]) -> None:
+def test_bad_rows_differ_in_type(rows) -> None:
     def spreads(bodies: list[bytes]) -> list[Any]:
         good = all(body.isdigit() for body in bodies)
         return [int(body) if good else 0 for body in bodies]
@@ -96,7 +94,7 @@ def test_bad_rows_differ_in_type(rows: list[InputRow]) -> None:
     assert "Beside a JSON value of another type, 0.json was answered 0 instead of 1." in seen
 
 
-def test_inputs_that_are_refused(rows: list[InputRow]) -> None:
+def test_inputs_that_are_refused(rows) -> None:
     report = CheckReport()
 
     def handle(bodies: list[bytes]) -> list[Any]:
@@ -111,7 +109,7 @@ def test_inputs_that_are_refused(rows: list[InputRow]) -> None:
     ]
 
 
-def test_a_worker_that_ends(rows: list[InputRow]) -> None:
+def test_a_worker_that_ends(rows) -> None:
     report, model = CheckReport(), Model(lambda bodies: [1 for _ in bodies])
     model.ends = lambda bodies: len(bodies) == 2
     alone = check_alone(report, cast("Any", model), rows, 0)
@@ -147,7 +145,7 @@ def test_empty_body_must_not_be_500() -> None:
         ([0] * 2000, [0] * 1990 + [7] * 10, "7 instead of 0 at [1990]"),
     ],
 )
-def test_differences_are_described(alone: Any, other: Any, lines: str) -> None:
+def test_differences_are_described(alone, other, lines) -> None:
     assert difference(answer(alone), answer(other), 1e-3) == lines
 
 

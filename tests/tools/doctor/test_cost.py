@@ -39,9 +39,7 @@ def measured(rows: list[InputRow], ms: Callable[[int], float], configured: int =
         (lambda size: 0.1, 1, "", ""),
     ],
 )
-def test_advice_names_a_batch_size(
-    rows: list[InputRow], ms: Callable[[int], float], configured: int, seen: str, advice: str
-) -> None:
+def test_advice_names_a_batch_size(rows, ms, configured, seen, advice) -> None:
     """A size is named that is worth it, unless the model has it; where none is, what would help."""
     report = measured(rows, ms, configured)
 
@@ -53,9 +51,7 @@ def test_advice_names_a_batch_size(
 
 
 @pytest.mark.parametrize(("factors", "ids"), [((1.0, 1.2, 4.0), []), ((0.97, 1.0, 1.03), ["batch-cost"])])
-def test_advice_needs_more_than_noise(
-    rows: list[InputRow], factors: tuple[float, ...], ids: list[str]
-) -> None:
+def test_advice_needs_more_than_noise(rows, factors, ids) -> None:
     turns = itertools.cycle(factors)
     report = measured(rows, lambda size: 2.0 * size * next(turns), 8)
 
@@ -63,7 +59,7 @@ def test_advice_needs_more_than_noise(
     assert ("cost of batches" in report.left_out) is (not ids)
 
 
-def test_what_cannot_be_measured(rows: list[InputRow]) -> None:
+def test_what_cannot_be_measured(rows) -> None:
     report = CheckReport()
     check_cost(report, cast("Any", Model(lambda bodies: [1])), rows, 2, 1)
 

@@ -49,7 +49,7 @@ def reports() -> Mapping[str, CheckReport]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", _RESULT)
-def test_broken_handler_gets_its_findings(name: str, reports: Mapping[str, CheckReport]) -> None:
+def test_broken_handler_gets_its_findings(name, reports) -> None:
     report = reports[name]
     lines = {each.id: each.place.line if each.place else 0 for each in report.findings}
     lines.pop("batch-cost", None)
@@ -58,14 +58,14 @@ def test_broken_handler_gets_its_findings(name: str, reports: Mapping[str, Check
 
 
 @pytest.mark.slow
-def test_every_finding_is_printed(reports: Mapping[str, CheckReport]) -> None:
+def test_every_finding_is_printed(reports) -> None:
     text = {each.id for report in reports.values() for each in report.findings}
 
     assert text | {"load-failed", "batch-cost"} == KINDS.keys()
 
 
 @pytest.mark.slow
-def test_what_was_seen(reports: Mapping[str, CheckReport]) -> None:
+def test_what_was_seen(reports) -> None:
     seen = {each.id: each.seen for name in ("mixing", "sorting") for each in reports[name].findings}
 
     assert "In a batch of 2, row 0 (2.json) was answered 0.25 instead of 1.0." in seen["answers-differ"]
@@ -73,7 +73,7 @@ def test_what_was_seen(reports: Mapping[str, CheckReport]) -> None:
     assert seen["read-per-call"] == "names.json is read in every call."
 
 
-def test_handler_without_faults_has_no_findings(tmp_path: Path) -> None:
+def test_handler_without_faults_has_no_findings(tmp_path) -> None:
     script = tmp_path / "adding.py"
     script.write_text(
         "import modelserver\n\nclass Adding(modelserver.Handler):\n"
@@ -88,7 +88,7 @@ def test_handler_without_faults_has_no_findings(tmp_path: Path) -> None:
     assert list(report.left_out) == ["memory, threads and processes"]
 
 
-def test_model_that_cannot_be_checked_is_reported(tmp_path: Path) -> None:
+def test_model_that_cannot_be_checked_is_reported(tmp_path) -> None:
     """Where nothing is known of its inputs no answer is checked, as the report says first."""
     (tmp_path / "notes.txt").write_text("no model")
     with pytest.raises(InvalidModel):
@@ -104,5 +104,4 @@ def test_model_that_cannot_be_checked_is_reported(tmp_path: Path) -> None:
 
     assert finding.id == "load-failed"
     assert finding.seen == "NameError: name 'absent' is not defined (raising.py, line 2, in handle)"
-    assert finding.place is not None
     assert (finding.place.line, finding.place.function) == (2, "handle")

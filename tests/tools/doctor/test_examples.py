@@ -62,7 +62,7 @@ _ADDENDS = [InputRow("a", b"1", JSON), InputRow("b", b"2.5", JSON)]
 
 
 @pytest.fixture(scope="module")
-def reports(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, CheckReport]:
+def reports(tmp_path_factory) -> Mapping[str, CheckReport]:
     store = tmp_path_factory.mktemp("store")
     for name, source in _SOURCES.items():
         (store / f"{name}.py").write_text(source)
@@ -71,7 +71,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, CheckRepor
     def packed(
         name: str, handler: str | Path, network: Path | None = None, samples: Any = (), **more: object
     ) -> CheckOptions:
-        config = ArchiveConfig(name, str(handler), "1.0", model_file=network, export_path=store, **more)  # type: ignore[arg-type]
+        config = ArchiveConfig(name, str(handler), "1.0", model_file=network, export_path=store, **more)
         return CheckOptions(str(build_archive(config)), samples=samples)
 
     labels = str(store / "index_to_name.json")
@@ -126,8 +126,7 @@ def mood(folder: Path) -> Path:
     try:
         build = import_file(_EXAMPLES / "text" / "build.py")
         vocabulary = build.make_vocabulary()
-        packed: Path = build.pack(build.train(vocabulary, 3, 0), vocabulary, folder)
-        return packed
+        return build.pack(build.train(vocabulary, 3, 0), vocabulary, folder)
     finally:
         sys.path.remove(str(_EXAMPLES / "text"))
         for name in set(sys.modules) - before:
@@ -139,12 +138,12 @@ def mood(folder: Path) -> Path:
 @pytest.mark.parametrize(
     "name", [*sorted(path.parent.name for path in _EXAMPLES.glob("*/README.md")), "workflow, mood"]
 )
-def test_examples_pass_the_check(name: str, reports: Mapping[str, CheckReport]) -> None:
+def test_examples_pass_the_check(name, reports) -> None:
     check(name, reports)
 
 
 @pytest.mark.parametrize("name", sorted(BUILT_IN.keys() - {"vllm_handler"}))
-def test_built_in_handlers_pass_the_check(name: str, reports: Mapping[str, CheckReport]) -> None:
+def test_built_in_handlers_pass_the_check(name, reports) -> None:
     example = {"object_detector": "detector", "text_classifier": "text"}.get(name, name)
     check(example, reports)
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -17,7 +15,7 @@ from modelserver.tools.doctor.load_checks import (
 from modelserver.tools.doctor.probing import Imported, Reported, SourceLine, Training
 
 
-def test_slow_unused_import_is_a_finding(tmp_path: Path) -> None:
+def test_slow_unused_import_is_a_finding(tmp_path) -> None:
     (tmp_path / "h.py").write_text("import httpx\nimport json\nimport httpx as used\nused\n")
     imported = [
         Imported("httpx", 0.9, 1.2, SourceLine("h.py", 1, "<module>")),
@@ -35,7 +33,7 @@ def test_slow_unused_import_is_a_finding(tmp_path: Path) -> None:
     ]
 
 
-def test_package_missing_from_requirements_is_a_finding(tmp_path: Path) -> None:
+def test_package_missing_from_requirements_is_a_finding(tmp_path) -> None:
     (tmp_path / "h.py").write_text("import sklearn\n")
     absent, other, listed = CheckReport(), CheckReport(), CheckReport()
     check_requirements(absent, tmp_path, None)
@@ -88,14 +86,14 @@ def handle(data, context) -> "Client":
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path) -> Path:
     (tmp_path / "handler.py").write_text(_SOURCE)
     (tmp_path / "helper.py").write_text("import handler\n")
     (tmp_path / "broken.py").write_text("def\n")
     return tmp_path
 
 
-def test_imports_have_lines_and_use(folder: Path) -> None:
+def test_imports_have_lines_and_use(folder) -> None:
     used = {"os": 2, "typing": 4, "sklearn": 5, "httpx": 7}
     unused = {"json": 2, "yaml": 5, "psutil": 16, "captum": 22}
 
@@ -116,9 +114,7 @@ def test_imports_have_lines_and_use(folder: Path) -> None:
         ),
     ],
 )
-def test_missing_lists_packages_that_are_not_required(
-    folder: Path, requirements: str | None, absent: list[str]
-) -> None:
+def test_missing_lists_packages_that_are_not_required(folder, requirements, absent) -> None:
     """Packages are installed by other names than they are imported by."""
     assert list(missing(imports_of(folder), requirements)) == absent
     assert [distribution_of(name) for name in ("yaml", "unknown_one")] == ["PyYAML", "unknown_one"]

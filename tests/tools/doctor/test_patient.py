@@ -29,14 +29,14 @@ _ONE, _ZERO = InputRow("one", b"1", JSON), InputRow("zero", b"0", JSON)
 
 
 @pytest.fixture(scope="module")
-def patient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Patient]:
+def patient(tmp_path_factory) -> Iterator[Patient]:
     script: Path = tmp_path_factory.mktemp("patient") / "ending.py"
     script.write_text(_SOURCE)
     with Patient(str(script), model_file=None, settings={}) as opened:
         yield opened
 
 
-def test_calls_are_seen_with_their_answers(patient: Patient) -> None:
+def test_calls_are_seen_with_their_answers(patient) -> None:
     assert patient.loaded.methods["handle"].line == 6
     assert patient.grow(4) == 4
     outcome = patient.ask(patient.rows([_ONE], 3))
@@ -45,13 +45,12 @@ def test_calls_are_seen_with_their_answers(patient: Patient) -> None:
     assert [(call.rows, call.answers) for call in outcome.calls] == [(3, 3)]
     assert outcome.ended == ""
     readings = patient.readings()
-    assert readings is not None
     assert readings.resident > 1 << 20
     assert (readings.threads, readings.processes) == (1, 0)
 
 
 @pytest.mark.slow
-def test_an_end_is_seen_and_waited_for(patient: Patient) -> None:
+def test_an_end_is_seen_and_waited_for(patient) -> None:
     outcome = patient.ask([_ZERO])
 
     assert outcome.ended
@@ -77,7 +76,7 @@ print(json.dumps(sys.argv[1:]))
 """
 
 
-async def test_reports_are_read_as_far_as_they_have_come(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_reports_are_read_as_far_as_they_have_come(monkeypatch) -> None:
     workers, text = ObservedWorkers(), [Reported([], 1.0, 2.0), Called(1, 1), Called(2, 2)]
     monkeypatch.setattr(
         "modelserver.tools.doctor.patient.worker_command", lambda *_: [sys.executable, "-c", _PROGRAM]

@@ -26,7 +26,7 @@ _HERE = SourceLine("h.py", 3, "handle")
         ),
     ],
 )
-def test_reports_arrive_as_they_were_sent(report: Report) -> None:
+def test_reports_arrive_as_they_were_sent(report) -> None:
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(report), type=Report) == report
 
 

@@ -1,7 +1,5 @@
 from pathlib import Path
 
-import pytest
-
 from modelserver.tools.doctor.command import as_json, as_text, display_path, verdict
 from modelserver.tools.doctor.findings import CheckReport
 from modelserver.tools.doctor.probing import SourceLine
@@ -24,7 +22,7 @@ def sample_report() -> CheckReport:
     return made
 
 
-def test_text_report_lists_findings_and_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_text_report_lists_findings_and_figures(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "h.py").touch()
     text = as_text("h.py", sample_report(), tmp_path / "h.py", Style({}))
@@ -62,7 +60,7 @@ def test_json_report_has_the_findings() -> None:
     assert document["not_checked"] == {"order": "one input", "memory": "one input"}
 
 
-def test_verdict_counts_and_files_have_their_paths(tmp_path: Path) -> None:
+def test_verdict_counts_and_files_have_their_paths(tmp_path) -> None:
     """A copy of a name with dots has the script's."""
     made = CheckReport()
     assert verdict(made) == "nothing is wrong"

@@ -1,6 +1,5 @@
 import io
 import json
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,7 +19,7 @@ def model(inputs: Side | None = None, *specs: TensorSpec) -> Any:
     )
 
 
-def test_files_become_samples(tmp_path: Path) -> None:
+def test_files_become_samples(tmp_path) -> None:
     for name in ("b.json", "a.png", "c"):
         (tmp_path / name).write_bytes(name.encode())
 
@@ -52,7 +51,7 @@ _OBJECT = {
         (model(Side([], JSON, _OBJECT)), "", [{"a": "text", "b": True}] * 3),
     ],
 )
-def test_json_rows_are_made_from_schema(served: Any, base: str, bodies: list[Any]) -> None:
+def test_json_rows_are_made_from_schema(served, base, bodies) -> None:
     assert [json.loads(each.body) for each in made_samples(served, base)] == bodies
 
 

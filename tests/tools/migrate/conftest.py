@@ -14,8 +14,6 @@ from modelserver.tools.migrate.servers import ComparedServer
 
 @dataclass(frozen=True)
 class Played(ComparedServer):
-    """Responds from memory, and records its requests."""
-
     answers: dict[str, Response] = field(default_factory=dict)
     calls: list[Probe] = field(default_factory=list)
 
@@ -29,8 +27,6 @@ class Played(ComparedServer):
 
 
 class ListedLines:
-    """A listener that keeps its lines."""
-
     def __init__(self) -> None:
         self.lines: list[str] = []
 
@@ -45,13 +41,12 @@ class ListedLines:
 
 
 @pytest.fixture(scope="session")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The configuration of an installation with three models."""
+def site(tmp_path_factory) -> Path:
     return build_site(tmp_path_factory.mktemp("site") / "site")
 
 
 @pytest.fixture
-def plan(site: Path, tmp_path: Path) -> ProofPlan:
+def plan(site, tmp_path) -> ProofPlan:
     """Both servers answer as TorchServe did, for requests of the command's own."""
     servers = [
         Played(name, {"grpc_inference": ("", 0)}, answers=recorded())
@@ -63,9 +58,9 @@ def plan(site: Path, tmp_path: Path) -> ProofPlan:
 
 
 @pytest.fixture
-def proof(plan: ProofPlan) -> Proof:
+def proof(plan) -> Proof:
     """One difference is explained, one is not, for a model with a name that must be escaped."""
-    answers = plan.ours.answers  # type: ignore[attr-defined]
+    answers = plan.ours.answers
     changed = [key for key in answers if key.startswith("inference POST /predictions/plain ")][:2]
     answers[changed[0]] = answers[changed[0]].but(reason="OK")
     answers[changed[1]] = answers[changed[1]].but(body=b"<script>")

@@ -1,5 +1,3 @@
-"""Requests and answers that rules are about."""
-
 import json
 from typing import Any
 

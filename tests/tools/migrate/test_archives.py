@@ -1,5 +1,4 @@
 import ast
-from pathlib import Path
 
 import pytest
 
@@ -7,7 +6,7 @@ from modelserver.tools.migrate.archives import body_keys, read_archive, ts_impor
 from modelserver.tools.migrate.calls import MigrationError
 
 
-def test_an_archive_tells_what_it_imports_and_reads(site: Path, tmp_path: Path) -> None:
+def test_an_archive_tells_what_it_imports_and_reads(site, tmp_path) -> None:
     archive = read_archive("reads.mar", site.parent / "store", tmp_path)
 
     assert archive.handler == "reads.py"
@@ -15,7 +14,7 @@ def test_an_archive_tells_what_it_imports_and_reads(site: Path, tmp_path: Path) 
     assert archive.places == {"instances": "reads.py, line 9"}
 
 
-def test_an_archive_that_is_not_there_is_reported(site: Path, tmp_path: Path) -> None:
+def test_an_archive_that_is_not_there_is_reported(site, tmp_path) -> None:
     with pytest.raises(MigrationError, match=r"^nowhere\.mar: Model not found"):
         read_archive("nowhere.mar", site.parent / "store", tmp_path)
 
@@ -32,7 +31,7 @@ def test_an_archive_that_is_not_there_is_reported(site: Path, tmp_path: Path) ->
         ("def f():\n  from ts.metrics.dimension import Dimension", ["ts.metrics.dimension.Dimension"]),
     ],
 )
-def test_imports_of_ts_are_listed(code: str, names: list[str]) -> None:
+def test_imports_of_ts_are_listed(code, names) -> None:
     assert [name for name, _ in ts_imports(ast.parse(code))] == names
 
 
@@ -46,5 +45,5 @@ def test_imports_of_ts_are_listed(code: str, names: list[str]) -> None:
         ("body.get()", []),
     ],
 )
-def test_keys_of_bodies_are_listed(code: str, keys: list[str]) -> None:
+def test_keys_of_bodies_are_listed(code, keys) -> None:
     assert [key for key, _ in body_keys(ast.parse(code))] == keys

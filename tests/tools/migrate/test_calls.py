@@ -8,7 +8,7 @@ from modelserver.tools.migrate.calls import Probe, Response, send
 
 
 @pytest.mark.parametrize("body", [b"text", "größe".encode(), b"\x00\xff", None])
-def test_answers_survive_json(body: bytes | None) -> None:
+def test_answers_survive_json(body) -> None:
     answer = Response(200, "OK", {"a": "b"}, body)
     assert answer_of(answer.to_json()) == answer
 
@@ -23,7 +23,7 @@ def test_response_has_what_the_server_sent() -> None:
 
 
 @pytest.mark.parametrize("headers", [(), (("X", "a\nb"),)])
-def test_a_failed_exchange_is_status_0(headers: tuple[tuple[str, str], ...]) -> None:
+def test_a_failed_exchange_is_status_0(headers) -> None:
     """Where nobody listens, and for what cannot be sent."""
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))

@@ -1,18 +1,16 @@
 """The command line: what it refuses before anything is started, and its status."""
 
 import json
-from pathlib import Path
 
 import pytest
 from tests.tools.migrate.sites import playing
 
 from modelserver.__main__ import main
 from modelserver.tools.migrate import command
-from modelserver.tools.migrate.proof import Proof
 
 
 @pytest.fixture(autouse=True)
-def nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+def nothing_starts(monkeypatch) -> None:
     def refuse(*_: object) -> object:
         raise AssertionError("nothing must be started")
 
@@ -36,9 +34,7 @@ def nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
         (["--torchserve", "http://127.0.0.1:1", "--key-file", __file__], "no key_file.json of TorchServe"),
     ],
 )
-def test_what_cannot_be_compared_is_reported(
-    site: Path, flags: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_cannot_be_compared_is_reported(site, flags, message, capsys) -> None:
     """With status 2, in a line."""
     assert main(["migrate", str(site), *flags]) == 2
     error = capsys.readouterr().err
@@ -46,7 +42,7 @@ def test_what_cannot_be_compared_is_reported(
     assert error.count("\n") == 1
 
 
-def test_torchserve_must_be_named(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_torchserve_must_be_named(site, capsys) -> None:
     """With status 2, as for any wrong command line; so must a configuration that is there."""
     absent = ["absent.properties", "--torchserve", "http://127.0.0.1:1"]
     assert main(["migrate", "--prove", *absent]) == 2
@@ -56,7 +52,7 @@ def test_torchserve_must_be_named(site: Path, capsys: pytest.CaptureFixture[str]
     assert ended.value.code == 2
 
 
-def test_tokens_are_read_from_torchserves_file(site: Path, tmp_path: Path) -> None:
+def test_tokens_are_read_from_torchserves_file(site, tmp_path) -> None:
     keys = tmp_path / "key_file.json"
     keys.write_text(json.dumps({name: {"key": f"of {name}"} for name in ("inference", "management", "API")}))
 
@@ -65,7 +61,7 @@ def test_tokens_are_read_from_torchserves_file(site: Path, tmp_path: Path) -> No
         assert main(["migrate", str(site), "--torchserve", urls["inference"], "--key-file", str(keys)]) == 2
 
 
-def test_both_reports_are_written(proof: Proof, tmp_path: Path) -> None:
+def test_both_reports_are_written(proof, tmp_path) -> None:
     for _ in range(2):
         paths = command.write(tmp_path / "out", proof, {}, "config.properties")
 

@@ -35,7 +35,7 @@ def test_what_a_model_says_is_not_masked() -> None:
         (answer(x="1"), answer(), ["header x: TorchServe '1', modelserver None"]),
     ],
 )
-def test_mismatches_are_reported_in_lines(reference: Response, ours: Response, message: list[str]) -> None:
+def test_mismatches_are_reported_in_lines(reference, ours, message) -> None:
     assert mismatches(reference, ours) == message
 
 

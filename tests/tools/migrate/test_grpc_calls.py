@@ -29,9 +29,7 @@ FAILED = Response(503, "UNAVAILABLE", {}, b"Prediction failed\norg.pytorch.serve
 @pytest.mark.parametrize(
     ("archive", "method"), [(None, "Predictions"), (ARCHIVE, "Predictions"), (STREAMING, "StreamPredictions")]
 )
-def test_only_a_handler_that_sends_parts_gets_requests_for_a_stream(
-    archive: Archive | None, method: str
-) -> None:
+def test_only_a_handler_that_sends_parts_gets_requests_for_a_stream(archive, method) -> None:
     """It gets no other calls: each kind breaks the worker of the other."""
     calls = [call for call in about("m", "1.0", archive, [b"x"]) if call.body]
 
@@ -73,7 +71,7 @@ def test_tokens_are_sent() -> None:
         assert [without.ask(call).reason for call in calls] == ["UNAUTHENTICATED", "OK"]
 
 
-def test_missing_and_unreadable_responses_have_status_0(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_and_unreadable_responses_have_status_0(monkeypatch) -> None:
     (ping, *_) = general(NOBODY)
     assert send(ping, ("127.0.0.1", 1)) == Response(0, "ConnectionRefusedError", {}, b"")
     for body in (b"\0\0\0\0\x09x", b"\0\0", b"\0\0\0\0\x02\xff\xff", b"\x01\0\0\0\0"):

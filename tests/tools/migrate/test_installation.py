@@ -10,7 +10,7 @@ from modelserver.tools.migrate.installation import launch_modelserver, launch_to
 
 
 @pytest.fixture
-def program(tmp_path: Path) -> Path:
+def program(tmp_path) -> Path:
     folder = tmp_path / "bin"
     folder.mkdir()
     for name in ("torchserve", "python"):
@@ -19,7 +19,7 @@ def program(tmp_path: Path) -> Path:
     return folder / "torchserve"
 
 
-def test_flags_of_the_command_count(tmp_path: Path) -> None:
+def test_flags_of_the_command_count(tmp_path) -> None:
     config = tmp_path / "config.properties"
     config.write_text("job_queue_size=7\n")
     command = f"torchserve --start --ncs --model-store {tmp_path} --models m=a.mar b.mar --log-config x.xml"
@@ -40,16 +40,14 @@ def test_flags_of_the_command_count(tmp_path: Path) -> None:
         ("job_queue_size=x\n", None, ConfigError, "job_queue_size=x"),
     ],
 )
-def test_what_cannot_be_read_is_reported(
-    tmp_path: Path, text: str, command: str | None, error: type[Exception], message: str
-) -> None:
+def test_what_cannot_be_read_is_reported(tmp_path, text, command, error, message) -> None:
     config = tmp_path / "config.properties"
     config.write_text(text)
     with pytest.raises(error, match=message):
         read_installation(config, command, {}, {})
 
 
-def test_both_servers_get_the_same_configuration_elsewhere(site: Path, program: Path, tmp_path: Path) -> None:
+def test_both_servers_get_the_same_configuration_elsewhere(site, program, tmp_path) -> None:
     installation = read_installation(site, f"{program} --ts-config other --log-config mine.xml", {}, {})
     reference = launch_torchserve(installation, tmp_path / "theirs")
     ours = launch_modelserver(installation, tmp_path / "ours")
@@ -72,7 +70,7 @@ def test_both_servers_get_the_same_configuration_elsewhere(site: Path, program: 
     assert not {*reference.addresses.values()} & {*ours.addresses.values()}
 
 
-def test_what_the_environment_says_is_written_down(tmp_path: Path) -> None:
+def test_what_the_environment_says_is_written_down(tmp_path) -> None:
     """Variables are not passed on: those that name addresses would count more than the free ports."""
     config = tmp_path / "config.properties"
     config.write_text("enable_envvars_config=true\nmodel_store=.\n")
@@ -85,7 +83,7 @@ def test_what_the_environment_says_is_written_down(tmp_path: Path) -> None:
     assert settings.inference_address.port == launch.addresses["inference"][1]
 
 
-def test_model_api_is_on_beside_a_running_torchserve(site: Path, tmp_path: Path) -> None:
+def test_model_api_is_on_beside_a_running_torchserve(site, tmp_path) -> None:
     """Beside a running TorchServe the model API is on, whatever the configuration says."""
     installation = read_installation(site, None, {"compat_defaults": "torchserve"}, {})
     for follows in (False, True):
@@ -97,7 +95,7 @@ def test_model_api_is_on_beside_a_running_torchserve(site: Path, tmp_path: Path)
         launch_torchserve(absent, tmp_path / "theirs")
 
 
-def test_only_plain_http_can_be_compared(tmp_path: Path) -> None:
+def test_only_plain_http_can_be_compared(tmp_path) -> None:
     config = tmp_path / "config.properties"
     config.write_text(
         "model_store=.\nmanagement_address=http://127.0.0.1:9001\nmetrics_address=https://127.0.0.1:1\n"

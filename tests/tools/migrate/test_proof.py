@@ -1,6 +1,6 @@
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, get_args
+from typing import get_args
 
 import pytest
 from tests.tools.migrate.conftest import ListedLines, Played
@@ -10,7 +10,6 @@ from modelserver.tools.migrate.proof import (
     EXPLAINED,
     SAME,
     UNKNOWN,
-    Proof,
     ProofPlan,
     _predicts,
     align_versions,
@@ -24,12 +23,11 @@ TEXT = 'inference POST /predictions/plain "The quick brown fox jumps over the la
 
 
 def changed(plan: ProofPlan, change: Callable[[Response], Response], key: str = TEXT) -> ProofPlan:
-    assert isinstance(plan.ours, Played)
     plan.ours.answers[key] = change(plan.ours.answers[key])
     return plan
 
 
-def test_servers_that_answer_alike_are_the_same(plan: ProofPlan) -> None:
+def test_servers_that_answer_alike_are_the_same(plan) -> None:
     listener = ListedLines()
     proof = prove(plan, listener)
 
@@ -41,9 +39,8 @@ def test_servers_that_answer_alike_are_the_same(plan: ProofPlan) -> None:
     assert listener.lines == [f"asking both servers {len(proof.compared)} requests:"]
 
 
-def test_equal_failures_prove_nothing(plan: ProofPlan) -> None:
+def test_equal_failures_prove_nothing(plan) -> None:
     for server in (plan.reference, plan.ours):
-        assert isinstance(server, Played)
         for key, answer in server.answers.items():
             if key.startswith(("inference POST", "grpc_inference")) and "plain" in key:
                 server.answers[key] = replace(answer, status=503)
@@ -60,9 +57,7 @@ def test_equal_failures_prove_nothing(plan: ProofPlan) -> None:
         ({"body": b"other"}, UNKNOWN, [], "body: TorchServe b'fine', modelserver b'other'"),
     ],
 )
-def test_only_known_differences_are_explained(
-    plan: ProofPlan, change: dict[str, Any], verdict: str, names: list[list[str]], line: str
-) -> None:
+def test_only_known_differences_are_explained(plan, change, verdict, names, line) -> None:
     proof = prove(changed(plan, lambda answer: answer.but(**change)), ListedLines())
     (result,) = [each for each in proof.compared if each.verdict != SAME]
 
@@ -71,26 +66,25 @@ def test_only_known_differences_are_explained(
     assert verdict == EXPLAINED or result.summary_line == f"a text to /predictions/plain: {line}"
 
 
-def test_an_answer_that_varies_is_not_held_against_modelserver(plan: ProofPlan) -> None:
+def test_an_answer_that_varies_is_not_held_against_modelserver(plan) -> None:
     """If nothing explains a difference, TorchServe gets the request a second time."""
 
     class Varying(Played):
-        def ask(self, call):  # type: ignore[no-untyped-def]
+        def ask(self, call):
             answer = super().ask(call)
             again = call.name == "a text to /predictions/plain"
             return answer.but(body=b"%d" % len(self.calls)) if again else answer
 
-    reference = Varying("TorchServe", {}, answers=dict(plan.ours.answers))  # type: ignore[attr-defined]
+    reference = Varying("TorchServe", {}, answers=dict(plan.ours.answers))
     proof = prove(replace(plan, reference=reference), ListedLines())
     (result,) = [each for each in proof.compared if each.verdict != SAME]
 
     assert [rule.name for rules in result.reasons for rule in rules] == ["varies"]
 
 
-def test_nothing_is_concluded_without_a_response_of_torchserve(plan: ProofPlan) -> None:
+def test_nothing_is_concluded_without_a_response_of_torchserve(plan) -> None:
     silent = Response(0, "ConnectionRefusedError", {}, b"")
     for server in (plan.reference, plan.ours):
-        assert isinstance(server, Played)
         lost = [key for key in server.answers if key == TEXT or key.startswith("metrics ")]
         server.answers.update(dict.fromkeys(lost, silent))
     proof = prove(plan, ListedLines())
@@ -101,9 +95,8 @@ def test_nothing_is_concluded_without_a_response_of_torchserve(plan: ProofPlan) 
     assert "metrics were not compared" in proof.remarks[0]
 
 
-def test_grpc_that_does_not_answer_is_left_out(plan: ProofPlan) -> None:
+def test_grpc_that_does_not_answer_is_left_out(plan) -> None:
     silent = Response(0, "ConnectionRefusedError", {}, b"")
-    assert isinstance(plan.reference, Played)
     plan.reference.answers.update({key: silent for key in plan.reference.answers if key.startswith("grpc_")})
     for each in (plan, replace(plan, reference=replace(plan.reference, addresses={}))):
         proof = prove(each, ListedLines())
@@ -113,8 +106,7 @@ def test_grpc_that_does_not_answer_is_left_out(plan: ProofPlan) -> None:
         assert not any("grpc" in each.call.port for each in proof.compared)
 
 
-def test_a_model_that_only_torchserve_has_is_not_explained(plan: ProofPlan) -> None:
-    assert isinstance(plan.ours, Played)
+def test_a_model_that_only_torchserve_has_is_not_explained(plan) -> None:
     listed = plan.ours.answers['management GET /models?limit=100 ""']
     plan.ours.answers['management GET /models?limit=100 ""'] = listed.but(body=b'{"models": []}')
     proof = prove(plan, ListedLines())
@@ -129,20 +121,19 @@ def test_a_model_that_only_torchserve_has_is_not_explained(plan: ProofPlan) -> N
     assert not any("plain" in each.call.path for each in proof.compared)
 
 
-def test_workers_are_scaled_as_in_the_running_torchserve(plan: ProofPlan) -> None:
+def test_workers_are_scaled_as_in_the_running_torchserve(plan) -> None:
     def two_workers(answer: Response) -> Response:
         return answer.but(body=(answer.body or b"").replace(b'"maxWorkers": 1', b'"maxWorkers": 2'))
 
     changed(plan, two_workers, 'management GET /models/plain/all ""')
     assert align_versions(plan) == {}
 
-    assert isinstance(plan.ours, Played)
     scaled = [call.path for call in plan.ours.calls if call.method == "PUT"]
     assert scaled == ["/models/plain/1.0?min_worker=1&max_worker=1"]
 
 
 @pytest.mark.parametrize(("read_only", "left_out"), [(True, 1), (False, 0)])
-def test_a_running_torchserve_is_not_changed(plan: ProofPlan, read_only: bool, left_out: int) -> None:
+def test_a_running_torchserve_is_not_changed(plan, read_only, left_out) -> None:
     """Requests that would do so are left out, and counted."""
     folder = plan.workdir.parent / "requests"
     folder.mkdir()
@@ -165,7 +156,7 @@ def test_a_running_torchserve_is_not_changed(plan: ProofPlan, read_only: bool, l
         ("/predictions/m-large/1.0", False),
     ],
 )
-def test_a_model_is_measured_with_its_own_requests(path: str, expected: bool) -> None:
+def test_a_model_is_measured_with_its_own_requests(path, expected) -> None:
     """As many clients as fill the batches of all workers twice, within bounds."""
     assert _predicts(Probe("", "inference", "POST", path), "m") is expected
     for batch, workers, clients in ((1, 0, 2), (1, 1, 2), (4, 2, 16), (64, 8, 64)):
@@ -173,7 +164,7 @@ def test_a_model_is_measured_with_its_own_requests(path: str, expected: bool) ->
         assert clients_for(version) == clients
 
 
-def test_requests_carry_the_token_of_their_server(proof: Proof) -> None:
+def test_requests_carry_the_token_of_their_server(proof) -> None:
     server = ComparedServer("TorchServe", {"inference": ("h", 80)}, {"inference": "secret"})
     call = Probe("", "inference", "POST", "/predictions/m", (("X", "y"), ("Host", "other")), b"body")
 

@@ -1,6 +1,5 @@
 import io
 import json
-from pathlib import Path
 
 import pytest
 from PIL import Image
@@ -48,7 +47,7 @@ def test_versions_share_the_requests_without_a_version() -> None:
         ("own.py", ["application/json", "text/plain", "application/json", "image/png"]),
     ],
 )
-def test_inputs_are_chosen_by_handler(handler: str, types: list[str]) -> None:
+def test_inputs_are_chosen_by_handler(handler, types) -> None:
     """Pillow reads the picture."""
     assert [kind for _, kind, _ in inputs(handler)] == types
     picture = Image.open(io.BytesIO(png()))
@@ -60,9 +59,7 @@ def test_inputs_are_chosen_by_handler(handler: str, types: list[str]) -> None:
     ("envelope", "places", "protocols"),
     [(None, {}, set()), (None, {"instances": "x"}, {"v1"}), ("kserve", {}, {"v1"}), ("kservev2", {}, {"v2"})],
 )
-def test_protocols_get_requests_where_they_are_used(
-    envelope: str | None, places: dict[str, str], protocols: set[str]
-) -> None:
+def test_protocols_get_requests_where_they_are_used(envelope, places, protocols) -> None:
     calls = built_in(envelope=envelope, **places)
     posted = {call.path.split("/")[1] for call in calls if call.method == "POST"}
 
@@ -81,14 +78,11 @@ def test_protocols_get_requests_where_they_are_used(
         ("POST", "/predictions/m", False),
     ],
 )
-def test_what_changes_the_state_of_a_server(method: str, path: str, expected: bool) -> None:
+def test_what_changes_the_state_of_a_server(method, path, expected) -> None:
     assert changes_state(Probe("", "management", method, path)) is expected
 
 
-# A folder
-
-
-def test_files_are_posted_to_the_model_of_their_folder(tmp_path: Path) -> None:
+def test_files_are_posted_to_the_model_of_their_folder(tmp_path) -> None:
     for name, text in (("m/a.json", "[1]"), ("m/b", "raw"), ("m/c.txt", "v1"), ("README.md", "no request")):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
@@ -127,7 +121,7 @@ def test_files_are_posted_to_the_model_of_their_folder(tmp_path: Path) -> None:
         ("[]", "there are neither MODEL/NAME.EXT nor requests.json"),
     ],
 )
-def test_what_is_wrong_with_an_index_is_reported(tmp_path: Path, index: str, message: str) -> None:
+def test_what_is_wrong_with_an_index_is_reported(tmp_path, index, message) -> None:
     (tmp_path / "requests.json").write_text(index)
     with pytest.raises(MigrationError, match=message):
         in_folder(tmp_path)
@@ -136,10 +130,7 @@ def test_what_is_wrong_with_an_index_is_reported(tmp_path: Path, index: str, mes
             requests_of(source, [], None)
 
 
-# A recording
-
-
-def test_recorded_requests_are_sent_as_they_came(tmp_path: Path) -> None:
+def test_recorded_requests_are_sent_as_they_came(tmp_path) -> None:
     path = tmp_path / "traffic.msr"
     headers = [(b"A", b"b"), (b"Content-Length", b"1")]
     with path.open("wb", buffering=0) as file:
@@ -155,7 +146,7 @@ def test_recorded_requests_are_sent_as_they_came(tmp_path: Path) -> None:
     ]
 
 
-def test_a_recording_that_was_cut_off(tmp_path: Path) -> None:
+def test_a_recording_that_was_cut_off(tmp_path) -> None:
     path = tmp_path / "traffic.msr"
     call = Recorded(1, 0, 1, b"GET", "/ping", "", None, [], b"", 200, "", b"", b"", 0, True)
     with path.open("wb", buffering=0) as file:

@@ -99,9 +99,7 @@ def test_the_fewest_rules_are_named() -> None:
         ("parallel-type", DESCRIBE, good([{"parallelType": ""}]), good([{"parallelType": "tp"}])),
     ],
 )
-def test_rule_takes_over_a_known_difference(
-    rule: str, call: Probe, reference: Response, ours: Response
-) -> None:
+def test_rule_takes_over_a_known_difference(rule, call, reference, ours) -> None:
     assert change_of(rule)(call, reference, ours).body == ours.body
 
 
@@ -124,6 +122,6 @@ def test_rule_takes_over_a_known_difference(
         ("numbers", DESCRIBE, good([{"batchSize": 4}]), good([{"batchSize": 1}])),
     ],
 )
-def test_rule_leaves_other_differences(rule: str, call: Probe, reference: Response, ours: Response) -> None:
+def test_rule_leaves_other_differences(rule, call, reference, ours) -> None:
     """TorchServe's answer stays as it is."""
     assert change_of(rule)(call, reference, ours) == reference

@@ -20,7 +20,7 @@ from modelserver.tools.migrate.servers import (
 
 
 def addresses(urls: dict[str, str]) -> dict[Port, tuple[str, int]]:
-    return {port: ("127.0.0.1", int(url.rpartition(":")[2])) for port, url in urls.items()}  # type: ignore[misc]
+    return {port: ("127.0.0.1", int(url.rpartition(":")[2])) for port, url in urls.items()}
 
 
 def test_versions_are_read_from_descriptions() -> None:
@@ -44,9 +44,7 @@ def test_versions_are_read_from_descriptions() -> None:
         ({"minWorkers": 0}, True),
     ],
 )
-def test_version_is_settled_when_workers_are_ready_or_failed(
-    described: dict[str, object], settled: bool
-) -> None:
+def test_version_is_settled_when_workers_are_ready_or_failed(described, settled) -> None:
     assert ServedVersion.of({"modelName": "m", "modelVersion": "1", **described}).settled is settled
 
 
@@ -61,7 +59,7 @@ def test_version_is_settled_when_workers_are_ready_or_failed(
     ],
     ids=["tokens", "page", "object", "list", "another port"],
 )
-def test_a_server_that_is_another_is_reported(status: int, body: bytes, message: str) -> None:
+def test_a_server_that_is_another_is_reported(status, body, message) -> None:
     answer = Response(status, "", {}, body)
     answers = {'management GET /models?limit=100 ""': answer, 'management GET /models ""': answer}
     with playing(answers) as urls, pytest.raises(MigrationError, match=message):
@@ -94,7 +92,7 @@ def launch(folder: Path, script: str, **more: Any) -> Launch:
     )
 
 
-def test_a_program_that_ends_is_reported_with_its_last_output(tmp_path: Path) -> None:
+def test_a_program_that_ends_is_reported_with_its_last_output(tmp_path) -> None:
     ends = launch(tmp_path, "echo no such thing; exit 1")
     with pytest.raises(MigrationError, match=r"It does not start:\n.*no such thing"), started(ends):
         pass
@@ -104,9 +102,7 @@ def test_a_program_that_ends_is_reported_with_its_last_output(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("whole", [True, False])
-def test_nothing_is_left_of_what_was_started(
-    tmp_path: Path, whole: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_left_of_what_was_started(tmp_path, whole, monkeypatch) -> None:
     monkeypatch.setattr(ComparedServer, "ask", lambda *_: Response(200, "OK", {}, b'{"models": []}'))
     with started(
         launch(tmp_path, "sleep 60 & echo ready; sleep 60", started_line="ready", whole=whole)

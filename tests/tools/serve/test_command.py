@@ -1,20 +1,14 @@
-from __future__ import annotations
-
-from pathlib import Path
-
-import pytest
-
 from modelserver.__main__ import main
 from modelserver.tools.serve.command import advised
 
 
-def test_a_mistake_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mistake_is_one_line(capsys) -> None:
     """``modelserver serve`` of nothing that exists ends with status 1, and says why."""
     assert main(["serve", "absent.py"]) == 1
     assert capsys.readouterr().out == "SOURCE: absent.py does not exist\n"
 
 
-def test_bad_setting_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+def test_bad_setting_is_reported(tmp_path, monkeypatch, capsys) -> None:
     (tmp_path / "handler.py").write_text("")
     (tmp_path / "mine.properties").write_text("job_queue_size=many\n")
     monkeypatch.chdir(tmp_path)

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import logging
 import os
 import tempfile
@@ -14,15 +12,13 @@ from modelserver.tools.serve.console import RED, Lines, Style
     ("terminal", "environ", "coloured"),
     [(True, {}, True), (False, {}, False), (True, {"NO_COLOR": "1"}, False), (True, {"TERM": "dumb"}, False)],
 )
-def test_colours_need_a_terminal(
-    terminal: bool, environ: dict[str, str], coloured: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_colours_need_a_terminal(terminal, environ, coloured, monkeypatch) -> None:
     monkeypatch.setattr("sys.stdout.isatty", lambda: terminal)
 
     assert Style(environ)("text", RED) == ("\x1b[31mtext\x1b[0m" if coloured else "text")
 
 
-def test_model_lines_name_the_worker(capsys: pytest.CaptureFixture[str]) -> None:
+def test_model_lines_name_the_worker(capsys) -> None:
     lines = Lines(Path("/home/me"))
     copy = os.path.join(tempfile.gettempdir(), f"modelserver-{os.getpid()}-abc", "0" * 32, "handler.py")
     logger = logging.getLogger("modelserver.model")
@@ -37,7 +33,7 @@ def test_model_lines_name_the_worker(capsys: pytest.CaptureFixture[str]) -> None
     assert printed[2] == "said"
 
 
-def test_server_lines_have_a_level(capsys: pytest.CaptureFixture[str]) -> None:
+def test_server_lines_have_a_level(capsys) -> None:
     lines = Lines()
     logging.getLogger("modelserver.server").info("detail")
     logging.getLogger("modelserver.server").warning("odd")

@@ -1,7 +1,3 @@
-"""The command line of ``modelserver serve``."""
-
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -11,7 +7,7 @@ from modelserver.tools.serve.options import read_options
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def here(tmp_path, monkeypatch) -> Path:
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "handler.py").write_text("")
     (tmp_path / "many").mkdir()
@@ -45,9 +41,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["hub", "--engine", "transformers"], "{here}/hub?engine=transformers", "hub"),
     ],
 )
-def test_source_becomes_registration_url(
-    here: Path, arguments: list[str], url: str, file: str | None
-) -> None:
+def test_source_becomes_registration_url(here, arguments, url, file) -> None:
     expected = read_options(arguments)
 
     assert expected.registration.url == url.format(here=here)
@@ -56,7 +50,7 @@ def test_source_becomes_registration_url(
     assert expected.handler == ("base_handler" if file == "net.pt2" else "")
 
 
-def test_options_reach_the_settings(here: Path) -> None:
+def test_options_reach_the_settings(here) -> None:
     flags = (
         "--name m --batch-size 8 --max-batch-delay 20 --workers 2 --route /api --reload --input input.json"
     )
@@ -69,7 +63,7 @@ def test_options_reach_the_settings(here: Path) -> None:
     assert expected.input_file == here / "input.json"
 
 
-def test_it_listens_on_loopback(here: Path) -> None:
+def test_it_listens_on_loopback(here) -> None:
     flags = read_options(["sub/handler.py", "--port", "9000"]).flags()
 
     assert [flags[f"{role}_address"] for role in ("inference", "management", "metrics")] == [
@@ -108,6 +102,6 @@ def test_it_listens_on_loopback(here: Path) -> None:
     ],
 )
 @pytest.mark.usefixtures("here")
-def test_mistake_is_reported_with_hint(arguments: list[str], message: str) -> None:
+def test_mistake_is_reported_with_hint(arguments, message) -> None:
     with pytest.raises(ConfigError, match=message):
         read_options(arguments)

@@ -1,9 +1,4 @@
-"""``modelserver.serve`` of a script."""
-
-from __future__ import annotations
-
 import sys
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -23,7 +18,7 @@ def handle(data: Any, context: Any) -> Any:
 
 
 @pytest.fixture
-def commands(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+def commands(monkeypatch) -> list[list[str]]:
     """The commands that would have been run; no worker code is loaded."""
     ran: list[list[str]] = []
     monkeypatch.setattr(script, "_run", lambda command: ran.append(command) or 0)
@@ -31,7 +26,7 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     return ran
 
 
-def test_the_command_is_run(commands: list[list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_is_run(commands, monkeypatch) -> None:
     """A worker imports the script, which may call it: there it does nothing."""
     assert modelserver.serve(Doubler, batch_size=8, workers=2, port=9000, reload=True) == 0
     modelserver.serve(handle, name="m", max_batch_delay=5, model_file="w.pt")
@@ -47,7 +42,7 @@ def test_the_command_is_run(commands: list[list[str]], monkeypatch: pytest.Monke
     assert len(commands) == 2
 
 
-def test_what_workers_cannot_import(commands: list[list[str]], tmp_path: Path) -> None:
+def test_what_workers_cannot_import(commands, tmp_path) -> None:
     class Local(modelserver.Handler):
         pass
 
@@ -60,5 +55,5 @@ def test_what_workers_cannot_import(commands: list[list[str]], tmp_path: Path) -
         (None, "neither a class nor a function"),
     ):
         with pytest.raises(ValueError, match=message):
-            modelserver.serve(handler)  # type: ignore[arg-type]
+            modelserver.serve(handler)
     assert commands == []

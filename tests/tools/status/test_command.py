@@ -13,7 +13,7 @@ _EMPTY: dict[str, Any] = {"events": []}
 
 
 @pytest.fixture
-def serve(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, Any]], list[str]]:
+def serve(monkeypatch) -> Callable[[dict[str, Any]], list[str]]:
     """Answers paths with documents, others with 404; returns the paths that are requested."""
 
     def start(documents: dict[str, Any]) -> list[str]:
@@ -43,7 +43,7 @@ def model(name: str, ready: bool = True) -> dict[str, Any]:
     return {"modelName": name, "modelVersion": "1.0", "minWorkers": 1, "workers": workers}
 
 
-def test_all_versions_of_all_pages_are_read(serve, capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_versions_of_all_pages_are_read(serve, capsys) -> None:
     """A version fails beside another one that is parked; a model may be unregistered meanwhile."""
     pages = [
         {"models": [{"modelName": "a"}, {"modelName": "a"}], "nextPageToken": "1"},
@@ -63,7 +63,7 @@ def test_all_versions_of_all_pages_are_read(serve, capsys: pytest.CaptureFixture
     ]
 
 
-def test_what_fails_comes_first(serve, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_fails_comes_first(serve, capsys) -> None:
     """A server without events and models on demand is read, too."""
     wish = model("a") | {"autoscaling": {"wish": 2}}
     serve(
@@ -90,16 +90,14 @@ def test_what_fails_comes_first(serve, capsys: pytest.CaptureFixture[str]) -> No
     ],
     ids=["nobody", "without a token", "another server"],
 )
-def test_server_that_cannot_be_read_is_2(
-    serve, capsys: pytest.CaptureFixture[str], answer: Any, text: str
-) -> None:
+def test_server_that_cannot_be_read_is_2(serve, capsys, answer, text) -> None:
     serve({"/models": answer})
 
     assert command.main(["--management", URL]) == 2
     assert text in capsys.readouterr().err
 
 
-def test_wrong_command_line_is_2(capsys: pytest.CaptureFixture[str], tmp_path) -> None:
+def test_wrong_command_line_is_2(capsys, tmp_path) -> None:
     assert command.main(["--management", URL, "--token-file", str(tmp_path / "none")]) == 2
     with pytest.raises(SystemExit) as ended:
         command.main(["--nonsense"])

@@ -1,5 +1,3 @@
-"""What is wrong by the documents of a server."""
-
 from typing import Any
 
 import pytest
@@ -79,7 +77,7 @@ _FAILED = {"status": "FAILED", "failure": "no file weights.pt"}
         ),
     ],
 )
-def test_trouble_of_a_model_is_named(more: dict[str, Any], level: str, anchor: str, text: str) -> None:
+def test_trouble_of_a_model_is_named(more, level, anchor, text) -> None:
     (trouble,) = of_model(version(**more), SINCE)
 
     assert (trouble.level, trouble.subject, trouble.anchor) == (level, "digits 1.0", anchor)
@@ -97,12 +95,12 @@ def test_trouble_of_a_model_is_named(more: dict[str, Any], level: str, anchor: s
     ],
     ids=["well", "old error", "scaled to none", "parked", "being replaced"],
 )
-def test_model_without_trouble_is_well(more: dict[str, Any]) -> None:
+def test_model_without_trouble_is_well(more) -> None:
     assert list(of_model(version(**more), SINCE)) == []
 
 
 @pytest.mark.parametrize(("days", "level"), [(20.0, ""), (10.0, LOOK), (1.0, FAILS), (-1.0, FAILS)])
-def test_certificate_is_reported_before_it_ends(days: float, level: str) -> None:
+def test_certificate_is_reported_before_it_ends(days, level) -> None:
     assert [each.level for each in of_certificate(days)] == ([level] if level else [])
 
 

@@ -1,5 +1,3 @@
-"""A finished tuning, for the tests of what is written of it."""
-
 from pathlib import Path
 
 import pytest
@@ -30,7 +28,7 @@ def handle(data, context):
 
 
 @pytest.fixture
-def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def work(tmp_path, monkeypatch) -> Path:
     """A directory with an archive and an input, which is the current one."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "sleeper.py").write_text(HANDLER)

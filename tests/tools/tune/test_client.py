@@ -44,7 +44,6 @@ class Answering:
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(b"\r\n\r\n")
         length = re.search(rb"Content-Length: (\d+)", head)
-        assert length is not None
         self.bodies.append(await reader.readexactly(int(length[1])))
         self.inside += 1
         self.most = max(self.most, self.inside)
@@ -59,8 +58,6 @@ class Answering:
 
 
 class Serial(Answering):
-    """Computes one request at a time."""
-
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         async with self.lock:
             await super().answer(reader, writer)
@@ -68,7 +65,7 @@ class Serial(Answering):
 
 @contextlib.asynccontextmanager
 async def answering(kind: type[Answering] = Answering, **attributes: object) -> AsyncIterator[Answering]:
-    server = kind(**attributes)  # type: ignore[arg-type]
+    server = kind(**attributes)
     listener = await asyncio.start_server(server.serve, "127.0.0.1", 0)
     server.port = listener.sockets[0].getsockname()[1]
     try:
@@ -97,7 +94,7 @@ async def test_a_closed_loop_has_as_many_requests_at_once_as_clients() -> None:
 
 
 @pytest.mark.parametrize("status", [404, 500, 503])
-async def test_anything_but_2xx_voids_the_run(status: int) -> None:
+async def test_anything_but_2xx_voids_the_run(status) -> None:
     async with answering(status=status) as server:
         run = await closed_loop(load(server), 1)
 

@@ -1,5 +1,3 @@
-"""The command: what it refuses, what it writes, and a tuning of a handler whose cost is known."""
-
 import contextlib
 import json
 import os
@@ -28,9 +26,6 @@ def tune(*arguments: str) -> int:
     return main(["tune", *arguments])
 
 
-# What is refused
-
-
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
@@ -42,9 +37,7 @@ def tune(*arguments: str) -> int:
         (["--goal", "max-throughput", "--content-type", "a\nb"], "--content-type="),
     ],
 )
-def test_wrong_arguments_are_reported_in_one_line(
-    flags: list[str], message: str, work: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_arguments_are_reported_in_one_line(flags, message, work, capsys) -> None:
     """With status 2, before anything is started."""
     assert tune("sleeper.mar", "--input", "in.json", *flags) == 2
     error = capsys.readouterr().err
@@ -52,12 +45,12 @@ def test_wrong_arguments_are_reported_in_one_line(
     assert error.count("\n") == 1
 
 
-def test_a_model_that_is_not_there_is_refused(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_model_that_is_not_there_is_refused(work, capsys) -> None:
     assert tune("nowhere.mar", "--input", "in.json", "--goal", "max-throughput") == 1
     assert "Model not found at: nowhere.mar" in capsys.readouterr().err
 
 
-def test_a_configuration_of_someone_else_is_not_overwritten(tmp_path: Path) -> None:
+def test_a_configuration_of_someone_else_is_not_overwritten(tmp_path) -> None:
     config = tmp_path / CONFIG
     config.write_text("batchSize: 4\n")
     with pytest.raises(TuningError, match="--force"):
@@ -86,11 +79,8 @@ def test_starting_the_server_does_not_load_the_tuner() -> None:
     assert done.stdout == "[]\n"
 
 
-# From the command to the files
-
-
 @pytest.mark.slow
-def test_a_known_cost_leads_to_a_provable_choice(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_known_cost_leads_to_a_provable_choice(work, capsys) -> None:
     flags = ["--max-batch-size", "32", "--max-workers", "1", "--time-budget", "8"]
     status = tune("sleeper.mar", "--input", "in.json", "--goal", f"p90<={LIMIT_MS}ms", *flags)
     out = capsys.readouterr().out
@@ -114,7 +104,7 @@ def test_a_known_cost_leads_to_a_provable_choice(work: Path, capsys: pytest.Capt
 
 
 @pytest.mark.slow
-def test_a_goal_out_of_reach_writes_nothing(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_goal_out_of_reach_writes_nothing(work, capsys) -> None:
     """The status is 1, the best point is printed, and the report is written. With --force the
     configuration is written too, with a remark.
     """
@@ -130,7 +120,7 @@ def test_a_goal_out_of_reach_writes_nothing(work: Path, capsys: pytest.CaptureFi
 
 
 @pytest.mark.slow  # starts a server
-def test_an_interruption_leaves_nothing(work: Path) -> None:
+def test_an_interruption_leaves_nothing(work) -> None:
     temp = work / "tmp"
     temp.mkdir()
     roots = os.pathsep.join(str(ROOT / name) for name in ("app", "handlers"))
@@ -142,7 +132,6 @@ def test_an_interruption_leaves_nothing(work: Path) -> None:
         stderr=subprocess.PIPE,
         text=True,
     ) as process:
-        assert process.stdout is not None
         assert process.stderr is not None
         for line in process.stdout:
             if "1 client:" in line:

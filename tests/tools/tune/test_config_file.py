@@ -1,5 +1,3 @@
-"""The configuration that is written: the archive's own with the result in it."""
-
 from dataclasses import replace
 
 import pytest
@@ -7,7 +5,6 @@ import yaml
 
 from modelserver.models.options.yaml_file import parse_model_config
 from modelserver.tools.tune.config_file import FIRST_LINE, config_text
-from modelserver.tools.tune.tuner import TuningResult
 
 FACTS = {"processor": "Fast\nOne", "Python": "3.11"}
 
@@ -22,7 +19,7 @@ def comment_above(text: str, key: str) -> str:
     return " ".join(above)
 
 
-def test_keys_have_their_reasons(result: TuningResult) -> None:
+def test_keys_have_their_reasons(result) -> None:
     """The server reads the file without a warning, and it can be tuned again; a missed goal is at the top."""
     text = config_text(None, result, FACTS)
     config, warnings = parse_model_config(text)
@@ -42,7 +39,7 @@ def test_keys_have_their_reasons(result: TuningResult) -> None:
     assert "NOT MET" in config_text(None, result, FACTS).partition("minWorkers")[0]
 
 
-def test_other_values_of_the_archive_stay(result: TuningResult) -> None:
+def test_other_values_of_the_archive_stay(result) -> None:
     original = (
         "# about workers\nminWorkers: 7\nmaxWorkers: 9\n# seconds\nresponseTimeout: 33  # really\n\n"
         "handler:\n  # inner\n  top_k: 3\nbatchSize: 5\n# last words\n"
@@ -68,7 +65,7 @@ def test_other_values_of_the_archive_stay(result: TuningResult) -> None:
         "'minWorkers': 2\nhandler:\n  a: 1\n",
     ],
 )
-def test_any_yaml_keeps_its_meaning(original: str, result: TuningResult) -> None:
+def test_any_yaml_keeps_its_meaning(original, result) -> None:
     before = yaml.safe_load(original)
     after = yaml.safe_load(config_text(original, result, FACTS))
 
@@ -77,18 +74,17 @@ def test_any_yaml_keeps_its_meaning(original: str, result: TuningResult) -> None
     assert after.get("other") == before.get("other")
 
 
-def test_a_batcher_block_stays_one(result: TuningResult) -> None:
+def test_a_batcher_block_stays_one(result) -> None:
     """It means more than its numbers: only these change, and the server reads them from there."""
     text = config_text("batcher:\n  maxBatchSize: 3\n  timeout: 9\n", result, FACTS)
     config, warnings = parse_model_config(text)
 
     assert warnings == []
-    assert config.batcher is not None
     assert (config.batcher.max_batch_size, config.batcher.timeout) == (result.choice.setting.batch_size, 9)
     assert config.batch_size is None
 
 
-def test_threads_of_ones_own_are_the_models(result: TuningResult) -> None:
+def test_threads_of_ones_own_are_the_models(result) -> None:
     assert "workerThreads" not in yaml.safe_load(config_text("workerThreads: 9\n", result, FACTS))
     point = result.choice
     result.points.append(point)
@@ -99,7 +95,7 @@ def test_threads_of_ones_own_are_the_models(result: TuningResult) -> None:
     assert "with an equal share of the cores" in comment_above(text, "workerThreads").replace(" # ", " ")
 
 
-def test_the_queue_grows_with_the_clients(result: TuningResult) -> None:
+def test_the_queue_grows_with_the_clients(result) -> None:
     point = result.choice
     result.chosen = replace(point, figure=replace(point.figure, clients=300))
 

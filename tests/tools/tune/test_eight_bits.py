@@ -1,10 +1,7 @@
-"""Trying int8 with the inputs as the calibration set."""
-
 import inspect
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -66,9 +63,7 @@ def benches(source: ModelSource, own: OneBench, other: OneBench) -> Callable[[Mo
         (OneBench(100), OneBench(150, NOT_USED), False, "int8 is not used: classes disagree"),
     ],
 )
-def test_int8_is_used_if_it_is_faster_and_good_enough(
-    work: Path, own: OneBench, other: OneBench, used: bool, message: str
-) -> None:
+def test_int8_is_used_if_it_is_faster_and_good_enough(work, own, other, used, message) -> None:
     source = open_source("sleeper.mar", None, work / "unpacked")
     trial = try_int8(source, INPUTS, work / "int8", benches(source, own, other), threads=2)
 
@@ -80,7 +75,7 @@ def test_int8_is_used_if_it_is_faster_and_good_enough(
         try_int8(source, INPUTS, work / "other", benches(source, OneBench(0), OneBench(1, IN_INT8)))
 
 
-def test_the_archive_gets_the_inputs_and_the_keys(work: Path) -> None:
+def test_the_archive_gets_the_inputs_and_the_keys(work) -> None:
     source = open_source("sleeper.mar", None, work / "unpacked")
     other = with_calibration(source, INPUTS, work / "int8")
     (work / "out").mkdir()
@@ -94,7 +89,6 @@ def test_the_archive_gets_the_inputs_and_the_keys(work: Path) -> None:
         files = {path.name: path.read_bytes() for path in (folder / FOLDER).iterdir()}
         assert files == {"0000.body": b"[1]", "0001.jpg": b"picture"}
         assert (folder / "sleeper.py").is_file()
-        assert packed.config_text is not None
         assert packed.config_text.startswith("responseTimeout: 60  # seconds")
         assert yaml.safe_load(packed.config_text)["handler"] == {"precision": "int8", "calibration": FOLDER}
 
@@ -102,7 +96,7 @@ def test_the_archive_gets_the_inputs_and_the_keys(work: Path) -> None:
 @pytest.mark.parametrize(
     "original", [None, "", "batchSize: 3", "{batchSize: 3}", "handler: {topk: 3}", "handler:\nbatchSize: 3\n"]
 )
-def test_configuration_gets_int8_keys(original: str | None) -> None:
+def test_configuration_gets_int8_keys(original) -> None:
     """Our keys are added under ``handler``, and the others stay."""
     before = yaml.safe_load(original or "{}") or {}
     after = yaml.safe_load(int8_config(original))
@@ -112,7 +106,7 @@ def test_configuration_gets_int8_keys(original: str | None) -> None:
 
 
 @pytest.mark.slow
-def test_a_real_network_is_served_in_int8(tmp_path: Path) -> None:
+def test_a_real_network_is_served_in_int8(tmp_path) -> None:
     torch = pytest.importorskip("torch")
     from tests.handlers.networks import digits
 

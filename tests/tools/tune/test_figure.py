@@ -41,7 +41,7 @@ def test_a_run_is_summed_up() -> None:
         (LoadRun([], 0.0), "nothing answered"),
     ],
 )
-def test_run_with_a_failure_or_without_answers_is_void(run: LoadRun, reason: str) -> None:
+def test_run_with_a_failure_or_without_answers_is_void(run, reason) -> None:
     figure = summed_up(run)
 
     assert (figure.void, figure.reason()) == (True, reason)
@@ -58,10 +58,9 @@ def test_a_batch_counts_once_for_the_cost_of_its_size() -> None:
 @given(
     a=st.floats(0, 1000), b=st.floats(0.01, 100), sizes=st.sets(st.integers(1, 256), min_size=2, max_size=9)
 )
-def test_a_line_is_recovered(a: float, b: float, sizes: set[int]) -> None:
+def test_a_line_is_recovered(a, b, sizes) -> None:
     line = fit_line({n: a + b * n for n in sizes})
 
-    assert line is not None
     assert line.a_ms == pytest.approx(a, abs=1e-5)
     assert line.b_ms == pytest.approx(b, rel=1e-5, abs=1e-7)
     assert line.r2 == pytest.approx(1.0, abs=1e-6)
@@ -73,13 +72,10 @@ def test_a_line_is_recovered(a: float, b: float, sizes: set[int]) -> None:
     [({1: 1.0, 2: 3.0, 3: 2.0}, (1.0, 0.5, 0.25)), ({1: 5.0, 2: 5.0}, (5.0, 0.0, 1.0))],
     ids=["by hand", "equal"],
 )
-def test_the_squares_of_what_is_left_are_least(
-    costs: dict[int, float], expected: tuple[float, float, float]
-) -> None:
+def test_the_squares_of_what_is_left_are_least(costs, expected) -> None:
     """The line of equal costs says nothing of how large batches may be; one size has none."""
     line = fit_line(costs)
 
-    assert line is not None
     assert (line.a_ms, line.b_ms, line.r2) == pytest.approx(expected)
     assert not line.trusted
     assert fit_line({}) is fit_line({4: 10.0}) is None
@@ -88,7 +84,6 @@ def test_the_squares_of_what_is_left_are_least(
 def test_the_largest_batch_within_a_limit_is_computed() -> None:
     line = fit_line({n: 20.0 + 2.0 * n for n in (1, 2, 4)})
 
-    assert line is not None
     assert [line.largest_within(limit) for limit in (70.0, 69.9, 20.0, 5.0)] == [25, 24, 0, 0]
     assert line.at(25) == pytest.approx(70.0)
 
@@ -102,8 +97,7 @@ def test_the_largest_batch_within_a_limit_is_computed() -> None:
         ({1: 5.0, 2: 5.0, 4: 5.0}, False),
     ],
 )
-def test_line_is_reported_if_it_explains_enough_sizes(costs: dict[int, float], text: bool) -> None:
+def test_line_is_reported_if_it_explains_enough_sizes(costs, text) -> None:
     line = fit_line(costs)
 
-    assert line is not None
     assert line.worth_telling is text

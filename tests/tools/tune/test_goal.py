@@ -10,7 +10,7 @@ from modelserver.tools.tune.goal import ALLOWED, ModelSetting, Point, best, near
     ("text", "percentile", "limit_ms"),
     [("p99<=80ms", "p99", 80.0), (" P90 <= 1.5 s ", "p90", 1500.0), ("p50<=0.5ms", "p50", 0.5)],
 )
-def test_limits_have_a_percentile_and_a_time(text: str, percentile: str, limit_ms: float) -> None:
+def test_limits_have_a_percentile_and_a_time(text, percentile, limit_ms) -> None:
     goal = parse_goal(text)
 
     assert (goal.kind, goal.percentile, goal.limit_ms) == ("limit", percentile, limit_ms)
@@ -22,7 +22,7 @@ _MALFORMED = "p95<=80ms p99<80ms p99<=80 p99<=0ms p99<=-1ms p99<=ms fast p99<=1e
 
 
 @pytest.mark.parametrize("text", ["", *_MALFORMED.split(), "p99\n<=\n80"])
-def test_malformed_goals_are_refused_in_one_line(text: str) -> None:
+def test_malformed_goals_are_refused_in_one_line(text) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_goal(text)
 
@@ -40,7 +40,7 @@ def test_a_limit_holds_up_to_itself_and_then_the_goal_decides() -> None:
 
 
 @pytest.mark.parametrize("text", ["p99<=80ms", "max-throughput", "min-latency"])
-def test_a_void_figure_never_meets_a_goal(text: str) -> None:
+def test_a_void_figure_never_meets_a_goal(text) -> None:
     assert not parse_goal(text).met(void("status 503"))
     assert parse_goal(text).worth(void("status 503")) == 0.0
 

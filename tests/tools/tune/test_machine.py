@@ -1,9 +1,7 @@
-from pathlib import Path
-
 from modelserver.tools.tune.machine import BUSY, USED_BY_OTHERS, cpu_model, machine_facts
 
 
-def test_the_processor_names_itself(tmp_path: Path) -> None:
+def test_the_processor_names_itself(tmp_path) -> None:
     info = tmp_path / "cpuinfo"
     info.write_text("processor: 0\nmodel name\t: One 9000\nmodel name\t: Two\n")
 

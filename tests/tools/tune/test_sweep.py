@@ -2,7 +2,7 @@ import pytest
 
 from modelserver.tools.tune import sweep
 from modelserver.tools.tune.figure import Figure
-from modelserver.tools.tune.goal import ModelSetting, Policy, parse_goal
+from modelserver.tools.tune.goal import ModelSetting, parse_goal
 from modelserver.tools.tune.sweep import Costs, SearchBounds
 
 LIMIT = parse_goal("p99<=70ms")
@@ -11,7 +11,6 @@ BOUNDS = SearchBounds()
 
 
 def costs(a: float, b: float, *sizes: int, beside: float = 1.0) -> Costs:
-    """What the first stage knows of a handler of a + b*n ms."""
     known = Costs()
     for n in sizes:
         cost = a + b * n
@@ -45,7 +44,6 @@ def test_the_line_suggests_a_size_between_those_measured() -> None:
     """20 + 2n stays below 70 ms with some room at 21; 32 was too slow, 16 leaves throughput on the table."""
     between = sweep.in_between(70.0, costs(20, 2, 1, 2, 4, 8, 16))
 
-    assert between is not None
     assert 16 < between < 25
     assert sweep.promising(LIMIT, BOUNDS, costs(20, 2, 1, 2, 4, 8, 16)) == [1, between, 16, 8]
     assert sweep.promising(LIMIT, SearchBounds(max_batch=16), costs(20, 2, 1, 2, 4, 8, 16)) == [1, 16, 8]
@@ -79,7 +77,7 @@ def test_a_limit_is_tried_with_a_window_at_once() -> None:
 @pytest.mark.parametrize(
     ("policy", "others"), [("adaptive", {"greedy", "window"}), ("window", {"adaptive", "greedy"})]
 )
-def test_other_policies_include_those_not_chosen(policy: Policy, others: set[str]) -> None:
+def test_other_policies_include_those_not_chosen(policy, others) -> None:
     tried = sweep.other_policies(FAST, ModelSetting(4, policy), costs(20, 2, 1, 2, 4))
 
     assert others <= {setting.policy for setting in tried}

@@ -23,7 +23,6 @@ def test_under_a_limit_the_largest_batch_that_keeps_to_it_is_chosen() -> None:
     assert result.met
     assert 16 < result.choice.setting.batch_size <= 25
     assert result.choice.figure.p99_ms <= 70.0
-    assert result.costs.line is not None
     assert (result.costs.line.a_ms, result.costs.line.b_ms) == pytest.approx((20.0, 2.0))
 
 
@@ -95,13 +94,12 @@ def test_the_result_has_a_curve_and_a_baseline() -> None:
     assert clients[0] == 1
     assert clients == sorted(clients)
     assert result.choice.figure in result.curve
-    assert result.baseline is not None
     assert result.baseline.setting.batch_size == 1
     assert result.sustained is not None
 
 
 @pytest.mark.parametrize("budget", [10.0, 60.0, 300.0])
-def test_the_budget_holds_in_the_main(budget: float) -> None:
+def test_the_budget_holds_in_the_main(budget) -> None:
     bench = FakeBench(cores=8)
     result = tuned("p99<=70ms", bench, SearchBounds(max_workers=8, cores=8), budget)
 

@@ -62,8 +62,6 @@ class FakeBench:
 
 @dataclass
 class Notes:
-    """A listener that records its events."""
-
     lines: list[str] = field(default_factory=list)
     shares: list[float] = field(default_factory=list)
 

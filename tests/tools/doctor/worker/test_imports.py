@@ -10,7 +10,7 @@ from modelserver.tools.doctor.worker.observer import ImportClock
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def folder(tmp_path, monkeypatch) -> Iterator[Path]:
     """A model whose code imports a package that imports another one."""
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "probed_handler.py").write_text("\nimport probed_outer.part\nimport probed_outer\n")
@@ -28,7 +28,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         del sys.modules[name]
 
 
-def test_costs_of_imports_are_measured(folder: Path) -> None:
+def test_costs_of_imports_are_measured(folder) -> None:
     clock = ImportClock(str(folder))
     with clock:
         importlib.import_module("probed_handler")
@@ -42,7 +42,7 @@ def test_costs_of_imports_are_measured(folder: Path) -> None:
     assert outer.place == SourceLine("probed_handler.py", 2, "<module>")
 
 
-def test_failed_import_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_import_is_counted(tmp_path, monkeypatch) -> None:
     machinery = importlib._bootstrap
     before = machinery._find_and_load
     with pytest.raises(ModuleNotFoundError, match="probed_nowhere"), ImportClock(str(tmp_path)):

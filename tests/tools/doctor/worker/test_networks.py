@@ -56,21 +56,21 @@ class Torch:
 
 
 @pytest.fixture
-def torch(monkeypatch: pytest.MonkeyPatch) -> Torch:
+def torch(monkeypatch) -> Torch:
     """Imported, as far as anybody can tell."""
     stand_in = Torch()
-    monkeypatch.setitem(sys.modules, "torch", stand_in)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "torch", stand_in)
     return stand_in
 
 
-def test_networks_are_recognized(torch: Torch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_networks_are_recognized(torch, tmp_path, monkeypatch) -> None:
     held = Module(Dropout(), weights=1)
     inside = SimpleNamespace(net=Module(weights=2))
     handler = SimpleNamespace(net=held, same=[held], more={"a": (Module(weights=3),)}, inside=inside)
     handler.ready = Module(weights=1, training=False)
     own = ModuleType("own_module")
     own.__file__ = str(tmp_path / "own_module.py")
-    own.NET = Module(Dropout(), weights=1)  # type: ignore[attr-defined]
+    own.NET = Module(Dropout(), weights=1)
     monkeypatch.setitem(sys.modules, "own_module", own)
 
     assert [(each.name, each.layers) for each in networks_in_training(handler, str(tmp_path))] == [
@@ -90,7 +90,7 @@ def test_networks_are_recognized(torch: Torch, tmp_path: Path, monkeypatch: pyte
     assert "torch" not in sys.modules
 
 
-def test_unused_gradients_are_seen(torch: Torch, tmp_path: Path) -> None:
+def test_unused_gradients_are_seen(torch, tmp_path) -> None:
     with Gradients(str(tmp_path)) as idle:
         pass
     with Gradients(str(tmp_path)) as built:
@@ -101,7 +101,7 @@ def test_unused_gradients_are_seen(torch: Torch, tmp_path: Path) -> None:
     assert [each.left_on for each in (idle, built, used)] == [False, True, False]
 
 
-def test_networks_that_are_built(torch: Torch) -> None:
+def test_networks_that_are_built(torch) -> None:
     class Own:
         def __init__(self) -> None:
             torch.hooks[0]("layer", "weight", None)
@@ -112,30 +112,28 @@ def test_networks_that_are_built(torch: Torch) -> None:
         Own()
 
     assert idle.place is None
-    assert building.place is not None
     assert building.place.file == "test_networks.py"
     assert building.place.function == "test_networks_that_are_built"
     assert torch.hooks == []
 
 
-def test_networks_that_a_library_loads(torch: Torch, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_networks_that_a_library_loads(torch, monkeypatch) -> None:
     class InferenceSession:
         def __init__(self, path: str) -> None:
             self.path = path
 
     own = InferenceSession.__init__
-    monkeypatch.setitem(sys.modules, "onnxruntime", SimpleNamespace(InferenceSession=InferenceSession))  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "onnxruntime", SimpleNamespace(InferenceSession=InferenceSession))
     with Building(str(Path(__file__).parent)) as building:
         session = InferenceSession("a.onnx")
 
     assert session.path == "a.onnx"
-    assert building.place is not None
     assert building.place.function == "test_networks_that_a_library_loads"
     assert InferenceSession.__init__ is own
 
 
 @pytest.mark.slow
-def test_networks_that_torch_loads(tmp_path: Path) -> None:
+def test_networks_that_torch_loads(tmp_path) -> None:
     """TorchScript by its file or bytes, and an exported program. What torch.load reads was opened by Python,
     or came with a request.
     """

@@ -2,7 +2,6 @@ import gc
 import socket
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -30,7 +29,7 @@ async def waits(data, context):
 
 
 @pytest.fixture
-def observer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Observer, socket.socket]]:
+def observer(tmp_path, monkeypatch) -> Iterator[tuple[Observer, socket.socket]]:
     """An observer, and the other end of its reports; this process stays as it is."""
     (tmp_path / "observed_handler.py").write_text(_SOURCE)
     monkeypatch.syspath_prepend(tmp_path)
@@ -47,7 +46,7 @@ def received(reports: socket.socket) -> Any:
     return msgspec.msgpack.decode(reports.recv(1 << 20), type=Report)
 
 
-def test_loading_and_calls_are_reported(observer: tuple[Observer, socket.socket], tmp_path: Path) -> None:
+def test_loading_and_calls_are_reported(observer, tmp_path) -> None:
     loads, reports = observer
     handler = loads.load_handler("observed_handler.py:Observed", tmp_path)
     handler.initialize(None)
@@ -73,9 +72,7 @@ def test_loading_and_calls_are_reported(observer: tuple[Observer, socket.socket]
     assert [received(reports).blocks is None for _ in range(22)] == [True] * 21 + [False]
 
 
-def test_asynchronous_handler_is_not_wrapped(
-    observer: tuple[Observer, socket.socket], tmp_path: Path
-) -> None:
+def test_asynchronous_handler_is_not_wrapped(observer, tmp_path) -> None:
     class Own(TextHandler):
         pass
 

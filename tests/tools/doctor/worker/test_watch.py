@@ -5,8 +5,6 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from modelserver.tools.doctor.probing import Opened, SourceLine, StartedTask
 from modelserver.tools.doctor.worker.watch import CallWatch, place_of_caller, place_of_code
 
@@ -52,7 +50,7 @@ def test_a_call_without_end_keeps_only_its_beginning() -> None:
     assert (watch.opened, watch.started) == ([], [])
 
 
-def test_threads_and_processes_are_noted_and_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_and_processes_are_noted_and_start(monkeypatch) -> None:
     hooks: list[Any] = []
     monkeypatch.setattr(sys, "addaudithook", hooks.append)
     monkeypatch.setattr(threading.Thread, "start", threading.Thread.start)
