@@ -1,5 +1,6 @@
 """Requests that are refused: for models that are not there, and for versions that clients named."""
 
+import gc
 import inspect
 from collections.abc import Sequence
 from dataclasses import replace
@@ -65,6 +66,26 @@ def test_unknown_names_make_no_series(route: str) -> None:
     assert series(metrics) == before
     assert f'Requests4XX{{Level="Host",Hostname="h"}} {FLOOD + 1}.0' in metrics.render().decode()
     assert inspect.getclosurevars(api.find).nonlocals["cached"].cache_info().currsize <= 1024 < FLOOD
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/predictions/m", "/predictions/m/1.0", "/v1/models/m:predict", "/v2/models/m/infer", "/invocations"],
+)
+def test_refused_requests_leave_no_reference_cycles(path: str) -> None:
+    """What a cycle holds (a connection with its buffers) stays until the rare collection of cycles."""
+    api = InferenceApi(Registry(cast("Any", None)), 1 << 20)
+    connection = Connection(ServerMetrics(hostname="h"))
+    gc.collect()
+    gc.disable()
+    try:
+        served(api, connection, path, b"{}")
+        cycles = gc.collect()
+    finally:
+        gc.enable()
+
+    assert connection.statuses in ([404], [400])
+    assert cycles == 0
 
 
 @pytest.mark.parametrize(("path", "counted"), [("/predictions/m", [503]), ("/predictions/m/1.0", [])])
