@@ -1,7 +1,9 @@
 import asyncio
+import contextlib
 from typing import Any
 
 import pytest
+from tests.cycles import no_cycles
 from tests.engine.pools.pools import contents, now, request, submit
 from tests.waiting import until
 
@@ -31,6 +33,17 @@ async def test_full_or_empty_pool_refuses_and_counts_why(make, stage, counts):
     with pytest.raises(ServiceUnavailable):
         make(workers=0).submit(request(b"a"))
     assert counts("rejected")[2:] == [("no_worker",)]
+
+
+async def test_refused_requests_leave_no_reference_cycles(make, stage):
+    """A cycle would hold their bodies: gigabytes of them, while clients that are refused try again."""
+    full = make(max_requests=1)
+    full.submit(request(b"a"))
+    empty = make(workers=0)
+    with no_cycles():
+        for pool in (full, empty):
+            with contextlib.suppress(ServiceUnavailable):
+                pool.submit(request(b"b"))
 
 
 async def test_requests_are_refused_when_the_last_worker_is_abandoned(make, stage):

@@ -88,9 +88,7 @@ class Admission:
             queue.put(request)
         except QueueFull as full:
             self._metrics.requests.rejected(full.reason)
-            error = full.error or no_worker(self._name, version)
-            error.openai_status = 429
-            raise error from full
+            raise self._refusal(full, version) from None
         if not self._crew.workers and self._crew.on_demand is not None:
             self._crew.on_demand.wake()
         if request.waiting > 1 or len(request.rows) > queue.batch_size:
@@ -158,6 +156,12 @@ class Admission:
         demand = self._crew.on_demand
         refusal = None if demand is None else demand.refusal
         return refusal or no_worker(self._name, version, self._crew.failure)
+
+    def _refusal(self, full: QueueFull, version: str | None) -> ModelServerError:
+        """The error to raise; no frame and no exception refers to it, for a cycle would hold the request."""
+        error, full.error = full.error or no_worker(self._name, version), None
+        error.openai_status = 429
+        return error
 
     def _clear_queue(self) -> None:
         """Passes waiting requests to the successor, if any; refuses the others and those already begun."""

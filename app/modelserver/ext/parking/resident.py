@@ -103,8 +103,9 @@ class Resident:
     async def load(self, size: int = 0, seconds: float = math.inf) -> None:
         if self.state == "loaded":
             return
-        if (refusal := self.refusal) is not None:
-            raise refusal
+        if self.refusal is not None:
+            # No variable has it: its traceback would hold the frame, and with it the request.
+            raise self.refusal
         self._admit(size)
         if not self.pool.workers:
             self.wake()
@@ -130,9 +131,12 @@ class Resident:
         else:
             return
         self.model.metrics.requests.rejected(reason)
+        raise self._queue_full()
+
+    def _queue_full(self) -> ModelServerError:
         error = ServiceUnavailable(f"Too many requests wait until model {self.model.name} is loaded.")
         error.openai_status = 429
-        raise error
+        return error
 
     def loaded(self, seconds: float) -> None:
         self.loaded_at = self._owner.clock()

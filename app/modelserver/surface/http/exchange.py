@@ -113,7 +113,7 @@ class Exchange(ABC):
         self.request_id = ""
         self.has_traceparent = self.answered = self.disconnected = False
         self.sent_status = 0
-        self.on_disconnect: Callable[[], None] | None = None
+        self.on_disconnect: Callable[[], object] | None = None
         self.watcher: Watcher | None = None
 
     def __str__(self) -> str:

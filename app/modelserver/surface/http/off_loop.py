@@ -33,7 +33,7 @@ class OffLoop:
 
     def start(
         self, size: int, work: Coroutine[None, None, None], fail: Callable[[ModelServerError], None]
-    ) -> Callable[[], None]:
+    ) -> Callable[[], object]:
         """Starts work on ``size`` bytes and returns a function that cancels it; ``fail`` gets its error."""
         if size and self._waiting and self._waiting + size > MOST_WAITING:
             work.close()
@@ -49,11 +49,8 @@ class OffLoop:
             self._waiting -= size
             work.close()
 
-        def cancel() -> None:
-            task.cancel()
-
         task.add_done_callback(done)
-        return cancel
+        return task.cancel
 
     @staticmethod
     async def _run(work: Coroutine[None, None, None], fail: Callable[[ModelServerError], None]) -> None:

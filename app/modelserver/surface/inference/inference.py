@@ -133,22 +133,15 @@ class InferenceApi:
     def _refuse(
         self, exchange: Exchange, codec: Codec, model: ModelVersion | None, error: ModelServerError
     ) -> None:
-        """Answers a request with an error, unless its path goes on below that of an ASGI application.
-
-        The error is not raised here: its traceback would hold this frame, which holds the error, and both
-        would stay in memory until the next collection of such cycles.
-        """
-        if isinstance(error, ModelVersionNotFound):
-            try:
-                if self._takes_scopes(exchange.target.route):
-                    exchange.target = without_version(exchange.target)
-                    model = self._registry.version_for(exchange.target.route.model, None, exchange)
-                    self._submit(exchange, codec, model, codec.read(exchange, model), monotonic())
-                    return
-            except ModelServerError as last:
-                _fail(exchange, codec, model, last)
-                return
-        _fail(exchange, codec, model, error)
+        """Answers a request with an error, unless its path goes on below that of an ASGI application."""
+        try:
+            if not isinstance(error, ModelVersionNotFound) or not self._takes_scopes(exchange.target.route):
+                raise error
+            exchange.target = without_version(exchange.target)
+            model = self._registry.version_for(exchange.target.route.model, None, exchange)
+            self._submit(exchange, codec, model, codec.read(exchange, model), monotonic())
+        except ModelServerError as error:  # noqa: PLR1704 - the name ends here: a cycle would hold the request
+            _fail(exchange, codec, model, error)
 
     def _takes_scopes(self, route: Route) -> bool:
         return not route.kserve and self._registry.get(route.model).pool.dispatch.takes_scopes
