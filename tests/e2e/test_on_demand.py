@@ -277,8 +277,7 @@ def test_kinds_of_models_are_loaded_and_parked(tmp_path: Path) -> None:
     settings = {"load": "on-demand", "frontend_processes": 2, "idle_timeout": 0}
     with serving(Server(home, store, (), settings)) as server:
         for name, url in urls.items():
-            # Models that generate text have minWorkers=1 in the configuration that is made for them.
-            server.registered(url, model_name=name, initial_workers=None, min_workers=0)
+            server.registered(url, model_name=name, initial_workers=None)
             assert (name, server.describe(name)["workers"]) == (name, [])
         assert server.predict("sums", {"add": 1}, headers=sequence).status_code == 200
         assert act(server, "sums", "park").status_code == 409

@@ -132,7 +132,7 @@ def test_engine_and_task_can_be_chosen(tmp_path, monkeypatch):
     assert (handler, settings["task"]) == ("vllm_handler", "embeddings")
     assert settings["vllm_engine_config"] == {"runner": "pooling", "trust_remote_code": True}
     assert read(automatic)[1] == "vllm_handler"
-    assert (config.min_workers, config.max_workers, config.startup_timeout) == (1, 1, 1200)
+    assert (config.min_workers, config.max_workers, config.startup_timeout) == (0, 1, 1200)
     assert read(lay_out(folder, URL, HubOptions(engine="transformers"), tmp_path))[1].endswith(
         "TextGeneration"
     )

@@ -157,7 +157,8 @@ def _describe(made: Path, name: str, task: str, engine: str, options: HubOptions
     handler: dict[str, Any] = {"model_path": _MODEL, "task": task, **trust}
     config: dict[str, Any] = {"batchSize": _ROWS}
     if task == GENERATION or engine == "vllm":
-        alone = {"minWorkers": 1, "maxWorkers": 1, "batchSize": 1}
+        # None on demand, else one.
+        alone = {"minWorkers": 0, "maxWorkers": 1, "batchSize": 1}
         config = {**alone, "startupTimeout": _PATIENCE, "responseTimeout": _PATIENCE}
     if engine == "vllm":
         runner = {"runner": "pooling"} if task in (EMBEDDINGS, RERANK) else {}

@@ -536,7 +536,6 @@ class _Resolver:
     def _yaml_workers(self) -> _Workers | None:
         fewest, most = self.config.min_workers or 0, self.config.max_workers or 0
         if self.config.min_workers == 0:
-            self._warn("model-config.yaml: minWorkers=0: 1 is used, as load is not on-demand")
             fewest = 1
         if 0 < fewest <= most:
             return fewest, most
