@@ -139,7 +139,6 @@ def test_request_timeout_is_resolved(registration, yaml, expected):
     [
         ("minWorkers: 2\nmaxWorkers: 3", ModelDefaults(1, 1), 4, 8, (2, 3), YAML),
         ("minWorkers: 2", ModelDefaults(1, 5), 4, 8, (1, 5), MODELS_KEY),
-        ("minWorkers: 0\nmaxWorkers: 2", ModelDefaults(1, 5), 4, 8, (1, 2), YAML),
         ("minWorkers: 0\nmaxWorkers: 1\nload: on-demand", None, 4, 8, (0, 1), YAML),
         ("", ModelDefaults(min_workers=2), 4, 8, (2, 4), MODELS_KEY),
         ("", ModelDefaults(min_workers=6), 4, 8, (6, 6), MODELS_KEY),
