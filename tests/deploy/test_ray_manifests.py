@@ -75,19 +75,6 @@ def test_resources_keep_to_the_published_schema(name):
     assert problems(_ALL[name]) == []
 
 
-def test_a_wrong_ray_cluster_is_reported():
-    wrong = one("raycluster.yaml")
-    wrong["spec"]["headGroupSpec"]["rayStartParams"]["num-cpus"] = 0
-    wrong["spec"]["workerGroupSpecs"][0]["minReplica"] = 1
-    wrong["spec"]["workerGroupSpecs"][0]["template"]["spec"]["containers"][0]["argument"] = []
-
-    result = problems(wrong)
-
-    assert "RayCluster.spec.headGroupSpec.rayStartParams.num-cpus: 0 is no str" in result
-    assert "RayCluster.spec.workerGroupSpecs[0]: there is no minReplica" in result
-    assert len(result) == 3
-
-
 def test_everything_is_applied_together():
     named = one("kustomization.yaml")["resources"]
 

@@ -5,14 +5,20 @@ from pathlib import Path
 
 import pytest
 
+from modelserver.engine import resources
 from modelserver.engine.resources import (
     MemoryGroup,
+    allowed_cpus,
     available_memory,
+    cgroup_quota,
     cpu_seconds,
     memory_group,
     memory_kills,
+    parse_cfs,
+    parse_cpu_max,
     parse_own_cgroups,
     resident_bytes,
+    usable_cpus,
 )
 
 
@@ -78,7 +84,6 @@ def test_kills_for_memory_are_counted(tmp_path, own, file):
 
 @pytest.mark.parametrize("own", ["0::/pod\n", "4:memory:/pod\n", "1:name=systemd:/\n", ""])
 def test_missing_or_odd_files_limit_nothing(tmp_path, own):
-    """Missing files, ``max`` and nonsense limit nothing."""
     _write(tmp_path / "own", own)
     _version_2(tmp_path / "fs/pod", "max", 5)
     _write(tmp_path / "fs/memory/pod/memory.limit_in_bytes", "many")
@@ -115,3 +120,61 @@ def test_seconds_of_processors_are_read(tmp_path):
 def test_resident_bytes_are_read():
     assert resident_bytes(os.getpid()) > 1 << 20
     assert resident_bytes(-1) == 0
+
+
+# Usable processors
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("max 100000\n", None),
+        ("200000 100000\n", 2.0),
+        ("50000 100000", 0.5),
+        ("", None),
+        ("x y", None),
+        ("1 0", None),
+    ],
+)
+def test_cpu_max_is_read(text, expected):
+    """Quota over period, and none where there is no limit or no sense."""
+    assert parse_cpu_max(text) == expected
+
+
+def test_cfs_is_read():
+    """A quota of -1 is none."""
+    assert parse_cfs("150000\n", "100000\n") == 1.5
+    assert parse_cfs("-1\n", "100000\n") is None
+
+
+def test_version_2_takes_the_tightest_quota_on_the_way_up(tmp_path):
+    _write(tmp_path / "own", "0::/pod/container\n")
+    _write(tmp_path / "fs/pod/container/cpu.max", "max 100000")
+    _write(tmp_path / "fs/pod/cpu.max", "300000 100000")
+    _write(tmp_path / "fs/cpu.max", "800000 100000")
+    assert cgroup_quota(tmp_path / "fs", tmp_path / "own") == 3.0
+
+    _write(tmp_path / "own", "0::/../other\n")
+    _write(tmp_path / "other/cpu.max", "100000 100000")
+    _write(tmp_path / "fs/cpu.max", "400000 100000")
+    assert cgroup_quota(tmp_path / "fs", tmp_path / "own") == 4.0
+
+
+@pytest.mark.parametrize("folder", ["cpu,cpuacct/docker/x", "cpu,cpuacct", "cpu"])
+def test_version_1_is_read_where_it_is_mounted(tmp_path, folder):
+    _write(tmp_path / "own", "5:memory:/docker/x\n4:cpu,cpuacct:/docker/x\n")
+    _write(tmp_path / "fs" / folder / "cpu.cfs_quota_us", "250000\n")
+    _write(tmp_path / "fs" / folder / "cpu.cfs_period_us", "100000\n")
+    assert cgroup_quota(tmp_path / "fs", tmp_path / "own") == 2.5
+
+
+@pytest.mark.parametrize(("quota", "expected"), [("150000", 2), ("10000", 1), ("10000000", 8)])
+def test_usable_is_affinity_within_the_quota(tmp_path, monkeypatch, quota, expected):
+    monkeypatch.setattr(resources, "allowed_cpus", lambda: 8)
+    _write(tmp_path / "own", "0::/\n")
+    _write(tmp_path / "fs/cpu.max", f"{quota} 100000")
+    assert usable_cpus(tmp_path / "fs", tmp_path / "own") == expected
+
+
+def test_without_cgroups_affinity_counts(tmp_path):
+    assert usable_cpus(tmp_path, tmp_path / "own") == allowed_cpus() >= 1

@@ -59,7 +59,6 @@ def test_a_killed_process_leaves_its_directory_to_others(temp):
         stdout=subprocess.PIPE,
         text=True,
     )
-    assert process.stdout is not None
     with process.stdout:
         left = temp / process.stdout.readline().rstrip("\n")
         with work_directory():

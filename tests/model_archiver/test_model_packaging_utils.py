@@ -53,12 +53,7 @@ def content(archive: Path) -> tuple[set[str], dict[str, Any]]:
 
 ALL = {"handler.py", "weights.pt", "a.txt", "deep/b.txt", "MAR-INF/MANIFEST.json"}
 CREATED = "25/07/2020 00:48:08"
-MODEL = {
-    "modelName": "noop",
-    "serializedFile": "weights.pt",
-    "handler": "handler.py",
-    "modelVersion": "1.0",
-}
+MODEL = {"modelName": "noop", "serializedFile": "weights.pt", "handler": "handler.py", "modelVersion": "1.0"}
 
 
 def test_an_archive_is_made_from_python(workplace):

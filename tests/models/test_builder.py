@@ -42,7 +42,7 @@ def write(folder: Path, config: str = "", **model: object) -> None:
         described["configFile"] = "model-config.yaml"
         (folder / "model-config.yaml").write_text(config)
     manifest = {"model": {k: v for k, v in described.items() if v is not None and k != "runtime"}}
-    manifest["runtime"] = described.get("runtime", "python")  # type: ignore[assignment]
+    manifest["runtime"] = described.get("runtime", "python")
     (folder / "MAR-INF" / "MANIFEST.json").write_text(json.dumps(manifest))
     (folder / "own.py").write_text("def handle(data, context):\n    return data\n")
 

@@ -30,15 +30,6 @@ def test_change_without_options_is_empty(source):
 
 
 @pytest.mark.parametrize(
-    "source",
-    [{"batch_size": -2}, {"max_batch_delay": -5}, {"response_timeout": 0}, {"batch_policy": "often"}],
-)
-def test_values_out_of_range_are_refused(source):
-    with pytest.raises(BadRequest, match=next(iter(source))):
-        Change.of(**source)
-
-
-@pytest.mark.parametrize(
     "options",
     [
         {"sequence_batching": True},

@@ -66,7 +66,7 @@ async def test_missing_or_broken_archive_is_reported(new_registry, caplog, store
     with pytest.raises(InvalidModel, match=r"could not be restored: Model not found at: gone\.mar"):
         await registry.scale("gone", None, 1, 1)
     with pytest.raises(ServiceUnavailable, match="could not be restored"):
-        model.pool.submit(None)  # type: ignore[arg-type]
+        model.pool.submit(None)
     assert not isinstance(registry.get("b"), FailedVersion)
 
     (store / "bad.mar").write_bytes(b"no archive")
@@ -282,7 +282,7 @@ async def test_what_an_operator_asks_for_anew_is_loaded(new_registry, store, tmp
     notices = await start_with(registry, naming(store, models), snapshots)
 
     assert registry.names() == loaded
-    assert notices == [f"Restored from {snapshots.newest()[0]}: b 1.0"]  # type: ignore[index]
+    assert notices == [f"Restored from {snapshots.newest()[0]}: b 1.0"]
 
 
 async def test_all_loads_what_no_state_decides_about(new_registry, store, tmp_path):

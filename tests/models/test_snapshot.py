@@ -8,14 +8,7 @@ import pytest
 from modelserver.errors import ConfigError
 from modelserver.models.archives.archive import ModelArchive
 from modelserver.models.archives.manifest import Manifest
-from modelserver.models.options.resolve import (
-    REGISTER,
-    SNAPSHOT,
-    YAML,
-    BatchPolicy,
-    ModelOptions,
-    Registration,
-)
+from modelserver.models.options.resolve import REGISTER, SNAPSHOT, YAML, ModelOptions, Registration
 from modelserver.models.snapshot import parse_snapshot, registry_document
 from modelserver.models.version import mar_name
 
@@ -99,23 +92,6 @@ def test_snapshot_of_torchserve_is_read():
         response_timeout=60,
         startup_timeout=120,
     )
-
-
-def test_what_was_registered_is_written():
-    registration = Registration(url="noop.mar", handler="mine.py:f", split_instances="true")
-    (back,) = restored(
-        version(
-            registration=registration,
-            batch_size=8,
-            max_batch_delay=50,
-            batch_policy=BatchPolicy.GREEDY,
-            split_instances="true",
-            sources={"split_instances": REGISTER},
-        )
-    )
-
-    assert (back.handler, back.batch_policy, back.split_instances) == ("mine.py:f", "greedy", "true")
-    assert (back.batch_size, back.max_batch_delay, back.min_workers, back.max_workers) == (8, 50, 2, 3)
 
 
 @pytest.mark.parametrize(("source", "is_written"), [(REGISTER, True), (SNAPSHOT, True), (YAML, False)])

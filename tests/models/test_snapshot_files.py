@@ -64,16 +64,6 @@ def test_content_leaves_no_garbage():
     assert parse(content)["model_snapshot"] == json.dumps(document, indent=2)
 
 
-def test_newest_is_restored(tmp_path):
-    """The latest name counts, whatever its kind; without files there is nothing."""
-    snapshots = folder(tmp_path)
-    assert models(snapshots) == []
-    for name in "abc":
-        write(snapshots, name)
-
-    assert models(snapshots) == ["c"]
-
-
 def test_clock_that_goes_back(tmp_path):
     """What is written later has the later name, in this server and the next (F35)."""
     write(folder(tmp_path), "a")

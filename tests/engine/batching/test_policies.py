@@ -271,22 +271,17 @@ def test_adaptive_holds_where_it_pays_and_for_as_long(count, gap, silence):
     assert due == pytest.approx(now + silence, abs=1e-6)
 
 
-def test_adaptive_stops_holding_when_all_came_back():
-    """After as many arrivals as the last batch had, no more are expected."""
+def test_adaptive_holds_for_nobody_with_another_worker_free_or_when_all_came_back():
+    """With a second idle worker the next arrival would not wait; after as many arrivals as the last batch
+    had, no more are expected.
+    """
     policy = learned(Adaptive(10.0), 0.050, 0.001, 0.001)
     for i in range(32):
         assert policy.due(one_idle(1, 100.0, 100.0), now=100.0) > 100.0
+        assert policy.due(Waiting(1, 100.0, 100.0, idle_workers=2), now=100.0) == 100.0
         policy.arrived(1, 100.0 + i * 1e-6)
 
     assert policy.due(one_idle(1, 100.0, 100.0), now=100.0) == 100.0
-
-
-def test_adaptive_does_not_hold_with_another_worker_free():
-    """With a second idle worker the next arrival would not wait, so nobody is held for it."""
-    policy = learned(Adaptive(10.0), 0.050, 0.001, 0.001)
-
-    assert policy.due(Waiting(1, 100.0, 100.0, idle_workers=1), now=100.0) > 100.0
-    assert policy.due(Waiting(1, 100.0, 100.0, idle_workers=2), now=100.0) == 100.0
 
 
 @given(count=st.integers(1, 31), gap=st.floats(1e-5, 0.1))
@@ -352,11 +347,16 @@ def test_a_turn_never_lasts_beyond_the_cap(delay, gap, count, spread, workers):
     assert due <= max(100.0, 100.0 - spread + delay)
 
 
-def test_arrivals_all_at_one_moment_are_not_held_for_ever():
-    policy = independent(Adaptive(10.0), 0.009, 1)
-    policy.arrived(100_000, 100.0)
+@pytest.mark.parametrize(
+    ("gap", "workers", "count", "at"),
+    [(0.009, 1, 100_000, 100.0), (0.004, 4, 1, 100.050)],
+    ids=["at one moment", "after a pause"],
+)
+def test_arrivals_all_at_one_moment_or_after_a_pause_are_not_held(gap, workers, count, at):
+    policy = independent(Adaptive(10.0), gap, workers)
+    policy.arrived(count, at)
 
-    assert policy.due(one_idle(1, 100.0, 100.0), now=100.0) == 100.0
+    assert policy.due(one_idle(1, at, at), now=at) == at
 
 
 def test_hold_ends_with_its_turn_or_its_gain():
@@ -370,13 +370,6 @@ def test_hold_ends_with_its_turn_or_its_gain():
 
     assert policy.due(one_idle(26, 100.0, 100.0), now=100.0) > 100.0
     assert policy.due(one_idle(27, 100.0, 100.0), now=100.0) == 100.0
-
-
-def test_an_arrival_after_a_pause_is_not_held():
-    policy = independent(Adaptive(10.0), 0.004, 4)
-    policy.arrived(1, 100.050)
-
-    assert policy.due(one_idle(1, 100.050, 100.050), now=100.050) == 100.050
 
 
 @given(
@@ -451,7 +444,6 @@ class ClosedLoop:
             if event.what == "arrive":
                 self.queue.put(Request("r", [Row("r", 0)], [b""], self.now))
             elif event.what == "answer":
-                assert event.batch is not None
                 self.idle = True
                 self.queue.policy.finished(event.batch.size, self.time_of(event.batch), self.now)
                 self.latencies += [self.now - parcel.request.arrived for parcel in event.batch.parcels]

@@ -133,7 +133,6 @@ async def test_calls_after_the_end(helpers):
 
 
 async def test_helpers_end_with_the_server(helpers):
-    """The end of the server is the end of its helpers, also of one that is busy."""
     process = psutil.Process(await helpers.call(5.0, heavy_work.whoami))
     busy = asyncio.ensure_future(helpers.call(60.0, heavy_work.spin))
     await asyncio.sleep(0.1)

@@ -8,10 +8,7 @@ from tests.engine.pools.pools import contents, now, request, submit
 from tests.waiting import until
 
 from modelserver.engine.wire.messages import Returned
-from modelserver.errors import (
-    DeadlineExceeded,
-    ServiceUnavailable,
-)
+from modelserver.errors import DeadlineExceeded, ServiceUnavailable
 
 pytestmark = pytest.mark.usefixtures("simulated_time")
 

@@ -115,7 +115,6 @@ class SharingEnds(Ends):
 
     def __init__(self) -> None:
         arena = Arena.create()
-        assert arena is not None
         self.descriptor = arena.descriptor
         self.remote_arena = Arena.adopt(os.dup(arena.descriptor))
         super().__init__(2 * LARGE, arena)

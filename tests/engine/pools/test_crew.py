@@ -8,11 +8,7 @@ from tests.engine.pools.pools import request, submit
 from modelserver.engine.pools.crew import wait_loaded
 from modelserver.engine.pools.gate import StartGate
 from modelserver.engine.pools.spec import WorkerState
-from modelserver.errors import (
-    ServiceUnavailable,
-    StartFailed,
-    WorkerDied,
-)
+from modelserver.errors import ServiceUnavailable, StartFailed, WorkerDied
 
 pytestmark = pytest.mark.usefixtures("simulated_time")
 

@@ -11,12 +11,7 @@ from modelserver.engine.pools import dispatch as dispatch_module
 from modelserver.engine.pools.dispatch import BACKLOG
 from modelserver.engine.wire.frames import ProtocolError
 from modelserver.engine.wire.messages import Answer, Cancelled, Measurement, Parts, Proceed
-from modelserver.errors import (
-    DeadlineExceeded,
-    HandlerError,
-    InternalError,
-    WorkerDied,
-)
+from modelserver.errors import DeadlineExceeded, HandlerError, InternalError, WorkerDied
 
 pytestmark = pytest.mark.usefixtures("simulated_time")
 
@@ -57,19 +52,6 @@ async def test_batch_grows_while_the_worker_is_busy(pool, stage):
     pool.submit(request(b"d"))
     assert len(process.batches) == 2
     assert pool.statistics().batches_in_flight == 2
-
-
-async def test_loading_workers_let_requests_wait(make, stage):
-    """Before a worker has loaded requests wait for it (reference 8.1)."""
-    made = make()
-    early = request(b"a")
-    made.submit(early)
-    process = await stage.enter()
-    assert process.batches == []
-
-    process.load()
-    process.answer()
-    assert contents(early) == [b"a"]
 
 
 async def test_a_batch_that_never_started_is_put_back_once(pool, stage):

@@ -49,7 +49,7 @@ async def test_lines_are_logged_however_they_are_cut(reader, tail, caplog):
     assert caplog.messages == ["one", "two", "�", "bold link"]
     assert {(record.levelno, record.source) for record in caplog.records} == {
         (logging.WARNING, "W-9000-m-stdout")
-    }  # type: ignore[attr-defined]
+    }
     assert list(tail)[-2:] == ["�", "bold link"]
 
     reader.data_received(b"no newline")
@@ -71,12 +71,12 @@ async def test_endless_line_is_cut(reader, caplog):
 
 async def test_flood_of_lines_is_cut(reader, tail, caplog):
     """Of a flood of lines the log gets so many and then their number; the tail has the last of them (F44)."""
-    reader._loop = _Clock(5.0)  # type: ignore[assignment]
+    reader._loop = _Clock(5.0)
     reader.data_received(b"".join(b"%d\n" % n for n in range(LINES_A_SECOND + 1000)))
 
     assert len(caplog.messages) == LINES_A_SECOND
     assert tail[-1] == str(LINES_A_SECOND + 999)
-    reader._loop = _Clock(6.0)  # type: ignore[assignment]
+    reader._loop = _Clock(6.0)
     reader.data_received(b"later\n")
     assert caplog.messages[-2:] == [
         f"[1000 lines were dropped: more than {LINES_A_SECOND} in a second]", "later",
@@ -84,7 +84,7 @@ async def test_flood_of_lines_is_cut(reader, tail, caplog):
 
 
 async def test_the_end_of_a_flood_is_logged(reader, caplog):
-    reader._loop = clock = _Clock(5.5)  # type: ignore[assignment]
+    reader._loop = clock = _Clock(5.5)
     reader.data_received(b"line\n" * (LINES_A_SECOND + 700))
     reader.data_received(b"line\n" * 300)
     ((when, tell),) = clock.calls
@@ -139,7 +139,7 @@ async def test_what_comes_at_once_is_taken_in_pieces(reader, caplog):
 
 async def test_a_flood_is_dropped_for_little(reader, tail):
     """Lines beyond the bound are counted, not taken: only those that are kept cost calls (F44)."""
-    reader._loop = _Clock(5.0)  # type: ignore[assignment]
+    reader._loop = _Clock(5.0)
     reader.data_received(b"x\n" * LINES_A_SECOND)
     flood = b"y\n" * 32_000 + b"last\n"
     calls = 0

@@ -5,10 +5,7 @@ from tests.engine.pools.pools import contents, request, submit
 from tests.waiting import until
 
 from modelserver.engine.pools.pool import FAILING
-from modelserver.errors import (
-    ServiceUnavailable,
-    WorkerDied,
-)
+from modelserver.errors import ServiceUnavailable, WorkerDied
 
 pytestmark = pytest.mark.usefixtures("simulated_time")
 

@@ -11,10 +11,11 @@ import pytest
 from tests.engine.pools.conftest import Conversation, PlayedProcess
 from tests.waiting import gone, is_alive, until
 
+from modelserver.engine.pools import process as process_module
 from modelserver.engine.pools.memory_kills import NOTICED, MemoryKills
 from modelserver.engine.pools.process import describe_exit, started
 from modelserver.engine.pools.spawner import Spawner
-from modelserver.engine.wire.messages import Answer, Loaded, LoadFailed, Predict, Result, Row, Stop
+from modelserver.engine.wire.messages import Loaded, LoadFailed, Predict, Row, Stop
 from modelserver.engine.worker.elsewhere import NEEDED
 
 
@@ -31,28 +32,6 @@ from modelserver.engine.worker.elsewhere import NEEDED
 def test_an_exit_code_is_described_in_words(code, words):
     """An exit code is described in words (design 6)."""
     assert describe_exit(code) == words
-
-
-async def test_process_loads_and_answers(tmp_path):
-    (tmp_path / "h.py").write_text(
-        "import os\nprint('importing', flush=True)\n"
-        "def handle(data, context):\n    return [bytes(row['body']) + b'!' for row in data or []]\n"
-    )
-    talk = await Conversation().start(tmp_path, "h.py:handle")
-    loaded, _ = await talk.next()
-    talk.process.send(Predict(0, [Row("a", 1), Row("b", 1)]), [b"x", b"y"])
-    result, tail = await talk.next()
-    line = psutil.Process(talk.process.pid).cmdline()
-    talk.process.send(Stop())
-    how = await talk.process.wait()
-
-    assert isinstance(loaded, Loaded)
-    assert isinstance(result, Result)
-    assert [type(answer) for answer in result.answers] == [Answer, Answer]
-    assert tail == b"x!y!"
-    assert (how, talk.process.last_output()) == ("exited with status 0", "importing")
-    assert line[-1] == str(os.getpid())
-    assert await talk.lost is None
 
 
 @pytest.mark.parametrize(
@@ -79,19 +58,6 @@ async def test_failures_that_no_retry_can_mend(tmp_path, source, message):
     assert message in failed.message
     assert how == "exited with status 1"
     assert "h.py" in talk.process.last_output()
-
-
-async def test_a_killed_process_is_gone(tmp_path):
-    """A killed process is gone, and killing it again does no harm."""
-    (tmp_path / "h.py").write_text("def handle(data, context):\n    return data\n")
-    talk = await Conversation().start(tmp_path, "h.py")
-    await talk.next()
-    talk.process.kill()
-    how = await talk.process.wait()
-    talk.process.kill()
-
-    assert how.startswith("was killed by SIGKILL")
-    assert not psutil.pid_exists(talk.process.pid)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="there is no memory that both sides share")
@@ -229,6 +195,20 @@ async def test_process_answers_under_another_python(tmp_path, monkeypatch):
 
     assert isinstance(loaded, Loaded)
     assert tail == str(tmp_path / "other").encode()
+
+
+async def test_process_without_an_arena_answers(tmp_path, monkeypatch):
+    monkeypatch.setattr(process_module.Arena, "create", lambda: None)
+    (tmp_path / "h.py").write_text("def handle(data, context):\n    return [r['body'] for r in data or []]\n")
+    talk = await Conversation().start(tmp_path, "h.py:handle", frame_limit=1 << 28)
+    await talk.next()
+    body = os.urandom(1_000_000)
+    talk.process.send(Predict(0, [Row("a", len(body))]), [body])
+    _, tail = await talk.next()
+    talk.process.kill()
+
+    assert tail == body
+    assert (await talk.process.wait()).startswith("was killed by SIGKILL")
 
 
 # Kills for memory

@@ -254,7 +254,6 @@ async def test_an_end_in_order_takes_its_time(start, stage, listener):
 
 
 async def test_a_kill_reaches_every_rank(start, stage):
-    """A kill reaches every process and is not blamed on a rank."""
     group = await start(2)
     group.kill()
 

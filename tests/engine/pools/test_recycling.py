@@ -166,7 +166,6 @@ async def test_sizes_are_reported_from_other_machines(make, stage, counts, caplo
     stage.away = 0.001
     pool = await make(options={"max_worker_memory": 150})
     node = stage.processes[0].node
-    assert node is not None
     node.resident, node.reports = 10, 1
     await asyncio.sleep(10 * LOOKS)
     node.resident, node.reports = 200, 2

@@ -429,7 +429,7 @@ async def test_a_recall_in_vain_is_not_sent(world, pool):
 async def test_the_cost_of_a_batch_counts_the_way_that_its_worker_waited_for_it(world, pool):
     """Seconds of a batch for the policy: the handler's, and the round trip unless it had left in advance."""
     reports: list[float] = []
-    pool.queue.policy.finished = lambda count, seconds, now: reports.append(seconds)  # type: ignore[method-assign]
+    pool.queue.policy.finished = lambda count, seconds, now: reports.append(seconds)
     await answered([world.ask(pool, 0.05)])
     world.ask(pool, 0.05)
     await asyncio.sleep(0.02)

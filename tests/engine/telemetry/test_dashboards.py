@@ -107,13 +107,6 @@ EXPRESSIONS = {
 }
 
 
-def test_names_and_labels_of_an_expression_are_extracted():
-    expression = 'histogram_quantile(0.95, sum by (a, le) (rate(x_bucket{a="b"}[5m]))) / y > 1e6 and z:w'
-
-    assert names_in(expression) == {"x_bucket", "y", "z:w"}
-    assert labels_in(expression) == {"a", "le"}
-
-
 @pytest.mark.parametrize("place", EXPRESSIONS)
 def test_expressions_name_what_there_is(place):
     expression = EXPRESSIONS[place]

@@ -81,7 +81,7 @@ class FakeNvml:
         instances = [None, *self.instances[handle]]
         if index >= len(instances) or instances[index] is None:
             raise NvmlError(NO_SUCH_GPU)
-        return instances[index]  # type: ignore[return-value]
+        return instances[index]
 
     def nvmlDeviceGetMemoryInfo(self, handle: int) -> SimpleNamespace:  # noqa: N802
         self.answers.wait()
@@ -104,7 +104,7 @@ class FakeNvml:
 @pytest.fixture
 def nvml(monkeypatch):
     fake = FakeNvml()
-    monkeypatch.setitem(sys.modules, "pynvml", fake)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "pynvml", fake)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     yield fake
     fake.answers.set()
@@ -189,8 +189,6 @@ def test_usage_and_memory_are_of_the_visible_gpus(nvml):
     gpus = Gpus(visible="2,1", patience=3600)
     first, second = gpus.read()
 
-    assert first is not None
-    assert second is not None
     assert (first.gpu_id, first.memory_used_mb, first.memory_percent) == (0, 3072, 75.0)
     assert (second.gpu_id, second.utilization_percent) == (1, 10)
     assert gpus.usage(0) == "gpuId::0 utilization.gpu::20 % utilization.memory::5 % memory.used::3072 MiB"

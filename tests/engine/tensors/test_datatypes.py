@@ -48,7 +48,7 @@ def elements_of(datatype: str) -> st.SearchStrategy[Any]:
         return st.integers(int(limits.min), int(limits.max))
     if datatype == "BF16":
         return st.integers(-256, 256).map(float)
-    return st.floats(width=DATATYPES[datatype].width * 8, allow_nan=False)  # type: ignore[arg-type]
+    return st.floats(width=DATATYPES[datatype].width * 8, allow_nan=False)
 
 
 typed = st.sampled_from([*DATATYPES, BYTES]).flatmap(

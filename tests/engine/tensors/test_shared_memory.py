@@ -28,11 +28,7 @@ def regions(tmp_path):
 
 
 def request(size: object = 16, offset: object = 0, region: object = "x", **fields: Any) -> bytes:
-    place = {
-        "shared_memory_region": region,
-        "shared_memory_byte_size": size,
-        "shared_memory_offset": offset,
-    }
+    place = {"shared_memory_region": region, "shared_memory_byte_size": size, "shared_memory_offset": offset}
     tensor = {"name": "a", "datatype": "FP32", "shape": [4], "parameters": place, **fields}
     return json.dumps({"inputs": [tensor]}).encode()
 

@@ -39,7 +39,7 @@ class Half:
         self.file = os.memfd_create("test")
         os.ftruncate(self.file, 2 * size)
         self.out = kinds[0](self.file, size, size)
-        self.incoming = kinds[1](self.file, size, size)  # type: ignore[call-arg]
+        self.incoming = kinds[1](self.file, size, size)
 
     @property
     def memory(self) -> int:
@@ -57,7 +57,6 @@ def half(kinds):
 @pytest.fixture
 def arena():
     made = Arena.create()
-    assert made is not None
     yield made
     made.close()
 
@@ -330,7 +329,7 @@ def test_a_batch_that_both_want_is_returned(arena):
             started[0] = number
             assert arena.recall(7) == 6
 
-    turns._started = Meanwhile()  # type: ignore[assignment]
+    turns._started = Meanwhile()
 
     assert turns.begin(5) is None
 

@@ -260,7 +260,6 @@ def test_frame_that_does_not_fit_its_length_field_is_refused():
 def arenas():
     """The server's side of an arena, and the worker's."""
     ours = Arena.create()
-    assert ours is not None
     other = Arena.adopt(os.dup(ours.descriptor))
     yield ours, other
     ours.close()
@@ -328,7 +327,6 @@ def test_memory_of_large_frames_is_used_again():
         frame = b"".join(encode(Predict(number, [row]), [bytes([number]) * 200_000]))
         assert list(reader.feed(frame[:1000])) == []
         room = reader.room()
-        assert room is not None
         room[:] = frame[1000:]
         memory.append(room.obj)
         for message, tail in reader.filled(len(room)):

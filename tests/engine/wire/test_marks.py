@@ -21,7 +21,6 @@ def start():
     def with_mark(mark: str) -> subprocess.Popen[bytes]:
         environment = {**os.environ, MARK: mark}
         child = subprocess.Popen(SLEEP, stdout=subprocess.PIPE, env=environment, start_new_session=True)
-        assert child.stdout is not None
         child.stdout.readline()
         started.append(child)
         return child
@@ -77,7 +76,6 @@ def test_processes_of_dead_servers_are_ended(server, start):
 def test_what_a_zombie_left_behind_is_ended(start):
     code = "from modelserver.engine.wire.marks import new_mark; print(new_mark())"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as server:
-        assert server.stdout is not None
         left = start(server.stdout.read().strip())
         os.waitid(os.P_PID, server.pid, os.WEXITED | os.WNOWAIT)
         end_orphans()

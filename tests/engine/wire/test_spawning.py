@@ -29,7 +29,6 @@ def test_requests_bring_descriptors(ends):
     send(ends[0], request, [reading, writing])
     received = receive_request(ends[1])
 
-    assert received is not None
     assert received[0] == request
     assert [os.fstat(d).st_ino for d in received[1]] == [os.fstat(reading).st_ino] * 2
     assert [os.get_inheritable(d) for d in received[1]] == [False, False]

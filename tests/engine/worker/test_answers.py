@@ -120,8 +120,7 @@ def test_values_without_a_form_are_unserializable(value):
 
 
 @pytest.mark.parametrize(
-    "value",
-    [Colour.RED, Colour.DARK, uuid.UUID(int=0), uuid.UUID(int=0xE << 120), datetime.date(2024, 1, 2)],
+    "value", [Colour.RED, Colour.DARK, uuid.UUID(int=0), uuid.UUID(int=0xE << 120), datetime.date(2024, 1, 2)]
 )
 @pytest.mark.parametrize("wrapped", ["{}", "null {}"])
 def test_values_beyond_json_do_not_depend_on_their_letters(value, wrapped):

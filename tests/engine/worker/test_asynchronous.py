@@ -119,8 +119,8 @@ async def test_contexts_are_of_one_request(bench):
         declared = context.metrics.get_metric("Declared")
         await asyncio.sleep(0)
         declared.add_or_update(data[0]["body"], ["kind"])
-        context.own = data  # type: ignore[attr-defined]
-        return [context.shared]  # type: ignore[attr-defined]
+        context.own = data
+        return [context.shared]
 
     made = bench(handle)
     made.context.shared = "all"

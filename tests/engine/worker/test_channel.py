@@ -109,7 +109,7 @@ def test_partial_writes_are_continued():
     bodies = [b"a" * 50_000, b"", b"b" * 3, b"c" * 40_000]
     connection = Narrow()
 
-    ServerChannel(connection).send(Result(1, [Answer(len(b)) for b in bodies], 0.0), bodies)  # type: ignore[arg-type]
+    ServerChannel(connection).send(Result(1, [Answer(len(b)) for b in bodies], 0.0), bodies)
 
     ((_, tail),) = FrameReader(to_server_decoder).feed(bytes(connection.received))
     assert tail == b"".join(bodies)

@@ -154,11 +154,7 @@ def test_requests_of_different_lengths_end_apart(bench):
         made.ask(sequence, name)
     result = made.start().finish()
 
-    assert made.calls == [
-        (["a", "b", "c"], [{"body": 7}] * 3),
-        (["a", "c"], [{}, {}]),
-        (["a"], [{}]),
-    ]
+    assert made.calls == [(["a", "b", "c"], [{"body": 7}] * 3), (["a", "c"], [{}, {}]), (["a"], [{}])]
     assert result == [
         ("part", 0, b"a1"), ("end", 1, b"b1"), ("part", 2, b"c1"),
         ("part", 0, b"a2"), ("end", 2, b"c2"),

@@ -192,11 +192,7 @@ def test_built_in_handlers_have_other_names_too(form, model_dir):
             "initialised",
             "line 4, in initialize",
         ),
-        (
-            "import sys\ndef handle(data, context):\n    sys.exit(3)\n",
-            "initialised",
-            "line 3, in handle",
-        ),
+        ("import sys\ndef handle(data, context):\n    sys.exit(3)\n", "initialised", "line 3, in handle"),
     ],
     ids=["import", "constructor", "initialize", "function"],
 )
@@ -321,7 +317,7 @@ def test_tf32_is_allowed_on_gpus_as_in_torchserve(gpu_id, precision, write, mode
         torch.set_float32_matmul_precision("highest")
 
     assert loaded.entry([None], context) == [precision]
-    assert not torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    assert not torch.cuda.is_initialized()
 
 
 APPLICATION = "async def app(scope, receive, send): ...\n"

@@ -90,8 +90,8 @@ def send_through(handler: Any, batches: list[Any], channel: Channel, most_rows: 
             else:
                 yield batch, memoryview(b"")
 
-    service.connect(channel)  # type: ignore[arg-type]
-    Pipeline(handler, service, channel).serve(messages())  # type: ignore[arg-type]
+    service.connect(channel)
+    Pipeline(handler, service, channel).serve(messages())
     return service
 
 
@@ -233,7 +233,7 @@ def test_an_error_of_the_gpu_in_the_first_half_is_one(on_gpu, leaves):
     (broken, _), (result, _) = channel.sent
 
     assert isinstance(broken, Broken)
-    assert [answer.status for answer in result.answers] == [500, 500]  # type: ignore[union-attr]
+    assert [answer.status for answer in result.answers] == [500, 500]
     assert channel.is_closed
 
 
@@ -261,7 +261,7 @@ def test_parts_of_a_batch_whose_client_leaves(serve, handler):
         send_intermediate_predict_response(["part"], context.request_ids, "", 200, context)
         return answers
 
-    handler._ms_complete = streaming  # type: ignore[method-assign]
+    handler._ms_complete = streaming
     sent = serve([(1, ["a"]), Cancelled(1, [0]), (2, ["b"])])
 
     assert "a cancelled: True" in handler.events

@@ -89,15 +89,15 @@ def test_service_is_loaded_in_the_model_directory(model_dir):
     channel = Channel()
     rows = [Row("one", 1), Row("two", 2)]
     messages = [(Ping(), memoryview(b"")), (Predict(3, rows), memoryview(b"abb")), (Stop(), memoryview(b""))]
-    serve(iter([*messages, (Ping(), memoryview(b""))]), service, channel)  # type: ignore[arg-type]
+    serve(iter([*messages, (Ping(), memoryview(b""))]), service, channel)
 
     (pong, _), (result, bodies) = channel.sent
     assert pong == Pong()
-    assert result.sequence == 3  # type: ignore[union-attr]
-    assert result.answers == [Answer(4, 200, OCTETS), Answer(5, 200, OCTETS)]  # type: ignore[union-attr]
+    assert result.sequence == 3
+    assert result.answers == [Answer(4, 200, OCTETS), Answer(5, 200, OCTETS)]
     assert bodies == [b"aone", b"bbtwo"]
-    assert [m.request_id for m in result.metrics] == ["one,two"]  # type: ignore[union-attr]
-    assert result.handler_time > 0.0  # type: ignore[union-attr]
+    assert [m.request_id for m in result.metrics] == ["one,two"]
+    assert result.handler_time > 0.0
 
 
 def test_manifest_may_be_missing(tmp_path):
@@ -157,7 +157,7 @@ def test_batches_that_were_taken_back_or_cancelled_change_no_other(model_dir):
         (Cancelled(4, [0]), b""),
         (Predict(5, [Row("three", 1)]), b"c"),
     ]
-    serve(((message, memoryview(tail)) for message, tail in messages), service, channel)  # type: ignore[arg-type]
+    serve(((message, memoryview(tail)) for message, tail in messages), service, channel)
 
     assert [bodies for _, bodies in channel.sent] == [[b"btwo"], [b"cthree"]]
 
@@ -179,15 +179,15 @@ def test_a_process_whose_gpu_is_broken_ends_after_its_answer(model_dir, gpus, le
     loaded, service = load_service(model_dir, POISONED)
     loaded.instance.gpus = gpus
     channel = Channel()
-    service.connect(channel)  # type: ignore[arg-type]
+    service.connect(channel)
     messages = [(Predict(n, [Row("id", 1)]), memoryview(body)) for n, body in enumerate((b"a", b"p", b"b"))]
 
     with pytest.raises(leaves):
-        serve(iter(messages), service, channel)  # type: ignore[arg-type]
+        serve(iter(messages), service, channel)
     (first, _), (broken, _), (second, _) = channel.sent
 
     assert isinstance(broken, Broken)
-    assert [result.answers[0].status for result in (first, second)] == [200, 500]  # type: ignore[union-attr]
+    assert [result.answers[0].status for result in (first, second)] == [200, 500]
     assert channel.started == [0, 1]
     assert channel.is_closed
 

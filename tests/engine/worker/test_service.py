@@ -76,7 +76,7 @@ class Bench:
 def connected(handler: Handler, **options: Any) -> tuple[Bench, Channel]:
     """A bench whose service sends to a channel."""
     bench, channel = Bench(handler, **options), Channel()
-    bench.service.connect(channel)  # type: ignore[arg-type]
+    bench.service.connect(channel)
     return bench, channel
 
 

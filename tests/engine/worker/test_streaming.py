@@ -190,10 +190,10 @@ def test_a_call_that_has_sent_parts_is_not_tried_again():
         raise ValueError
 
     bench = Bench(handle)
-    bench.streams = True  # type: ignore[attr-defined]
+    bench.streams = True
     assert [failed for _, failed, _ in answers(bench.run(4))] == [True] * 4
     assert bench.calls == 1
-    bench.streams = False  # type: ignore[attr-defined]
+    bench.streams = False
     bench.run(4)
     assert bench.calls == 8
 

@@ -24,16 +24,6 @@ def test_autoscaling_is_off_by_default(tmp_path):
     assert other.autoscale is False
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"autoscale_target_wait": 0}, {"autoscale_up_pause": 99}, {"autoscale_down_pause": -1}]
-)
-def test_times_out_of_range_are_refused(wrong):
-    with pytest.raises(BadRequest, match=next(iter(wrong))):
-        Registration(**wrong)  # type: ignore[arg-type]
-    with pytest.raises(BadRequest, match=next(iter(wrong))):
-        Change.of(**wrong)
-
-
 @pytest.mark.parametrize("wrong", ["autoscale: often", "autoscaleUpPause: 5", "autoscaleTargetWait: soon"])
 def test_wrong_values_of_the_archive_are_refused(wrong):
     with pytest.raises(InvalidModel, match=wrong.partition(":")[0]):

@@ -32,43 +32,35 @@ def _resolved(options: ModelOptions) -> dict[str, tuple[object, str]]:
     return {name: (getattr(options, name), options.sources[name]) for name in _ASPECTS}
 
 
+def batched(
+    source: str, size: tuple[int, str], delay: tuple[int, str], timeout: tuple[int, str]
+) -> dict[str, tuple[object, str]]:
+    """What a model that says nothing is resolved to."""
+    whole = {"batcher": (True, source), "batch_policy": (BatchPolicy.WINDOW, source)}
+    return {**whole, "batch_size": size, "max_batch_delay": delay, "request_timeout": timeout}
+
+
 def test_it_is_a_block_for_every_model_unless_it_is_off():
     """A model that says nothing is batched as by a block with the server's numbers; the documented ones are
     32, 500 ms and 60 s (kserve reference 2.1).
     """
-    assert _resolved(resolve(**_SERVER)) == {
-        "batcher": (True, CONFIG_FILE),
-        "batch_policy": (BatchPolicy.WINDOW, CONFIG_FILE),
-        "batch_size": (16, CONFIG_FILE),
-        "max_batch_delay": (250, CONFIG_FILE),
-        "request_timeout": (30, CONFIG_FILE),
-    }
-    assert _resolved(resolve(enable_batcher=True)) == {
-        "batcher": (True, CONFIG_FILE),
-        "batch_policy": (BatchPolicy.WINDOW, CONFIG_FILE),
-        "batch_size": (32, BATCHER_DEFAULT),
-        "max_batch_delay": (500, BATCHER_DEFAULT),
-        "request_timeout": (60, BATCHER_DEFAULT),
-    }
+    size, delay, timeout = ((number, BATCHER_DEFAULT) for number in (32, 500, 60))
+
+    assert _resolved(resolve(**_SERVER)) == batched(
+        CONFIG_FILE, (16, CONFIG_FILE), (250, CONFIG_FILE), (30, CONFIG_FILE)
+    )
+    assert _resolved(resolve(enable_batcher=True)) == batched(CONFIG_FILE, size, delay, timeout)
 
     off = resolve(**{**_SERVER, "enable_batcher": False})
 
     assert _resolved(off) == _resolved(resolve())
     assert off.batcher is False
 
-
-def test_its_source_is_reported():
     sources = {**dict.fromkeys(KEYS, "default"), "enable_batcher": "flag --enable-batcher"}
     sources["batcher_max_latency"] = "flag --max-latency"
-    options = resolve(sources=sources, enable_batcher=True, batcher_max_latency=7)
+    flags = resolve(sources=sources, enable_batcher=True, batcher_max_latency=7)
 
-    assert _resolved(options) == {
-        "batcher": (True, COMMAND_LINE),
-        "batch_policy": (BatchPolicy.WINDOW, COMMAND_LINE),
-        "batch_size": (32, BATCHER_DEFAULT),
-        "max_batch_delay": (7, COMMAND_LINE),
-        "request_timeout": (60, BATCHER_DEFAULT),
-    }
+    assert _resolved(flags) == batched(COMMAND_LINE, size, (7, COMMAND_LINE), timeout)
 
 
 @pytest.mark.parametrize(

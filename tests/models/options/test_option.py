@@ -120,8 +120,15 @@ def test_description_has_bounds_and_times_without_those_that_limit_nothing():
     assert described(options, "autoscaling") == {"targetWait": 100, "upPause": 300, "downPause": 60_000}
 
 
-@pytest.mark.parametrize("name", ["max_worker_memory", "max_worker_requests"])
-@pytest.mark.parametrize("value", [-1, 1 << 60])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("max_worker_memory", value) for value in (-1, 1 << 60)),
+        *(("max_worker_requests", value) for value in (-1, 1 << 60)),
+        *(("autoscale_target_wait", 0), ("autoscale_up_pause", 99), ("autoscale_down_pause", -1)),
+        *(("batch_size", -2), ("max_batch_delay", -5), ("response_timeout", 0), ("batch_policy", "often")),
+    ],
+)
 def test_values_out_of_range_are_refused_by_name(name, value):
     for refused in (Registration, Change.of):
         with pytest.raises(BadRequest, match=name):

@@ -325,7 +325,7 @@ _ALL = [
         _key(name, _BOTH, 8, 4, registered=9, models=7, setting=_WORKERS)
         for name in ("min_workers", "max_workers")
     ),
-    _key("batch_policy", "batchPolicy: window", "window", "adaptive", **_POLICY),
+    _key("batch_policy", "batchPolicy: Window", "window", "adaptive", **_POLICY),
     _key("split_instances", "splitInstances: false", "false", "auto", **_SPLIT),
     _key("request_timeout", "clientTimeoutInMills: 8000", 8.0, registered={"timeout": 9}),
     _key("job_queue_size", "jobQueueSize: 8", 8, 100, setting=6),

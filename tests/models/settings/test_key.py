@@ -25,33 +25,20 @@ class Sample:
     other: int = 3
 
 
-def test_a_field_has_its_default_and_its_row():
-    assert Sample() == Sample(1 << 20, 2.0, 0.5, False, None, "hidden", None, None, 3)
-    assert {name: (key.name, key.default) for name, key in keys_of(Sample).items()} == {
-        "size": ("size", "1048576"),
-        "pause": ("pause", "2"),
-        "share": ("share", "0.5"),
-        "noted": ("noted", "false"),
-        "name": ("name", ""),
-        "word": ("word", "hidden"),
-        "side": ("side", ""),
-        "folder": ("folder", ""),
-    }
-
-
-def test_annotations_say_what_values_are():
+def test_rows_stand_at_their_fields():
+    """With the default as text, and what the annotation says of values."""
     rows = keys_of(Sample)
-    kinds = {name: row.kind for name, row in rows.items()}
 
-    assert kinds == {
-        "size": Kind.INTEGER,
-        "pause": Kind.NUMBER,
-        "share": Kind.NUMBER,
-        "noted": Kind.BOOLEAN,
-        "name": Kind.TEXT,
-        "word": Kind.TEXT,
-        "side": Kind.CHOICE,
-        "folder": Kind.DIRECTORY,
+    assert Sample() == Sample(1 << 20, 2.0, 0.5, False, None, "hidden", None, None, 3)
+    assert {name: (key.name, key.default, key.kind) for name, key in rows.items()} == {
+        "size": ("size", "1048576", Kind.INTEGER),
+        "pause": ("pause", "2", Kind.NUMBER),
+        "share": ("share", "0.5", Kind.NUMBER),
+        "noted": ("noted", "false", Kind.BOOLEAN),
+        "name": ("name", "", Kind.TEXT),
+        "word": ("word", "hidden", Kind.TEXT),
+        "side": ("side", "", Kind.CHOICE),
+        "folder": ("folder", "", Kind.DIRECTORY),
     }
     assert rows["side"].choices == ("left", "right")
 

@@ -28,7 +28,6 @@ def test_groups_are_in_order():
 
 @pytest.mark.parametrize("name", KEYS)
 def test_defaults_agree(name):
-    """The default in the table is the default of the field."""
     assert convert(KEYS[name], KEYS[name].default, Path("/")) == getattr(Settings(), name)
 
 

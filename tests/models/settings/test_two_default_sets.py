@@ -12,8 +12,28 @@ from modelserver.models.settings.settings import KEYS, Settings
 from modelserver.models.settings.sources import STARTED_AS
 from modelserver.models.settings.values import convert
 
-# The list of reference 3.3; empty if nothing is set, or if the value depends on the machine.
+# The list of reference 3.3. What nothing sets, or what depends on the machine, is empty.
+_EMPTY = """
+    grpc_inference_max_connection_age_ms grpc_inference_max_connection_age_grace_ms
+    grpc_management_max_connection_age_ms grpc_management_max_connection_age_grace_ms model_store
+    workflow_store load_models models model_snapshot default_service_handler service_envelope
+    blacklist_env_vars cors_allowed_origin cors_allowed_methods cors_allowed_headers keystore
+    private_key_file certificate_file metrics_config system_metrics_cmd number_of_gpu vmargs
+    plugins_path cpp_log_config cpu_launcher_args model_server_home python version
+"""
+_FALSE = """
+    enable_grpc_ssl install_py_dep_per_model use_env_allowed_urls model_metrics_auto_detect
+    disable_system_metrics enable_envvars_config disable_token_authorization enable_model_api
+    ts_open_inference_protocol async_logging debug prefer_direct_buffer ipex_enable ipex_gpu_enable
+    cpu_launcher_enable
+"""
+_TRUE = """
+    decode_input_request limit_max_image_pixels enable_metrics_api use_native_io
+"""
 OF_TORCHSERVE = {
+    **dict.fromkeys(_EMPTY.split(), ""),
+    **dict.fromkeys(_FALSE.split(), "false"),
+    **dict.fromkeys(_TRUE.split(), "true"),
     "inference_address": "http://127.0.0.1:8080",
     "management_address": "http://127.0.0.1:8081",
     "metrics_address": "http://127.0.0.1:8082",
@@ -21,16 +41,6 @@ OF_TORCHSERVE = {
     "grpc_management_address": "127.0.0.1",
     "grpc_inference_port": "7070",
     "grpc_management_port": "7071",
-    "grpc_inference_max_connection_age_ms": "",
-    "grpc_inference_max_connection_age_grace_ms": "",
-    "grpc_management_max_connection_age_ms": "",
-    "grpc_management_max_connection_age_grace_ms": "",
-    "enable_grpc_ssl": "false",
-    "model_store": "",
-    "workflow_store": "",
-    "load_models": "",
-    "models": "",
-    "model_snapshot": "",
     "default_workers_per_model": "0",
     "job_queue_size": "100",
     "default_response_timeout": "120",
@@ -38,57 +48,20 @@ OF_TORCHSERVE = {
     "unregister_model_timeout": "120",
     "max_request_size": "6553500",
     "max_response_size": "6553500",
-    "decode_input_request": "true",
-    "default_service_handler": "",
-    "service_envelope": "",
-    "install_py_dep_per_model": "false",
     "allowed_urls": "file://.*|http(s)?://.*",
-    "use_env_allowed_urls": "false",
-    "blacklist_env_vars": "",
-    "limit_max_image_pixels": "true",
-    "cors_allowed_origin": "",
-    "cors_allowed_methods": "",
-    "cors_allowed_headers": "",
-    "keystore": "",
     "keystore_pass": "changeit",
     "keystore_type": "PKCS12",
-    "private_key_file": "",
-    "certificate_file": "",
-    "enable_metrics_api": "true",
-    "metrics_config": "",
     "metrics_mode": "log",
-    "model_metrics_auto_detect": "false",
-    "disable_system_metrics": "false",
-    "system_metrics_cmd": "",
     "metric_time_interval": "60",
-    "number_of_gpu": "",
-    "enable_envvars_config": "false",
-    "disable_token_authorization": "false",
     "token_expiration_min": "60",
-    "enable_model_api": "false",
-    "ts_open_inference_protocol": "false",
     "ts_header_key_sequence_id": "ts_request_sequence_id",
     "ts_header_key_sequence_start": "ts_request_sequence_start",
     "ts_header_key_sequence_end": "ts_request_sequence_end",
-    "async_logging": "false",
-    "debug": "false",
     "number_of_netty_threads": "0",
     "netty_client_threads": "0",
-    "use_native_io": "true",
     "io_ratio": "50",
-    "prefer_direct_buffer": "false",
-    "vmargs": "",
-    "plugins_path": "",
-    "cpp_log_config": "",
-    "ipex_enable": "false",
-    "ipex_gpu_enable": "false",
-    "cpu_launcher_enable": "false",
-    "cpu_launcher_args": "",
     "initial_worker_port": "9000",
     "initial_distribution_port": "29500",
-    "model_server_home": "",
-    "python": "",
-    "version": "",
 }
 # Behaviour of TorchServe that no key controls (reference 6.2, 6.5, 8.2, 16; design 9).
 ITS_WAYS = {
@@ -103,7 +76,6 @@ ITS_WAYS = {
 
 @pytest.mark.parametrize("name", OF_TORCHSERVE)
 def test_each_key_has_torchserves_default(name):
-    """Under compat_defaults=torchserve every key of TorchServe has the default of TorchServe 0.12."""
     key = KEYS[name]
     assert (key.default if key.torchserve is None else key.torchserve) == OF_TORCHSERVE[name]
 

@@ -8,12 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modelserver.engine.wire.messages import BODY, FIELDS, INSTANCE, Row
-from modelserver.engine.worker.rows.rows import (
-    Decoded,
-    decode_row,
-    load_json,
-    request_headers,
-)
+from modelserver.engine.worker.rows.rows import Decoded, decode_row, load_json, request_headers
 from modelserver_handlers.envelopes import Instance
 
 JSON_VALUES = st.recursive(
