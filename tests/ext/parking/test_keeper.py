@@ -61,18 +61,6 @@ async def test_idle_model_is_parked(
     assert floor.states() == {"a": state}
 
 
-async def test_busy_model_is_not_parked(floor: Floor) -> None:
-    floor.add("a")
-    floor.ask("a")
-    process = await floor.load(1)
-    await floor.settle(3000)
-    assert floor.states() == {"a": "loaded"}
-    await floor.answer(process)
-    await floor.settle(301)
-
-    assert floor.states() == {"a": "parked"}
-
-
 async def test_least_valuable_model_makes_room(floor: Floor) -> None:
     """The one whose requests are fewest; those that are young, or have requests, stay."""
     floor.keeper.budgets.machine.limit = 300 * MIB

@@ -4,7 +4,8 @@ from typing import TYPE_CHECKING, get_type_hints
 
 import pytest
 
-from modelserver.ext.parking.routes import DeviceMemory, Parking
+from modelserver.ext.parking.routes import DeviceMemory, Parking, page_of
+from modelserver.surface.api.parameters import Parameters
 
 if TYPE_CHECKING:
     from typing import Any
@@ -18,10 +19,13 @@ async def test_document_says_what_the_response_has(floor: Floor, gpus: tuple[int
         floor.add(name, gpus=devices)
     floor.ask("a")
     await floor.answer(await floor.load(1))
-    described: dict[str, Any] = floor.keeper.describe()
+    described: dict[str, Any] = page_of(floor.keeper.describe(), Parameters({"limit": 1}))
+    last = page_of(floor.keeper.describe(), Parameters({"next_page_token": described["nextPageToken"]}))
 
     assert described.keys() == get_type_hints(Parking).keys()
-    assert described["models"] == {"loaded": ["a 1.0"], "parked": ["b 1.0"]}
+    assert described["counts"] == last["counts"] == {"loaded": 1, "parked": 1}
+    assert (described["models"], last["models"]) == ({"loaded": ["a 1.0"]}, {"parked": ["b 1.0"]})
+    assert "nextPageToken" not in last
     for device in described["devices"] or ():
         assert device.keys() == get_type_hints(DeviceMemory).keys()
     assert [device["gpu"] for device in described["devices"] or ()] == list(gpus)

@@ -14,7 +14,8 @@ from modelserver.errors import BadRequest, Conflict, MethodNotAllowed
 from modelserver.ext.parking.restarting import restart
 from modelserver.models.registry import Registry
 from modelserver.surface.api.management import status
-from modelserver.surface.api.models import Status
+from modelserver.surface.api.models import PageQuery, Status
+from modelserver.surface.api.parameters import Parameters
 from modelserver.surface.http.answers import JSON, pretty
 
 if TYPE_CHECKING:
@@ -35,7 +36,9 @@ class Parking(TypedDict):
 
     budget: Annotated[int, Field(description="Bytes that their workers may have.")]
     used: Annotated[int, Field(description="Bytes that they have, or need to load.")]
-    models: Annotated[dict[str, list[str]], Field(description="Names and versions by state.")]
+    counts: Annotated[dict[str, int], Field(description="The number of models by state.")]
+    models: Annotated[dict[str, list[str]], Field(description="Names and versions by state: a page of them.")]
+    nextPageToken: NotRequired[Annotated[str, Field(description="Where the next page begins.")]]
     nextToPark: NotRequired[Annotated[str, Field(description="The one that is worth least, if any may be.")]]
     prewarms: NotRequired[Annotated[dict[str, int], Field(description="Loads ahead: hits and misses.")]]
     devices: NotRequired[Annotated[list[DeviceMemory], Field(description="The GPUs that they use.")]]
@@ -47,11 +50,22 @@ class ActionQuery(BaseModel):
     action: Literal["load", "park", "restart"]
 
 
+def page_of(document: dict[str, Any], parameters: Parameters) -> dict[str, Any]:
+    """The document with a page of its models, and how many there are by state."""
+    by_state = sorted(document["models"].items(), key=lambda item: (item[0] == "parked", item[0]))
+    token, page = parameters.part([(state, name) for state, names in by_state for name in sorted(names)])
+    models: dict[str, list[str]] = {}
+    for state, name in page:
+        models.setdefault(state, []).append(name)
+    counts = {state: len(names) for state, names in by_state}
+    return {**document, "counts": counts, "models": models, **token}
+
+
 def add_parking(app: Application, registry: Registry, describe: Callable[[], dict[str, Any]]) -> None:
     """Adds the routes; ``describe`` says how all such models stand."""
 
-    async def show() -> Response:
-        return Response(pretty(describe()), media_type=JSON)
+    async def show(request: Request) -> Response:
+        return Response(pretty(page_of(describe(), Parameters.of_query(request))), media_type=JSON)
 
     async def act(request: Request, name: str, version: str | None = None) -> Response:
         action = request.query_params.get("action")
@@ -72,7 +86,8 @@ def add_parking(app: Application, registry: Registry, describe: Callable[[], dic
         return status(200, f"Model {name} {model.version} is loaded")
 
     add = app.section("Models on demand")
-    add(show, "get /parking", "parking", "Which models are loaded, and what they use.", Parking)
+    about = "Which models are loaded, and what they use. Of many, a page: those that are parked come last."
+    add(show, "get /parking", "parking", about, Parking, query=PageQuery)
     for path, word in (("/models/{name}", "actOnModel"), ("/models/{name}/{version}", "actOnVersion")):
         about = "Restart a model's workers (`action=restart`); `load` or `park` one that is loaded on demand."
         errors = (400, 404, 405, 409, 500, 503, 507)

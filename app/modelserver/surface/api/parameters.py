@@ -132,13 +132,16 @@ class Parameters:
         """A page of names and URLs of a kind ("model"): ``limit`` from ``next_page_token`` on (reference
         5.5).
         """
-        limit = self.integer("limit", _LONGEST_PAGE)
-        if limit is None or not 0 <= limit <= _LONGEST_PAGE:
-            limit = _LONGEST_PAGE
+        token, page = self.part([{f"{kind}Name": n, f"{kind}Url": url} for n, url in sorted(urls.items())])
+        return Response(pretty({**token, f"{kind}s": page}), media_type=JSON)
+
+    def part(self, rows: list[Any]) -> tuple[dict[str, str], list[Any]]:
+        """A page of the rows, and ``nextPageToken`` if there may be more."""
+        number = self.integer("limit")
+        limit = _LONGEST_PAGE if number is None or not 0 <= number <= _LONGEST_PAGE else number
         start = max(0, self.integer("next_page_token", 0) or 0)
-        page = [{f"{kind}Name": name, f"{kind}Url": url} for name, url in sorted(urls.items())]
-        token = {"nextPageToken": str(start + limit)} if start + limit <= len(page) else {}
-        return Response(pretty({**token, f"{kind}s": page[start : start + limit]}), media_type=JSON)
+        token = {"nextPageToken": str(start + limit)} if start + limit <= len(rows) else {}
+        return token, rows[start : start + limit]
 
 
 async def read_json(request: Request) -> Any:
