@@ -9,7 +9,7 @@ import pytest
 from tests.engine.pools.conftest import PlayedProcess
 
 from modelserver.engine.pools import ranks as ranks_module
-from modelserver.engine.pools.ranks import Position, RankGroup, launch_ranks, rank_environment, visible
+from modelserver.engine.pools.ranks import RankGroup, launch_ranks, visible
 from modelserver.engine.pools.spec import Ranks, WorkerSpec
 from modelserver.engine.wire.messages import (
     Answer,
@@ -117,13 +117,6 @@ async def test_one_rank_tries_again_in_parts(start, stage):
 def test_visible_devices_are_the_servers(server, display):
     assert visible((1, 3), server) == {"CUDA_VISIBLE_DEVICES": display}
     assert visible((), server) == {}
-
-
-def test_all_variables_are_texts():
-    assert all(
-        isinstance(value, str)
-        for value in rank_environment(Position(1, 2, 0, 1, 1, 2, "10.0.0.1", 29500)).values()
-    )
 
 
 # Loading

@@ -266,7 +266,6 @@ def arenas():
     other.close()
 
 
-Arenas = tuple[Arena, Arena]
 BODY_BYTES = bytes(range(256)) * (LARGE // 256 + 1)
 
 
@@ -276,23 +275,6 @@ def question(size: int = LARGE) -> Framed:
 
 def answer(size: int = LARGE) -> Framed:
     return Result(1, [Answer(3), Answer(size - 3)], 0.0), [b"abc", BODY_BYTES[3:size]]
-
-
-@pytest.mark.parametrize("to_worker", [True, False])
-def test_large_rows_lie_in_the_arena(arenas, to_worker):
-    ours, other = arenas
-    sent = question() if to_worker else answer()
-    sender, receiver = (ours, other) if to_worker else (other, ours)
-    decoder = to_worker_decoder if to_worker else to_server_decoder
-    reader: FrameReader[Any] = FrameReader(decoder)
-    reader.arena = receiver.incoming
-
-    for _ in range(3):
-        (piece,) = encode(*sent, sender.outgoing)
-        assert len(piece) < 200
-        assert piece.endswith(bytes(8))
-        ((message, rows),) = [(m, bytes(tail)) for m, tail in reader.feed(piece)]
-        assert (message, rows) == (sent[0], b"".join(sent[1]))
 
 
 def test_rows_keep_their_place_while_they_are_read(arenas):
