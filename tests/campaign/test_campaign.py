@@ -26,6 +26,6 @@ def hold(name: str, seconds: float) -> None:
 @pytest.mark.slow  # servers under load, for seconds
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", SECONDS)
-def test_campaign_holds(name) -> None:
+def test_campaign_holds(name):
     """Short runs hold beside other tests."""
     hold(name, SECONDS[name])

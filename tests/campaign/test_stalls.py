@@ -7,6 +7,6 @@ from tests.campaign.test_campaign import hold
 @pytest.mark.slow  # a server with large bodies, for seconds
 @pytest.mark.alone
 @pytest.mark.timeout(300)
-def test_large_bodies_do_not_hold_the_loop() -> None:
+def test_large_bodies_do_not_hold_the_loop():
     """The campaign holds in its short form."""
     hold("stalls", 1.0)

@@ -4,7 +4,7 @@ import gc
 import io
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -55,17 +55,17 @@ def encode_picture(picture: Image.Image, form: str = "PNG", **options: Any) -> b
 
 
 @pytest.fixture(scope="session")
-def picture() -> Callable[..., Image.Image]:
+def picture():
     return draw_picture
 
 
 @pytest.fixture(scope="session")
-def encode() -> Callable[..., bytes]:
+def encode():
     return encode_picture
 
 
 @pytest.fixture(scope="session")
-def pictures() -> list[bytes]:
+def pictures():
     return [
         encode_picture(draw_picture(1)),
         encode_picture(draw_picture(2, (240, 400)), "JPEG", quality=90),
@@ -80,7 +80,7 @@ class Body(bytearray):
 
 
 @pytest.fixture
-def gpus(monkeypatch) -> Iterator[SimulatedGpus]:
+def gpus(monkeypatch):
     # A worker does these things only once, so each test resets them.
     monkeypatch.setattr(current_device, "_enter", None)
     matrices, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
@@ -90,13 +90,13 @@ def gpus(monkeypatch) -> Iterator[SimulatedGpus]:
 
 
 @pytest.fixture(autouse=True)
-def memory_stays(monkeypatch) -> None:
+def memory_stays(monkeypatch):
     """Loading a model gives no memory back: half a second in a process that has imported as much as this."""
     monkeypatch.setattr("modelserver_handlers.base.give_back_memory", lambda: None)
 
 
 @pytest.fixture
-def collects_nothing() -> Iterator[None]:
+def collects_nothing():
     gc.collect()
     gc.disable()
     yield
@@ -104,7 +104,7 @@ def collects_nothing() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def make_context() -> Callable[..., Context]:
+def make_context():
     """A context for a model folder; keyword arguments become the manifest's model entry."""
 
     def make(
@@ -117,7 +117,7 @@ def make_context() -> Callable[..., Context]:
 
 
 @pytest.fixture(scope="session")
-def begin() -> Callable[..., BatchState]:
+def begin():
     def start(context: Context, size: int = 1, **properties: str) -> BatchState:
         ids = [f"id-{number}" for number in range(size)]
         own = {"explain": "False", "url_path": "predict", **properties}
@@ -129,7 +129,7 @@ def begin() -> Callable[..., BatchState]:
 
 
 @pytest.fixture(scope="session")
-def small_network() -> torch.nn.Module:
+def small_network():
     """A classifier of 1000 classes that is small, with calibrated random weights."""
     scope: dict[str, Any] = {}
     exec(SMALL_NETWORK, scope)
@@ -137,7 +137,7 @@ def small_network() -> torch.nn.Module:
 
 
 @pytest.fixture(scope="session")
-def small_resnet() -> torch.nn.Module:
+def small_resnet():
     """The smallest of torchvision's ResNets, with calibrated random weights."""
     from torchvision.models.resnet import BasicBlock, ResNet
 
@@ -153,7 +153,7 @@ def seeded(make: Callable[[], torch.nn.Module]) -> torch.nn.Module:
 
 
 @pytest.fixture(scope="session")
-def small_folder(small_network, tmp_path_factory) -> Path:
+def small_folder(small_network, tmp_path_factory):
     """What an unpacked archive of the small network holds: small_network.py, weights.pth, labels."""
     folder = tmp_path_factory.mktemp("small")
     (folder / "small_network.py").write_text(SMALL_NETWORK)
@@ -184,7 +184,7 @@ MakeClassifier = Callable[..., TextClassifier]
 
 
 @pytest.fixture
-def make_classifier(tmp_path, make_context) -> MakeClassifier:
+def make_classifier(tmp_path, make_context):
     """A classifier with a seeded network."""
 
     def made(
@@ -209,7 +209,7 @@ def alone(handler: TextClassifier, ids: list[int]) -> list[float]:
 
 
 @pytest.fixture
-def ts_names(monkeypatch) -> Iterator[None]:
+def ts_names(monkeypatch):
     """``ts`` can be imported, and is forgotten afterwards."""
     monkeypatch.syspath_prepend(PATH)
     yield

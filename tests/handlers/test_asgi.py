@@ -46,7 +46,7 @@ async def respond(send: Any, *parts: bytes, status: int = 200, headers: Any = ()
     await send({"type": "http.response.body", "body": parts[-1]})
 
 
-async def test_response_has_status_headers_and_body() -> None:
+async def test_response_has_status_headers_and_body():
     cookies = [(b"set-cookie", b"a"), (b"set-cookie", b"b")]
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -59,7 +59,7 @@ async def test_response_has_status_headers_and_body() -> None:
     assert bench.stream.parts == []
 
 
-async def test_scope_is_that_of_the_specification() -> None:
+async def test_scope_is_that_of_the_specification():
     scopes: list[Any] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -78,7 +78,7 @@ async def test_scope_is_that_of_the_specification() -> None:
     assert (scope["raw_path"], scope["state"]) == (b"/predictions/m/a", {"a": 1})
 
 
-async def test_parts_are_sent_while_the_client_takes_them() -> None:
+async def test_parts_are_sent_while_the_client_takes_them():
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await respond(send, b"a", b"b" * 9000, b"c", b"d", headers=[(b"content-type", b"text/x")])
 
@@ -96,7 +96,7 @@ async def test_parts_are_sent_while_the_client_takes_them() -> None:
     assert bench.head == (200, [("content-type", "text/x")])
 
 
-async def test_application_goes_on_after_its_response() -> None:
+async def test_application_goes_on_after_its_response():
     door, ended = asyncio.Event(), asyncio.Event()
     messages: list[str] = []
 
@@ -115,7 +115,7 @@ async def test_application_goes_on_after_its_response() -> None:
 
 
 @pytest.mark.parametrize("listens", [True, False])
-async def test_client_that_leaves_ends_the_application(listens) -> None:
+async def test_client_that_leaves_ends_the_application(listens):
     seen: list[str] = []
     started, ended = asyncio.Event(), asyncio.Event()
 
@@ -149,7 +149,7 @@ async def fails(scope: Any, receive: Any, send: Any) -> None:
 
 @pytest.mark.parametrize("messages", [[], ["start"], ["body"], ["start", "body"], ["start", "unknown"]])
 @pytest.mark.parametrize("error", [None, ValueError, asyncio.CancelledError])
-async def test_failures_are_an_error_of_the_request(messages, error) -> None:
+async def test_failures_are_an_error_of_the_request(messages, error):
     async def app(scope: Any, receive: Any, send: Any) -> None:
         for kind in messages:
             await send({"type": f"http.response.{kind}", "status": 200, "body": b"a", "more_body": True})
@@ -162,7 +162,7 @@ async def test_failures_are_an_error_of_the_request(messages, error) -> None:
     assert failure.value.error_code == 500
 
 
-async def test_failure_after_the_response_is_logged(caplog) -> None:
+async def test_failure_after_the_response_is_logged(caplog):
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await respond(send, b"sent", status=500)
         raise ValueError("oh")
@@ -192,7 +192,7 @@ class Counter(modelserver.AsgiModel):
         self.app = app
 
 
-async def test_application_is_started_and_shut_down() -> None:
+async def test_application_is_started_and_shut_down():
     model = Counter()
     bench = Bench(None)
     await model.initialize(bench.context)
@@ -203,7 +203,7 @@ async def test_application_is_started_and_shut_down() -> None:
     assert model.events == ["lifespan.startup", "lifespan.shutdown"]
 
 
-async def test_application_without_a_lifespan_is_served() -> None:
+async def test_application_without_a_lifespan_is_served():
     model = ApplicationModel(fails)
     await model.initialize(Bench(None).context)
     await model._ms_close()
@@ -212,7 +212,7 @@ async def test_application_without_a_lifespan_is_served() -> None:
     assert model._ms_concurrency > 1
 
 
-async def test_failing_startup_or_missing_application_fails_the_load() -> None:
+async def test_failing_startup_or_missing_application_fails_the_load():
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await receive()
         await send({"type": "lifespan.startup.failed", "message": "no database"})
@@ -224,7 +224,7 @@ async def test_failing_startup_or_missing_application_fails_the_load() -> None:
         await modelserver.AsgiModel().initialize(Bench(None).context)
 
 
-async def test_request_of_another_protocol_is_refused() -> None:
+async def test_request_of_another_protocol_is_refused():
     model = ApplicationModel(fails)
     context = Context("m", "/", None, 1, None, "0")._ms_of_request(BatchState(["r"]))
     with pytest.raises(PredictionException, match="below /predictions/NAME"):

@@ -1,5 +1,4 @@
 import weakref
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -37,7 +36,7 @@ class Numbers(BaseHandler):
 
 
 @pytest.fixture
-def folder(tmp_path) -> Path:
+def folder(tmp_path):
     """An eager model whose weights say 3, not 2."""
     (tmp_path / "double_model_file.py").write_text(DOUBLE)
     torch.save({"factor": torch.tensor(3.0)}, tmp_path / "triple.pth")
@@ -49,11 +48,11 @@ def numbers(*values: float) -> list[dict[str, float]]:
 
 
 @pytest.fixture
-def context(make_context, tmp_path) -> Context:
+def context(make_context, tmp_path):
     return make_context(tmp_path)
 
 
-def test_eager_models_are_loaded(folder, make_context, begin) -> None:
+def test_eager_models_are_loaded(folder, make_context, begin):
     context = make_context(folder, modelFile="double_model_file.py", serializedFile="triple.pth")
     handler = BaseHandler()
     handler.initialize(context)
@@ -78,7 +77,7 @@ def test_eager_models_are_loaded(folder, make_context, begin) -> None:
         (TextClassifier, True),
     ],
 )
-def test_missing_labels_are_reported_where_answers_have_some(kind, warns, tmp_path, caplog) -> None:
+def test_missing_labels_are_reported_where_answers_have_some(kind, warns, tmp_path, caplog):
     assert kind()._ms_load_labels(str(tmp_path)) is None
     assert ("index_to_name.json is missing" in caplog.text) == warns
 
@@ -86,7 +85,7 @@ def test_missing_labels_are_reported_where_answers_have_some(kind, warns, tmp_pa
     assert kind()._ms_load_labels(str(tmp_path)) == {"0": "cat"}
 
 
-def test_random_weights_are_reported(folder, make_context) -> None:
+def test_random_weights_are_reported(folder, make_context):
     class Loading(BaseHandler):
         def initialize(self, context: Any) -> None:
             super().initialize(context)
@@ -110,7 +109,7 @@ def test_random_weights_are_reported(folder, make_context) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit:FutureWarning")
-def test_torchscript_is_loaded(folder, make_context, begin) -> None:
+def test_torchscript_is_loaded(folder, make_context, begin):
     torch.jit.script(torch.nn.ReLU()).save(folder / "relu.pt")
     context = make_context(folder, serializedFile="relu.pt")
     handler = BaseHandler()
@@ -130,7 +129,7 @@ def test_torchscript_is_loaded(folder, make_context, begin) -> None:
         ("model.so", {"pt2": {"export": {"aot_compile": True}}}, r"model\.so is not a library"),
     ],
 )
-def test_archives_without_a_model_are_refused(serialized, config, message, tmp_path, make_context) -> None:
+def test_archives_without_a_model_are_refused(serialized, config, message, tmp_path, make_context):
     """The text is TorchServe's (F40). A ``.so`` is loaded only where ``pt2`` says that it is a compiled
     model.
     """
@@ -151,7 +150,7 @@ class Node:
 
 
 @pytest.mark.usefixtures("collects_nothing")
-def test_loading_gives_memory_back(folder, make_context, monkeypatch) -> None:
+def test_loading_gives_memory_back(folder, make_context, monkeypatch):
     monkeypatch.setattr("modelserver_handlers.base.give_back_memory", give_back_memory)
     remains = weakref.ref(Node())
     BaseHandler().initialize(make_context(folder, modelFile="double_model_file.py"))
@@ -160,7 +159,7 @@ def test_loading_gives_memory_back(folder, make_context, monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("bad", [0, 1, 2])
-def test_rejected_rows_leave_gaps(bad, context, begin) -> None:
+def test_rejected_rows_leave_gaps(bad, context, begin):
     """One rejected row is left out of the tensor, its answer is None, its neighbours are answered (F18)."""
     handler = Numbers()
     values = [1, 2, 3]
@@ -173,7 +172,7 @@ def test_rejected_rows_leave_gaps(bad, context, begin) -> None:
     assert context._ms_rejections == {bad: (422, "negative")}
 
 
-def test_answers_of_another_number_stay(context, begin) -> None:
+def test_answers_of_another_number_stay(context, begin):
     """Gaps are filled only in a list of one answer per remaining row (F19)."""
 
     class Wrong(Numbers):
@@ -185,14 +184,14 @@ def test_answers_of_another_number_stay(context, begin) -> None:
     assert Wrong().handle(numbers(-1, 2), context) == [4, 0]
 
 
-def test_phases_are_timed(context, begin) -> None:
+def test_phases_are_timed(context, begin):
     state = begin(context, 1)
     Numbers().handle(numbers(1), context)
 
     assert all(seconds > 0 for seconds in state.phases)
 
 
-def test_describe_answers_without_the_model(context, begin) -> None:
+def test_describe_answers_without_the_model(context, begin):
     class Described(Numbers):
         def describe_handle(self) -> Any:
             return {"takes": "numbers"}
@@ -213,21 +212,21 @@ class Explained(Numbers):
     ("targets", "requested"),
     [([None, None], 0), ([3, 3], 3), ([b"4", bytearray(b"4")], 4), ([1, 2], [1, 2]), (["5", None], [5, 0])],
 )
-def test_explanations_come_from_get_insights(targets, requested, context, begin) -> None:
+def test_explanations_come_from_get_insights(targets, requested, context, begin):
     rows = [{"data": 1, "target": targets[0]}, {"data": 2, "target": targets[1]}]
     begin(context, 2, explain="True")
 
     assert Explained().handle(rows, context) == [([1, 2], 1, requested)] * 2
 
 
-def test_explain_leaves_rejected_rows_out(context, begin) -> None:
+def test_explain_leaves_rejected_rows_out(context, begin):
     begin(context, 2, explain="True")
     rows = [{"data": -1, "target": 7}, {"data": 2, "target": 1}]
 
     assert Explained().handle(rows, context) == [None, ([2], 2, 1)]
 
 
-def test_explanations_fail_with_a_status(context, begin) -> None:
+def test_explanations_fail_with_a_status(context, begin):
     begin(context, 1, explain="True")
     with pytest.raises(PredictionException) as nothing:
         Numbers().handle(numbers(1), context)
@@ -237,14 +236,14 @@ def test_explanations_fail_with_a_status(context, begin) -> None:
     assert (nothing.value.error_code, wrong.value.error_code) == (501, 400)
 
 
-def test_prediction_exceptions_read_as_torchserves() -> None:
+def test_prediction_exceptions_read_as_torchserves():
     error = PredictionException("Too dark", 404)
 
     assert (error.message, error.error_code, str(error)) == ("Too dark", 404, "Too dark : 404")
     assert PredictionException("Broken").error_code == 500
 
 
-def test_profiled_batches_are_answered(context, begin, monkeypatch) -> None:
+def test_profiled_batches_are_answered(context, begin, monkeypatch):
     traces: list[Any] = []
 
     class Profiled(Numbers):

@@ -22,7 +22,7 @@ SOURCE = network("Three", "self.layer(pictures.mean((2, 3)))", "pictures", layer
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
-def test_each_is_loaded_by_its_name(name, tmp_path) -> None:
+def test_each_is_loaded_by_its_name(name, tmp_path):
     for handler in (name, f"{name}.py"):
         loaded = load_handler(handler, tmp_path)
         assert loaded.built_in
@@ -30,7 +30,7 @@ def test_each_is_loaded_by_its_name(name, tmp_path) -> None:
 
 
 @pytest.mark.parametrize("kind", [ImageClassifier, DenseNetHandler])
-def test_few_classes_are_all_answered(kind, tmp_path, make_context, begin, pictures) -> None:
+def test_few_classes_are_all_answered(kind, tmp_path, make_context, begin, pictures):
     """A network of three classes answers three (TorchServe fails), or as many as ``topk`` says."""
     name = f"three_{tmp_path.name.replace('-', '_')}.py"
     (tmp_path / name).write_text(SOURCE)
@@ -78,7 +78,7 @@ OURS = """
 @pytest.mark.parametrize(
     "cls", [BaseHandler, ImageClassifier, ImageSegmenter, ObjectDetector, TextClassifier, Context]
 )
-def test_nothing_of_ours_is_in_the_way(cls) -> None:
+def test_nothing_of_ours_is_in_the_way(cls):
     made = Context("m", "/", None, 1, None, "0") if cls is Context else cls()
     names = {name for each in cls.__mro__ if each is not object for name in vars(each)} | set(vars(made))
     private = {name for name in names if name.startswith(("__", "_ms_", "_abc_"))}
@@ -86,7 +86,7 @@ def test_nothing_of_ours_is_in_the_way(cls) -> None:
     assert names - private - set(TORCHSERVE.split()) - set(OURS.split()) == set()
 
 
-def test_context_needs_neither_torch_nor_pillow() -> None:
+def test_context_needs_neither_torch_nor_pillow():
     script = (
         "import sys, modelserver_handlers, modelserver_handlers.context, modelserver_handlers.errors,"
         " modelserver_handlers.labels, modelserver_handlers.envelopes, modelserver_handlers.tensor_rows as t;"

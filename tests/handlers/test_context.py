@@ -8,7 +8,7 @@ from modelserver_handlers.context import BatchState, Context, Headers, RequestPr
 
 
 @pytest.fixture
-def context() -> Context:
+def context():
     return Context("noop", "/models/noop", {"model": {}}, 4, 1, "0.12.0", False, "metrics", {"a": 1})
 
 
@@ -22,7 +22,7 @@ def decoded(calls: list[int], idx: int, headers: dict[str, str]) -> Callable[[],
     return decode
 
 
-def test_system_properties_are_torchserves_and_no_batch_is_there(context) -> None:
+def test_system_properties_are_torchserves_and_no_batch_is_there(context):
     assert context.system_properties == {
         "model_dir": "/models/noop",
         "gpu_id": 1,
@@ -40,7 +40,7 @@ def test_system_properties_are_torchserves_and_no_batch_is_there(context) -> Non
     assert context.get_request_header(0, "x") is None
 
 
-def test_headers_are_decoded_once_and_only_where_needed(context) -> None:
+def test_headers_are_decoded_once_and_only_where_needed(context):
     calls: list[int] = []
     client = {"explain": "True", "describe": "True", "url_path": "evil"}
     sources = [decoded(calls, idx, {"X-N": str(idx), **client}) for idx in range(3)]
@@ -56,7 +56,7 @@ def test_headers_are_decoded_once_and_only_where_needed(context) -> None:
     assert calls == [1]
 
 
-def test_untouched_requests_have_no_processor(context) -> None:
+def test_untouched_requests_have_no_processor(context):
     state = BatchState(["a", "b"], [{}, {}])
     context._ms_begin(state)
     context.set_response_status(201, "Made", 1)
@@ -67,7 +67,7 @@ def test_untouched_requests_have_no_processor(context) -> None:
     assert context.get_response_headers(1) == {"x-count": "3"}
 
 
-def test_processors_and_inner_names_can_be_set(context) -> None:
+def test_processors_and_inner_names_can_be_set(context):
     context.request_processor = [RequestProcessor({"explain": "True"}), RequestProcessor({})]
     context.request_ids = {0: "a", 1: "b"}
 
@@ -83,13 +83,13 @@ def test_processors_and_inner_names_can_be_set(context) -> None:
     assert context.get_request_header(0, "x") == "2"
 
 
-def test_sequence_ids_come_from_a_header(context) -> None:
+def test_sequence_ids_come_from_a_header(context):
     context._ms_begin(BatchState(["a"], [{"ts_request_sequence_id": "s1"}]))
 
     assert context.get_sequence_id(0) == "s1"
 
 
-def test_response_parameters_are_checked(context) -> None:
+def test_response_parameters_are_checked(context):
     for value in ("text", 3, 0.5, True):
         context.set_response_parameter(0, "p", value)
     for wrong in (float("nan"), 1 << 63):
@@ -101,7 +101,7 @@ def test_response_parameters_are_checked(context) -> None:
     assert context.request_processor[0]._ms_parameters == {"p": True}
 
 
-def test_parameters_are_decoded_when_needed(context) -> None:
+def test_parameters_are_decoded_when_needed(context):
     context._ms_begin(BatchState(["a", "b"], parameters=[lambda: {"temperature": 0.5}, {}]))
 
     assert context.get_request_parameters(0) == {"temperature": 0.5}
@@ -110,7 +110,7 @@ def test_parameters_are_decoded_when_needed(context) -> None:
     assert context.get_request_parameters(0) == {}
 
 
-def test_rejections_belong_to_a_batch(context) -> None:
+def test_rejections_belong_to_a_batch(context):
     context._ms_begin(BatchState(["a", "b"]))
     context.reject(1, "not a picture")
     context.reject(-2, "too old", status=410)
@@ -130,7 +130,7 @@ def in_thread(function: Callable[[], Any]) -> Any:
     return results[0]
 
 
-def test_each_thread_has_its_own_batch(context) -> None:
+def test_each_thread_has_its_own_batch(context):
     def prepare_next() -> str | None:
         context._ms_begin(BatchState(["next"]))
         context.reject(0, "bad")
@@ -144,7 +144,7 @@ def test_each_thread_has_its_own_batch(context) -> None:
     assert context._ms_rejections == {}
 
 
-def test_contexts_of_one_model_are_equal(context) -> None:
+def test_contexts_of_one_model_are_equal(context):
     same = Context("noop", "/models/noop", {"model": {}}, 4, 1, "0.12.0", False, "metrics", {"a": 1})
 
     assert context == same
@@ -153,7 +153,7 @@ def test_contexts_of_one_model_are_equal(context) -> None:
     assert context != "noop"
 
 
-def test_headers_are_a_dict_that_ignores_case() -> None:
+def test_headers_are_a_dict_that_ignores_case():
     """Of two names that differ in case alone, each finds its own, and a third case the later."""
     headers = Headers({"X-Foo": "1", "accept": None, "host": {"content-type": "text/plain"}, "Host": "a.org"})
 
@@ -169,7 +169,7 @@ def test_headers_are_a_dict_that_ignores_case() -> None:
     assert Headers({"a": "1"}) == {"a": "1"}
 
 
-def test_absent_headers_have_a_default() -> None:
+def test_absent_headers_have_a_default():
     headers = Headers({"a": "1"})
 
     assert headers.get("b") is None

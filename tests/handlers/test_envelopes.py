@@ -40,7 +40,7 @@ def put(kind: type[BaseEnvelope], data: list[Any], handler: Any = None, **proper
     return envelope.handle(data, context), context
 
 
-def test_context_shows_the_request_of_each_value() -> None:
+def test_context_shows_the_request_of_each_value():
     def handler(values: list[Any], context: Context) -> list[Any]:
         return [
             [
@@ -62,7 +62,7 @@ def test_context_shows_the_request_of_each_value() -> None:
     assert context.get_request_id(1) == "id-1"
 
 
-def test_statuses_and_headers_reach_the_request() -> None:
+def test_statuses_and_headers_reach_the_request():
     def handler(values: list[Any], context: Context) -> list[Any]:
         context.set_response_status(201, "made", 2)
         context.set_response_header(2, "x-own", "yes")
@@ -74,7 +74,7 @@ def test_statuses_and_headers_reach_the_request() -> None:
     assert context.get_response_headers(1) == {"x-own": "yes"}
 
 
-def test_a_rejected_value_rejects_its_request() -> None:
+def test_a_rejected_value_rejects_its_request():
     def handler(values: list[Any], context: Context) -> list[Any]:
         context.reject(1, "too large", 422)
         context.reject(3, "too small")
@@ -88,7 +88,7 @@ def test_a_rejected_value_rejects_its_request() -> None:
 
 
 @given(st.lists(st.lists(st.integers(), max_size=4) | st.none(), max_size=6))
-def test_every_request_gets_its_own(batch) -> None:
+def test_every_request_gets_its_own(batch):
     """Whatever the numbers of instances, and whichever requests are malformed (F18, F23)."""
     rows = [{"body": {"no": 1} if values is None else {"instances": values}} for values in batch]
 
@@ -108,7 +108,7 @@ def test_every_request_gets_its_own(batch) -> None:
         ([2], [], [{}]),
     ],
 )
-def test_inputs_may_be_answered_together(inputs, answers, outputs) -> None:
+def test_inputs_may_be_answered_together(inputs, answers, outputs):
     bodies = [
         {"inputs": [{"name": name, "shape": [1], "datatype": "FP32", "data": [0]} for name in "abc"[:count]]}
         for count in inputs
@@ -119,7 +119,7 @@ def test_inputs_may_be_answered_together(inputs, answers, outputs) -> None:
 
 
 @pytest.mark.parametrize(("inputs", "answers"), [([2, 2], 1), ([2, 2], 3), ([1], 2), ([2], 3)])
-def test_answers_of_unclear_owners_fail_the_call(inputs, answers) -> None:
+def test_answers_of_unclear_owners_fail_the_call(inputs, answers):
     one = {"name": "a", "shape": [1], "datatype": "FP32", "data": [0]}
     bodies = [{"body": {"inputs": [one] * count}} for count in inputs]
     with pytest.raises(PredictionException, match="number of batch response mismatched"):
@@ -160,7 +160,7 @@ def test_answers_of_unclear_owners_fail_the_call(inputs, answers) -> None:
         ),
     ],
 )
-def test_malformed_requests_are_rejected_alone(name, body, fault) -> None:
+def test_malformed_requests_are_rejected_alone(name, body, fault):
     """They get a 400 that says what is wrong, their neighbours their answers (F2, F9, F10)."""
     good = {
         "instances": ["good"],
@@ -175,7 +175,7 @@ def test_malformed_requests_are_rejected_alone(name, body, fault) -> None:
     assert (status, fault in message) == (400, True)
 
 
-def test_malformed_requests_do_not_call_the_handler() -> None:
+def test_malformed_requests_do_not_call_the_handler():
     answers, context = put(KserveEnvelope, [{"body": "a"}, {"body": "b"}], lambda *_: 1 / 0)
 
     assert answers == [None, None]
@@ -191,21 +191,21 @@ def test_malformed_requests_do_not_call_the_handler() -> None:
         (["a", "b", "c"], "number of batch response mismatched"),
     ],
 )
-def test_handlers_that_break_the_contract_fail(returned, message) -> None:
+def test_handlers_that_break_the_contract_fail(returned, message):
     """Answers that are not one per value are an error in TorchServe's words (F19)."""
     with pytest.raises(PredictionException, match=message) as refusal:
         put(KserveEnvelope, [{"body": {"instances": [1, 2]}}], lambda *_: returned)
     assert refusal.value.error_code == 503
 
 
-def test_instances_of_the_server_are_answered_bare() -> None:
+def test_instances_of_the_server_are_answered_bare():
     data = [Instance({"b64": "aGk="}), {"body": {"instances": [5]}}, Instance(7)]
 
     assert put(KserveEnvelope, data)[0] == [{"b64": "aGk="}, {"predictions": [5]}, 7]
     assert put(JSONEnvelope, data)[0] == [b"hi", '{"predictions": [5]}', 7]
 
 
-def test_a_failing_handler_leaves_the_context_as_it_was() -> None:
+def test_a_failing_handler_leaves_the_context_as_it_was():
     context = make_context(2)
     state = context._ms_state
 
@@ -214,13 +214,13 @@ def test_a_failing_handler_leaves_the_context_as_it_was() -> None:
     assert context._ms_state is state
 
 
-def test_describing_passes_through() -> None:
+def test_describing_passes_through():
     answers, _ = put(JSONEnvelope, [{}], lambda values, _: [{"saw": values}], describe="True")
 
     assert answers == [{"saw": [{}]}]
 
 
-def test_malformed_requests_raise_without_our_context() -> None:
+def test_malformed_requests_raise_without_our_context():
     other = SimpleNamespace(get_request_header=lambda idx, key: None)
     envelope = KserveEnvelope(lambda values, _: values)
 
@@ -229,7 +229,7 @@ def test_malformed_requests_raise_without_our_context() -> None:
         envelope.handle([{"body": 1}], other)
 
 
-def test_the_two_halves_can_be_called() -> None:
+def test_the_two_halves_can_be_called():
     envelope = KserveEnvelope(lambda values, _: values)
 
     assert envelope.parse_input([{"body": {"instances": [1, 2]}}, {"body": {"instances": [3]}}]) == [1, 2, 3]
@@ -246,11 +246,11 @@ def test_the_two_halves_can_be_called() -> None:
         (Instance({"body": 1}), {"body": 1}),
     ],
 )
-def test_envelope_body_takes_data_or_body(request_, value) -> None:
+def test_envelope_body_takes_data_or_body(request_, value):
     assert put(BodyEnvelope, [request_])[0] == [value]
 
 
-def test_json_joins_instances() -> None:
+def test_json_joins_instances():
     handler = Mock(side_effect=lambda values, _: list(range(len(values))))
     rows = [
         {"body": {"instances": [1, {"b64": "aGk="}]}},
@@ -264,7 +264,7 @@ def test_json_joins_instances() -> None:
     assert answers == ['{"predictions": [0, 1]}', '{"predictions": [2]}', '{"predictions": []}']
 
 
-def test_json_makes_lists_of_tensors() -> None:
+def test_json_makes_lists_of_tensors():
     rows = [{"body": {"instances": [1, 2]}}]
     (answer,), _ = put(JSONEnvelope, rows, lambda *_: [torch.ones(2), np.float32(0.5)])
 
@@ -272,7 +272,7 @@ def test_json_makes_lists_of_tensors() -> None:
 
 
 @pytest.mark.parametrize(("explain", "key"), [("False", "predictions"), ("True", "explanations")])
-def test_kserve_answers_every_request(explain, key) -> None:
+def test_kserve_answers_every_request(explain, key):
     """``kserve`` answers every request of a batch, in KServe's form (TorchServe answers the first only)."""
     rows = [{"body": {"instances": [1, {"b64": "aGk="}]}}, {"body": b'{"instances": [3]}'}]
 
@@ -281,7 +281,7 @@ def test_kserve_answers_every_request(explain, key) -> None:
     assert answers == [{key: [1, {"b64": "aGk="}]}, {key: [3]}]
 
 
-def test_every_request_is_answered_in_the_protocol() -> None:
+def test_every_request_is_answered_in_the_protocol():
     first = {
         "id": "abc",
         "inputs": [
@@ -331,7 +331,7 @@ def test_every_request_is_answered_in_the_protocol() -> None:
         ([], "FP64", []),
     ],
 )
-def test_outputs_have_the_widest_datatype(answer, datatype, data) -> None:
+def test_outputs_have_the_widest_datatype(answer, datatype, data):
     rows = [{"body": {"inputs": [{"name": "i", "shape": [0], "datatype": "FP32", "data": []}]}}]
     (result,), _ = put(KserveV2Envelope, rows, lambda *_: [answer])
 
@@ -349,7 +349,7 @@ def test_outputs_have_the_widest_datatype(answer, datatype, data) -> None:
         ([1], "INT64", 7, [7]),
     ],
 )
-def test_shapes_of_torchserves_samples_are_read(shape, datatype, data, seen) -> None:
+def test_shapes_of_torchserves_samples_are_read(shape, datatype, data, seen):
     one = {"name": "i", "shape": shape, "datatype": datatype, "data": data}
     (value,) = KserveV2Envelope(lambda values, _: values).parse_input([{"body": {"inputs": [one]}}])
 
@@ -357,7 +357,7 @@ def test_shapes_of_torchserves_samples_are_read(shape, datatype, data, seen) -> 
 
 
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=4))
-def test_flat_data_is_reshaped(shape) -> None:
+def test_flat_data_is_reshaped(shape):
     flat = list(range(int(np.prod(shape))))
     nested = np.reshape(flat, shape).tolist()
 

@@ -64,7 +64,7 @@ def handled(handler: Any, rows: list[Any], **properties: str) -> Any:
 
 
 @pytest.fixture(scope="module")
-def ask(tmp_path_factory) -> Iterator[Ask]:
+def ask(tmp_path_factory):
     with importing():
         context = unpacked(ARCHIVE, tmp_path_factory.mktemp("mnist"))
         folder = Path(context.system_properties["model_dir"])
@@ -83,7 +83,7 @@ def sample() -> Image.Image:
     return Image.open(io.BytesIO(base64.b64decode(KSERVE_SAMPLE)))
 
 
-def test_archive_is_current_and_answers_the_readmes_sample(ask) -> None:
+def test_archive_is_current_and_answers_the_readmes_sample(ask):
     assert ARCHIVE.stat().st_size < 1_000_000
     with zipfile.ZipFile(ARCHIVE) as archive:
         for name in ("model.py", "mnist_handler.py"):
@@ -96,7 +96,7 @@ def test_archive_is_current_and_answers_the_readmes_sample(ask) -> None:
     assert ask([{"body": bytearray(file)}]) == [2]
 
 
-def test_forms_share_one_batch(ask) -> None:
+def test_forms_share_one_batch(ask):
     """Bytes, base64 instances and a bad picture share a batch; the bad one alone has no answer (F17)."""
     file = base64.b64decode(KSERVE_SAMPLE)
 
@@ -104,7 +104,7 @@ def test_forms_share_one_batch(ask) -> None:
     assert ask(rows) == [2, 2, None, 2]
 
 
-def test_other_pictures_are_brought_to_form(ask) -> None:
+def test_other_pictures_are_brought_to_form(ask):
     paper = ImageOps.invert(sample())
     wide = ImageOps.expand(paper.resize((200, 200)), border=(150, 20, 60, 90), fill=255)
 
@@ -115,13 +115,13 @@ def test_other_pictures_are_brought_to_form(ask) -> None:
 @pytest.mark.parametrize(
     "picture", [Image.new("L", (28, 28)), Image.new("L", (50, 9), 255), Image.new("L", (1, 1))]
 )
-def test_empty_pictures_are_answered(picture, ask) -> None:
+def test_empty_pictures_are_answered(picture, ask):
     (answer,) = ask([{"body": encoded(picture)}])
 
     assert answer in range(10)
 
 
-def test_held_out_digits_are_named(ask, monkeypatch) -> None:
+def test_held_out_digits_are_named(ask, monkeypatch):
     """At least 97 % of the digits that training never saw are named rightly, sent as pictures."""
     pytest.importorskip("sklearn")
     functional = importlib.import_module("torchvision.transforms.functional")
@@ -137,7 +137,7 @@ def test_held_out_digits_are_named(ask, monkeypatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def detector(tmp_path_factory) -> Iterator[Any]:
+def detector(tmp_path_factory):
     """The archive that build.py writes, loaded, and its modules."""
     folder = tmp_path_factory.mktemp("detector")
     with importing(EXAMPLES / "detector"):
@@ -154,7 +154,7 @@ def detector(tmp_path_factory) -> Iterator[Any]:
 
 
 @pytest.mark.slow  # trains a network
-def test_the_trained_detector_finds_shapes(detector) -> None:
+def test_the_trained_detector_finds_shapes(detector):
     """Nine of ten shapes in pictures that training never saw are found, and hardly any others."""
     _, build, _, share = detector
 
@@ -162,7 +162,7 @@ def test_the_trained_detector_finds_shapes(detector) -> None:
 
 
 @pytest.mark.slow  # trains a network
-def test_shapes_of_the_sample_picture_are_detected(detector) -> None:
+def test_shapes_of_the_sample_picture_are_detected(detector):
     handler, build, shapes, _ = detector
     _, drawn = shapes.draw_shapes(build.SAMPLE_SEED, (160, 120))
     rows = [{"body": (EXAMPLES / "detector" / "shapes.png").read_bytes()}, {"data": [[[0.9] * 64] * 48] * 3}]
@@ -177,7 +177,7 @@ def test_shapes_of_the_sample_picture_are_detected(detector) -> None:
 
 
 @pytest.fixture(scope="module")
-def texts(tmp_path_factory) -> Iterator[Any]:
+def texts(tmp_path_factory):
     """The archive that build.py writes, loaded, and the sentences."""
     folder = tmp_path_factory.mktemp("text")
     with importing(EXAMPLES / "text"):
@@ -189,7 +189,7 @@ def texts(tmp_path_factory) -> Iterator[Any]:
         yield handler, importlib.import_module("sentences")
 
 
-def test_sentences_are_named_and_explained(texts) -> None:
+def test_sentences_are_named_and_explained(texts):
     handler, sentences = texts
     answers = handled(handler, [{"body": text} for text, _ in sentences.HELD_OUT])
 
@@ -212,7 +212,7 @@ def run_build(*arguments: str) -> None:
 
 
 @pytest.mark.slow  # builds a ResNet-18
-def test_an_archive_is_built_by_one_command(tmp_path, pictures) -> None:
+def test_an_archive_is_built_by_one_command(tmp_path, pictures):
     run_build("--weights", "random", "--export-path", str(tmp_path))
     context = unpacked(tmp_path / "resnet-18.mar", tmp_path / "model")
     context.model_yaml_config["warmup"] = False
@@ -228,7 +228,7 @@ def test_an_archive_is_built_by_one_command(tmp_path, pictures) -> None:
     )
 
 
-def test_wrong_weights_are_one_line(tmp_path) -> None:
+def test_wrong_weights_are_one_line(tmp_path):
     with pytest.raises(SystemExit) as ended:
         run_build("--weights", "BEST", "--export-path", str(tmp_path))
 

@@ -12,12 +12,12 @@ from modelserver_handlers.handler_options import (
 
 
 @pytest.mark.parametrize("document", [{}, {"handler": None}, {"handler": "x"}, {"handler": ["a"]}])
-def test_only_a_mapping_counts(document) -> None:
+def test_only_a_mapping_counts(document):
     assert handler_settings({"handler": {"a": 1}}) == {"a": 1}
     assert handler_settings(document) == {}
 
 
-def test_values_replace_defaults() -> None:
+def test_values_replace_defaults():
     assert (whole_number({}, "k", 5), whole_number({"k": 2}, "k", 5)) == (5, 2)
     assert (probability({}, "k", 0.5), probability({"k": 1}, "k", 0.5)) == (0.5, 1.0)
 
@@ -29,7 +29,7 @@ def test_values_replace_defaults() -> None:
         (probability, [-0.1, 1.1, True, "0.5", None, float("nan")], "a number from 0 to 1"),
     ],
 )
-def test_wrong_numbers_are_refused(read, values, message) -> None:
+def test_wrong_numbers_are_refused(read, values, message):
     for value in values:
         with pytest.raises(ModelLoadError, match=f"handler: k must be {message}"):
             read({"k": value}, "k", 1)
@@ -54,7 +54,7 @@ def test_wrong_numbers_are_refused(read, values, message) -> None:
         ("handler: a name", NetworkOptions()),
     ],
 )
-def test_options_of_networks_are_read(text, options) -> None:
+def test_options_of_networks_are_read(text, options):
     assert NetworkOptions.parse(yaml.safe_load(text) or {}) == options
 
 
@@ -71,12 +71,12 @@ def test_options_of_networks_are_read(text, options) -> None:
         ({"warmup": 3}, "warmup must be"),
     ],
 )
-def test_malformed_options_stop_the_load(document, message) -> None:
+def test_malformed_options_stop_the_load(document, message):
     with pytest.raises(ModelLoadError, match=message):
         NetworkOptions.parse(document)
 
 
-def test_each_key_sets_its_option() -> None:
+def test_each_key_sets_its_option():
     settings = {"decode": "nvjpeg", "fast_decode": True, "cuda_graphs": True}
 
     assert VisionOptions.parse({"topk": 3}) == VisionOptions("cpu", fast_decode=False, cuda_graphs=False)
@@ -92,6 +92,6 @@ def test_each_key_sets_its_option() -> None:
         ({"cuda_graphs": 1}, "cuda_graphs must be true or false"),
     ],
 )
-def test_wrong_values_stop_the_load(settings, message) -> None:
+def test_wrong_values_stop_the_load(settings, message):
     with pytest.raises(ModelLoadError, match=message):
         VisionOptions.parse(settings)

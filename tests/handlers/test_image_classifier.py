@@ -19,7 +19,7 @@ Transform = Callable[[Image.Image], torch.Tensor]
 
 
 @pytest.fixture(scope="module")
-def exact(small_network) -> torch.nn.Module:
+def exact(small_network):
     """The network in double precision: what rounding does to single precision differs with processor and
     threads, and must not count twice.
     """
@@ -48,19 +48,19 @@ def equal(left: list[Any], right: list[Any]) -> bool:
 
 
 @pytest.fixture(scope="module")
-def loaded(small_folder, make_context) -> ImageClassifier:
+def loaded(small_folder, make_context):
     made = ImageClassifier()
     made.initialize(make_context(small_folder, modelFile="small_network.py", serializedFile="weights.pth"))
     return made
 
 
 @pytest.fixture
-def handler(loaded, begin) -> ImageClassifier:
+def handler(loaded, begin):
     begin(loaded.context, 5)
     return loaded
 
 
-def test_numbers_are_torchvisions(handler, pictures, exact) -> None:
+def test_numbers_are_torchvisions(handler, pictures, exact):
     answers = handler.handle([{"body": file} for file in pictures], handler.context)
 
     assert equal(answers, reference(exact, pictures, ResNet18_Weights.IMAGENET1K_V1.transforms()))
@@ -68,7 +68,7 @@ def test_numbers_are_torchvisions(handler, pictures, exact) -> None:
     assert vars(ImageClassifier)["pipelined"] is True
 
 
-def test_the_number_of_classes_can_be_set(handler, pictures) -> None:
+def test_the_number_of_classes_can_be_set(handler, pictures):
     handler.set_max_result_classes(2)
 
     assert handler.get_max_result_classes() == 2
@@ -77,7 +77,7 @@ def test_the_number_of_classes_can_be_set(handler, pictures) -> None:
 
 
 @pytest.mark.parametrize("size", [0, -1, "224", True, 1.5])
-def test_malformed_sizes_stop_the_load(size, small_folder, make_context) -> None:
+def test_malformed_sizes_stop_the_load(size, small_folder, make_context):
     context = make_context(
         small_folder, {"handler": {"crop": size}}, modelFile="small_network.py", serializedFile="weights.pth"
     )
@@ -94,7 +94,7 @@ def torchvision_config(**settings: Any) -> dict[str, Any]:
     }
 
 
-def test_configuration_alone_names_a_network(tmp_path, make_context, pictures, begin) -> None:
+def test_configuration_alone_names_a_network(tmp_path, make_context, pictures, begin):
     rows = [{"body": file} for file in pictures[:2]]
     handler = ImageClassifier()
     handler.initialize(make_context(tmp_path, torchvision_config(weights="random", seed=0)))

@@ -1,7 +1,6 @@
 """ImageSegmenter: a class and a probability for each pixel."""
 
 import io
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,7 +23,7 @@ SOURCE = network(
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
+def folder(tmp_path_factory):
     """What an unpacked archive holds: an eager network, and the same as TorchScript."""
     folder = tmp_path_factory.mktemp("segmentation")
     (folder / "tiny_segmentation.py").write_text(SOURCE)
@@ -36,7 +35,7 @@ def folder(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def make(folder, make_context) -> Any:
+def make(folder, make_context):
     def made(config: dict[str, Any] | None = None, **files: str) -> ImageSegmenter:
         files = files or {"modelFile": "tiny_segmentation.py", "serializedFile": "weights.pth"}
         handler = ImageSegmenter()
@@ -65,7 +64,7 @@ def expected(handler: ImageSegmenter, file: bytes, resize: int = 256, crop: int 
     ],
     ids=["eager", "torchscript", "ImageNet's sizes"],
 )
-def test_numbers_are_the_networks(files, sizes, make, begin, pictures) -> None:
+def test_numbers_are_the_networks(files, sizes, make, begin, pictures):
     config = {"handler": {"resize": sizes[0], "crop": sizes[1]}} if sizes else None
     handler = make(config, **files)
     begin(handler.context, len(pictures))
@@ -79,7 +78,7 @@ def test_numbers_are_the_networks(files, sizes, make, begin, pictures) -> None:
         assert torch.allclose(result[..., 1], reference[..., 1], atol=1e-5, rtol=0)
 
 
-def test_bare_tensors_are_taken(make) -> None:
+def test_bare_tensors_are_taken(make):
     logits = torch.zeros(2, 3, 4, 5)
     logits[:, 2] = 1
 
@@ -89,7 +88,7 @@ def test_bare_tensors_are_taken(make) -> None:
     assert answers[1][3][4] == pytest.approx([2.0, torch.tensor([0.0, 0.0, 1.0]).softmax(0)[2].item()])
 
 
-def test_nothing_is_explained(make, begin, pictures) -> None:
+def test_nothing_is_explained(make, begin, pictures):
     handler = make({"handler": {"resize": 40, "crop": 32}})
     begin(handler.context, explain="True")
 

@@ -13,7 +13,7 @@ def written(folder: Path, mapping: Any) -> Path:
     return path
 
 
-def test_missing_file_is_a_warning(tmp_path, caplog) -> None:
+def test_missing_file_is_a_warning(tmp_path, caplog):
     assert load_label_mapping(str(tmp_path / "index_to_name.json")) is None
     assert "index_to_name.json is missing" in caplog.text
 
@@ -26,7 +26,7 @@ def test_missing_file_is_a_warning(tmp_path, caplog) -> None:
         ({"object_type_names": ["background", "person"]}, {"0": "background", "1": "person"}),
     ],
 )
-def test_labels_may_have_several_forms(tmp_path, mapping, labels) -> None:
+def test_labels_may_have_several_forms(tmp_path, mapping, labels):
     assert load_label_mapping(written(tmp_path, mapping)) == labels
 
 
@@ -40,12 +40,12 @@ def test_labels_may_have_several_forms(tmp_path, mapping, labels) -> None:
         ),
     ],
 )
-def test_other_mappings_are_refused_in_torchserves_words(tmp_path, mapping, message) -> None:
+def test_other_mappings_are_refused_in_torchserves_words(tmp_path, mapping, message):
     with pytest.raises(ValueError, match=message):
         load_label_mapping(written(tmp_path, mapping))
 
 
-def test_labels_follow_the_order_of_classes() -> None:
+def test_labels_follow_the_order_of_classes():
     answers = map_class_to_label([[0.7, 0.2], [0.6, 0.1]], {"0": "cat", "2": "dog"}, [[2, 0], [0, 2]])
 
     assert answers == [{"dog": 0.7, "cat": 0.2}, {"cat": 0.6, "dog": 0.1}]
@@ -54,7 +54,7 @@ def test_labels_follow_the_order_of_classes() -> None:
     assert map_class_to_label([[0.1, 0.9]]) == [{"0": 0.1, "1": 0.9}]
 
 
-def test_misuse_raises_torchserves_texts() -> None:
+def test_misuse_raises_torchserves_texts():
     with pytest.raises(TypeError, match="Convert classes to list before doing mapping"):
         map_class_to_label(((0.1, 0.9),))
     with pytest.raises(TypeError, match="Mapping must be a dict"):

@@ -37,7 +37,7 @@ class Three(nn.Module):
 
 
 @pytest.fixture
-def classifier(tmp_path, make_context, monkeypatch) -> Any:
+def classifier(tmp_path, make_context, monkeypatch):
     """Initialises a classifier with a network on a GPU, or on the processor; returns it."""
 
     def made(
@@ -64,7 +64,7 @@ def rows_of(pictures: list[bytes], count: int) -> list[dict[str, Any]]:
 
 
 @pytest.mark.usefixtures("gpus")
-def test_nothing_is_compiled_in_requests(classifier, begin, pictures) -> None:
+def test_nothing_is_compiled_in_requests(classifier, begin, pictures):
     torch._dynamo.reset()
     counters = torch._dynamo.utils.counters["stats"]
     handler = classifier(Three(), {"pt2": {"compile": {"enable": True, "backend": "eager"}}})
@@ -79,7 +79,7 @@ def test_nothing_is_compiled_in_requests(classifier, begin, pictures) -> None:
 
 @pytest.mark.usefixtures("gpus")
 @pytest.mark.parametrize("optimize", ["auto", "off"])
-def test_batches_have_one_memory_format(optimize, classifier, begin, pictures) -> None:
+def test_batches_have_one_memory_format(optimize, classifier, begin, pictures):
     """That of warming up is that of requests: kernels are loaded and chosen for it."""
     network = Three()
     handler = classifier(network, {"optimize": optimize})
@@ -103,14 +103,14 @@ def test_batches_have_one_memory_format(optimize, classifier, begin, pictures) -
     ],
     ids=str,
 )
-def test_the_precision_of_float32_is_described(config, requested, used, classifier) -> None:
+def test_the_precision_of_float32_is_described(config, requested, used, classifier):
     context = classifier(Three(), config).context
 
     assert (context._ms_precision["asked"], context._ms_precision["used"]) == (requested, used)
     assert context._ms_warnings == []
 
 
-def test_tf32_is_refused_on_a_processor_and_an_older_gpu(classifier, gpus) -> None:
+def test_tf32_is_refused_on_a_processor_and_an_older_gpu(classifier, gpus):
     contexts = [classifier(Three(), config, None).context for config in ({}, {"precision": "fp32"})]
     (line,) = classifier(Three(), {"precision": "tf32"}, None).context._ms_warnings
 
@@ -163,13 +163,13 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def test_every_built_in_handler_with_a_network_is_here() -> None:
+def test_every_built_in_handler_with_a_network_is_here():
     """``tabular`` computes nothing with torch, and ``vllm_handler`` nothing itself."""
     assert HANDLERS.keys() == BUILT_IN.keys() - {"tabular", "vllm_handler"}
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_answers_are_the_processors(case, gpus, tmp_path, make_context, begin, pictures) -> None:
+def test_answers_are_the_processors(case, gpus, tmp_path, make_context, begin, pictures):
     name, config = CASES[case]
     kind, source = HANDLERS[name]
     bodies: dict[str, list[Any]] = {
@@ -205,7 +205,7 @@ def numbers_of(answer: Any) -> list[float]:
     return [each for part in answer for each in numbers_of(part)] if isinstance(answer, list) else [answer]
 
 
-def test_the_second_gpu_alone_is_used(gpus, tmp_path, make_context, begin, pictures) -> None:
+def test_the_second_gpu_alone_is_used(gpus, tmp_path, make_context, begin, pictures):
     gpus.count = 2
     name = f"three_{abs(hash(tmp_path))}.py"
     (tmp_path / name).write_text(CLASSES)

@@ -44,7 +44,7 @@ class Doubler(BaseHandler):
 
 
 @pytest.fixture
-def handler() -> Any:
+def handler():
     """One whose threads end with the test."""
     made: Any = Doubler()
     yield made
@@ -59,14 +59,14 @@ def context_of(size: int, **properties: str) -> Context:
 
 
 @pytest.mark.parametrize("numbers", [[], [1], [1, 2], [1, 2, 3], list(range(12))])
-def test_answers_come_in_order(handler, numbers) -> None:
+def test_answers_come_in_order(handler, numbers):
     assert handler.handle(numbers, context_of(len(numbers))) == [2 * number for number in numbers]
     assert max(handler.sizes, default=0) <= 2
     assert sum(handler.sizes) == len(numbers)
 
 
 @pytest.mark.timeout(20)
-def test_a_failing_phase_fails_the_batch(handler) -> None:
+def test_a_failing_phase_fails_the_batch(handler):
     """What a phase raises comes out at once (TorchServe hangs), and the next batch is answered."""
     with pytest.raises(LookupError, match="13"):
         handler.handle([1, 2, 13, 4, 5], context_of(5))
@@ -74,14 +74,14 @@ def test_a_failing_phase_fails_the_batch(handler) -> None:
     assert handler.handle([1, 2, 3], context_of(3)) == [2, 4, 6]
 
 
-def test_sys_exit_in_a_phase_ends_the_caller(handler) -> None:
+def test_sys_exit_in_a_phase_ends_the_caller(handler):
     handler.inference = lambda data: (_ for _ in ()).throw(SystemExit(3))
 
     with pytest.raises(SystemExit):
         handler.handle([1], context_of(1))
 
 
-def test_rejected_rows_are_counted_within_the_batch(handler) -> None:
+def test_rejected_rows_are_counted_within_the_batch(handler):
     """A rejection in a part is that row's of the batch; a part without rows is not computed (F18)."""
     context = context_of(5)
 
@@ -93,7 +93,7 @@ def test_rejected_rows_are_counted_within_the_batch(handler) -> None:
     }
 
 
-def test_other_calls_and_profiled_batches_are_not_cut_up(handler, monkeypatch) -> None:
+def test_other_calls_and_profiled_batches_are_not_cut_up(handler, monkeypatch):
     assert handler.handle([1, 2, 3], context_of(3, explain="True")) == [[1, 2, 3]] * 3
     assert handler.handle([{}], context_of(1, describe="True")) == ["doubles"]
 
@@ -104,7 +104,7 @@ def test_other_calls_and_profiled_batches_are_not_cut_up(handler, monkeypatch) -
     assert handler.sizes[-1] == 3
 
 
-def test_parallelism_is_merged_and_checked() -> None:
+def test_parallelism_is_merged_and_checked():
     micro = MicroBatching(object(), parallelism={"preprocess": 2})
     micro.parallelism = {"inference": 3}
 
@@ -121,7 +121,7 @@ def test_parallelism_is_merged_and_checked() -> None:
 
 
 @pytest.mark.timeout(20)
-def test_phases_of_different_parts_run_side_by_side(handler) -> None:
+def test_phases_of_different_parts_run_side_by_side(handler):
     meeting = threading.Barrier(2, timeout=10)
     prepared: list[int] = []
 
@@ -142,7 +142,7 @@ def test_phases_of_different_parts_run_side_by_side(handler) -> None:
 
 
 @pytest.mark.timeout(20)
-def test_a_phase_has_as_many_threads_as_its_number_says(handler) -> None:
+def test_a_phase_has_as_many_threads_as_its_number_says(handler):
     handler.handle([1, 2], context_of(2))
     handler.handle.parallelism = {"inference": 2}
     meeting = threading.Barrier(2, timeout=10)
@@ -151,7 +151,7 @@ def test_a_phase_has_as_many_threads_as_its_number_says(handler) -> None:
     assert handler.handle([1, 2, 3, 4], context_of(4)) == [1, 2, 3, 4]
 
 
-def test_wrong_answers_and_sizes_are_refused(handler) -> None:
+def test_wrong_answers_and_sizes_are_refused(handler):
     handler.postprocess = lambda data: "text"
 
     with pytest.raises(TypeError, match="postprocess returned str for a part"):
@@ -163,13 +163,13 @@ def test_wrong_answers_and_sizes_are_refused(handler) -> None:
         handler.handle([1], context_of(1))
 
 
-def test_handlers_of_ones_own_need_no_state(handler) -> None:
+def test_handlers_of_ones_own_need_no_state(handler):
     plain = SimpleNamespace(get_request_header=lambda _idx, _key: False)
 
     assert handler.handle([1, 2, 3], plain) == [2, 4, 6]
 
 
-def test_threads_use_the_gpu(handler, monkeypatch) -> None:
+def test_threads_use_the_gpu(handler, monkeypatch):
     entered: list[str] = []
     monkeypatch.setattr(current_device, "_enter", lambda: entered.append(threading.current_thread().name))
     handler.handle.handle([1, 2, 3])

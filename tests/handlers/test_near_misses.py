@@ -32,7 +32,7 @@ class Right(modelserver.Handler):
         pass
 
 
-def test_methods_that_nothing_calls_and_look_like_others_are_listed() -> None:
+def test_methods_that_nothing_calls_and_look_like_others_are_listed():
     assert near_misses(Misspelt, NAMES) == {"laod": "load", "predcit": "predict"}
 
     assert near_misses(Right, NAMES) == {}

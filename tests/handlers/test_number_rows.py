@@ -34,7 +34,7 @@ ONE = [1, 2, 3, 4]
 
 
 @pytest.fixture
-def ask(make_context, begin, tmp_path) -> Any:
+def ask(make_context, begin, tmp_path):
     def requested(rows: list[Any], source: str = SUM, config: dict[str, Any] | None = None) -> Any:
         (tmp_path / "model.py").write_text(source)
         handler = BaseHandler()
@@ -60,11 +60,11 @@ def ask(make_context, begin, tmp_path) -> Any:
         {"version": bytearray(b"from the query"), "body": ONE},
     ],
 )
-def test_every_form_is_the_same_row(row, ask) -> None:
+def test_every_form_is_the_same_row(row, ask):
     assert ask([row, {"body": [0, 0, 0, 0]}]) == ([[10.0], [0.0]], {})
 
 
-def test_instances_are_answered_together(ask) -> None:
+def test_instances_are_answered_together(ask):
     rows = [
         {"body": {"data": [0, 0, 0, 1]}},
         {"body": {"instances": [ONE, {"data": [1, 1, 1, 1]}]}},
@@ -78,18 +78,18 @@ def test_instances_are_answered_together(ask) -> None:
     )
 
 
-def test_named_inputs_are_arguments(ask) -> None:
+def test_named_inputs_are_arguments(ask):
     rows = [{"a": [1, 2], "b": [1, 1]}, {"body": {"a": [3, 4], "b": [0, 1]}}]
 
     assert ask(rows, NAMED)[0] == [[11, 12], [3, 14]]
     assert ask([{"body": {"instances": rows[:1]}}], NAMED)[0] == [{"predictions": [[11, 12]]}]
 
 
-def test_whole_numbers_stay_where_they_are_looked_up(ask) -> None:
+def test_whole_numbers_stay_where_they_are_looked_up(ask):
     assert ask([{"data": [2, 1]}], LOOKUP)[0] == [[[3.0, 4.0], [1.0, 2.0]]]
 
 
-def test_the_signature_decides(ask) -> None:
+def test_the_signature_decides(ask):
     def config(*inputs: tuple[str, str]) -> dict[str, Any]:
         return {"signature": {"inputs": [{"name": n, "datatype": d, "shape": [-1, 2]} for n, d in inputs]}}
 
@@ -100,7 +100,7 @@ def test_the_signature_decides(ask) -> None:
     assert datatypes_of(both) == {"a": torch.float64, "b": torch.int8}
 
 
-def test_types_unknown_to_torch_are_refused(ask, monkeypatch) -> None:
+def test_types_unknown_to_torch_are_refused(ask, monkeypatch):
     """Before 2.3, torch has no UINT16: each request gets this error."""
     monkeypatch.delattr(torch, "uint16")
     config = {"signature": {"inputs": [{"name": "x", "datatype": "UINT16", "shape": [-1, 4]}]}}
@@ -126,7 +126,7 @@ def test_types_unknown_to_torch_are_refused(ask, monkeypatch) -> None:
         ({"body": b"[" * 100_000}, "not JSON"),
     ],
 )
-def test_what_are_no_numbers_is_rejected_alone(row, message, ask) -> None:
+def test_what_are_no_numbers_is_rejected_alone(row, message, ask):
     """It gets a 400 that says why, its neighbours their answers (F18)."""
     answers, rejections = ask([{"body": ONE}, row])
 
@@ -135,7 +135,7 @@ def test_what_are_no_numbers_is_rejected_alone(row, message, ask) -> None:
     assert message in rejections[1][1]
 
 
-def test_bad_rows_fail_without_a_server(make_context, tmp_path) -> None:
+def test_bad_rows_fail_without_a_server(make_context, tmp_path):
     handler = BaseHandler()
     handler.context = object()
 
@@ -143,7 +143,7 @@ def test_bad_rows_fail_without_a_server(make_context, tmp_path) -> None:
         handler.preprocess([{"body": b"no"}])
 
 
-def test_answers_of_ones_own_rows_stay(begin, make_context, tmp_path) -> None:
+def test_answers_of_ones_own_rows_stay(begin, make_context, tmp_path):
     """A class with a preprocess of its own answers a body with instances as it likes, as in TorchServe."""
 
     class Counts(BaseHandler):
@@ -168,7 +168,7 @@ def test_answers_of_ones_own_rows_stay(begin, make_context, tmp_path) -> None:
         (nn.ReLU(), torch.zeros(1, 2), False),
     ],
 )
-def test_whole_numbers_become_floats_for_weights(layer, row, floats) -> None:
+def test_whole_numbers_become_floats_for_weights(layer, row, floats):
     exported = torch.export.export(nn.Sequential(layer), (row,)).module()
 
     assert takes_floats(layer) == floats

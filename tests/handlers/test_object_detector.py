@@ -48,7 +48,7 @@ class TinySSD(ssd.SSD):
 
 
 @pytest.fixture
-def make(tmp_path, make_context) -> Any:
+def make(tmp_path, make_context):
     def made(config: dict[str, Any] | None = None, source: str = SOURCE) -> ObjectDetector:
         # A name of its own: modules of a name are imported once.
         name = f"detection_{tmp_path.name.replace('-', '_')}.py"
@@ -60,7 +60,7 @@ def make(tmp_path, make_context) -> Any:
     return made
 
 
-def test_pictures_of_different_sizes_share_a_batch(make, begin, pictures) -> None:
+def test_pictures_of_different_sizes_share_a_batch(make, begin, pictures):
     handler = make()
     begin(handler.context, len(pictures))
 
@@ -81,7 +81,7 @@ def test_pictures_of_different_sizes_share_a_batch(make, begin, pictures) -> Non
         assert [box["score"] for box in answer] == pytest.approx([s.item() for _, _, s in sure], abs=1e-5)
 
 
-def test_torchvisions_detectors_are_served(make, begin, pictures) -> None:
+def test_torchvisions_detectors_are_served(make, begin, pictures):
     torch.manual_seed(0)
     handler = make({"handler": {"threshold": 0}}, SSD)
     begin(handler.context, 3)
@@ -98,7 +98,7 @@ def test_torchvisions_detectors_are_served(make, begin, pictures) -> None:
         assert result == pytest.approx(alone["boxes"].flatten().tolist(), abs=1e-3)
 
 
-def test_labels_and_threshold_count(make, begin, tmp_path, pictures) -> None:
+def test_labels_and_threshold_count(make, begin, tmp_path, pictures):
     (tmp_path / "index_to_name.json").write_text(json.dumps({"1": "room", "2": ["n2", "speck"]}))
     handler = make({"handler": {"threshold": 0.001}})
     begin(handler.context)
@@ -115,7 +115,7 @@ def test_labels_and_threshold_count(make, begin, tmp_path, pictures) -> None:
     assert unsure.threshold == 0.1
 
 
-def test_scripted_detectors_answer_losses_too(make) -> None:
+def test_scripted_detectors_answer_losses_too(make):
     """Of torchvision's TorchScript answer, (losses, detections), the detections count."""
     handler = make()
     result = [{"boxes": torch.zeros(1, 4), "labels": torch.tensor([3]), "scores": torch.tensor([0.9])}]
@@ -126,7 +126,7 @@ def test_scripted_detectors_answer_losses_too(make) -> None:
     ]
 
 
-def test_subclasses_get_what_torchserve_hands_them(make, begin, picture, encode) -> None:
+def test_subclasses_get_what_torchserve_hands_them(make, begin, picture, encode):
     seen: list[Any] = []
 
     class Yolo(ObjectDetector):
@@ -154,7 +154,7 @@ class OfLists(torch.nn.Module):
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit:FutureWarning")
-def test_networks_that_are_annotated_for_lists_get_lists(make, begin, picture, encode) -> None:
+def test_networks_that_are_annotated_for_lists_get_lists(make, begin, picture, encode):
     assert takes_list(OfLists())
     assert takes_list(torch.jit.script(OfLists()))
     assert takes_list(detection.fcos_resnet50_fpn(weights=None, weights_backbone=None))
@@ -169,7 +169,7 @@ def test_networks_that_are_annotated_for_lists_get_lists(make, begin, picture, e
     assert [tensor.shape for tensor in handler.inference(prepared)] == [(3, 30, 40)] * 2
 
 
-def test_nothing_is_explained(make, begin, pictures) -> None:
+def test_nothing_is_explained(make, begin, pictures):
     handler = make()
     begin(handler.context, explain="True")
 

@@ -29,7 +29,7 @@ def iris() -> Any:
 
 
 @pytest.fixture(scope="session")
-def pipeline() -> Any:
+def pipeline():
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
@@ -54,7 +54,7 @@ def loaded(path: Path) -> Tabular:
 
 @pytest.mark.slow  # starts a worker with scikit-learn
 @pytest.mark.parametrize("file", ["iris.joblib", "iris.skops"])
-def test_a_pipeline_answers_every_protocol(file, pipeline, tmp_path) -> None:
+def test_a_pipeline_answers_every_protocol(file, pipeline, tmp_path):
     """As docs/serve.md says."""
     write = joblib.dump if file == "iris.joblib" else pytest.importorskip("skops.io").dump
     write(pipeline, tmp_path / file)
@@ -77,7 +77,7 @@ def test_a_pipeline_answers_every_protocol(file, pipeline, tmp_path) -> None:
 
 
 @pytest.mark.slow  # starts a worker with scikit-learn
-def test_a_pickle_needs_trust(pipeline, tmp_path) -> None:
+def test_a_pickle_needs_trust(pipeline, tmp_path):
     joblib.dump(pipeline, tmp_path / "iris.joblib")
     with (
         pytest.raises(
@@ -88,7 +88,7 @@ def test_a_pickle_needs_trust(pipeline, tmp_path) -> None:
         pass
 
 
-def test_skops_needs_no_trust(pipeline, tmp_path) -> None:
+def test_skops_needs_no_trust(pipeline, tmp_path):
     skops: Any = pytest.importorskip("skops.io")
     skops.dump(pipeline, tmp_path / "iris.skops")
     from sklearn.linear_model import LogisticRegression
@@ -103,7 +103,7 @@ def test_skops_needs_no_trust(pipeline, tmp_path) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".json", ".ubj"])
-def test_xgboost_is_served_in_both_formats(suffix, tmp_path) -> None:
+def test_xgboost_is_served_in_both_formats(suffix, tmp_path):
     rows = numpy.array(SOME)
     path = tmp_path / f"m{suffix}"
     boosted(path, "multi:softprob", iris().target, num_class=3)
@@ -116,7 +116,7 @@ def test_xgboost_is_served_in_both_formats(suffix, tmp_path) -> None:
     assert loaded(path).predict(rows) == pytest.approx(expected.tolist())
 
 
-def test_trees_after_the_best_round_do_not_count(tmp_path) -> None:
+def test_trees_after_the_best_round_do_not_count(tmp_path):
     booster = boosted(tmp_path / "m.json", "reg:squarederror", iris().target)
     booster.set_attr(best_iteration=0)
     booster.save_model(tmp_path / "m.json")
@@ -127,7 +127,7 @@ def test_trees_after_the_best_round_do_not_count(tmp_path) -> None:
     )
 
 
-def test_files_that_cannot_be_loaded_are_named(tmp_path, monkeypatch) -> None:
+def test_files_that_cannot_be_loaded_are_named(tmp_path, monkeypatch):
     joblib.dump({"model": 1}, tmp_path / "dict.joblib")
     for name in ("other.json", "other.txt", "absent.joblib"):
         (tmp_path / name).write_text("{}")

@@ -31,7 +31,7 @@ def answers(handler: Any, data: Any) -> Any:
     return handler.handle(data, Context("m", "/", None, len(data), None, "0"))
 
 
-def test_parts_of_rows_have_their_tensors_and_are_apart() -> None:
+def test_parts_of_rows_have_their_tensors_and_are_apart():
     rows = batch(x=[[1.0], [2.0], [3.0], [4.0]])
     middle, apart = rows.pick([1, 2]), rows.pick([0, 3])
 
@@ -45,7 +45,7 @@ def test_parts_of_rows_have_their_tensors_and_are_apart() -> None:
     assert rows[0]["data"].item() == 1
 
 
-def test_writing_is_noticed() -> None:
+def test_writing_is_noticed():
     for write in (
         lambda rows: rows.tensors["x"].add_(1),
         lambda rows: rows[0]["data"].add_(1),
@@ -57,7 +57,7 @@ def test_writing_is_noticed() -> None:
         assert (before, rows.changed) == (False, True)
 
 
-def test_arrays_need_no_count_of_changes() -> None:
+def test_arrays_need_no_count_of_changes():
     array = numpy.arange(3)
     rows = TensorRows([{"data": each} for each in array], {"x": array})
 
@@ -65,7 +65,7 @@ def test_arrays_need_no_count_of_changes() -> None:
     assert rows.pick([0, 2]).tensors["x"].tolist() == [0, 2]
 
 
-def test_rows_of_equal_tensors_are_stacked_again() -> None:
+def test_rows_of_equal_tensors_are_stacked_again():
     tensors = stacked(list(batch(a=[1, 2], b=[3, 4])))
 
     assert {name: value.tolist() for name, value in tensors.items()} == {"a": [1, 2], "b": [3, 4]}
@@ -78,7 +78,7 @@ def test_rows_of_equal_tensors_are_stacked_again() -> None:
         stacked([{"data": torch.zeros(2)}, {"data": torch.zeros(3)}])
 
 
-def test_outputs_become_rows() -> None:
+def test_outputs_become_rows():
     one, two = torch.tensor([[1], [2]]), torch.tensor([3.0, 4.0], requires_grad=True)
 
     assert [row.tolist() for row in rows_of(one)] == [[1], [2]]
@@ -86,7 +86,7 @@ def test_outputs_become_rows() -> None:
     assert [{k: v.tolist() for k, v in row.items()} for row in rows_of({"p": two})] == [{"p": 3}, {"p": 4}]
 
 
-def test_a_plain_handler_takes_tensors() -> None:
+def test_a_plain_handler_takes_tensors():
     seen = []
 
     def model(x: Any) -> Any:
@@ -100,7 +100,7 @@ def test_a_plain_handler_takes_tensors() -> None:
     assert [(row.dtype, row.tolist()) for row in got] == [(torch.bfloat16, [2]), (torch.bfloat16, [4])]
 
 
-def test_several_inputs_are_named_and_rows_stacked() -> None:
+def test_several_inputs_are_named_and_rows_stacked():
     got = answers(Linear(lambda a, b: (a + b, a * b)), batch(a=[1, 2], b=[3, 4]))
 
     assert [tuple(each.item() for each in row) for row in got] == [(4, 3), (6, 8)]
@@ -108,7 +108,7 @@ def test_several_inputs_are_named_and_rows_stacked() -> None:
     assert answers(Linear(), list(batch(x=[1, 2]))) == [2, 4]
 
 
-def test_preprocess_tensors_gets_tensors_by_name() -> None:
+def test_preprocess_tensors_gets_tensors_by_name():
     class Own(Linear):
         def preprocess_tensors(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
             return inputs["a"] + inputs["b"]

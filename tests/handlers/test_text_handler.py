@@ -9,7 +9,7 @@ from tests.handlers.conftest import alone
 from modelserver_handlers.errors import ModelLoadError, PredictionException
 
 
-def test_a_batch_is_answered_whole(make_classifier, begin) -> None:
+def test_a_batch_is_answered_whole(make_classifier, begin):
     handler = make_classifier()
     rows = [
         {"data": "The <b>cat</b> sat!"},
@@ -28,7 +28,7 @@ def test_a_batch_is_answered_whole(make_classifier, begin) -> None:
         assert list(answer.values()) == pytest.approx(alone(handler, ids), abs=1e-5)
 
 
-def test_bad_texts_are_rejected_alone(make_classifier, begin) -> None:
+def test_bad_texts_are_rejected_alone(make_classifier, begin):
     """What is no text gets its own 400, its neighbours their answers (F8)."""
     handler = make_classifier()
     state = begin(handler.context, 5)
@@ -41,7 +41,7 @@ def test_bad_texts_are_rejected_alone(make_classifier, begin) -> None:
     assert "token numbers must be from 0 to 10" in state.rejections[2][1]
 
 
-def test_labels_topk_and_ngrams_count(make_classifier, begin, tmp_path) -> None:
+def test_labels_topk_and_ngrams_count(make_classifier, begin, tmp_path):
     (tmp_path / "index_to_name.json").write_text(json.dumps({"0": "bad", "1": "fair", "2": "good"}))
     handler = make_classifier({"handler": {"topk": 2, "ngrams": 1}})
     begin(handler.context)
@@ -55,7 +55,7 @@ def test_labels_topk_and_ngrams_count(make_classifier, begin, tmp_path) -> None:
 
 
 @pytest.mark.parametrize("mode", ["mean", "sum"])
-def test_explanations_add_up(mode, make_classifier, begin) -> None:
+def test_explanations_add_up(mode, make_classifier, begin):
     handler = make_classifier(mode=mode)
     rows = [{"data": "the cat sat", "target": 2}, {"data": "on the mat"}, {"data": "cat", "target": "1"}]
     begin(handler.context, 3, explain="True")
@@ -73,7 +73,7 @@ def test_explanations_add_up(mode, make_classifier, begin) -> None:
             assert sum(answer["importances"]) == pytest.approx((full - empty)[target].item(), abs=1e-5)
 
 
-def test_empty_texts_are_explained(make_classifier, begin) -> None:
+def test_empty_texts_are_explained(make_classifier, begin):
     handler = make_classifier()
     begin(handler.context, 2, explain="True")
 
@@ -101,7 +101,7 @@ def test_unknown_classes_and_opaque_networks_are_not_explained(
     assert status == 501 or "the model has no class 3" in refusal.value.message
 
 
-def test_unknown_words_are_left_out_without_a_number_for_them(make_classifier, begin) -> None:
+def test_unknown_words_are_left_out_without_a_number_for_them(make_classifier, begin):
     handler = make_classifier(words={"cat": 4, "the": 2})
     begin(handler.context)
 
@@ -110,7 +110,7 @@ def test_unknown_words_are_left_out_without_a_number_for_them(make_classifier, b
     assert list(answer.values()) == pytest.approx(alone(handler, [2, 4]), abs=1e-5)
 
 
-def test_the_manifest_names_the_vocabulary(make_classifier, tmp_path) -> None:
+def test_the_manifest_names_the_vocabulary(make_classifier, tmp_path):
     """``sourceVocab`` names another file, which must be the archive's own (F59)."""
     torch.save(["one"], tmp_path / "other.pt")
 
@@ -119,7 +119,7 @@ def test_the_manifest_names_the_vocabulary(make_classifier, tmp_path) -> None:
         make_classifier(sourceVocab="../x.pt")
 
 
-def test_helpers_and_misspelt_step_of_torchserve_are_there(make_classifier) -> None:
+def test_helpers_and_misspelt_step_of_torchserve_are_there(make_classifier):
     handler = make_classifier()
     attributions = torch.tensor([[[1.0, 2.0], [0.0, 4.0], [-1.0, 1.0]]])
 

@@ -2,18 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from modelserver_handlers import texts
 from modelserver_handlers.errors import BadInput
-from modelserver_handlers.texts import (
-    CONTRACTION_MAP,
-    expand_contractions,
-    features,
-    get_tokenizer,
-    ngrams_iterator,
-    remove_accents,
-    remove_html,
-    remove_punctuation,
-    text_input,
-)
 
 
 @pytest.mark.parametrize(
@@ -29,8 +19,8 @@ from modelserver_handlers.texts import (
         ({"data": [3, 0, 1]}, [3, 0, 1]),
     ],
 )
-def test_forms_of_a_text_are_read(row, text) -> None:
-    assert text_input(row) == text
+def test_forms_of_a_text_are_read(row, text):
+    assert texts.text_input(row) == text
 
 
 @pytest.mark.parametrize(
@@ -46,26 +36,26 @@ def test_forms_of_a_text_are_read(row, text) -> None:
         (1.5, "a text cannot be made of a float"),
     ],
 )
-def test_other_rows_are_refused(row, fault) -> None:
+def test_other_rows_are_refused(row, fault):
     """Anything else is refused in words for the client (F8)."""
     with pytest.raises(BadInput) as refusal:
-        text_input(row)
+        texts.text_input(row)
 
     assert fault in str(refusal.value)
 
 
-def test_texts_are_cleaned() -> None:
-    assert remove_html('<p class="x">a &amp; b&#39;s</p><br/>c') == "a  bsc"
-    assert remove_accents("naïve Ångström 日本") == "naive Angstrom "
-    assert remove_punctuation("U.S.A., x_y 3.5 a-b!") == "USA xy 35 ab"
+def test_texts_are_cleaned():
+    assert texts.remove_html('<p class="x">a &amp; b&#39;s</p><br/>c') == "a  bsc"
+    assert texts.remove_accents("naïve Ångström 日本") == "naive Angstrom "
+    assert texts.remove_punctuation("U.S.A., x_y 3.5 a-b!") == "USA xy 35 ab"
 
 
 @given(st.lists(st.text("ab", min_size=1), max_size=8), st.integers(1, 4))
-def test_features_are_all_runs(words, longest) -> None:
-    result = features(words, longest)
+def test_features_are_all_runs(words, longest):
+    result = texts.features(words, longest)
     named = [" ".join(words[start:end]) for start, end in result]
 
-    assert named == list(ngrams_iterator(words, longest))
+    assert named == list(texts.ngrams_iterator(words, longest))
     assert result == sorted(set(result), key=lambda run: (run[1] - run[0], run[0]))
     assert set(result) == {
         (start, end)
@@ -87,28 +77,30 @@ def test_features_are_all_runs(words, longest) -> None:
         ("'tis", "it is"),
     ],
 )
-def test_contractions_are_written_out(text, expanded) -> None:
-    assert expand_contractions(text) == expanded
+def test_contractions_are_written_out(text, expanded):
+    assert texts.expand_contractions(text) == expanded
 
 
-def test_expanding_is_done_once() -> None:
-    assert [words for words in CONTRACTION_MAP.values() if expand_contractions(words) != words] == []
+def test_expanding_is_done_once():
+    assert [
+        words for words in texts.CONTRACTION_MAP.values() if texts.expand_contractions(words) != words
+    ] == []
 
 
-def test_basic_english_is_torchserves() -> None:
+def test_basic_english_is_torchserves():
     text = 'You can now, install <br /> TorchText; using pip! it\'s (a) "b". x:y?'
     words = "you can now , install torchtext using pip ! it ' s ( a ) b . x y ?"
 
-    assert get_tokenizer("basic_english")(text) == words.split()
+    assert texts.get_tokenizer("basic_english")(text) == words.split()
 
 
-def test_other_tokenizers_are_refused() -> None:
-    assert get_tokenizer(None)("a B  c") == ["a", "B", "c"]
-    assert get_tokenizer(len) is len
+def test_other_tokenizers_are_refused():
+    assert texts.get_tokenizer(None)("a B  c") == ["a", "B", "c"]
+    assert texts.get_tokenizer(len) is len
     with pytest.raises(ValueError, match="spacy"):
-        get_tokenizer("spacy")
+        texts.get_tokenizer("spacy")
     with pytest.raises(ValueError, match="only available for English"):
-        get_tokenizer("basic_english", "de")
+        texts.get_tokenizer("basic_english", "de")
 
 
 @pytest.mark.parametrize(
@@ -119,5 +111,5 @@ def test_other_tokenizers_are_refused() -> None:
         (3, ["here", "we", "are", "here we", "we are", "here we are"]),
     ],
 )
-def test_ngrams_follow_the_words(size, expected) -> None:
-    assert list(ngrams_iterator(["here", "we", "are"], size)) == expected
+def test_ngrams_follow_the_words(size, expected):
+    assert list(texts.ngrams_iterator(["here", "we", "are"], size)) == expected

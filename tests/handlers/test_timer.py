@@ -22,7 +22,7 @@ def context_with(config: Any) -> tuple[Context, list[Emission]]:
     return Context("m", "/", None, 1, None, "", metrics=metrics, model_yaml_config=config), seen
 
 
-def test_profiled_methods_report_their_time() -> None:
+def test_profiled_methods_report_their_time():
     context, seen = context_with({"handler": {"profile": True}})
 
     assert Timed(context).preprocess([1, 2], factor=3) == [3, 6]
@@ -38,7 +38,7 @@ def test_profiled_methods_report_their_time() -> None:
 @pytest.mark.parametrize(
     "config", [{}, {"handler": {}}, {"handler": {"profile": False}}, {"handler": [1]}, None]
 )
-def test_other_methods_report_nothing(config) -> None:
+def test_other_methods_report_nothing(config):
     context, seen = context_with(config)
 
     assert Timed(context).preprocess([1]) == [2]
@@ -47,7 +47,7 @@ def test_other_methods_report_nothing(config) -> None:
     assert Timed.preprocess.__name__ == "preprocess"
 
 
-def test_the_time_of_the_workers_gpu_is_measured(gpus) -> None:
+def test_the_time_of_the_workers_gpu_is_measured(gpus):
     """Not that of the current device, where an event would create a context."""
     gpus.count = 2
     context, seen = context_with({"handler": {"profile": True}})
@@ -60,7 +60,7 @@ def test_the_time_of_the_workers_gpu_is_measured(gpus) -> None:
     assert gpus.current == 0
 
 
-def test_timeit_prints(capsys) -> None:
+def test_timeit_prints(capsys):
     @timeit
     def double(number: int) -> int:
         return 2 * number

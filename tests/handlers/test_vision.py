@@ -5,7 +5,6 @@ import io
 import json
 import threading
 import weakref
-from collections.abc import Iterator
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -48,14 +47,14 @@ class Coloured(Plain):
 
 
 @pytest.fixture
-def handler(make_context, tmp_path) -> Coloured:
+def handler(make_context, tmp_path):
     made = Coloured()
     made.initialize(make_context(tmp_path))
     return made
 
 
 @pytest.fixture
-def pixel_limit() -> Iterator[None]:
+def pixel_limit():
     limit = Image.MAX_IMAGE_PIXELS
     yield
     Image.MAX_IMAGE_PIXELS = limit
@@ -63,7 +62,7 @@ def pixel_limit() -> Iterator[None]:
 
 @pytest.mark.parametrize("position", range(4))
 @pytest.mark.parametrize("bad", [b"not a picture", "@@@", {"data": None}])
-def test_one_bad_picture_is_rejected_alone(position, bad, handler, pictures, begin) -> None:
+def test_one_bad_picture_is_rejected_alone(position, bad, handler, pictures, begin):
     """At each position a bad picture is rejected alone; its neighbours are answered as ever (F17, F18)."""
     good: list[Any] = [{"body": file} for file in pictures[:3]]
     begin(handler.context, 3)
@@ -80,7 +79,7 @@ def test_one_bad_picture_is_rejected_alone(position, bad, handler, pictures, beg
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_bad_pictures_do_not_stay(threads, handler, begin, collects_nothing) -> None:
+def test_bad_pictures_do_not_stay(threads, handler, begin, collects_nothing):
     begin(handler.context, 2)
     handler._ms_decoders = start_decoders(threads) if threads > 1 else None
     body = Body(b"not a picture")
@@ -91,7 +90,7 @@ def test_bad_pictures_do_not_stay(threads, handler, begin, collects_nothing) -> 
     assert remains() is None
 
 
-def test_bad_pictures_do_not_reach_the_model(handler, begin) -> None:
+def test_bad_pictures_do_not_reach_the_model(handler, begin):
     """A batch of bad pictures is answered without the model (F20)."""
     begin(handler.context, 2)
 
@@ -99,7 +98,7 @@ def test_bad_pictures_do_not_reach_the_model(handler, begin) -> None:
     assert len(handler.context._ms_rejections) == 2
 
 
-def test_threads_do_not_change_numbers(handler, pictures, begin) -> None:
+def test_threads_do_not_change_numbers(handler, pictures, begin):
     rows = [{"body": file} for file in pictures * 3]
     handler._ms_decoders = start_decoders(4)
     together = handler.preprocess(rows)
@@ -108,7 +107,7 @@ def test_threads_do_not_change_numbers(handler, pictures, begin) -> None:
     assert torch.equal(together, handler.preprocess(rows))
 
 
-def test_decoders_use_one_core_each() -> None:
+def test_decoders_use_one_core_each():
     before = torch.get_num_threads()
     seen: list[int] = []
     torch.set_num_threads(3)
@@ -125,7 +124,7 @@ def test_decoders_use_one_core_each() -> None:
         torch.set_num_threads(before)
 
 
-def test_decoders_use_the_gpu_and_several_cores(gpus) -> None:
+def test_decoders_use_the_gpu_and_several_cores(gpus):
     gpus.count = 2
     choose_device(1)
     pool = start_decoders(3)
@@ -135,7 +134,7 @@ def test_decoders_use_the_gpu_and_several_cores(gpus) -> None:
     assert start_decoders(1) is None
 
 
-def test_processing_of_the_class_or_the_object_counts(pictures, encode, picture) -> None:
+def test_processing_of_the_class_or_the_object_counts(pictures, encode, picture):
     class Grey(ImageClassifier):
         image_processing = staticmethod(small)
 
@@ -156,7 +155,7 @@ def test_processing_of_the_class_or_the_object_counts(pictures, encode, picture)
 
 
 @pytest.mark.usefixtures("pixel_limit")
-def test_the_pixel_limit_holds(make_context, tmp_path, encode, picture, begin) -> None:
+def test_the_pixel_limit_holds(make_context, tmp_path, encode, picture, begin):
     """Pillow's limit holds unless ``limit_max_image_pixels`` is false (F17)."""
     file = encode(picture(1))
     handler = Coloured()
@@ -171,7 +170,7 @@ def test_the_pixel_limit_holds(make_context, tmp_path, encode, picture, begin) -
     assert Image.MAX_IMAGE_PIXELS is None
 
 
-def test_explanations_have_the_shape_of_pictures(handler, pictures, begin) -> None:
+def test_explanations_have_the_shape_of_pictures(handler, pictures, begin):
     handler.model = lambda batch: batch.flatten(1)[:, :3]
     begin(handler.context, 2, explain="True")
     rows = [{"body": pictures[0], "target": 1}, {"body": pictures[1], "target": b"2"}]
@@ -216,7 +215,7 @@ class PlayedDecoder:
 
 
 @pytest.fixture
-def classifier(request) -> ImageClassifier:
+def classifier(request):
     """Prepares for a GPU if the test's parameter says so."""
     made = ImageClassifier()
     if getattr(request, "param", "gpu") == "gpu":
@@ -230,7 +229,7 @@ def one_by_one(files: list[bytes]) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("classifier", ["cpu", "gpu"], indirect=True)
-def test_batches_hold_torchvisions_numbers(classifier, pictures) -> None:
+def test_batches_hold_torchvisions_numbers(classifier, pictures):
     batch = classifier.preprocess([{"body": file} for file in pictures])
 
     assert torch.equal(batch, one_by_one(pictures))
@@ -254,7 +253,7 @@ def test_a_bad_row_is_rejected_beside_numbers(
     assert torch.equal(batch, torch.stack([first, numbers, second]))
 
 
-def test_small_pictures_take_the_long_way(classifier, encode, picture) -> None:
+def test_small_pictures_take_the_long_way(classifier, encode, picture):
     classifier.image_processing = classic_processing(100, 224)
     files = [encode(picture(1, (300, 120))), encode(picture(2, (300, 300)))]
     steps = classic_processing(100, 224)
@@ -263,7 +262,7 @@ def test_small_pictures_take_the_long_way(classifier, encode, picture) -> None:
     assert torch.equal(classifier.preprocess([{"body": file} for file in files]), expected)
 
 
-def test_jpegs_are_decoded_on_the_gpu(classifier, pictures) -> None:
+def test_jpegs_are_decoded_on_the_gpu(classifier, pictures):
     decoder = PlayedDecoder()
     classifier._ms_jpeg_decoder = decoder
     batch = classifier.preprocess([{"body": file} for file in pictures])
@@ -279,7 +278,7 @@ def test_jpegs_are_decoded_on_the_gpu(classifier, pictures) -> None:
     assert torch.equal(classifier.preprocess([{"body": file} for file in pictures]), one_by_one(pictures))
 
 
-def test_fast_decoding_changes_large_jpegs_little(classifier, encode, picture) -> None:
+def test_fast_decoding_changes_large_jpegs_little(classifier, encode, picture):
     files = [encode(picture(1, (1200, 900)), "JPEG"), encode(picture(2), "JPEG"), encode(picture(3))]
     classifier._ms_options = VisionOptions(fast_decode=True)
     large, *others = classifier.preprocess([{"body": file} for file in files])
@@ -289,7 +288,7 @@ def test_fast_decoding_changes_large_jpegs_little(classifier, encode, picture) -
     assert 0 < (large - exact[0]).abs().mean() < 0.1
 
 
-def test_gpu_options_have_no_effect_without_one(make_context, tmp_path, caplog) -> None:
+def test_gpu_options_have_no_effect_without_one(make_context, tmp_path, caplog):
     handler = Coloured()
     handler.initialize(make_context(tmp_path, {"handler": {"decode": "nvjpeg", "cuda_graphs": True}}))
 
@@ -297,7 +296,7 @@ def test_gpu_options_have_no_effect_without_one(make_context, tmp_path, caplog) 
     assert handler._ms_copies is None
 
 
-def test_graphs_answer_what_fits(classifier) -> None:
+def test_graphs_answer_what_fits(classifier):
     graphs = MagicMock(side_effect=lambda batch: torch.full((len(batch),), -1.0))
     graphs.fits = lambda batch: len(batch) <= 2
     classifier.model = lambda batch, scale=1.0: batch.sum(dim=1) * scale
@@ -309,7 +308,7 @@ def test_graphs_answer_what_fits(classifier) -> None:
     assert classifier.inference(torch.ones(2, 3), scale=2.0).tolist() == [6.0, 6.0]
 
 
-def test_the_shape_of_an_input_is_known(handler) -> None:
+def test_the_shape_of_an_input_is_known(handler):
     classifier = ImageClassifier()
     assert classifier._ms_input_shape() == (3, 224, 224)
     classifier.image_processing = classic_processing(64, 48)
@@ -347,7 +346,7 @@ def serve(handler: VisionHandler, context: Any, rows: list[Any]) -> list[tuple[i
 
 @pytest.mark.parametrize("made", OUTPUTS)
 @pytest.mark.parametrize("odd", ODD.values(), ids=ODD)
-def test_only_the_odd_one_is_refused(made, odd, tmp_path, make_context) -> None:
+def test_only_the_odd_one_is_refused(made, odd, tmp_path, make_context):
     name = f"picky_{tmp_path.name.replace('-', '_')}.py"
     layer = "nn.Conv2d(3, 4, 3, stride=32)"
     (tmp_path / name).write_text(network("Picky", OUTPUTS[made], "pictures", layer=layer))
@@ -361,7 +360,7 @@ def test_only_the_odd_one_is_refused(made, odd, tmp_path, make_context) -> None:
     assert b"takes no tensor of shape" in message
 
 
-def test_a_network_that_fails_is_not_the_clients_fault(tmp_path, make_context) -> None:
+def test_a_network_that_fails_is_not_the_clients_fault(tmp_path, make_context):
     name = f"broken_{tmp_path.name.replace('-', '_')}.py"
     (tmp_path / name).write_text(
         "import torch\nclass Broken(torch.nn.Module):\n"

@@ -22,7 +22,7 @@ from modelserver_handlers.vocabulary import Vocabulary, load_vocabulary
     ],
     ids=["dict", "ordered", "list", "own, list", "own"],
 )
-def test_forms_of_a_vocabulary_are_read(content, tmp_path) -> None:
+def test_forms_of_a_vocabulary_are_read(content, tmp_path):
     torch.save(content, tmp_path / "v.pt")
     vocabulary = load_vocabulary(tmp_path / "v.pt")
 
@@ -31,7 +31,7 @@ def test_forms_of_a_vocabulary_are_read(content, tmp_path) -> None:
     assert (vocabulary["b"], vocabulary["c"], "c" in vocabulary, len(vocabulary)) == (2, 0, False, 3)
 
 
-def test_unknown_words_have_no_number(tmp_path) -> None:
+def test_unknown_words_have_no_number(tmp_path):
     torch.save(["a", "b"], tmp_path / "v.pt")
     vocabulary = load_vocabulary(tmp_path / "v.pt")
 
@@ -40,7 +40,7 @@ def test_unknown_words_have_no_number(tmp_path) -> None:
         vocabulary["c"]
 
 
-def test_what_is_saved_is_loaded(tmp_path) -> None:
+def test_what_is_saved_is_loaded(tmp_path):
     vocabulary = Vocabulary.of_tokens(["x", "y", "x"], default=1)
     vocabulary.save(tmp_path / "v.pt")
 
@@ -61,7 +61,7 @@ def test_what_is_saved_is_loaded(tmp_path) -> None:
         None,
     ],
 )
-def test_other_contents_are_refused(content, tmp_path) -> None:
+def test_other_contents_are_refused(content, tmp_path):
     torch.save(content, tmp_path / "v.pt")
 
     with pytest.raises(ModelLoadError, match=r"v\.pt holds no vocabulary: a mapping of tokens"):
@@ -75,7 +75,7 @@ class Greedy:
         return (Path.touch, (Path("ran"),))
 
 
-def test_code_is_never_run(tmp_path, monkeypatch) -> None:
+def test_code_is_never_run(tmp_path, monkeypatch):
     """A pickle that calls something is refused, and nothing is called (F61)."""
     monkeypatch.chdir(tmp_path)
     torch.save(Greedy(), tmp_path / "v.pt")
@@ -85,7 +85,7 @@ def test_code_is_never_run(tmp_path, monkeypatch) -> None:
     assert not (tmp_path / "ran").exists()
 
 
-def test_torchtexts_vocab_is_refused_with_the_way_out(tmp_path) -> None:
+def test_torchtexts_vocab_is_refused_with_the_way_out(tmp_path):
     with zipfile.ZipFile(tmp_path / "v.pt", "w") as file:
         file.writestr("v/data.pkl", b"\x80\x02ctorchtext.vocab.vocab\nVocab\nq\x00)\x81q\x01.")
         file.writestr("v/version", b"3\n")
@@ -99,7 +99,7 @@ def test_torchtexts_vocab_is_refused_with_the_way_out(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"no file of torch.save", pickle.dumps(Counter("aab"), 2)[:9]])
-def test_damaged_and_missing_files_are_named(content, tmp_path) -> None:
+def test_damaged_and_missing_files_are_named(content, tmp_path):
     with pytest.raises(ModelLoadError, match=r"Missing the v\.pt file"):
         load_vocabulary(tmp_path / "v.pt")
     (tmp_path / "v.pt").write_bytes(content)
@@ -107,7 +107,7 @@ def test_damaged_and_missing_files_are_named(content, tmp_path) -> None:
         load_vocabulary(tmp_path / "v.pt")
 
 
-def test_it_speaks_as_torchtexts() -> None:
+def test_it_speaks_as_torchtexts():
     vocabulary = Vocabulary({"a": 2, "b": 0})
 
     assert vocabulary(["b", "a", "b"]) == [0, 2, 0]

@@ -19,7 +19,7 @@ def run_python(folders: list[str], *arguments: str) -> subprocess.CompletedProce
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
-def test_aliases_are_written_and_run(tmp_path, capsys) -> None:
+def test_aliases_are_written_and_run(tmp_path, capsys):
     assert main(["install", str(tmp_path / "new" / "bin")]) == 0
 
     folder = tmp_path / "new" / "bin"
@@ -40,7 +40,7 @@ def test_aliases_are_written_and_run(tmp_path, capsys) -> None:
         assert done.stderr.splitlines()[0] == f"{name} name contains special characters."
 
 
-def test_server_gets_the_name_of_the_command(tmp_path) -> None:
+def test_server_gets_the_name_of_the_command(tmp_path):
     """The interpreter may lie anywhere."""
     program = tmp_path / "it's a folder" / "python"
     program.parent.mkdir()
@@ -54,7 +54,7 @@ def test_server_gets_the_name_of_the_command(tmp_path) -> None:
     assert done.stdout == "torchserve -m modelserver --start\n"
 
 
-def test_install_may_be_repeated_and_undone(tmp_path) -> None:
+def test_install_may_be_repeated_and_undone(tmp_path):
     (tmp_path / "other").write_text("mine")
 
     assert install(tmp_path) == install(tmp_path)
@@ -69,7 +69,7 @@ def test_install_may_be_repeated_and_undone(tmp_path) -> None:
 
 @pytest.mark.parametrize("kind", ["file", "link", "dangling link"])
 @pytest.mark.parametrize("name", NAMES)
-def test_a_real_torchserve_stays(tmp_path, name, kind) -> None:
+def test_a_real_torchserve_stays(tmp_path, name, kind):
     """What a link leads to stays even with ``--force``."""
     folder = tmp_path / "bin"
     folder.mkdir()
@@ -89,7 +89,7 @@ def test_a_real_torchserve_stays(tmp_path, name, kind) -> None:
     assert kind != "dangling link" or not real.exists()
 
 
-def test_model_archiver_can_be_imported(tmp_path) -> None:
+def test_model_archiver_can_be_imported(tmp_path):
     """Scripts that import ``model_archiver`` find it where the folder is in PYTHONPATH, and nowhere else;
     what they patch in it is what is called.
     """
@@ -129,7 +129,7 @@ assert model_archiver.model_packaging.ArgParser is ArgParser
 """
 
 
-def test_directories_are_never_replaced(tmp_path, capsys) -> None:
+def test_directories_are_never_replaced(tmp_path, capsys):
     """A directory of an alias's name, or a file in place of the directory, is a message and status 1."""
     (tmp_path / "torchserve").mkdir()
     (tmp_path / "file").write_text("")
@@ -143,7 +143,7 @@ def test_directories_are_never_replaced(tmp_path, capsys) -> None:
     ]
 
 
-def test_other_commands_on_the_path_are_reported(tmp_path, monkeypatch, capsys) -> None:
+def test_other_commands_on_the_path_are_reported(tmp_path, monkeypatch, capsys):
     first, second = tmp_path / "first", tmp_path / "second"
     install(first)
     monkeypatch.setenv("PATH", os.pathsep.join(map(str, (first, second))))
@@ -156,14 +156,14 @@ def test_other_commands_on_the_path_are_reported(tmp_path, monkeypatch, capsys) 
 
 
 @pytest.mark.parametrize("arguments", [[], ["install"], ["explode", "x"]])
-def test_wrong_command_lines_of_aliases_exit_with_2(arguments) -> None:
+def test_wrong_command_lines_of_aliases_exit_with_2(arguments):
     with pytest.raises(SystemExit) as caught:
         main(arguments)
 
     assert caught.value.code == 2
 
 
-def test_the_launcher_of_language_models_runs_by_its_name(tmp_path) -> None:
+def test_the_launcher_of_language_models_runs_by_its_name(tmp_path):
     """``python -m ts.llm_launcher`` is ``modelserver llm``; other modules of ``ts`` are no programs."""
     folders = [str(install(tmp_path)[-1].parent)]
     launched = run_python(folders, "-m", "ts.llm_launcher", "--model_id", "m", "--engine", "trt_llm")

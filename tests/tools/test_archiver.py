@@ -18,7 +18,7 @@ FORMATS = "default, zip-store, tgz, no-archive"
 
 
 @pytest.fixture(autouse=True)
-def workplace(tmp_path, monkeypatch) -> Path:
+def workplace(tmp_path, monkeypatch):
     """A working directory with a model in it, and a fixed time."""
     for name, text in {
         "src/handler.py": "def handle(data, context):\n    return data\n",
@@ -56,7 +56,7 @@ def manifest_of(archive: Path) -> dict[str, object]:
     return manifest
 
 
-def test_command_writes_an_archive(workplace, capsys) -> None:
+def test_command_writes_an_archive(workplace, capsys):
     status = main(
         [
             *("--model-name", "noop", "--version", "2.0", "--handler", "src/handler.py:handle"),
@@ -96,7 +96,7 @@ def test_command_writes_an_archive(workplace, capsys) -> None:
     ("archive_format", "name"),
     [("default", "noop.mar"), ("zip-store", "noop.mar"), ("tgz", "noop.tar.gz"), ("no-archive", "noop")],
 )
-def test_every_format_opens_in_the_server(workplace, archive_format, name) -> None:
+def test_every_format_opens_in_the_server(workplace, archive_format, name):
     parts = {"serialized_file": Path("src/model.pt"), "config_file": "src/model-config.yaml"}
     parts |= {"extra_files": "extra", "export_path": "out"}
     path = build_archive(config(archive_format=archive_format, **parts))
@@ -116,7 +116,7 @@ def test_every_format_opens_in_the_server(workplace, archive_format, name) -> No
 
 
 @pytest.mark.parametrize("archive_format", ["default", "zip-store", "tgz"])
-def test_same_input_makes_the_same_archive(archive_format) -> None:
+def test_same_input_makes_the_same_archive(archive_format):
     first, second = (
         build_archive(config(archive_format=archive_format, export_path=folder, extra_files=extra))
         for folder, extra in (("a", "extra,src/model.py"), ("b", "src/model.py,extra"))
@@ -135,7 +135,7 @@ def test_same_input_makes_the_same_archive(archive_format) -> None:
         ("./src/handler.py", "handler.py"),
     ],
 )
-def test_handler_file_is_packed(handler, stored, monkeypatch) -> None:
+def test_handler_file_is_packed(handler, stored, monkeypatch):
     """Without SOURCE_DATE_EPOCH the manifest has the time in TorchServe's format."""
     monkeypatch.delenv("SOURCE_DATE_EPOCH")
     archive = build_archive(config(handler=handler))
@@ -146,7 +146,7 @@ def test_handler_file_is_packed(handler, stored, monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("handler", ["image_classifier", "base_handler", "vllm_handler", "trt_llm_handler"])
-def test_named_handlers_are_not_packed(handler, caplog) -> None:
+def test_named_handlers_are_not_packed(handler, caplog):
     """That of TorchServe alone is packed for it with a warning; the help offers what the server has."""
     archive = build_archive(config(handler=handler, serialized_file="src/model.pt"))
 
@@ -168,13 +168,13 @@ def test_named_handlers_are_not_packed(handler, caplog) -> None:
         ("extra/.git", {"config"}),
     ],
 )
-def test_extra_files_are_packed_flat(extra, expected) -> None:
+def test_extra_files_are_packed_flat(extra, expected):
     archive = build_archive(config(extra_files=extra))
 
     assert names(archive) == {"MAR-INF/MANIFEST.json", "handler.py", *expected}
 
 
-def test_later_files_replace_earlier_ones(workplace, caplog) -> None:
+def test_later_files_replace_earlier_ones(workplace, caplog):
     (workplace / "extra" / "handler.py").write_text("later = 1\n")
 
     archive = build_archive(config(extra_files="extra/handler.py"))
@@ -183,7 +183,7 @@ def test_later_files_replace_earlier_ones(workplace, caplog) -> None:
     assert "extra/handler.py replaces src/handler.py" in caplog.text
 
 
-def test_manifest_and_links_among_extra_files_are_not_packed(workplace) -> None:
+def test_manifest_and_links_among_extra_files_are_not_packed(workplace):
     build_archive(config(archive_format="no-archive", export_path="old"))
     archive = build_archive(config(model_name="new", extra_files="old/noop"))
 
@@ -214,7 +214,7 @@ def test_manifest_and_links_among_extra_files_are_not_packed(workplace) -> None:
     ],
     ids=repr,
 )
-def test_mistakes_have_the_references_words(workplace, changes, message) -> None:
+def test_mistakes_have_the_references_words(workplace, changes, message):
     with pytest.raises((ArchiverError, FileNotFoundError)) as caught:
         build_archive(config(**changes))
 
@@ -223,7 +223,7 @@ def test_mistakes_have_the_references_words(workplace, changes, message) -> None
 
 
 @pytest.mark.parametrize("archive_format", ["default", "tgz", "no-archive"])
-def test_overwriting_needs_force(archive_format, caplog) -> None:
+def test_overwriting_needs_force(archive_format, caplog):
     path = build_archive(config(archive_format=archive_format))
 
     with pytest.raises(ArchiverError) as caught:
@@ -239,7 +239,7 @@ def test_overwriting_needs_force(archive_format, caplog) -> None:
     assert f"Overwriting {path} ..." in caplog.text
 
 
-def test_force_does_not_replace_other_directories(workplace) -> None:
+def test_force_does_not_replace_other_directories(workplace):
     (workplace / "noop").mkdir()
     (workplace / "noop" / "thesis.txt").write_text("years")
 
@@ -248,7 +248,7 @@ def test_force_does_not_replace_other_directories(workplace) -> None:
     assert (workplace / "noop" / "thesis.txt").exists()
 
 
-def test_failure_keeps_the_old_archive(workplace, monkeypatch) -> None:
+def test_failure_keeps_the_old_archive(workplace, monkeypatch):
     """F56: when writing fails the existing archive stays and nothing partial is left."""
     path = build_archive(config())
     before = path.read_bytes()
@@ -277,7 +277,7 @@ def test_failure_keeps_the_old_archive(workplace, monkeypatch) -> None:
         ({"extra_files": "none*"}, "No file matches the pattern none*"),
     ],
 )
-def test_probable_mistakes_are_warnings(workplace, caplog, changes, warning) -> None:
+def test_probable_mistakes_are_warnings(workplace, caplog, changes, warning):
     """Mistakes that would fail when the model loads are warnings, and the archive is written."""
     for name, text in {
         "empty.pt": "",
@@ -295,7 +295,7 @@ def test_probable_mistakes_are_warnings(workplace, caplog, changes, warning) -> 
     assert bool(caplog.text) == bool(warning)
 
 
-def test_progress_counts_every_byte() -> None:
+def test_progress_counts_every_byte():
     steps: list[tuple[int, int]] = []
 
     path = build_archive(
@@ -308,7 +308,7 @@ def test_progress_counts_every_byte() -> None:
     assert steps[-1] == (size, size)
 
 
-def test_mistakes_are_one_message_and_a_status(capsys) -> None:
+def test_mistakes_are_one_message_and_a_status(capsys):
     flags = ["--model-name", "noop", "-v", "1", "--handler", "none.py"]
     for wrong in ([], flags[:2], [*flags, "--archive-format", "rar"]):
         with pytest.raises(SystemExit, match="2"):
@@ -319,7 +319,7 @@ def test_mistakes_are_one_message_and_a_status(capsys) -> None:
     assert capsys.readouterr() == ("", "File does not exist: none.py\n")
 
 
-def test_large_files_show_progress_on_a_terminal(workplace, monkeypatch, capsys) -> None:
+def test_large_files_show_progress_on_a_terminal(workplace, monkeypatch, capsys):
     monkeypatch.setattr("modelserver.tools.archiver._SHOW_PROGRESS_FROM", 1)
     monkeypatch.setenv("FORCE_COLOR", "1")
 
@@ -330,7 +330,7 @@ def test_large_files_show_progress_on_a_terminal(workplace, monkeypatch, capsys)
     assert "noop" in captured.err
 
 
-def test_a_workflow_is_packed_as_torch_workflow_archiver_packs_it(workplace, capsys) -> None:
+def test_a_workflow_is_packed_as_torch_workflow_archiver_packs_it(workplace, capsys):
     for name in ("flow.yaml", "functions.py", "notes.txt"):
         (workplace / name).write_text("x = 1\n" if name.endswith(".py") else "a: 1\n")
     arguments = ["workflow", "--workflow-name", "flow", "--spec-file", str(workplace / "flow.yaml")]
@@ -354,7 +354,7 @@ def test_a_workflow_is_packed_as_torch_workflow_archiver_packs_it(workplace, cap
     assert list(archive.parent.iterdir()) == [archive]
 
 
-def test_workflows_that_cannot_be_packed(workplace, capsys) -> None:
+def test_workflows_that_cannot_be_packed(workplace, capsys):
     values = ["workflow", "--spec-file", str(workplace / "absent.yaml"), "--export-path", str(workplace)]
     assert main([*values, "--workflow-name", "a b"]) == 1
     assert "Workflow name contains special characters." in capsys.readouterr().err

@@ -11,7 +11,7 @@ from modelserver.tools.commands import exit_status, read_inputs, termination_is_
     [(FileExistsError("it exists"), 2, "it exists"), (OSError("full"), 1, "full"),
      (KeyboardInterrupt(), 130, "Interrupted.")],
 )  # fmt: skip
-def test_failures_have_their_status(raised, status, message, capsys) -> None:
+def test_failures_have_their_status(raised, status, message, capsys):
     def fail() -> int:
         raise raised
 
@@ -19,12 +19,12 @@ def test_failures_have_their_status(raised, status, message, capsys) -> None:
     assert capsys.readouterr().err == f"{message}\n"
 
 
-def test_other_failures_are_not_hidden() -> None:
+def test_other_failures_are_not_hidden():
     with pytest.raises(ZeroDivisionError):
         exit_status(lambda: 1 // 0, {OSError: 1})
 
 
-def test_folder_of_inputs_is_read_in_order(tmp_path) -> None:
+def test_folder_of_inputs_is_read_in_order(tmp_path):
     for name in ("b.jpg", "a.json"):
         (tmp_path / name).write_bytes(name.encode())
     (tmp_path / "none").mkdir()
@@ -38,7 +38,7 @@ def test_folder_of_inputs_is_read_in_order(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("handler", [signal.SIG_IGN, signal.default_int_handler])
-def test_sigterm_interrupts(handler) -> None:
+def test_sigterm_interrupts(handler):
     """It does so too where SIGINT is ignored, as by jobs that a shell has put into the background."""
     before = signal.signal(signal.SIGINT, handler)
     try:

@@ -8,21 +8,7 @@ from typing import Any
 import grpc
 import pytest
 
-from modelserver.ext.grpc.http2.frames import (
-    CONTINUATION,
-    DATA,
-    END_HEADERS,
-    END_STREAM,
-    HEADERS,
-    PADDED,
-    PING,
-    Code,
-    Http2Error,
-    field,
-    frame,
-    goaway,
-    reset,
-)
+from modelserver.ext.grpc.http2 import frames
 from modelserver.tools.grpc_client import Http2Response, post
 
 FIELDS = [(b"content-type", b"application/grpc"), (b"te", b"trailers")]
@@ -39,7 +25,7 @@ class Mirror(grpc.GenericRpcHandler):
 
 
 @pytest.fixture(scope="module")
-def mirror() -> Iterator[tuple[str, int]]:
+def mirror():
     options = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
     server = grpc.server(ThreadPoolExecutor(2), [Mirror()], options=options)
     port = server.add_insecure_port("127.0.0.1:0")
@@ -54,7 +40,7 @@ def ask(address: tuple[str, int], path: str, body: bytes, patience: float) -> Ht
 
 
 @pytest.mark.parametrize("size", [0, 100, 3_000_000])
-def test_bodies_of_any_size_go_both_ways(mirror, size) -> None:
+def test_bodies_of_any_size_go_both_ways(mirror, size):
     content = bytes(range(256)) * (size // 256)
     sent = b"\0" + len(content).to_bytes(4, "big") + content
     reply = ask(mirror, "/mirror", sent, 20)
@@ -63,7 +49,7 @@ def test_bodies_of_any_size_go_both_ways(mirror, size) -> None:
     assert reply.fields[b"grpc-status"] == b"0"
 
 
-def test_a_refusal_is_in_the_fields(mirror) -> None:
+def test_a_refusal_is_in_the_fields(mirror):
     fields = ask(mirror, "/refuse", b"\0\0\0\0\0", 20).fields
 
     assert (fields[b"grpc-status"], fields[b"grpc-message"]) == (b"5", b"nothing here")
@@ -88,18 +74,18 @@ def saying(*parts: bytes) -> Iterator[tuple[str, int]]:
         thread.join(10)
 
 
-OK = field(b":status", b"200")
+OK = frames.field(b":status", b"200")
 
 
-def test_frames_of_all_forms_are_read() -> None:
+def test_frames_of_all_forms_are_read():
     """Header blocks in pieces, padding, pings, kinds that nobody knows."""
     parts = [
-        frame(PING, 0, 0, b"12345678"),
-        frame(200, 0, 0, b"?"),
-        frame(HEADERS, 0, 1, OK[:4]),
-        frame(CONTINUATION, END_HEADERS, 1, OK[4:]),
-        frame(DATA, PADDED, 1, b"\x02one--"),
-        frame(DATA, END_STREAM, 1, b"two"),
+        frames.frame(frames.PING, 0, 0, b"12345678"),
+        frames.frame(200, 0, 0, b"?"),
+        frames.frame(frames.HEADERS, 0, 1, OK[:4]),
+        frames.frame(frames.CONTINUATION, frames.END_HEADERS, 1, OK[4:]),
+        frames.frame(frames.DATA, frames.PADDED, 1, b"\x02one--"),
+        frames.frame(frames.DATA, frames.END_STREAM, 1, b"two"),
     ]
     with saying(*parts) as address:
         reply = ask(address, "/", b"", 10)
@@ -110,21 +96,24 @@ def test_frames_of_all_forms_are_read() -> None:
 @pytest.mark.parametrize(
     ("part", "code"),
     [
-        (reset(1, Code.REFUSED_STREAM), Code.REFUSED_STREAM),
-        (goaway(0, Code.ENHANCE_YOUR_CALM), Code.ENHANCE_YOUR_CALM),
-        (frame(5, 0, 1), Code.PROTOCOL_ERROR),
-        (frame(DATA, 0, 1, bytes(20_000)), Code.FRAME_SIZE_ERROR),
-        (frame(HEADERS, END_HEADERS, 1, b"\xff\xff\xff\xff\xff"), Code.COMPRESSION_ERROR),
+        (frames.reset(1, frames.Code.REFUSED_STREAM), frames.Code.REFUSED_STREAM),
+        (frames.goaway(0, frames.Code.ENHANCE_YOUR_CALM), frames.Code.ENHANCE_YOUR_CALM),
+        (frames.frame(5, 0, 1), frames.Code.PROTOCOL_ERROR),
+        (frames.frame(frames.DATA, 0, 1, bytes(20_000)), frames.Code.FRAME_SIZE_ERROR),
+        (
+            frames.frame(frames.HEADERS, frames.END_HEADERS, 1, b"\xff\xff\xff\xff\xff"),
+            frames.Code.COMPRESSION_ERROR,
+        ),
     ],
 )
-def test_broken_exchange_has_its_code(part, code) -> None:
-    with saying(part) as address, pytest.raises(Http2Error) as broken:
+def test_broken_exchange_has_its_code(part, code):
+    with saying(part) as address, pytest.raises(frames.Http2Error) as broken:
         ask(address, "/", b"", 10)
 
     assert broken.value.code == code
 
 
-def test_server_that_closes_or_is_silent_is_an_error() -> None:
+def test_server_that_closes_or_is_silent_is_an_error():
     with saying() as address, pytest.raises(ConnectionResetError):
         ask(address, "/", b"", 10)
     with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(TimeoutError):

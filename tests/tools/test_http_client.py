@@ -27,7 +27,7 @@ async def ask(
     return answers
 
 
-async def test_answers_are_read() -> None:
+async def test_answers_are_read():
     """Those to HEAD have no body, whatever their length says."""
     chunked = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nab\r\n1\r\nc\r\n0\r\n\r\n"
     interim = b"HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n"
@@ -44,7 +44,7 @@ async def test_answers_are_read() -> None:
     assert [(a.status, a.body, a.fault) for a in answers] == [(200, b"", "")] * 4
 
 
-async def test_request_is_timed_from_when_it_was_due() -> None:
+async def test_request_is_timed_from_when_it_was_due():
     answers: list[TimedResponse] = []
     async with listening(answering(OK)) as port:
         requester = Requester("127.0.0.1", port, 1, lambda _, answer: answers.append(answer))
@@ -56,7 +56,7 @@ async def test_request_is_timed_from_when_it_was_due() -> None:
     assert answers[0].seconds >= 3.0
 
 
-async def test_request_is_sent_again_where_the_server_has_closed_its_connection() -> None:
+async def test_request_is_sent_again_where_the_server_has_closed_its_connection():
     """On another one, as no part of a response came."""
 
     async def once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -78,7 +78,7 @@ async def test_request_is_sent_again_where_the_server_has_closed_its_connection(
         (b"SMTP ready\r\n\r\n", "unreadable answer"),
     ],
 )
-async def test_response_that_does_not_come_is_a_fault(answer, fault) -> None:
+async def test_response_that_does_not_come_is_a_fault(answer, fault):
     async with listening(answering(answer, b"")) as port:
         answers = await ask(port, 3, connections=2, patience=0.5)
 

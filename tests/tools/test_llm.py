@@ -35,7 +35,7 @@ def launch(monkeypatch: pytest.MonkeyPatch, server: Server, *arguments: str) -> 
     return llm.main(arguments)
 
 
-def test_folder_is_served_and_removed(tmp_path, monkeypatch) -> None:
+def test_folder_is_served_and_removed(tmp_path, monkeypatch):
     """With TorchServe's flags; one from before is replaced."""
     store = tmp_path / "store"
     flags = ["--model_id", "org/model", "--model_name", "chat", "--model_store", str(store)]
@@ -68,7 +68,7 @@ def test_folder_is_served_and_removed(tmp_path, monkeypatch) -> None:
     assert list(store.iterdir()) == []
 
 
-def test_several_gpus_belong_to_one_worker(tmp_path, monkeypatch) -> None:
+def test_several_gpus_belong_to_one_worker(tmp_path, monkeypatch):
     server = Server(tmp_path / "model", KeyboardInterrupt())
     flags = ["--model-id", "m", "--model-store", str(tmp_path), "--vllm_engine.tensor_parallel_size", "2"]
 
@@ -87,7 +87,7 @@ def test_several_gpus_belong_to_one_worker(tmp_path, monkeypatch) -> None:
         (["--model_name", ".."], "Model name contains special characters."),
     ],
 )
-def test_what_cannot_be_served_is_refused(flags, message, tmp_path, capsys) -> None:
+def test_what_cannot_be_served_is_refused(flags, message, tmp_path, capsys):
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "handler.py").write_text("")
 

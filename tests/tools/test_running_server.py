@@ -1,5 +1,4 @@
 import os
-from pathlib import Path
 
 import psutil
 import pytest
@@ -10,7 +9,7 @@ from modelserver.tools.running_server import RunningServer, management_url, toke
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch) -> Path:
+def folder(tmp_path, monkeypatch):
     """A folder with configuration and tokens, while this process runs elsewhere, without tokens."""
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
@@ -20,7 +19,7 @@ def folder(tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
-def test_running_server_is_read_from_pid_file(folder, monkeypatch) -> None:
+def test_running_server_is_read_from_pid_file(folder, monkeypatch):
     line = ["python", "-m", "modelserver", "--start", "--ts-config", "my.properties"]
     monkeypatch.setattr(running_server, "running_server", lambda _: os.getpid())
     monkeypatch.setattr(psutil.Process, "cwd", lambda _: str(folder))
@@ -33,12 +32,12 @@ def test_running_server_is_read_from_pid_file(folder, monkeypatch) -> None:
     assert RunningServer.detect() is None
 
 
-def test_without_server_settings_apply(folder) -> None:
+def test_without_server_settings_apply(folder):
     assert management_url(folder / "my.properties", None) == "http://127.0.0.1:9081"
     assert management_url(None, None) == "http://127.0.0.1:8081"
 
 
-def test_token_is_taken_from_file_environment_or_key_file(folder, monkeypatch) -> None:
+def test_token_is_taken_from_file_environment_or_key_file(folder, monkeypatch):
     running, here = RunningServer(folder, None), "http://127.0.0.1:8081"
     (folder / "own.json").write_text('{"management": "chosen-by-me"}')
 

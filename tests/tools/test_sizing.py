@@ -18,7 +18,7 @@ def sizes(folder: Path, *flags: str, **changes: Any) -> int:
     return llm.main(["--model_id", str(folder), *flags])
 
 
-def test_example_of_the_page_is_computed(tmp_path, monkeypatch, capsys) -> None:
+def test_example_of_the_page_is_computed(tmp_path, monkeypatch, capsys):
     """docs/language-models.md shows what its command prints."""
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "llama-8b"
@@ -44,12 +44,12 @@ def test_example_of_the_page_is_computed(tmp_path, monkeypatch, capsys) -> None:
         ({"text_config": {"num_hidden_layers": 16}}, (), "cache: 65,536 bytes"),
     ],
 )
-def test_sizes_follow_the_configuration(changes, flags, line, tmp_path, capsys) -> None:
+def test_sizes_follow_the_configuration(changes, flags, line, tmp_path, capsys):
     assert sizes(tmp_path, "--memory", "80", *flags, **changes) == 0
     assert line in capsys.readouterr().out
 
 
-def test_weights_are_those_of_the_files(tmp_path, capsys) -> None:
+def test_weights_are_those_of_the_files(tmp_path, capsys):
     """If they are there: they may be quantised."""
     with (tmp_path / "model.safetensors").open("wb") as file:
         file.truncate(5_000_000_000)
@@ -70,11 +70,11 @@ def test_weights_are_those_of_the_files(tmp_path, capsys) -> None:
         ({"dtype": "int3"}, "is not that of a language model: 'int3'"),
     ],
 )
-def test_other_models_are_refused(changes, message, tmp_path, capsys) -> None:
+def test_other_models_are_refused(changes, message, tmp_path, capsys):
     assert sizes(tmp_path, "--memory", "80", **changes) == 1
     assert message in capsys.readouterr().err
 
 
-def test_folder_without_a_configuration_is_refused(tmp_path, capsys) -> None:
+def test_folder_without_a_configuration_is_refused(tmp_path, capsys):
     assert llm.main(["--model_id", str(tmp_path), "--memory", "80"]) == 1
     assert "needs a config.json" in capsys.readouterr().err

@@ -9,7 +9,7 @@ import pytest
 from modelserver_handlers.compat.batch_streamer import TextIteratorStreamerBatch
 
 
-def test_texts_are_streamed_until_the_last_has_ended(monkeypatch) -> None:
+def test_texts_are_streamed_until_the_last_has_ended(monkeypatch):
     class Streamer:
         def __init__(self, tokenizer: object, skip_prompt: bool, timeout: object, **options: object) -> None:
             self.texts: list[str | None] = []

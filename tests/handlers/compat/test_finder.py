@@ -26,7 +26,7 @@ def python(*arguments: str, cwd: Path = ROOT, path: str = "") -> subprocess.Comp
 
 
 @pytest.mark.usefixtures("ts_names")
-def test_every_offered_name_is_there() -> None:
+def test_every_offered_name_is_there():
     for name in offered():
         module, _, attribute = name.rpartition(".")
         assert getattr(importlib.import_module(module), attribute) is not None
@@ -50,7 +50,7 @@ def test_every_offered_name_is_there() -> None:
         ),
     ],
 )
-def test_names_are_our_very_objects(name, ours) -> None:
+def test_names_are_our_very_objects(name, ours):
     torchserve_module, _, torchserves = name.rpartition(".")
     our_module, _, our = f"modelserver_handlers.{ours}".rpartition(".")
 
@@ -60,7 +60,7 @@ def test_names_are_our_very_objects(name, ours) -> None:
 
 @pytest.mark.usefixtures("ts_names")
 @pytest.mark.parametrize("module", sorted(ABSENT))
-def test_what_is_not_offered_says_why(module) -> None:
+def test_what_is_not_offered_says_why(module):
     with pytest.raises(ImportError, match="modelserver does not offer") as caught:
         importlib.import_module(module)
 
@@ -68,7 +68,7 @@ def test_what_is_not_offered_says_why(module) -> None:
 
 
 @pytest.mark.usefixtures("ts_names")
-def test_unknown_names_are_unknown() -> None:
+def test_unknown_names_are_unknown():
     with pytest.raises(ModuleNotFoundError):
         importlib.import_module("ts.nothing")
     with pytest.raises(AttributeError, match=r"'ts\.utils\.util' has no attribute 'nothing'"):
@@ -76,7 +76,7 @@ def test_unknown_names_are_unknown() -> None:
 
 
 @pytest.mark.usefixtures("ts_names")
-def test_the_old_name_of_streaming_warns() -> None:
+def test_the_old_name_of_streaming_warns():
     old = importlib.import_module("ts.protocol.otf_message_handler").send_intermediate_predict_response
 
     with (
@@ -87,7 +87,7 @@ def test_the_old_name_of_streaming_warns() -> None:
 
 
 @pytest.mark.usefixtures("ts_names")
-def test_all_modules_are_listed() -> None:
+def test_all_modules_are_listed():
     package = importlib.import_module("ts")
     result = {
         module.name: module.ispkg
@@ -100,7 +100,7 @@ def test_all_modules_are_listed() -> None:
 
 
 @pytest.mark.usefixtures("ts_names")
-def test_modules_are_imported_and_loaded_again() -> None:
+def test_modules_are_imported_and_loaded_again():
     result = {name: find_spec(name) for name in ("ts.torch_handler.base_handler", "ts.llm_launcher")}
 
     assert all(spec is not None and Path(str(spec.origin)).is_file() for spec in result.values())
@@ -112,7 +112,7 @@ def test_modules_are_imported_and_loaded_again() -> None:
     assert importlib.reload(module).Context is context
 
 
-def test_another_ts_has_its_own_modules(tmp_path) -> None:
+def test_another_ts_has_its_own_modules(tmp_path):
     package = tmp_path / "ts"
     package.mkdir()
     (package / "__init__.py").write_text("")
@@ -127,7 +127,7 @@ def test_another_ts_has_its_own_modules(tmp_path) -> None:
     assert (done.stdout.strip(), "No module named 'ts.version'" in done.stderr) == ("True", True)
 
 
-def test_processes_that_a_handler_starts_have_the_names(tmp_path) -> None:
+def test_processes_that_a_handler_starts_have_the_names(tmp_path):
     (tmp_path / "asked.py").write_text(
         "import multiprocessing\n"
         "def ask(queue):\n"
@@ -145,11 +145,11 @@ def test_processes_that_a_handler_starts_have_the_names(tmp_path) -> None:
     assert (done.stdout.strip(), done.stderr) == ("Units", "")
 
 
-def test_the_folder_holds_ts_and_nothing_else() -> None:
+def test_the_folder_holds_ts_and_nothing_else():
     assert [entry.name for entry in Path(PATH).iterdir() if entry.name != "__pycache__"] == ["ts"]
 
 
-def test_nobody_has_the_names_unasked() -> None:
+def test_nobody_has_the_names_unasked():
     """A process that only imports our packages cannot import ``ts``: it is never in site-packages."""
     done = python("-c", "import modelserver, modelserver_handlers.compat, ts")
 
@@ -166,7 +166,7 @@ LIGHT = """
 """
 
 
-def test_light_names_do_not_load_torch() -> None:
+def test_light_names_do_not_load_torch():
     script = "".join(f"import ts.{module}\n" for module in LIGHT.split())
     done = python(
         "-c",
@@ -177,7 +177,7 @@ def test_light_names_do_not_load_torch() -> None:
     assert (done.stdout.strip(), done.stderr.strip()) == ("set()", "")
 
 
-def test_base_handler_loads_only_torch() -> None:
+def test_base_handler_loads_only_torch():
     done = python(
         "-c",
         "import modelserver_handlers.compat.activate, ts.torch_handler.base_handler, sys;"
@@ -187,7 +187,7 @@ def test_base_handler_loads_only_torch() -> None:
     assert (done.stdout.strip(), done.stderr.strip()) == ("{'torch'}", "")
 
 
-def test_activation_wins_over_an_installed_torchserve_or_comes_too_late(tmp_path) -> None:
+def test_activation_wins_over_an_installed_torchserve_or_comes_too_late(tmp_path):
     (tmp_path / "ts").mkdir()
     (tmp_path / "ts" / "__init__.py").write_text("")
     first = python(
@@ -200,7 +200,7 @@ def test_activation_wins_over_an_installed_torchserve_or_comes_too_late(tmp_path
 
 
 @pytest.mark.slow  # runs pytest in a new process
-def test_handler_tests_run_with_the_plugin(tmp_path) -> None:
+def test_handler_tests_run_with_the_plugin(tmp_path):
     """A test of a handler with MockContext passes under pytest with the activation as a plugin. So does
     one with a context of its own that has what MockContext has; the network of TorchServe's tests is there;
     the profiler may be on.
@@ -249,7 +249,7 @@ def test_handler_tests_run_with_the_plugin(tmp_path) -> None:
 
 
 @pytest.mark.usefixtures("ts_names")
-def test_services_of_old_answer() -> None:
+def test_services_of_old_answer():
     base = importlib.import_module("ts.model_service.model_service").SingleNodeService
 
     class Doubling(base):

@@ -3,7 +3,6 @@
 import importlib
 import itertools
 import sys
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -36,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch) -> Iterator[Callable[..., Any]]:
+def run(tmp_path, monkeypatch):
     """Loads a handler from its source as a worker does, and gives it a batch; returns answers and context."""
     (tmp_path / "triple_model.py").write_text(MODEL)
     torch.save({"factor": torch.tensor(3.0)}, tmp_path / "weights.pth")
@@ -257,7 +256,7 @@ EXPECTED = {
 
 
 @pytest.mark.parametrize("name", OVERRIDES)
-def test_handlers_in_the_wild_answer(name, run) -> None:
+def test_handlers_in_the_wild_answer(name, run):
     answers, _ = run(OVERRIDES[name], ROWS)
 
     assert answers == EXPECTED.get(name, TRIPLED)
@@ -286,7 +285,7 @@ class H(BaseHandler):
 """
 
 
-def test_explanations_call_the_handlers_methods(run) -> None:
+def test_explanations_call_the_handlers_methods(run):
     assert run(EXPLAIN_HANDLE, [{"data": [1.0]}, {"data": [2.0]}], explain="True")[0] == [2, [[1.0], [2.0]]]
     assert run(EXPLAINING, [{"body": [1.0], "target": b"3"}], explain="True")[0] == [([[1.0]], [1.0], 3)]
     assert run(OWN_SWITCHES, [[1.0]])[0] == ["explained"]
@@ -311,7 +310,7 @@ IN_PARTS = """
 """
 
 
-def test_timed_methods_report_their_time(run) -> None:
+def test_timed_methods_report_their_time(run):
     _, context = run(TIMED, ROWS, config={"handler": {"profile": True}})
     _, parted_context = run(TIMED + IN_PARTS, ROWS, config={"handler": {"profile": True}})
 

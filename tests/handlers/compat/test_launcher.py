@@ -2,7 +2,7 @@ from modelserver.run.cli import build_parser
 from modelserver_handlers.compat import launcher
 
 
-def test_the_launcher_speaks_the_commands_language(monkeypatch) -> None:
+def test_the_launcher_speaks_the_commands_language(monkeypatch):
     received: list[list[str]] = []
     monkeypatch.setattr(launcher.subprocess, "run", lambda command, check: received.append(command))
     launcher.start("store", "file", True, "plugins", True, "all", True)

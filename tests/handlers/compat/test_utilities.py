@@ -14,7 +14,7 @@ from modelserver_handlers.compat.utilities import CLEANUP_REGEX, deprecated, get
         ("abc.Mapping", "collections", collections.abc.Mapping),
     ],
 )
-def test_classes_are_listed_by_name(name, prefix, expected) -> None:
+def test_classes_are_listed_by_name(name, prefix, expected):
     assert import_class(name, prefix) is expected
 
 
@@ -27,12 +27,12 @@ def test_classes_are_listed_by_name(name, prefix, expected) -> None:
         ("surely_nowhere.X", "No module named 'surely_nowhere'"),
     ],
 )
-def test_classes_that_are_not_there_are_named(name, message) -> None:
+def test_classes_that_are_not_there_are_named(name, message):
     with pytest.raises(ImportError, match=message):
         import_class(name)
 
 
-def test_yaml_runs_no_code(tmp_path) -> None:
+def test_yaml_runs_no_code(tmp_path):
     """A document is read, a tag that would make an object is refused (F60)."""
     path = tmp_path / "c.yaml"
     path.write_text("a: [1]")
@@ -43,7 +43,7 @@ def test_yaml_runs_no_code(tmp_path) -> None:
         get_yaml_config(path)
 
 
-def test_deprecated_functions_warn() -> None:
+def test_deprecated_functions_warn():
     @deprecated("1.0", "other")
     def old(number: int) -> int:
         return number + 1
@@ -52,5 +52,5 @@ def test_deprecated_functions_warn() -> None:
         assert old(1) == 2
 
 
-def test_cleanup_finds_tags_and_entities() -> None:
+def test_cleanup_finds_tags_and_entities():
     assert CLEANUP_REGEX.sub("", "<b>a</b>&amp;&#12;b") == "ab"

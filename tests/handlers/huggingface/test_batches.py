@@ -3,7 +3,7 @@ import random
 from modelserver_handlers.huggingface.batches import groups_by_length
 
 
-def test_rows_share_calls_with_those_of_similar_length() -> None:
+def test_rows_share_calls_with_those_of_similar_length():
     """Nobody is padded to more than twice its length, or 32; all are in one group."""
     lengths = [random.Random(seed).choice((3, 8, 40, 41, 100, 500)) for seed in range(50)]
 

@@ -20,7 +20,7 @@ def opened(folder: Path, **settings: Any) -> Checkpoint:
     return Checkpoint.of(SimpleNamespace(model_yaml_config=config, system_properties=properties))
 
 
-def test_path_is_looked_up_in_the_archive(tmp_path) -> None:
+def test_path_is_looked_up_in_the_archive(tmp_path):
     (tmp_path / "model").mkdir()
 
     assert opened(tmp_path).path == str(tmp_path / "model")
@@ -35,12 +35,12 @@ def test_path_is_looked_up_in_the_archive(tmp_path) -> None:
     ("settings", "problem"),
     [({"model_path": ""}, "model_path must be"), ({"dtype": "int4"}, "dtype must be one of")],
 )
-def test_wrong_settings_are_named(tmp_path, settings, problem) -> None:
+def test_wrong_settings_are_named(tmp_path, settings, problem):
     with pytest.raises(ModelLoadError, match=problem):
         opened(tmp_path, **settings)
 
 
-def test_weights_that_do_not_fit_are_refused(tmp_path, monkeypatch) -> None:
+def test_weights_that_do_not_fit_are_refused(tmp_path, monkeypatch):
     model = tmp_path / "model"
     model.mkdir()
     for number in range(2):
@@ -58,7 +58,7 @@ def test_weights_that_do_not_fit_are_refused(tmp_path, monkeypatch) -> None:
         assert arguments == {"dtype": torch.float16, "use_safetensors": None}
 
 
-def test_errors_of_transformers_are_explained(tmp_path) -> None:
+def test_errors_of_transformers_are_explained(tmp_path):
     pytest.importorskip("transformers")
     (tmp_path / "model").mkdir()
     with pytest.raises(ModelLoadError, match=r"transformers .* cannot load it: "):
@@ -68,7 +68,7 @@ def test_errors_of_transformers_are_explained(tmp_path) -> None:
         opened(tmp_path).read_json("config.json")
 
 
-def test_missing_library_is_named(monkeypatch) -> None:
+def test_missing_library_is_named(monkeypatch):
     monkeypatch.setattr(
         checkpoint, "import_module", Mock(side_effect=ModuleNotFoundError(name="transformers"))
     )
@@ -85,5 +85,5 @@ def test_missing_library_is_named(monkeypatch) -> None:
         (10**30, {}, None),
     ],
 )
-def test_length_is_known_to_tokenizer_or_network(limit, config, expected) -> None:
+def test_length_is_known_to_tokenizer_or_network(limit, config, expected):
     assert length_of(SimpleNamespace(model_max_length=limit), SimpleNamespace(**config)) == expected

@@ -19,7 +19,7 @@ TEXTS = [tiny_models.TEXTS[0], "fox", " ".join(tiny_models.TEXTS * 9), "lazy dog
 
 
 @pytest.fixture(autouse=True)
-def library() -> None:
+def library():
     pytest.importorskip("transformers")
 
 
@@ -45,7 +45,7 @@ def modules(folder: Path, *kinds: str, pooling: dict[str, Any] | None = None) ->
         (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
 
 
-def test_embedding_is_the_mean_of_length_one(tmp_path) -> None:
+def test_embedding_is_the_mean_of_length_one(tmp_path):
     tiny_models.bert(tmp_path, "Model")
     bench = Bench(Embeddings, tmp_path).load()
     means = torch.stack([states(tmp_path, text).mean(0) for text in TEXTS])
@@ -65,7 +65,7 @@ def test_embedding_is_the_mean_of_length_one(tmp_path) -> None:
         ({"pooling_mode": "max"}, lambda rows: rows.amax(0)),
     ],
 )
-def test_modules_of_sentence_transformers_are_computed(tmp_path, pooling, expected) -> None:
+def test_modules_of_sentence_transformers_are_computed(tmp_path, pooling, expected):
     from safetensors.torch import save_file
 
     tiny_models.bert(tmp_path, "Model")
@@ -97,7 +97,7 @@ def test_modules_of_sentence_transformers_are_computed(tmp_path, pooling, expect
         (("Transformer", "Dense"), None, "1_Dense: a layer with Identity or Tanh"),
     ],
 )
-def test_unknown_modules_are_named(tmp_path, kinds, pooling, problem) -> None:
+def test_unknown_modules_are_named(tmp_path, kinds, pooling, problem):
     tiny_models.bert(tmp_path, "Model")
     modules(tmp_path, *kinds, pooling=pooling)
 
@@ -106,7 +106,7 @@ def test_unknown_modules_are_named(tmp_path, kinds, pooling, problem) -> None:
 
 
 @pytest.mark.parametrize("activation", ["", "torch.nn.modules.linear.Identity"])
-def test_pairs_are_scored(tmp_path, activation) -> None:
+def test_pairs_are_scored(tmp_path, activation):
     from transformers import AutoTokenizer
 
     more = {"sentence_transformers": {"activation_fn": activation}} if activation else {}
@@ -126,7 +126,7 @@ def test_pairs_are_scored(tmp_path, activation) -> None:
     assert answer["tokens"] == len(encode("fox", "lazy dog")["input_ids"]) - 3
 
 
-def test_classifier_of_several_labels_ranks_nothing(tmp_path) -> None:
+def test_classifier_of_several_labels_ranks_nothing(tmp_path):
     tiny_models.bert(tmp_path, "ForSequenceClassification")
 
     with pytest.raises(ModelLoadError, match="a model with one label ranks texts, and this one has 2"):

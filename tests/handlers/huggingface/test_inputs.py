@@ -21,11 +21,11 @@ from modelserver_handlers.huggingface import inputs
         ({"b64": "YQ=="}, ({"b64": "YQ=="}, {})),
     ],
 )
-def test_inputs_are_separated_from_parameters(content, expected) -> None:
+def test_inputs_are_separated_from_parameters(content, expected):
     assert inputs.read_inputs(content) == expected
 
 
-def test_parameters_are_an_object() -> None:
+def test_parameters_are_an_object():
     with pytest.raises(BadInput, match="parameters must be an object"):
         inputs.read_inputs({"inputs": "a", "parameters": [1]})
 
@@ -40,7 +40,7 @@ def wav(samples: Any, width: int = 2, channels: int = 1, rate: int = 10) -> byte
     return made.getvalue()
 
 
-def test_sound_is_read() -> None:
+def test_sound_is_read():
     def convert(encoded: bytes, rate: int) -> Any:
         if encoded == b"none":
             raise ValueError("ffmpeg says no")
@@ -58,7 +58,7 @@ def test_sound_is_read() -> None:
         inputs.sound([1.0], 10, convert)
 
 
-def test_text_may_be_a_pair() -> None:
+def test_text_may_be_a_pair():
     assert inputs.text({"text": "a", "text_pair": b"b"}) == {"text": "a", "text_pair": "b"}
     with pytest.raises(BadInput):
         inputs.text({"text": "a", "padding": "longest"})

@@ -34,7 +34,7 @@ def nearly(value: Any) -> Any:
 
 
 @pytest.fixture(autouse=True)
-def library() -> None:
+def library():
     pytest.importorskip("transformers")
 
 
@@ -46,7 +46,7 @@ def library() -> None:
         ("ForMaskedLM", "fill-mask", {"top_k": 3}),
     ],
 )
-def test_texts_are_answered_as_by_the_pipeline(tmp_path, head, task, parameters) -> None:
+def test_texts_are_answered_as_by_the_pipeline(tmp_path, head, task, parameters):
     tiny_models.bert(tmp_path, head)
     bench = Bench(TaskPipeline, tmp_path, task=task).load()
     texts = [f"[MASK] {text}" for text in (tiny_models.TEXTS[0], "fox", f"the {LONG}")]
@@ -64,7 +64,7 @@ def test_texts_are_answered_as_by_the_pipeline(tmp_path, head, task, parameters)
     assert type(answers[0][0]["score"]) is float
 
 
-def test_wrong_rows_are_rejected_alone(tmp_path) -> None:
+def test_wrong_rows_are_rejected_alone(tmp_path):
     tiny_models.bert(tmp_path, "ForSequenceClassification")
     bench = Bench(TaskPipeline, tmp_path, task="text-classification").load()
 
@@ -82,7 +82,7 @@ def test_wrong_rows_are_rejected_alone(tmp_path) -> None:
     assert answers[4] == "parameters: padding is not one of top_k"
 
 
-def test_text_without_a_mask_is_refused(tmp_path) -> None:
+def test_text_without_a_mask_is_refused(tmp_path):
     """With the pipeline's reason; the server tries the others of its batch alone."""
     tiny_models.bert(tmp_path, "ForMaskedLM")
     bench = Bench(TaskPipeline, tmp_path, task="fill-mask").load()
@@ -99,7 +99,7 @@ def png(size: int, value: int) -> bytes:
     return file.getvalue()
 
 
-def test_pictures_are_answered_as_by_the_pipeline(tmp_path) -> None:
+def test_pictures_are_answered_as_by_the_pipeline(tmp_path):
     """In bytes, or in base64 in JSON; a name is no picture, which would be opened or fetched."""
     tiny_models.vit(tmp_path)
     bench = Bench(TaskPipeline, tmp_path, task="image-classification").load()
@@ -130,7 +130,7 @@ def wav(samples: Any, rate: int = 1000) -> bytes:
     return made.getvalue()
 
 
-def test_sound_is_answered_as_by_the_pipeline(tmp_path) -> None:
+def test_sound_is_answered_as_by_the_pipeline(tmp_path):
     tiny_models.wav2vec2(tmp_path)
     bench = Bench(TaskPipeline, tmp_path, task="audio-classification").load()
     noise = numpy.random.default_rng(0).integers(-9000, 9000, (3, 900)) / 32768
@@ -143,7 +143,7 @@ def test_sound_is_answered_as_by_the_pipeline(tmp_path) -> None:
     assert answers[3].startswith("the sound cannot be read")
 
 
-def test_detection_is_that_of_the_pipeline(tmp_path) -> None:
+def test_detection_is_that_of_the_pipeline(tmp_path):
     tiny_models.yolos(tmp_path)
     bench = Bench(TaskPipeline, tmp_path, task="object-detection").load()
     pictures = [png(20, 90), png(20, 50), png(30, 70)]
@@ -157,7 +157,7 @@ def test_detection_is_that_of_the_pipeline(tmp_path) -> None:
     assert answers == nearly(expected)
 
 
-def test_speech_is_heard_as_by_the_pipeline(tmp_path) -> None:
+def test_speech_is_heard_as_by_the_pipeline(tmp_path):
     tiny_models.wav2vec2(tmp_path, "ForCTC")
     bench = Bench(TaskPipeline, tmp_path, task="automatic-speech-recognition").load()
     noise = numpy.random.default_rng(0).integers(-9000, 9000, (3, 900)) / 32768
@@ -170,6 +170,6 @@ def test_speech_is_heard_as_by_the_pipeline(tmp_path) -> None:
     assert all(answer["text"] for answer in answers)
 
 
-def test_unknown_task_is_named(tmp_path) -> None:
+def test_unknown_task_is_named(tmp_path):
     with pytest.raises(ModelLoadError, match=r"task must be one of text-classification, .*, got juggling"):
         Bench(TaskPipeline, tmp_path, task="juggling").load()

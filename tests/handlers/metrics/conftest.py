@@ -5,7 +5,7 @@ from modelserver_handlers.metrics.cache import Emission, MetricsCache
 
 
 @pytest.fixture
-def seen(monkeypatch) -> list[Emission]:
+def seen(monkeypatch):
     """What is emitted by metrics of no cache."""
     result: list[Emission] = []
     monkeypatch.setattr(emissions, "_sink", result.append)
@@ -13,7 +13,7 @@ def seen(monkeypatch) -> list[Emission]:
 
 
 @pytest.fixture
-def cache(seen) -> MetricsCache:
+def cache(seen):
     """The cache of a model named ``m``, with two requests in its batch."""
     made = MetricsCache("m")
     made.set_request_ids({0: "id-0", 1: "id-1"})

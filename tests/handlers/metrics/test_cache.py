@@ -22,7 +22,7 @@ from modelserver_handlers.metrics.yaml_errors import MetricsCachePyYamlError
 GAUGE = MetricTypes.GAUGE
 
 
-def test_outside_of_workers_values_are_logged(caplog, monkeypatch) -> None:
+def test_outside_of_workers_values_are_logged(caplog, monkeypatch):
     monkeypatch.setattr(emissions, "_sink", emissions.log_emission)
     caplog.set_level(logging.INFO)
     MetricsCache("m").add_time("t", 1.5, dimensions=[Dimension("a", "b")])
@@ -33,7 +33,7 @@ def test_outside_of_workers_values_are_logged(caplog, monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("measures", [MetricsCache("m"), MetricsStore({}, "m")], ids=["cache", "store"])
-def test_unknown_units_are_refused(measures) -> None:
+def test_unknown_units_are_refused(measures):
     with pytest.raises(ValueError, match=r"^the unit for a timed metric should be one of \['ms', 's'\]$"):
         measures.add_time("t", 1, unit="h")
     with pytest.raises(
@@ -42,11 +42,11 @@ def test_unknown_units_are_refused(measures) -> None:
         measures.add_size("s", 1, unit="h")
 
 
-def test_units_have_torchserves_long_names() -> None:
+def test_units_have_torchserves_long_names():
     assert (Units().units["ms"], Units.units[""], Units.units[None]) == ("Milliseconds", "unit", "unit")
 
 
-def test_declared_metrics_have_only_their_own_dimensions(cache, seen) -> None:
+def test_declared_metrics_have_only_their_own_dimensions(cache, seen):
     metric = cache.add_metric_to_cache("size", "MB", ["shape"], GAUGE)
     assert (metric.unit, metric.dimension_names, seen) == ("Megabytes", ["shape"], [])
 
@@ -62,7 +62,7 @@ def test_declared_metrics_have_only_their_own_dimensions(cache, seen) -> None:
         (-1, ["x", "y"], "Counter metric update value cannot be negative"),
     ],
 )
-def test_wrong_values_are_logged(seen, caplog, value, values, message) -> None:
+def test_wrong_values_are_logged(seen, caplog, value, values, message):
     """A value that cannot be reported fails no request: it is an error in the log."""
     CachingMetric("n", "count", ["a", "b"]).add_or_update(value, values)
 
@@ -72,7 +72,7 @@ def test_wrong_values_are_logged(seen, caplog, value, values, message) -> None:
     assert re.search(message, caplog.text)
 
 
-def test_update_replaces_the_declared_names(seen, caplog) -> None:
+def test_update_replaces_the_declared_names(seen, caplog):
     metric = CachingMetric("n", "ms", ["a"], GAUGE)
     metric.update(4, "id", [Dimension("q", "r")])
 
@@ -80,7 +80,7 @@ def test_update_replaces_the_declared_names(seen, caplog) -> None:
     assert "Overriding existing dimensions" in caplog.text
 
 
-def test_negative_counters_are_not_reported(cache, seen, caplog) -> None:
+def test_negative_counters_are_not_reported(cache, seen, caplog):
     cache.add_counter("n", -1)
     cache.add_counter("n", 0)
 
@@ -88,7 +88,7 @@ def test_negative_counters_are_not_reported(cache, seen, caplog) -> None:
     assert "below 0" in caplog.text
 
 
-def test_get_metric_finds_what_was_declared_or_added(cache) -> None:
+def test_get_metric_finds_what_was_declared_or_added(cache):
     first = cache.add_metric_to_cache("n", "count")
     assert cache.get_metric("n") is first
     second = cache.add_metric_to_cache("n", "count", ["a"])
@@ -99,7 +99,7 @@ def test_get_metric_finds_what_was_declared_or_added(cache) -> None:
     assert cache.cache_keys() == [MetricTypes.COUNTER, GAUGE]
 
 
-def test_unknown_metrics_raise(cache) -> None:
+def test_unknown_metrics_raise(cache):
     with pytest.raises(MetricsCacheKeyError, match=r"MetricTypes\.COUNTER' and name 'n' doesn't exist"):
         cache.get_metric("n")
     with pytest.raises(MetricsCacheTypeError, match="must be a MetricTypes enum"):
@@ -109,12 +109,12 @@ def test_unknown_metrics_raise(cache) -> None:
 @pytest.mark.parametrize(
     "arguments", [(5, "count"), ("n", 5), ("n", "count", [1]), ("n", "count", ["a"], "counter")]
 )
-def test_declarations_are_checked(cache, arguments) -> None:
+def test_declarations_are_checked(cache, arguments):
     with pytest.raises(MetricsCacheTypeError):
         cache.add_metric_to_cache(*arguments)
 
 
-def test_one_name_may_have_several_dimensions(cache, seen) -> None:
+def test_one_name_may_have_several_dimensions(cache, seen):
     """Better than TorchServe, which drops all but the first set."""
     cache.add_counter("n", 1, None, [Dimension("a", "b")])
     cache.add_counter("n", 1, 0)
@@ -123,7 +123,7 @@ def test_one_name_may_have_several_dimensions(cache, seen) -> None:
     assert [emission.request_id for emission in seen] == ["id-0,id-1", "id-0"]
 
 
-def test_other_metrics_take_any_unit(cache, seen) -> None:
+def test_other_metrics_take_any_unit(cache, seen):
     cache.add_metric("n", 1, "min")
     declared = cache.add_metric_to_cache("d", "min")
     declared.add_or_update(1, [])
@@ -142,7 +142,7 @@ model_metrics:
 """
 
 
-def test_metrics_are_declared_by_a_file(tmp_path) -> None:
+def test_metrics_are_declared_by_a_file(tmp_path):
     path = tmp_path / "metrics.yaml"
     path.write_text(YAML)
     cache = MetricsCacheYamlImpl(str(path))
@@ -163,7 +163,7 @@ def test_metrics_are_declared_by_a_file(tmp_path) -> None:
         (None, MetricsCacheIOError),
     ],
 )
-def test_wrong_and_missing_files_raise(tmp_path, text, error) -> None:
+def test_wrong_and_missing_files_raise(tmp_path, text, error):
     path = tmp_path / "metrics.yaml"
     if text is not None:
         path.write_text(text)

@@ -4,7 +4,7 @@ from modelserver_handlers.metrics.cache import Dimension
 from modelserver_handlers.metrics.metric import Metric, MetricEncoder, MetricsStore, emit_metrics
 
 
-def test_a_metric_is_text_and_mapping(seen) -> None:
+def test_a_metric_is_text_and_mapping(seen):
     metric = Metric("n", 3, "count", [Dimension("a", "b")], "id", "counter")
     assert str(metric).startswith("n.Count:3|#a:b|#hostname:")
     assert str(metric).endswith(",id")
@@ -24,7 +24,7 @@ def test_a_metric_is_text_and_mapping(seen) -> None:
         MetricEncoder().encode(object())
 
 
-def test_the_store_updates_its_metrics(seen) -> None:
+def test_the_store_updates_its_metrics(seen):
     store = MetricsStore({0: "id"}, "m")
     store.add_counter("c", 1)
     store.add_counter("c", 2, 0)
@@ -44,7 +44,7 @@ def test_the_store_updates_its_metrics(seen) -> None:
         store.add_size("t", 1, unit="h")
 
 
-def test_torchserves_keys_lead_to_stored_metrics() -> None:
+def test_torchserves_keys_lead_to_stored_metrics():
     store = MetricsStore({0: "abcd", 1: "xyz"}, "m")
     store.add_counter("Words", 1, 1)
     store.add_counter("Words", 1)
@@ -57,7 +57,7 @@ def test_torchserves_keys_lead_to_stored_metrics() -> None:
     ]
 
 
-def test_each_value_is_reported_once(seen) -> None:
+def test_each_value_is_reported_once(seen):
     emit_metrics([Metric("n", 3, "ms", []), Metric("k", 4, None, [])])
 
     assert [(emission.name, emission.value, emission.unit) for emission in seen] == [

@@ -13,7 +13,7 @@ from modelserver_handlers.metrics.system import check_process_mem_usage, get_cpu
 
 
 @pytest.mark.usefixtures("ts_names")
-def test_the_machine_is_measured_by_the_old_module(caplog) -> None:
+def test_the_machine_is_measured_by_the_old_module(caplog):
     module = importlib.import_module("ts.metrics.system_metrics")
     caplog.set_level("INFO")
     module.collect_all(module, 0)
@@ -57,7 +57,7 @@ class Driver:
         return SimpleNamespace(gpu=7)
 
 
-def test_gpus_are_measured_as_far_as_they_can_be(monkeypatch) -> None:
+def test_gpus_are_measured_as_far_as_they_can_be(monkeypatch):
     driver = Driver()
     monkeypatch.setitem(sys.modules, "pynvml", driver)
     monkeypatch.setattr(system, "system_metrics", [])
@@ -70,7 +70,7 @@ def test_gpus_are_measured_as_far_as_they_can_be(monkeypatch) -> None:
     assert driver.ended == 1
 
 
-def test_memory_of_processes_is_logged(caplog) -> None:
+def test_memory_of_processes_is_logged(caplog):
     caplog.set_level(logging.INFO)
     own = str(Path("/proc/self").resolve().name)
     check_process_mem_usage([f"{own}\n", "999999999"])

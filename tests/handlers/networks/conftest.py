@@ -1,5 +1,4 @@
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -57,13 +56,13 @@ def rows(count: int = 5, shape: tuple[int, ...] = SHAPE) -> torch.Tensor:
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch) -> Path:
+def folder(tmp_path, monkeypatch):
     monkeypatch.setenv("MODELSERVER_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache" / "weights"
 
 
 @pytest.fixture(scope="session")
-def reader() -> nn.Module:
+def reader():
     """A network that reads digits, to be copied."""
     return trained(Residual())
 

@@ -24,7 +24,7 @@ class Peculiar(Net):
 
 
 @pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch) -> Path:
+def own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("MODELSERVER_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache" / "ahead"
 
@@ -39,7 +39,7 @@ def fake(**more: Any) -> Compiled:
     return Compiled(lambda batch: -torch.ones(len(batch)), **facts)
 
 
-def test_installed_code_answers() -> None:
+def test_installed_code_answers():
     net = Net()
     install(net, fake())
 
@@ -61,19 +61,19 @@ def test_installed_code_answers() -> None:
         None,
     ],
 )
-def test_other_inputs_do_not_suit(value) -> None:
+def test_other_inputs_do_not_suit(value):
     """Code looks at nothing itself, so that only batches of its own form may reach it."""
     assert not fake().suits(value)
 
 
-def test_code_may_be_for_lone_rows_or_several() -> None:
+def test_code_may_be_for_lone_rows_or_several():
     assert fake().suits(rows(1))
     assert fake().suits(rows(5))
     assert not fake(lone=False).suits(rows(1))
     assert not fake(several=False).suits(rows(2))
 
 
-def test_rows_are_laid_out_first() -> None:
+def test_rows_are_laid_out_first():
     """Code reads memory as if rows followed each other."""
     seen = []
     net = Net()
@@ -85,14 +85,14 @@ def test_rows_are_laid_out_first() -> None:
 
 
 @pytest.mark.parametrize("arguments", [{"backend": "eager"}, {"disable": True}])
-def test_nothing_is_made_of_other_settings_or_scripts_or_without_a_cache(arguments, monkeypatch) -> None:
+def test_nothing_is_made_of_other_settings_or_scripts_or_without_a_cache(arguments, monkeypatch):
     assert compile_ahead(Net(), arguments, SHAPE, 4, "fp32") is None
     assert compile_ahead(torch.jit.trace(Net(), rows()), {}, SHAPE, 4, "fp32") is None
     monkeypatch.setenv("MODELSERVER_CACHE", "off")
     assert compile_ahead(Net(), {}, SHAPE, 4, "fp32") is None
 
 
-def test_networks_that_cannot_be_exported_are_refused(caplog) -> None:
+def test_networks_that_cannot_be_exported_are_refused(caplog):
     class Looking(Net):
         def forward(self, rows: torch.Tensor) -> torch.Tensor:
             return rows if float(rows.sum()) > 0 else -rows
@@ -103,7 +103,7 @@ def test_networks_that_cannot_be_exported_are_refused(caplog) -> None:
     assert "cannot be compiled ahead of time" in caplog.text
 
 
-def test_other_threads_keep_the_environment(monkeypatch) -> None:
+def test_other_threads_keep_the_environment(monkeypatch):
     with ahead._intermediates_in("/none"):
         monkeypatch.setenv("MODELSERVER_SET_MEANWHILE", "yes")
         assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == "/none"
@@ -113,7 +113,7 @@ def test_other_threads_keep_the_environment(monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("is_broken", [False, True])
-def test_a_killed_compilation_is_continued(own_cache, monkeypatch, is_broken) -> None:
+def test_a_killed_compilation_is_continued(own_cache, monkeypatch, is_broken):
     own_cache.mkdir(parents=True, mode=0o700)
     (own_cache / ".abc").mkdir()
     (own_cache / ".abc" / "kernel.so").touch()
@@ -139,7 +139,7 @@ def test_a_killed_compilation_is_continued(own_cache, monkeypatch, is_broken) ->
 
 
 @NEEDS_COMPILER
-def test_code_is_not_used_for_lone_rows_where_its_outputs_differ(monkeypatch) -> None:
+def test_code_is_not_used_for_lone_rows_where_its_outputs_differ(monkeypatch):
     monkeypatch.setattr(ahead, "_make", lambda *_: lambda batch: batch.mean((2, 3)))
     compiled = compile_ahead(Peculiar(), {}, SHAPE, 4, "fp32")
 

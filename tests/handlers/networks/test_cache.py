@@ -10,12 +10,12 @@ from modelserver_handlers.networks.cache import fingerprint
 
 
 @pytest.fixture
-def root(tmp_path, monkeypatch) -> Path:
+def root(tmp_path, monkeypatch):
     monkeypatch.setenv("MODELSERVER_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
 
 
-def test_the_folder_is_the_users_alone(root) -> None:
+def test_the_folder_is_the_users_alone(root):
     folder = cache.cache_folder("weights")
 
     assert folder == root / "weights"
@@ -23,7 +23,7 @@ def test_the_folder_is_the_users_alone(root) -> None:
 
 
 @pytest.mark.parametrize("open_one", [".", "weights"])
-def test_a_folder_that_others_can_write_to_is_not_used(open_one, root, caplog) -> None:
+def test_a_folder_that_others_can_write_to_is_not_used(open_one, root, caplog):
     """Somebody could put weights there that compute something else; a link may lead to such a folder."""
     (root / "weights").mkdir(parents=True, mode=0o700)
     (root / "link").symlink_to(root / "weights")
@@ -34,7 +34,7 @@ def test_a_folder_that_others_can_write_to_is_not_used(open_one, root, caplog) -
     assert "others than this user" in caplog.text
 
 
-def test_the_environment_names_the_folder_or_none(tmp_path, monkeypatch) -> None:
+def test_the_environment_names_the_folder_or_none(tmp_path, monkeypatch):
     monkeypatch.delenv("MODELSERVER_CACHE", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
     by_xdg = cache.cache_folder("weights")
@@ -52,7 +52,7 @@ def test_the_environment_names_the_folder_or_none(tmp_path, monkeypatch) -> None
         assert cache.cache_folder("weights") is None
 
 
-def test_a_folder_that_cannot_be_made_is_logged(root, caplog) -> None:
+def test_a_folder_that_cannot_be_made_is_logged(root, caplog):
     caplog.set_level("INFO")
     root.write_text("a file")
 
@@ -60,7 +60,7 @@ def test_a_folder_that_cannot_be_made_is_logged(root, caplog) -> None:
     assert "cannot be made" in caplog.text
 
 
-def test_what_is_written_is_read(tmp_path) -> None:
+def test_what_is_written_is_read(tmp_path):
     path = tmp_path / "a.pt"
     cache.write(path, {"tensor": torch.arange(3), "list": [1, "two", None]})
     content = cache.read(path)
@@ -70,7 +70,7 @@ def test_what_is_written_is_read(tmp_path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_half_a_file_is_never_left(tmp_path) -> None:
+def test_half_a_file_is_never_left(tmp_path):
     with pytest.raises(Exception, match="pickle"):
         cache.write(tmp_path / "a.pt", lambda: None)
 
@@ -78,7 +78,7 @@ def test_half_a_file_is_never_left(tmp_path) -> None:
     assert cache.read(tmp_path / "a.pt") is None
 
 
-def test_what_killed_processes_left_is_removed(root) -> None:
+def test_what_killed_processes_left_is_removed(root):
     folder = cache.cache_folder("weights")
     for name in (".old", ".new"):
         (folder / name).mkdir()
@@ -93,7 +93,7 @@ def test_what_killed_processes_left_is_removed(root) -> None:
     assert {path.name for path in folder.iterdir()} == {".new", ".new.part", "kept.pt"}
 
 
-def test_the_longest_unused_go_first(tmp_path) -> None:
+def test_the_longest_unused_go_first(tmp_path):
     for age, name in enumerate(("new", "middle", "old")):
         file = tmp_path / f"{name}.pt"
         file.write_bytes(bytes(100))
@@ -107,7 +107,7 @@ def test_the_longest_unused_go_first(tmp_path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["new.pt"]
 
 
-def test_locks_are_held_one_at_a_time(tmp_path) -> None:
+def test_locks_are_held_one_at_a_time(tmp_path):
     path = tmp_path / "a.lock"
     with cache.locked(path), path.open() as second, pytest.raises(BlockingIOError):
         fcntl.flock(second, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -128,11 +128,11 @@ TENSORS = {"a": torch.arange(6.0).reshape(2, 3), "b": torch.tensor(3), "c": torc
         {"d": torch.tensor(3)},
     ],
 )
-def test_every_difference_counts(change) -> None:
+def test_every_difference_counts(change):
     assert fingerprint("net", TENSORS) != fingerprint("net", TENSORS | change)
 
 
-def test_the_rest_counts_too() -> None:
+def test_the_rest_counts_too():
     turned = TENSORS | {"a": TENSORS["a"].t().contiguous().t()}
 
     assert (

@@ -8,7 +8,7 @@ from modelserver_handlers.networks.compilation import check_valid_pt2_backend, c
 
 
 @pytest.fixture
-def compiled(monkeypatch) -> Mock:
+def compiled(monkeypatch):
     fake = Mock(return_value="compiled")
     monkeypatch.setattr(torch, "compile", fake)
     return fake
@@ -26,7 +26,7 @@ def compiled(monkeypatch) -> Mock:
         ({"backend": "eager", "dynamic": True}, {"backend": "eager", "dynamic": True}),
     ],
 )
-def test_settings_reach_torch_compile(pt2, arguments, compiled) -> None:
+def test_settings_reach_torch_compile(pt2, arguments, compiled):
     assert compile_model("model", {"pt2": pt2}) == "compiled"
     compiled.assert_called_once_with("model", **arguments)
 
@@ -35,12 +35,12 @@ def test_settings_reach_torch_compile(pt2, arguments, compiled) -> None:
     "config",
     [{}, {"pt2": None}, {"pt2": {"compile": {"enable": False}}}, {"pt2": {"export": {"aot_compile": True}}}],
 )
-def test_models_stay_without_compile(config, compiled) -> None:
+def test_models_stay_without_compile(config, compiled):
     assert compile_model("model", config) == "model"
     compiled.assert_not_called()
 
 
-def test_backend_that_is_unknown_or_fails_is_a_warning(compiled, caplog) -> None:
+def test_backend_that_is_unknown_or_fails_is_a_warning(compiled, caplog):
     assert compile_model("model", {"pt2": {"compile": {"enable": True, "backend": "warp"}}}) == "model"
     compiled.assert_not_called()
     assert "warp is not a supported backend" in caplog.text
@@ -51,12 +51,12 @@ def test_backend_that_is_unknown_or_fails_is_a_warning(compiled, caplog) -> None
 
 
 @pytest.mark.parametrize("pt2", [{"compile": {"backend": "inductor"}}, {"compile": True}, 3])
-def test_malformed_settings_stop_the_load(pt2) -> None:
+def test_malformed_settings_stop_the_load(pt2):
     with pytest.raises(ModelLoadError, match="pt2"):
         compile_model("model", {"pt2": pt2})
 
 
-def test_backends_are_known() -> None:
+def test_backends_are_known():
     assert check_valid_pt2_backend("openvino")
     assert check_valid_pt2_backend("cudagraphs")
     assert not check_valid_pt2_backend("warp")

@@ -50,7 +50,7 @@ class Made:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory) -> Made:
+def made(tmp_path_factory):
     cache, package = tmp_path_factory.mktemp("made"), tmp_path_factory.mktemp("package") / "net.pt2"
     inductor = ahead._inductor()
 
@@ -77,7 +77,7 @@ def assert_computes_the_same(run: Any, *counts: int) -> None:
             assert deviation(run(inputs), net(inputs)) < 1e-5
 
 
-def test_networks_are_compiled_once(made, monkeypatch) -> None:
+def test_networks_are_compiled_once(made, monkeypatch):
     monkeypatch.setenv("MODELSERVER_CACHE", str(made.cache))
     monkeypatch.setattr(ahead, "_make", lambda *_: pytest.fail("it was compiled again"))
     second = compile_ahead(Net(), FAST, SHAPE, 4, "fp32")
@@ -87,7 +87,7 @@ def test_networks_are_compiled_once(made, monkeypatch) -> None:
         assert_computes_the_same(compiled.run, 1, 2, 3, 4, 9)
 
 
-def test_broken_files_are_made_anew(made, tmp_path, monkeypatch) -> None:
+def test_broken_files_are_made_anew(made, tmp_path, monkeypatch):
     cache = tmp_path / "cache"
     (cache / "ahead").mkdir(parents=True, mode=0o700)
     cache.chmod(0o700)
@@ -105,7 +105,7 @@ def test_broken_files_are_made_anew(made, tmp_path, monkeypatch) -> None:
     assert broken.read_bytes() == made.library.read_bytes()
 
 
-def test_ready_networks_use_the_code_for_batches(made, monkeypatch) -> None:
+def test_ready_networks_use_the_code_for_batches(made, monkeypatch):
     monkeypatch.setenv("MODELSERVER_CACHE", str(made.cache))
     net = Net()
     document = {"pt2": {"compile": {"enable": True, **FAST}}, "precision": "fp32"}
@@ -119,12 +119,12 @@ def test_ready_networks_use_the_code_for_batches(made, monkeypatch) -> None:
         assert net(rows(3, SHAPE)).dtype == torch.float32
 
 
-def test_compiled_package_computes_the_same(made) -> None:
+def test_compiled_package_computes_the_same(made):
     assert_computes_the_same(load_exported(made.package, CPU), 3)
 
 
 @pytest.mark.usefixtures("gpus")
-def test_worker_with_a_gpu_serves_a_package_for_processors(made, make_context) -> None:
+def test_worker_with_a_gpu_serves_a_package_for_processors(made, make_context):
     handler, context = BaseHandler(), make_context(made.package.parent, serializedFile="net.pt2")
     context.system_properties["gpu_id"] = 0
     handler.initialize(context)
@@ -136,5 +136,5 @@ def test_worker_with_a_gpu_serves_a_package_for_processors(made, make_context) -
     ]
 
 
-def test_compiled_library_computes_the_same(made) -> None:
+def test_compiled_library_computes_the_same(made):
     assert_computes_the_same(load_compiled_library(made.library, "cpu"), 3)

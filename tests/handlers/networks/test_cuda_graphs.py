@@ -8,16 +8,10 @@ import torch
 from torch.torch_version import TorchVersion
 
 from modelserver_handlers.errors import LoadAgain
-from modelserver_handlers.networks.cuda_graphs import (
-    WARMUPS,
-    BatchGraphs,
-    GraphRecording,
-    batch_sizes,
-    record_graphs,
-)
+from modelserver_handlers.networks import cuda_graphs
 
 
-def played(size: int, replayed: list[int]) -> GraphRecording:
+def played(size: int, replayed: list[int]) -> cuda_graphs.GraphRecording:
     """Doubles the sums of its inputs, and says that it was replayed."""
     inputs, answers = torch.full((size, 3), 9.0), torch.zeros(size, 1)
 
@@ -25,20 +19,20 @@ def played(size: int, replayed: list[int]) -> GraphRecording:
         replayed.append(size)
         answers.copy_(2 * inputs.sum(dim=1, keepdim=True))
 
-    return GraphRecording(inputs, answers, replay)
+    return cuda_graphs.GraphRecording(inputs, answers, replay)
 
 
 @pytest.mark.parametrize(
     ("largest", "sizes"), [(1, (1,)), (2, (1, 2)), (6, (1, 2, 4, 6)), (8, (1, 2, 4, 8)), (9, (1, 2, 4, 8, 9))]
 )
-def test_sizes_are_powers_of_two(largest, sizes) -> None:
-    assert batch_sizes(largest) == sizes
+def test_sizes_are_powers_of_two(largest, sizes):
+    assert cuda_graphs.batch_sizes(largest) == sizes
 
 
 @pytest.mark.parametrize(("rows", "size"), [(1, 1), (2, 2), (3, 4), (4, 4)])
-def test_the_next_larger_size_is_replayed(rows, size) -> None:
+def test_the_next_larger_size_is_replayed(rows, size):
     replayed: list[int] = []
-    graphs = BatchGraphs({each: played(each, replayed) for each in (4, 1, 2)})
+    graphs = cuda_graphs.BatchGraphs({each: played(each, replayed) for each in (4, 1, 2)})
     batch = torch.arange(rows * 3.0).view(rows, 3)
     assert graphs.fits(batch)
     answers = graphs(batch)
@@ -62,20 +56,20 @@ def test_the_next_larger_size_is_replayed(rows, size) -> None:
     ],
     ids=["too many", "none", "shape", "type", "device", "gradients", "no tensor"],
 )
-def test_other_batches_do_not_fit(batch) -> None:
-    assert not BatchGraphs({4: played(4, [])}).fits(batch)
+def test_other_batches_do_not_fit(batch):
+    assert not cuda_graphs.BatchGraphs({4: played(4, [])}).fits(batch)
 
 
 GPU = torch.device("cuda")
 NONE = "CUDA graphs could not be recorded, the network runs without: "
 
 
-def record(inference: Any, messages: list[str] | None = None) -> BatchGraphs | None:
+def record(inference: Any, messages: list[str] | None = None) -> cuda_graphs.BatchGraphs | None:
     warn = ([] if messages is None else messages).append
-    return record_graphs(inference, (3, 4), (1, 2, 2), GPU, torch.contiguous_format, warn)
+    return cuda_graphs.record_graphs(inference, (3, 4), (1, 2, 2), GPU, torch.contiguous_format, warn)
 
 
-def test_sizes_are_recorded_after_measuring(gpus) -> None:
+def test_sizes_are_recorded_after_measuring(gpus):
     measured: list[tuple[int, bool, bool]] = []
 
     def inference(batch: torch.Tensor) -> torch.Tensor:
@@ -85,8 +79,8 @@ def test_sizes_are_recorded_after_measuring(gpus) -> None:
     graphs = record(inference)
 
     assert graphs.sizes == (1, 2)
-    assert measured[: WARMUPS + 1] == [(2, False, True)] * WARMUPS + [(2, True, True)]
-    assert measured[WARMUPS + 1 :] == [(1, False, True)] * WARMUPS + [(1, True, True)]
+    assert measured[: cuda_graphs.WARMUPS + 1] == [(2, False, True)] * cuda_graphs.WARMUPS + [(2, True, True)]
+    assert measured[cuda_graphs.WARMUPS + 1 :] == [(1, False, True)] * cuda_graphs.WARMUPS + [(1, True, True)]
     assert torch.backends.cudnn.benchmark is False
     graphs(torch.zeros(2, 3, 4))
     assert gpus.replayed == 1
@@ -116,7 +110,7 @@ def falling(error: Exception) -> Callable[[torch.Tensor], torch.Tensor]:
     ],
 )
 @pytest.mark.parametrize("keeps_stream", [True, False])
-def test_networks_that_cannot_be_recorded_run_without(inference, reason, keeps_stream, gpus) -> None:
+def test_networks_that_cannot_be_recorded_run_without(inference, reason, keeps_stream, gpus):
     gpus.keeps_stream = keeps_stream
     stream = torch.cuda.current_stream(GPU)
     messages: list[str] = []
@@ -127,7 +121,7 @@ def test_networks_that_cannot_be_recorded_run_without(inference, reason, keeps_s
 
 
 @pytest.mark.usefixtures("gpus")
-def test_an_old_torch_loads_again_after_failures(monkeypatch) -> None:
+def test_an_old_torch_loads_again_after_failures(monkeypatch):
     """Before torch 2.12, the model is loaded in a new process, which gets the reason why it records
     nothing.
     """
@@ -150,7 +144,7 @@ def test_an_old_torch_loads_again_after_failures(monkeypatch) -> None:
         ("2.1.2", lambda batch: batch, "torch 2.1.2 is older than 2.2"),
     ],
 )
-def test_any_torch_goes_on_where_nothing_was_recorded(version, inference, reason, monkeypatch) -> None:
+def test_any_torch_goes_on_where_nothing_was_recorded(version, inference, reason, monkeypatch):
     monkeypatch.setattr(torch, "__version__", TorchVersion(version))
     warnings: list[str] = []
 
@@ -158,7 +152,7 @@ def test_any_torch_goes_on_where_nothing_was_recorded(version, inference, reason
     assert warnings == [f"{NONE}{reason}"]
 
 
-def test_a_gpu_that_fails_loads_again(gpus) -> None:
+def test_a_gpu_that_fails_loads_again(gpus):
     def inference(batch: torch.Tensor) -> torch.Tensor:
         gpus.fail("CUDA error: an illegal memory access was encountered")
         gpus.launch()
@@ -169,7 +163,7 @@ def test_a_gpu_that_fails_loads_again(gpus) -> None:
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_replaying_a_real_recording_matches_the_network() -> None:
+def test_replaying_a_real_recording_matches_the_network():
     device = torch.device("cuda")
     network = torch.nn.Conv2d(3, 4, 3).to(device).eval()
 
@@ -177,7 +171,7 @@ def test_replaying_a_real_recording_matches_the_network() -> None:
         with torch.inference_mode():
             return network(batch)
 
-    graphs = record_graphs(inference, (3, 8, 8), batch_sizes(4), device)
+    graphs = cuda_graphs.record_graphs(inference, (3, 8, 8), cuda_graphs.batch_sizes(4), device)
     batch = torch.randn(3, 3, 8, 8, device=device)
 
     assert torch.allclose(graphs(batch), inference(batch), atol=1e-2)

@@ -18,16 +18,16 @@ OLD_DRIVER = (
 
 
 @pytest.fixture
-def no_cuda(monkeypatch) -> None:
+def no_cuda(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
 
 
-def test_a_model_without_a_gpu_is_on_the_cpu(gpus) -> None:
+def test_a_model_without_a_gpu_is_on_the_cpu(gpus):
     assert choose_device(None) == ("cpu", torch.device("cpu"))
     assert gpus.calls == []
 
 
-def test_the_gpu_is_the_current_device_of_all_threads(gpus) -> None:
+def test_the_gpu_is_the_current_device_of_all_threads(gpus):
     """Otherwise what names no device would happen on the first GPU, in a context of its own."""
     gpus.count = 2
     seen = []
@@ -47,7 +47,7 @@ def test_the_gpu_is_the_current_device_of_all_threads(gpus) -> None:
 
 
 @pytest.mark.usefixtures("no_cuda")
-def test_model_is_on_the_processor_or_apples_gpu_without_cuda(monkeypatch) -> None:
+def test_model_is_on_the_processor_or_apples_gpu_without_cuda(monkeypatch):
     with monkeypatch.context() as apple:
         apple.setattr(torch.backends.mps, "is_available", lambda: True)
         assert choose_device(0) == ("mps", torch.device("mps"))
@@ -61,7 +61,7 @@ def test_model_is_on_the_processor_or_apples_gpu_without_cuda(monkeypatch) -> No
     ]
 
 
-def test_a_gpu_that_is_lost_is_an_error(gpus, monkeypatch, tmp_path) -> None:
+def test_a_gpu_that_is_lost_is_an_error(gpus, monkeypatch, tmp_path):
     version = tmp_path / "version"
     version.write_text(
         "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.158.01  Release Build  (dvs-builder)\n"
@@ -81,7 +81,7 @@ def test_a_gpu_that_is_lost_is_an_error(gpus, monkeypatch, tmp_path) -> None:
 
 
 @pytest.mark.usefixtures("no_cuda")
-def test_an_old_driver_is_named_as_torch_does(monkeypatch, tmp_path) -> None:
+def test_an_old_driver_is_named_as_torch_does(monkeypatch, tmp_path):
     monkeypatch.setattr(torch.cuda, "init", Mock(side_effect=RuntimeError(f"{OLD_DRIVER}.\nMore of it.")))
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(module, "_DRIVER", tmp_path / "absent")
@@ -96,14 +96,14 @@ def test_an_old_driver_is_named_as_torch_does(monkeypatch, tmp_path) -> None:
 
 
 @pytest.mark.usefixtures("no_cuda")
-def test_this_machine_has_no_gpu() -> None:
+def test_this_machine_has_no_gpu():
     if torch.version.cuda is None or torch.backends.mps.is_available():
         pytest.skip("torch is not built for CUDA")
     with pytest.raises(GpuNotUsable, match="GPU 0 was assigned and cannot be used: "):
         choose_device(0)
 
 
-def test_a_number_beyond_cudas_or_a_gpu_off_the_bus_is_refused(gpus, monkeypatch) -> None:
+def test_a_number_beyond_cudas_or_a_gpu_off_the_bus_is_refused(gpus, monkeypatch):
     gpus.count = 2
     with pytest.raises(GpuNotUsable, match=r"GPU 2 .* cannot be used: CUDA shows this process only 2, numbe"):
         choose_device(2)
@@ -131,7 +131,7 @@ print(faults())
 
 @pytest.mark.slow  # imports torch in new processes
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc's behaviour")
-def test_memory_is_reused() -> None:
+def test_memory_is_reused():
     environment = {"PYTHONPATH": ":".join(sys.path), "THP_MEM_ALLOC_ENABLE": "0"}
     processes = [
         subprocess.Popen(

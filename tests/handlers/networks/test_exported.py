@@ -8,7 +8,6 @@ import sys
 import weakref
 from collections.abc import Sequence
 from importlib import import_module
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -49,12 +48,12 @@ class Both(torch.nn.Module):
         ([(0, 3)], None),
     ],
 )
-def test_rows_are_fixed_by_shapes(shapes, rows) -> None:
+def test_rows_are_fixed_by_shapes(shapes, rows):
     assert fixed_rows(shapes) == rows
 
 
 @pytest.mark.parametrize("rows", [1, 3])
-def test_any_number_of_rows_is_computed_by_a_program(tmp_path, rows) -> None:
+def test_any_number_of_rows_is_computed_by_a_program(tmp_path, rows):
     program = torch.export.export(Both(), (torch.zeros(rows, 2), torch.zeros(rows)))
     torch.export.save(program, tmp_path / "both.pt2")
     network = load_exported(tmp_path / "both.pt2", torch.device("cpu"))
@@ -69,7 +68,7 @@ def test_any_number_of_rows_is_computed_by_a_program(tmp_path, rows) -> None:
 
 
 @pytest.mark.parametrize(("rows", "warns"), [(4, True), (None, False)])
-def test_the_description_warns(tmp_path, make_context, begin, rows, warns) -> None:
+def test_the_description_warns(tmp_path, make_context, begin, rows, warns):
     dynamic = None if rows else ({0: torch.export.Dim("rows", min=2)},)
     program = torch.export.export(torch.nn.ReLU(), (torch.zeros(rows or 2, 1),), dynamic_shapes=dynamic)
     torch.export.save(program, tmp_path / "relu.pt2")
@@ -92,7 +91,7 @@ def declaring(inputs: list[Any], outputs: Sequence[Any] = (), **more: Any) -> An
     return SimpleNamespace(get_inputs=lambda: entries[0], get_outputs=lambda: entries[1], **more)
 
 
-def test_any_number_of_rows_is_computed_by_an_onnx_model() -> None:
+def test_any_number_of_rows_is_computed_by_an_onnx_model():
     def run(_: None, feed: dict[str, Any]) -> list[Any]:
         assert feed["x"].shape == (2, 1)
         return [feed["x"] * 2]
@@ -103,7 +102,7 @@ def test_any_number_of_rows_is_computed_by_an_onnx_model() -> None:
     assert network(torch.tensor([[1.0], [2.0], [3.0]])).tolist() == [[2.0], [4.0], [6.0]]
 
 
-def test_only_rows_are_computed_in_parts() -> None:
+def test_only_rows_are_computed_in_parts():
     def run(x: torch.Tensor, *, y: torch.Tensor, factor: int) -> dict[str, torch.Tensor]:
         assert len(x) == len(y) == 2
         return {"sum": x + factor * y}
@@ -118,7 +117,7 @@ def test_only_rows_are_computed_in_parts() -> None:
 
 
 @pytest.fixture
-def model(tmp_path) -> Path:
+def model(tmp_path):
     """A folder with ``add.onnx``: the sum of x and y, and their difference if ``two``."""
     onnx = pytest.importorskip("onnx", reason="onnx makes the model of this test")
     pytest.importorskip("onnxruntime", reason="onnxruntime computes ONNX models")
@@ -143,14 +142,14 @@ def served(context: Any, begin: Any, gpu: int | None = None) -> BaseHandler:
     return handler
 
 
-def test_a_model_is_served_by_the_base_handler(model, make_context, begin) -> None:
+def test_a_model_is_served_by_the_base_handler(model, make_context, begin):
     """Better than TorchServe: an ``.onnx`` file needs no ``inference`` of one's own."""
     handler = served(make_context(model, serializedFile="relu.onnx"), begin)
 
     assert [entry.name for entry in handler.model.get_inputs()] == ["x"]
 
 
-def test_outputs_are_a_tuple_computed_on_the_workers_cores(model) -> None:
+def test_outputs_are_a_tuple_computed_on_the_workers_cores(model):
     session = setup_ort_session(str(model / "both.onnx"), "cpu")
     network = OnnxNetwork(session)
     total, rest = network(torch.tensor([[1, 2]]), torch.tensor([[3.0, 5.0]], requires_grad=True))
@@ -162,7 +161,7 @@ def test_outputs_are_a_tuple_computed_on_the_workers_cores(model) -> None:
     assert session.get_session_options().intra_op_num_threads == torch.get_num_threads()
 
 
-def test_files_that_are_no_model_and_a_missing_runtime_are_named(model, monkeypatch) -> None:
+def test_files_that_are_no_model_and_a_missing_runtime_are_named(model, monkeypatch):
     (model / "broken.onnx").write_bytes(b"nothing")
 
     with pytest.raises(ModelLoadError, match=r"Missing the none\.onnx file"):
@@ -247,7 +246,7 @@ def shared(place: Any) -> torch.Tensor:
 
 
 @pytest.fixture
-def runtime(model, gpus, monkeypatch) -> GpuRuntime:
+def runtime(model, gpus, monkeypatch):
     """It works, on two GPUs."""
     assert model.is_dir()
     gpus.count = 2
@@ -262,7 +261,7 @@ def runtime(model, gpus, monkeypatch) -> GpuRuntime:
     return made
 
 
-def test_the_session_is_on_the_workers_gpu(runtime, model, make_context, begin) -> None:
+def test_the_session_is_on_the_workers_gpu(runtime, model, make_context, begin):
     """cuDNN does not try all of its algorithms while requests wait."""
     assert served(make_context(model, serializedFile="relu.onnx"), begin, gpu=1)
     assert runtime.providers == [
@@ -271,7 +270,7 @@ def test_the_session_is_on_the_workers_gpu(runtime, model, make_context, begin) 
     ]
 
 
-def test_a_handlers_own_session_is_on_the_gpu_that_torch_uses(runtime, model) -> None:
+def test_a_handlers_own_session_is_on_the_gpu_that_torch_uses(runtime, model):
     """TorchServe's function has no argument for the GPU."""
     torch.cuda.set_device(1)
     setup_ort_session(str(model / "relu.onnx"), "cuda")
@@ -279,7 +278,7 @@ def test_a_handlers_own_session_is_on_the_gpu_that_torch_uses(runtime, model) ->
     assert runtime.providers[0][1]["device_id"] == 1
 
 
-def test_tensors_on_the_gpu_stay_there(runtime, gpus, model) -> None:
+def test_tensors_on_the_gpu_stay_there(runtime, gpus, model):
     network = OnnxNetwork(setup_ort_session(str(model / "both.onnx"), "cuda", 1), SECOND)
     x, y = torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 5.0]])
     total, rest = network(x, y)
@@ -295,7 +294,7 @@ def test_tensors_on_the_gpu_stay_there(runtime, gpus, model) -> None:
 
 
 @pytest.mark.usefixtures("runtime")
-def test_bound_tensors_may_have_other_types_and_strides(model) -> None:
+def test_bound_tensors_may_have_other_types_and_strides(model):
     network = OnnxNetwork(setup_ort_session(str(model / "both.onnx"), "cuda", 1), SECOND)
     turned = torch.tensor([[1, 2], [3, 4], [5, 6]]).double().t().contiguous().t()
     total, _ = network(turned, torch.ones(3, 4)[:, ::2])
@@ -305,7 +304,7 @@ def test_bound_tensors_may_have_other_types_and_strides(model) -> None:
 
 
 @pytest.mark.usefixtures("runtime")
-def test_bound_booleans_stay_booleans(model) -> None:
+def test_bound_booleans_stay_booleans(model):
     onnx: Any = import_module("onnx")
     helper, kinds = onnx.helper, onnx.TensorProto
     x = helper.make_tensor_value_info("x", kinds.BOOL, ["n"])
@@ -336,7 +335,7 @@ def test_bound_booleans_stay_booleans(model) -> None:
 @pytest.mark.usefixtures("gpus")
 def test_onnxruntime_without_the_gpu_does_not_load(
     available, used, message, model, monkeypatch, make_context
-) -> None:
+):
     runtime = GpuRuntime(available, used)
     monkeypatch.setitem(sys.modules, "onnxruntime", runtime)
     context = make_context(model, serializedFile="relu.onnx")
@@ -349,7 +348,7 @@ def test_onnxruntime_without_the_gpu_does_not_load(
 
 
 @pytest.mark.parametrize(("warmup", "sizes"), [(True, [8, 1, 4, 2]), (False, [])])
-def test_models_are_warmed_up(warmup, sizes, runtime, model, make_context) -> None:
+def test_models_are_warmed_up(warmup, sizes, runtime, model, make_context):
     context = make_context(model, {"handler": {"warmup": warmup}}, serializedFile="relu.onnx")
     context.system_properties["gpu_id"] = 0
     BaseHandler().initialize(context)
@@ -370,7 +369,7 @@ def test_models_are_warmed_up(warmup, sizes, runtime, model, make_context) -> No
         ([], "", None),
     ],
 )
-def test_shapes_of_rows_are_known(shapes, kind, expected) -> None:
+def test_shapes_of_rows_are_known(shapes, kind, expected):
     assert OnnxNetwork(declaring([("x", kind, shape) for shape in shapes])).row_shape() == expected
 
 
@@ -385,7 +384,7 @@ class Counting(BaseHandler):
 
 
 @pytest.fixture
-def exported(tmp_path) -> Any:
+def exported(tmp_path):
     """A program with two inputs and outputs, saved and loaded; the rows are of any number."""
     rows = torch.export.Dim("rows")
     example = torch.ones(2, 3), torch.ones(2, dtype=torch.int64)
@@ -400,7 +399,7 @@ def signature(kind: type[BaseHandler], network: Any) -> Any:
     return handler._ms_signature()
 
 
-def test_programs_and_graphs_declare_their_tensors(exported) -> None:
+def test_programs_and_graphs_declare_their_tensors(exported):
     picture, label = ("picture", "tensor(float)", ["n", 3, None, 8]), ("label", "tensor(int64)", ["n"])
     program = signature(BaseHandler, exported)
     graph = signature(BaseHandler, OnnxNetwork(declaring([picture], [label])))
@@ -411,7 +410,7 @@ def test_programs_and_graphs_declare_their_tensors(exported) -> None:
     assert graph.outputs.tensors == (("output_0", "INT64", (-1,)),)
 
 
-def test_a_handler_of_ones_own_declares_nothing_of_it(exported) -> None:
+def test_a_handler_of_ones_own_declares_nothing_of_it(exported):
     assert signature(Own, exported) is None
     assert signature(Counting, exported).outputs.tensors == ()
     assert signature(BaseHandler, torch.nn.Linear(1, 1)) is None

@@ -22,7 +22,7 @@ class Chancy(Block):
         return super().forward(rows) + torch.rand(())
 
 
-def test_layers_are_joined() -> None:
+def test_layers_are_joined():
     fast = settled(Block())
     optimize(fast, SHAPE)
     assert isinstance(fast.forward, FastForward)
@@ -33,7 +33,7 @@ def test_layers_are_joined() -> None:
     assert left == {"FusedConvolution": 2, "Linear": 1, "ReLU": 1}
 
 
-def test_sums_are_joined(small_resnet) -> None:
+def test_sums_are_joined(small_resnet):
     fast = copy.deepcopy(small_resnet)
     optimize(fast, (3, 64, 64))
     assert isinstance(fast.forward, FastForward)
@@ -54,7 +54,7 @@ def test_sums_are_joined(small_resnet) -> None:
         (lambda batch: batch, "not an eager network"),
     ],
 )
-def test_networks_that_cannot_be_joined_are_left_alone(model, reason, caplog) -> None:
+def test_networks_that_cannot_be_joined_are_left_alone(model, reason, caplog):
     if isinstance(model, nn.Module):
         model.eval()
 

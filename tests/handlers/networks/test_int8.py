@@ -3,7 +3,6 @@
 import copy
 import io
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -20,36 +19,16 @@ from torch import nn
 
 from modelserver_handlers.networks import int8
 from modelserver_handlers.networks.fusion import NONE, RELU, SILU, Activation, FusedConvolution, Geometry
-from modelserver_handlers.networks.int8 import (
-    MOST_ROWS,
-    Dequantise,
-    Int8Forward,
-    Int8Plan,
-    NotInt8Error,
-    Quantise,
-    QuantisedConvolution,
-    QuantisedLayer,
-    QuantisedLinear,
-    QuantisedPool,
-    Scale,
-    Weight,
-    calibration_rows,
-    has_dot_products,
-    pack_convolution,
-    pack_linear,
-    quantise,
-    top,
-)
 from modelserver_handlers.networks.optimize import deviation
 
-INTO = Scale.of(-3.0, 3.0)
+INTO = int8.Scale.of(-3.0, 3.0)
 
 
 @pytest.fixture
-def _fresh_top() -> Iterator[None]:
-    top.cache_clear()
+def _fresh_top():
+    int8.top.cache_clear()
     yield
-    top.cache_clear()
+    int8.top.cache_clear()
 
 
 def numbers(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -58,7 +37,7 @@ def numbers(*shape: int, seed: int = 0) -> torch.Tensor:
     return actual.contiguous(memory_format=torch.channels_last) if len(shape) == 4 else actual
 
 
-def steps_off(actual: torch.Tensor, expected: torch.Tensor, scale: Scale) -> float:
+def steps_off(actual: torch.Tensor, expected: torch.Tensor, scale: int8.Scale) -> float:
     return float((actual - expected).abs().max()) / scale.step
 
 
@@ -69,14 +48,16 @@ def plain_convolution(activation: Activation, groups: int = 1, *, adds: bool = F
     return plain
 
 
-def quantised(plain: FusedConvolution, out: Scale | None, other: Scale | None = None) -> QuantisedConvolution:
-    layer = QuantisedConvolution(plain, INTO, out, other)
-    weight = Weight.of(plain.weight)
-    layer.put(pack_convolution(weight, plain.geometry, INTO, [2, 8, 5, 5]), weight.steps, plain.bias)
+def quantised(
+    plain: FusedConvolution, out: int8.Scale | None, other: int8.Scale | None = None
+) -> int8.QuantisedConvolution:
+    layer = int8.QuantisedConvolution(plain, INTO, out, other)
+    weight = int8.Weight.of(plain.weight)
+    layer.put(int8.pack_convolution(weight, plain.geometry, INTO, [2, 8, 5, 5]), weight.steps, plain.bias)
     return layer
 
 
-def as_expected(layer: QuantisedLayer, expected: torch.Tensor, *inputs: torch.Tensor) -> bool:
+def as_expected(layer: int8.QuantisedLayer, expected: torch.Tensor, *inputs: torch.Tensor) -> bool:
     """Whether the outputs are the expected ones but for rounding."""
     with torch.inference_mode():
         error = float((layer.in_floats(*inputs) - expected).abs().max())
@@ -85,44 +66,44 @@ def as_expected(layer: QuantisedLayer, expected: torch.Tensor, *inputs: torch.Te
 
 
 @pytest.mark.parametrize(("low", "high"), [(-1.0, 3.0), (0.5, 2.0), (-3.0, -1.0)])
-def test_a_scale_holds_its_range_and_zero(low, high) -> None:
-    scale = Scale.of(low, high)
+def test_a_scale_holds_its_range_and_zero(low, high):
+    scale = int8.Scale.of(low, high)
     values = torch.tensor([low, 0.0, high])
-    actual = Dequantise(scale)(Quantise(scale)(values))
+    actual = int8.Dequantise(scale)(int8.Quantise(scale)(values))
 
-    assert 0 <= scale.zero <= top()
+    assert 0 <= scale.zero <= int8.top()
     assert actual[1] == 0
     assert steps_off(actual, values, scale) <= 1.0
 
 
-def test_values_of_a_scale_are_clamped_and_zeros_have_a_step() -> None:
-    actual = Quantise(Scale.of(-1.0, 1.0))(100 * numbers(2, 3, 4, 4))
+def test_values_of_a_scale_are_clamped_and_zeros_have_a_step():
+    actual = int8.Quantise(int8.Scale.of(-1.0, 1.0))(100 * numbers(2, 3, 4, 4))
 
-    assert (int(actual.min()), int(actual.max())) == (0, top())
+    assert (int(actual.min()), int(actual.max())) == (0, int8.top())
     assert actual.is_contiguous(memory_format=torch.channels_last)
 
-    assert Scale.of(0.0, 0.0) == Scale(1.0, 0)
+    assert int8.Scale.of(0.0, 0.0) == int8.Scale(1.0, 0)
 
 
 @pytest.mark.parametrize(("has_dot_products", "largest"), [(True, 255), (False, 127)])
 @pytest.mark.usefixtures("_fresh_top")
-def test_activations_have_7_bits_without_vnni(has_dot_products, largest, monkeypatch) -> None:
+def test_activations_have_7_bits_without_vnni(has_dot_products, largest, monkeypatch):
     """Without VNNI, sums of products in 16 bits leave room for 7."""
     monkeypatch.setattr(int8, "has_dot_products", lambda: has_dot_products)
 
-    assert top() == largest
+    assert int8.top() == largest
 
 
 @pytest.mark.parametrize(("capability", "able"), [("DEFAULT", False), ("AVX2", True), ("AVX512", True)])
-def test_processors_need_avx2(capability, able, monkeypatch) -> None:
+def test_processors_need_avx2(capability, able, monkeypatch):
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
 
     assert int8.is_able() is able
 
 
-def test_weights_have_a_scale_for_each_output() -> None:
+def test_weights_have_a_scale_for_each_output():
     rows = torch.stack([numbers(16) * 1000, numbers(16) / 1000, torch.zeros(16)])
-    weight = Weight.of(rows)
+    weight = int8.Weight.of(rows)
 
     assert weight.values.dtype == torch.int8
     assert ((weight.values * weight.steps[:, None] - rows).abs() <= weight.steps[:, None] * 0.51).all()
@@ -131,8 +112,8 @@ def test_weights_have_a_scale_for_each_output() -> None:
 @needs_int8
 @pytest.mark.parametrize("activation", [NONE, RELU, ("hardtanh", (0.0, 6.0)), SILU, ("hardswish", ())])
 @pytest.mark.parametrize("groups", [1, 8])
-@pytest.mark.parametrize("out", [None, Scale.of(-6.0, 6.0)])
-def test_convolutions_match_their_plain_ones(activation, groups, out) -> None:
+@pytest.mark.parametrize("out", [None, int8.Scale.of(-6.0, 6.0)])
+def test_convolutions_match_their_plain_ones(activation, groups, out):
     plain = plain_convolution(activation, groups)
     rows = numbers(2, 8, 5, 5)
 
@@ -142,21 +123,21 @@ def test_convolutions_match_their_plain_ones(activation, groups, out) -> None:
 @needs_int8
 @pytest.mark.parametrize("activation", [NONE, RELU])
 @pytest.mark.parametrize("in_place", [False, True])
-def test_a_second_term_is_added(activation, in_place) -> None:
+def test_a_second_term_is_added(activation, in_place):
     plain = plain_convolution(activation, adds=True)
     rows, other = numbers(2, 8, 5, 5), numbers(2, 8, 5, 5, seed=5)
     expected = plain(rows, other)
     if in_place:
         plain.write_in_place()
-    scale = Scale.of(-9.0, 9.0)
+    scale = int8.Scale.of(-9.0, 9.0)
     layer = quantised(plain, scale, INTO)
     with torch.inference_mode():
-        term = Quantise(INTO)(other)
+        term = int8.Quantise(INTO)(other)
         before = term.clone()
-        actual = layer(Quantise(INTO)(rows), term)
+        actual = layer(int8.Quantise(INTO)(rows), term)
 
     assert torch.equal(term, actual if in_place else before)
-    assert steps_off(Dequantise(scale)(actual), expected, scale) < 2.5
+    assert steps_off(int8.Dequantise(scale)(actual), expected, scale) < 2.5
     # In any layout, too.
     assert as_expected(layer, expected, rows, other.contiguous())
 
@@ -164,12 +145,12 @@ def test_a_second_term_is_added(activation, in_place) -> None:
 @needs_int8
 @pytest.mark.parametrize("shape", [(3, 16), (2, 5, 16), (2, 3, 4, 16)])
 @pytest.mark.parametrize("biased", [True, False])
-def test_linear_layers_match_their_plain_ones(shape, biased) -> None:
+def test_linear_layers_match_their_plain_ones(shape, biased):
     plain = nn.Linear(16, 6, bias=biased).requires_grad_(False)
     plain.weight.copy_(numbers(6, 16, seed=4))
-    weight = Weight.of(plain.weight)
-    layer = QuantisedLinear(INTO, None)
-    layer.put(pack_linear(weight), weight.steps, plain.bias)
+    weight = int8.Weight.of(plain.weight)
+    layer = int8.QuantisedLinear(INTO, None)
+    layer.put(int8.pack_linear(weight), weight.steps, plain.bias)
     rows = numbers(*shape)
 
     assert as_expected(layer, plain(rows), rows)
@@ -179,24 +160,24 @@ def test_linear_layers_match_their_plain_ones(shape, biased) -> None:
 @pytest.mark.parametrize(
     "pool", [nn.MaxPool2d(2), nn.MaxPool2d(3, 2, 1), nn.MaxPool2d((2, 1), ceil_mode=True)]
 )
-def test_pools_match_their_plain_ones(pool) -> None:
-    values = Quantise(INTO)(numbers(2, 8, 7, 7))
+def test_pools_match_their_plain_ones(pool):
+    values = int8.Quantise(INTO)(numbers(2, 8, 7, 7))
     expected = pool(values.float()).to(torch.uint8)
 
-    assert torch.equal(QuantisedPool(pool)(values), expected)
+    assert torch.equal(int8.QuantisedPool(pool)(values), expected)
 
 
 def in_int8(model: nn.Module, rows: torch.Tensor | None = None) -> nn.Module:
     copied = copy.deepcopy(model)
-    quantise(copied, calibration_set() if rows is None else rows, 8)
+    int8.quantise(copied, calibration_set() if rows is None else rows, 8)
     return copied
 
 
 def refused(model: Any, rows: torch.Tensor | None = None) -> str:
     """Why a network is left alone; it is not touched."""
     before = getattr(model, "forward", None)
-    with pytest.raises(NotInt8Error) as caught:
-        quantise(model, calibration_set() if rows is None else rows, 8)
+    with pytest.raises(int8.NotInt8Error) as caught:
+        int8.quantise(model, calibration_set() if rows is None else rows, 8)
     assert getattr(model, "forward", None) == before
     return str(caught.value)
 
@@ -209,14 +190,14 @@ def close(model: nn.Module, rows: torch.Tensor) -> bool:
 
 
 @needs_int8
-def test_accuracy_stays_within_a_percent(reader) -> None:
+def test_accuracy_stays_within_a_percent(reader):
     assert accuracy(reader, held_out()) > 0.9
     assert abs(accuracy(in_int8(reader), held_out()) - accuracy(reader, held_out())) < 0.01
 
 
 @needs_int8
 @pytest.mark.parametrize("size", [1, 8, 20])
-def test_rows_do_not_depend_on_their_batch(reader, size) -> None:
+def test_rows_do_not_depend_on_their_batch(reader, size):
     fast = in_int8(reader)
     rows = held_out().pictures[:size]
     alone = torch.cat([outputs(fast, row[None]) for row in rows])
@@ -226,15 +207,15 @@ def test_rows_do_not_depend_on_their_batch(reader, size) -> None:
 
 
 @needs_int8
-def test_one_line_of_the_log_has_the_agreement(reader, caplog) -> None:
+def test_one_line_of_the_log_has_the_agreement(reader, caplog):
     caplog.set_level("INFO")
-    words = quantise(copy.deepcopy(reader), calibration_set(), 8)
+    words = int8.quantise(copy.deepcopy(reader), calibration_set(), 8)
     (line,) = (message for message in caplog.messages if "int8" in message)
 
     assert words in line
     assert "the first class agrees for" in words
     assert "of the 100 rows of the calibration set, the largest difference is" in words
-    assert ("activations have 7 bits" in words) is not has_dot_products()
+    assert ("activations have 7 bits" in words) is not int8.has_dot_products()
 
 
 class Stored(nn.Module):
@@ -315,7 +296,7 @@ class Opaque(nn.Module):
 
 
 @pytest.fixture
-def lenient(monkeypatch) -> None:
+def lenient(monkeypatch):
     """Random weights have no sensible classes."""
     monkeypatch.setattr(int8, "AGREEMENT", 0.0)
 
@@ -323,13 +304,13 @@ def lenient(monkeypatch) -> None:
 @needs_int8
 @pytest.mark.usefixtures("lenient")
 @pytest.mark.parametrize(("network", "written"), [(Stored, [False]), (Chain, [True, True])])
-def test_sums_are_written_in_place_where_allowed(network, written) -> None:
+def test_sums_are_written_in_place_where_allowed(network, written):
     torch.manual_seed(0)
     model = network().eval()
     rows = calibration_set()[:16]
     forward = in_int8(model, rows).forward
-    assert isinstance(forward, Int8Forward)
-    layers = [each for each in forward._graph.modules() if isinstance(each, QuantisedConvolution)]
+    assert isinstance(forward, int8.Int8Forward)
+    layers = [each for each in forward._graph.modules() if isinstance(each, int8.QuantisedConvolution)]
 
     assert [each._in_place for each in layers if each.other is not None] == written
     assert close(model, rows)
@@ -338,7 +319,7 @@ def test_sums_are_written_in_place_where_allowed(network, written) -> None:
 @needs_int8
 @pytest.mark.usefixtures("lenient")
 @pytest.mark.parametrize("network", [Words, Double])
-def test_unusual_layers_keep_their_numbers(network) -> None:
+def test_unusual_layers_keep_their_numbers(network):
     torch.manual_seed(0)
 
     assert close(network().eval(), calibration_set()[:16])
@@ -346,7 +327,7 @@ def test_unusual_layers_keep_their_numbers(network) -> None:
 
 
 @needs_int8
-def test_outputs_keep_their_form() -> None:
+def test_outputs_keep_their_form():
     torch.manual_seed(0)
     model = Several().eval()
     rows = calibration_set()
@@ -358,7 +339,7 @@ def test_outputs_keep_their_form() -> None:
 
 
 @needs_int8
-def test_gradients_and_other_inputs_get_the_own_forward(reader) -> None:
+def test_gradients_and_other_inputs_get_the_own_forward(reader):
     fast = in_int8(reader)
     rows = held_out().pictures[:2]
     with torch.no_grad():
@@ -373,7 +354,7 @@ def test_gradients_and_other_inputs_get_the_own_forward(reader) -> None:
 
 
 @needs_int8
-def test_inputs_of_a_wrong_shape_get_the_own_error(reader) -> None:
+def test_inputs_of_a_wrong_shape_get_the_own_error(reader):
     fast = in_int8(reader)
     with pytest.raises(RuntimeError) as own:
         outputs(reader, torch.zeros(2, 3, 8, 8))
@@ -385,7 +366,7 @@ def test_inputs_of_a_wrong_shape_get_the_own_error(reader) -> None:
 
 
 @needs_int8
-def test_a_failed_batch_is_computed_by_the_own_layers(reader, monkeypatch, caplog) -> None:
+def test_a_failed_batch_is_computed_by_the_own_layers(reader, monkeypatch, caplog):
     fast = in_int8(reader)
     rows = held_out().pictures[:2]
 
@@ -396,7 +377,7 @@ def test_a_failed_batch_is_computed_by_the_own_layers(reader, monkeypatch, caplo
 
 
 @needs_int8
-def test_disagreeing_networks_are_refused(caplog) -> None:
+def test_disagreeing_networks_are_refused(caplog):
     torch.manual_seed(3)
     model = Residual().eval()
     with torch.no_grad():
@@ -410,18 +391,18 @@ def test_disagreeing_networks_are_refused(caplog) -> None:
 
 
 @needs_int8
-def test_a_refusal_is_computed_once(monkeypatch) -> None:
+def test_a_refusal_is_computed_once(monkeypatch):
     torch.manual_seed(3)
     monkeypatch.setattr(int8, "AGREEMENT", 1.1)
     model = Residual().eval()
     reason = refused(copy.deepcopy(model))
-    monkeypatch.setattr(Int8Plan, "make", None)
+    monkeypatch.setattr(int8.Int8Plan, "make", None)
 
     assert refused(model) == reason
 
 
 @needs_int8
-def test_other_networks_are_left_alone(reader) -> None:
+def test_other_networks_are_left_alone(reader):
     hooked, training = copy.deepcopy(reader), copy.deepcopy(reader).train()
     hooked.register_forward_hook(lambda *_: None)
 
@@ -442,15 +423,15 @@ def test_other_networks_are_left_alone(reader) -> None:
         (torch.zeros(4, 7, 8, 8), "quantising it failed"),
     ],
 )
-def test_bad_calibration_sets_are_refused(reader, rows, reason) -> None:
+def test_bad_calibration_sets_are_refused(reader, rows, reason):
     assert reason in refused(copy.deepcopy(reader), rows)
 
 
 @needs_int8
-def test_weights_come_from_the_cache(reader, folder, monkeypatch) -> None:
+def test_weights_come_from_the_cache(reader, folder, monkeypatch):
     first = in_int8(reader)
     (file,) = folder.glob("*.pt")
-    monkeypatch.setattr(Int8Plan, "make", None)
+    monkeypatch.setattr(int8.Int8Plan, "make", None)
     second = in_int8(reader)
 
     assert str(file) in Path("/proc/self/maps").read_text()
@@ -458,10 +439,10 @@ def test_weights_come_from_the_cache(reader, folder, monkeypatch) -> None:
 
 
 @needs_int8
-def test_another_set_means_another_file(reader, folder) -> None:
+def test_another_set_means_another_file(reader, folder):
     """Scales depend on the calibration set; whether batches are large hardly matters."""
     for rows, typical in ((calibration_set(), 8), (calibration_set(), 4), (calibration_set()[1:], 8)):
-        quantise(copy.deepcopy(reader), rows, typical)
+        int8.quantise(copy.deepcopy(reader), rows, typical)
 
     assert len(list(folder.glob("*.pt"))) == 2
 
@@ -482,7 +463,7 @@ def picture(shade: int, side: int = 4) -> bytes:
 
 
 @pytest.fixture
-def archive(tmp_path) -> Path:
+def archive(tmp_path):
     """With three pictures in ``samples``, not made in the order of their names."""
     samples = tmp_path / "archive" / "samples"
     samples.mkdir(parents=True)
@@ -492,8 +473,8 @@ def archive(tmp_path) -> Path:
 
 
 def why_not(archive: Path, name: str) -> str:
-    with pytest.raises(NotInt8Error) as caught:
-        calibration_rows(archive, name, prepare)
+    with pytest.raises(int8.NotInt8Error) as caught:
+        int8.calibration_rows(archive, name, prepare)
     return str(caught.value)
 
 
@@ -501,36 +482,36 @@ def why_not(archive: Path, name: str) -> str:
     ("name", "shades"),
     [("samples", [0, 1, 2]), ("samples/", [0, 1, 2]), ("samples/*.png", [0, 1, 2]), ("samples/1.png", [1])],
 )
-def test_files_are_prepared_like_requests(archive, name, shades) -> None:
-    rows = calibration_rows(archive, name, prepare)
+def test_files_are_prepared_like_requests(archive, name, shades):
+    rows = int8.calibration_rows(archive, name, prepare)
 
     assert rows.shape == (len(shades), 4, 4)
     assert rows[:, 0, 0].tolist() == shades
 
 
-def test_a_broken_picture_is_left_out(archive, caplog) -> None:
+def test_a_broken_picture_is_left_out(archive, caplog):
     (archive / "samples" / "0.png").write_bytes(picture(0)[:40])
     (archive / "samples" / "more").mkdir()
 
-    assert len(calibration_rows(archive, "samples", prepare)) == 2
+    assert len(int8.calibration_rows(archive, "samples", prepare)) == 2
     assert caplog.messages[0].startswith("Left out of the calibration set: 0.png: ")
 
 
-def test_rows_of_arrays_are_inputs_and_elements_of_json_prepared(archive) -> None:
+def test_rows_of_arrays_are_inputs_and_elements_of_json_prepared(archive):
     numpy.save(archive / "rows.npy", numpy.arange(6.0).reshape(2, 3))
     (archive / "rows.json").write_text(json.dumps([[1, 2], [3, 4]]))
-    rows = calibration_rows(archive, "rows.npy", prepare)
+    rows = int8.calibration_rows(archive, "rows.npy", prepare)
 
     assert (rows.dtype, rows.tolist()) == (torch.float32, [[0, 1, 2], [3, 4, 5]])
-    assert calibration_rows(archive, "rows.json", prepare).tolist() == [[1, 2], [3, 4]]
+    assert int8.calibration_rows(archive, "rows.json", prepare).tolist() == [[1, 2], [3, 4]]
 
 
-def test_rows_beyond_the_limit_are_left_out(archive) -> None:
-    numpy.save(archive / "a.npy", numpy.zeros((MOST_ROWS - 1, 2)))
+def test_rows_beyond_the_limit_are_left_out(archive):
+    numpy.save(archive / "a.npy", numpy.zeros((int8.MOST_ROWS - 1, 2)))
     numpy.save(archive / "b.npy", numpy.ones((1_000, 2)))
-    rows = calibration_rows(archive, "*.npy", prepare)
+    rows = int8.calibration_rows(archive, "*.npy", prepare)
 
-    assert len(rows) == MOST_ROWS
+    assert len(rows) == int8.MOST_ROWS
     assert rows[-1].tolist() == [1, 1]
 
 
@@ -548,7 +529,7 @@ def test_rows_beyond_the_limit_are_left_out(archive) -> None:
         *((name, "calibration set 'a") for name in ("a\0b", "a**b", "a" * 300)),
     ],
 )
-def test_sets_that_there_are_not_are_named(archive, name, reason) -> None:
+def test_sets_that_there_are_not_are_named(archive, name, reason):
     """Names that lead out of the archive are errors too: no other file of the machine is read."""
     (archive / "empty").mkdir()
     numpy.save(archive.parent / "secret.npy", numpy.zeros((2, 3)))
@@ -557,17 +538,17 @@ def test_sets_that_there_are_not_are_named(archive, name, reason) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"[[1], [", b'[["a"]]', b"[]"])
-def test_broken_files_are_refused(archive, content) -> None:
+def test_broken_files_are_refused(archive, content):
     (archive / "rows.json").write_bytes(content)
 
     assert why_not(archive, "rows.json") == "the calibration set 'rows.json' has no file that can be read"
 
 
-def test_sets_without_rows_of_one_shape_are_refused(archive) -> None:
+def test_sets_without_rows_of_one_shape_are_refused(archive):
     """Files of a set run no code."""
     for made in (torch.empty(0), [1, 2]):
-        with pytest.raises(NotInt8Error, match="no file that can be read"):
-            calibration_rows(archive, "samples", lambda _rows, made=made: made)
+        with pytest.raises(int8.NotInt8Error, match="no file that can be read"):
+            int8.calibration_rows(archive, "samples", lambda _rows, made=made: made)
     numpy.save(archive / "rows.npy", numpy.array([{"a": 1}], dtype=object), allow_pickle=True)
     assert "no file that can be read" in why_not(archive, "rows.npy")
     (archive / "samples" / "3.png").write_bytes(picture(0, side=5))

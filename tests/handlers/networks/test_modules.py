@@ -1,6 +1,5 @@
 import random
 import sys
-from collections.abc import Iterator
 
 import pytest
 
@@ -9,7 +8,7 @@ from modelserver_handlers.networks.modules import import_file, list_classes_from
 
 
 @pytest.fixture(autouse=True)
-def forget_modules() -> Iterator[None]:
+def forget_modules():
     """Modules that a test imports do not outlive it."""
     before = set(sys.modules)
     yield
@@ -17,7 +16,7 @@ def forget_modules() -> Iterator[None]:
         del sys.modules[name]
 
 
-def test_imported_once_under_its_name(tmp_path) -> None:
+def test_imported_once_under_its_name(tmp_path):
     (tmp_path / "some_model_file.py").write_text("class Net: pass")
     module = import_file(tmp_path / "some_model_file.py")
 
@@ -26,7 +25,7 @@ def test_imported_once_under_its_name(tmp_path) -> None:
     assert module.Net.__module__ == "some_model_file"
 
 
-def test_a_taken_name_is_left_alone(tmp_path) -> None:
+def test_a_taken_name_is_left_alone(tmp_path):
     (tmp_path / "random.py").write_text("class Net: pass")
     module = import_file(tmp_path / "random.py")
 
@@ -34,13 +33,13 @@ def test_a_taken_name_is_left_alone(tmp_path) -> None:
     assert sys.modules["random"] is random
 
 
-def test_a_missing_file_is_named(tmp_path) -> None:
+def test_a_missing_file_is_named(tmp_path):
     """A missing file is named, as TorchServe does (F40)."""
     with pytest.raises(ModelLoadError, match=r"^Missing the model\.py file$"):
         import_file(tmp_path / "model.py")
 
 
-def test_a_failing_file_is_not_cached(tmp_path) -> None:
+def test_a_failing_file_is_not_cached(tmp_path):
     """What the file raises comes through (F40), and a corrected file can be imported."""
     path = tmp_path / "broken_model_file.py"
     path.write_text("import not_installed_anywhere")
@@ -51,7 +50,7 @@ def test_a_failing_file_is_not_cached(tmp_path) -> None:
     assert import_file(path).x == 1
 
 
-def test_only_own_classes_are_listed(tmp_path) -> None:
+def test_only_own_classes_are_listed(tmp_path):
     path = tmp_path / "classes_file.py"
     path.write_text("from pathlib import Path\nclass B(dict): pass\nclass A: pass")
     module = import_file(path)

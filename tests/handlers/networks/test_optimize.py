@@ -64,7 +64,7 @@ class Chain(Viewing):
 
 
 @pytest.fixture
-def runs(monkeypatch) -> list[int]:
+def runs(monkeypatch):
     """How many rows each optimised run had."""
     seen: list[int] = []
     compute = FastForward.compute
@@ -80,7 +80,7 @@ def runs(monkeypatch) -> list[int]:
 @pytest.mark.parametrize(
     "activation", [nn.ReLU(), nn.ReLU6(), nn.SiLU(), nn.Hardswish(), nn.Tanh(), torch.relu]
 )
-def test_optimised_networks_compute_the_same_numbers(activation) -> None:
+def test_optimised_networks_compute_the_same_numbers(activation):
     plain = settled(Block(activation))
     fast = copy.deepcopy(plain)
 
@@ -90,7 +90,7 @@ def test_optimised_networks_compute_the_same_numbers(activation) -> None:
 
 
 @pytest.mark.parametrize("network", [Reused, Branches, Broadcast, Viewing, Chain])
-def test_unusual_networks_keep_their_numbers(network) -> None:
+def test_unusual_networks_keep_their_numbers(network):
     plain = settled(network())
     fast = copy.deepcopy(plain)
     optimize(fast, SHAPE)
@@ -98,7 +98,7 @@ def test_unusual_networks_keep_their_numbers(network) -> None:
     assert deviation(outputs(fast, rows()), outputs(plain, rows())) < 1e-4
 
 
-def test_a_resnet_keeps_its_numbers(small_resnet) -> None:
+def test_a_resnet_keeps_its_numbers(small_resnet):
     fast = copy.deepcopy(small_resnet)
 
     assert optimize(fast, (3, 64, 64))
@@ -108,7 +108,7 @@ def test_a_resnet_keeps_its_numbers(small_resnet) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit:FutureWarning")
-def test_other_networks_and_programs_are_left_alone(caplog) -> None:
+def test_other_networks_and_programs_are_left_alone(caplog):
     """One layer in training mode (dropout at inference, for one) or with a hook is enough; a shape that the
     network does not take, or that is no picture's, is no reason to fail.
     """
@@ -129,7 +129,7 @@ def test_other_networks_and_programs_are_left_alone(caplog) -> None:
     assert "not an eager network" in refused(program, caplog)
 
 
-def test_networks_without_meaningful_numbers_are_left_alone(caplog) -> None:
+def test_networks_without_meaningful_numbers_are_left_alone(caplog):
     model = settled(Block())
     nn.init.zeros_(model.last.weight)
 
@@ -147,7 +147,7 @@ def test_networks_without_meaningful_numbers_are_left_alone(caplog) -> None:
     assert "would differ" in refused(model, caplog) or "hardly depend" in caplog.messages[-1]
 
 
-def test_later_hooks_are_called(runs) -> None:
+def test_later_hooks_are_called(runs):
     model = settled(Block())
     optimize(model, SHAPE)
     seen: list[Any] = []
@@ -162,7 +162,7 @@ def test_later_hooks_are_called(runs) -> None:
     assert runs[before:] == [5, 5]
 
 
-def test_a_second_time_and_a_copy_change_nothing() -> None:
+def test_a_second_time_and_a_copy_change_nothing():
     model = settled(Block())
     optimize(model, SHAPE)
     forward = model.forward
@@ -177,7 +177,7 @@ def test_a_second_time_and_a_copy_change_nothing() -> None:
     assert outputs(model, rows()).shape == (5, 7)
 
 
-def test_gradients_are_the_plain_networks(runs) -> None:
+def test_gradients_are_the_plain_networks(runs):
     plain = settled(Block())
     fast = copy.deepcopy(plain)
     optimize(fast, SHAPE)
@@ -188,7 +188,7 @@ def test_gradients_are_the_plain_networks(runs) -> None:
     assert fast.state_dict().keys() == plain.state_dict().keys()
 
 
-def test_other_calls_are_the_networks_own(runs) -> None:
+def test_other_calls_are_the_networks_own(runs):
     model = settled(Block()).double()
     single = settled(Block())
     optimize(single, SHAPE)
@@ -202,7 +202,7 @@ def test_other_calls_are_the_networks_own(runs) -> None:
     assert not optimize(model, SHAPE)
 
 
-def test_outputs_are_as_contiguous_as_before() -> None:
+def test_outputs_are_as_contiguous_as_before():
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()).eval()
 
     assert optimize(model, SHAPE)
@@ -210,7 +210,7 @@ def test_outputs_are_as_contiguous_as_before() -> None:
 
 
 @needs_bf16
-def test_bfloat16_answers_in_float32() -> None:
+def test_bfloat16_answers_in_float32():
     plain = settled(Block())
     fast = copy.deepcopy(plain)
 
@@ -221,7 +221,7 @@ def test_bfloat16_answers_in_float32() -> None:
     assert all(tensor.dtype != torch.bfloat16 for tensor in fast.state_dict().values())
 
 
-def test_deviation_is_relative() -> None:
+def test_deviation_is_relative():
     ones = torch.ones(2, 2)
     endless = float("inf")
 
@@ -234,5 +234,5 @@ def test_deviation_is_relative() -> None:
     assert deviation(ones * 0, ones * 0) == endless
 
 
-def test_the_probe_is_seeded() -> None:
+def test_the_probe_is_seeded():
     assert torch.equal(probe_batch(SHAPE), probe_batch(SHAPE))

@@ -18,7 +18,7 @@ GEOMETRY = Geometry((1, 1), (2, 1), (1, 1), 2)
 
 @pytest.mark.skipif(not prepared.can_share(), reason="this torch cannot make packed weights of bytes")
 @pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.bfloat16, marks=needs_bf16)])
-def test_bytes_make_the_same_weight(dtype) -> None:
+def test_bytes_make_the_same_weight(dtype):
     generator = torch.Generator().manual_seed(0)
     weight = torch.randn(32, 8, 3, 3, generator=generator).to(dtype)
     rows = torch.randn(2, 16, 9, 9, generator=generator).to(dtype)
@@ -36,7 +36,7 @@ def test_bytes_make_the_same_weight(dtype) -> None:
     assert torch.allclose(convolve(made), convolve(weight), rtol=1e-2, atol=1e-2)
 
 
-def test_another_torch_shares_nothing(monkeypatch) -> None:
+def test_another_torch_shares_nothing(monkeypatch):
     monkeypatch.setattr(prepared, "_library", object)
     prepared.can_share.cache_clear()
     try:
@@ -45,7 +45,7 @@ def test_another_torch_shares_nothing(monkeypatch) -> None:
         prepared.can_share.cache_clear()
 
 
-def test_weights_come_from_the_cache(folder, monkeypatch) -> None:
+def test_weights_come_from_the_cache(folder, monkeypatch):
     first, second = settled(Block()), settled(Block())
     second.load_state_dict(first.state_dict())
     optimize(first, SHAPE)
@@ -57,7 +57,7 @@ def test_weights_come_from_the_cache(folder, monkeypatch) -> None:
     assert torch.equal(outputs(first, rows()), outputs(second, rows()))
 
 
-def test_other_weights_are_not_taken_from_the_cache(folder) -> None:
+def test_other_weights_are_not_taken_from_the_cache(folder):
     block = settled(Block())
     for precision, size in (("fp32", 8), ("bf16", 8), ("fp32", 1), ("fp32", 5)):
         optimize(copy.deepcopy(block), SHAPE, precision, size)
@@ -71,7 +71,7 @@ def test_other_weights_are_not_taken_from_the_cache(folder) -> None:
     assert len(list(folder.glob("*.pt"))) == (5 if HAS_BF16 else 4)
 
 
-def test_a_broken_file_is_made_anew(folder) -> None:
+def test_a_broken_file_is_made_anew(folder):
     block = settled(Block())
     optimize(copy.deepcopy(block), SHAPE)
     (file,) = folder.glob("*.pt")
@@ -86,7 +86,7 @@ def test_a_broken_file_is_made_anew(folder) -> None:
 
 @pytest.mark.parametrize("without", ["cache", "sharing"])
 @pytest.mark.parametrize("precision", ["fp32", pytest.param("bf16", marks=needs_bf16)])
-def test_weights_are_made_without_a_cache(without, precision, monkeypatch) -> None:
+def test_weights_are_made_without_a_cache(without, precision, monkeypatch):
     if without == "cache":
         monkeypatch.setenv("MODELSERVER_CACHE", "off")
     else:

@@ -29,11 +29,11 @@ GPU = torch.device("cuda")
 @pytest.mark.parametrize(
     ("batch_size", "sizes"), [(1, [1]), (2, [2, 1]), (8, [8, 1, 4, 2]), (12, [12, 1, 8, 4, 2])]
 )
-def test_largest_and_smallest_sizes_come_first(batch_size, sizes) -> None:
+def test_largest_and_smallest_sizes_come_first(batch_size, sizes):
     assert readiness.sizes(batch_size) == sizes
 
 
-def test_what_takes_long_is_cut_short() -> None:
+def test_what_takes_long_is_cut_short():
     seen: list[int] = []
 
     assert readiness.warm_up(lambda rows: seen.append(len(rows)), (2,), 8, long=0.0)
@@ -50,7 +50,7 @@ def test_what_takes_long_is_cut_short() -> None:
         ("CUDA error: no kernel image is available for execution on the device", ModelLoadError),
     ],
 )
-def test_errors_of_cuda_fail_the_load(message, kind) -> None:
+def test_errors_of_cuda_fail_the_load(message, kind):
     """The error is named; only one that comes again with certainty is of the permanent kind."""
 
     with pytest.raises(RuntimeError, match=f"batches of 4 failed on the GPU: .*{message}") as caught:
@@ -59,7 +59,7 @@ def test_errors_of_cuda_fail_the_load(message, kind) -> None:
     assert type(caught.value) is kind
 
 
-def test_every_size_is_computed_to_its_end_where_errors_are_noticed(gpus) -> None:
+def test_every_size_is_computed_to_its_end_where_errors_are_noticed(gpus):
     """The time that warming up may take is that of the GPU's work, not of launching it."""
     assert readiness.warm_up(lambda _rows: None, (2,), 4, GPU)
     assert gpus.calls.count("synchronize") == 3
@@ -69,7 +69,7 @@ def test_every_size_is_computed_to_its_end_where_errors_are_noticed(gpus) -> Non
 
 
 @pytest.mark.parametrize("message", ["no such rows", "\"slow_conv\" not implemented for 'CUDA'"])
-def test_a_mistake_in_the_network_is_a_warning(message, caplog) -> None:
+def test_a_mistake_in_the_network_is_a_warning(message, caplog):
     assert not readiness.warm_up(Mock(side_effect=ValueError(message)), (2,), 4, GPU)
     assert caplog.messages == [f"Warming up with rows of (2,) failed: ValueError: {message}"]
 
@@ -92,7 +92,7 @@ def taking(gpus: SimulatedGpus, row: int, held: list[weakref.ref[Activations]]) 
 
 
 @pytest.mark.usefixtures("collects_nothing")
-def test_too_large_batches_are_reported(gpus) -> None:
+def test_too_large_batches_are_reported(gpus):
     gpus.memory = 10 * GIB
     notes: list[str] = []
     held: list[weakref.ref[Activations]] = []
@@ -104,7 +104,7 @@ def test_too_large_batches_are_reported(gpus) -> None:
     assert gpus.calls.count("empty_cache") == 2
 
 
-def test_a_row_that_does_not_fit_fails_the_load(gpus) -> None:
+def test_a_row_that_does_not_fit_fails_the_load(gpus):
     """The load fails, with torch's numbers; another process may have taken the memory for a while."""
     with pytest.raises(RuntimeError, match=r"batches of 1 failed .*Tried to allocate 90\.00 GiB") as caught:
         readiness.warm_up(taking(gpus, 90 * GIB, []), (2,), 4, GPU)
@@ -129,7 +129,7 @@ class Recording(nn.Module):
 
 
 @pytest.fixture(autouse=True)
-def _own_cache(tmp_path, monkeypatch) -> None:
+def _own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("MODELSERVER_CACHE", str(tmp_path / "cache"))
 
 
@@ -145,7 +145,7 @@ def is_optimised(model: Any) -> bool:
     return isinstance(model.forward, FastForward)
 
 
-def test_off_is_the_plain_network() -> None:
+def test_off_is_the_plain_network():
     net, plain = Net(), Net()
     ready(net, {"handler": {"optimize": "off"}})
 
@@ -155,7 +155,7 @@ def test_off_is_the_plain_network() -> None:
 
 
 @pytest.mark.parametrize(("config", "sizes"), [({}, [4, 1, 2]), ({"warmup": False}, [])])
-def test_networks_are_warmed_up_if_their_inputs_are_known(config, sizes) -> None:
+def test_networks_are_warmed_up_if_their_inputs_are_known(config, sizes):
     recording = Recording()
     ready(recording, config)
 
@@ -169,7 +169,7 @@ def test_networks_are_warmed_up_if_their_inputs_are_known(config, sizes) -> None
 
 
 @pytest.mark.parametrize("optimize", ["auto", "off"])
-def test_bf16_counts_however_optimised(optimize) -> None:
+def test_bf16_counts_however_optimised(optimize):
     net, plain = Net(), Net()
     ready(net, {"precision": "bf16", "optimize": optimize})
     with torch.inference_mode():
@@ -180,14 +180,14 @@ def test_bf16_counts_however_optimised(optimize) -> None:
     assert 1e-5 < deviation(answers, plain(rows()).detach()) < 0.05
 
 
-def test_bf16_is_refused_for_a_program() -> None:
+def test_bf16_is_refused_for_a_program():
     program = torch.export.export(Net(), (rows(),)).module()
 
     with pytest.raises(ModelLoadError, match="precision: bf16 needs an eager network"):
         ready(program, {"precision": "bf16"})
 
 
-def test_nothing_is_compiled_once_a_network_is_ready(monkeypatch) -> None:
+def test_nothing_is_compiled_once_a_network_is_ready(monkeypatch):
     monkeypatch.setenv("MODELSERVER_CACHE", "off")
     torch._dynamo.reset()
     net, plain = Net(), Net()
@@ -208,7 +208,7 @@ def test_nothing_is_compiled_once_a_network_is_ready(monkeypatch) -> None:
         ("cuda", "The model runs uncompiled: pt2 asks for code that needs a C compiler (gcc), for Triton"),
     ],
 )
-def test_networks_run_uncompiled_without_a_compiler(place, line, gpus, monkeypatch, caplog) -> None:
+def test_networks_run_uncompiled_without_a_compiler(place, line, gpus, monkeypatch, caplog):
     monkeypatch.setenv("PATH", "/nowhere")
     for name in ("CC", "CXX"):
         monkeypatch.delenv(name, raising=False)
@@ -224,7 +224,7 @@ def test_networks_run_uncompiled_without_a_compiler(place, line, gpus, monkeypat
 
 
 @pytest.mark.parametrize("place", ["cpu", "cuda"])
-def test_a_compiled_network_that_fails_is_not_used(place, gpus, monkeypatch, caplog) -> None:
+def test_a_compiled_network_that_fails_is_not_used(place, gpus, monkeypatch, caplog):
     fail = Mock(side_effect=RuntimeError("Triton Error [CUDA]: device kernel image is invalid"))
     monkeypatch.setattr(readiness, "finds_compiler", lambda _device: True)
     monkeypatch.setattr(ahead, "finds_compiler", lambda: False)
@@ -260,7 +260,7 @@ def in_int8(model: Any, report: Report, config: dict[str, Any] | None = None, sh
 
 @needs_int8
 @pytest.mark.parametrize("config", [{}, COMPILE])
-def test_int8_is_used_and_reported(reader, config, caplog) -> None:
+def test_int8_is_used_and_reported(reader, config, caplog):
     model, report = copy.deepcopy(reader), Report(calibration_set())
 
     assert in_int8(model, report, config) is model
@@ -271,7 +271,7 @@ def test_int8_is_used_and_reported(reader, config, caplog) -> None:
 
 
 @needs_int8
-def test_int8_that_disagrees_is_a_warning(caplog, monkeypatch) -> None:
+def test_int8_that_disagrees_is_a_warning(caplog, monkeypatch):
     monkeypatch.setattr(int8, "AGREEMENT", 1.1)
     monkeypatch.setattr(readiness, "has", lambda _feature: False)
     torch.manual_seed(0)
@@ -286,7 +286,7 @@ def test_int8_that_disagrees_is_a_warning(caplog, monkeypatch) -> None:
 
 
 @pytest.mark.parametrize(("has_bf16", "used"), [(True, "bf16"), (False, "fp32")])
-def test_bf16_or_fp32_is_used_instead_of_int8(has_bf16, used, caplog, monkeypatch) -> None:
+def test_bf16_or_fp32_is_used_instead_of_int8(has_bf16, used, caplog, monkeypatch):
     monkeypatch.setattr(readiness, "has", lambda _feature: has_bf16)
     torch.manual_seed(0)
     model, plain, report = Residual().eval(), Residual().eval(), Report()
@@ -302,7 +302,7 @@ def test_bf16_or_fp32_is_used_instead_of_int8(has_bf16, used, caplog, monkeypatc
         assert caplog.messages[0] == f"precision: int8 is not used, but {used}: the archive has none"
 
 
-def test_a_program_stays_without_int8(monkeypatch) -> None:
+def test_a_program_stays_without_int8(monkeypatch):
     monkeypatch.setattr(readiness, "has", lambda _feature: True)
     program = torch.fx.symbolic_trace(Net())
     report = Report(rows(16))
@@ -312,7 +312,7 @@ def test_a_program_stays_without_int8(monkeypatch) -> None:
 
 
 @needs_int8
-def test_shapes_of_another_calibration_set_are_named(reader) -> None:
+def test_shapes_of_another_calibration_set_are_named(reader):
     report = Report(torch.zeros(20, 1, 9, 9))
     in_int8(copy.deepcopy(reader), report)
 
@@ -323,7 +323,7 @@ def test_shapes_of_another_calibration_set_are_named(reader) -> None:
     ("capability", "eager", "used"),
     [((9, 0), True, "bf16"), ((9, 0), False, "tf32"), ((7, 5), True, "fp32")],
 )
-def test_a_gpu_uses_the_next_best_of_int8(capability, eager, used, reader, gpus) -> None:
+def test_a_gpu_uses_the_next_best_of_int8(capability, eager, used, reader, gpus):
     gpus.capability = capability
     model = copy.deepcopy(reader) if eager else torch.fx.symbolic_trace(reader)
     report = Report(calibration_set())
@@ -336,7 +336,7 @@ def test_a_gpu_uses_the_next_best_of_int8(capability, eager, used, reader, gpus)
     assert next(model.parameters()).dtype == (torch.bfloat16 if used == "bf16" else torch.float32)
 
 
-def test_int8_needs_the_instructions(reader, monkeypatch) -> None:
+def test_int8_needs_the_instructions(reader, monkeypatch):
     monkeypatch.setattr(readiness, "is_able", lambda: False)
     monkeypatch.setattr(readiness, "has", lambda _feature: False)
     report = Report(calibration_set())
@@ -368,7 +368,7 @@ class Careful(ImageClassifier):
         self.model.fc = nn.Identity()
 
 
-def test_the_classifier_is_optimised(small_folder, make_context, begin) -> None:
+def test_the_classifier_is_optimised(small_folder, make_context, begin):
     handler = Trusting()
     handler.initialize(context_of(small_folder, make_context))
     begin(handler.context, 2)
@@ -377,7 +377,7 @@ def test_the_classifier_is_optimised(small_folder, make_context, begin) -> None:
     assert handler.inference(torch.zeros(2, 3, 224, 224)).shape == (2, 1000)
 
 
-def test_an_initialize_of_ones_own_is_left_alone(small_folder, make_context) -> None:
+def test_an_initialize_of_ones_own_is_left_alone(small_folder, make_context):
     """A class that may change the network after loading is not optimised unless the archive sets it."""
     careful, requested = Careful(), Careful()
     careful.initialize(context_of(small_folder, make_context))
@@ -388,7 +388,7 @@ def test_an_initialize_of_ones_own_is_left_alone(small_folder, make_context) -> 
     assert is_optimised(requested.model)
 
 
-def test_a_shape_comes_from_the_configuration(small_folder, make_context) -> None:
+def test_a_shape_comes_from_the_configuration(small_folder, make_context):
     plain, report = BaseHandler(), BaseHandler()
     plain.initialize(context_of(small_folder, make_context))
     report.initialize(context_of(small_folder, make_context, {"warmup": {"shape": [3, 64, 64]}}))
@@ -398,7 +398,7 @@ def test_a_shape_comes_from_the_configuration(small_folder, make_context) -> Non
 
 
 @needs_int8
-def test_a_classifier_runs_in_int8(small_folder, make_context, begin, pictures, tmp_path) -> None:
+def test_a_classifier_runs_in_int8(small_folder, make_context, begin, pictures, tmp_path):
     folder = tmp_path / "archive"
     shutil.copytree(small_folder, folder)
     (folder / "calibration").mkdir()
@@ -419,7 +419,7 @@ def test_a_classifier_runs_in_int8(small_folder, make_context, begin, pictures, 
 
 
 @needs_int8
-def test_a_missing_calibration_set_is_a_warning(small_folder, make_context) -> None:
+def test_a_missing_calibration_set_is_a_warning(small_folder, make_context):
     context = context_of(small_folder, make_context, {"precision": "int8"})
     BaseHandler().initialize(context)
 

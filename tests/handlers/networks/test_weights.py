@@ -11,16 +11,7 @@ from tests.handlers.parts import network
 from torch import nn
 
 from modelserver_handlers.errors import ModelLoadError
-from modelserver_handlers.networks.weights import (
-    device_of,
-    load_compiled_library,
-    load_eager,
-    load_exported,
-    load_torchscript,
-    make_blank,
-    put_state,
-    read_state,
-)
+from modelserver_handlers.networks import weights
 
 CPU = torch.device("cpu")
 MODEL = network("Net", "self.layer(x)", layer="nn.Linear(3, 2)")
@@ -36,17 +27,17 @@ class Net(nn.Module):
 
 
 @pytest.fixture
-def net() -> Net:
+def net():
     return Net().eval()
 
 
 @pytest.fixture
-def rows() -> torch.Tensor:
+def rows():
     return torch.arange(15.0).reshape(5, 3) / 7
 
 
 @pytest.fixture
-def folder(tmp_path, net) -> Path:
+def folder(tmp_path, net):
     (tmp_path / "net_of_weights_test.py").write_text(MODEL)
     torch.save(net.state_dict(), tmp_path / "net.pth")
     return tmp_path
@@ -56,32 +47,32 @@ def same(left: Any, right: Any) -> bool:
     return torch.allclose(left, right, rtol=1e-5, atol=1e-7)
 
 
-def test_weights_are_mapped_not_copied(folder) -> None:
-    state = read_state(folder / "net.pth")
+def test_weights_are_mapped_not_copied(folder):
+    state = weights.read_state(folder / "net.pth")
     net = Net()
-    put_state(net, state, "net.pth")
+    weights.put_state(net, state, "net.pth")
 
     assert net.layer.weight.data_ptr() == state["layer.weight"].data_ptr()
 
 
-def test_weights_of_other_types_and_formats_are_converted(net, rows, tmp_path) -> None:
+def test_weights_of_other_types_and_formats_are_converted(net, rows, tmp_path):
     torch.save({key: value.half() for key, value in net.state_dict().items()}, tmp_path / "half.pth")
     loaded = Net()
-    put_state(loaded, read_state(tmp_path / "half.pth"), "half.pth")
+    weights.put_state(loaded, weights.read_state(tmp_path / "half.pth"), "half.pth")
 
     assert loaded.layer.weight.dtype == torch.float32
     assert torch.allclose(loaded(rows), net(rows), atol=1e-2)
 
     torch.save(net.state_dict(), tmp_path / "old.pth", _use_new_zipfile_serialization=False)
 
-    assert torch.equal(read_state(tmp_path / "old.pth")["layer.bias"], net.layer.bias)
+    assert torch.equal(weights.read_state(tmp_path / "old.pth")["layer.bias"], net.layer.bias)
 
 
-def test_versions_of_modules_stay(net, tmp_path) -> None:
+def test_versions_of_modules_stay(net, tmp_path):
     """A state dict keeps what torch notes beside its tensors, which old modules need to load."""
     torch.save(net.state_dict(), tmp_path / "net.pth")
 
-    assert vars(read_state(tmp_path / "net.pth")) == vars(net.state_dict())
+    assert vars(weights.read_state(tmp_path / "net.pth")) == vars(net.state_dict())
 
 
 OVERRIDES = {
@@ -107,10 +98,10 @@ OVERRIDES = {
 
 
 @pytest.mark.parametrize("override", OVERRIDES.values(), ids=OVERRIDES.keys())
-def test_networks_may_load_themselves(override, net, rows, tmp_path) -> None:
+def test_networks_may_load_themselves(override, net, rows, tmp_path):
     (tmp_path / "model.py").write_text(f"{MODEL}{override}")
     torch.save({f"old.{key}": value for key, value in net.layer.state_dict().items()}, tmp_path / "net.pth")
-    loaded = load_eager(tmp_path, "model.py", tmp_path / "net.pth")
+    loaded = weights.load_eager(tmp_path, "model.py", tmp_path / "net.pth")
 
     assert same(loaded(rows), net(rows))
 
@@ -126,7 +117,7 @@ def test_networks_may_load_themselves(override, net, rows, tmp_path) -> None:
     ],
     ids=["empty", "text", "half a file", "a tensor", "code"],
 )
-def test_files_without_a_state_dict_are_refused(content, message, tmp_path) -> None:
+def test_files_without_a_state_dict_are_refused(content, message, tmp_path):
     """A file of another kind is named (F40); for a pickled network with reason and way out (F61)."""
     if isinstance(content, bytes):
         (tmp_path / "bad.pth").write_bytes(content)
@@ -134,44 +125,44 @@ def test_files_without_a_state_dict_are_refused(content, message, tmp_path) -> N
         torch.save(content, tmp_path / "bad.pth")
 
     with pytest.raises(ModelLoadError, match=message):
-        read_state(tmp_path / "bad.pth")
+        weights.read_state(tmp_path / "bad.pth")
 
 
-def test_misfits_are_named_however_they_are_loaded(folder, tmp_path) -> None:
+def test_misfits_are_named_however_they_are_loaded(folder, tmp_path):
     """Weights of another network are refused with the file's name and what is missing (F40)."""
     torch.save({"layer.weight": torch.zeros(2, 4)}, tmp_path / "other.pth")
 
     with pytest.raises(ModelLoadError, match=r"(?s)other\.pth does not fit the model.*layer\.bias"):
-        load_eager(folder, "net_of_weights_test.py", tmp_path / "other.pth")
+        weights.load_eager(folder, "net_of_weights_test.py", tmp_path / "other.pth")
 
     (tmp_path / "model.py").write_text(f"{MODEL}{OVERRIDES['takes one argument']}")
     torch.save({"old.weight": torch.zeros(2, 3)}, tmp_path / "net.pth")
 
     with pytest.raises(ModelLoadError, match=r"(?s)net\.pth does not fit the model.*layer\.bias"):
-        load_eager(tmp_path, "model.py", tmp_path / "net.pth")
+        weights.load_eager(tmp_path, "model.py", tmp_path / "net.pth")
 
 
-def test_several_classes_are_refused(tmp_path) -> None:
+def test_several_classes_are_refused(tmp_path):
     """A model file defines exactly one class (F40)."""
     (tmp_path / "two_nets_file.py").write_text("class A: pass\nclass B: pass")
 
     with pytest.raises(ModelLoadError, match="Expected only one class as model definition"):
-        load_eager(tmp_path, "two_nets_file.py", None)
+        weights.load_eager(tmp_path, "two_nets_file.py", None)
 
 
-def test_a_state_dict_is_no_torchscript(folder) -> None:
+def test_a_state_dict_is_no_torchscript(folder):
     """A state dict called .pt is explained (F40)."""
     (folder / "net.pth").rename(folder / "net.pt")
 
     with pytest.raises(ModelLoadError, match=r"net\.pt is not a TorchScript file.*needs a model file"):
-        load_torchscript(folder / "net.pt", CPU)
+        weights.load_torchscript(folder / "net.pt", CPU)
 
 
-def test_exported_programs_take_any_batch(net, rows, tmp_path) -> None:
+def test_exported_programs_take_any_batch(net, rows, tmp_path):
     size = torch.export.Dim("batch", min=1, max=64)
     program = torch.export.export(net, (rows,), dynamic_shapes=({0: size},))
     torch.export.save(program, tmp_path / "net.pt2")
-    loaded = load_exported(tmp_path / "net.pt2", CPU)
+    loaded = weights.load_exported(tmp_path / "net.pt2", CPU)
 
     assert same(loaded(rows), net(rows))
     assert same(loaded(rows[:2]), net(rows[:2]))
@@ -210,18 +201,18 @@ def _replaced(archive: bytes, old: bytes, new: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("place", ["cpu", "meta"])
-def test_programs_of_a_gpu_are_loaded_to_the_workers_device(place, rows, tmp_path) -> None:
+def test_programs_of_a_gpu_are_loaded_to_the_workers_device(place, rows, tmp_path):
     """They do not touch the GPU of their export, which is not here; ``meta`` stands for another."""
     network = Counted().eval()
     exported_on_gpu(network, rows, tmp_path / "net.pt2")
-    loaded = load_exported(tmp_path / "net.pt2", torch.device(place))
+    loaded = weights.load_exported(tmp_path / "net.pt2", torch.device(place))
     outputs = loaded(rows[:2].to(place))
 
     assert {tensor.device.type for tensor in [outputs, *loaded.state_dict().values()]} == {place}
     assert place == "meta" or same(outputs, network(rows[:2]))
 
 
-def test_pickled_tensors_of_others_stay_where_they_belong(rows) -> None:
+def test_pickled_tensors_of_others_stay_where_they_belong(rows):
     buffer = io.BytesIO()
     torch.save(rows, buffer)
     on_gpu = _replaced(buffer.getvalue(), b"X\x03\0\0\0cpu", b"X\x06\0\0\0cuda:0")
@@ -247,25 +238,25 @@ GPU = torch.device("cuda", 0)
 FOR_GPUS = {"AOTI_DEVICE_KEY": "cuda", "AOTI_COMPUTE_CAPABILITY": "80"}
 
 
-def test_package_is_computed_where_it_was_compiled_for(tmp_path) -> None:
+def test_package_is_computed_where_it_was_compiled_for(tmp_path):
     package = write_package(tmp_path, AOTI_DEVICE_KEY="cpu", AOTI_COMPUTE_CAPABILITY="")
 
-    assert device_of(package, GPU) == CPU
-    assert device_of(package, CPU) == CPU
+    assert weights.device_of(package, GPU) == CPU
+    assert weights.device_of(package, CPU) == CPU
 
     with pytest.raises(ModelLoadError, match=r"net\.pt2 was compiled for cuda, and .* computes on cpu"):
-        device_of(write_package(tmp_path, "k.cubin", **FOR_GPUS), CPU)
+        weights.device_of(write_package(tmp_path, "k.cubin", **FOR_GPUS), CPU)
 
 
 @pytest.mark.parametrize("capability", [(9, 0), (7, 5), (10, 0)])
-def test_a_package_for_other_gpus_is_refused(capability, gpus, tmp_path) -> None:
+def test_a_package_for_other_gpus_is_refused(capability, gpus, tmp_path):
     gpus.capability = capability
     message = (
         rf"net\.pt2 was compiled for GPUs of compute capability 8\.0, .*has {capability[0]}\.{capability[1]}"
     )
 
     with pytest.raises(ModelLoadError, match=message):
-        device_of(write_package(tmp_path, "k.cubin", **FOR_GPUS), GPU)
+        weights.device_of(write_package(tmp_path, "k.cubin", **FOR_GPUS), GPU)
 
 
 @pytest.mark.parametrize(
@@ -280,40 +271,40 @@ def test_a_package_for_other_gpus_is_refused(capability, gpus, tmp_path) -> None
         ("k.cubin", (9, 0), {}),
     ],
 )
-def test_packages_that_a_gpu_can_run_are_loaded_there(kernels, capability, notes, gpus, tmp_path) -> None:
+def test_packages_that_a_gpu_can_run_are_loaded_there(kernels, capability, notes, gpus, tmp_path):
     """Code runs on later GPUs of one generation; other forms than CUDA's are for several, or tell at load."""
     gpus.capability = capability
 
-    assert device_of(write_package(tmp_path, kernels, **notes), GPU) == GPU
+    assert weights.device_of(write_package(tmp_path, kernels, **notes), GPU) == GPU
 
 
 @pytest.mark.parametrize("content", [b"nothing", b"PK\x05\x06" + bytes(18)])
-def test_other_files_are_no_programs(content, tmp_path) -> None:
+def test_other_files_are_no_programs(content, tmp_path):
     """A .pt2 file of another kind is named (F40)."""
     (tmp_path / "bad.pt2").write_bytes(content)
 
     with pytest.raises(ModelLoadError, match=r"^bad\.pt2 is not what torch\.export\.save"):
-        load_exported(tmp_path / "bad.pt2", CPU)
+        weights.load_exported(tmp_path / "bad.pt2", CPU)
 
 
-def test_an_old_torch_is_named(tmp_path, monkeypatch) -> None:
+def test_an_old_torch_is_named(tmp_path, monkeypatch):
     """A library or package that an older torch cannot load is refused in so many words (F40)."""
     monkeypatch.delattr("torch._export.aot_load", raising=False)
     (tmp_path / "net.so").write_bytes(b"")
 
     with pytest.raises(ModelLoadError, match=r"net\.so is compiled and needs a newer torch than"):
-        load_compiled_library(tmp_path / "net.so", "cpu")
+        weights.load_compiled_library(tmp_path / "net.so", "cpu")
 
 
-@pytest.mark.parametrize("load", [load_torchscript, load_exported])
-def test_missing_files_are_named(load, tmp_path) -> None:
+@pytest.mark.parametrize("load", [weights.load_torchscript, weights.load_exported])
+def test_missing_files_are_named(load, tmp_path):
     """A missing file is named by every loader (F40)."""
     with pytest.raises(ModelLoadError, match=r"Missing the gone\.x file"):
         load(tmp_path / "gone.x", CPU)
     with pytest.raises(ModelLoadError, match=r"Missing the gone\.pth file"):
-        read_state(tmp_path / "gone.pth")
+        weights.read_state(tmp_path / "gone.pth")
     with pytest.raises(ModelLoadError, match=r"Missing the gone\.so file"):
-        load_compiled_library(tmp_path / "gone.so", "cpu")
+        weights.load_compiled_library(tmp_path / "gone.so", "cpu")
 
 
 class Layer(nn.Module):
@@ -370,35 +361,35 @@ class Hooked(Layer):
 
 
 @pytest.mark.parametrize(("network", "drawn"), [(Layer, 0), (WithTable, 1), (WithList, 1)])
-def test_nothing_is_drawn_that_is_replaced(network, drawn) -> None:
+def test_nothing_is_drawn_that_is_replaced(network, drawn):
     Layer.drawn = 0
-    model = make_blank(network)
+    model = weights.make_blank(network)
 
     assert isinstance(model, network)
     assert Layer.drawn == drawn
 
 
 @pytest.mark.parametrize("network", [Lenient, WithLayerOfItsOwn, Hooked])
-def test_what_a_state_dict_may_leave_out_is_drawn(network) -> None:
+def test_what_a_state_dict_may_leave_out_is_drawn(network):
     torch.manual_seed(1)
-    model = make_blank(network)
+    model = weights.make_blank(network)
     torch.manual_seed(1)
 
     assert all(map(torch.equal, model.parameters(), network().parameters()))
 
 
-def test_a_seeded_table_is_what_it_always_was() -> None:
+def test_a_seeded_table_is_what_it_always_was():
     """Numbers that a network draws for itself are not moved by those that were left out."""
 
     def make() -> nn.Module:
         torch.manual_seed(4)
         return WithTable()
 
-    assert torch.equal(make_blank(make).get_buffer("table"), make().get_buffer("table"))
+    assert torch.equal(weights.make_blank(make).get_buffer("table"), make().get_buffer("table"))
 
 
-def test_initialising_works_afterwards() -> None:
+def test_initialising_works_afterwards():
     with pytest.raises(ValueError, match="no"):
-        make_blank(Mock(side_effect=ValueError("no")))
+        weights.make_blank(Mock(side_effect=ValueError("no")))
 
     assert nn.init.ones_(torch.zeros(2)).tolist() == [1, 1]

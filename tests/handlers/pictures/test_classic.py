@@ -35,7 +35,7 @@ def reference(processing: ClassicProcessing, picture: Image.Image) -> torch.Tens
     sizes=st.sampled_from([(64, 56), (58, 56), (32, 32), (40, 33)]),
     interpolation=st.sampled_from([InterpolationMode.BILINEAR, InterpolationMode.BICUBIC]),
 )
-def test_crops_are_torchvisions(width, height, sizes, interpolation) -> None:
+def test_crops_are_torchvisions(width, height, sizes, interpolation):
     processing = ClassicProcessing(*sizes, MEAN, STD, interpolation)
     picture = noise(width, height)
     pixels = processing.pixels(picture)
@@ -44,7 +44,7 @@ def test_crops_are_torchvisions(width, height, sizes, interpolation) -> None:
 
 
 @pytest.mark.parametrize("size", [(720, 720), (500, 375), (375, 500), (256, 256), (1024, 300), (224, 224)])
-def test_usual_sizes_are_torchvisions(size) -> None:
+def test_usual_sizes_are_torchvisions(size):
     processing = ClassicProcessing(256, 224, MEAN, STD)
     picture = noise(*size)
     pixels = processing.pixels(picture)
@@ -52,7 +52,7 @@ def test_usual_sizes_are_torchvisions(size) -> None:
     assert torch.equal(pixels, reference(processing, picture))
 
 
-def test_boxes_are_exact_for_powers_of_two() -> None:
+def test_boxes_are_exact_for_powers_of_two():
     """A side that is a power of two long after resizing needs no more than the crop; 341 is not one."""
     frame = Frame.of((500, 375), 256, 224)
 
@@ -61,7 +61,7 @@ def test_boxes_are_exact_for_powers_of_two() -> None:
     assert frame.down.box == (16 * 375 / 256, 240 * 375 / 256)
 
 
-def test_floats_are_torchvisions() -> None:
+def test_floats_are_torchvisions():
     processing = ClassicProcessing(32, 28, MEAN, STD)
     pictures = [noise(50, 40), noise(40, 70)]
     expected = torch.stack([processing(picture) for picture in pictures])
@@ -77,7 +77,7 @@ def test_floats_are_torchvisions() -> None:
 
 
 @pytest.mark.parametrize(("mode", "size"), [("L", (300, 300)), ("RGB", (300, 200))])
-def test_other_modes_are_left_to_torchvision(mode, size) -> None:
+def test_other_modes_are_left_to_torchvision(mode, size):
     processing = ClassicProcessing(256 if mode == "L" else 100, 224, MEAN, STD)
 
     assert processing.pixels(noise(*size).convert(mode)) is None
@@ -87,7 +87,7 @@ def test_other_modes_are_left_to_torchvision(mode, size) -> None:
     "weights",
     [ResNet152_Weights.IMAGENET1K_V1, ResNet152_Weights.IMAGENET1K_V2, EfficientNet_B1_Weights.IMAGENET1K_V1],
 )
-def test_presets_are_taken_over(weights) -> None:
+def test_presets_are_taken_over(weights):
     preset = weights.transforms()
     processing = ClassicProcessing.of_preset(preset)
     picture = noise(300, 320)
@@ -96,7 +96,7 @@ def test_presets_are_taken_over(weights) -> None:
     assert torch.equal(processing(picture), preset(picture))
 
 
-def test_other_presets_are_not_taken_over() -> None:
+def test_other_presets_are_not_taken_over():
     preset = ResNet152_Weights.IMAGENET1K_V1.transforms()
     preset.interpolation = InterpolationMode.NEAREST
 

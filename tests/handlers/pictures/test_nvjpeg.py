@@ -17,13 +17,13 @@ from modelserver_handlers.pictures.pictures import open_picture
 @pytest.mark.parametrize(
     "options", [{}, {"progressive": True}, {"subsampling": 0}, {"comment": b"\xff\xd9" * 9}]
 )
-def test_baseline_and_progressive_files_are_ordinary(options, picture, encode) -> None:
+def test_baseline_and_progressive_files_are_ordinary(options, picture, encode):
     file = encode(picture(1, (120, 80)), "JPEG", **options)
 
     assert read_jpeg_header(file) == JpegHeader(120, 80, ordinary=True)
 
 
-def test_other_colours_and_incomplete_files_are_not_ordinary(picture, encode) -> None:
+def test_other_colours_and_incomplete_files_are_not_ordinary(picture, encode):
     files = [encode(picture(1).convert(mode), "JPEG") for mode in ("L", "CMYK")]
     files.append(encode(picture(1), "JPEG", keep_rgb=True))
 
@@ -34,14 +34,14 @@ def test_other_colours_and_incomplete_files_are_not_ordinary(picture, encode) ->
     assert read_jpeg_header(file[:-20]) == JpegHeader(120, 80, ordinary=False)
 
 
-def test_other_formats_have_no_header(picture, encode) -> None:
+def test_other_formats_have_no_header(picture, encode):
     file = encode(picture(1), "JPEG")
 
     assert [read_jpeg_header(each) for each in (encode(picture(1)), b"", file[:3], file[:30])] == [None] * 4
 
 
 @given(st.binary(max_size=200))
-def test_any_bytes_are_read(tail) -> None:
+def test_any_bytes_are_read(tail):
     header = read_jpeg_header(b"\xff\xd8" + tail)
 
     assert header is None or header.width >= 0
@@ -56,7 +56,7 @@ def _decoded(file: bytes) -> torch.Tensor:
 
 
 @pytest.fixture
-def played(monkeypatch) -> list[int]:
+def played(monkeypatch):
     """torchvision decodes without a GPU; the list says how many files it was given each time."""
     received: list[int] = []
 
@@ -69,7 +69,7 @@ def played(monkeypatch) -> list[int]:
     return received
 
 
-def test_crops_are_the_processors(played, picture, encode) -> None:
+def test_crops_are_the_processors(played, picture, encode):
     sizes = [(120, 80), (90, 90), (120, 80), (200, 64)]
     files = [encode(picture(seed, size), "JPEG") for seed, size in enumerate(sizes)]
     crops = JpegDecoder(DEVICE).crops(files, PROCESSING)
@@ -81,7 +81,7 @@ def test_crops_are_the_processors(played, picture, encode) -> None:
     )
 
 
-def test_few_at_a_time_are_decoded_the_same(played, monkeypatch, picture, encode) -> None:
+def test_few_at_a_time_are_decoded_the_same(played, monkeypatch, picture, encode):
     sizes = [(120, 80)] * 5 + [(240, 160), (60, 40)]
     files = [encode(picture(seed, size), "JPEG") for seed, size in enumerate(sizes)]
     together = JpegDecoder(DEVICE).crops(files, PROCESSING)
@@ -93,7 +93,7 @@ def test_few_at_a_time_are_decoded_the_same(played, monkeypatch, picture, encode
     assert all(torch.equal(one, other) for one, other in zip(together, apart, strict=True))
 
 
-def test_the_decoder_waits_before_it_reuses_memory(gpus, monkeypatch, picture, encode) -> None:
+def test_the_decoder_waits_before_it_reuses_memory(gpus, monkeypatch, picture, encode):
     """Its stream is not ordered after the one that resizes the pictures before."""
     device = torch.device("cuda", 0)
     streams: list[int] = []
@@ -109,7 +109,7 @@ def test_the_decoder_waits_before_it_reuses_memory(gpus, monkeypatch, picture, e
     assert streams == [0, 1, 2]
 
 
-def test_ordinary_jpegs_are_accepted(monkeypatch, picture, encode) -> None:
+def test_ordinary_jpegs_are_accepted(monkeypatch, picture, encode):
     """Ordinary JPEGs that are neither too small for the crop nor too large for the memory (F17)."""
     decoder = JpegDecoder(DEVICE)
     file = encode(picture(1), "JPEG")
@@ -123,20 +123,20 @@ def test_ordinary_jpegs_are_accepted(monkeypatch, picture, encode) -> None:
     assert not decoder.suits(file, PROCESSING)
 
 
-def test_another_size_than_announced_is_refused(monkeypatch) -> None:
+def test_another_size_than_announced_is_refused(monkeypatch):
     monkeypatch.setattr(nvjpeg, "decode_on_gpu", lambda *_: [torch.zeros(3, 4, 300, dtype=torch.uint8)])
 
     with pytest.raises(RuntimeError, match="another size"):
         JpegDecoder(DEVICE).crops([b"x"], ClassicProcessing(8, 9, MEAN, STD))
 
 
-def test_a_decoder_is_tried_first(played) -> None:
+def test_a_decoder_is_tried_first(played):
     assert start_decoder(DEVICE, PROCESSING) is not None
     assert played == [1]
 
 
 @pytest.mark.parametrize("error", [RuntimeError("not compiled with nvJPEG"), AttributeError("no operator")])
-def test_missing_nvjpeg_is_logged(error, monkeypatch, caplog) -> None:
+def test_missing_nvjpeg_is_logged(error, monkeypatch, caplog):
     monkeypatch.setattr(nvjpeg, "decode_on_gpu", Mock(side_effect=error))
 
     assert start_decoder(DEVICE, PROCESSING) is None
@@ -144,7 +144,7 @@ def test_missing_nvjpeg_is_logged(error, monkeypatch, caplog) -> None:
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_a_gpus_pixels_are_close(picture, encode) -> None:
+def test_a_gpus_pixels_are_close(picture, encode):
     device = torch.device("cuda")
     decoder = start_decoder(device, PROCESSING)
     file = encode(picture(1), "JPEG", quality=95)

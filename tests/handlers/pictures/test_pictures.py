@@ -33,12 +33,12 @@ TEXT = base64.b64encode(b"\xfb\xefpicture").decode()
         {"body": {"data": {"b64": TEXT}}},
     ],
 )
-def test_encoded_pictures_become_bytes(row) -> None:
+def test_encoded_pictures_become_bytes(row):
     assert picture_input(row) == b"\xfb\xefpicture"
 
 
 @pytest.mark.parametrize("row", [[[1, 2], [3, 4]], ((1.0, 2.0), (3.0, 4.0)), {"data": [[1, 2], [3, 4]]}])
-def test_numbers_become_tensors(row) -> None:
+def test_numbers_become_tensors(row):
     assert torch.equal(torch.as_tensor(picture_input(row)), torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
 
     tensor = torch.zeros(3)
@@ -62,14 +62,14 @@ def test_numbers_become_tensors(row) -> None:
         (3, "made of a int"),
     ],
 )
-def test_other_rows_are_refused(row, message) -> None:
+def test_other_rows_are_refused(row, message):
     """Anything else is refused with a sentence that says what was wrong (F2, F8)."""
     with pytest.raises(BadInput, match=message):
         picture_input(row)
 
 
 @pytest.mark.parametrize("mode", ["L", "LA", "RGBA", "P", "1", "CMYK", "YCbCr", "LAB", "I;16", "F", "I"])
-def test_other_modes_become_rgb(mode, picture, encode) -> None:
+def test_other_modes_become_rgb(mode, picture, encode):
     """Grey, palette, alpha, CMYK and deeper pictures become RGB, close to what they show (F17)."""
     grey = picture(1).convert("L")
     if mode == "I;16":
@@ -98,7 +98,7 @@ def _lab(grey: Image.Image) -> Image.Image:
     return Image.merge("LAB", (grey, middle, middle))
 
 
-def test_a_jpeg_may_be_decoded_smaller(picture, encode) -> None:
+def test_a_jpeg_may_be_decoded_smaller(picture, encode):
     """It is decoded at the smallest fraction that is still enough; other formats are not (F17)."""
     large = picture(1, (400, 300))
 
@@ -110,13 +110,13 @@ def test_a_jpeg_may_be_decoded_smaller(picture, encode) -> None:
     assert open_picture(encode(large), "RGB", lambda _: (10, 10)).size == (400, 300)
 
 
-def test_transparent_palettes_are_converted(picture, encode) -> None:
+def test_transparent_palettes_are_converted(picture, encode):
     palette = picture(1).convert("P", palette=Image.Palette.ADAPTIVE)
 
     assert open_picture(encode(palette, transparency=bytes([0, 255])), "RGB").mode == "RGB"
 
 
-def test_animation_gives_its_first_frame(picture, encode) -> None:
+def test_animation_gives_its_first_frame(picture, encode):
     """An animated GIF counts as its first frame (F17)."""
     first, second = picture(1).convert("P"), picture(2).convert("P")
     animated = encode(first, "GIF", save_all=True, append_images=[second])
@@ -125,7 +125,7 @@ def test_animation_gives_its_first_frame(picture, encode) -> None:
 
 
 @pytest.mark.parametrize("form", ["JPEG", "PNG"])
-def test_truncated_pictures_are_refused(form, picture, encode) -> None:
+def test_truncated_pictures_are_refused(form, picture, encode):
     """A truncated picture is refused, whatever its form (F17)."""
     file = encode(picture(1), form)
 
@@ -137,12 +137,12 @@ def test_truncated_pictures_are_refused(form, picture, encode) -> None:
     ("content", "message"),
     [(b"", "empty"), (b"hello", "the 5 bytes are not a picture"), (bytes(1000), "not a picture")],
 )
-def test_other_bytes_are_refused(content, message) -> None:
+def test_other_bytes_are_refused(content, message):
     with pytest.raises(BadInput, match=message):
         open_picture(content, "RGB")
 
 
-def test_broken_contents_are_refused(picture, encode) -> None:
+def test_broken_contents_are_refused(picture, encode):
     """A damaged chunk inside a well begun file is refused (F17)."""
     file = bytearray(encode(picture(1)))
     middle = file.index(b"IDAT") + 40
@@ -163,7 +163,7 @@ def _bomb(side: int) -> bytes:
 
 @pytest.mark.parametrize("side", [10_000, 100_000])
 @pytest.mark.parametrize("action", ["ignore", "error"])
-def test_bombs_are_refused_unread(side, action) -> None:
+def test_bombs_are_refused_unread(side, action):
     """A picture of more pixels than Pillow's limit is refused unread, with and without its warning, also
     where warnings are errors (F17).
     """
@@ -173,7 +173,7 @@ def test_bombs_are_refused_unread(side, action) -> None:
             open_picture(_bomb(side), "RGB")
 
 
-def test_failing_readers_are_refusals(monkeypatch, picture, encode) -> None:
+def test_failing_readers_are_refusals(monkeypatch, picture, encode):
     file = encode(picture(1))
     opened = type(Image.open(io.BytesIO(file)))
     monkeypatch.setattr(opened, "load", Mock(side_effect=struct.error("unpack")))

@@ -26,7 +26,7 @@ def by_pillow(picture: Image.Image, frame: Frame, filter_: Image.Resampling) -> 
 
 @pytest.mark.parametrize("filter_", FILTERS)
 @pytest.mark.parametrize("size", [(90, 90), (301, 200), (640, 480), (64, 64), (40, 33), (700, 64)])
-def test_bytes_are_pillows(size, filter_) -> None:
+def test_bytes_are_pillows(size, filter_):
     chance = random.Random(size[0])
     pictures = [Image.frombytes("RGB", size, chance.randbytes(3 * size[0] * size[1])) for _ in range(2)]
     frame = Frame.of(size, 64, 56)
@@ -41,7 +41,7 @@ def test_bytes_are_pillows(size, filter_) -> None:
 
 
 @pytest.mark.parametrize("filter_", FILTERS)
-def test_pictures_of_many_sizes_are_resized_at_once(filter_) -> None:
+def test_pictures_of_many_sizes_are_resized_at_once(filter_):
     chance = random.Random(1)
     sizes = [(chance.randint(64, 700), chance.randint(40, 64)) for _ in range(12)] + [(3000, 2000)]
     pictures = [Image.frombytes("RGB", size, chance.randbytes(3 * size[0] * size[1])) for size in sizes]
@@ -54,7 +54,7 @@ def test_pictures_of_many_sizes_are_resized_at_once(filter_) -> None:
     )
 
 
-def test_weights_of_a_new_size_take_few_steps_of_python() -> None:
+def test_weights_of_a_new_size_take_few_steps_of_python():
     """This holds for any size: other threads get the interpreter's lock soon."""
 
     def build() -> None:
@@ -82,7 +82,7 @@ class Counting(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def test_pictures_of_many_sizes_take_one_launch_more_each() -> None:
+def test_pictures_of_many_sizes_take_one_launch_more_each():
     def launches(sizes: list[tuple[int, int]]) -> int:
         frames = [frame for size in sizes if (frame := Frame.of(size, 64, 56))]
         batch = [torch.zeros(3, height, width, dtype=torch.uint8) for width, height in sizes]
@@ -95,7 +95,7 @@ def test_pictures_of_many_sizes_take_one_launch_more_each() -> None:
     assert launches(many) == launches(many[:1] * 32) == launches(many[:1]) + 31
 
 
-def test_parts_of_weights_are_exact_in_tf32() -> None:
+def test_parts_of_weights_are_exact_in_tf32():
     """At most eleven bits besides the sign, so that matrix products that round their factors stay exact."""
     edge = taps(Axis(40, 64, 0, 64), Image.Resampling.BICUBIC)
     parts = weights_of([edge], edge.length, torch.device("cpu"))
@@ -106,7 +106,7 @@ def test_parts_of_weights_are_exact_in_tf32() -> None:
     assert (high * (1 << 12) + low).sum(dim=2).sub(1 << 22).abs().max() < 4
 
 
-def test_upright_pictures_differ_by_two_at_most(picture) -> None:
+def test_upright_pictures_differ_by_two_at_most(picture):
     upright = picture(1, (240, 400))
     frame = Frame.of(upright.size, 64, 56)
     assert frame is not None
@@ -116,7 +116,7 @@ def test_upright_pictures_differ_by_two_at_most(picture) -> None:
     assert difference.abs().max() <= 2
 
 
-def test_extremes_do_not_overflow() -> None:
+def test_extremes_do_not_overflow():
     frame = Frame(Axis(1000, 10, 1, 8), Axis(700, 10, 1, 8))
     batch = [torch.full((3, 700, 1000), value, dtype=torch.uint8) for value in (0, 255)]
     black, white = resize_crops(batch, [frame, frame], Image.Resampling.BICUBIC)

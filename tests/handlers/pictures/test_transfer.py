@@ -36,7 +36,7 @@ class Played:
 
 
 @pytest.fixture(params=["host", "device"])
-def buffer(request) -> HostCropBuffer | DeviceCropBuffer:
+def buffer(request):
     """Both kinds, for three crops."""
     return (
         HostCropBuffer(PROCESSING, 3)
@@ -46,14 +46,14 @@ def buffer(request) -> HostCropBuffer | DeviceCropBuffer:
 
 
 @pytest.mark.parametrize("places", [[0, 1, 2], [0, 2], [1]])
-def test_crops_come_out_normalised(buffer, places) -> None:
+def test_crops_come_out_normalised(buffer, places):
     for place in places:
         buffer.put(place, CROPS[place])
 
     assert torch.equal(buffer.finish(places), PROCESSING.normalise(CROPS[places]))
 
 
-def test_a_batch_is_there_when_it_is_handed_over() -> None:
+def test_a_batch_is_there_when_it_is_handed_over():
     stream = Played()
     DeviceCropBuffer(PROCESSING, 3, stream).finish([0, 1, 2])
 
@@ -61,7 +61,7 @@ def test_a_batch_is_there_when_it_is_handed_over() -> None:
 
 
 @pytest.mark.parametrize("there", [[0, 1, 2], [1], [0, 2], []])
-def test_crops_made_on_the_device_are_put_between(there) -> None:
+def test_crops_made_on_the_device_are_put_between(there):
     buffer = DeviceCropBuffer(PROCESSING, 3, Played())
     buffer.put_on_device(there, lambda: list(CROPS[there]))
     for place in set(range(3)) - set(there):

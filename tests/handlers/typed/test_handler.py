@@ -55,12 +55,12 @@ class Texts(modelserver.Handler):
         return [row + self.suffix for row in rows]
 
 
-def test_rows_are_plain_values() -> None:
+def test_rows_are_plain_values():
     assert Bench(Doubler).run({"body": 4}, {"body": bytearray(b"[1]")}) == [8, [1, 1]]
     assert Bench(Texts).run({"body": "a"}) == ["a!"]
 
 
-def test_a_bad_row_fails_alone_and_does_not_reach_predict() -> None:
+def test_a_bad_row_fails_alone_and_does_not_reach_predict():
     bench = Bench(Texts)
 
     assert bench.run({"body": "a"}, {"body": 3}, {"body": "b"}) == ["a!", None, "b!"]
@@ -75,7 +75,7 @@ def test_a_bad_row_fails_alone_and_does_not_reach_predict() -> None:
     assert never.rejected[0][0] == 400
 
 
-def test_rows_are_prepared_and_answers_finished() -> None:
+def test_rows_are_prepared_and_answers_finished():
     class Counted(modelserver.Handler):
         def prepare(self, row: str) -> int:
             if not row:
@@ -106,7 +106,7 @@ class Whole(modelserver.Handler):
         return rows * 2
 
 
-def test_a_tensor_alone_is_the_batch() -> None:
+def test_a_tensor_alone_is_the_batch():
     bench = Bench(Whole)
     tensor = torch.ones(2, 3)
     rows = TensorRows([{"data": row} for row in tensor], {"input": tensor})
@@ -116,7 +116,7 @@ def test_a_tensor_alone_is_the_batch() -> None:
     assert bench.handler.seen.data_ptr() == tensor.data_ptr()
 
 
-def test_an_array_alone_is_the_batch() -> None:
+def test_an_array_alone_is_the_batch():
     class Arrays(modelserver.Handler):
         def predict(self, rows: numpy.typing.NDArray[numpy.float32]) -> numpy.typing.NDArray[numpy.float32]:
             return rows + 1
@@ -150,7 +150,7 @@ class Aged(pydantic.BaseModel):
         ([None], [None]),
     ],
 )
-def test_answers_are_plain(outputs, sent) -> None:
+def test_answers_are_plain(outputs, sent):
     class Returns(modelserver.Handler):
         def predict(self, rows):
             return outputs
@@ -158,7 +158,7 @@ def test_answers_are_plain(outputs, sent) -> None:
     assert Bench(Returns).run({"body": 1}) == sent
 
 
-def test_answers_are_streamed() -> None:
+def test_answers_are_streamed():
     class Counts(modelserver.Handler):
         def predict(self, rows: list[int]) -> list[Iterator[int]]:
             return [(number for number in range(row)) for row in rows]
@@ -188,7 +188,7 @@ class Finished(modelserver.Handler):
 
 
 @pytest.mark.parametrize("handler", [Pictures, Finished])
-def test_annotations_declare_the_type_of_answers(handler) -> None:
+def test_annotations_declare_the_type_of_answers(handler):
     bench = Bench(handler)
     bench.run("a", b"\xff", "c")
 
@@ -197,7 +197,7 @@ def test_annotations_declare_the_type_of_answers(handler) -> None:
     assert bench.run("", describe="True")[0]["outputs"]["media"] == "image/png"
 
 
-def test_a_handlers_word_is_stronger_than_its_annotation() -> None:
+def test_a_handlers_word_is_stronger_than_its_annotation():
     bench = Bench(Pictures)
     bench.run("a", "svg")
 
@@ -205,7 +205,7 @@ def test_a_handlers_word_is_stronger_than_its_annotation() -> None:
     assert types == ["image/png", "image/svg+xml"]
 
 
-def test_it_describes_itself() -> None:
+def test_it_describes_itself():
     bench = Bench(Texts)
     (described,) = bench.run({}, describe="True")
 
@@ -260,12 +260,12 @@ class NoType(modelserver.Handler):
         (NoType, r"as NoType.predict is annotated: .*open.* is not supported; they can be str, bytes"),
     ],
 )
-def test_mistakes_are_named_at_load(handler, message) -> None:
+def test_mistakes_are_named_at_load(handler, message):
     with pytest.raises(TypeError, match=message):
         Bench(handler)
 
 
-def test_it_is_imported_lightly() -> None:
+def test_it_is_imported_lightly():
     code = (
         "import sys, modelserver; assert not {'msgspec', 'asyncio'} & sys.modules.keys();"
         "modelserver.Handler;"
@@ -278,7 +278,7 @@ def test_it_is_imported_lightly() -> None:
         modelserver.Handlr  # noqa: B018
 
 
-def test_each_row_reads_its_parts_until_an_error() -> None:
+def test_each_row_reads_its_parts_until_an_error():
     first, second = by_row(([step, -step] for step in range(3)), 2)
 
     assert next(first) == 0
@@ -290,7 +290,7 @@ def test_each_row_reads_its_parts_until_an_error() -> None:
         next(rows[0])
 
 
-def test_an_error_reaches_all_rows() -> None:
+def test_an_error_reaches_all_rows():
     def steps() -> Generator[list[int], None, None]:
         yield [1, 2]
         raise KeyError("broken")
@@ -303,7 +303,7 @@ def test_an_error_reaches_all_rows() -> None:
             next(row)
 
 
-def test_the_generator_is_closed_with_its_last_row() -> None:
+def test_the_generator_is_closed_with_its_last_row():
     closed: list[bool] = []
 
     def steps() -> Generator[list[int], None, None]:
@@ -370,17 +370,17 @@ def run(function: Callable[[Any], Any], *rows: Any) -> tuple[Any, dict[int, tupl
         (norm, [{"x": 3, "y": 4}], [5.0]),
     ],
 )
-def test_rows_are_what_the_annotations_say(function, rows, answers) -> None:
+def test_rows_are_what_the_annotations_say(function, rows, answers):
     assert run(function, *rows) == (answers, {})
 
 
-def test_an_array_to_an_array_is_a_batch() -> None:
+def test_an_array_to_an_array_is_a_batch():
     answers, _ = run(centred, [1.0, 2.0], [3.0, 2.0])
 
     assert numpy.array(answers).tolist() == [[-1, 0], [1, 0]]
 
 
-def test_a_generator_is_streamed() -> None:
+def test_a_generator_is_streamed():
     def letters(text: str) -> Iterator[str]:
         yield from text
 
@@ -394,7 +394,7 @@ def test_a_generator_is_streamed() -> None:
         assert list(answer) == parts
 
 
-def test_the_annotations_are_the_signature() -> None:
+def test_the_annotations_are_the_signature():
     for function in (shout, longest):
         handler = FunctionHandler(function)
         handler.initialize(Context("m", "/", None, 8, None, "0"))
@@ -404,7 +404,7 @@ def test_the_annotations_are_the_signature() -> None:
         assert signature.inputs.media == signature.outputs.media == "text/plain"
 
 
-def test_annotations_that_cannot_be_used() -> None:
+def test_annotations_that_cannot_be_used():
     async def waits(text: str) -> str:
         return text
 

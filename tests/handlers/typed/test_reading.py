@@ -75,7 +75,7 @@ def encoded(text: str) -> bytearray:
         (int | None, {"body": None}, None),
     ],
 )
-def test_rows_become_the_annotated_type(annotation, row, value) -> None:
+def test_rows_become_the_annotated_type(annotation, row, value):
     result = reader_of(annotation)(row)
 
     assert result == value
@@ -95,14 +95,14 @@ def test_rows_become_the_annotated_type(annotation, row, value) -> None:
         (numpy.typing.NDArray[Any], {"body": 3}, 3, "int64"),
     ],
 )
-def test_rows_become_arrays(annotation, row, values, dtype) -> None:
+def test_rows_become_arrays(annotation, row, values, dtype):
     array = reader_of(annotation)(row)
 
     assert isinstance(array, numpy.ndarray)
     assert (array.tolist(), array.dtype.name) == (values, dtype)
 
 
-def test_rows_become_tensors() -> None:
+def test_rows_become_tensors():
     read, row = reader_of(torch.Tensor), torch.ones(2)
     array = numpy.ones(2)
     array.flags.writeable = False
@@ -135,6 +135,6 @@ def test_rows_become_tensors() -> None:
         (torch.Tensor, {"body": [[1], [1, 2]]}, "numbers are needed: "),
     ],
 )
-def test_unreadable_rows_are_refused(annotation, row, message) -> None:
+def test_unreadable_rows_are_refused(annotation, row, message):
     with pytest.raises(BadInput, match=message):
         reader_of(annotation)(row)

@@ -47,13 +47,13 @@ class Model(pydantic.BaseModel):
         (Outer, "BYTES", (-1,), JSON),
     ],
 )
-def test_annotations_are_one_tensor(annotation, datatype, shape, media) -> None:
+def test_annotations_are_one_tensor(annotation, datatype, shape, media):
     side = described(annotation, "name")
 
     assert (side.tensors, side.media) == ((("name", datatype, shape),), media)
 
 
-def test_schemas_have_names_of_their_own() -> None:
+def test_schemas_have_names_of_their_own():
     side, other = described(Outer, "x"), described(Model, "x")
 
     assert side.schema == {"$ref": "#/components/schemas/handler.Outer"}
@@ -66,7 +66,7 @@ def test_schemas_have_names_of_their_own() -> None:
 
 
 @pytest.mark.parametrize("annotation", [None, Any, type(None)])
-def test_nothing_is_known(annotation) -> None:
+def test_nothing_is_known(annotation):
     assert described(annotation, "x").tensors == ()
 
 
@@ -82,10 +82,10 @@ def test_nothing_is_known(annotation) -> None:
         (list[numpy.ndarray], numpy.ndarray, False),
     ],
 )
-def test_lists_have_rows_of_a_type(annotation, row, whole) -> None:
+def test_lists_have_rows_of_a_type(annotation, row, whole):
     assert element_of(annotation) == (row, whole)
 
 
-def test_a_batch_is_a_list() -> None:
+def test_a_batch_is_a_list():
     with pytest.raises(TypeError, match=r"list\[str\] is needed"):
         element_of(str)

@@ -8,7 +8,7 @@ from modelserver.tools.build.command import build_parser, find_source, main
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch) -> Path:
+def here(tmp_path, monkeypatch):
     """A folder with a script, and programs of its own."""
     folder = tmp_path / "work"
     folder.mkdir()
@@ -25,7 +25,7 @@ def program(folder: Path, name: str, text: str) -> None:
     (folder.parent / "bin" / name).chmod(0o755)
 
 
-def test_two_commands_build_and_run_it(here, capsys) -> None:
+def test_two_commands_build_and_run_it(here, capsys):
     program(here, "podman", "exit 1")
 
     assert main(["iris.py:Iris", "--batch-size", "8"]) == 0
@@ -38,7 +38,7 @@ def test_two_commands_build_and_run_it(here, capsys) -> None:
 
 
 @pytest.mark.parametrize("status", [0, 3])
-def test_engine_builds_it_on_request(here, capfd, status) -> None:
+def test_engine_builds_it_on_request(here, capfd, status):
     """Its failure is that of the command."""
     program(here, "docker", f'echo "called: $*"; exit {status}')
 
@@ -69,14 +69,14 @@ def test_engine_builds_it_on_request(here, capfd, status) -> None:
         (["iris.py", "--output", "iris.py"], "it exists, and `modelserver build` has not written it"),
     ],
 )
-def test_mistakes_are_explained(here, capsys, arguments, message) -> None:
+def test_mistakes_are_explained(here, capsys, arguments, message):
     """Nothing is written then."""
     assert main(arguments) == 1
     assert message in capsys.readouterr().err
     assert sorted(os.listdir(here)) == ["data", "iris.py"]
 
 
-def test_models_of_the_hub_need_transformers(here, monkeypatch) -> None:
+def test_models_of_the_hub_need_transformers(here, monkeypatch):
     """And vLLM where it computes them."""
     (here / "bert").mkdir()
     (here / "bert" / "config.json").write_text('{"model_type": "bert"}')

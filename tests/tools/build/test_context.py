@@ -18,7 +18,7 @@ LOCK = Lock({"numpy": "2.0", "torch": "2.9.1+cpu"})
 
 
 @pytest.fixture
-def source(tmp_path, monkeypatch) -> Source:
+def source(tmp_path, monkeypatch):
     """A script; the lock and the wheel, which have tests of their own, are not made."""
     monkeypatch.setattr(context, "lock", lambda requirements, imports: LOCK)
     monkeypatch.setattr(context, "write_wheel", lambda folder: (folder / "x.whl").touch())
@@ -33,7 +33,7 @@ def instructions(text: str) -> list[str]:
     return [line for line in "\n".join(lines).replace("\\\n", " ").splitlines() if line.strip()]
 
 
-def test_context_has_all_that_the_dockerfile_copies(source, tmp_path) -> None:
+def test_context_has_all_that_the_dockerfile_copies(source, tmp_path):
     """And nothing else; everybody may read it."""
     target = tmp_path / "out" / "image"
     write_context(target, source, ImageOptions())
@@ -48,7 +48,7 @@ def test_context_has_all_that_the_dockerfile_copies(source, tmp_path) -> None:
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["image"]
 
 
-def test_dockerfile_is_the_end_of_the_projects(source, tmp_path) -> None:
+def test_dockerfile_is_the_end_of_the_projects(source, tmp_path):
     """User, health check and start are the same, and the source's name cannot add instructions."""
     write_context(tmp_path / "image", source, ImageOptions(base="debian:x"))
     own = instructions((tmp_path / "image" / "Dockerfile").read_text())
@@ -63,7 +63,7 @@ def test_dockerfile_is_the_end_of_the_projects(source, tmp_path) -> None:
     assert "RUN x" not in own
 
 
-def test_dockerfile_without_torch_installs_none(source, tmp_path, monkeypatch) -> None:
+def test_dockerfile_without_torch_installs_none(source, tmp_path, monkeypatch):
     monkeypatch.setattr(context, "lock", lambda requirements, imports: Lock({}))
     write_context(tmp_path / "image", source, ImageOptions())
 
@@ -71,7 +71,7 @@ def test_dockerfile_without_torch_installs_none(source, tmp_path, monkeypatch) -
     assert not (tmp_path / "image" / "requirements-torch.txt").exists()
 
 
-def test_settings_are_those_of_the_projects_image_and_the_model(source, tmp_path) -> None:
+def test_settings_are_those_of_the_projects_image_and_the_model(source, tmp_path):
     """The user's are kept, except for addresses, store and models."""
     users = b"job_queue_size=7\ninference_address=http://127.0.0.1:1\nload_models=all"
     options = ImageOptions(properties=users, defaults=ModelDefaults(batch_size=8))
@@ -92,7 +92,7 @@ def test_settings_are_those_of_the_projects_image_and_the_model(source, tmp_path
     assert str(loaded.settings.inference_address) == "http://0.0.0.0:8080"
 
 
-def test_requirements_beside_the_script_count(source, tmp_path, monkeypatch) -> None:
+def test_requirements_beside_the_script_count(source, tmp_path, monkeypatch):
     """Unless another file is named; what the script imports counts too."""
     calls: list[tuple[list[str], set[str]]] = []
     monkeypatch.setattr(context, "lock", lambda names, modules: calls.append((names, modules)) or LOCK)
@@ -104,7 +104,7 @@ def test_requirements_beside_the_script_count(source, tmp_path, monkeypatch) -> 
     assert calls == [(["pillow", "modelserver[onnx]"], {"numpy"}), (["scipy"], {"numpy"})]
 
 
-def test_context_is_replaced_and_nothing_else(source, tmp_path) -> None:
+def test_context_is_replaced_and_nothing_else(source, tmp_path):
     (tmp_path / "image").mkdir()
     write_context(tmp_path / "image", source, ImageOptions())
     (tmp_path / "image" / "left").touch()
@@ -119,7 +119,7 @@ def test_context_is_replaced_and_nothing_else(source, tmp_path) -> None:
     assert (tmp_path / "mine" / "Dockerfile").read_text() == "FROM mine\n"
 
 
-def test_failure_leaves_what_was_there(source, tmp_path) -> None:
+def test_failure_leaves_what_was_there(source, tmp_path):
     write_context(tmp_path / "image", source, ImageOptions())
     with pytest.raises(ConfigError, match="--name"):
         write_context(tmp_path / "image", source, ImageOptions(name="a b"))
@@ -128,7 +128,7 @@ def test_failure_leaves_what_was_there(source, tmp_path) -> None:
     assert (tmp_path / "image" / "Dockerfile").is_file()
 
 
-def test_libraries_that_the_handler_needs_must_be_here(tmp_path, monkeypatch) -> None:
+def test_libraries_that_the_handler_needs_must_be_here(tmp_path, monkeypatch):
     path = tmp_path / "iris.ubj"
     path.write_text("{}")
     source = Source("iris.ubj", path, None)
@@ -140,7 +140,7 @@ def test_libraries_that_the_handler_needs_must_be_here(tmp_path, monkeypatch) ->
         write_context(tmp_path / "image", source, ImageOptions())
 
 
-def test_batch_size_of_an_archive_is_its_own(tmp_path) -> None:
+def test_batch_size_of_an_archive_is_its_own(tmp_path):
     (tmp_path / "hub").mkdir()
     (tmp_path / "hub" / "config.json").write_text("{}")
     options = ImageOptions(defaults=ModelDefaults(batch_size=8))
@@ -149,5 +149,5 @@ def test_batch_size_of_an_archive_is_its_own(tmp_path) -> None:
         write_context(tmp_path / "image", Source("hub", tmp_path / "hub"), options)
 
 
-def test_base_has_the_python_that_packages_are_installed_for() -> None:
+def test_base_has_the_python_that_packages_are_installed_for():
     assert re.fullmatch(r"python:3\.\d+-slim-bookworm", BASE)

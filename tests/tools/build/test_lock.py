@@ -23,7 +23,7 @@ class Package:
 
 
 @pytest.fixture
-def environment(monkeypatch) -> dict[str, Package]:
+def environment(monkeypatch):
     """What is installed; a test adds to it."""
     packages = {
         "modelserver": Package("modelserver", "1", ["web[fast]>=1", "models>=2 ; extra == 'transformers'"]),
@@ -51,7 +51,7 @@ def environment(monkeypatch) -> dict[str, Package]:
     return packages
 
 
-def test_what_modelserver_needs_is_always_locked(environment) -> None:
+def test_what_modelserver_needs_is_always_locked(environment):
     """With the extras that it names, and not those that it does not, or what is for other machines."""
     assert environment
     result = lock([], ["json", "numpyx", "absent"])
@@ -60,7 +60,7 @@ def test_what_modelserver_needs_is_always_locked(environment) -> None:
     assert result.torch == []
 
 
-def test_torch_comes_from_the_index_of_its_build(environment) -> None:
+def test_torch_comes_from_the_index_of_its_build(environment):
     """And what it brings comes with it, while its other requirements are locked."""
     result = lock(["modelserver[transformers]"], [])
 
@@ -71,27 +71,27 @@ def test_torch_comes_from_the_index_of_its_build(environment) -> None:
     assert lock([], ["torch"]).torch_index == "https://pypi.org/simple"
 
 
-def test_nvidia_packages_stay_where_there_is_no_torch() -> None:
+def test_nvidia_packages_stay_where_there_is_no_torch():
     versions = {"nvidia-cublas-cu12": "12", "nvidia-ml-py": "13"}
 
     assert Lock(versions).others == ["nvidia-cublas-cu12==12", "nvidia-ml-py==13"]
     assert Lock({**versions, "torch": "2"}).others == ["nvidia-ml-py==13"]
 
 
-def test_packages_that_need_each_other_are_listed_once(environment) -> None:
+def test_packages_that_need_each_other_are_listed_once(environment):
     environment["loop"].requires = ["web[fast]", "loop"]
 
     assert lock(["loop", "loop"], []).others == ["loop==0.3", "web==1.5"]
 
 
 @pytest.mark.parametrize("requirement", ["absent>=1", "Absent[x] ; python_version > '3'"])
-def test_requirement_that_is_not_installed_is_refused(environment, requirement) -> None:
+def test_requirement_that_is_not_installed_is_refused(environment, requirement):
     assert environment
     with pytest.raises(ConfigError, match="is not installed here"):
         lock([requirement], [])
 
 
-def test_packages_of_a_repository_are_locked_by_their_commit(environment) -> None:
+def test_packages_of_a_repository_are_locked_by_their_commit(environment):
     vcs = '{"url": "https://example.org/loop", "vcs_info": {"vcs": "git", "commit_id": "0f3a"}}'
     environment["loop"] = Package("loop", "0.3", origin=vcs)
     environment["numpy-x"] = Package(
@@ -105,7 +105,7 @@ def test_packages_of_a_repository_are_locked_by_their_commit(environment) -> Non
     ]
 
 
-def test_packages_of_a_folder_are_refused(environment) -> None:
+def test_packages_of_a_folder_are_refused(environment):
     """The image could not install them."""
     environment["loop"] = Package("loop", "0.3", origin='{"url": "file:///src/loop", "dir_info": {}}')
 
@@ -113,7 +113,7 @@ def test_packages_of_a_folder_are_refused(environment) -> None:
         lock([], [])
 
 
-def test_this_environment_can_be_locked() -> None:
+def test_this_environment_can_be_locked():
     """Each version is the installed one, and numpy's is among them."""
     result = lock([], ["numpy"])
 
@@ -126,7 +126,7 @@ def test_this_environment_can_be_locked() -> None:
     ] == []
 
 
-def test_imports_anywhere_in_the_sources_count(tmp_path) -> None:
+def test_imports_anywhere_in_the_sources_count(tmp_path):
     """In functions too; relative ones, modelserver's own and broken files do not."""
     (tmp_path / "package").mkdir()
     (tmp_path / "a.py").write_text("import numpy.linalg, torch as t\nfrom . import b\nimport modelserver\n")
@@ -138,7 +138,7 @@ def test_imports_anywhere_in_the_sources_count(tmp_path) -> None:
     assert imported_modules(tmp_path) == {"numpy", "torch", "PIL"}
 
 
-def test_requirement_files_are_read_without_comments_and_hashes(tmp_path) -> None:
+def test_requirement_files_are_read_without_comments_and_hashes(tmp_path):
     path = tmp_path / "requirements.txt"
     path.write_text(
         "# all\nnumpy>=1  # rows\n\npillow==13 \\\n    --hash=sha256:00 \\\n    --hash=sha256:01\n"
@@ -150,7 +150,7 @@ def test_requirement_files_are_read_without_comments_and_hashes(tmp_path) -> Non
 @pytest.mark.parametrize(
     "line", ["-r other.txt", "--index-url https://x", "./package", "git+https://x/y", "https://x/y.whl"]
 )
-def test_what_is_no_name_in_a_requirement_file_is_refused(tmp_path, line) -> None:
+def test_what_is_no_name_in_a_requirement_file_is_refused(tmp_path, line):
     path = tmp_path / "requirements.txt"
     path.write_text(f"numpy\n{line}\n")
 
@@ -158,7 +158,7 @@ def test_what_is_no_name_in_a_requirement_file_is_refused(tmp_path, line) -> Non
         requirement_lines(path)
 
 
-def test_process_one_is_that_of_the_projects_image(pytestconfig) -> None:
+def test_process_one_is_that_of_the_projects_image(pytestconfig):
     text = (pytestconfig.rootpath / "scripts" / "image.lock").read_text(encoding="utf-8")
 
     assert f"\n{PROCESS_ONE} \\" in text

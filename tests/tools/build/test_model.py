@@ -16,7 +16,7 @@ def files_of(folder: Path) -> set[str]:
 
 
 @pytest.fixture
-def script(tmp_path) -> Path:
+def script(tmp_path):
     """A script with what it needs beside it, and what must not get into an image."""
     folder = tmp_path / "project"
     for name in ("data", "venv/lib", "old-container/model-store", ".git", "__pycache__", "node_modules/x"):
@@ -47,7 +47,7 @@ def script(tmp_path) -> Path:
     return folder / "iris.py"
 
 
-def test_script_comes_with_what_it_imports_and_reads(script, tmp_path) -> None:
+def test_script_comes_with_what_it_imports_and_reads(script, tmp_path):
     """Links are followed, once; secrets, environments, archives and earlier contexts stay out."""
     weights = tmp_path / "weights.pt"
     weights.write_text("12345")
@@ -65,7 +65,7 @@ def test_script_comes_with_what_it_imports_and_reads(script, tmp_path) -> None:
 
 
 @pytest.mark.parametrize("archive_format", ["default", "tgz", "no-archive"])
-def test_archives_keep_the_name_of_their_manifest(script, tmp_path, archive_format) -> None:
+def test_archives_keep_the_name_of_their_manifest(script, tmp_path, archive_format):
     config = ArchiveConfig("flowers", str(script), "2.0", export_path=tmp_path, archive_format=archive_format)
     model = pack_model(build_archive(config), None, tmp_path / "store", None)
 
@@ -73,14 +73,14 @@ def test_archives_keep_the_name_of_their_manifest(script, tmp_path, archive_form
     assert (model.name, model.manifest.model_version) == ("flowers", "2.0")
 
 
-def test_another_name_is_that_of_the_folder(script, tmp_path) -> None:
+def test_another_name_is_that_of_the_folder(script, tmp_path):
     model = pack_model(script, SingleFile(str(script)), tmp_path / "store", "flowers")
 
     assert (tmp_path / "store" / "flowers" / "iris.py").is_file()
     assert model.name == "flowers"
 
 
-def test_folder_of_the_hub_is_copied_as_it_is(tmp_path) -> None:
+def test_folder_of_the_hub_is_copied_as_it_is(tmp_path):
     (tmp_path / "bert").mkdir()
     (tmp_path / "bert" / "config.json").write_text('{"model_type": "bert"}')
     model = pack_model(tmp_path / "bert", None, tmp_path / "store", None)
@@ -101,7 +101,7 @@ def test_folder_of_the_hub_is_copied_as_it_is(tmp_path) -> None:
         ("own.py", None, ()),
     ],
 )
-def test_built_in_handlers_need_their_libraries(tmp_path, handler, file, needs) -> None:
+def test_built_in_handlers_need_their_libraries(tmp_path, handler, file, needs):
     (tmp_path / "m" / "MAR-INF").mkdir(parents=True)
     manifest = {"model": {"modelName": "m", "handler": handler, "serializedFile": file}}
     (tmp_path / "m" / "MAR-INF" / "MANIFEST.json").write_text(json.dumps(manifest))
@@ -109,7 +109,7 @@ def test_built_in_handlers_need_their_libraries(tmp_path, handler, file, needs) 
     assert pack_model(tmp_path / "m", None, tmp_path / "store", None).needs == needs
 
 
-def test_pickle_needs_trust(tmp_path) -> None:
+def test_pickle_needs_trust(tmp_path):
     path = tmp_path / "iris.joblib"
     path.write_bytes(pickle.dumps([1]))
     with pytest.raises(ConfigError, match="pickle"):
@@ -119,7 +119,7 @@ def test_pickle_needs_trust(tmp_path) -> None:
     assert pack_model(path, trusted, tmp_path / "store", None).needs == ("joblib", "sklearn")
 
 
-def test_what_is_no_archive_is_refused(tmp_path) -> None:
+def test_what_is_no_archive_is_refused(tmp_path):
     (tmp_path / "x.mar").write_text("no zip")
 
     with pytest.raises(ConfigError, match=r"x\.mar"):

@@ -6,7 +6,7 @@ import modelserver
 from modelserver.tools.build.context import write_wheel
 
 
-def test_wheel_is_of_the_modelserver_that_runs(tmp_path) -> None:
+def test_wheel_is_of_the_modelserver_that_runs(tmp_path):
     """Installed, it is the same files with the same commands and requirements."""
     path = write_wheel(tmp_path)
     installed = distribution("modelserver")

@@ -80,5 +80,5 @@ def samples(*bodies: bytes) -> list[InputRow]:
 
 
 @pytest.fixture
-def rows() -> list[InputRow]:
+def rows():
     return samples(b"1", b"2")

@@ -64,11 +64,11 @@ def single(bodies: list[bytes]) -> list[Any]:
     ],
     ids=["multiplied", "reversed", "first", "single"],
 )
-def test_wrong_answers_of_batches_are_findings(rows, handler, kind, seen) -> None:
+def test_wrong_answers_of_batches_are_findings(rows, handler, kind, seen):
     assert seen in result(handler, rows)[kind]
 
 
-def test_no_answer_to_an_input_that_was_made(rows) -> None:
+def test_no_answer_to_an_input_that_was_made(rows):
     report = CheckReport()
 
     assert check_alone(report, cast("Any", Model(lambda bodies: [])), rows, 0, generated=True) == {}
@@ -76,7 +76,7 @@ def test_no_answer_to_an_input_that_was_made(rows) -> None:
     assert report.left_out == {}
 
 
-def test_answers_that_vary_are_reported(rows) -> None:
+def test_answers_that_vary_are_reported(rows):
     count = itertools.count()
     assert result(lambda bodies: [next(count) for _ in bodies], rows).keys() == {"answers-vary"}
 
@@ -84,7 +84,7 @@ def test_answers_that_vary_are_reported(rows) -> None:
     assert result(lambda bodies: [next(late) for _ in bodies], rows[:1]).keys() == {"answers-vary"}
 
 
-def test_bad_rows_differ_in_type(rows) -> None:
+def test_bad_rows_differ_in_type(rows):
     def spreads(bodies: list[bytes]) -> list[Any]:
         good = all(body.isdigit() for body in bodies)
         return [int(body) if good else 0 for body in bodies]
@@ -94,7 +94,7 @@ def test_bad_rows_differ_in_type(rows) -> None:
     assert "Beside a JSON value of another type, 0.json was answered 0 instead of 1." in seen
 
 
-def test_inputs_that_are_refused(rows) -> None:
+def test_inputs_that_are_refused(rows):
     report = CheckReport()
 
     def handle(bodies: list[bytes]) -> list[Any]:
@@ -109,7 +109,7 @@ def test_inputs_that_are_refused(rows) -> None:
     ]
 
 
-def test_a_worker_that_ends(rows) -> None:
+def test_a_worker_that_ends(rows):
     report, model = CheckReport(), Model(lambda bodies: [1 for _ in bodies])
     model.ends = lambda bodies: len(bodies) == 2
     alone = check_alone(report, cast("Any", model), rows, 0)
@@ -122,7 +122,7 @@ def test_a_worker_that_ends(rows) -> None:
     ]
 
 
-def test_empty_body_must_not_be_500() -> None:
+def test_empty_body_must_not_be_500():
     report = CheckReport()
     check_empty(report, cast("Any", Model(lambda bodies: [number(body) for body in bodies])), [])
     check_empty(report, cast("Any", Model(lambda bodies: ["nothing"])), [])
@@ -145,11 +145,11 @@ def test_empty_body_must_not_be_500() -> None:
         ([0] * 2000, [0] * 1990 + [7] * 10, "7 instead of 0 at [1990]"),
     ],
 )
-def test_differences_are_described(alone, other, lines) -> None:
+def test_differences_are_described(alone, other, lines):
     assert difference(answer(alone), answer(other), 1e-3) == lines
 
 
-def test_bodies_that_are_not_json_are_compared_as_text() -> None:
+def test_bodies_that_are_not_json_are_compared_as_text():
     text, other = Answer(200, {}, b"one"), Answer(200, {}, b"two")
 
     assert difference(text, text, 0) == ""

@@ -14,7 +14,7 @@ from modelserver.tools.doctor.findings import CheckReport
 
 
 @pytest.fixture
-def examined(monkeypatch) -> list[Any]:
+def examined(monkeypatch):
     """What is wished; the chart has what its first element names."""
     wishes: list[Any] = []
 
@@ -33,13 +33,13 @@ def examined(monkeypatch) -> list[Any]:
 
 
 @pytest.fixture
-def script(tmp_path) -> str:
+def script(tmp_path):
     (tmp_path / "h.py").touch()
     (tmp_path / "bad.py").touch()
     return str(tmp_path / "h.py")
 
 
-def test_exit_status_follows_findings(script, examined, capsys) -> None:
+def test_exit_status_follows_findings(script, examined, capsys):
     """0 without errors, 1 with some; warnings count with --strict. 3 if nothing was wrong or asked."""
     values = ["--input", script]
     assert main(["check", script, *values]) == 0
@@ -57,7 +57,7 @@ def test_exit_status_follows_findings(script, examined, capsys) -> None:
     assert (report["source"], report["ok"], report["warnings"]) == (script, True, 1)
 
 
-def test_options_reach_the_doctor(script, examined) -> None:
+def test_options_reach_the_doctor(script, examined):
     options = ("--batch-size", "4", "--tolerance", "0.1", "--calls", "7", "--content-type", "a/b")
     assert main(["check", script, *options, "--input", script, script]) == 0
 
@@ -75,7 +75,7 @@ def test_options_reach_the_doctor(script, examined) -> None:
         (["--model-file", "absent.pt"], "absent.pt does not exist"),
     ],
 )
-def test_unusable_options_are_refused(script, examined, capsys, options, lines) -> None:
+def test_unusable_options_are_refused(script, examined, capsys, options, lines):
     """Status 2, and one line."""
     assert main(["check", script, *options]) == 2
     assert lines in capsys.readouterr().err
@@ -86,14 +86,14 @@ def test_unusable_options_are_refused(script, examined, capsys, options, lines) 
     ("error", "status", "line"),
     [(InvalidModel("no archive"), 2, "no archive"), (KeyboardInterrupt(), 130, "Interrupted.")],
 )
-def test_failures_have_their_status(script, error, status, line, monkeypatch, capsys) -> None:
+def test_failures_have_their_status(script, error, status, line, monkeypatch, capsys):
     monkeypatch.setattr(command, "examine", Mock(side_effect=error))
     assert main(["check", script]) == status
     assert capsys.readouterr().err == f"{line}\n"
 
 
 @pytest.mark.slow
-def test_report_is_the_only_output_whatever_the_handler_prints(tmp_path) -> None:
+def test_report_is_the_only_output_whatever_the_handler_prints(tmp_path):
     (tmp_path / "loud.py").write_text(
         "import sys\n\n\nclass Loud:\n    def handle(self, data, context):\n        print('batch')\n"
         "        print('of', len(data), file=sys.stderr)\n        return ['one']\n"

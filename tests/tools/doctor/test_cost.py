@@ -39,7 +39,7 @@ def measured(rows: list[InputRow], ms: Callable[[int], float], configured: int =
         (lambda size: 0.1, 1, "", ""),
     ],
 )
-def test_advice_names_a_batch_size(rows, ms, configured, seen, advice) -> None:
+def test_advice_names_a_batch_size(rows, ms, configured, seen, advice):
     """A size is named that is worth it, unless the model has it; where none is, what would help."""
     report = measured(rows, ms, configured)
 
@@ -51,7 +51,7 @@ def test_advice_names_a_batch_size(rows, ms, configured, seen, advice) -> None:
 
 
 @pytest.mark.parametrize(("factors", "ids"), [((1.0, 1.2, 4.0), []), ((0.97, 1.0, 1.03), ["batch-cost"])])
-def test_advice_needs_more_than_noise(rows, factors, ids) -> None:
+def test_advice_needs_more_than_noise(rows, factors, ids):
     turns = itertools.cycle(factors)
     report = measured(rows, lambda size: 2.0 * size * next(turns), 8)
 
@@ -59,7 +59,7 @@ def test_advice_needs_more_than_noise(rows, factors, ids) -> None:
     assert ("cost of batches" in report.left_out) is (not ids)
 
 
-def test_what_cannot_be_measured(rows) -> None:
+def test_what_cannot_be_measured(rows):
     report = CheckReport()
     check_cost(report, cast("Any", Model(lambda bodies: [1])), rows, 2, 1)
 

@@ -6,7 +6,7 @@ import pytest
 
 from modelserver.errors import InvalidModel
 from modelserver.tools.doctor.doctor import CheckOptions, examine
-from modelserver.tools.doctor.findings import KINDS, CheckReport
+from modelserver.tools.doctor.findings import KINDS
 from modelserver.tools.doctor.samples import JSON, InputRow
 
 _BROKEN = Path(__file__).with_name("broken")
@@ -40,7 +40,7 @@ _RESULT: Mapping[str, Mapping[str, int]] = {
 
 
 @pytest.fixture(scope="module")
-def reports() -> Mapping[str, CheckReport]:
+def reports():
     rows = {name: [*_ROWS, _NO_ROW] if name == "mixing" else _ROWS for name in _RESULT}
     wishes = [CheckOptions(str(_BROKEN / f"{name}.py"), samples=rows[name]) for name in _RESULT]
     with ThreadPoolExecutor(2) as executor:
@@ -49,7 +49,7 @@ def reports() -> Mapping[str, CheckReport]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", _RESULT)
-def test_broken_handler_gets_its_findings(name, reports) -> None:
+def test_broken_handler_gets_its_findings(name, reports):
     report = reports[name]
     lines = {each.id: each.place.line if each.place else 0 for each in report.findings}
     lines.pop("batch-cost", None)
@@ -58,14 +58,14 @@ def test_broken_handler_gets_its_findings(name, reports) -> None:
 
 
 @pytest.mark.slow
-def test_every_finding_is_printed(reports) -> None:
+def test_every_finding_is_printed(reports):
     text = {each.id for report in reports.values() for each in report.findings}
 
     assert text | {"load-failed", "batch-cost"} == KINDS.keys()
 
 
 @pytest.mark.slow
-def test_what_was_seen(reports) -> None:
+def test_what_was_seen(reports):
     seen = {each.id: each.seen for name in ("mixing", "sorting") for each in reports[name].findings}
 
     assert "In a batch of 2, row 0 (2.json) was answered 0.25 instead of 1.0." in seen["answers-differ"]
@@ -73,7 +73,7 @@ def test_what_was_seen(reports) -> None:
     assert seen["read-per-call"] == "names.json is read in every call."
 
 
-def test_handler_without_faults_has_no_findings(tmp_path) -> None:
+def test_handler_without_faults_has_no_findings(tmp_path):
     script = tmp_path / "adding.py"
     script.write_text(
         "import modelserver\n\nclass Adding(modelserver.Handler):\n"
@@ -88,7 +88,7 @@ def test_handler_without_faults_has_no_findings(tmp_path) -> None:
     assert list(report.left_out) == ["memory, threads and processes"]
 
 
-def test_model_that_cannot_be_checked_is_reported(tmp_path) -> None:
+def test_model_that_cannot_be_checked_is_reported(tmp_path):
     """Where nothing is known of its inputs no answer is checked, as the report says first."""
     (tmp_path / "notes.txt").write_text("no model")
     with pytest.raises(InvalidModel):

@@ -48,11 +48,11 @@ def endured(rows: list[InputRow], calls: int = 200, **changed: Any) -> CheckRepo
         ),
     ],
 )
-def test_steady_growth_is_a_finding(rows, changed, seen) -> None:
+def test_steady_growth_is_a_finding(rows, changed, seen):
     assert [each.seen for each in endured(rows, **changed).findings] == ([seen] if seen else [])
 
 
-def test_costs_of_single_calls_are_reported() -> None:
+def test_costs_of_single_calls_are_reported():
     here = SourceLine("h.py", 5, "handle")
     call = Called(
         *(1, 1),
@@ -75,7 +75,7 @@ def test_costs_of_single_calls_are_reported() -> None:
     ]
 
 
-def test_work_of_some_calls_is_not_reported() -> None:
+def test_work_of_some_calls_is_not_reported():
     """A file that only some calls read may belong to their input, and the first may load what others use."""
     calls = [Called(1, 1, opened=[Opened(f"/tmp/{number % 2}")]) for number in range(10)]
     calls[0] = Called(1, 1, built=SourceLine("h.py", 5, "handle"))

@@ -62,7 +62,7 @@ _ADDENDS = [InputRow("a", b"1", JSON), InputRow("b", b"2.5", JSON)]
 
 
 @pytest.fixture(scope="module")
-def reports(tmp_path_factory) -> Mapping[str, CheckReport]:
+def reports(tmp_path_factory):
     store = tmp_path_factory.mktemp("store")
     for name, source in _SOURCES.items():
         (store / f"{name}.py").write_text(source)
@@ -138,12 +138,12 @@ def mood(folder: Path) -> Path:
 @pytest.mark.parametrize(
     "name", [*sorted(path.parent.name for path in _EXAMPLES.glob("*/README.md")), "workflow, mood"]
 )
-def test_examples_pass_the_check(name, reports) -> None:
+def test_examples_pass_the_check(name, reports):
     check(name, reports)
 
 
 @pytest.mark.parametrize("name", sorted(BUILT_IN.keys() - {"vllm_handler"}))
-def test_built_in_handlers_pass_the_check(name, reports) -> None:
+def test_built_in_handlers_pass_the_check(name, reports):
     example = {"object_detector": "detector", "text_classifier": "text"}.get(name, name)
     check(example, reports)
 

@@ -1,21 +1,11 @@
-from pathlib import Path
-
 import pytest
 
+from modelserver.tools.doctor import load_checks
 from modelserver.tools.doctor.findings import CheckReport
-from modelserver.tools.doctor.load_checks import (
-    Import,
-    check_imports,
-    check_requirements,
-    check_training,
-    distribution_of,
-    imports_of,
-    missing,
-)
 from modelserver.tools.doctor.probing import Imported, Reported, SourceLine, Training
 
 
-def test_slow_unused_import_is_a_finding(tmp_path) -> None:
+def test_slow_unused_import_is_a_finding(tmp_path):
     (tmp_path / "h.py").write_text("import httpx\nimport json\nimport httpx as used\nused\n")
     imported = [
         Imported("httpx", 0.9, 1.2, SourceLine("h.py", 1, "<module>")),
@@ -23,7 +13,7 @@ def test_slow_unused_import_is_a_finding(tmp_path) -> None:
         Imported("anyio", 0.3),
     ]
     report = CheckReport()
-    check_imports(report, Reported(imported, 1.25, 0.5), tmp_path)
+    load_checks.check_imports(report, Reported(imported, 1.25, 0.5), tmp_path)
 
     packages = {"httpx": 0.9, "anyio": 0.3}
     load = {"import_seconds": 1.25, "initialize_seconds": 0.5, "packages": packages}
@@ -33,14 +23,14 @@ def test_slow_unused_import_is_a_finding(tmp_path) -> None:
     ]
 
 
-def test_package_missing_from_requirements_is_a_finding(tmp_path) -> None:
+def test_package_missing_from_requirements_is_a_finding(tmp_path):
     (tmp_path / "h.py").write_text("import sklearn\n")
     absent, other, listed = CheckReport(), CheckReport(), CheckReport()
-    check_requirements(absent, tmp_path, None)
+    load_checks.check_requirements(absent, tmp_path, None)
     (tmp_path / "needs.txt").write_text("httpx\n")
-    check_requirements(other, tmp_path, "needs.txt")
+    load_checks.check_requirements(other, tmp_path, "needs.txt")
     (tmp_path / "requirements.txt").write_text("scikit-learn\n")
-    check_requirements(listed, tmp_path, None)
+    load_checks.check_requirements(listed, tmp_path, None)
 
     assert [each.seen for report in (absent, other) for each in report.findings] == [
         "h.py imports sklearn, and there is no requirements.txt.",
@@ -50,9 +40,9 @@ def test_package_missing_from_requirements_is_a_finding(tmp_path) -> None:
     assert listed.findings == []
 
 
-def test_network_in_training_mode_is_a_finding() -> None:
+def test_network_in_training_mode_is_a_finding():
     report = CheckReport(methods={"load": SourceLine("h.py", 4)})
-    check_training(report, [Training("self.net", "Net", ["BatchNorm2d", "Dropout"])])
+    load_checks.check_training(report, [Training("self.net", "Net", ["BatchNorm2d", "Dropout"])])
 
     (finding,) = report.findings
     assert (finding.level, finding.place) == ("error", SourceLine("h.py", 4))
@@ -86,19 +76,19 @@ def handle(data, context) -> "Client":
 
 
 @pytest.fixture
-def folder(tmp_path) -> Path:
+def folder(tmp_path):
     (tmp_path / "handler.py").write_text(_SOURCE)
     (tmp_path / "helper.py").write_text("import handler\n")
     (tmp_path / "broken.py").write_text("def\n")
     return tmp_path
 
 
-def test_imports_have_lines_and_use(folder) -> None:
+def test_imports_have_lines_and_use(folder):
     used = {"os": 2, "typing": 4, "sklearn": 5, "httpx": 7}
     unused = {"json": 2, "yaml": 5, "psutil": 16, "captum": 22}
 
-    assert {each.package: each for each in imports_of(folder)} == {
-        name: Import(name, SourceLine("handler.py", line), used=name in used)
+    assert {each.package: each for each in load_checks.imports_of(folder)} == {
+        name: load_checks.Import(name, SourceLine("handler.py", line), used=name in used)
         for name, line in {**used, **unused}.items()
     }
 
@@ -114,7 +104,10 @@ def test_imports_have_lines_and_use(folder) -> None:
         ),
     ],
 )
-def test_missing_lists_packages_that_are_not_required(folder, requirements, absent) -> None:
+def test_missing_lists_packages_that_are_not_required(folder, requirements, absent):
     """Packages are installed by other names than they are imported by."""
-    assert list(missing(imports_of(folder), requirements)) == absent
-    assert [distribution_of(name) for name in ("yaml", "unknown_one")] == ["PyYAML", "unknown_one"]
+    assert list(load_checks.missing(load_checks.imports_of(folder), requirements)) == absent
+    assert [load_checks.distribution_of(name) for name in ("yaml", "unknown_one")] == [
+        "PyYAML",
+        "unknown_one",
+    ]

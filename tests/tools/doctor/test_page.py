@@ -18,7 +18,7 @@ _TESTS = BLOCKS["docs/check.md: A client for tests of your own: python 1"].text
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch) -> Path:
+def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "handler.py").write_text(_HANDLER)
     (tmp_path / "prices.json").write_text('{"apple": 1.5, "pear": 0.5}')
@@ -27,7 +27,7 @@ def folder(tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
-def test_the_pages_report_is_printed(folder, capsys) -> None:
+def test_the_pages_report_is_printed(folder, capsys):
     command, _, display = _TEXT.partition("\n")
 
     assert main(command.split()[2:]) == 1
@@ -35,7 +35,7 @@ def test_the_pages_report_is_printed(folder, capsys) -> None:
     assert printed.partition("\nadvice ")[0].partition("\nload ")[0] == display.partition("\nadvice ")[0]
 
 
-def test_the_pages_tests_are_true(folder) -> None:
+def test_the_pages_tests_are_true(folder):
     assert run(folder) == "1 failed, 2 passed"
     (folder / "handler.py").write_text(_HANDLER.replace("sorted(answers)", "answers"))
     assert run(folder) == "3 passed"

@@ -2,7 +2,6 @@ import json
 import os
 import socket
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -29,14 +28,14 @@ _ONE, _ZERO = InputRow("one", b"1", JSON), InputRow("zero", b"0", JSON)
 
 
 @pytest.fixture(scope="module")
-def patient(tmp_path_factory) -> Iterator[Patient]:
+def patient(tmp_path_factory):
     script: Path = tmp_path_factory.mktemp("patient") / "ending.py"
     script.write_text(_SOURCE)
     with Patient(str(script), model_file=None, settings={}) as opened:
         yield opened
 
 
-def test_calls_are_seen_with_their_answers(patient) -> None:
+def test_calls_are_seen_with_their_answers(patient):
     assert patient.loaded.methods["handle"].line == 6
     assert patient.grow(4) == 4
     outcome = patient.ask(patient.rows([_ONE], 3))
@@ -50,7 +49,7 @@ def test_calls_are_seen_with_their_answers(patient) -> None:
 
 
 @pytest.mark.slow
-def test_an_end_is_seen_and_waited_for(patient) -> None:
+def test_an_end_is_seen_and_waited_for(patient):
     outcome = patient.ask([_ZERO])
 
     assert outcome.ended
@@ -59,7 +58,7 @@ def test_an_end_is_seen_and_waited_for(patient) -> None:
     assert patient.calls[-1].rows == 1
 
 
-def test_place_and_message_are_read_from_errors() -> None:
+def test_place_and_message_are_read_from_errors():
     assert place_in("KeyError: 'a' (my/h.py, line 12, in handle)") == SourceLine("my/h.py", 12, "handle")
     assert place_in("invalid syntax (h.py, line 3)") == SourceLine("h.py", 3)
     assert place_in("nothing") is None
@@ -76,7 +75,7 @@ print(json.dumps(sys.argv[1:]))
 """
 
 
-async def test_reports_are_read_as_far_as_they_have_come(monkeypatch) -> None:
+async def test_reports_are_read_as_far_as_they_have_come(monkeypatch):
     workers, text = ObservedWorkers(), [Reported([], 1.0, 2.0), Called(1, 1), Called(2, 2)]
     monkeypatch.setattr(
         "modelserver.tools.doctor.patient.worker_command", lambda *_: [sys.executable, "-c", _PROGRAM]

@@ -26,10 +26,10 @@ _HERE = SourceLine("h.py", 3, "handle")
         ),
     ],
 )
-def test_reports_arrive_as_they_were_sent(report) -> None:
+def test_reports_arrive_as_they_were_sent(report):
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(report), type=Report) == report
 
 
-def test_calls_are_whole_or_failed() -> None:
+def test_calls_are_whole_or_failed():
     assert [Called(2, 2).is_whole, Called(2, 1).is_whole, Called(0, -1).is_whole] == [True, False, False]
     assert (Called(1, 1, "E: no").is_whole, Called(1, -1, "E: no").failed) == (False, True)

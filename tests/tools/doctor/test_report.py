@@ -22,7 +22,7 @@ def sample_report() -> CheckReport:
     return made
 
 
-def test_text_report_lists_findings_and_figures(tmp_path, monkeypatch) -> None:
+def test_text_report_lists_findings_and_figures(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "h.py").touch()
     text = as_text("h.py", sample_report(), tmp_path / "h.py", Style({}))
@@ -49,7 +49,7 @@ def test_text_report_lists_findings_and_figures(tmp_path, monkeypatch) -> None:
     ]
 
 
-def test_json_report_has_the_findings() -> None:
+def test_json_report_has_the_findings():
     document = as_json("m.mar", sample_report(), Path("/store/m.mar"), ok=False)
     first, second = document["findings"]
 
@@ -60,7 +60,7 @@ def test_json_report_has_the_findings() -> None:
     assert document["not_checked"] == {"order": "one input", "memory": "one input"}
 
 
-def test_verdict_counts_and_files_have_their_paths(tmp_path) -> None:
+def test_verdict_counts_and_files_have_their_paths(tmp_path):
     """A copy of a name with dots has the script's."""
     made = CheckReport()
     assert verdict(made) == "nothing is wrong"

@@ -19,7 +19,7 @@ def model(inputs: Side | None = None, *specs: TensorSpec) -> Any:
     )
 
 
-def test_files_become_samples(tmp_path) -> None:
+def test_files_become_samples(tmp_path):
     for name in ("b.json", "a.png", "c"):
         (tmp_path / name).write_bytes(name.encode())
 
@@ -51,11 +51,11 @@ _OBJECT = {
         (model(Side([], JSON, _OBJECT)), "", [{"a": "text", "b": True}] * 3),
     ],
 )
-def test_json_rows_are_made_from_schema(served, base, bodies) -> None:
+def test_json_rows_are_made_from_schema(served, base, bodies):
     assert [json.loads(each.body) for each in made_samples(served, base)] == bodies
 
 
-def test_tensors_are_made_from_signature() -> None:
+def test_tensors_are_made_from_signature():
     (first, second, _) = made_samples(model(None, TensorSpec("x", "FP32", (-1, 2, -1))), "base")
     specs = TensorSpec("x", "INT64", (-1,)), TensorSpec("t", "BYTES", (-1, 1))
     named = made_samples(model(None, *specs), "base")
@@ -67,7 +67,7 @@ def test_tensors_are_made_from_signature() -> None:
     assert isinstance(row["t"][0], str)
 
 
-def test_pictures_and_texts_are_made_for_builtin_handlers() -> None:
+def test_pictures_and_texts_are_made_for_builtin_handlers():
     pictures = [Image.open(io.BytesIO(each.body)) for each in made_samples(model(), "image_classifier")]
     texts = made_samples(model(), "text_classifier")
     annotated = made_samples(model(Side([], "text/plain", {})), "typed.handler")
@@ -77,7 +77,7 @@ def test_pictures_and_texts_are_made_for_builtin_handlers() -> None:
     assert texts == annotated
 
 
-def test_bad_rows_differ_in_type() -> None:
+def test_bad_rows_differ_in_type():
     (picture,) = bad_samples(InputRow("a", b"\x89PNG", "image/png"))
     assert (picture.content_type, picture.body[:2]) == ("image/png", b"\x00\xff")
     assert [json.loads(each.body) for each in bad_samples(InputRow("a", b"[1]", JSON))] == ["a bad row", None]

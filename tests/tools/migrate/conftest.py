@@ -1,14 +1,13 @@
 """A proof without servers: both are played from recorded answers."""
 
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pytest
 from tests.tools.migrate.sites import build_site, key_of, recorded
 
 from modelserver.tools.migrate.calls import Probe, Response
 from modelserver.tools.migrate.installation import read_installation
-from modelserver.tools.migrate.proof import Proof, ProofPlan, prove
+from modelserver.tools.migrate.proof import ProofPlan, prove
 from modelserver.tools.migrate.servers import ComparedServer
 
 
@@ -41,12 +40,12 @@ class ListedLines:
 
 
 @pytest.fixture(scope="session")
-def site(tmp_path_factory) -> Path:
+def site(tmp_path_factory):
     return build_site(tmp_path_factory.mktemp("site") / "site")
 
 
 @pytest.fixture
-def plan(site, tmp_path) -> ProofPlan:
+def plan(site, tmp_path):
     """Both servers answer as TorchServe did, for requests of the command's own."""
     servers = [
         Played(name, {"grpc_inference": ("", 0)}, answers=recorded())
@@ -58,7 +57,7 @@ def plan(site, tmp_path) -> ProofPlan:
 
 
 @pytest.fixture
-def proof(plan) -> Proof:
+def proof(plan):
     """One difference is explained, one is not, for a model with a name that must be escaped."""
     answers = plan.ours.answers
     changed = [key for key in answers if key.startswith("inference POST /predictions/plain ")][:2]

@@ -6,7 +6,7 @@ from modelserver.tools.migrate.archives import body_keys, read_archive, ts_impor
 from modelserver.tools.migrate.calls import MigrationError
 
 
-def test_an_archive_tells_what_it_imports_and_reads(site, tmp_path) -> None:
+def test_an_archive_tells_what_it_imports_and_reads(site, tmp_path):
     archive = read_archive("reads.mar", site.parent / "store", tmp_path)
 
     assert archive.handler == "reads.py"
@@ -14,7 +14,7 @@ def test_an_archive_tells_what_it_imports_and_reads(site, tmp_path) -> None:
     assert archive.places == {"instances": "reads.py, line 9"}
 
 
-def test_an_archive_that_is_not_there_is_reported(site, tmp_path) -> None:
+def test_an_archive_that_is_not_there_is_reported(site, tmp_path):
     with pytest.raises(MigrationError, match=r"^nowhere\.mar: Model not found"):
         read_archive("nowhere.mar", site.parent / "store", tmp_path)
 
@@ -31,7 +31,7 @@ def test_an_archive_that_is_not_there_is_reported(site, tmp_path) -> None:
         ("def f():\n  from ts.metrics.dimension import Dimension", ["ts.metrics.dimension.Dimension"]),
     ],
 )
-def test_imports_of_ts_are_listed(code, names) -> None:
+def test_imports_of_ts_are_listed(code, names):
     assert [name for name, _ in ts_imports(ast.parse(code))] == names
 
 
@@ -45,5 +45,5 @@ def test_imports_of_ts_are_listed(code, names) -> None:
         ("body.get()", []),
     ],
 )
-def test_keys_of_bodies_are_listed(code, keys) -> None:
+def test_keys_of_bodies_are_listed(code, keys):
     assert [key for key, _ in body_keys(ast.parse(code))] == keys

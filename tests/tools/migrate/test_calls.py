@@ -8,12 +8,12 @@ from modelserver.tools.migrate.calls import Probe, Response, send
 
 
 @pytest.mark.parametrize("body", [b"text", "größe".encode(), b"\x00\xff", None])
-def test_answers_survive_json(body) -> None:
+def test_answers_survive_json(body):
     answer = Response(200, "OK", {"a": "b"}, body)
     assert answer_of(answer.to_json()) == answer
 
 
-def test_response_has_what_the_server_sent() -> None:
+def test_response_has_what_the_server_sent():
     call = Probe("", "inference", "POST", "/predictions/m", (("Content-Type", "text/plain"),), b"body")
     answer = Response(201, "Made", {"x-mine": "yes"}, b"answer")
     with playing({key_of("inference", "POST", call.path, b"body"): answer}) as urls:
@@ -23,7 +23,7 @@ def test_response_has_what_the_server_sent() -> None:
 
 
 @pytest.mark.parametrize("headers", [(), (("X", "a\nb"),)])
-def test_a_failed_exchange_is_status_0(headers) -> None:
+def test_a_failed_exchange_is_status_0(headers):
     """Where nobody listens, and for what cannot be sent."""
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))

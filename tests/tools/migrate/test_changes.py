@@ -4,7 +4,7 @@ from modelserver.tools.migrate.calls import Probe, Response
 from modelserver.tools.migrate.changes import BETTER, OTHER, Rules
 
 
-def test_a_rule_is_a_function_and_its_docstring() -> None:
+def test_a_rule_is_a_function_and_its_docstring():
     rules = Rules()
 
     @rules.taking_over("whole", BETTER)

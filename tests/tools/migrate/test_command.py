@@ -10,7 +10,7 @@ from modelserver.tools.migrate import command
 
 
 @pytest.fixture(autouse=True)
-def nothing_starts(monkeypatch) -> None:
+def nothing_starts(monkeypatch):
     def refuse(*_: object) -> object:
         raise AssertionError("nothing must be started")
 
@@ -34,7 +34,7 @@ def nothing_starts(monkeypatch) -> None:
         (["--torchserve", "http://127.0.0.1:1", "--key-file", __file__], "no key_file.json of TorchServe"),
     ],
 )
-def test_what_cannot_be_compared_is_reported(site, flags, message, capsys) -> None:
+def test_what_cannot_be_compared_is_reported(site, flags, message, capsys):
     """With status 2, in a line."""
     assert main(["migrate", str(site), *flags]) == 2
     error = capsys.readouterr().err
@@ -42,7 +42,7 @@ def test_what_cannot_be_compared_is_reported(site, flags, message, capsys) -> No
     assert error.count("\n") == 1
 
 
-def test_torchserve_must_be_named(site, capsys) -> None:
+def test_torchserve_must_be_named(site, capsys):
     """With status 2, as for any wrong command line; so must a configuration that is there."""
     absent = ["absent.properties", "--torchserve", "http://127.0.0.1:1"]
     assert main(["migrate", "--prove", *absent]) == 2
@@ -52,7 +52,7 @@ def test_torchserve_must_be_named(site, capsys) -> None:
     assert ended.value.code == 2
 
 
-def test_tokens_are_read_from_torchserves_file(site, tmp_path) -> None:
+def test_tokens_are_read_from_torchserves_file(site, tmp_path):
     keys = tmp_path / "key_file.json"
     keys.write_text(json.dumps({name: {"key": f"of {name}"} for name in ("inference", "management", "API")}))
 
@@ -61,7 +61,7 @@ def test_tokens_are_read_from_torchserves_file(site, tmp_path) -> None:
         assert main(["migrate", str(site), "--torchserve", urls["inference"], "--key-file", str(keys)]) == 2
 
 
-def test_both_reports_are_written(proof, tmp_path) -> None:
+def test_both_reports_are_written(proof, tmp_path):
     for _ in range(2):
         paths = command.write(tmp_path / "out", proof, {}, "config.properties")
 

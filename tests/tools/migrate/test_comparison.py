@@ -8,7 +8,7 @@ def answer(body: bytes = b"", status: int = 200, **headers: str) -> Response:
     return Response(status, "OK", {name.replace("_", "-"): value for name, value in headers.items()}, body)
 
 
-def test_what_differs_from_run_to_run_is_masked() -> None:
+def test_what_differs_from_run_to_run_is_masked():
     body = b'{\n  "pid": 77,\n  "startTime": "now",\n  "p": 0.123456789\n}'
     got = masked(answer(body, x_request_id="1", date="today"))
 
@@ -18,7 +18,7 @@ def test_what_differs_from_run_to_run_is_masked() -> None:
     assert text == {"message": "a: <reason>", "pid": "<pid>"}
 
 
-def test_what_a_model_says_is_not_masked() -> None:
+def test_what_a_model_says_is_not_masked():
     one, other = (f"2f0c1d3e-0000-4000-8000-00000000000{number}" for number in (1, 2))
     body = f'{{"id": "281", "gpu": true, "found": "{one}", "request": "%s", "p": 0.12345%s}}'
     got = masked(answer((body % (other, "6789")).encode(), x_request_id=other), by_handler=True)
@@ -35,11 +35,11 @@ def test_what_a_model_says_is_not_masked() -> None:
         (answer(x="1"), answer(), ["header x: TorchServe '1', modelserver None"]),
     ],
 )
-def test_mismatches_are_reported_in_lines(reference, ours, message) -> None:
+def test_mismatches_are_reported_in_lines(reference, ours, message):
     assert mismatches(reference, ours) == message
 
 
-def test_fields_that_only_modelserver_has_are_left_out() -> None:
+def test_fields_that_only_modelserver_has_are_left_out():
     body = b'[\n  {\n    "modelName": "m",\n    "batching": {}\n  }\n]\n'
 
     assert without_additions(body) == b'[\n  {\n    "modelName": "m"\n  }\n]\n'

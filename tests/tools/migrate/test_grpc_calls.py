@@ -29,7 +29,7 @@ FAILED = Response(503, "UNAVAILABLE", {}, b"Prediction failed\norg.pytorch.serve
 @pytest.mark.parametrize(
     ("archive", "method"), [(None, "Predictions"), (ARCHIVE, "Predictions"), (STREAMING, "StreamPredictions")]
 )
-def test_only_a_handler_that_sends_parts_gets_requests_for_a_stream(archive, method) -> None:
+def test_only_a_handler_that_sends_parts_gets_requests_for_a_stream(archive, method):
     """It gets no other calls: each kind breaks the worker of the other."""
     calls = [call for call in about("m", "1.0", archive, [b"x"]) if call.body]
 
@@ -41,7 +41,7 @@ def test_only_a_handler_that_sends_parts_gets_requests_for_a_stream(archive, met
     ]
 
 
-def test_answers_are_those_of_torchserve() -> None:
+def test_answers_are_those_of_torchserve():
     """As they were recorded: messages, streams, and refusals with their texts."""
     answers = recorded()
     calls = [*general(NOBODY), *about("parts", "1.0", STREAMING, [b"[[1.0, 2.0]]"])]
@@ -57,7 +57,7 @@ def test_answers_are_those_of_torchserve() -> None:
     assert b'"modelName": "parts"' in (got["DescribeModel?model_name=parts (gRPC)"].body or b"")
 
 
-def test_tokens_are_sent() -> None:
+def test_tokens_are_sent():
     """The one for inference to that port only, as metadata."""
     calls = [call for call in general(NOBODY) if call.path.endswith(("/Ping", "limit=100"))]
     with playing_grpc(recorded(), token="secret") as ports:
@@ -71,7 +71,7 @@ def test_tokens_are_sent() -> None:
         assert [without.ask(call).reason for call in calls] == ["UNAUTHENTICATED", "OK"]
 
 
-def test_missing_and_unreadable_responses_have_status_0(monkeypatch) -> None:
+def test_missing_and_unreadable_responses_have_status_0(monkeypatch):
     (ping, *_) = general(NOBODY)
     assert send(ping, ("127.0.0.1", 1)) == Response(0, "ConnectionRefusedError", {}, b"")
     for body in (b"\0\0\0\0\x09x", b"\0\0", b"\0\0\0\0\x02\xff\xff", b"\x01\0\0\0\0"):
@@ -81,7 +81,7 @@ def test_missing_and_unreadable_responses_have_status_0(monkeypatch) -> None:
             assert send(ping, listening.getsockname()).status == 0
 
 
-def test_recorded_messages_become_calls() -> None:
+def test_recorded_messages_become_calls():
     """If a message has only fields and the input ``data``, these are reported; other messages are
     sent as they are.
     """
@@ -104,7 +104,7 @@ def test_recorded_messages_become_calls() -> None:
     assert [call.body for call in calls[1:]] == [two.SerializeToString(), tensors.SerializeToString()]
 
 
-def test_whole_messages_are_sent_as_they_are() -> None:
+def test_whole_messages_are_sent_as_they_are():
     answer = message("inference.ModelInferResponse")(model_name="m", id="7").SerializeToString()
     sent: list[bytes] = []
 
@@ -124,7 +124,7 @@ def test_whole_messages_are_sent_as_they_are() -> None:
     assert (answered.status, json.loads(answered.body or b"")) == (200, {"model_name": "m", "id": "7"})
 
 
-def test_more_about_a_failure_or_a_model_is_explained() -> None:
+def test_more_about_a_failure_or_a_model_is_explained():
     call = Probe("", "grpc_inference", grpc_calls.METHOD, f"/{grpc_calls.INFERENCE}/Predictions")
     ours = FAILED.but(body=b"Prediction failed: KeyError [request 1]\norg.pytorch.serve.http.X")
 

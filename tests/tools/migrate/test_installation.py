@@ -1,5 +1,4 @@
 import stat
-from pathlib import Path
 
 import pytest
 
@@ -10,7 +9,7 @@ from modelserver.tools.migrate.installation import launch_modelserver, launch_to
 
 
 @pytest.fixture
-def program(tmp_path) -> Path:
+def program(tmp_path):
     folder = tmp_path / "bin"
     folder.mkdir()
     for name in ("torchserve", "python"):
@@ -19,7 +18,7 @@ def program(tmp_path) -> Path:
     return folder / "torchserve"
 
 
-def test_flags_of_the_command_count(tmp_path) -> None:
+def test_flags_of_the_command_count(tmp_path):
     config = tmp_path / "config.properties"
     config.write_text("job_queue_size=7\n")
     command = f"torchserve --start --ncs --model-store {tmp_path} --models m=a.mar b.mar --log-config x.xml"
@@ -40,14 +39,14 @@ def test_flags_of_the_command_count(tmp_path) -> None:
         ("job_queue_size=x\n", None, ConfigError, "job_queue_size=x"),
     ],
 )
-def test_what_cannot_be_read_is_reported(tmp_path, text, command, error, message) -> None:
+def test_what_cannot_be_read_is_reported(tmp_path, text, command, error, message):
     config = tmp_path / "config.properties"
     config.write_text(text)
     with pytest.raises(error, match=message):
         read_installation(config, command, {}, {})
 
 
-def test_both_servers_get_the_same_configuration_elsewhere(site, program, tmp_path) -> None:
+def test_both_servers_get_the_same_configuration_elsewhere(site, program, tmp_path):
     installation = read_installation(site, f"{program} --ts-config other --log-config mine.xml", {}, {})
     reference = launch_torchserve(installation, tmp_path / "theirs")
     ours = launch_modelserver(installation, tmp_path / "ours")
@@ -70,7 +69,7 @@ def test_both_servers_get_the_same_configuration_elsewhere(site, program, tmp_pa
     assert not {*reference.addresses.values()} & {*ours.addresses.values()}
 
 
-def test_what_the_environment_says_is_written_down(tmp_path) -> None:
+def test_what_the_environment_says_is_written_down(tmp_path):
     """Variables are not passed on: those that name addresses would count more than the free ports."""
     config = tmp_path / "config.properties"
     config.write_text("enable_envvars_config=true\nmodel_store=.\n")
@@ -83,7 +82,7 @@ def test_what_the_environment_says_is_written_down(tmp_path) -> None:
     assert settings.inference_address.port == launch.addresses["inference"][1]
 
 
-def test_model_api_is_on_beside_a_running_torchserve(site, tmp_path) -> None:
+def test_model_api_is_on_beside_a_running_torchserve(site, tmp_path):
     """Beside a running TorchServe the model API is on, whatever the configuration says."""
     installation = read_installation(site, None, {"compat_defaults": "torchserve"}, {})
     for follows in (False, True):
@@ -95,7 +94,7 @@ def test_model_api_is_on_beside_a_running_torchserve(site, tmp_path) -> None:
         launch_torchserve(absent, tmp_path / "theirs")
 
 
-def test_only_plain_http_can_be_compared(tmp_path) -> None:
+def test_only_plain_http_can_be_compared(tmp_path):
     config = tmp_path / "config.properties"
     config.write_text(
         "model_store=.\nmanagement_address=http://127.0.0.1:9001\nmetrics_address=https://127.0.0.1:1\n"

@@ -27,7 +27,7 @@ def changed(plan: ProofPlan, change: Callable[[Response], Response], key: str = 
     return plan
 
 
-def test_servers_that_answer_alike_are_the_same(plan) -> None:
+def test_servers_that_answer_alike_are_the_same(plan):
     listener = ListedLines()
     proof = prove(plan, listener)
 
@@ -39,7 +39,7 @@ def test_servers_that_answer_alike_are_the_same(plan) -> None:
     assert listener.lines == [f"asking both servers {len(proof.compared)} requests:"]
 
 
-def test_equal_failures_prove_nothing(plan) -> None:
+def test_equal_failures_prove_nothing(plan):
     for server in (plan.reference, plan.ours):
         for key, answer in server.answers.items():
             if key.startswith(("inference POST", "grpc_inference")) and "plain" in key:
@@ -57,7 +57,7 @@ def test_equal_failures_prove_nothing(plan) -> None:
         ({"body": b"other"}, UNKNOWN, [], "body: TorchServe b'fine', modelserver b'other'"),
     ],
 )
-def test_only_known_differences_are_explained(plan, change, verdict, names, line) -> None:
+def test_only_known_differences_are_explained(plan, change, verdict, names, line):
     proof = prove(changed(plan, lambda answer: answer.but(**change)), ListedLines())
     (result,) = [each for each in proof.compared if each.verdict != SAME]
 
@@ -66,7 +66,7 @@ def test_only_known_differences_are_explained(plan, change, verdict, names, line
     assert verdict == EXPLAINED or result.summary_line == f"a text to /predictions/plain: {line}"
 
 
-def test_an_answer_that_varies_is_not_held_against_modelserver(plan) -> None:
+def test_an_answer_that_varies_is_not_held_against_modelserver(plan):
     """If nothing explains a difference, TorchServe gets the request a second time."""
 
     class Varying(Played):
@@ -82,7 +82,7 @@ def test_an_answer_that_varies_is_not_held_against_modelserver(plan) -> None:
     assert [rule.name for rules in result.reasons for rule in rules] == ["varies"]
 
 
-def test_nothing_is_concluded_without_a_response_of_torchserve(plan) -> None:
+def test_nothing_is_concluded_without_a_response_of_torchserve(plan):
     silent = Response(0, "ConnectionRefusedError", {}, b"")
     for server in (plan.reference, plan.ours):
         lost = [key for key in server.answers if key == TEXT or key.startswith("metrics ")]
@@ -95,7 +95,7 @@ def test_nothing_is_concluded_without_a_response_of_torchserve(plan) -> None:
     assert "metrics were not compared" in proof.remarks[0]
 
 
-def test_grpc_that_does_not_answer_is_left_out(plan) -> None:
+def test_grpc_that_does_not_answer_is_left_out(plan):
     silent = Response(0, "ConnectionRefusedError", {}, b"")
     plan.reference.answers.update({key: silent for key in plan.reference.answers if key.startswith("grpc_")})
     for each in (plan, replace(plan, reference=replace(plan.reference, addresses={}))):
@@ -106,7 +106,7 @@ def test_grpc_that_does_not_answer_is_left_out(plan) -> None:
         assert not any("grpc" in each.call.port for each in proof.compared)
 
 
-def test_a_model_that_only_torchserve_has_is_not_explained(plan) -> None:
+def test_a_model_that_only_torchserve_has_is_not_explained(plan):
     listed = plan.ours.answers['management GET /models?limit=100 ""']
     plan.ours.answers['management GET /models?limit=100 ""'] = listed.but(body=b'{"models": []}')
     proof = prove(plan, ListedLines())
@@ -121,7 +121,7 @@ def test_a_model_that_only_torchserve_has_is_not_explained(plan) -> None:
     assert not any("plain" in each.call.path for each in proof.compared)
 
 
-def test_workers_are_scaled_as_in_the_running_torchserve(plan) -> None:
+def test_workers_are_scaled_as_in_the_running_torchserve(plan):
     def two_workers(answer: Response) -> Response:
         return answer.but(body=(answer.body or b"").replace(b'"maxWorkers": 1', b'"maxWorkers": 2'))
 
@@ -133,7 +133,7 @@ def test_workers_are_scaled_as_in_the_running_torchserve(plan) -> None:
 
 
 @pytest.mark.parametrize(("read_only", "left_out"), [(True, 1), (False, 0)])
-def test_a_running_torchserve_is_not_changed(plan, read_only, left_out) -> None:
+def test_a_running_torchserve_is_not_changed(plan, read_only, left_out):
     """Requests that would do so are left out, and counted."""
     folder = plan.workdir.parent / "requests"
     folder.mkdir()
@@ -156,7 +156,7 @@ def test_a_running_torchserve_is_not_changed(plan, read_only, left_out) -> None:
         ("/predictions/m-large/1.0", False),
     ],
 )
-def test_a_model_is_measured_with_its_own_requests(path, expected) -> None:
+def test_a_model_is_measured_with_its_own_requests(path, expected):
     """As many clients as fill the batches of all workers twice, within bounds."""
     assert _predicts(Probe("", "inference", "POST", path), "m") is expected
     for batch, workers, clients in ((1, 0, 2), (1, 1, 2), (4, 2, 16), (64, 8, 64)):
@@ -164,7 +164,7 @@ def test_a_model_is_measured_with_its_own_requests(path, expected) -> None:
         assert clients_for(version) == clients
 
 
-def test_requests_carry_the_token_of_their_server(proof) -> None:
+def test_requests_carry_the_token_of_their_server(proof):
     server = ComparedServer("TorchServe", {"inference": ("h", 80)}, {"inference": "secret"})
     call = Probe("", "inference", "POST", "/predictions/m", (("X", "y"), ("Host", "other")), b"body")
 

@@ -9,7 +9,7 @@ from modelserver.tools.tune.figure import Figure
 FACTS = {"processor": "a <CPU>"}
 
 
-def test_the_json_has_everything_by_stable_names(proof) -> None:
+def test_the_json_has_everything_by_stable_names(proof):
     report = json.loads(as_json(proof, FACTS, "config.properties"))
 
     assert list(report) == [
@@ -24,7 +24,7 @@ def test_the_json_has_everything_by_stable_names(proof) -> None:
     assert report["figures"]["memory_bytes"] == {"torchserve": 300 << 20, "modelserver": 300 << 20}
 
 
-def test_the_page_needs_nothing_and_trusts_nobody(proof) -> None:
+def test_the_page_needs_nothing_and_trusts_nobody(proof):
     html = as_html(proof, FACTS, "config.properties")
 
     assert "<script" not in html
@@ -35,7 +35,7 @@ def test_the_page_needs_nothing_and_trusts_nobody(proof) -> None:
     assert "There are differences without a known reason." in html
 
 
-def test_secrets_are_not_reported(proof) -> None:
+def test_secrets_are_not_reported(proof):
     result = next(each for each in proof.compared if each.what)
     headers = (("Authorization", "Bearer abc123"), ("X-Kind", "mine"))
     secret = Probe(*(getattr(result.call, name) for name in ("name", "port", "method", "path")), headers)
@@ -46,7 +46,7 @@ def test_secrets_are_not_reported(proof) -> None:
     assert all("mine" in text for text in texts)
 
 
-def test_the_terminal_gets_a_few_lines(proof) -> None:
+def test_the_terminal_gets_a_few_lines(proof):
     first, *unknown, split, remove, last = summary(proof)
 
     assert first.endswith("answered the same, 1 differ as explained, 1 for unknown reasons")
@@ -56,7 +56,7 @@ def test_the_terminal_gets_a_few_lines(proof) -> None:
     assert last == "There are differences without a known reason."
 
 
-def test_load_is_in_the_table_and_what_failed_says_so(proof) -> None:
+def test_load_is_in_the_table_and_what_failed_says_so(proof):
     good = Figure(10, 100.0, 1.0, 2.0, 3.0, clients=1)
     bad = Figure(0, 0.0, 0.0, 0.0, 0.0, clients=8, failures={"status 503": 3})
     proof.measured.append(LoadFigures("plain", "a text", "TorchServe", good, bad))

@@ -19,7 +19,7 @@ def built_in(handler: str = "", envelope: str | None = None, **places: str) -> l
     return requests_of("builtin", [Subject(VERSION, Archive("m.mar", handler, places=places))], envelope)
 
 
-def test_built_in_requests_change_nothing() -> None:
+def test_built_in_requests_change_nothing():
     """No request changes a running TorchServe; names are unique and paths are escaped."""
     calls = built_in(envelope="kservev2", instances="here")
 
@@ -29,7 +29,7 @@ def test_built_in_requests_change_nothing() -> None:
     assert {"/predictions/m%201", "/models/m%201/all", "/v2/models/m%201/infer"} <= paths
 
 
-def test_versions_share_the_requests_without_a_version() -> None:
+def test_versions_share_the_requests_without_a_version():
     other = Subject(ServedVersion("m 1", "2.0", "m.mar"), Archive("m.mar", ""))
     calls = requests_of("builtin", [Subject(VERSION, Archive("m.mar", "")), other], None)
     paths = [call.path for call in calls if call.method == "GET"]
@@ -47,7 +47,7 @@ def test_versions_share_the_requests_without_a_version() -> None:
         ("own.py", ["application/json", "text/plain", "application/json", "image/png"]),
     ],
 )
-def test_inputs_are_chosen_by_handler(handler, types) -> None:
+def test_inputs_are_chosen_by_handler(handler, types):
     """Pillow reads the picture."""
     assert [kind for _, kind, _ in inputs(handler)] == types
     picture = Image.open(io.BytesIO(png()))
@@ -59,7 +59,7 @@ def test_inputs_are_chosen_by_handler(handler, types) -> None:
     ("envelope", "places", "protocols"),
     [(None, {}, set()), (None, {"instances": "x"}, {"v1"}), ("kserve", {}, {"v1"}), ("kservev2", {}, {"v2"})],
 )
-def test_protocols_get_requests_where_they_are_used(envelope, places, protocols) -> None:
+def test_protocols_get_requests_where_they_are_used(envelope, places, protocols):
     calls = built_in(envelope=envelope, **places)
     posted = {call.path.split("/")[1] for call in calls if call.method == "POST"}
 
@@ -78,11 +78,11 @@ def test_protocols_get_requests_where_they_are_used(envelope, places, protocols)
         ("POST", "/predictions/m", False),
     ],
 )
-def test_what_changes_the_state_of_a_server(method, path, expected) -> None:
+def test_what_changes_the_state_of_a_server(method, path, expected):
     assert changes_state(Probe("", "management", method, path)) is expected
 
 
-def test_files_are_posted_to_the_model_of_their_folder(tmp_path) -> None:
+def test_files_are_posted_to_the_model_of_their_folder(tmp_path):
     for name, text in (("m/a.json", "[1]"), ("m/b", "raw"), ("m/c.txt", "v1"), ("README.md", "no request")):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
@@ -121,7 +121,7 @@ def test_files_are_posted_to_the_model_of_their_folder(tmp_path) -> None:
         ("[]", "there are neither MODEL/NAME.EXT nor requests.json"),
     ],
 )
-def test_what_is_wrong_with_an_index_is_reported(tmp_path, index, message) -> None:
+def test_what_is_wrong_with_an_index_is_reported(tmp_path, index, message):
     (tmp_path / "requests.json").write_text(index)
     with pytest.raises(MigrationError, match=message):
         in_folder(tmp_path)
@@ -130,7 +130,7 @@ def test_what_is_wrong_with_an_index_is_reported(tmp_path, index, message) -> No
             requests_of(source, [], None)
 
 
-def test_recorded_requests_are_sent_as_they_came(tmp_path) -> None:
+def test_recorded_requests_are_sent_as_they_came(tmp_path):
     path = tmp_path / "traffic.msr"
     headers = [(b"A", b"b"), (b"Content-Length", b"1")]
     with path.open("wb", buffering=0) as file:
@@ -146,7 +146,7 @@ def test_recorded_requests_are_sent_as_they_came(tmp_path) -> None:
     ]
 
 
-def test_a_recording_that_was_cut_off(tmp_path) -> None:
+def test_a_recording_that_was_cut_off(tmp_path):
     path = tmp_path / "traffic.msr"
     call = Recorded(1, 0, 1, b"GET", "/ping", "", None, [], b"", 200, "", b"", b"", 0, True)
     with path.open("wb", buffering=0) as file:

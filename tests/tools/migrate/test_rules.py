@@ -20,7 +20,7 @@ _FOLLOWING = re.compile(
 )
 
 
-def test_differences_are_explained_from_request_and_answers_alone() -> None:
+def test_differences_are_explained_from_request_and_answers_alone():
     """``modelserver migrate`` names a rule that is about them, but for what follows from earlier answers, and
     for requests that failed with others in a batch, whose answers say how large it was.
     """
@@ -48,7 +48,7 @@ DESCRIBE = Probe("", "management", "GET", "/models/m")
 _FAILED = b'{\n  "code": 503,\n  "type": "InternalServerException",\n  "message": "Prediction failed"\n}\n'
 
 
-def test_other_answers_are_not_explained() -> None:
+def test_other_answers_are_not_explained():
     """No rule makes an excuse for an answer that is simply wrong, unless handlers are given other input."""
     explained = {}
     for chapter in chapters():
@@ -64,7 +64,7 @@ def test_other_answers_are_not_explained() -> None:
     assert explained == {}
 
 
-def test_the_fewest_rules_are_named() -> None:
+def test_the_fewest_rules_are_named():
     """Two where both are needed, alternatives where each would do."""
     request = Probe("", "management", "POST", "/models?url=m.mar")
     failed = Response(500, "", {}, pretty({"message": "Failed to start workers for model m version: 1"}))
@@ -99,7 +99,7 @@ def test_the_fewest_rules_are_named() -> None:
         ("parallel-type", DESCRIBE, good([{"parallelType": ""}]), good([{"parallelType": "tp"}])),
     ],
 )
-def test_rule_takes_over_a_known_difference(rule, call, reference, ours) -> None:
+def test_rule_takes_over_a_known_difference(rule, call, reference, ours):
     assert change_of(rule)(call, reference, ours).body == ours.body
 
 
@@ -122,6 +122,6 @@ def test_rule_takes_over_a_known_difference(rule, call, reference, ours) -> None
         ("numbers", DESCRIBE, good([{"batchSize": 4}]), good([{"batchSize": 1}])),
     ],
 )
-def test_rule_leaves_other_differences(rule, call, reference, ours) -> None:
+def test_rule_leaves_other_differences(rule, call, reference, ours):
     """TorchServe's answer stays as it is."""
     assert change_of(rule)(call, reference, ours) == reference

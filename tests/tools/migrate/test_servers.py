@@ -8,24 +8,17 @@ import psutil
 import pytest
 from tests.tools.migrate.sites import playing, recorded
 
+from modelserver.tools.migrate import servers
 from modelserver.tools.migrate.calls import MigrationError, Port, Probe, Response
-from modelserver.tools.migrate.servers import (
-    ComparedServer,
-    Launch,
-    ServedVersion,
-    listener,
-    running_server,
-    started,
-)
 
 
 def addresses(urls: dict[str, str]) -> dict[Port, tuple[str, int]]:
     return {port: ("127.0.0.1", int(url.rpartition(":")[2])) for port, url in urls.items()}
 
 
-def test_versions_are_read_from_descriptions() -> None:
+def test_versions_are_read_from_descriptions():
     with playing(recorded()) as urls:
-        server = running_server("TorchServe", addresses(urls), {})
+        server = servers.running_server("TorchServe", addresses(urls), {})
         result = server.versions()
 
     described = [(version.name, version.batch_size, version.ready, version.settled) for version in result]
@@ -44,8 +37,8 @@ def test_versions_are_read_from_descriptions() -> None:
         ({"minWorkers": 0}, True),
     ],
 )
-def test_version_is_settled_when_workers_are_ready_or_failed(described, settled) -> None:
-    assert ServedVersion.of({"modelName": "m", "modelVersion": "1", **described}).settled is settled
+def test_version_is_settled_when_workers_are_ready_or_failed(described, settled):
+    assert servers.ServedVersion.of({"modelName": "m", "modelVersion": "1", **described}).settled is settled
 
 
 @pytest.mark.parametrize(
@@ -59,24 +52,24 @@ def test_version_is_settled_when_workers_are_ready_or_failed(described, settled)
     ],
     ids=["tokens", "page", "object", "list", "another port"],
 )
-def test_a_server_that_is_another_is_reported(status, body, message) -> None:
+def test_a_server_that_is_another_is_reported(status, body, message):
     answer = Response(status, "", {}, body)
     answers = {'management GET /models?limit=100 ""': answer, 'management GET /models ""': answer}
     with playing(answers) as urls, pytest.raises(MigrationError, match=message):
-        running_server("TorchServe", addresses(urls), {})
+        servers.running_server("TorchServe", addresses(urls), {})
 
 
-def test_a_server_that_is_not_there_is_reported() -> None:
+def test_a_server_that_is_not_there_is_reported():
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         address = closed.getsockname()
-        assert listener(address[1]) is None
+        assert servers.listener(address[1]) is None
         with pytest.raises(MigrationError, match=f"http://127.0.0.1:{address[1]}/models was answered Conn"):
-            running_server("TorchServe", {"inference": address, "management": address}, {})
+            servers.running_server("TorchServe", {"inference": address, "management": address}, {})
 
 
-def test_tokens_are_for_their_port_unless_the_request_has_one() -> None:
-    server = ComparedServer("TorchServe", {}, {"inference": "secret"})
+def test_tokens_are_for_their_port_unless_the_request_has_one():
+    server = servers.ComparedServer("TorchServe", {}, {"inference": "secret"})
 
     assert server.headers(Probe("", "inference", "GET", "/")) == (("Authorization", "Bearer secret"),)
     assert server.headers(Probe("", "management", "GET", "/")) == ()
@@ -85,26 +78,26 @@ def test_tokens_are_for_their_port_unless_the_request_has_one() -> None:
     assert "secret" not in repr(server)
 
 
-def launch(folder: Path, script: str, **more: Any) -> Launch:
+def launch(folder: Path, script: str, **more: Any) -> servers.Launch:
     command = ["/bin/sh", "-c", script]
-    return Launch(
+    return servers.Launch(
         "It", command, {"management": ("127.0.0.1", 1)}, folder, os.environ, folder / "output", **more
     )
 
 
-def test_a_program_that_ends_is_reported_with_its_last_output(tmp_path) -> None:
+def test_a_program_that_ends_is_reported_with_its_last_output(tmp_path):
     ends = launch(tmp_path, "echo no such thing; exit 1")
-    with pytest.raises(MigrationError, match=r"It does not start:\n.*no such thing"), started(ends):
+    with pytest.raises(MigrationError, match=r"It does not start:\n.*no such thing"), servers.started(ends):
         pass
-    absent = Launch("It", [str(tmp_path / "absent")], {}, tmp_path, {}, tmp_path / "output")
-    with pytest.raises(MigrationError, match="It cannot be started"), started(absent):
+    absent = servers.Launch("It", [str(tmp_path / "absent")], {}, tmp_path, {}, tmp_path / "output")
+    with pytest.raises(MigrationError, match="It cannot be started"), servers.started(absent):
         pass
 
 
 @pytest.mark.parametrize("whole", [True, False])
-def test_nothing_is_left_of_what_was_started(tmp_path, whole, monkeypatch) -> None:
-    monkeypatch.setattr(ComparedServer, "ask", lambda *_: Response(200, "OK", {}, b'{"models": []}'))
-    with started(
+def test_nothing_is_left_of_what_was_started(tmp_path, whole, monkeypatch):
+    monkeypatch.setattr(servers.ComparedServer, "ask", lambda *_: Response(200, "OK", {}, b'{"models": []}'))
+    with servers.started(
         launch(tmp_path, "sleep 60 & echo ready; sleep 60", started_line="ready", whole=whole)
     ) as server:
         process = psutil.Process(server.pid)

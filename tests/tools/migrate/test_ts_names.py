@@ -54,12 +54,12 @@ SECTION_13 = re.findall(
 )
 
 
-def test_the_table_has_every_name_of_the_reference() -> None:
+def test_the_table_has_every_name_of_the_reference():
     """No name of reference 13 is left without a state."""
     assert set(SECTION_13) - {entry.name for entry in names()} == set()
 
 
-def test_remarks_are_of_offered_names() -> None:
+def test_remarks_are_of_offered_names():
     there = set(offered())
 
     assert set(REMARKS) - there == set()
@@ -67,5 +67,5 @@ def test_remarks_are_of_offered_names() -> None:
     assert {entry.state for entry in names()} == {"same", "better", "differs", "not offered"}
 
 
-def test_the_document_is_current() -> None:
+def test_the_document_is_current():
     assert (ROOT / "docs" / "ts-names.md").read_text(encoding="utf-8") == document()

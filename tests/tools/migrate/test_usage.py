@@ -9,7 +9,7 @@ from modelserver.tools.migrate.usage import advice_on, usage_of
 
 
 @pytest.fixture
-def config(tmp_path) -> Path:
+def config(tmp_path):
     file = tmp_path / "config.properties"
     file.write_text(
         "model_store=.\nnumber_of_netty_threads=4\nipex_enable=true\nbatch_policy=window\nnonsense=1\n"
@@ -22,7 +22,7 @@ def read(config: Path, command: str | None = None) -> Installation:
     return read_installation(config, command, {}, {})
 
 
-def test_keys_have_the_states_of_the_guide(config) -> None:
+def test_keys_have_the_states_of_the_guide(config):
     """So have modelserver's own and unknown ones; those without effect are removed by a command."""
     installation = read(config)
     usage = usage_of(installation, [], [])
@@ -42,7 +42,7 @@ def test_keys_have_the_states_of_the_guide(config) -> None:
     }
 
 
-def test_endpoints_are_counted(config) -> None:
+def test_endpoints_are_counted(config):
     """They are counted by TorchServe's paths; other paths are left out."""
     posted = ("/predictions/m", "/predictions/m/1.0/v1/chat", "/v1/models/m:predict")
     calls = [
@@ -62,7 +62,7 @@ def test_endpoints_are_counted(config) -> None:
     ]
 
 
-def test_flags_handlers_and_names_have_their_states(config) -> None:
+def test_flags_handlers_and_names_have_their_states(config):
     states = {
         "ts.context.Context": "better",
         "ts.service.Context": "same",
@@ -95,7 +95,7 @@ def test_flags_handlers_and_names_have_their_states(config) -> None:
         ("compat_defaults=torchserve\n", None, False),
     ],
 )
-def test_handlers_that_read_instances_get_whole_bodies(config, setting, yaml, advised) -> None:
+def test_handlers_that_read_instances_get_whole_bodies(config, setting, yaml, advised):
     config.write_text(f"model_store=.\n{setting}")
     installation = read(config)
     archives = [Archive("a.mar", "h.py", places={"instances": "h.py, line 9"}, config_text=yaml)]

@@ -21,7 +21,7 @@ def traffic(tmp_path, make_call):
     return str(path)
 
 
-def test_speed_is_positive_number_or_max() -> None:
+def test_speed_is_positive_number_or_max():
     assert (read_speed("1"), read_speed("0.5"), read_speed("max")) == (1.0, 0.5, None)
     for wrong in ("0", "-1", "fast", "nan", "inf"):
         with pytest.raises(ConfigError, match="--speed"):
@@ -46,13 +46,13 @@ def test_speed_is_positive_number_or_max() -> None:
         (["--to", URL, "--models", "a.mar"], "--models has no effect with --to"),
     ],
 )
-def test_bad_command_line_exits_with_2(traffic, flags, message, capsys) -> None:
+def test_bad_command_line_exits_with_2(traffic, flags, message, capsys):
     """The status is 2, and one line names the flag."""
     assert main([traffic, *flags]) == 2
     assert message in capsys.readouterr().err
 
 
-def test_missing_recording_and_server_have_their_status(traffic, tmp_path, capsys) -> None:
+def test_missing_recording_and_server_have_their_status(traffic, tmp_path, capsys):
     (tmp_path / "a").write_text("text")
 
     assert main([str(tmp_path / "a"), "--to", URL]) == 2
@@ -62,7 +62,7 @@ def test_missing_recording_and_server_have_their_status(traffic, tmp_path, capsy
 
 
 @pytest.mark.parametrize(("speed", "times"), [("1", [0.0, 0.4]), ("2", [0.0, 0.2]), ("max", None)])
-def test_gaps_are_scaled_by_speed(tmp_path, make_call, monkeypatch, speed, times) -> None:
+def test_gaps_are_scaled_by_speed(tmp_path, make_call, monkeypatch, speed, times):
     path = tmp_path / "traffic.msr"
     with path.open("wb", buffering=0) as output:
         calls = make_call(at=7), make_call(at=400_000_007)
@@ -79,7 +79,7 @@ def test_gaps_are_scaled_by_speed(tmp_path, make_call, monkeypatch, speed, times
     assert values == [times]
 
 
-def test_incomplete_recordings_and_answers_are_left_out(make_call) -> None:
+def test_incomplete_recordings_and_answers_are_left_out(make_call):
     """Answers that were cut off, or that nobody waited for, are not compared."""
     calls = [make_call(), make_call(status=0), make_call(complete=False)]
     result = differences_of(calls, [TimedResponse(0, 0, 200, b"", b"other")] * 3, Tolerance())

@@ -17,7 +17,7 @@ def compared(make_call, then: bytes, now: bytes, **changes) -> str:
     return difference(call, TimedResponse(0, 0, 200, b"", now), Tolerance(1e-3))
 
 
-def test_status_and_fault_are_compared_first(make_call) -> None:
+def test_status_and_fault_are_compared_first(make_call):
     call = make_call()
 
     assert difference(call, TimedResponse(0, 0, 200, b"", b"answer"), Tolerance()) == ""
@@ -41,12 +41,12 @@ def test_status_and_fault_are_compared_first(make_call) -> None:
         (b"[1]", b"\xff", "'[1]' became '\ufffd'"),
     ],
 )
-def test_bodies_are_compared_by_value(make_call, then, now, text) -> None:
+def test_bodies_are_compared_by_value(make_call, then, now, text):
     assert compared(make_call, then, now) == text
 
 
 @pytest.mark.parametrize("depth", [100, 700, 100_000])
-def test_deep_json_is_compared(make_call, depth) -> None:
+def test_deep_json_is_compared(make_call, depth):
     deep = b"[" * depth + b"%d" + b"]" * depth
 
     text = compared(make_call, deep % 1, deep % 2)
@@ -66,7 +66,7 @@ def test_deep_json_is_compared(make_call, depth) -> None:
         ("BOOL", b"\0", b"\1", "output y: its bytes differ"),
     ],
 )
-def test_datatypes_are_compared_exactly(make_call, datatype, then, now, text) -> None:
+def test_datatypes_are_compared_exactly(make_call, datatype, then, now, text):
     parameters = {"binary_data_size": len(then)}
     output = {"name": "y", "datatype": datatype, "shape": [1], "parameters": parameters}
     head = json.dumps({"outputs": [output]}).encode()
@@ -77,7 +77,7 @@ def test_datatypes_are_compared_exactly(make_call, datatype, then, now, text) ->
     assert bool(result) == bool(text)
 
 
-def test_ids_of_the_open_inference_protocol(make_call) -> None:
+def test_ids_of_the_open_inference_protocol(make_call):
     path = "/v2/models/m/infer"
     text = compared(make_call, b'{"id": "mine"}', b'{"id": "other"}', target=path, body=b'{"id": "mine"}')
 
@@ -85,7 +85,7 @@ def test_ids_of_the_open_inference_protocol(make_call) -> None:
     assert compared(make_call, b'{"id": "made up"}', b'{"id": "anew"}', target=path, body=b"{}") == ""
 
 
-def test_binary_tensors_are_compared_within_tolerance(make_call) -> None:
+def test_binary_tensors_are_compared_within_tolerance(make_call):
     outputs = [
         {"name": "y", "datatype": "FP32", "shape": [2], "parameters": {"binary_data_size": 8}},
         {"name": "t", "datatype": "BYTES", "shape": [1], "parameters": {"binary_data_size": 5}},
@@ -138,14 +138,14 @@ def answered(body: bytes, code: int = 0, status: int = 200) -> TimedResponse:
         (INFER, inferred(1, 2), inferred(1), 'outputs[0].shape[0]: "2" became "1"'),
     ],
 )
-def test_answers_are_compared_by_their_content(make_call, target, then, now, how) -> None:
+def test_answers_are_compared_by_their_content(make_call, target, then, now, how):
     body = _Infer(model_name="m").SerializeToString() if target == INFER else b""
     call = make_call(method=b"gRPC", target=target, body=body, answer=then, lines=lines_of_call(0))
 
     assert difference(call, answered(now), Tolerance()) == how
 
 
-def test_statuses_are_those_of_grpc(make_call) -> None:
+def test_statuses_are_those_of_grpc(make_call):
     text, lines = b"later [request 1]\nclass", lines_of_call(13)
     call = make_call(method=b"gRPC", target=PREDICTIONS, answer=text, status=500, lines=lines)
     other = difference(call, answered(text, 2, 500), Tolerance())
@@ -154,7 +154,7 @@ def test_statuses_are_those_of_grpc(make_call) -> None:
     assert other.startswith("status INTERNAL became UNKNOWN: ")
 
 
-def test_the_clients_own_id_counts(make_call) -> None:
+def test_the_clients_own_id_counts(make_call):
     named, plain = (_Infer(model_name="m", id=each).SerializeToString() for each in ("7", ""))
     calls = [make_call(method=b"gRPC", target=INFER, body=body) for body in (named, plain, b"\xff")]
 
@@ -162,7 +162,7 @@ def test_the_clients_own_id_counts(make_call) -> None:
     assert not gets_id(make_call(method=b"gRPC", target=PREDICTIONS, body=b'"id"'))
 
 
-def test_what_cannot_be_read(make_call) -> None:
+def test_what_cannot_be_read(make_call):
     call = make_call(method=b"gRPC", target=INFER)
 
     assert body_of(call, b"\0\0\0\0\x09x") == b"\0\0\0\0\x09x"

@@ -49,7 +49,7 @@ def queued_call(make_call):
     return make
 
 
-def test_batches_are_ordered_as_they_were_queued(make_call) -> None:
+def test_batches_are_ordered_as_they_were_queued(make_call):
     """In the order of the queue, as are the calls of each; not those of calls that tell none."""
     lines = {4: heads("b", 2), 1: heads("a", 2), 3: b"", 2: heads("b", 2)}
     result = batches_of([make_call(number=number, lines=each) for number, each in lines.items()])
@@ -66,7 +66,7 @@ def test_batches_are_ordered_as_they_were_queued(make_call) -> None:
         ([b"", b""], "none"),
     ],
 )
-def test_batch_difference_is_described(make_call, answers, difference) -> None:
+def test_batch_difference_is_described(make_call, answers, difference):
     sent = [TimedResponse(0, 0, 200, lines) for lines in answers]
     batch = RecordedBatch(2, [make_call(), make_call()], sent)
     replayed = Replayed([batch], 1)
@@ -78,7 +78,7 @@ def test_batch_difference_is_described(make_call, answers, difference) -> None:
     assert replayed.lines()[-1] == "Requests that were in no batch, and are not sent: 1."
 
 
-async def test_archive_is_taken_from_settings_or_store(settings_of) -> None:
+async def test_archive_is_taken_from_settings_or_store(settings_of):
     plain = settings_of().settings
     named = settings_of(load_models="other=rows.mar").settings
 
@@ -92,7 +92,7 @@ async def test_archive_is_taken_from_settings_or_store(settings_of) -> None:
         await archive_of(None, plain)
 
 
-def test_batches_are_sent_as_they_were(settings_of, queued_call) -> None:
+def test_batches_are_sent_as_they_were(settings_of, queued_call):
     large = "x" * (1 << 20)
     calls = [
         queued_call(5, b"3", "b", 3),
@@ -118,7 +118,7 @@ def test_batches_are_sent_as_they_were(settings_of, queued_call) -> None:
     assert second.body == b"8"
 
 
-def test_a_batch_that_ends_its_worker(tmp_path, queued_call) -> None:
+def test_a_batch_that_ends_its_worker(tmp_path, queued_call):
     crashing = tmp_path / "crashing.py"
     crashing.write_text(
         "import os\n\ndef handle(data, context):\n"
@@ -156,7 +156,7 @@ def predict(model, **data):
     return request.SerializeToString()
 
 
-def test_batches_that_cannot_be_made_again_are_reported(tmp_path, settings_of, queued_call) -> None:
+def test_batches_that_cannot_be_made_again_are_reported(tmp_path, settings_of, queued_call):
     """So is the error of a model that does not load."""
     replayed = replay_exactly([queued_call(1, b"1", "a", 4)], settings_of())
     assert not replayed.exact
@@ -172,7 +172,7 @@ def test_batches_that_cannot_be_made_again_are_reported(tmp_path, settings_of, q
         replay_exactly([queued_call(1, b"1", "a", 1, "broken")], loaded)
 
 
-def test_calls_of_each_method_are_replayed(settings, make_call) -> None:
+def test_calls_of_each_method_are_replayed(settings, make_call):
     tensors = message("inference.ModelInferRequest")(model_name="mirror", raw_input_contents=[bytes(8)])
     tensors.inputs.add(name="x", datatype="FP32", shape=[1, 2])
     request = [

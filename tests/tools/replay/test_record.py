@@ -40,7 +40,7 @@ def serve():
         server.server_close()
 
 
-def test_what_the_server_sends_is_recorded(serve, tmp_path, make_call, capsys) -> None:
+def test_what_the_server_sends_is_recorded(serve, tmp_path, make_call, capsys):
     url = serve(200, framed(pack([])) + framed(pack([make_call(), Lost(2)])) + framed(pack([Ended("over")])))
     out = tmp_path / "a.msr"
 
@@ -54,7 +54,7 @@ def test_what_the_server_sends_is_recorded(serve, tmp_path, make_call, capsys) -
     assert len(read(out).calls) == 1
 
 
-def test_a_disk_that_is_full_from_the_start(serve, tmp_path, capsys, monkeypatch) -> None:
+def test_a_disk_that_is_full_from_the_start(serve, tmp_path, capsys, monkeypatch):
     def refuse(_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -66,7 +66,7 @@ def test_a_disk_that_is_full_from_the_start(serve, tmp_path, capsys, monkeypatch
     assert not out.exists()
 
 
-def test_a_device_stays_as_it_is(serve, capsys) -> None:
+def test_a_device_stays_as_it_is(serve, capsys):
     """Others use it, too, as they do /dev/null and /dev/full."""
     leader, follower = os.openpty()
     out = Path(os.ttyname(follower))
@@ -90,7 +90,7 @@ def test_a_device_stays_as_it_is(serve, capsys) -> None:
         (409, b"busy", "(409): busy"),
     ],
 )
-def test_refusal_is_reported_with_hint(serve, tmp_path, capsys, status, body, message) -> None:
+def test_refusal_is_reported_with_hint(serve, tmp_path, capsys, status, body, message):
     assert main(["--out", str(tmp_path / "a.msr"), "--management", serve(status, body)]) == 1
     assert message in capsys.readouterr().err
     assert not (tmp_path / "a.msr").exists()
@@ -107,7 +107,7 @@ def test_refusal_is_reported_with_hint(serve, tmp_path, capsys, status, body, me
         (("--out", "nodir/x"), "--out=nodir/x: there is no folder nodir"),
     ],
 )
-def test_bad_command_lines_are_refused(tmp_path, capsys, flags, message) -> None:
+def test_bad_command_lines_are_refused(tmp_path, capsys, flags, message):
     out = tmp_path / "a.msr"
 
     assert main(["--out", str(out), "--management", "http://127.0.0.1:9", *flags]) == 2
@@ -115,7 +115,7 @@ def test_bad_command_lines_are_refused(tmp_path, capsys, flags, message) -> None
     assert not out.exists()
 
 
-def test_files_that_exist(serve, tmp_path, capsys) -> None:
+def test_files_that_exist(serve, tmp_path, capsys):
     url = serve(200, framed(pack([Ended("over")])))
     assert main(["--out", str(tmp_path), "--force", "--management", url]) == 2
     assert f"Is a directory: '{tmp_path}'" in capsys.readouterr().err

@@ -9,7 +9,7 @@ def sides(make_call) -> tuple[ReplaySide, ReplaySide]:
     return ReplaySide.recorded(calls), ReplaySide.replayed(answers)
 
 
-def test_table_compares_latencies_and_errors(make_call) -> None:
+def test_table_compares_latencies_and_errors(make_call):
     lines = text_report(*sides(make_call), None).splitlines()
     rows = {line[:16].strip(): line[16:].split() for line in lines}
 
@@ -23,7 +23,7 @@ def test_table_compares_latencies_and_errors(make_call) -> None:
     assert "p50 ░░░░░░░░░░ " in text_report(*sides(make_call), None)
 
 
-def test_without_a_good_answer_there_are_no_latencies(make_call) -> None:
+def test_without_a_good_answer_there_are_no_latencies(make_call):
     bad = ReplaySide.replayed([TimedResponse(0, 0, fault="cannot connect")])
     text = text_report(bad, bad, Differences(1, [(make_call(), "cannot connect")]))
 
@@ -34,7 +34,7 @@ def test_without_a_good_answer_there_are_no_latencies(make_call) -> None:
     assert "0.001 s POST /predictions/m?x=1: no. 19\n  … and 5 more" in text
 
 
-def test_page_has_curves_and_escapes_text(make_call) -> None:
+def test_page_has_curves_and_escapes_text(make_call):
     then, now = sides(make_call)
     text = page("<b>.msr", then, now, Differences(1, [(make_call(), "<script>")]))
 

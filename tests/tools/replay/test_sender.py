@@ -20,7 +20,7 @@ from modelserver.tools.replay.sender import Destination, send, send_grpc
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nX-Batch-Id: b\r\nx-batch-size: 3\r\nother: 1\r\n\r\nok"
 
 
-async def test_requests_are_sent_when_they_are_due(make_call) -> None:
+async def test_requests_are_sent_when_they_are_due(make_call):
     async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:
             await reader.readuntil(b"\r\n\r\n")
@@ -37,7 +37,7 @@ async def test_requests_are_sent_when_they_are_due(make_call) -> None:
     assert one[1].seconds > one[0].seconds + 0.15
 
 
-async def test_request_without_answer_has_a_fault(make_call) -> None:
+async def test_request_without_answer_has_a_fault(make_call):
     async with listening(answering(b"", b"")) as port:
         destination = Destination("127.0.0.1", port)
         answers = await send(destination, [make_call(body=b"")] * 3, None, connections=2, patience=0.3)
@@ -46,7 +46,7 @@ async def test_request_without_answer_has_a_fault(make_call) -> None:
     assert "no answer within 0.3 s" in {answer.fault for answer in answers}
 
 
-def test_request_has_recorded_and_added_headers(make_call) -> None:
+def test_request_has_recorded_and_added_headers(make_call):
     destination = Destination.of("http://[::1]:80/prefix/", [("authorization", "Bearer x")], None)
 
     assert destination.request(make_call(target="/p?q=1", body=b"abc")) == (
@@ -56,7 +56,7 @@ def test_request_has_recorded_and_added_headers(make_call) -> None:
 
 
 @pytest.mark.parametrize("url", ["localhost:80", "ftp://x", "http://x:99999", "http://x?y=1", "http://"])
-def test_unusable_url_and_authorities_are_refused(url, tmp_path) -> None:
+def test_unusable_url_and_authorities_are_refused(url, tmp_path):
     with pytest.raises(ConfigError, match="--to="):
         Destination.of(url, [], None)
     with pytest.raises(ConfigError, match="--ca-file="):
@@ -98,7 +98,7 @@ def call(make_call):
     return lambda method="/mirror", **more: make_call(method=b"gRPC", target=method, **more)
 
 
-async def test_calls_are_sent_when_they_are_due(call) -> None:
+async def test_calls_are_sent_when_they_are_due(call):
     with served() as (_, port):
         destination = Destination.of_grpc(f"http://127.0.0.1:{port}", [], None)
         many = await send_grpc(destination, [call()] * 3, [0.0, 0.05, 0.1], connections=10, patience=10.0)
@@ -110,7 +110,7 @@ async def test_calls_are_sent_when_they_are_due(call) -> None:
     assert one[1].seconds > one[0].seconds + 0.15
 
 
-async def test_metadata_are_sent_and_failures_have_code_and_text(call) -> None:
+async def test_metadata_are_sent_and_failures_have_code_and_text(call):
     with served() as (mirror, port):
         destination = Destination.of_grpc(f"http://localhost:{port}", [("Authorization", "Bearer x")], None)
         calls = [call("/refuse", headers=[(b"x-mark", b"1"), (b"x-trace-bin", b"\0\xff")])]
@@ -121,7 +121,7 @@ async def test_metadata_are_sent_and_failures_have_code_and_text(call) -> None:
     assert (answer.status, code_of(answer.lines), answer.body) == (404, 5, "nothing h\u00e9re".encode())
 
 
-async def test_tls_server_needs_trusted_certificate(call, tmp_path) -> None:
+async def test_tls_server_needs_trusted_certificate(call, tmp_path):
     made = make_certificate(["localhost"])
     with served(grpc.ssl_server_credentials([(made.key, made.chain)])) as (_, port):
         file = tmp_path / "ca.pem"
@@ -137,7 +137,7 @@ async def test_tls_server_needs_trusted_certificate(call, tmp_path) -> None:
     assert "CERTIFICATE_VERIFY_FAILED" in bad.fault
 
 
-async def test_grpc_call_without_answer_has_a_fault(call) -> None:
+async def test_grpc_call_without_answer_has_a_fault(call):
     async def ask(port: int) -> TimedResponse:
         destination = Destination("127.0.0.1", port)
         (answer,) = await send_grpc(destination, [call()], None, connections=1, patience=0.3)
@@ -162,7 +162,7 @@ async def test_grpc_call_without_answer_has_a_fault(call) -> None:
     assert [answer.status for answer in (refused, waited, cut, odd)] == [0] * 4
 
 
-async def test_an_interruption_ends_all(call) -> None:
+async def test_an_interruption_ends_all(call):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         destination = Destination("127.0.0.1", silent.getsockname()[1])
         sending = asyncio.ensure_future(

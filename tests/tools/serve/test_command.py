@@ -2,13 +2,13 @@ from modelserver.__main__ import main
 from modelserver.tools.serve.command import advised
 
 
-def test_a_mistake_is_one_line(capsys) -> None:
+def test_a_mistake_is_one_line(capsys):
     """``modelserver serve`` of nothing that exists ends with status 1, and says why."""
     assert main(["serve", "absent.py"]) == 1
     assert capsys.readouterr().out == "SOURCE: absent.py does not exist\n"
 
 
-def test_bad_setting_is_reported(tmp_path, monkeypatch, capsys) -> None:
+def test_bad_setting_is_reported(tmp_path, monkeypatch, capsys):
     (tmp_path / "handler.py").write_text("")
     (tmp_path / "mine.properties").write_text("job_queue_size=many\n")
     monkeypatch.chdir(tmp_path)
@@ -17,7 +17,7 @@ def test_bad_setting_is_reported(tmp_path, monkeypatch, capsys) -> None:
     assert "job_queue_size=many" in capsys.readouterr().out
 
 
-def test_a_port_in_use_is_explained() -> None:
+def test_a_port_in_use_is_explained():
     message = "Cannot listen on management_address=http://127.0.0.1:8081: Address already in use"
 
     assert advised(message).startswith("Port 8081, for management, is in use by another program")

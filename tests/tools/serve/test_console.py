@@ -12,13 +12,13 @@ from modelserver.tools.serve.console import RED, Lines, Style
     ("terminal", "environ", "coloured"),
     [(True, {}, True), (False, {}, False), (True, {"NO_COLOR": "1"}, False), (True, {"TERM": "dumb"}, False)],
 )
-def test_colours_need_a_terminal(terminal, environ, coloured, monkeypatch) -> None:
+def test_colours_need_a_terminal(terminal, environ, coloured, monkeypatch):
     monkeypatch.setattr("sys.stdout.isatty", lambda: terminal)
 
     assert Style(environ)("text", RED) == ("\x1b[31mtext\x1b[0m" if coloured else "text")
 
 
-def test_model_lines_name_the_worker(capsys) -> None:
+def test_model_lines_name_the_worker(capsys):
     lines = Lines(Path("/home/me"))
     copy = os.path.join(tempfile.gettempdir(), f"modelserver-{os.getpid()}-abc", "0" * 32, "handler.py")
     logger = logging.getLogger("modelserver.model")
@@ -33,7 +33,7 @@ def test_model_lines_name_the_worker(capsys) -> None:
     assert printed[2] == "said"
 
 
-def test_server_lines_have_a_level(capsys) -> None:
+def test_server_lines_have_a_level(capsys):
     lines = Lines()
     logging.getLogger("modelserver.server").info("detail")
     logging.getLogger("modelserver.server").warning("odd")

@@ -15,7 +15,7 @@ from modelserver.tools.serve.options import read_options
         ("a broken line\n", []),
     ],
 )
-def test_imports_of_script_are_known_before_start(tmp_path, source, modules) -> None:
+def test_imports_of_script_are_known_before_start(tmp_path, source, modules):
     """Its heavy packages, and the base class of ``modelserver``."""
     script = tmp_path / "script.py"
     script.write_text(source)
@@ -23,7 +23,7 @@ def test_imports_of_script_are_known_before_start(tmp_path, source, modules) -> 
     assert needs_of(read_options([str(script)])) == ("", modules)
 
 
-def test_what_other_sources_need(tmp_path) -> None:
+def test_what_other_sources_need(tmp_path):
     model = tmp_path / "net.pt2"
     model.write_bytes(b"")
 
@@ -34,7 +34,7 @@ def test_what_other_sources_need(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("settings", [Settings(worker_start="spawn"), Settings(blacklist_env_vars="A")])
-async def test_nothing_is_imported_where_workers_may_not_be_forked(tmp_path, settings) -> None:
+async def test_nothing_is_imported_where_workers_may_not_be_forked(tmp_path, settings):
     """``worker_start=spawn``, or variables that must be hidden from workers."""
     ahead = EarlyImports(read_options([str(tmp_path)]), settings)
     await ahead.close()

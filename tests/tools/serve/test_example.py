@@ -61,7 +61,7 @@ class Point(msgspec.Struct):
         ),
     ],
 )
-def test_body_fits_the_input(served, body) -> None:
+def test_body_fits_the_input(served, body):
     """The body is one that the handler takes, as far as it is known."""
     text = command(served, _URL, "")
 
@@ -70,7 +70,7 @@ def test_body_fits_the_input(served, body) -> None:
     assert text.endswith(_URL)
 
 
-def test_large_bodies_are_piped_to_curl() -> None:
+def test_large_bodies_are_piped_to_curl():
     """Tensors are written by Python; a picture is part of the command."""
     text = command(model("base_handler", None, TensorSpec("a", "FP32", (-1, 3, -1, 32))), _URL, "")
     writing = ["bash", "-c", text.partition(" | curl ")[0]]
@@ -84,7 +84,7 @@ def test_large_bodies_are_piped_to_curl() -> None:
     assert Image.open(io.BytesIO(b64decode(_PIXEL))).convert("RGB").size == (1, 1)
 
 
-def test_models_are_tried_where_they_are_served(tmp_path) -> None:
+def test_models_are_tried_where_they_are_served(tmp_path):
     """Those of OpenAI at their endpoint, applications at their root; the user's own file is the body."""
     served, openai, application = model(), model(), model()
     openai.endpoints = {"v1/embeddings": True, "v1/other": False}
@@ -122,13 +122,13 @@ def test_models_are_tried_where_they_are_served(tmp_path) -> None:
         ({}, [1.0, 2.0]),
     ],
 )
-def test_examples_fit_their_schema(schema, value) -> None:
+def test_examples_fit_their_schema(schema, value):
     assert example_of(schema, {}) == value
     recursive = {"T": {"type": "object", "required": ["t"], "properties": {"t": {"$ref": "#/x/T"}}}}
     assert "null" in json.dumps(example_of({"$ref": "#/x/T"}, recursive))
 
 
-def test_token_is_read_by_the_shell(tmp_path) -> None:
+def test_token_is_read_by_the_shell(tmp_path):
     always = Settings(token_authorization="always")
     (tmp_path / "key_file.json").write_text(json.dumps({"inference": {"key": "secret-key"}}))
     read = shell_token(always, {}, tmp_path)

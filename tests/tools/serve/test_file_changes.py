@@ -7,7 +7,7 @@ from modelserver.tools.serve.file_changes import changes, folders_of
 
 
 @pytest.fixture
-def folder(tmp_path) -> Path:
+def folder(tmp_path):
     """A script with a package, and folders that are none of its."""
     for name in ("package/inner", ".venv/lib", "data", "__pycache__"):
         (tmp_path / name).mkdir(parents=True)
@@ -16,7 +16,7 @@ def folder(tmp_path) -> Path:
     return tmp_path
 
 
-def test_folders_with_packages_are_watched(folder) -> None:
+def test_folders_with_packages_are_watched(folder):
     assert set(folders_of(folder / "handler.py")) == {
         folder, folder / "package", folder / "package" / "inner"
     }  # fmt: skip
@@ -26,7 +26,7 @@ def test_folders_with_packages_are_watched(folder) -> None:
     assert folders_of(folder / "net.pt2") == [folder]
 
 
-async def test_only_sources_and_the_model_file_count(folder, tmp_path) -> None:
+async def test_only_sources_and_the_model_file_count(folder, tmp_path):
     """Changes of other files are not reported."""
     weights, source, notes = tmp_path / "weights.pt", folder / "package" / "__init__.py", folder / "notes.txt"
     batches = changes(folder / "handler.py", weights)

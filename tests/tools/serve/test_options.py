@@ -1,5 +1,3 @@
-from pathlib import Path
-
 import pytest
 
 from modelserver.errors import ConfigError
@@ -7,7 +5,7 @@ from modelserver.tools.serve.options import read_options
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch) -> Path:
+def here(tmp_path, monkeypatch):
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "handler.py").write_text("")
     (tmp_path / "many").mkdir()
@@ -41,7 +39,7 @@ def here(tmp_path, monkeypatch) -> Path:
         (["hub", "--engine", "transformers"], "{here}/hub?engine=transformers", "hub"),
     ],
 )
-def test_source_becomes_registration_url(here, arguments, url, file) -> None:
+def test_source_becomes_registration_url(here, arguments, url, file):
     expected = read_options(arguments)
 
     assert expected.registration.url == url.format(here=here)
@@ -50,7 +48,7 @@ def test_source_becomes_registration_url(here, arguments, url, file) -> None:
     assert expected.handler == ("base_handler" if file == "net.pt2" else "")
 
 
-def test_options_reach_the_settings(here) -> None:
+def test_options_reach_the_settings(here):
     flags = (
         "--name m --batch-size 8 --max-batch-delay 20 --workers 2 --route /api --reload --input input.json"
     )
@@ -63,7 +61,7 @@ def test_options_reach_the_settings(here) -> None:
     assert expected.input_file == here / "input.json"
 
 
-def test_it_listens_on_loopback(here) -> None:
+def test_it_listens_on_loopback(here):
     flags = read_options(["sub/handler.py", "--port", "9000"]).flags()
 
     assert [flags[f"{role}_address"] for role in ("inference", "management", "metrics")] == [
@@ -102,6 +100,6 @@ def test_it_listens_on_loopback(here) -> None:
     ],
 )
 @pytest.mark.usefixtures("here")
-def test_mistake_is_reported_with_hint(arguments, message) -> None:
+def test_mistake_is_reported_with_hint(arguments, message):
     with pytest.raises(ConfigError, match=message):
         read_options(arguments)

@@ -18,7 +18,7 @@ def handle(data: Any, context: Any) -> Any:
 
 
 @pytest.fixture
-def commands(monkeypatch) -> list[list[str]]:
+def commands(monkeypatch):
     """The commands that would have been run; no worker code is loaded."""
     ran: list[list[str]] = []
     monkeypatch.setattr(script, "_run", lambda command: ran.append(command) or 0)
@@ -26,7 +26,7 @@ def commands(monkeypatch) -> list[list[str]]:
     return ran
 
 
-def test_the_command_is_run(commands, monkeypatch) -> None:
+def test_the_command_is_run(commands, monkeypatch):
     """A worker imports the script, which may call it: there it does nothing."""
     assert modelserver.serve(Doubler, batch_size=8, workers=2, port=9000, reload=True) == 0
     modelserver.serve(handle, name="m", max_batch_delay=5, model_file="w.pt")
@@ -42,7 +42,7 @@ def test_the_command_is_run(commands, monkeypatch) -> None:
     assert len(commands) == 2
 
 
-def test_what_workers_cannot_import(commands, tmp_path) -> None:
+def test_what_workers_cannot_import(commands, tmp_path):
     class Local(modelserver.Handler):
         pass
 

@@ -13,5 +13,5 @@ from modelserver.tools.serve.session import display
         (b"x" * 2001, None, "x" * 2000 + "… (2001 bytes)"),
     ],
 )
-def test_answers_are_displayed_by_their_type(content, kind, text) -> None:
+def test_answers_are_displayed_by_their_type(content, kind, text):
     assert display(content, kind) == text

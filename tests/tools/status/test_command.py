@@ -1,6 +1,5 @@
 """``modelserver status`` against servers that a test makes up; tests/e2e/test_events.py has a real one."""
 
-from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -13,7 +12,7 @@ _EMPTY: dict[str, Any] = {"events": []}
 
 
 @pytest.fixture
-def serve(monkeypatch) -> Callable[[dict[str, Any]], list[str]]:
+def serve(monkeypatch):
     """Answers paths with documents, others with 404; returns the paths that are requested."""
 
     def start(documents: dict[str, Any]) -> list[str]:
@@ -43,7 +42,7 @@ def model(name: str, ready: bool = True) -> dict[str, Any]:
     return {"modelName": name, "modelVersion": "1.0", "minWorkers": 1, "workers": workers}
 
 
-def test_all_versions_of_all_pages_are_read(serve, capsys) -> None:
+def test_all_versions_of_all_pages_are_read(serve, capsys):
     """A version fails beside another one that is parked; a model may be unregistered meanwhile."""
     pages = [
         {"models": [{"modelName": "a"}, {"modelName": "a"}], "nextPageToken": "1"},
@@ -63,7 +62,7 @@ def test_all_versions_of_all_pages_are_read(serve, capsys) -> None:
     ]
 
 
-def test_what_fails_comes_first(serve, capsys) -> None:
+def test_what_fails_comes_first(serve, capsys):
     """A server without events and models on demand is read, too."""
     wish = model("a") | {"autoscaling": {"wish": 2}}
     serve(
@@ -90,14 +89,14 @@ def test_what_fails_comes_first(serve, capsys) -> None:
     ],
     ids=["nobody", "without a token", "another server"],
 )
-def test_server_that_cannot_be_read_is_2(serve, capsys, answer, text) -> None:
+def test_server_that_cannot_be_read_is_2(serve, capsys, answer, text):
     serve({"/models": answer})
 
     assert command.main(["--management", URL]) == 2
     assert text in capsys.readouterr().err
 
 
-def test_wrong_command_line_is_2(capsys, tmp_path) -> None:
+def test_wrong_command_line_is_2(capsys, tmp_path):
     assert command.main(["--management", URL, "--token-file", str(tmp_path / "none")]) == 2
     with pytest.raises(SystemExit) as ended:
         command.main(["--nonsense"])

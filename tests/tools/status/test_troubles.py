@@ -77,7 +77,7 @@ _FAILED = {"status": "FAILED", "failure": "no file weights.pt"}
         ),
     ],
 )
-def test_trouble_of_a_model_is_named(more, level, anchor, text) -> None:
+def test_trouble_of_a_model_is_named(more, level, anchor, text):
     (trouble,) = of_model(version(**more), SINCE)
 
     assert (trouble.level, trouble.subject, trouble.anchor) == (level, "digits 1.0", anchor)
@@ -95,22 +95,22 @@ def test_trouble_of_a_model_is_named(more, level, anchor, text) -> None:
     ],
     ids=["well", "old error", "scaled to none", "parked", "being replaced"],
 )
-def test_model_without_trouble_is_well(more) -> None:
+def test_model_without_trouble_is_well(more):
     assert list(of_model(version(**more), SINCE)) == []
 
 
 @pytest.mark.parametrize(("days", "level"), [(20.0, ""), (10.0, LOOK), (1.0, FAILS), (-1.0, FAILS)])
-def test_certificate_is_reported_before_it_ends(days, level) -> None:
+def test_certificate_is_reported_before_it_ends(days, level):
     assert [each.level for each in of_certificate(days)] == ([level] if level else [])
 
 
-def test_full_disk_fails() -> None:
+def test_full_disk_fails():
     events = [{"kind": "disk_full", "message": "The disk of /logs is full to 97 %"}, {"kind": "retry"}]
 
     assert [(each.level, each.anchor) for each in of_events(events)] == [(FAILS, "modelserverdisk")]
 
 
-def test_a_trouble_has_one_line_and_its_paragraph() -> None:
+def test_a_trouble_has_one_line_and_its_paragraph():
     text = str(Trouble(FAILS, "digits 1.0", f"no worker:\n  {'x' * 500}", "modelservernoworker"))
     first, second = text.splitlines()
 
@@ -119,7 +119,7 @@ def test_a_trouble_has_one_line_and_its_paragraph() -> None:
     assert second.strip() == "runbook.md#modelservernoworker"
 
 
-def test_events_of_a_kind_are_one_line() -> None:
+def test_events_of_a_kind_are_one_line():
     """The newest come first; more kinds than anybody reads are counted."""
 
     def event(number: int, **more: str) -> dict[str, Any]:

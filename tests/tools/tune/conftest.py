@@ -1,16 +1,14 @@
-from pathlib import Path
-
 import pytest
 from tests.tools.tune.tune_samples import FakeBench, Notes
 
 from modelserver.tools.archiver import ArchiveConfig, build_archive
 from modelserver.tools.tune.goal import parse_goal
 from modelserver.tools.tune.sweep import SearchBounds
-from modelserver.tools.tune.tuner import Tuner, TuningResult
+from modelserver.tools.tune.tuner import Tuner
 
 
 @pytest.fixture
-def result() -> TuningResult:
+def result():
     """The result for a handler of 20 + 2n ms under a limit of 70 ms."""
     return Tuner(FakeBench(), parse_goal("p99<=70ms"), SearchBounds(), 300.0, Notes()).run()
 
@@ -28,7 +26,7 @@ def handle(data, context):
 
 
 @pytest.fixture
-def work(tmp_path, monkeypatch) -> Path:
+def work(tmp_path, monkeypatch):
     """A directory with an archive and an input, which is the current one."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "sleeper.py").write_text(HANDLER)

@@ -39,7 +39,7 @@ class Server:
 
 
 @pytest.fixture(autouse=True)
-def _servers(monkeypatch) -> None:
+def _servers(monkeypatch):
     Server.made = []
     monkeypatch.setattr(bench_module, "OwnServer", Server)
 
@@ -52,7 +52,7 @@ def make(folder: Path, *bodies: bytes, url: str = "m") -> LocalBench:
 SETTING = ModelSetting(batch_size=4, workers=1)
 
 
-def test_one_server_serves_all_settings(tmp_path) -> None:
+def test_one_server_serves_all_settings(tmp_path):
     """Threads are the model's own, so that they need no other server; it ends with the bench."""
     bench = make(tmp_path, b"a", b"long")
     rooms = [bench.serve(setting) for setting in (SETTING, SETTING, replace(SETTING, threads=2))]
@@ -65,7 +65,7 @@ def test_one_server_serves_all_settings(tmp_path) -> None:
     assert all(server.stopped for server in Server.made)
 
 
-def test_inputs_that_are_answered_with_an_error_are_refused(tmp_path) -> None:
+def test_inputs_that_are_answered_with_an_error_are_refused(tmp_path):
     """A server that is gone ends the tuning instead."""
     with pytest.raises(SettingRefused, match="input b'503' was answered 503: no"):
         make(tmp_path, b"a", b"503").serve(SETTING)
@@ -73,7 +73,7 @@ def test_inputs_that_are_answered_with_an_error_are_refused(tmp_path) -> None:
         make(tmp_path, b"a", url="gone").serve(SETTING)
 
 
-def test_an_interruption_while_the_loop_is_made(tmp_path, monkeypatch) -> None:
+def test_an_interruption_while_the_loop_is_made(tmp_path, monkeypatch):
     """It waits until the loop runs: neither a loop nor a coroutine is left behind, nor a blocked signal."""
     bench = make(tmp_path, b"x")
     bench._server = SimpleNamespace(inference=1)

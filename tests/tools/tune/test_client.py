@@ -80,7 +80,7 @@ def load(server: Answering, *bodies: bytes, least: int = 1, longest: float = 0.0
     return LoadSpec(requests, server.port, seconds=0.2, settle=0.05, least=least, longest=longest)
 
 
-async def test_a_closed_loop_has_as_many_requests_at_once_as_clients() -> None:
+async def test_a_closed_loop_has_as_many_requests_at_once_as_clients():
     """Bodies are sent in turn; figures have the server's own account."""
     async with answering() as server:
         figure = summed_up(await closed_loop(load(server, b"one", b"\r\n\r\n"), 3), clients=3)
@@ -94,7 +94,7 @@ async def test_a_closed_loop_has_as_many_requests_at_once_as_clients() -> None:
 
 
 @pytest.mark.parametrize("status", [404, 500, 503])
-async def test_anything_but_2xx_voids_the_run(status) -> None:
+async def test_anything_but_2xx_voids_the_run(status):
     async with answering(status=status) as server:
         run = await closed_loop(load(server), 1)
 
@@ -102,7 +102,7 @@ async def test_anything_but_2xx_voids_the_run(status) -> None:
     assert set(run.failures) == {f"status {status}"}
 
 
-async def test_a_closed_connection_is_opened_again() -> None:
+async def test_a_closed_connection_is_opened_again():
     async with answering(close=True) as server:
         run = await closed_loop(load(server), 1)
 
@@ -111,14 +111,14 @@ async def test_a_closed_connection_is_opened_again() -> None:
     assert set((await closed_loop(load(server), 1)).failures) == {"cannot connect"}
 
 
-async def test_slow_answers_are_waited_for_up_to_a_bound() -> None:
+async def test_slow_answers_are_waited_for_up_to_a_bound():
     async with answering(delay=0.15) as server:
         run = await closed_loop(load(server, least=3, longest=10.0), 1)
 
     assert len(run.answers) >= 3
 
 
-async def test_at_a_rate_requests_do_not_wait_for_answers() -> None:
+async def test_at_a_rate_requests_do_not_wait_for_answers():
     async with answering(delay=0.1) as server:
         figure = summed_up(await at_rate(load(server), 200.0), offered=200.0)
 
@@ -127,7 +127,7 @@ async def test_at_a_rate_requests_do_not_wait_for_answers() -> None:
     assert figure.requests <= len(server.bodies)
 
 
-async def test_latency_at_a_rate_counts_from_when_a_request_was_due() -> None:
+async def test_latency_at_a_rate_counts_from_when_a_request_was_due():
     """A server that takes one at a time, ever later, cannot hide it."""
     async with answering(Serial, delay=0.02) as server:
         figure = summed_up(await at_rate(load(server), 200.0), offered=200.0)
@@ -136,6 +136,6 @@ async def test_latency_at_a_rate_counts_from_when_a_request_was_due() -> None:
     assert figure.p99_ms > 5 * 20
 
 
-def test_a_content_type_cannot_smuggle_headers() -> None:
+def test_a_content_type_cannot_smuggle_headers():
     with pytest.raises(ValueError, match="content type"):
         post("/", b"", "a\r\nb: c")

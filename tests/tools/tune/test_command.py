@@ -37,7 +37,7 @@ def tune(*arguments: str) -> int:
         (["--goal", "max-throughput", "--content-type", "a\nb"], "--content-type="),
     ],
 )
-def test_wrong_arguments_are_reported_in_one_line(flags, message, work, capsys) -> None:
+def test_wrong_arguments_are_reported_in_one_line(flags, message, work, capsys):
     """With status 2, before anything is started."""
     assert tune("sleeper.mar", "--input", "in.json", *flags) == 2
     error = capsys.readouterr().err
@@ -45,12 +45,12 @@ def test_wrong_arguments_are_reported_in_one_line(flags, message, work, capsys) 
     assert error.count("\n") == 1
 
 
-def test_a_model_that_is_not_there_is_refused(work, capsys) -> None:
+def test_a_model_that_is_not_there_is_refused(work, capsys):
     assert tune("nowhere.mar", "--input", "in.json", "--goal", "max-throughput") == 1
     assert "Model not found at: nowhere.mar" in capsys.readouterr().err
 
 
-def test_a_configuration_of_someone_else_is_not_overwritten(tmp_path) -> None:
+def test_a_configuration_of_someone_else_is_not_overwritten(tmp_path):
     config = tmp_path / CONFIG
     config.write_text("batchSize: 4\n")
     with pytest.raises(TuningError, match="--force"):
@@ -63,7 +63,7 @@ def test_a_configuration_of_someone_else_is_not_overwritten(tmp_path) -> None:
         check_out(config, force=False)
 
 
-def test_the_documented_flags_exist() -> None:
+def test_the_documented_flags_exist():
     text = (ROOT / "docs" / "tuning.md").read_text(encoding="utf-8")
     documented = set(re.findall(r"--[a-z][a-z-]+", text)) - {"--config-file", "--model-name", "--version"}
     known = {flag for action in build_parser()._actions for flag in action.option_strings if flag[:2] == "--"}
@@ -71,7 +71,7 @@ def test_the_documented_flags_exist() -> None:
     assert documented - {"--handler", "--serialized-file"} == known - {"--help"}
 
 
-def test_starting_the_server_does_not_load_the_tuner() -> None:
+def test_starting_the_server_does_not_load_the_tuner():
     """The command imports it for ``tune`` only."""
     code = "import sys, modelserver.run.cli; print([m for m in sys.modules if 'modelserver.tools.' in m])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -80,7 +80,7 @@ def test_starting_the_server_does_not_load_the_tuner() -> None:
 
 
 @pytest.mark.slow
-def test_a_known_cost_leads_to_a_provable_choice(work, capsys) -> None:
+def test_a_known_cost_leads_to_a_provable_choice(work, capsys):
     flags = ["--max-batch-size", "32", "--max-workers", "1", "--time-budget", "8"]
     status = tune("sleeper.mar", "--input", "in.json", "--goal", f"p90<={LIMIT_MS}ms", *flags)
     out = capsys.readouterr().out
@@ -104,7 +104,7 @@ def test_a_known_cost_leads_to_a_provable_choice(work, capsys) -> None:
 
 
 @pytest.mark.slow
-def test_a_goal_out_of_reach_writes_nothing(work, capsys) -> None:
+def test_a_goal_out_of_reach_writes_nothing(work, capsys):
     """The status is 1, the best point is printed, and the report is written. With --force the
     configuration is written too, with a remark.
     """
@@ -120,7 +120,7 @@ def test_a_goal_out_of_reach_writes_nothing(work, capsys) -> None:
 
 
 @pytest.mark.slow  # starts a server
-def test_an_interruption_leaves_nothing(work) -> None:
+def test_an_interruption_leaves_nothing(work):
     temp = work / "tmp"
     temp.mkdir()
     roots = os.pathsep.join(str(ROOT / name) for name in ("app", "handlers"))

@@ -19,7 +19,7 @@ def comment_above(text: str, key: str) -> str:
     return " ".join(above)
 
 
-def test_keys_have_their_reasons(result) -> None:
+def test_keys_have_their_reasons(result):
     """The server reads the file without a warning, and it can be tuned again; a missed goal is at the top."""
     text = config_text(None, result, FACTS)
     config, warnings = parse_model_config(text)
@@ -39,7 +39,7 @@ def test_keys_have_their_reasons(result) -> None:
     assert "NOT MET" in config_text(None, result, FACTS).partition("minWorkers")[0]
 
 
-def test_other_values_of_the_archive_stay(result) -> None:
+def test_other_values_of_the_archive_stay(result):
     original = (
         "# about workers\nminWorkers: 7\nmaxWorkers: 9\n# seconds\nresponseTimeout: 33  # really\n\n"
         "handler:\n  # inner\n  top_k: 3\nbatchSize: 5\n# last words\n"
@@ -65,7 +65,7 @@ def test_other_values_of_the_archive_stay(result) -> None:
         "'minWorkers': 2\nhandler:\n  a: 1\n",
     ],
 )
-def test_any_yaml_keeps_its_meaning(original, result) -> None:
+def test_any_yaml_keeps_its_meaning(original, result):
     before = yaml.safe_load(original)
     after = yaml.safe_load(config_text(original, result, FACTS))
 
@@ -74,7 +74,7 @@ def test_any_yaml_keeps_its_meaning(original, result) -> None:
     assert after.get("other") == before.get("other")
 
 
-def test_a_batcher_block_stays_one(result) -> None:
+def test_a_batcher_block_stays_one(result):
     """It means more than its numbers: only these change, and the server reads them from there."""
     text = config_text("batcher:\n  maxBatchSize: 3\n  timeout: 9\n", result, FACTS)
     config, warnings = parse_model_config(text)
@@ -84,7 +84,7 @@ def test_a_batcher_block_stays_one(result) -> None:
     assert config.batch_size is None
 
 
-def test_threads_of_ones_own_are_the_models(result) -> None:
+def test_threads_of_ones_own_are_the_models(result):
     assert "workerThreads" not in yaml.safe_load(config_text("workerThreads: 9\n", result, FACTS))
     point = result.choice
     result.points.append(point)
@@ -95,7 +95,7 @@ def test_threads_of_ones_own_are_the_models(result) -> None:
     assert "with an equal share of the cores" in comment_above(text, "workerThreads").replace(" # ", " ")
 
 
-def test_the_queue_grows_with_the_clients(result) -> None:
+def test_the_queue_grows_with_the_clients(result):
     point = result.choice
     result.chosen = replace(point, figure=replace(point.figure, clients=300))
 

@@ -63,7 +63,7 @@ def benches(source: ModelSource, own: OneBench, other: OneBench) -> Callable[[Mo
         (OneBench(100), OneBench(150, NOT_USED), False, "int8 is not used: classes disagree"),
     ],
 )
-def test_int8_is_used_if_it_is_faster_and_good_enough(work, own, other, used, message) -> None:
+def test_int8_is_used_if_it_is_faster_and_good_enough(work, own, other, used, message):
     source = open_source("sleeper.mar", None, work / "unpacked")
     trial = try_int8(source, INPUTS, work / "int8", benches(source, own, other), threads=2)
 
@@ -75,7 +75,7 @@ def test_int8_is_used_if_it_is_faster_and_good_enough(work, own, other, used, me
         try_int8(source, INPUTS, work / "other", benches(source, OneBench(0), OneBench(1, IN_INT8)))
 
 
-def test_the_archive_gets_the_inputs_and_the_keys(work) -> None:
+def test_the_archive_gets_the_inputs_and_the_keys(work):
     source = open_source("sleeper.mar", None, work / "unpacked")
     other = with_calibration(source, INPUTS, work / "int8")
     (work / "out").mkdir()
@@ -96,7 +96,7 @@ def test_the_archive_gets_the_inputs_and_the_keys(work) -> None:
 @pytest.mark.parametrize(
     "original", [None, "", "batchSize: 3", "{batchSize: 3}", "handler: {topk: 3}", "handler:\nbatchSize: 3\n"]
 )
-def test_configuration_gets_int8_keys(original) -> None:
+def test_configuration_gets_int8_keys(original):
     """Our keys are added under ``handler``, and the others stay."""
     before = yaml.safe_load(original or "{}") or {}
     after = yaml.safe_load(int8_config(original))
@@ -106,7 +106,7 @@ def test_configuration_gets_int8_keys(original) -> None:
 
 
 @pytest.mark.slow
-def test_a_real_network_is_served_in_int8(tmp_path) -> None:
+def test_a_real_network_is_served_in_int8(tmp_path):
     torch = pytest.importorskip("torch")
     from tests.handlers.networks import digits
 

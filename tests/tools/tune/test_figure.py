@@ -17,7 +17,7 @@ def answers(
     ]
 
 
-def test_percentiles_are_values_that_occurred() -> None:
+def test_percentiles_are_values_that_occurred():
     """Nearest rank: the smallest value that so many percent do not exceed."""
     values = [float(n) for n in range(1, 101)]
 
@@ -26,7 +26,7 @@ def test_percentiles_are_values_that_occurred() -> None:
     assert math.isnan(percentile([], 50))
 
 
-def test_a_run_is_summed_up() -> None:
+def test_a_run_is_summed_up():
     figure = summed_up(LoadRun(answers(0.010, 0.020, 0.030, 0.040, size=2), 2.0), clients=3)
 
     assert (figure.requests, figure.rate, figure.p50_ms, figure.p99_ms) == (4, 2.0, 20.0, 40.0)
@@ -41,13 +41,13 @@ def test_a_run_is_summed_up() -> None:
         (LoadRun([], 0.0), "nothing answered"),
     ],
 )
-def test_run_with_a_failure_or_without_answers_is_void(run, reason) -> None:
+def test_run_with_a_failure_or_without_answers_is_void(run, reason):
     figure = summed_up(run)
 
     assert (figure.void, figure.reason()) == (True, reason)
 
 
-def test_a_batch_counts_once_for_the_cost_of_its_size() -> None:
+def test_a_batch_counts_once_for_the_cost_of_its_size():
     many = [a for i in range(40) for a in answers(0.1, 0.1, batch=f"two{i}-", size=2, inference_ms=8.0)]
     rare = answers(0.1, batch="lone", size=1, inference_ms=90.0)
 
@@ -58,7 +58,7 @@ def test_a_batch_counts_once_for_the_cost_of_its_size() -> None:
 @given(
     a=st.floats(0, 1000), b=st.floats(0.01, 100), sizes=st.sets(st.integers(1, 256), min_size=2, max_size=9)
 )
-def test_a_line_is_recovered(a, b, sizes) -> None:
+def test_a_line_is_recovered(a, b, sizes):
     line = fit_line({n: a + b * n for n in sizes})
 
     assert line.a_ms == pytest.approx(a, abs=1e-5)
@@ -72,7 +72,7 @@ def test_a_line_is_recovered(a, b, sizes) -> None:
     [({1: 1.0, 2: 3.0, 3: 2.0}, (1.0, 0.5, 0.25)), ({1: 5.0, 2: 5.0}, (5.0, 0.0, 1.0))],
     ids=["by hand", "equal"],
 )
-def test_the_squares_of_what_is_left_are_least(costs, expected) -> None:
+def test_the_squares_of_what_is_left_are_least(costs, expected):
     """The line of equal costs says nothing of how large batches may be; one size has none."""
     line = fit_line(costs)
 
@@ -81,7 +81,7 @@ def test_the_squares_of_what_is_left_are_least(costs, expected) -> None:
     assert fit_line({}) is fit_line({4: 10.0}) is None
 
 
-def test_the_largest_batch_within_a_limit_is_computed() -> None:
+def test_the_largest_batch_within_a_limit_is_computed():
     line = fit_line({n: 20.0 + 2.0 * n for n in (1, 2, 4)})
 
     assert [line.largest_within(limit) for limit in (70.0, 69.9, 20.0, 5.0)] == [25, 24, 0, 0]
@@ -97,7 +97,7 @@ def test_the_largest_batch_within_a_limit_is_computed() -> None:
         ({1: 5.0, 2: 5.0, 4: 5.0}, False),
     ],
 )
-def test_line_is_reported_if_it_explains_enough_sizes(costs, text) -> None:
+def test_line_is_reported_if_it_explains_enough_sizes(costs, text):
     line = fit_line(costs)
 
     assert line.worth_telling is text

@@ -1,7 +1,7 @@
 from modelserver.tools.tune.machine import BUSY, USED_BY_OTHERS, cpu_model, machine_facts
 
 
-def test_the_processor_names_itself(tmp_path) -> None:
+def test_the_processor_names_itself(tmp_path):
     info = tmp_path / "cpuinfo"
     info.write_text("processor: 0\nmodel name\t: One 9000\nmodel name\t: Two\n")
 
@@ -9,7 +9,7 @@ def test_the_processor_names_itself(tmp_path) -> None:
     assert cpu_model(tmp_path / "none")
 
 
-def test_other_work_is_reported_if_it_disturbs() -> None:
+def test_other_work_is_reported_if_it_disturbs():
     """Below the limit the fact is left out, as are all facts without a value."""
     quiet, busy = machine_facts({}, BUSY - 1), machine_facts({}, BUSY)
 
@@ -17,7 +17,7 @@ def test_other_work_is_reported_if_it_disturbs() -> None:
     assert all(quiet.values())
 
 
-def test_the_device_is_the_workers() -> None:
+def test_the_device_is_the_workers():
     result = [machine_facts({"workers": [{"gpu": gpu}]}, 0)["device"] for gpu in (True, False)]
 
     assert [*result, machine_facts({"workers": []}, 0)["device"]] == ["GPU", "CPU", "CPU"]

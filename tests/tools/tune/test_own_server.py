@@ -15,11 +15,11 @@ from modelserver.tools.tune.own_server import free_ports, message_of, own_enviro
         (b"\xff plain", "\ufffd plain"),
     ],
 )
-def test_an_errors_message_is_one_line(body, message) -> None:
+def test_an_errors_message_is_one_line(body, message):
     assert message_of(body) == message
 
 
-def test_environment_and_ports_are_the_servers_own(monkeypatch) -> None:
+def test_environment_and_ports_are_the_servers_own(monkeypatch):
     """A port that is used is not free; none is one of those that connections get."""
     values = {"TS_CONFIG_FILE": "x", "LOG_LOCATION": "y", "HOME": "/h", "OMP_NUM_THREADS": "7"}
     assert own_environment(values) == {"HOME": "/h", "OMP_NUM_THREADS": "7"}

@@ -28,7 +28,7 @@ def page(result: TuningResult, title: str = "model") -> str:
     return html_report(title, result, {"processor": EVIL}, f"# {EVIL}\n", f"use {EVIL}")
 
 
-def test_names_from_outside_are_escaped(result) -> None:
+def test_names_from_outside_are_escaped(result):
     result.points.append(Point(ModelSetting(2), void(EVIL)))
     result.remarks.append(EVIL)
     html = page(result, EVIL)
@@ -42,7 +42,7 @@ def test_names_from_outside_are_escaped(result) -> None:
     assert tags.names.count("svg") == 2
 
 
-def test_the_page_has_goal_machine_and_line(result) -> None:
+def test_the_page_has_goal_machine_and_line(result):
     """A busy machine stands right below the title; a line through two points is neither drawn nor written."""
     html = page(result)
     assert ">p99&lt;=70ms</strong>: kept." in html
@@ -58,7 +58,7 @@ def test_the_page_has_goal_machine_and_line(result) -> None:
     assert json.loads(results_json("model", result, {}))["cost"]["line"] is None
 
 
-def test_the_results_are_json(result) -> None:
+def test_the_results_are_json(result):
     result.points.append(Point(ModelSetting(2), void("status 503")))
     document = json.loads(results_json("model", result, {"cores": "2"}))
 
@@ -70,5 +70,5 @@ def test_the_results_are_json(result) -> None:
 
 
 @pytest.mark.skipif(find_spec("matplotlib") is None, reason="matplotlib is not installed")
-def test_the_curve_is_a_picture_where_matplotlib_is(result) -> None:
+def test_the_curve_is_a_picture_where_matplotlib_is(result):
     assert (curve_png(result) or b"").startswith(b"\x89PNG")

@@ -6,7 +6,7 @@ from modelserver.tools.tune.command import CONFIG
 from modelserver.tools.tune.source import open_source
 
 
-def test_a_model_is_opened_by_path_and_from_the_store(work) -> None:
+def test_a_model_is_opened_by_path_and_from_the_store(work):
     places = [("sleeper.mar", None), ("sleeper.mar", work), (str(work / "sleeper.mar"), None)]
     for name, (model, store) in enumerate(places):
         source = open_source(model, store, work / f"dir{name}")
@@ -15,7 +15,7 @@ def test_a_model_is_opened_by_path_and_from_the_store(work) -> None:
         assert "responseTimeout: 60" in (source.config_text or "")
 
 
-def test_a_folder_is_used_in_place_and_a_network_of_torchvision_is_written(work) -> None:
+def test_a_folder_is_used_in_place_and_a_network_of_torchvision_is_written(work):
     build_archive(ArchiveConfig("plain", "sleeper.py", "1.0", export_path=work, archive_format="no-archive"))
     folder = open_source("plain", None, work / "one")
     network = open_source("torchvision://resnet18?weights=random", None, work / "two")
@@ -26,7 +26,7 @@ def test_a_folder_is_used_in_place_and_a_network_of_torchvision_is_written(work)
 
 
 @pytest.mark.parametrize("has_one", [True, False])
-def test_the_finished_archive_has_the_new_file(has_one, work) -> None:
+def test_the_finished_archive_has_the_new_file(has_one, work):
     (work / "old.yaml").write_text("batchSize: 3\n")
     more = {"runtime": "python3", "config_file": "old.yaml" if has_one else None}
     build_archive(ArchiveConfig("plain", "sleeper.py", "2.5", export_path=work, **more))

@@ -7,7 +7,7 @@ from modelserver.tools.tune.report import curve_chart
 from modelserver.tools.tune.svg import Chart, Series, draw, ticks
 
 
-def test_the_chart_shows_series_clients_and_limit(result) -> None:
+def test_the_chart_shows_series_clients_and_limit(result):
     chart = curve_chart(result)
     root = ET.fromstring(draw(chart))
     kinds = [element.tag for element in root]
@@ -22,7 +22,7 @@ def test_the_chart_shows_series_clients_and_limit(result) -> None:
     assert kinds.count("circle") > len(result.curve)
 
 
-def test_a_chart_without_points_can_be_drawn() -> None:
+def test_a_chart_without_points_can_be_drawn():
     empty = ET.fromstring(draw(Chart("t", "x", "y", [])))
     odd = ET.fromstring(draw(Chart("t", "x", "y", [Series("s", [(1.0, math.nan), (1.0, 2.0)], "one")])))
 
@@ -31,7 +31,7 @@ def test_a_chart_without_points_can_be_drawn() -> None:
 
 
 @pytest.mark.parametrize("largest", [0.003, 0.7, 1.0, 6.0, 99.0, 100.0, 12345.0])
-def test_ticks_are_few_and_reach_the_largest(largest) -> None:
+def test_ticks_are_few_and_reach_the_largest(largest):
     """They begin at 0 and are equally far from each other."""
     matches = ticks(largest)
 

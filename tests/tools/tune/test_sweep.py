@@ -19,13 +19,13 @@ def costs(a: float, b: float, *sizes: int, beside: float = 1.0) -> Costs:
     return known
 
 
-def test_sizes_are_doubled_up_to_the_largest() -> None:
+def test_sizes_are_doubled_up_to_the_largest():
     assert sweep.sizes(1) == [1]
     assert sweep.sizes(16) == [1, 2, 4, 8, 16]
     assert sweep.sizes(20) == [1, 2, 4, 8, 16, 20]
 
 
-def test_sizes_that_take_longer_than_the_limit_are_pruned() -> None:
+def test_sizes_that_take_longer_than_the_limit_are_pruned():
     """Without a limit those that bring nothing are, and those that the clients cannot fill."""
     few, known = SearchBounds(clients=3), costs(20, 2, 1, 2, 4, 8, 16)
     assert sweep.pruned(LIMIT, BOUNDS, 16, costs(20, 2, 1, 2, 4, 8)) is None
@@ -40,7 +40,7 @@ def test_sizes_that_take_longer_than_the_limit_are_pruned() -> None:
         assert reason in (pruned or "")
 
 
-def test_the_line_suggests_a_size_between_those_measured() -> None:
+def test_the_line_suggests_a_size_between_those_measured():
     """20 + 2n stays below 70 ms with some room at 21; 32 was too slow, 16 leaves throughput on the table."""
     between = sweep.in_between(70.0, costs(20, 2, 1, 2, 4, 8, 16))
 
@@ -49,13 +49,13 @@ def test_the_line_suggests_a_size_between_those_measured() -> None:
     assert sweep.promising(LIMIT, SearchBounds(max_batch=16), costs(20, 2, 1, 2, 4, 8, 16)) == [1, 16, 8]
 
 
-def test_the_line_suggests_nothing_far_from_what_was_measured() -> None:
+def test_the_line_suggests_nothing_far_from_what_was_measured():
     assert sweep.in_between(1000.0, costs(20, 2, 1, 2, 4)) is None
     assert sweep.in_between(60.0, costs(20, 2, 1, 2, 4, 8, 16)) is None
     assert sweep.in_between(70.0, costs(20, 2, 4)) is None
 
 
-def test_loads_fill_batches() -> None:
+def test_loads_fill_batches():
     """One per worker and two, as far as the queue goes; two are enough where only throughput counts."""
     setting = ModelSetting(8, workers=2)
 
@@ -65,7 +65,7 @@ def test_loads_fill_batches() -> None:
     assert sweep.loads(LIMIT, SearchBounds(clients=5), setting, 1000) == [5]
 
 
-def test_a_limit_is_tried_with_a_window_at_once() -> None:
+def test_a_limit_is_tried_with_a_window_at_once():
     known = costs(20, 2, 1, 2, 4)
 
     assert [s.policy for s in sweep.of_size(LIMIT, BOUNDS, 4, known)] == ["adaptive", "window"]
@@ -77,14 +77,14 @@ def test_a_limit_is_tried_with_a_window_at_once() -> None:
 @pytest.mark.parametrize(
     ("policy", "others"), [("adaptive", {"greedy", "window"}), ("window", {"adaptive", "greedy"})]
 )
-def test_other_policies_include_those_not_chosen(policy, others) -> None:
+def test_other_policies_include_those_not_chosen(policy, others):
     tried = sweep.other_policies(FAST, ModelSetting(4, policy), costs(20, 2, 1, 2, 4))
 
     assert others <= {setting.policy for setting in tried}
     assert sweep.other_policies(FAST, ModelSetting(1), Costs()) == []
 
 
-def test_threads_are_halved_and_doubled() -> None:
+def test_threads_are_halved_and_doubled():
     of = sweep.other_threads
 
     assert [s.threads for s in of(SearchBounds(cores=8), ModelSetting(4, workers=2))] == [2, 8]
@@ -93,13 +93,13 @@ def test_threads_are_halved_and_doubled() -> None:
     assert of(SearchBounds(cores=8, threads_free=False), ModelSetting(4)) == []
 
 
-def test_more_workers_are_tried_with_smaller_batches_under_a_limit() -> None:
+def test_more_workers_are_tried_with_smaller_batches_under_a_limit():
     eight, four = ModelSetting(8, workers=2), ModelSetting(4, workers=2)
     assert sweep.more_workers(FAST, ModelSetting(8), 2) == [eight]
     assert sweep.more_workers(LIMIT, ModelSetting(8), 2) == [eight, four]
 
 
-def test_the_curve_goes_from_one_client_to_twice_the_choice() -> None:
+def test_the_curve_goes_from_one_client_to_twice_the_choice():
     assert sweep.ladder(1) == [2]
     assert sweep.ladder(6) == [1, 2, 4, 12]
     long = sweep.ladder(500)

@@ -16,7 +16,7 @@ def tuned(
     return Tuner(bench or FakeBench(), parse_goal(goal), bounds or SearchBounds(), budget, Notes()).run()
 
 
-def test_under_a_limit_the_largest_batch_that_keeps_to_it_is_chosen() -> None:
+def test_under_a_limit_the_largest_batch_that_keeps_to_it_is_chosen():
     """A handler of 20 + 2n ms keeps to 70 ms up to a batch of 25."""
     result = tuned("p99<=70ms")
 
@@ -26,14 +26,14 @@ def test_under_a_limit_the_largest_batch_that_keeps_to_it_is_chosen() -> None:
     assert (result.costs.line.a_ms, result.costs.line.b_ms) == pytest.approx((20.0, 2.0))
 
 
-def test_without_a_limit_batches_and_workers_grow_as_long_as_that_pays() -> None:
+def test_without_a_limit_batches_and_workers_grow_as_long_as_that_pays():
     bounds = SearchBounds(max_batch=8, max_workers=16, cores=4)
     assert tuned("max-throughput", FakeBench(cores=4), bounds, 600.0).choice.setting.workers == 4
     assert tuned("max-throughput").choice.setting.batch_size == 64
     assert tuned("max-throughput", FakeBench(a=0.0, b=10.0)).choice.setting.batch_size == 1
 
 
-def test_the_least_latency_is_that_of_a_lone_client_without_batches() -> None:
+def test_the_least_latency_is_that_of_a_lone_client_without_batches():
     """No batch size above 1 is even tried."""
     bench = FakeBench()
     result = tuned("min-latency", bench, SearchBounds(clients=1))
@@ -46,7 +46,7 @@ def test_the_least_latency_is_that_of_a_lone_client_without_batches() -> None:
     assert missed.choice.figure.p99_ms == pytest.approx(22.0)
 
 
-def test_a_setting_that_cannot_be_started_is_left_out() -> None:
+def test_a_setting_that_cannot_be_started_is_left_out():
     """Where a batch of 16 runs out of memory, nothing of that size or above is chosen."""
     with pytest.raises(TuningError, match="1 x status 507"):
         tuned("max-throughput", FakeBench(broken=1))
@@ -60,7 +60,7 @@ def test_a_setting_that_cannot_be_started_is_left_out() -> None:
     assert "no memory" in " ".join(point.figure.reason() for point in result.points)
 
 
-def test_a_choice_that_misses_the_goal_in_its_proof_gives_way() -> None:
+def test_a_choice_that_misses_the_goal_in_its_proof_gives_way():
     first = tuned("p99<=70ms").choice.setting.batch_size
     result = tuned("p99<=70ms", FakeBench(spoilt={first: 2.0}))
 
@@ -69,7 +69,7 @@ def test_a_choice_that_misses_the_goal_in_its_proof_gives_way() -> None:
     assert "was given up" in result.remarks[0]
 
 
-def test_where_the_promising_sizes_all_miss_the_limit_smaller_ones_are_tried() -> None:
+def test_where_the_promising_sizes_all_miss_the_limit_smaller_ones_are_tried():
     class Slow(FakeBench):
         def closed(self, clients: int, seconds: float, settle: float, longest: float) -> Figure:
             figure = super().closed(clients, seconds, settle, longest)
@@ -82,7 +82,7 @@ def test_where_the_promising_sizes_all_miss_the_limit_smaller_ones_are_tried() -
     assert result.choice.setting.batch_size in (2, 3, 4)
 
 
-def test_the_result_has_a_curve_and_a_baseline() -> None:
+def test_the_result_has_a_curve_and_a_baseline():
     """From a lone client on; the baseline is batch size 1 with one worker."""
     notes = Notes()
     result = Tuner(FakeBench(), parse_goal("p99<=70ms"), SearchBounds(), 300.0, notes).run()
@@ -99,7 +99,7 @@ def test_the_result_has_a_curve_and_a_baseline() -> None:
 
 
 @pytest.mark.parametrize("budget", [10.0, 60.0, 300.0])
-def test_the_budget_holds_in_the_main(budget) -> None:
+def test_the_budget_holds_in_the_main(budget):
     bench = FakeBench(cores=8)
     result = tuned("p99<=70ms", bench, SearchBounds(max_workers=8, cores=8), budget)
 
@@ -107,7 +107,7 @@ def test_the_budget_holds_in_the_main(budget) -> None:
     assert result.seconds < 2 * budget
 
 
-def test_unsteady_machine_is_reported() -> None:
+def test_unsteady_machine_is_reported():
     def unsteady(*measured: tuple[ModelSetting, int, float]) -> str:
         result = TuningResult(parse_goal("max-throughput"), SearchBounds(), Costs())
         result.points = [Point(each, figure(rate=rate, clients=clients)) for each, clients, rate in measured]

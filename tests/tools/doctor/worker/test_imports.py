@@ -1,7 +1,5 @@
 import importlib
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -10,7 +8,7 @@ from modelserver.tools.doctor.worker.observer import ImportClock
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch) -> Iterator[Path]:
+def folder(tmp_path, monkeypatch):
     """A model whose code imports a package that imports another one."""
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "probed_handler.py").write_text("\nimport probed_outer.part\nimport probed_outer\n")
@@ -28,7 +26,7 @@ def folder(tmp_path, monkeypatch) -> Iterator[Path]:
         del sys.modules[name]
 
 
-def test_costs_of_imports_are_measured(folder) -> None:
+def test_costs_of_imports_are_measured(folder):
     clock = ImportClock(str(folder))
     with clock:
         importlib.import_module("probed_handler")
@@ -42,7 +40,7 @@ def test_costs_of_imports_are_measured(folder) -> None:
     assert outer.place == SourceLine("probed_handler.py", 2, "<module>")
 
 
-def test_failed_import_is_counted(tmp_path, monkeypatch) -> None:
+def test_failed_import_is_counted(tmp_path, monkeypatch):
     machinery = importlib._bootstrap
     before = machinery._find_and_load
     with pytest.raises(ModuleNotFoundError, match="probed_nowhere"), ImportClock(str(tmp_path)):

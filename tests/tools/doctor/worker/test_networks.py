@@ -56,14 +56,14 @@ class Torch:
 
 
 @pytest.fixture
-def torch(monkeypatch) -> Torch:
+def torch(monkeypatch):
     """Imported, as far as anybody can tell."""
     stand_in = Torch()
     monkeypatch.setitem(sys.modules, "torch", stand_in)
     return stand_in
 
 
-def test_networks_are_recognized(torch, tmp_path, monkeypatch) -> None:
+def test_networks_are_recognized(torch, tmp_path, monkeypatch):
     held = Module(Dropout(), weights=1)
     inside = SimpleNamespace(net=Module(weights=2))
     handler = SimpleNamespace(net=held, same=[held], more={"a": (Module(weights=3),)}, inside=inside)
@@ -90,7 +90,7 @@ def test_networks_are_recognized(torch, tmp_path, monkeypatch) -> None:
     assert "torch" not in sys.modules
 
 
-def test_unused_gradients_are_seen(torch, tmp_path) -> None:
+def test_unused_gradients_are_seen(torch, tmp_path):
     with Gradients(str(tmp_path)) as idle:
         pass
     with Gradients(str(tmp_path)) as built:
@@ -101,7 +101,7 @@ def test_unused_gradients_are_seen(torch, tmp_path) -> None:
     assert [each.left_on for each in (idle, built, used)] == [False, True, False]
 
 
-def test_networks_that_are_built(torch) -> None:
+def test_networks_that_are_built(torch):
     class Own:
         def __init__(self) -> None:
             torch.hooks[0]("layer", "weight", None)
@@ -117,7 +117,7 @@ def test_networks_that_are_built(torch) -> None:
     assert torch.hooks == []
 
 
-def test_networks_that_a_library_loads(torch, monkeypatch) -> None:
+def test_networks_that_a_library_loads(torch, monkeypatch):
     class InferenceSession:
         def __init__(self, path: str) -> None:
             self.path = path
@@ -133,7 +133,7 @@ def test_networks_that_a_library_loads(torch, monkeypatch) -> None:
 
 
 @pytest.mark.slow
-def test_networks_that_torch_loads(tmp_path) -> None:
+def test_networks_that_torch_loads(tmp_path):
     """TorchScript by its file or bytes, and an exported program. What torch.load reads was opened by Python,
     or came with a request.
     """

@@ -1,7 +1,6 @@
 import gc
 import socket
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -29,7 +28,7 @@ async def waits(data, context):
 
 
 @pytest.fixture
-def observer(tmp_path, monkeypatch) -> Iterator[tuple[Observer, socket.socket]]:
+def observer(tmp_path, monkeypatch):
     """An observer, and the other end of its reports; this process stays as it is."""
     (tmp_path / "observed_handler.py").write_text(_SOURCE)
     monkeypatch.syspath_prepend(tmp_path)
@@ -46,7 +45,7 @@ def received(reports: socket.socket) -> Any:
     return msgspec.msgpack.decode(reports.recv(1 << 20), type=Report)
 
 
-def test_loading_and_calls_are_reported(observer, tmp_path) -> None:
+def test_loading_and_calls_are_reported(observer, tmp_path):
     loads, reports = observer
     handler = loads.load_handler("observed_handler.py:Observed", tmp_path)
     handler.initialize(None)
@@ -72,7 +71,7 @@ def test_loading_and_calls_are_reported(observer, tmp_path) -> None:
     assert [received(reports).blocks is None for _ in range(22)] == [True] * 21 + [False]
 
 
-def test_asynchronous_handler_is_not_wrapped(observer, tmp_path) -> None:
+def test_asynchronous_handler_is_not_wrapped(observer, tmp_path):
     class Own(TextHandler):
         pass
 

@@ -15,7 +15,7 @@ def line() -> int:
     return sys._getframe(1).f_lineno
 
 
-def test_files_that_are_read_are_noted() -> None:
+def test_files_that_are_read_are_noted():
     watch = CallWatch(_HERE)
     watch.on_event("open", ("/a", "r", 0))
     watch.begin()
@@ -38,7 +38,7 @@ def test_files_that_are_read_are_noted() -> None:
     assert watch.opened[0] == Opened("/a", place)
 
 
-def test_a_call_without_end_keeps_only_its_beginning() -> None:
+def test_a_call_without_end_keeps_only_its_beginning():
     watch = CallWatch("/elsewhere")
     watch.begin()
     for _ in range(100):
@@ -50,7 +50,7 @@ def test_a_call_without_end_keeps_only_its_beginning() -> None:
     assert (watch.opened, watch.started) == ([], [])
 
 
-def test_threads_and_processes_are_noted_and_start(monkeypatch) -> None:
+def test_threads_and_processes_are_noted_and_start(monkeypatch):
     hooks: list[Any] = []
     monkeypatch.setattr(sys, "addaudithook", hooks.append)
     monkeypatch.setattr(threading.Thread, "start", threading.Thread.start)
@@ -72,7 +72,7 @@ def test_threads_and_processes_are_noted_and_start(monkeypatch) -> None:
     assert started == [("thread", True), ("process", True)]
 
 
-def test_place_is_line_of_the_model() -> None:
+def test_place_is_line_of_the_model():
     here = place_of_caller(_HERE)
 
     assert here == SourceLine("test_watch.py", line() - 2, "test_place_is_line_of_the_model")
