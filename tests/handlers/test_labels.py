@@ -13,11 +13,6 @@ def written(folder: Path, mapping: Any) -> Path:
     return path
 
 
-def test_missing_file_is_a_warning(tmp_path, caplog):
-    assert load_label_mapping(str(tmp_path / "index_to_name.json")) is None
-    assert "index_to_name.json is missing" in caplog.text
-
-
 @pytest.mark.parametrize(
     ("mapping", "labels"),
     [

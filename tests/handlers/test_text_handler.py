@@ -89,7 +89,7 @@ def test_empty_texts_are_explained(make_classifier, begin):
 )
 def test_unknown_classes_and_opaque_networks_are_not_explained(
     mode, linear, target, status, make_classifier, begin
-) -> None:
+):
     handler = make_classifier(mode=mode)
     if linear:
         handler.model = torch.nn.Linear(1, 1)

@@ -237,9 +237,7 @@ def test_batches_hold_torchvisions_numbers(classifier, pictures):
 
 @pytest.mark.parametrize("classifier", ["cpu", "gpu"], indirect=True)
 @pytest.mark.parametrize("position", range(3))
-def test_a_bad_row_is_rejected_beside_numbers(
-    position, classifier, pictures, make_context, tmp_path, begin
-) -> None:
+def test_a_bad_row_is_rejected_beside_numbers(position, classifier, pictures, make_context, tmp_path, begin):
     """A bad row is rejected alone, numbers may stand beside pictures (F17, F18)."""
     classifier.context = make_context(tmp_path)
     numbers = torch.full((3, 224, 224), 0.25)

@@ -262,13 +262,6 @@ def test_handlers_in_the_wild_answer(name, run):
     assert answers == EXPECTED.get(name, TRIPLED)
 
 
-EXPLAINING = """
-class H(BaseHandler):
-    def get_insights(self, tensor_data, inputs, target=0):
-        return [(tensor_data.tolist(), inputs, target)]
-    def preprocess(self, data):
-        return torch.tensor([row['body'] for row in data])
-"""
 EXPLAIN_HANDLE = """
 class H(BaseHandler):
     def explain_handle(self, data_preprocess, raw_data):
@@ -287,7 +280,6 @@ class H(BaseHandler):
 
 def test_explanations_call_the_handlers_methods(run):
     assert run(EXPLAIN_HANDLE, [{"data": [1.0]}, {"data": [2.0]}], explain="True")[0] == [2, [[1.0], [2.0]]]
-    assert run(EXPLAINING, [{"body": [1.0], "target": b"3"}], explain="True")[0] == [([[1.0]], [1.0], 3)]
     assert run(OWN_SWITCHES, [[1.0]])[0] == ["explained"]
 
 

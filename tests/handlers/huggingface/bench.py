@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+import io
 import json
+import wave
 from pathlib import Path
 from typing import Any
 
+import numpy
 from tests.handlers.parts import Stream
 
 from modelserver_handlers.context import BatchState, Context
+
+
+def wav(samples: Any, width: int = 2, channels: int = 1, rate: int = 10) -> bytes:
+    """A file of sound."""
+    made = io.BytesIO()
+    with wave.open(made, "wb") as file:
+        file.setnchannels(channels)
+        file.setsampwidth(width)
+        file.setframerate(rate)
+        file.writeframes(numpy.array(samples).astype(f"<i{width}").tobytes())
+    return made.getvalue()
 
 
 class Bench:

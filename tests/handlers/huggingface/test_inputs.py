@@ -1,10 +1,8 @@
 import base64
-import io
-import wave
 from typing import Any
 
-import numpy
 import pytest
+from tests.handlers.huggingface.bench import wav
 
 from modelserver_handlers.errors import BadInput
 from modelserver_handlers.huggingface import inputs
@@ -28,16 +26,6 @@ def test_inputs_are_separated_from_parameters(content, expected):
 def test_parameters_are_an_object():
     with pytest.raises(BadInput, match="parameters must be an object"):
         inputs.read_inputs({"inputs": "a", "parameters": [1]})
-
-
-def wav(samples: Any, width: int = 2, channels: int = 1, rate: int = 10) -> bytes:
-    made = io.BytesIO()
-    with wave.open(made, "wb") as file:
-        file.setnchannels(channels)
-        file.setsampwidth(width)
-        file.setframerate(rate)
-        file.writeframes(numpy.array(samples, f"<i{width}").tobytes())
-    return made.getvalue()
 
 
 def test_sound_is_read():

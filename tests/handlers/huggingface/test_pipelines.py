@@ -2,7 +2,6 @@
 
 import base64
 import io
-import wave
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import numpy
 import pytest
 from PIL import Image
 from tests import tiny_models
-from tests.handlers.huggingface.bench import Bench
+from tests.handlers.huggingface.bench import Bench, wav
 
 from modelserver_handlers.errors import ModelLoadError, PredictionException
 from modelserver_handlers.huggingface import TaskPipeline
@@ -120,16 +119,6 @@ def test_pictures_are_answered_as_by_the_pipeline(tmp_path):
     assert "not a picture in a format" in answers[3]
 
 
-def wav(samples: Any, rate: int = 1000) -> bytes:
-    made = io.BytesIO()
-    with wave.open(made, "wb") as file:
-        file.setnchannels(1)
-        file.setsampwidth(2)
-        file.setframerate(rate)
-        file.writeframes((samples * 32768).astype("<i2").tobytes())
-    return made.getvalue()
-
-
 def test_sound_is_answered_as_by_the_pipeline(tmp_path):
     tiny_models.wav2vec2(tmp_path)
     bench = Bench(TaskPipeline, tmp_path, task="audio-classification").load()
@@ -137,7 +126,7 @@ def test_sound_is_answered_as_by_the_pipeline(tmp_path):
     sounds = [noise[0], noise[1], noise[2][:500]]
     alone = pipeline("audio-classification", tmp_path)
 
-    answers = bench.send(*[wav(each) for each in sounds], b"none")
+    answers = bench.send(*[wav(each * 32768, rate=1000) for each in sounds], b"none")
 
     assert answers[:3] == nearly([alone(each.astype("float32"), top_k=5) for each in sounds])
     assert answers[3].startswith("the sound cannot be read")
@@ -164,7 +153,7 @@ def test_speech_is_heard_as_by_the_pipeline(tmp_path):
     sounds = [noise[0], noise[1], noise[2][:400]]
     alone = pipeline("automatic-speech-recognition", tmp_path)
 
-    answers = bench.send(*[wav(each) for each in sounds])
+    answers = bench.send(*[wav(each * 32768, rate=1000) for each in sounds])
 
     assert answers == [alone(each.astype("float32")) for each in sounds]
     assert all(answer["text"] for answer in answers)

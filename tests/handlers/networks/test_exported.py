@@ -118,7 +118,7 @@ def test_only_rows_are_computed_in_parts():
 
 @pytest.fixture
 def model(tmp_path):
-    """A folder with ``add.onnx``: the sum of x and y, and their difference if ``two``."""
+    """A folder with networks: ReLU, sum and difference of x and y, and the negation of booleans."""
     onnx = pytest.importorskip("onnx", reason="onnx makes the model of this test")
     pytest.importorskip("onnxruntime", reason="onnxruntime computes ONNX models")
     helper, kind = onnx.helper, onnx.TensorProto.FLOAT
@@ -127,7 +127,9 @@ def model(tmp_path):
     opset = [helper.make_opsetid("", 13)]
     relu = helper.make_graph([helper.make_node("Relu", ["x"], ["sum"])], "relu", [x], [total])
     both = helper.make_graph(nodes, "both", [x, y], [total, rest])
-    for name, graph in (("relu", relu), ("both", both)):
+    x, y = (helper.make_tensor_value_info(name, onnx.TensorProto.BOOL, ["n"]) for name in ("x", "y"))
+    negation = helper.make_graph([helper.make_node("Not", ["x"], ["y"])], "not", [x], [y])
+    for name, graph in (("relu", relu), ("both", both), ("not", negation)):
         made = helper.make_model(graph, opset_imports=opset, ir_version=8)
         onnx.save(made, str(tmp_path / f"{name}.onnx"))
     return tmp_path
@@ -305,19 +307,6 @@ def test_bound_tensors_may_have_other_types_and_strides(model):
 
 @pytest.mark.usefixtures("runtime")
 def test_bound_booleans_stay_booleans(model):
-    onnx: Any = import_module("onnx")
-    helper, kinds = onnx.helper, onnx.TensorProto
-    x = helper.make_tensor_value_info("x", kinds.BOOL, ["n"])
-    graph = helper.make_graph(
-        [helper.make_node("Not", ["x"], ["y"])],
-        "not",
-        [x],
-        [helper.make_tensor_value_info("y", kinds.BOOL, ["n"])],
-    )
-    onnx.save(
-        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8),
-        str(model / "not.onnx"),
-    )
     network = OnnxNetwork(setup_ort_session(str(model / "not.onnx"), "cuda", 0), torch.device("cuda", 0))
     outputs = network(torch.tensor([True, False]))
 

@@ -24,7 +24,7 @@ from modelserver_handlers.typed.handler import FunctionHandler, by_row
 
 
 class Bench:
-    def __init__(self, handler: type[modelserver.Handler]) -> None:
+    def __init__(self, handler: Callable[[], Any]) -> None:
         self.context = Context("m", "/", None, 8, None, "0")
         self.handler = handler()
         self.handler.initialize(self.context)
@@ -353,11 +353,8 @@ def norm(point: Point, power: int = 2) -> float:
 
 
 def run(function: Callable[[Any], Any], *rows: Any) -> tuple[Any, dict[int, tuple[int, str]]]:
-    context, handler = Context("m", "/", None, 8, None, "0"), FunctionHandler(function)
-    handler.initialize(context)
-    context._ms_begin(BatchState([str(n) for n in range(len(rows))], properties=[{}] * len(rows)))
-    data = [{"body": row} for row in rows]
-    return handler.handle(data, context), context._ms_rejections
+    bench = Bench(lambda: FunctionHandler(function))
+    return bench.run(*({"body": row} for row in rows)), bench.rejected
 
 
 @pytest.mark.parametrize(
@@ -396,9 +393,7 @@ def test_a_generator_is_streamed():
 
 def test_the_annotations_are_the_signature():
     for function in (shout, longest):
-        handler = FunctionHandler(function)
-        handler.initialize(Context("m", "/", None, 8, None, "0"))
-        signature = handler._ms_signature()
+        signature = Bench(lambda function=function: FunctionHandler(function)).handler._ms_signature()
 
         assert signature.inputs.tensors == (("input_0", "BYTES", (-1,)),)
         assert signature.inputs.media == signature.outputs.media == "text/plain"

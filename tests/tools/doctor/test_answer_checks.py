@@ -1,5 +1,5 @@
 import itertools
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from tests.tools.doctor.conftest import Handler, Model, answer
@@ -20,7 +20,7 @@ from modelserver.tools.doctor.samples import InputRow
 
 def result(handler: Handler, rows: list[InputRow], sizes: tuple[int, ...] = (2, 4)) -> dict[str, str]:
     report = CheckReport(methods={"handle": SourceLine("h.py", 1)})
-    model = cast("Any", Model(handler))
+    model = Model(handler)
     alone = check_alone(report, model, rows, 1e-3)
     good = [row for row in rows if row.name in alone]
     if good:
@@ -71,7 +71,7 @@ def test_wrong_answers_of_batches_are_findings(rows, handler, kind, seen):
 def test_no_answer_to_an_input_that_was_made(rows):
     report = CheckReport()
 
-    assert check_alone(report, cast("Any", Model(lambda bodies: [])), rows, 0, generated=True) == {}
+    assert check_alone(report, Model(lambda bodies: []), rows, 0, generated=True) == {}
     assert {each.seen for each in report.findings} == {"For 1 row the handler returned 0 answers."}
     assert report.left_out == {}
 
@@ -100,10 +100,10 @@ def test_inputs_that_are_refused(rows):
     def handle(bodies: list[bytes]) -> list[Any]:
         raise ValueError("never")
 
-    assert check_alone(report, cast("Any", Model(handle)), rows, 0, generated=True) == {}
+    assert check_alone(report, Model(handle), rows, 0, generated=True) == {}
     assert report.findings == []
     assert "an input that was made is refused" in report.left_out["answers"]
-    assert check_alone(report, cast("Any", Model(handle)), rows, 0) == {}
+    assert check_alone(report, Model(handle), rows, 0) == {}
     assert [(each.id, each.place) for each in report.findings] == [
         ("input-refused", SourceLine("h.py", 3, "handle"))
     ]
@@ -112,10 +112,10 @@ def test_inputs_that_are_refused(rows):
 def test_a_worker_that_ends(rows):
     report, model = CheckReport(), Model(lambda bodies: [1 for _ in bodies])
     model.ends = lambda bodies: len(bodies) == 2
-    alone = check_alone(report, cast("Any", model), rows, 0)
-    check_batches(report, cast("Any", model), rows, alone, [2], 0)
+    alone = check_alone(report, model, rows, 0)
+    check_batches(report, model, rows, alone, [2], 0)
     model.ends = lambda bodies: bodies == [b""]
-    check_empty(report, cast("Any", model), [])
+    check_empty(report, model, [])
 
     assert [each.seen for each in report.findings] == [
         "The worker ended with a batch of 2 rows: Worker died."
@@ -124,8 +124,8 @@ def test_a_worker_that_ends(rows):
 
 def test_empty_body_must_not_be_500():
     report = CheckReport()
-    check_empty(report, cast("Any", Model(lambda bodies: [number(body) for body in bodies])), [])
-    check_empty(report, cast("Any", Model(lambda bodies: ["nothing"])), [])
+    check_empty(report, Model(lambda bodies: [number(body) for body in bodies]), [])
+    check_empty(report, Model(lambda bodies: ["nothing"]), [])
 
     assert [each.id for each in report.findings] == ["empty-body"]
 

@@ -1,6 +1,5 @@
 import itertools
 from collections.abc import Callable
-from typing import Any, cast
 
 import pytest
 from tests.tools.doctor.conftest import Model
@@ -14,7 +13,7 @@ def measured(rows: list[InputRow], ms: Callable[[int], float], configured: int =
     """The chart of a model whose batches take so many milliseconds by size."""
     report, model = CheckReport(), Model(lambda bodies: [1 for _ in bodies])
     model.ms = ms
-    check_cost(report, cast("Any", model), rows, 8, configured)
+    check_cost(report, model, rows, 8, configured)
     return report
 
 
@@ -61,7 +60,7 @@ def test_advice_needs_more_than_noise(rows, factors, ids):
 
 def test_what_cannot_be_measured(rows):
     report = CheckReport()
-    check_cost(report, cast("Any", Model(lambda bodies: [1])), rows, 2, 1)
+    check_cost(report, Model(lambda bodies: [1]), rows, 2, 1)
 
     assert measured(rows, lambda size: 0.0).left_out == {"cost of batches": "its answers are streamed"}
     assert report.left_out == {"cost of batches": "a batch of 2 rows fails"}

@@ -64,15 +64,6 @@ def test_every_finding_is_printed(reports):
     assert text | {"load-failed", "batch-cost"} == KINDS.keys()
 
 
-@pytest.mark.slow
-def test_what_was_seen(reports):
-    seen = {each.id: each.seen for name in ("mixing", "sorting") for each in reports[name].findings}
-
-    assert "In a batch of 2, row 0 (2.json) was answered 0.25 instead of 1.0." in seen["answers-differ"]
-    assert seen["order-changed"] == "In a batch of 2, row 0 (2.json) got the answer of 5.json."
-    assert seen["read-per-call"] == "names.json is read in every call."
-
-
 def test_handler_without_faults_has_no_findings(tmp_path):
     script = tmp_path / "adding.py"
     script.write_text(

@@ -1,6 +1,6 @@
 import math
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from tests.tools.doctor.conftest import Model
@@ -18,7 +18,7 @@ def endured(rows: list[InputRow], calls: int = 200, **changed: Any) -> CheckRepo
     report, model = CheckReport(), Model(lambda bodies: [1 for _ in bodies])
     for name, value in changed.items():
         setattr(model, name, value)
-    check_endurance(report, cast("Any", model), rows, calls)
+    check_endurance(report, model, rows, calls)
     return report
 
 
