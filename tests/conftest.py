@@ -1,5 +1,3 @@
-"""What all tests share."""
-
 import fcntl
 import gc
 import importlib.util

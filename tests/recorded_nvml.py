@@ -1,7 +1,5 @@
 """NVIDIA's library with two GPUs, as recorded: the second cannot be read. Stands in for pynvml."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 # Processes on the first GPU, and their bytes.

@@ -1,5 +1,3 @@
-"""The budget of the fast lane."""
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any

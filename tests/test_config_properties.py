@@ -1,5 +1,3 @@
-"""The shipped config.properties."""
-
 import re
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-"""The page docs/configuration.md."""
-
 import re
 from pathlib import Path
 

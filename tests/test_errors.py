@@ -1,5 +1,3 @@
-"""The family of errors."""
-
 import pytest
 
 from modelserver import errors

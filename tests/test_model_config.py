@@ -1,5 +1,3 @@
-"""The page docs/model-config.md."""
-
 import re
 from pathlib import Path
 

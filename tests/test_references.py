@@ -1,7 +1,5 @@
 """What comments and docstrings cite can be looked up: each section and fault stands in docs/reference."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -34,7 +32,7 @@ class Page:
     sections: dict[str, set[str]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, text: str) -> Page:
+    def of(cls, text: str) -> "Page":
         page, number = cls(), ""
         for result, name in re.findall(r"(?m)^##+ (?:(\d+(?:\.\d+)?)\.? )?(.+)$", text):
             number = result or number

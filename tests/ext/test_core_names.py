@@ -1,5 +1,3 @@
-"""What extensions import from the core."""
-
 import ast
 from pathlib import Path
 

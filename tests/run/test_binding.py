@@ -1,5 +1,3 @@
-"""Sockets and the addresses that they are bound to."""
-
 import contextlib
 import ipaddress
 import socket

@@ -1,5 +1,3 @@
-"""What the server reads of itself."""
-
 import asyncio
 from types import SimpleNamespace
 from typing import Any, cast

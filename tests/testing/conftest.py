@@ -1,7 +1,3 @@
-"""A client that the tests of this folder share."""
-
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

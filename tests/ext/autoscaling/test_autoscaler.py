@@ -143,7 +143,6 @@ async def test_forgotten_pools_are_left(
 
 
 async def test_the_timer_makes_decisions(make: Any, autoscaler: Autoscaler) -> None:
-    """A pool is looked at without anybody asking."""
     pool = await make(rule=ScalingRule(up_pause=0.1))
 
     await until(lambda: pool.crew.autoscaling.decision)

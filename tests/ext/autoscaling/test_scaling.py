@@ -1,7 +1,5 @@
 """The rule of autoscaling, played through with simulated pools: a queue, workers, a clock of their own."""
 
-from __future__ import annotations
-
 import heapq
 import math
 import random
@@ -53,7 +51,7 @@ class Simulation:
     waits: list[tuple[float, float]] = field(default_factory=list)
     attempts: list[float] = field(default_factory=list)
 
-    def run(self, seconds: float, seed: int = 1) -> Simulation:
+    def run(self, seconds: float, seed: int = 1) -> "Simulation":
         self._random = random.Random(seed)
         self._queue: deque[float] = deque()
         self._running: list[float] = []
@@ -275,7 +273,6 @@ def test_decisions_stay_within_bounds() -> None:
 
 
 def test_changed_bounds_restart_the_pauses() -> None:
-    """After a manual change the pauses begin again."""
     scaler = Scaler(RULE)
     for n in range(4):
         scaler.decide(Sample(n / 2, 1.0, 1.0, 1), 1, 4)

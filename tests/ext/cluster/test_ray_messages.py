@@ -1,5 +1,3 @@
-"""The messages between the server and its Ray helper."""
-
 import pytest
 
 from modelserver.ext.cluster import ray_messages as messages

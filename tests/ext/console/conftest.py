@@ -1,9 +1,8 @@
 """A console without a server behind it."""
 
-from __future__ import annotations
-
+from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
 import pytest
@@ -17,9 +16,6 @@ from modelserver.ext.console.minutes import Minutes
 from modelserver.models.settings.settings import KEYS, Settings
 from modelserver.run.listeners import check_of_pages
 from modelserver.surface.http.edge import Edge
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 def absent(name: str, _: str) -> None:

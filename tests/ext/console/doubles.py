@@ -1,16 +1,11 @@
 """What the console talks to, played."""
 
-from __future__ import annotations
-
 import asyncio
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
+from modelserver.surface.http.exchange import Exchange, Target
 from modelserver.surface.inference.routes import target_finder
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from modelserver.surface.http.exchange import Exchange, Target
 
 
 class Hot:

@@ -1,19 +1,14 @@
 """One producer for all who watch, and none while nobody does."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Set
 
 import pytest
 from tests.waiting import until
 
 from modelserver.ext.console import broadcast
 from modelserver.ext.console.broadcast import SHARE, Broadcast
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Set
 
 
 class Counting:

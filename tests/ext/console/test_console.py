@@ -1,26 +1,21 @@
 """The console's routes: what is open, what is guarded, and how."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import httpx
 import pytest
 from starlette.requests import Request
 from tests.ext.console.doubles import Waiting
 
 from modelserver.ext import console as package
+from modelserver.ext.console.console import Console
 from modelserver.surface.auth.scopes import Scope
 from modelserver.surface.auth.verifier import Fingerprint, Verifier
-
-if TYPE_CHECKING:
-    import httpx
-
-    from modelserver.ext.console.console import Console
 
 STATIC = Path(package.__file__).parent / "static"
 CHOICE = {"size": 8, "policy": "greedy", "delay": 100, "workers": 1}

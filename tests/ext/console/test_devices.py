@@ -1,7 +1,3 @@
-"""What the console shows of the machine."""
-
-from __future__ import annotations
-
 import asyncio
 import os
 import sys

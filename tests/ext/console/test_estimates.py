@@ -1,7 +1,5 @@
 """What would happen if: costs and arrivals from what was measured, and what is simulated with them."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,3 @@
-"""What the events say."""
-
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from types import SimpleNamespace
@@ -15,7 +11,6 @@ from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.engine.wire.messages import Loaded
 from modelserver.errors import InternalError
 from modelserver.ext.console.facts import ConsoleState, brief_of, facts_of, figures_of, row_of
-from modelserver.ext.console.histograms import quantile
 from modelserver.models.options.resolve import ModelOptions
 
 FAILURE = "ModuleNotFoundError: <script> Its last output was:\nTraceback\nlast line"
@@ -107,7 +102,6 @@ def test_figures_are_the_servers_own_counts() -> None:
     ],
 )
 def test_version_has_its_state_in_one_word(workers: list[Any], expected: int, state: str) -> None:
-    """In one word, from the states of its workers."""
     assert facts_of(model(*workers, expected=expected), is_default=True)["state"] == state
 
 
@@ -236,8 +230,6 @@ def test_percentiles_are_of_what_came_since() -> None:
     assert p99 is not None
     assert 10 < p50 < p99 <= 25
     assert brief_of(item, None)[4:] == [None, None]
-    assert [quantile(share, (0.01, 0.02), [2, 2, 0]) for share in (0.5, 0.75)] == pytest.approx([10, 15])
-    assert quantile(0.5, (0.01, 0.02), [0, 0, 3]) == 20
 
 
 async def test_many_models_do_not_hold_the_loop_up(monkeypatch: pytest.MonkeyPatch) -> None:

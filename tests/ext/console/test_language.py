@@ -1,7 +1,5 @@
 """What language models have beside the figures of others."""
 
-from __future__ import annotations
-
 from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.engine.telemetry.prometheus import Histogram
 from modelserver.ext.console.language import language_figures

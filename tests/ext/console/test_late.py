@@ -1,21 +1,17 @@
 """The console before anybody has opened it."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import httpx
 import pytest
+from tests.ext.console.doubles import Hot
 
 from modelserver.ext.console.late import LateConsole
 from modelserver.ext.console.logs.ring import LogRing
 from modelserver.ext.console.minutes import Minutes
 from modelserver.models.settings.address import Address
 from modelserver.models.settings.settings import Settings
-
-if TYPE_CHECKING:
-    from tests.ext.console.doubles import Hot
 
 
 async def test_console_is_made_for_its_first_request(hot: Hot) -> None:

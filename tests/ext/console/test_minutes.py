@@ -1,5 +1,3 @@
-"""The history by minute."""
-
 import asyncio
 import json
 import sys

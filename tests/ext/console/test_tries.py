@@ -1,20 +1,16 @@
 """Requests that the page sends to a model."""
 
-from __future__ import annotations
-
 import asyncio
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import httpx
 import msgspec
 from starlette.requests import Request
+from tests.ext.console.doubles import Hot
 
 from modelserver.ext.console.tries import MOST_UNSENT, TriedExchange, answer_try
 from modelserver.surface.inference.routes import target_finder
-
-if TYPE_CHECKING:
-    import httpx
-    from tests.ext.console.doubles import Hot
 
 
 def exchange() -> TriedExchange:

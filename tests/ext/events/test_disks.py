@@ -1,5 +1,3 @@
-"""Warnings of full disks."""
-
 import logging
 from pathlib import Path
 

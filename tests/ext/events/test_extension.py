@@ -1,5 +1,3 @@
-"""The extension from its opening to its end."""
-
 import asyncio
 import logging
 from types import SimpleNamespace

@@ -1,5 +1,3 @@
-"""The route of events: pages and streams."""
-
 import asyncio
 import json
 import logging

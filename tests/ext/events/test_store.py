@@ -1,5 +1,3 @@
-"""Events in memory and in their file."""
-
 import logging
 
 import pytest

@@ -1,5 +1,3 @@
-"""The numbers that front ends share."""
-
 import os
 
 import pytest

@@ -242,7 +242,6 @@ async def test_versions_and_methods_are_treated_alike(pair, version, method):
 )
 @pytest.mark.parametrize("lines", [(), ("Expect: 100-continue",), ("Connection: close",)], ids=str)
 async def test_application_answers_as_in_one_process(pair, path, lines):
-    """The application answers from afar as it does from near: body, head, errors, 100 Continue."""
     answer = await pair.both(head("Content-Length: 5", *lines, path=f"{path}?q=1"), b"he", b"llo")
 
     assert (b"100 Continue" in answer) == (
@@ -265,7 +264,6 @@ async def test_refusals_are_those_of_one_process(pair, path):
 
 
 async def test_nonsense_gets_400_and_is_counted(pair):
-    """Nonsense is answered 400 by the front end, and the server counts it."""
     answer = await pair.front.send(b"NONSENSE\r\n\r\n")
 
     assert answer.startswith(b"HTTP/1.1 400")

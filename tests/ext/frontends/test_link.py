@@ -1,5 +1,3 @@
-"""The socket between the server and a front end."""
-
 import asyncio
 from typing import Any
 

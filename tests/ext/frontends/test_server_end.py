@@ -1,5 +1,3 @@
-"""The server's side of a front end."""
-
 from types import SimpleNamespace
 
 import pytest

@@ -1,5 +1,3 @@
-"""Connections in memory."""
-
 import pytest
 
 from modelserver.ext.grpc.http2 import connection

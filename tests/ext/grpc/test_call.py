@@ -167,6 +167,7 @@ async def test_call_may_end_with_an_empty_frame(caller):
         ([(0, message_framed(b"abc")), (END, b"\0")], StatusCode.INTERNAL),
         ([(END, b"\1\0\0\0\1a")], StatusCode.INTERNAL),
         ([(0, b"\2\0\0\0\1a")], StatusCode.INTERNAL),
+        ([(0, b"\0" + number(LARGEST + 1))], StatusCode.RESOURCE_EXHAUSTED),
         ([(0, b"\0\xff\xff\xff\xff")], StatusCode.RESOURCE_EXHAUSTED),
     ],
 )

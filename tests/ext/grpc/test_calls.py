@@ -30,19 +30,6 @@ def predict():
     return AsyncMock(side_effect=lambda message, _: message)
 
 
-@pytest.mark.parametrize("cancelled", [True, False])
-async def test_call_cancelled_before_it_began_asks_no_model(predict, cancelled):
-    codes = []
-    running = served(predict, codes).begin(FakeCall(cancelled=cancelled), b"")
-
-    if cancelled:
-        with pytest.raises(asyncio.CancelledError):
-            await running
-    else:
-        await running
-    assert (predict.call_count, codes) == ((0, [1]) if cancelled else (1, [0]))
-
-
 async def test_call_cancelled_as_it_comes_asks_no_model(predict):
     codes = []
     path = f"{NAME}/Predictions"

@@ -37,20 +37,6 @@ def test_messages_come_in_any_pieces(messages, cuts):
     assert not inbox._pieces
 
 
-def test_message_before_another_is_taken_alone():
-    inbox = Inbox(LARGEST)
-    inbox.add(b"\1\0\0\0\2ab\0")
-    assert inbox.is_complete
-    assert inbox.has_more
-    assert inbox.next() == (1, b"ab")
-    assert not inbox.is_complete
-    inbox.clear()
-    inbox.add(message_framed(b""))
-    assert inbox.is_complete
-    assert not inbox.has_more
-    assert inbox.next() == (0, b"")
-
-
 def test_pieces_and_messages_take_little_memory():
     """Pieces of a byte are joined, as each object would take many."""
     inbox = Inbox(LARGEST)
@@ -67,24 +53,6 @@ def test_pieces_and_messages_take_little_memory():
 
     assert inbox._pieces[0] is piece
     assert inbox.held == 5 * (count - 1)
-
-
-@pytest.mark.parametrize(
-    ("data", "code"),
-    [
-        (b"\0\0\x10\0\1", StatusCode.RESOURCE_EXHAUSTED),
-        (b"\0\xff\xff\xff\xff", StatusCode.RESOURCE_EXHAUSTED),
-        (b"\2\0\0\0\1a", StatusCode.INTERNAL),
-        (b"\xff\0\0\0\1a", StatusCode.INTERNAL),
-    ],
-)
-def test_message_too_long_or_with_unknown_flags_is_refused(data, code):
-    inbox = Inbox(LARGEST)
-    inbox.add(data)
-    for _ in range(2):
-        with pytest.raises(CallRefused) as refused:
-            assert inbox.is_complete
-        assert refused.value.code is code
 
 
 def deflated(data: bytes) -> bytes:

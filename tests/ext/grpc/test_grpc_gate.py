@@ -1,5 +1,3 @@
-"""Tokens of calls."""
-
 import pytest
 from tests.ext.grpc.calling import FakeCall
 

@@ -25,18 +25,6 @@ def fields_in(block: bytes) -> list[Any]:
     return [tuple(each) for each in Decoder().decode(block)]
 
 
-def test_usual_head_is_read():
-    head = read_head(USUAL)
-
-    assert (head.path, head.metadata, head.timeout, head.encoding) == (
-        "package.Service/Method",
-        (),
-        None,
-        "identity",
-    )
-    assert not head.wrong
-
-
 def test_metadata_are_decoded_in_order():
     head = read_head(
         [

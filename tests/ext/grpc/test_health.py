@@ -1,5 +1,3 @@
-"""The standard health service."""
-
 import asyncio
 from collections.abc import AsyncGenerator
 from types import SimpleNamespace

@@ -1,5 +1,3 @@
-"""Changes that are done to their end."""
-
 import asyncio
 
 import pytest

@@ -1,5 +1,3 @@
-"""Requests that somebody awaits."""
-
 import asyncio
 import contextlib
 from types import SimpleNamespace
@@ -77,17 +75,6 @@ def parsed(rows: int = 1) -> Parsed:
 
 def failed(text: str, status: int = 503) -> tuple[Answer, bytes]:
     return Answer(len(text), status, failed=True), text.encode()
-
-
-async def test_answers_come_together(model):
-    async with Pending(model, parsed(2), CALL, None, UNWATCHED) as waiting:
-        task = asyncio.create_task(waiting.answers())
-        await asyncio.sleep(0)
-        waiting.request.deliver(1, [(Answer(1), b"b")])
-        waiting.request.deliver(0, [(Answer(1), b"a")])
-
-        assert await task == [b"a", b"b"]
-    assert model.pool.cancelled == []
 
 
 async def test_leaving_cancels(model):

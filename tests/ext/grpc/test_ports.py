@@ -1,5 +1,3 @@
-"""Ports that are kept for gRPC."""
-
 import socket
 
 import pytest

@@ -1,5 +1,3 @@
-"""Calls of gRPC as recordings keep them."""
-
 from types import SimpleNamespace
 from typing import Any
 

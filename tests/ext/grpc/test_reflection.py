@@ -1,5 +1,3 @@
-"""The standard reflection service."""
-
 from collections.abc import AsyncIterator
 from typing import Any
 

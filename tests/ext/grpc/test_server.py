@@ -1,5 +1,3 @@
-"""The gRPC servers."""
-
 import contextlib
 import json
 import logging

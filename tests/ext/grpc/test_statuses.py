@@ -1,5 +1,3 @@
-"""Errors as endings of calls."""
-
 from urllib.parse import quote
 
 import grpc

@@ -1,7 +1,5 @@
 """Requests and calls over gRPC as watchers see them."""
 
-from __future__ import annotations
-
 import asyncio
 from types import SimpleNamespace
 from typing import Any
@@ -33,7 +31,7 @@ class Notes(Watcher):
         self.events: list[Any] = []
         self.watched: Any = None
 
-    def watch(self, watched: Any) -> Notes:
+    def watch(self, watched: Any) -> "Notes":
         self.watched = watched
         return self
 

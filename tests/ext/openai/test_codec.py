@@ -1,7 +1,5 @@
 """From bodies of OpenAI's API to rows, and from answers to documents."""
 
-from __future__ import annotations
-
 import json
 from types import SimpleNamespace
 from typing import Any
@@ -106,7 +104,6 @@ def test_chat_reaches_the_handler_unchanged() -> None:
 
 
 def test_model_of_another_kind_is_named() -> None:
-    """With what it serves instead."""
     request = exchange("/v1/chat/completions", {})
     with pytest.raises(BadRequest, match="does not serve /v1/chat/completions; it serves /v1/embeddings"):
         CODEC.read(request, model({"v1/embeddings": True}))
@@ -271,7 +268,6 @@ def test_scores_are_in_the_order_of_the_pairs(left: Any, tokens: int) -> None:
 
 
 def test_stream_that_fails_ends_with_an_event() -> None:
-    """As clients of the API read it."""
     event = CODEC.ending(error_body(WorkerDied(), form=NAME)[1])
 
     assert event is not None

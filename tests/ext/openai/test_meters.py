@@ -1,7 +1,3 @@
-"""Times and tokens of language models, by model and version."""
-
-from __future__ import annotations
-
 import json
 import time
 from types import SimpleNamespace

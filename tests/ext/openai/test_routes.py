@@ -1,7 +1,5 @@
 """One list of models for clients of KServe's protocol and of OpenAI's API."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,5 +1,3 @@
-"""The spans of batches."""
-
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock

@@ -1,7 +1,3 @@
-"""The attributes of requests to OpenAI's API."""
-
-from __future__ import annotations
-
 import json
 from types import SimpleNamespace
 from typing import Any

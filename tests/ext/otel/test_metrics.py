@@ -1,5 +1,3 @@
-"""The server's metrics as OTLP has them."""
-
 import asyncio
 import logging
 from typing import Any

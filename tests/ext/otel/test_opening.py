@@ -62,7 +62,6 @@ def test_what_the_environment_turns_off(monkeypatch, variables, is_on):
 
 
 async def test_signals_are_off_by_default():
-    """Each signal is off unless it is turned on."""
     traces, metrics = OpenTelemetry(Settings(otel="traces")), OpenTelemetry(Settings(otel="metrics"))
     await traces.send_metrics(ServerMetrics())
 

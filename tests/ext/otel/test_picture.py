@@ -1,5 +1,3 @@
-"""The picture of a trace in the documentation."""
-
 import json
 
 from docs.trace_picture import RECORDED, picture, rows

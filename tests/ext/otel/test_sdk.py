@@ -1,5 +1,3 @@
-"""The SDK as its environment variables describe it."""
-
 import threading
 
 import pytest
@@ -8,7 +6,6 @@ from modelserver.ext.otel.sdk import close_within_grace, resource
 
 
 def test_service_is_named_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The service is `modelserver`, or what the environment calls it."""
     monkeypatch.delenv("OTEL_SERVICE_NAME", raising=False)
     assert resource().attributes["service.name"] == "modelserver"
     monkeypatch.setenv("OTEL_SERVICE_NAME", "digits")

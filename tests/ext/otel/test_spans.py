@@ -1,5 +1,3 @@
-"""Which requests are traced."""
-
 from collections import Counter
 
 import pytest

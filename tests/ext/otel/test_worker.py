@@ -1,5 +1,3 @@
-"""Spans of handlers, in a worker."""
-
 import os
 import subprocess
 import sys

@@ -1,37 +1,29 @@
 """Models whose workers are played by the test, with a keeper whose clock the test moves."""
 
-from __future__ import annotations
-
 import math
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from tests.engine.pools import pools
-from tests.engine.pools.conftest import Counts, stage, times  # noqa: F401 - fixtures
+from tests.engine.pools.conftest import Counts, PlayedProcess, Stage, stage, times  # noqa: F401 - fixtures
 
+from modelserver.engine.batching.request import Request
 from modelserver.engine.pools.devices import DeviceList
 from modelserver.engine.pools.gate import BASE_NEED, COPIES, StartGate
 from modelserver.engine.pools.pool import Pool
-from modelserver.engine.pools.spec import WorkerSpec
+from modelserver.engine.pools.spec import WorkerSpec, WorkerTimes
+from modelserver.engine.telemetry.gpus import GpuMemory
 from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.engine.wire.messages import Load
 from modelserver.ext.parking.budgets import BASE, Budgets
 from modelserver.ext.parking.history import History
 from modelserver.ext.parking.keeper import LOOKS, Keeper
 from modelserver.ext.parking.needs import Needs
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable
-    from pathlib import Path
-
-    from tests.engine.pools.conftest import PlayedProcess, Stage
-
-    from modelserver.engine.batching.request import Request
-    from modelserver.engine.pools.spec import WorkerTimes
-    from modelserver.engine.telemetry.gpus import GpuMemory
-    from modelserver.ext.parking.resident import Resident
+from modelserver.ext.parking.resident import Resident
 
 MIB = 1 << 20
 OPTIONS = {"load": "on-demand", "idle_timeout": 300, "pin": False, "prewarm": False}

@@ -1,10 +1,8 @@
-from __future__ import annotations
-
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-from tests.ext.parking.conftest import MIB
+from tests.ext.parking.conftest import MIB, Floor
 
 from modelserver.engine.pools.gate import BASE_NEED, COPIES, StartGate
 from modelserver.engine.pools.spec import Ports, Ranks
@@ -14,11 +12,6 @@ from modelserver.ext.parking.keeper import MEASURES
 from modelserver.ext.parking.memory import gpus_of
 from modelserver.ext.parking.needs import Need, Needs
 from modelserver.ext.parking.room import MIN_RESIDENCE
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.ext.parking.conftest import Floor
 
 
 def set_gpu(floor: Floor, gpu: int, free: int, **by_process: int) -> None:
@@ -103,20 +96,6 @@ async def test_models_of_the_same_gpu_make_room(floor: Floor) -> None:
     devices = floor.keeper.describe()["devices"]
     assert [each["used"] for each in devices] == [548 * MIB, 2 * 548 * MIB]
     assert [each["nextToPark"] for each in devices] == ["other 1.0", "b 1.0"]
-
-
-async def test_request_that_finds_no_room_is_refused_with_the_gpu(floor: Floor) -> None:
-    set_gpu(floor, 0, 1000)
-    for name in ("a", "b"):
-        floor.add(name, gpus=(0,), startup_timeout=20)
-    floor.ask("a")
-    await floor.load(1)
-    request = floor.ask("b")
-    await floor.settle(20)
-
-    assert f"it needs about 548 MiB, of max_device_memory={900 * MIB} of GPU 0 548 MiB are used" in str(
-        request.failure()
-    )
 
 
 async def test_gpu_memory_is_measured_and_learned(floor: Floor, tmp_path: Path) -> None:

@@ -1,15 +1,12 @@
-from __future__ import annotations
-
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pytest
+from tests.ext.parking.conftest import Floor
 
 from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.ext.parking.extension import Extension
 from modelserver.ext.parking.keeper import Keeper
-
-if TYPE_CHECKING:
-    import pytest
-    from tests.ext.parking.conftest import Floor
 
 
 async def test_first_model_on_demand_makes_the_keeper(floor: Floor, monkeypatch: pytest.MonkeyPatch) -> None:

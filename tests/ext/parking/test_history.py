@@ -1,13 +1,8 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from modelserver.engine.telemetry.arrivals import ArrivalInterval
 from modelserver.ext.parking.forecast import PastUse
 from modelserver.ext.parking.history import MOST_USES, History, StoredUse
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NOW, HOUR = 2e9, 3600.0
 

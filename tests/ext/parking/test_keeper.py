@@ -1,11 +1,10 @@
-from __future__ import annotations
-
 import asyncio
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from tests.engine.pools.pools import contents
+from tests.ext.parking.conftest import Floor
 
 from modelserver.engine.pools.gate import MAX_LOADING
 from modelserver.engine.wire.messages import Answer, Parts
@@ -15,23 +14,7 @@ from modelserver.ext.parking.keeper import LOOKS, MEASURES, PATIENCE
 from modelserver.ext.parking.resident import Resident
 from modelserver.ext.parking.room import MIN_RESIDENCE
 
-if TYPE_CHECKING:
-    from tests.ext.parking.conftest import Floor
-
 MIB = 1 << 20
-
-
-async def test_first_request_starts_one_worker_that_the_others_wait_for(floor: Floor) -> None:
-    floor.add("a")
-    assert floor.states() == {"a": "parked"}
-    requests = [floor.ask("a", b"1"), floor.ask("a", b"2")]
-    assert floor.states() == {"a": "waiting"}
-    process = await floor.load(1)
-    assert floor.states() == {"a": "loaded"}
-    await floor.answer(process)
-
-    assert [contents(request) for request in requests] == [[b"1"], [b"2"]]
-    assert len(floor.stage.processes) == 1
 
 
 @pytest.mark.parametrize(

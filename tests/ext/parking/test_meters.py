@@ -1,14 +1,7 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from tests.ext.parking.conftest import MIB
+from tests.ext.parking.conftest import MIB, Floor
 
 from modelserver.engine.telemetry.gpus import GpuMemory
 from modelserver.ext.parking.meters import ParkingMeters
-
-if TYPE_CHECKING:
-    from tests.ext.parking.conftest import Floor
 
 
 def lines(floor: Floor, *words: str) -> set[str]:

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from modelserver.ext.parking.policy import HALF_LIFE, Candidate, ModelValues, choose

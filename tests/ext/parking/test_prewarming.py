@@ -1,24 +1,18 @@
-from __future__ import annotations
-
 from contextlib import AsyncExitStack
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from tests.engine.pools.conftest import Stage
 from tests.ext.parking.conftest import MIB, Floor
 
+from modelserver.engine.pools.spec import WorkerTimes
 from modelserver.engine.telemetry.arrivals import ArrivalInterval
 from modelserver.ext.parking.keeper import LOOKS
 from modelserver.ext.parking.prewarming import EARLY, EVERY
+from modelserver.ext.parking.resident import Resident
 from modelserver.ext.parking.room import MIN_RESIDENCE
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.engine.pools.conftest import Stage
-
-    from modelserver.engine.pools.spec import WorkerTimes
-    from modelserver.ext.parking.resident import Resident
 
 DAY = 86_400.0
 

@@ -1,20 +1,15 @@
 """Workers are restarted one after the other, and no request notices."""
 
-from __future__ import annotations
-
 import asyncio
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from tests.engine.pools.conftest import begin, counts, make, spec, stage, times  # noqa: F401 - fixtures
+from tests.engine.pools.conftest import Counts, Stage, begin, counts, make, spec, stage, times  # noqa: F401 - fixtures
 from tests.engine.pools.pools import contents, request
 
 from modelserver.errors import Conflict, ModelServerError
 from modelserver.ext.parking.restarting import restart
-
-if TYPE_CHECKING:
-    from tests.engine.pools.conftest import Counts, Stage
 
 
 @pytest.fixture

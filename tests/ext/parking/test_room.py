@@ -1,15 +1,11 @@
-from __future__ import annotations
-
+from collections.abc import Mapping
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from modelserver.ext.parking.budgets import Budget
 from modelserver.ext.parking.room import Occupancy, Room
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 MACHINE, GPU = Budget(100), Budget(100, 0)
 

@@ -1,16 +1,10 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, get_type_hints
+from typing import Any, get_type_hints
 
 import pytest
+from tests.ext.parking.conftest import Floor
 
 from modelserver.ext.parking.routes import DeviceMemory, Parking, page_of
 from modelserver.surface.api.parameters import Parameters
-
-if TYPE_CHECKING:
-    from typing import Any
-
-    from tests.ext.parking.conftest import Floor
 
 
 @pytest.mark.parametrize("gpus", [(), (0, 1)])

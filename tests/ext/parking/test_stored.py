@@ -1,17 +1,13 @@
-from __future__ import annotations
-
 import errno
 import os
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from modelserver.ext.parking import stored as module
 from modelserver.ext.parking.history import History, StoredUse
 from modelserver.ext.parking.needs import Need, Needs
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NEED = Need(26 << 20, 0.3)
 # Both files of the server, and a value of each.

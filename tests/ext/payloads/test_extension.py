@@ -64,15 +64,7 @@ def test_request_and_response_are_events_of_one_id():
     assert [e.about for e in log.events] == [about, {**about, "batchid": "b-1"}]
 
 
-def test_inflated_body_and_a_new_id_are_logged():
-    """A ``Ce-Id`` that is not an id gives way to a new one."""
-
-    def inflate(inner, watcher):
-        inner.body = b"inflated"
-        watcher.queued(ANY, ANY)
-
-    assert served(inflate).lines == [("request", b"inflated", "text/plain")]
-
+def test_ce_id_that_is_none_gives_way_to_a_new_one():
     inner = Inner()
     inner.headers = [(b"ce-id", b"bad id")]
 
@@ -129,6 +121,5 @@ def test_request_without_a_type_has_its_protocols(route, headers, kind):
 
 @pytest.mark.parametrize("mode", ["request", "response"])
 def test_mode_chooses_events(mode):
-    """Requests or responses alone."""
     log = served(lambda _, watcher: watcher.replied(200, b"answer", "text/html", b""), Log(mode))
     assert [kind for kind, *_ in log.lines] == [mode]

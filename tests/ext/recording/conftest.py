@@ -1,5 +1,3 @@
-"""Calls for the tests of recordings."""
-
 from tests.recorded_calls import make_call
 
 __all__ = ["make_call"]

@@ -1,5 +1,3 @@
-"""Entries and their frames."""
-
 import msgspec
 import pytest
 

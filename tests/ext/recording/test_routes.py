@@ -1,5 +1,3 @@
-"""The route that is recorded through."""
-
 import asyncio
 from unittest.mock import Mock
 

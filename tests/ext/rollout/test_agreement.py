@@ -1,5 +1,3 @@
-"""Whether documents agree."""
-
 import math
 from typing import Any
 

@@ -1,5 +1,3 @@
-"""What URLs of object stores name."""
-
 import pytest
 
 from modelserver.errors import BadRequest

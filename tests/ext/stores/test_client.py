@@ -1,5 +1,3 @@
-"""Fetching through a process of its own."""
-
 import asyncio
 import contextlib
 import socket

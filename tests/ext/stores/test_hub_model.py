@@ -41,68 +41,40 @@ def read(made: Path) -> tuple[str, str, dict[str, Any]]:
     return str(archive.manifest.model_name), archive.manifest.handler, dict(config.raw["handler"])
 
 
+HANDLERS = {"text-generation": "TextGeneration", "embeddings": "Embeddings", "rerank": "Reranking"}
+CROSS_ENCODER = {"modules": [{}], "config_sentence_transformers": {"model_type": "CrossEncoder"}}
+SOUND = {"preprocessor_config": {"feature_extractor_type": "Y"}}
+
+
 @pytest.mark.parametrize(
-    ("task", "handler", "config", "files"),
+    ("task", "architecture", "more", "files"),
     [
-        ("text-generation", "TextGeneration", {"architectures": ["LlamaForCausalLM"]}, {}),
-        ("text-generation", "TextGeneration", {"architectures": ["GPT2LMHeadModel"]}, {}),
-        (
-            "text-generation",
-            "TextGeneration",
-            {"architectures": ["Gemma3ForConditionalGeneration"], "vision_config": {}},
-            {},
-        ),
-        ("embeddings", "Embeddings", {"architectures": ["BertModel"]}, {}),
-        ("embeddings", "Embeddings", {"architectures": ["BertForMaskedLM"]}, {"modules": [{}]}),
-        (
-            "rerank",
-            "Reranking",
-            {"architectures": ["XForSequenceClassification"], "id2label": {"0": "a"}},
-            {},
-        ),
-        (
-            "rerank",
-            "Reranking",
-            {"architectures": ["XModel"]},
-            {"modules": [{}], "config_sentence_transformers": {"model_type": "CrossEncoder"}},
-        ),
-        ("text-classification", "TaskPipeline", {"architectures": ["XForSequenceClassification"]}, {}),
-        (
-            "audio-classification",
-            "TaskPipeline",
-            {"architectures": ["XForSequenceClassification"]},
-            {"preprocessor_config": {"feature_extractor_type": "Y"}},
-        ),
-        ("token-classification", "TaskPipeline", {"architectures": ["XForTokenClassification"]}, {}),
-        ("fill-mask", "TaskPipeline", {"architectures": ["XForMaskedLM"]}, {}),
-        ("image-classification", "TaskPipeline", {"architectures": ["ViTForImageClassification"]}, {}),
-        ("object-detection", "TaskPipeline", {"architectures": ["DetrForObjectDetection"]}, {}),
-        (
-            "automatic-speech-recognition",
-            "TaskPipeline",
-            {"architectures": ["WhisperForConditionalGeneration"]},
-            {},
-        ),
-        ("automatic-speech-recognition", "TaskPipeline", {"architectures": ["Wav2Vec2ForCTC"]}, {}),
-        (
-            "fill-mask",
-            "TaskPipeline",
-            {"model_type": "bert"},
-            {"README_dot_md": "---\nlicense: mit\npipeline_tag: fill-mask\n---\n"},
-        ),
-        (
-            "embeddings",
-            "Embeddings",
-            {"model_type": "x"},
-            {"README_dot_md": "pipeline_tag: sentence-similarity"},
-        ),
+        ("text-generation", "LlamaForCausalLM", {}, {}),
+        ("text-generation", "GPT2LMHeadModel", {}, {}),
+        ("text-generation", "Gemma3ForConditionalGeneration", {"vision_config": {}}, {}),
+        ("embeddings", "BertModel", {}, {}),
+        ("embeddings", "BertForMaskedLM", {}, {"modules": [{}]}),
+        ("embeddings", None, {"model_type": "x"}, {"README_dot_md": "pipeline_tag: sentence-similarity"}),
+        ("rerank", "XForSequenceClassification", {"id2label": {"0": "a"}}, {}),
+        ("rerank", "XModel", {}, CROSS_ENCODER),
+        ("text-classification", "XForSequenceClassification", {}, {}),
+        ("audio-classification", "XForSequenceClassification", {}, SOUND),
+        ("token-classification", "XForTokenClassification", {}, {}),
+        ("fill-mask", "XForMaskedLM", {}, {}),
+        ("fill-mask", None, {"model_type": "x"}, {"README_dot_md": "---\npipeline_tag: fill-mask\n---\n"}),
+        ("image-classification", "ViTForImageClassification", {}, {}),
+        ("object-detection", "DetrForObjectDetection", {}, {}),
+        ("automatic-speech-recognition", "WhisperForConditionalGeneration", {}, {}),
+        ("automatic-speech-recognition", "Wav2Vec2ForCTC", {}, {}),
     ],
 )
-def test_task_is_known_from_the_configuration(tmp_path, task, handler, config, files):
+def test_task_is_known_from_the_configuration(tmp_path, task, architecture, more, files):
+    config = {**more, "architectures": [architecture]} if architecture else more
     folder = written(tmp_path / "x", config, **files)
 
     assert is_hub_model(folder)
     name, handled_by, settings = read(lay_out(folder, URL, HubOptions(), tmp_path))
+    handler = HANDLERS.get(task, "TaskPipeline")
     assert (name, handled_by) == ("Tiny-1.5", f"modelserver_handlers.huggingface:{handler}")
     assert settings == {"model_path": "model", "task": task}
 

@@ -1,5 +1,3 @@
-"""The process that fetches."""
-
 import os
 import subprocess
 import sys

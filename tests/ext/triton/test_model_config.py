@@ -1,5 +1,3 @@
-"""A model's configuration in Triton's terms."""
-
 import pytest
 from tests.ext.triton.doubles import version
 

@@ -1,5 +1,3 @@
-"""The routes of Triton's extensions."""
-
 import logging
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,5 +1,3 @@
-"""What became of the requests, in Triton's terms."""
-
 from types import SimpleNamespace
 from typing import Any
 

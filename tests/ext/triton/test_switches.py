@@ -1,5 +1,3 @@
-"""Triton's settings of traces and logs."""
-
 import pytest
 
 from modelserver.engine.telemetry.logs import log_level, set_log_level
@@ -30,7 +28,6 @@ def test_traces_stay_off(changes):
 
 @pytest.mark.parametrize("changes", [{"trace_level": ["TIMESTAMPS"]}, {"trace_rate": "1"}, {"x" * 99: "1"}])
 def test_traces_are_refused(changes):
-    """The message names the setting."""
     with pytest.raises(BadRequest, match=f"^{next(iter(changes))[:40]}: this server has no Triton traces"):
         change_trace_settings(changes)
 

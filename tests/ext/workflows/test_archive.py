@@ -1,5 +1,3 @@
-"""Workflow archives: found, unpacked, read."""
-
 import json
 import zipfile
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""The paths of workflows."""
-
 import pytest
 
 from modelserver.ext.workflows.extension import PATHS

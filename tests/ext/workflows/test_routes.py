@@ -151,7 +151,6 @@ async def test_model_api_and_workflows_can_be_turned_off():
 )
 @pytest.mark.parametrize("workflows", [None, Workflows()])
 async def test_missing_workflow_is_refused(method, path, workflows):
-    """404 with TorchServe's words."""
     answer = await ask(method, path, workflows)
 
     assert (answer.status_code, answer.json()["type"], answer.json()["message"]) == (
@@ -171,5 +170,4 @@ async def test_missing_workflow_is_refused(method, path, workflows):
     ],
 )
 async def test_other_methods_and_routes_are_refused(method, path, status):
-    """Other methods are 405, and a workflow needs a name."""
     assert (await ask(method, path, Workflows())).status_code == status

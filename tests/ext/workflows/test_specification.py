@@ -1,5 +1,3 @@
-"""Specifications of workflows."""
-
 import pytest
 
 from modelserver.ext.workflows.errors import InvalidDag, InvalidWorkflow

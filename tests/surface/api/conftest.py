@@ -1,5 +1,3 @@
-"""What tests of this folder share."""
-
 from html.parser import HTMLParser
 
 import pytest

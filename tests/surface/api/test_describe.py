@@ -18,7 +18,7 @@ from modelserver.errors import HandlerError, InternalError
 from modelserver.ext.autoscaling.scaling import Decision, PoolScaling, Sample, ScaleEvent, ScalingRule
 from modelserver.ext.rollout.plan import Plan, patched
 from modelserver.ext.rollout.traffic import ModelTraffic
-from modelserver.models.options.resolve import BatchPolicy, ModelOptions
+from modelserver.models.options.resolve import ModelOptions
 from modelserver.models.version import FailedVersion, Replacement
 from modelserver.surface.api.describe import (
     describe,
@@ -110,10 +110,6 @@ def test_description_of_a_worker_has_its_state(changes: dict[str, Any], expected
     assert {name: described[name] for name in expected} == expected
 
 
-def test_memory_of_a_worker_is_that_of_its_process() -> None:
-    assert describe_worker(worker())["memoryUsage"] > 1_000_000
-
-
 @pytest.mark.parametrize(("gpus", "renewed"), [((), 0), ((None,), 0), ((None, 1, 0), 1)])
 async def test_gpus_are_read_once_for_all_workers(
     gpus: tuple[int | None, ...], renewed: int, monkeypatch: pytest.MonkeyPatch
@@ -155,16 +151,6 @@ def test_description_shows_queue_and_deadline() -> None:
     assert described["jobQueueStatus"] == {"remainingCapacity": 97, "pendingRequests": 3}
     assert described["clientTimeoutInMills"] == 1500
     assert (described["minWorkers"], described["maxWorkers"]) == (1, 2)
-
-
-def test_batch_settings_have_sources() -> None:
-    sources = {"batch_size": "register parameter"}
-    options = ModelOptions(batch_size=8, batch_policy=BatchPolicy.WINDOW, sources=sources)
-    batching = describe(model(options))["batching"]
-
-    assert batching["batchSize"] == {"value": 8, "source": "register parameter"}
-    assert batching["policy"] == {"value": "window", "source": "default"}
-    assert "timeout" not in batching
 
 
 def test_device_ids_are_absent_unless_set() -> None:

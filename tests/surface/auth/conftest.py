@@ -1,5 +1,3 @@
-"""What tests of this folder share."""
-
 from pathlib import Path
 
 import pytest

@@ -1,5 +1,3 @@
-"""What tests of this folder share."""
-
 import contextlib
 import ssl
 from pathlib import Path

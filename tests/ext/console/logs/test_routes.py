@@ -1,5 +1,3 @@
-"""The route of the log's lines: pages and streams."""
-
 import asyncio
 import json
 import logging

@@ -1,13 +1,9 @@
 """When requests come, independent of the answers."""
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING, Literal
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from random import Random
+from collections.abc import Callable, Iterator
+from random import Random
+from typing import Literal
 
 Pattern = Literal["poisson", "bursty", "diurnal", "closed"]
 

@@ -1,10 +1,9 @@
 """The simulated server: what comes out is checked against theory, and the policies against each other."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from itertools import islice
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from tests.ext.console.simulation.arrivals import OPEN, poisson
@@ -13,9 +12,6 @@ from modelserver.engine.batching.policies import Adaptive, Greedy, Policy, Windo
 from modelserver.ext.console.simulation.costs import Cost
 from modelserver.ext.console.simulation.engine import Clients, SimulatedServer, Simulation
 from modelserver.ext.console.simulation.figures import SimulatedFigures, summarize
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 MEDIUM = Cost("medium", 0.040, 0.004)
 POLICIES: dict[str, Callable[[], Policy]] = {

@@ -338,7 +338,6 @@ async def test_connection_ends(client, code, name):
     ("code", "name"), [(code, name) for code in ENDS_STREAM for name in ENDS_STREAM[code]]
 )
 async def test_stream_ends(client, code, name):
-    """Errors of one stream end that one, and the others go on."""
     talk(client, [*ENDS_STREAM[code][name], head(stream=3), PING_ME])
     received = client.receive()
 
@@ -366,7 +365,6 @@ async def test_request_is_served(client, name):
 
 @pytest.mark.parametrize("name", IGNORED)
 async def test_frame_changes_nothing(client, name):
-    """The connection goes on."""
     talk(client, [*IGNORED[name], PING_ME, head(stream=3)])
     assert PONG in client.receive()
     assert 3 in client.streams

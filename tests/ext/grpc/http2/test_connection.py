@@ -82,33 +82,6 @@ async def test_request_may_come_in_pieces_of_any_size(size):
     assert client.connection.streams == {}
 
 
-async def test_answers_wait_for_windows():
-    client = Client().greet(s4=10)
-    client.send(client.head(1, WHOLE | END), client.head(3, WHOLE | END))
-    client.streams[1].send(b"\x88", b"a" * 25, b"\x88")
-    assert client.body(client.receive()) == b"a" * 10
-
-    client.send(frame(WINDOW, 0, 1, number(5)))
-    assert client.body(client.receive()) == b"a" * 5
-    client.send(frame(SETTINGS, 0, 0, setting(4, 12)))
-    assert client.body(client.receive()) == b"a" * 2
-    client.send(frame(SETTINGS, 0, 0, setting(4, 2)))
-    client.send(frame(WINDOW, 0, 1, number(10)))
-    assert client.receive()[-1].kind == SETTINGS
-    client.send(frame(WINDOW, 0, 1, number(100)))
-    rest = client.receive()
-    assert client.body(rest) == b"a" * 8
-    assert rest[-1] == (HEADERS, WHOLE | END, 1, b"\x88")
-
-    client = Client().greet(s4=10)
-    client.send(client.head(1, WHOLE | END))
-    client.streams[1].send(b"\x88", b"a" * 25)
-    client.receive()
-    client.send(frame(SETTINGS, 0, 0, setting(4, 20)))
-
-    assert client.receive() == [(SETTINGS, 1, 0, b""), (DATA, 0, 1, b"a" * 10)]
-
-
 async def test_streams_share_the_window_of_the_connection():
     client = Client().greet(s4=1 << 20)
     client.send(*(client.head(each, WHOLE | END) for each in (1, 3, 5)))
@@ -327,7 +300,6 @@ async def test_what_waits_for_its_turn_may_break_the_rules(client, monkeypatch):
 
 
 async def test_many_new_streams_wait_for_a_turn(client):
-    """Wait for a turn however short the time was."""
     client.send(b"".join(client.head(number) for number in range(1, 401, 2)))
     started = len(client.streams)
     for _ in range(10):

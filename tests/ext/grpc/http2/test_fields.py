@@ -1,5 +1,3 @@
-"""Header blocks to fields."""
-
 from typing import Any
 
 import pytest

@@ -1,5 +1,3 @@
-"""Frames and header fields as bytes."""
-
 import pytest
 from hpack import Decoder
 from hypothesis import given

@@ -1,5 +1,3 @@
-"""Requests, trailers, and header blocks that are neither."""
-
 import pytest
 
 from modelserver.ext.grpc.http2.fields import HeaderBlock, read_block

@@ -29,7 +29,6 @@ async def is_done(task: asyncio.Task[None]) -> bool:
 
 
 async def test_pieces_are_sent_in_order(client, stream):
-    """Head, pieces of the body and trailers go out in the order they were given in, however they wait."""
     stream.send(b"\x88", b"one")
     stream.send(b"", b"two, three")
     stream.send(b"", b"four", b"\x88")
