@@ -39,7 +39,7 @@ def after(seconds: float, tests: int, *, is_fast_lane: bool = True, slower: floa
         "another lane",
     ],
 )
-def test_only_a_whole_fast_lane_above_the_budget_fails(budget: Budget, fails: bool) -> None:
+def test_only_a_whole_fast_lane_above_the_budget_fails(budget, fails):
     """Then the run has failed, though each test has passed."""
     session: Any = SimpleNamespace(exitstatus=pytest.ExitCode.OK)
     budget.pytest_sessionfinish(session)
@@ -48,7 +48,7 @@ def test_only_a_whole_fast_lane_above_the_budget_fails(budget: Budget, fails: bo
     assert bool(budget.fault) is fails
 
 
-def test_processor_time_of_children_counts() -> None:
+def test_processor_time_of_children_counts():
     """Servers use most of the time of end-to-end tests."""
     import subprocess
     import sys
@@ -59,11 +59,11 @@ def test_processor_time_of_children_counts() -> None:
     assert used() > before
 
 
-def test_work_takes_processor_time() -> None:
+def test_work_takes_processor_time():
     assert work() > 0.001
 
 
-def test_the_longest_files_are_of_slow_tests() -> None:
+def test_the_longest_files_are_of_slow_tests():
     """Each is a file of this folder that has some."""
     files = Path(__file__).parent.rglob("test_*.py")
 

@@ -10,7 +10,7 @@ from modelserver.models.settings.settings import KEYS, Settings
 _SHIPPED = Path(__file__).parents[1] / "config.properties"
 
 
-def test_the_shipped_file_is_what_the_table_says(tmp_path: Path) -> None:
+def test_the_shipped_file_is_what_the_table_says(tmp_path):
     """``python -m docs.config_properties > config.properties`` was run after the last change. Every line is a
     comment; with all the '#' of keys taken off, the settings are the defaults.
     """

@@ -8,23 +8,23 @@ from modelserver.models.settings.settings import KEYS, NOT_YET
 _PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
 
 
-def test_the_page_is_what_the_table_says() -> None:
+def test_the_page_is_what_the_table_says():
     """``python -m docs.configuration > docs/configuration.md`` was run after the last change."""
     assert _PAGE.read_text(encoding="utf-8") == reference()
 
 
-def test_every_key_has_one_row() -> None:
+def test_every_key_has_one_row():
     assert re.findall(r"(?m)^\| `([a-z_]+)` \|", reference()) == list(KEYS)
 
 
-def test_every_row_has_five_cells() -> None:
+def test_every_row_has_five_cells():
     """A bar in a default (as in that of allowed_urls) does not end its cell."""
     rows = re.findall(r"(?m)^\| `[a-z_]+` \|.*$", reference())
 
     assert {len(re.split(r"(?<!\\)\|", row)) for row in rows} == {7}
 
 
-def test_keys_without_effect_say_so() -> None:
+def test_keys_without_effect_say_so():
     for name, row in re.findall(r"(?m)^\| `([a-z_]+)` \|(.*)$", reference()):
         silent = name in NOT_YET or KEYS[name].category == "N"
         assert silent == bool(re.search(r"\*(No effect|No effect yet)\.\*", row)), name

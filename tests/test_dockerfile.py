@@ -96,7 +96,7 @@ def image_settings(home: Path, environment: dict[str, str] | None = None) -> Loa
 # Structure
 
 
-def test_stages_install_by_locks_from_one_slim_base() -> None:
+def test_stages_install_by_locks_from_one_slim_base():
     """The last stage copies the results of the others and makes the user; the one that installs packages,
     most of the image, depends on the lock and on arguments alone.
     """
@@ -140,7 +140,7 @@ def locked(name: str = "image.lock") -> dict[str, list[tuple[str, str, int]]]:
     return result
 
 
-def test_the_lock_is_of_the_packages_that_are_needed() -> None:
+def test_the_lock_is_of_the_packages_that_are_needed():
     """Each that modelserver depends on, in a version that it takes, and with hashes; process 1 as well."""
     project = (_ROOT / "pyproject.toml").read_text(encoding="utf-8")
     (listed,) = re.findall(r"(?ms)^dependencies = \[(.*?)^\]", project)
@@ -158,7 +158,7 @@ def test_the_lock_is_of_the_packages_that_are_needed() -> None:
 _EXTRAS = sorted(path.stem.removeprefix("image-") for path in (_ROOT / "scripts").glob("image-*.lock"))
 
 
-def test_locks_of_extras_match_the_others() -> None:
+def test_locks_of_extras_match_the_others():
     project = (_ROOT / "pyproject.toml").read_text(encoding="utf-8")
     versions = {(name, marker): version for name, all_ in locked().items() for version, marker, _ in all_}
 
@@ -186,7 +186,7 @@ def test_locks_of_extras_match_the_others() -> None:
         ("*", None),
     ],
 )
-def test_extras_are_installed_by_their_locks(extras: str, installed: str | None, tmp_path: Path) -> None:
+def test_extras_are_installed_by_their_locks(extras, installed, tmp_path):
     (command,) = [item.text for item in of("RUN", 1) if "MODELSERVER_EXTRAS" in item.text]
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "pip").write_text('#!/bin/sh\necho "$@"\n')
@@ -210,7 +210,7 @@ def test_extras_are_installed_by_their_locks(extras: str, installed: str | None,
         assert (done.returncode, done.stdout, done.stderr) == (0, expected, "")
 
 
-def test_only_what_is_copied_is_sent_to_the_engine() -> None:
+def test_only_what_is_copied_is_sent_to_the_engine():
     rules = [rule for rule in _IGNORE if rule and not rule.startswith("#")]
 
     assert (rules[0], rules[-1]) == ("*", "**/__pycache__")
@@ -219,7 +219,7 @@ def test_only_what_is_copied_is_sent_to_the_engine() -> None:
     assert [source for source in from_clone() if not list(_ROOT.glob(source))] == []
 
 
-def test_torch_is_the_build_without_cuda_by_default() -> None:
+def test_torch_is_the_build_without_cuda_by_default():
     (installs,) = [item.text for item in of("RUN", 1) if "TORCH_INDEX" in item.text]
 
     assert _ARGUMENTS["TORCH_INDEX"] == "https://download.pytorch.org/whl/cpu"
@@ -271,9 +271,7 @@ def install_torch(
         ("https://mirror.example/api/pypi/torch-cu128/simple/", "2.8.0+cu128"),
     ],
 )
-def test_torch_of_an_index_or_a_mirror_is_installed_and_imported(
-    index: str, installed: str, tmp_path: Path
-) -> None:
+def test_torch_of_an_index_or_a_mirror_is_installed_and_imported(index, installed, tmp_path):
     """With or without a slash at the end, and whether or not the address says which build it has; torch's
     tests and compilers are removed before it is imported.
     """
@@ -288,7 +286,7 @@ def test_torch_of_an_index_or_a_mirror_is_installed_and_imported(
 
 
 @pytest.mark.parametrize("offered", ["2.9.1, 2.8.0+cu126", "2.9.1", ""])
-def test_an_index_without_the_build_fails_before_the_download(offered: str, tmp_path: Path) -> None:
+def test_an_index_without_the_build_fails_before_the_download(offered, tmp_path):
     """Rather than after gigabytes of another one."""
     done, calls = install_torch(tmp_path, f"{_WHL}/cu128/", offered, "2.9.1")
 
@@ -298,7 +296,7 @@ def test_an_index_without_the_build_fails_before_the_download(offered: str, tmp_
 
 
 @pytest.mark.parametrize("installed", ["2.9.1+cu130", "2.9.1"])
-def test_another_build_of_torch_than_named_fails(installed: str, tmp_path: Path) -> None:
+def test_another_build_of_torch_than_named_fails(installed, tmp_path):
     """Rather than that an image for one CUDA has another in it, where ``TORCH`` names a version."""
     done, _ = install_torch(tmp_path, f"{_WHL}/cu128", "2.8.0+cu128", installed)
 
@@ -306,14 +304,14 @@ def test_another_build_of_torch_than_named_fails(installed: str, tmp_path: Path)
     assert done.stderr == f"torch {installed} is not the build of {_WHL}/cu128\n"
 
 
-def test_a_torch_that_cannot_be_imported_fails_the_build(tmp_path: Path) -> None:
+def test_a_torch_that_cannot_be_imported_fails_the_build(tmp_path):
     """Rather than each worker of the image."""
     done, _ = install_torch(tmp_path, f"{_WHL}/cpu", "2.8.0+cpu", "2.8.0+cpu", can_import=False)
 
     assert done.returncode == 1
 
 
-def test_the_entrypoint_is_the_server_in_the_foreground() -> None:
+def test_the_entrypoint_is_the_server_in_the_foreground():
     """In exec form, under a process 1 that passes signals on to it alone, as it ends its workers itself.
     There is no CMD that arguments would replace.
     """
@@ -331,7 +329,7 @@ def test_the_entrypoint_is_the_server_in_the_foreground() -> None:
     assert build_parser().parse_args(flags).load_models == ["all"]
 
 
-def test_health_is_checked_where_no_token_is_needed() -> None:
+def test_health_is_checked_where_no_token_is_needed():
     """By a module of the package, so without curl; other ports and tokens are its own tests' business."""
     options, _, text = only("HEALTHCHECK").text.partition("CMD ")
     python, flag, module = json.loads(text)
@@ -348,7 +346,7 @@ def test_health_is_checked_where_no_token_is_needed() -> None:
 # Settings
 
 
-def test_only_inference_leaves_the_container(tmp_path: Path) -> None:
+def test_only_inference_leaves_the_container(tmp_path):
     """Management and metrics stay on loopback (design 9; F63). The embedded model is loaded, and ``docker run
     -e TS_…`` needs no file of one's own.
     """
@@ -399,8 +397,8 @@ def test_only_inference_leaves_the_container(tmp_path: Path) -> None:
     ids=["the repository's", "other keys", "a store", "a state", "nothing and no variables"],
 )
 def test_a_mounted_configuration_need_not_repeat_the_images(
-    mounted: str, is_all: bool, reads_variables: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    mounted, is_all, reads_variables, tmp_path, monkeypatch
+):
     """What it leaves out is as in the image: others reach inference, variables are read; it decides itself
     which models are loaded if it names a store.
     """
@@ -422,7 +420,7 @@ def test_a_mounted_configuration_need_not_repeat_the_images(
 
 
 @pytest.mark.parametrize("command", _RUNS)
-def test_commands_are_well_formed(command: str) -> None:
+def test_commands_are_well_formed(command):
     done = subprocess.run(["sh", "-n", "-c", command], capture_output=True, text=True, check=False)
 
     assert (done.returncode, done.stderr) == (0, "")
@@ -434,7 +432,7 @@ def test_commands_are_well_formed(command: str) -> None:
     reason="builds for half a minute, as the test of the image does: only with MODELSERVER_LONG_TESTS=1",
 )
 @pytest.mark.timeout(300)
-def test_commands_of_the_stages_make_the_environment(tmp_path: Path) -> None:
+def test_commands_of_the_stages_make_the_environment(tmp_path):
     """With the files that are copied, and nothing else, they build the wheel and install the command, and
     TorchServe's beside it.
 

@@ -19,12 +19,12 @@ FAMILY = [
 
 
 @pytest.mark.parametrize("error", FAMILY)
-def test_each_says_status_and_type(error: type[ModelServerError]) -> None:
+def test_each_says_status_and_type(error):
     assert 400 <= error.status < 600
     assert error.type.endswith("Exception")
 
 
-def test_error_names_what_is_missing_and_what_there_is() -> None:
+def test_error_names_what_is_missing_and_what_there_is():
     """The nearest first, whatever the case of its letters, a few of many, and that there is nothing."""
     model = ModelNotFound.named("m")
 
@@ -45,7 +45,7 @@ def test_error_names_what_is_missing_and_what_there_is() -> None:
     assert str(version) == "Model version: 1 does not exist for model: m. There are: 1.0, 2.0"
 
 
-def test_long_names_and_many_cost_little() -> None:
+def test_long_names_and_many_cost_little():
     """A part of each name is compared, of a part of them, as the event loop waits meanwhile."""
     others = [f"{number}{'b' * 250}" for number in range(1000)]
 
@@ -55,12 +55,12 @@ def test_long_names_and_many_cost_little() -> None:
     assert f"999{'b' * 250}" not in output
 
 
-def test_headers_go_with_an_error() -> None:
+def test_headers_go_with_an_error():
     assert MethodNotAllowed("GET, POST").headers == ((b"allow", b"GET, POST"),)
     assert MethodNotAllowed().headers == ()
     assert ServiceUnavailable("later").headers == ((b"retry-after", b"1"),)
 
 
-def test_a_handlers_status_is_its_own() -> None:
+def test_a_handlers_status_is_its_own():
     assert (HandlerError("x", 418).status, HandlerError("y", 503, 500).kserve_status) == (418, 500)
     assert (HandlerError.status, ResponseTimeout().status, ResponseTimeout().kserve_status) == (500, 500, 504)

@@ -19,7 +19,7 @@ def host(**settings: Any) -> Host:
 
 
 @pytest.fixture
-def events(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+def events(monkeypatch):
     """What happens to three extensions; the last one cannot be opened."""
     events: list[tuple[str, str]] = []
 
@@ -47,7 +47,7 @@ def row(name: str) -> ExtensionRow:
     return ExtensionRow(f"modelserver.ext.{name}", lambda settings: getattr(settings, name, False))
 
 
-async def test_extensions_are_closed_in_reverse_order(events: list[tuple[str, str]]) -> None:
+async def test_extensions_are_closed_in_reverse_order(events):
     """Those that are on; the others are not even imported."""
     table = {name: row(name) for name in ("first", "absent", "second")}
     extensions = await open_extensions(table, host(first=True, second=True))
@@ -61,7 +61,7 @@ async def test_extensions_are_closed_in_reverse_order(events: list[tuple[str, st
     ]
 
 
-async def test_extension_that_cannot_be_opened_ends_the_start(events: list[tuple[str, str]]) -> None:
+async def test_extension_that_cannot_be_opened_ends_the_start(events):
     """All are closed, the broken one too, which may have opened in part."""
     table = {name: row(name) for name in ("first", "broken")}
     with pytest.raises(ConfigError, match="broken=yes"):

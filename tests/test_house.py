@@ -121,12 +121,12 @@ def extension_of(name: str) -> str:
 # Imports
 
 
-def test_the_rooms_are_those_of_the_design() -> None:
+def test_the_rooms_are_those_of_the_design():
     """The server's package has the rooms of docs/architecture.md, and nothing else."""
     assert {module.room for module in modules()} == {*_ROOMS, *_PUBLIC, "modelserver_handlers"}
 
 
-def test_imports_go_down() -> None:
+def test_imports_go_down():
     """tools -> ext -> run -> surface -> models -> engine -> errors."""
     place = {room: index for index, room in enumerate(_ROOMS)}
     upwards: dict[str, set[str]] = {}
@@ -138,7 +138,7 @@ def test_imports_go_down() -> None:
     assert upwards == {}
 
 
-def test_extensions_do_not_import_each_other() -> None:
+def test_extensions_do_not_import_each_other():
     """What two of them need is in the core."""
     pairs = {
         (extension_of(module.name), extension_of(name))
@@ -150,19 +150,19 @@ def test_extensions_do_not_import_each_other() -> None:
     assert {(a, b) for a, b in pairs if b and a != b} == set()
 
 
-def test_the_server_does_not_import_torch() -> None:
+def test_the_server_does_not_import_torch():
     """Only the handlers import it."""
     server = [module for module in modules() if module.room != "modelserver_handlers"]
 
     assert [m.name for m in server if {name.partition(".")[0] for name in m.imports()} & _TORCH] == []
 
 
-def test_the_server_does_not_import_the_library_of_grpc() -> None:
+def test_the_server_does_not_import_the_library_of_grpc():
     """It speaks gRPC itself; the library's threads and handlers for forks stay out of the process."""
     assert [m.name for m in modules() if {name.partition(".")[0] for name in m.imports()} & _GRPC] == []
 
 
-def test_only_the_worker_side_imports_handlers() -> None:
+def test_only_the_worker_side_imports_handlers():
     """User code runs only in workers, here or on nodes; the server only names handlers, and the package
     offers ``Handler`` to users. Ray's helper is a separate process, which ends with the server as workers do.
     ``modelserver migrate`` reads the table of names.
@@ -175,7 +175,7 @@ def test_only_the_worker_side_imports_handlers() -> None:
     assert [m.name for m in others if any(i.startswith((*side, handlers)) for i in imported_modules(m))] == []
 
 
-def test_no_file_imports_itself_by_way_of_others() -> None:
+def test_no_file_imports_itself_by_way_of_others():
     """Imports have no cycle, imports for types included: each file can be read with only those below it."""
     names = module_names()
     left = {m.name: {name for name in m.imports() if name in names and name != m.name} for m in modules()}
@@ -192,7 +192,7 @@ def test_no_file_imports_itself_by_way_of_others() -> None:
 # Descriptions
 
 
-def test_the_architecture_shows_the_house_as_it_is() -> None:
+def test_the_architecture_shows_the_house_as_it_is():
     """Its table has every folder of a room, and the files that it names are there."""
     page = (_ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     house = _ROOT / "app" / "modelserver"
@@ -205,7 +205,7 @@ def test_the_architecture_shows_the_house_as_it_is() -> None:
     assert [name for name in files if not (house / name).is_file()] == []
 
 
-def test_a_question_about_the_code_leads_to_two_files_at_most() -> None:
+def test_a_question_about_the_code_leads_to_two_files_at_most():
     """That these files are there is what the test above holds."""
     page = (_ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     answers = re.findall(r"(?m)^\| [A-Z][^|`]*\? \| (.*) \|$", page)
@@ -214,12 +214,12 @@ def test_a_question_about_the_code_leads_to_two_files_at_most() -> None:
     assert [text for text in answers if not 1 <= len(re.findall(r"`[^`]+\.py`", text)) <= 2] == []
 
 
-def test_modules_are_described() -> None:
+def test_modules_are_described():
     """Each opens with a docstring."""
     assert [module.name for module in modules() if not ast.get_docstring(module.tree)] == []
 
 
-def test_public_names_are_described() -> None:
+def test_public_names_are_described():
     """Classes and functions of a module that others may use have a docstring."""
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
     silent = [
@@ -245,7 +245,7 @@ def test_public_names_are_described() -> None:
         "typed.handler.Handler",
     ],
 )
-def test_handler_methods_are_described(name: str) -> None:
+def test_handler_methods_are_described(name):
     """What users override and call has a docstring, inherited or its own."""
     module, _, attribute = name.rpartition(".")
     handler = getattr(import_module(f"modelserver_handlers.{module}"), attribute)
@@ -273,7 +273,7 @@ def lines_by_file() -> dict[str, int]:
     }
 
 
-def test_modules_have_their_tests() -> None:
+def test_modules_have_their_tests():
     """What has more than 60 lines is tested in a file of its name, in the folder that mirrors its own."""
     expected = set()
     for name, lines in lines_by_file().items():
@@ -292,7 +292,7 @@ def test_modules_have_their_tests() -> None:
 # Packaging
 
 
-def test_the_package_says_who_it_is() -> None:
+def test_the_package_says_who_it_is():
     """Name, version, licence, oldest Python and the README are in the metadata."""
     package = metadata("modelserver")
 
@@ -303,7 +303,7 @@ def test_the_package_says_who_it_is() -> None:
     assert package.get_all("License-File") == ["LICENSE"]
 
 
-def test_what_we_reach_into_is_bounded() -> None:
+def test_what_we_reach_into_is_bounded():
     """A library whose inner parts are used has an upper bound, which admits what is installed and tested here
     but not the next release that may change anything; the page that lists it for pip says the same.
     """
@@ -332,7 +332,7 @@ _PUBLIC_NAMES = {
 }
 
 
-def test_uvicorn_and_httptools_are_used_by_public_names() -> None:
+def test_uvicorn_and_httptools_are_used_by_public_names():
     """So they need no upper bounds: nothing is imported from their modules, and no other name is used."""
     used: dict[str, set[str]] = {name: set() for name in _PUBLIC_NAMES}
     for module in modules():
@@ -347,7 +347,7 @@ def test_uvicorn_and_httptools_are_used_by_public_names() -> None:
     assert used == _PUBLIC_NAMES
 
 
-def test_commands_can_be_imported() -> None:
+def test_commands_can_be_imported():
     """``modelserver`` and ``modelserver-archive`` name functions that can be imported."""
     scripts = entry_points(group="console_scripts", name="modelserver")
     archive = entry_points(group="console_scripts", name="modelserver-archive")
@@ -356,19 +356,19 @@ def test_commands_can_be_imported() -> None:
 
 
 @pytest.mark.parametrize("package", _PACKAGES)
-def test_packages_are_typed(package: str) -> None:
+def test_packages_are_typed(package):
     """Type checkers of users find the marker."""
     assert (_PACKAGES[package] / package / "py.typed").is_file()
 
 
 @pytest.mark.parametrize("root", _PACKAGES.values(), ids=lambda root: root.name)
-def test_import_roots_hold_one_package(root: Path) -> None:
+def test_import_roots_hold_one_package(root):
     """No loose modules, and no ``__init__.py`` that would make a package of the root."""
     assert [path.name for path in root.glob("*.py")] == []
     assert len([path for path in root.iterdir() if (path / "__init__.py").exists()]) == 1
 
 
-def test_the_changelog_has_a_section_for_what_comes() -> None:
+def test_the_changelog_has_a_section_for_what_comes():
     """Lines of a change have a place to go."""
     assert "\n## Unreleased\n" in (_ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
 
@@ -376,7 +376,7 @@ def test_the_changelog_has_a_section_for_what_comes() -> None:
 # Tests
 
 
-def test_tests_are_where_their_subject_is() -> None:
+def test_tests_are_where_their_subject_is():
     """A folder of tests is named for a room, or is for tests of the whole server."""
     folders = {
         path.name for path in (_ROOT / "tests").iterdir() if path.is_dir() and path.name != "__pycache__"

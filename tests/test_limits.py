@@ -172,7 +172,7 @@ def names(tree: ast.Module) -> Iterator[str]:
 # Lines
 
 
-def test_each_room_keeps_its_budget() -> None:
+def test_each_room_keeps_its_budget():
     """What does not fit takes something away first."""
     counts = lines_by_room()
     extensions = {room: lines for room, lines in counts.items() if room.startswith("ext/")}
@@ -182,12 +182,12 @@ def test_each_room_keeps_its_budget() -> None:
     assert counts.total() <= _MOST_IN_ALL
 
 
-def test_benchmarks_keep_their_budget() -> None:
+def test_benchmarks_keep_their_budget():
     """They reproduce the published figures, and nothing else."""
     assert sum(code_lines(path, tree) for path, tree in parsed("benchmarks").items()) <= _MOST_OF_BENCHMARKS
 
 
-def test_tests_keep_their_budget() -> None:
+def test_tests_keep_their_budget():
     """A new test that does not fit replaces others."""
     files = (_ROOT / "tests").rglob("*.py")
     lines = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files)
@@ -204,7 +204,7 @@ _LARGER_CLASSES: Final[dict[str, tuple[int, int]]] = {
 }
 
 
-def test_classes_are_small() -> None:
+def test_classes_are_small():
     """At most 15 public methods and 20 attributes; those that have more today get no more."""
     larger = {}
     for path, tree in product().items():
@@ -217,7 +217,7 @@ def test_classes_are_small() -> None:
     assert larger == _LARGER_CLASSES
 
 
-def test_constructors_have_few_arguments() -> None:
+def test_constructors_have_few_arguments():
     """They have at most 10."""
     classes = [
         (path, node)
@@ -229,7 +229,7 @@ def test_constructors_have_few_arguments() -> None:
     assert [f"{path} {node.name}" for path, node in classes if arguments(node) > _MOST_ARGUMENTS] == []
 
 
-def test_functions_are_short() -> None:
+def test_functions_are_short():
     """At most 50 lines, the docstring not counted."""
     longer = {}
     for path, tree in product().items():
@@ -269,7 +269,7 @@ _RECORDED_CODE: Final = {
 }
 
 
-def test_a_class_name_stands_for_one_thing() -> None:
+def test_a_class_name_stands_for_one_thing():
     """A public name is that of one class, unless it is listed with the reason."""
     modules: dict[str, list[str]] = defaultdict(list)
     for path, tree in product().items():
@@ -283,7 +283,7 @@ def test_a_class_name_stands_for_one_thing() -> None:
 
 
 @pytest.mark.parametrize("folder", ["app", "handlers", "benchmarks", "docs", "examples", "tests"])
-def test_names_are_nouns_and_verbs(folder: str) -> None:
+def test_names_are_nouns_and_verbs(folder):
     """No name has a participle that says nothing about the thing."""
     part_of_a_name = f"(?i)(?<![a-z0-9])({'|'.join(sorted(_WORDS))})(?![a-z0-9])"
     wrong = {
@@ -297,7 +297,7 @@ def test_names_are_nouns_and_verbs(folder: str) -> None:
     assert sorted(wrong) == []
 
 
-def test_the_name_of_a_test_is_a_sentence() -> None:
+def test_the_name_of_a_test_is_a_sentence():
     """It has a verb after a subject; a verb that is not in the list yet is added to it."""
     forms = {verb + ending for verb in _VERBS for ending in ("", "s", "es")}
     without_verb = []
@@ -311,7 +311,7 @@ def test_the_name_of_a_test_is_a_sentence() -> None:
     assert without_verb == []
 
 
-def test_docstrings_are_sentences() -> None:
+def test_docstrings_are_sentences():
     """None begins in the middle of one, with "As", "The same", "Of" or "Those"."""
     begin = re.compile(r"(As|The same|Of|Those)\b")
     wrong = [

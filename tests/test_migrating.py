@@ -18,17 +18,17 @@ PAGE = Path(__file__).parents[1] / "docs" / "migrating.md"
 
 
 @pytest.fixture(scope="module")
-def guide() -> str:
+def guide():
     """The page as it is made now."""
     return migrating.guide()
 
 
-def test_the_page_is_current(guide: str) -> None:
+def test_the_page_is_current(guide):
     """``python -m docs.migrating > docs/migrating.md`` was run after the last change."""
     assert PAGE.read_text(encoding="utf-8") == guide
 
 
-def test_the_counts_add_up(guide: str) -> None:
+def test_the_counts_add_up(guide):
     counted = migrating.count()
     requests, alike, nearly = counted.total()
 
@@ -38,7 +38,7 @@ def test_the_counts_add_up(guide: str) -> None:
     assert sum(counted.by_rule.values()) >= requests - alike
 
 
-def test_the_tests_that_it_names_are_there(guide: str) -> None:
+def test_the_tests_that_it_names_are_there(guide):
     named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", guide)
 
     assert len(named) > 10
@@ -47,7 +47,7 @@ def test_the_tests_that_it_names_are_there(guide: str) -> None:
         assert re.search(rf"(?m)^(async )?def {name}\(", text), f"{file}::{name}"
 
 
-def test_keys_without_effect_are_not_called_same(guide: str) -> None:
+def test_keys_without_effect_are_not_called_same(guide):
     rows = dict(re.findall(r"(?m)^\| `([a-z_]+)` \| ([a-z ]+) \|", guide))
 
     silent = {name for name in rows if name in NOT_YET or KEYS[name].category == "N"}
@@ -66,7 +66,7 @@ def test_keys_without_effect_are_not_called_same(guide: str) -> None:
     ],
     ids=range(5),
 )
-def test_endpoints_are_looked_for(endpoint: migrating.Endpoint, there: bool) -> None:
+def test_endpoints_are_looked_for(endpoint, there):
     """The table says *not yet* of what no listener routes, and only of that."""
     assert migrating.is_there(endpoint) is there
 
@@ -82,7 +82,7 @@ HELM = [
 ]
 
 
-def test_torchserves_chart_and_image_start_here(tmp_path: Path) -> None:
+def test_torchserves_chart_and_image_start_here(tmp_path):
     """The chart's command line is understood, and so is the image's configuration, with a warning for each
     key that has no effect; its store of workflows need not be there.
     """
@@ -107,7 +107,7 @@ def test_torchserves_chart_and_image_start_here(tmp_path: Path) -> None:
     ]
 
 
-def test_torchserves_dashboards_find_their_metrics() -> None:
+def test_torchserves_dashboards_find_their_metrics():
     displayed = {
         *(
             "ts_inference_requests_total",

@@ -14,7 +14,7 @@ def brought(extra: str = "") -> dict[str, Requirement]:
     return {need.name: need for need in expected}
 
 
-def test_torch_is_left_as_it_is_without_its_extra() -> None:
+def test_torch_is_left_as_it_is_without_its_extra():
     """With the extra both come, from the oldest that works on, and no release is shut out."""
     assert not {"torch", "torchvision", "captum"} & set(brought())
 
@@ -24,18 +24,18 @@ def test_torch_is_left_as_it_is_without_its_extra() -> None:
 
 
 @pytest.mark.parametrize("extra", ["test", "examples"])
-def test_what_needs_torch_brings_it(extra: str) -> None:
+def test_what_needs_torch_brings_it(extra):
     assert {"torch", "torchvision"} <= set(brought(extra))
 
 
-def test_grpc_needs_no_library() -> None:
+def test_grpc_needs_no_library():
     assert not [name for name in brought() if name.startswith("grpcio")]
     assert {"protobuf", "hpack"} <= set(brought())
     assert {"grpcio", "grpcio-reflection", "grpcio-tools"} <= set(brought("test"))
 
 
 @pytest.mark.parametrize("name", ["hpack", "httpx"])
-def test_inner_parts_are_of_releases_that_were_tried(name: str) -> None:
+def test_inner_parts_are_of_releases_that_were_tried(name):
     """What we use of these beside their API is bounded above; the installed release is within the bounds."""
     specifier = brought()[name].specifier
 

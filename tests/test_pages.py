@@ -43,7 +43,7 @@ def sources() -> str:
     return re.sub(r'"\s*\n\s*f?"', "", text).replace("{_MANIFEST}", "…")
 
 
-def test_each_type_of_error_leads_from_its_message_to_its_paragraph() -> None:
+def test_each_type_of_error_leads_from_its_message_to_its_paragraph():
     entries = set(re.findall(r"\[`(\w+Exception)`\]\(runbook\.md#(\w+)\)", _TROUBLE))
 
     assert sorted(_TYPES - {name for name, _ in entries}) == []
@@ -51,14 +51,14 @@ def test_each_type_of_error_leads_from_its_message_to_its_paragraph() -> None:
 
 
 @pytest.mark.parametrize("message", sorted({*_MESSAGES} - _NOT_IN_ONE_PIECE))
-def test_messages_are_those_of_the_server(message: str) -> None:
+def test_messages_are_those_of_the_server(message):
     """A message that has changed must be found by its new words."""
     pieces = [piece.strip(" :'.") for piece in message.split("…")]
 
     assert [piece for piece in pieces if piece not in sources()] == []
 
 
-def test_what_users_import_is_on_the_page_of_the_api() -> None:
+def test_what_users_import_is_on_the_page_of_the_api():
     """Each name of the page can be imported, so it is described by its docstring."""
     page = (_DOCS / "api.md").read_text(encoding="utf-8")
     names = re.findall(r"(?m)^::: ([\w.]+)$", page)
@@ -68,7 +68,7 @@ def test_what_users_import_is_on_the_page_of_the_api() -> None:
 
 
 @pytest.mark.parametrize("part", ["Tutorials", "How to"])
-def test_pages_of_work_say_what_comes_next(part: str) -> None:
+def test_pages_of_work_say_what_comes_next(part):
     pages = [name for name in part_of_site(part) if (_DOCS / name).is_file()]
     ends = {name: (_DOCS / name).read_text(encoding="utf-8").rstrip().rpartition("\n\n")[2] for name in pages}
 

@@ -96,7 +96,7 @@ def cases(*names: str) -> list[Any]:
     ]
 
 
-def test_the_proof_is_of_what_the_repository_has() -> None:
+def test_the_proof_is_of_what_the_repository_has():
     (text,) = re.findall(r"`modelserver (migrate [^`]*)`", _README)
     options = migrating_parser().parse_args(shlex.split(text)[1:])
     flags = {"model_store": str(_ROOT / options.model_store), "load_models": options.models}
@@ -106,7 +106,7 @@ def test_the_proof_is_of_what_the_repository_has() -> None:
     assert [path.name for path in installation.store.glob("*.mar")] == ["mnist.mar"]
 
 
-def test_it_is_short() -> None:
+def test_it_is_short():
     assert len(_README.splitlines()) < 120
     assert len(re.findall(r"<img|!\[", _README)) == 1
 
@@ -114,7 +114,7 @@ def test_it_is_short() -> None:
 # The two commands
 
 
-def test_the_first_command_installs_and_serves_the_embedded_model() -> None:
+def test_the_first_command_installs_and_serves_the_embedded_model():
     command = block_under("Start")
     made, installed, started = commands(f"    {command}\n")
 
@@ -127,7 +127,7 @@ def test_the_first_command_installs_and_serves_the_embedded_model() -> None:
     assert [(_ROOT / options.model_store / name).is_file() for name in options.load_models] == [True]
 
 
-def test_the_next_line_predicts_with_it() -> None:
+def test_the_next_line_predicts_with_it():
     section = _README.partition("\n## Start\n")[2]
     first, second, *_ = re.findall(r"(?ms)^```sh\n(.*?)^```", section)
     (predict,) = commands(f"```sh\n{second}```\n")
@@ -138,7 +138,7 @@ def test_the_next_line_predicts_with_it() -> None:
     assert parse_route(urlsplit(predict.arguments[-1]).path) == parse_route("/predictions/mnist")
 
 
-def test_commands_install_and_run_all_tests() -> None:
+def test_commands_install_and_run_all_tests():
     """The first works by itself: it makes the environment too. The second runs what the first leaves out."""
     fast, slow = (block_under("Run the tests", number) for number in (1, 2))
     made, installed, tested = commands(f"    {fast}\n")
@@ -158,7 +158,7 @@ def test_commands_install_and_run_all_tests() -> None:
 
 
 @pytest.mark.parametrize("number", [1, 2])
-def test_ci_runs_the_commands_as_they_stand(number: int) -> None:
+def test_ci_runs_the_commands_as_they_stand(number):
     """What .ci/run takes from the README is those commands, word for word."""
     script = (_ROOT / ".ci" / "run").read_text(encoding="utf-8")
     function = re.search(r"(?ms)^command_under\(\) \{.*?^\}", script)
@@ -176,14 +176,14 @@ def test_ci_runs_the_commands_as_they_stand(number: int) -> None:
     assert done.stdout.strip() == block_under("Run the tests", number)
 
 
-def test_ci_can_be_run() -> None:
+def test_ci_can_be_run():
     script = _ROOT / ".ci" / "run"
 
     assert script.stat().st_mode & 0o111
     assert subprocess.run(["bash", "-n", script], check=False).returncode == 0
 
 
-def test_torchserve_users_change_one_word() -> None:
+def test_torchserve_users_change_one_word():
     reference = [command for command in commands(_README) if command.name == "torchserve"]
     ours = [command for command in commands(_README) if command.name == "modelserver"]
 
@@ -205,7 +205,7 @@ def is_there(path: str) -> bool:
 
 
 @pytest.mark.parametrize("command", cases(*_OURS))
-def test_flags_exist(command: Command) -> None:
+def test_flags_exist(command):
     parsers = {
         "build": building_parser,
         "serve": serving_parser,
@@ -222,7 +222,7 @@ def test_flags_exist(command: Command) -> None:
 
 
 @pytest.mark.parametrize("command", cases("curl", "python", "python3", *_OURS))
-def test_files_exist(command: Command) -> None:
+def test_files_exist(command):
     pairs = pairwise(command.arguments)
     named = [value for key, value in pairs if key in _PATH_OPTIONS and "://" not in value]
     if command.name.startswith("python"):
@@ -232,7 +232,7 @@ def test_files_exist(command: Command) -> None:
 
 
 @pytest.mark.parametrize("command", cases("pip"))
-def test_extras_exist(command: Command) -> None:
+def test_extras_exist(command):
     named = re.findall(r"\[([a-z,]+)\]", " ".join(command.arguments))
     known = set(metadata("modelserver").get_all("Provides-Extra") or ())
 
@@ -240,7 +240,7 @@ def test_extras_exist(command: Command) -> None:
 
 
 @pytest.mark.parametrize("command", cases("python", "python3"))
-def test_options_of_scripts_exist(command: Command) -> None:
+def test_options_of_scripts_exist(command):
     first, *rest = command.arguments
     if _READERS_OWN.fullmatch(first):
         assert rest == []
@@ -254,7 +254,7 @@ def test_options_of_scripts_exist(command: Command) -> None:
 
 
 @pytest.mark.parametrize("command", cases("curl"))
-def test_curl_asks_for_what_there_is(command: Command) -> None:
+def test_curl_asks_for_what_there_is(command):
     """Port, method, path and query parameters are those of a route."""
     (url,) = [word for word in command.arguments if "localhost:" in word]
     parts = urlsplit(url if "://" in url.partition("?")[0] else f"http://{url}")
@@ -298,7 +298,7 @@ def find_operation(paths: dict[str, Any], method: str, path: str) -> dict[str, A
 
 
 @pytest.mark.parametrize("name", [*_TEXTS, *_EXAMPLES])
-def test_links_lead_somewhere(name: str) -> None:
+def test_links_lead_somewhere(name):
     page = _ROOT / name
     targets = re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text(encoding="utf-8"))
     files = [target for target in targets if "://" not in target]

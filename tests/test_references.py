@@ -80,7 +80,7 @@ def sources() -> list[Path]:
     return sorted(p for p in result if p.suffix in {".py", ".proto", ".yaml"} and p != Path(__file__))
 
 
-def test_citations_lead_somewhere() -> None:
+def test_citations_lead_somewhere():
     strays = {
         str(path.relative_to(_ROOT)): lost
         for path in sources()
@@ -91,7 +91,7 @@ def test_citations_lead_somewhere() -> None:
 
 
 @pytest.mark.parametrize("name", ["torchserve", "kserve", "faults", "decisions"])
-def test_pages_lead_on(name: str) -> None:
+def test_pages_lead_on(name):
     text = joined((_PAGES / f"{name}.md").read_text(encoding="utf-8").partition("\n## ")[2])
     of_others = re.findall(rf"(torchserve|kserve)\.md ({_NUMBERS})", text)
     own = [cited["numbers"] for cited in _LOOSE.finditer(_SECTION.sub("", text)) if cited[0][0] in "sS"]
@@ -116,7 +116,7 @@ def test_pages_lead_on(name: str) -> None:
         "faults 38 to 99",
     ],
 )
-def test_what_leads_nowhere_is_seen(text: str) -> None:
+def test_what_leads_nowhere_is_seen(text):
     """A section, a part or a fault that is not there is found in every form, and so is one of no page."""
     assert list(unresolved(text))
 
@@ -131,5 +131,5 @@ def test_what_leads_nowhere_is_seen(text: str) -> None:
         "a row of 99, 100 of them",
     ],
 )
-def test_existing_things_are_listed(text: str) -> None:
+def test_existing_things_are_listed(text):
     assert list(unresolved(text)) == []

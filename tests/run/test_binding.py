@@ -16,7 +16,7 @@ def free_address() -> Address:
     return Address("http", "127.0.0.1", free_port())
 
 
-def test_equal_addresses_share_a_listener() -> None:
+def test_equal_addresses_share_a_listener():
     """Each address has its role; equal ones share a listener, which then plays metrics too (reference 1)."""
     inference, management, metrics = (free_address() for _ in range(3))
     settings = Settings(inference_address=inference, management_address=management, metrics_address=metrics)
@@ -41,7 +41,7 @@ def test_equal_addresses_share_a_listener() -> None:
     assert roles_by_address(without) == {inference: {"inference", "management"}}
 
 
-def test_address_that_cannot_be_had_stops_the_start() -> None:
+def test_address_that_cannot_be_had_stops_the_start():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -53,12 +53,12 @@ def test_address_that_cannot_be_had_stops_the_start() -> None:
 
 
 @pytest.mark.parametrize("host", ["no.such.host.invalid", "192.0.2.1"])
-def test_foreign_address_stops_the_start(host: str) -> None:
+def test_foreign_address_stops_the_start(host):
     with pytest.raises(ConfigError, match="Cannot listen on inference_address=http://"):
         bind(Address("http", host, 8080), "inference_address")
 
 
-def test_stale_socket_file_is_replaced(tmp_path: Path) -> None:
+def test_stale_socket_file_is_replaced(tmp_path):
     """A socket file is for its owner; one that nobody listens on is replaced, a living one
     and other files are not.
     """
@@ -77,7 +77,7 @@ def test_stale_socket_file_is_replaced(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="there is no IPv6")
-def test_all_ipv6_addresses_include_ipv4() -> None:
+def test_all_ipv6_addresses_include_ipv4():
     with bind_tcp("::", 0) as bound:
         bound.listen()
         with socket.create_connection(("127.0.0.1", bound.getsockname()[1])):
@@ -98,7 +98,7 @@ def link_local() -> str | None:
 
 
 @pytest.mark.skipif(link_local() is None, reason="there is no link with IPv6")
-def test_a_scope_names_an_interface() -> None:
+def test_a_scope_names_an_interface():
     host = str(link_local())
     with bind_tcp(host, 0) as bound:
         assert bound.getsockname()[3] == socket.if_nametoindex(host.partition("%")[2])

@@ -16,7 +16,7 @@ from modelserver.run.pidfile import own_pid_file
 
 
 @pytest.fixture(autouse=True)
-def temp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def temp(tmp_path, monkeypatch):
     """A temporary directory of one's own, without variables that steer the server."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.chdir(tmp_path)
@@ -25,7 +25,7 @@ def temp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_flags_of_torchserve_are_read() -> None:
+def test_flags_of_torchserve_are_read():
     options = build_parser().parse_args(
         shlex.split(
             "--start --ts-config c --model-store s --models a.mar b=c.mar --ncs --dt --enable-model-api"
@@ -52,7 +52,7 @@ def test_flags_of_torchserve_are_read() -> None:
 @pytest.mark.parametrize(
     "arguments", [["--start", "--stop"], ["--version", "--start"], ["--models"], ["--nonsense"]]
 )
-def test_invalid_flags_end_with_status_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_flags_end_with_status_2(arguments, capsys):
     with pytest.raises(SystemExit) as caught:
         main(arguments)
 
@@ -61,7 +61,7 @@ def test_invalid_flags_end_with_status_2(arguments: list[str], capsys: pytest.Ca
 
 
 @pytest.mark.parametrize("flag", ["--version", "-v"])
-def test_version_is_printed(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_is_printed(flag, capsys):
     assert main([flag]) == 0
     assert capsys.readouterr().out == f"modelserver Version is {__version__}\n"
 
@@ -72,7 +72,7 @@ def refusal(*arguments: str) -> str:
     return str(caught.value)
 
 
-def test_checks_are_made_in_order(temp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checks_are_made_in_order(temp, monkeypatch):
     """Errors are reported in the order of reference 2.1, one at a time."""
     flags = ["--log-config", "l", "--ts-config", "c", "--model-store", "s"]
     monkeypatch.setenv("TEMP", str(temp / "nowhere"))
@@ -92,7 +92,7 @@ def test_checks_are_made_in_order(temp: Path, monkeypatch: pytest.MonkeyPatch) -
     assert check(build_parser().parse_args(flags)).settings.model_store == temp / "s"
 
 
-def test_missing_folder_for_temporary_files_stops_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_folder_for_temporary_files_stops_the_start(monkeypatch):
     """This happens in a read-only container without a volume: the line names the folders that were tried."""
 
     def refuse() -> str:
@@ -110,9 +110,7 @@ def test_missing_folder_for_temporary_files_stops_the_start(monkeypatch: pytest.
     ("arguments", "detached"),
     [(["--model-store", "."], True), (["--model-store", ".", "--foreground"], False)],
 )
-def test_server_is_detached_by_default(
-    arguments: list[str], detached: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_server_is_detached_by_default(arguments, detached, monkeypatch):
     """The command starts another process, which gets its arguments; with --foreground it serves itself."""
     calls: list[tuple[str, Any]] = []
     monkeypatch.setattr(
@@ -124,16 +122,14 @@ def test_server_is_detached_by_default(
     assert calls == [("detached", arguments) if detached else ("here", None)]
 
 
-def test_running_server_stops_the_start(temp: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_running_server_stops_the_start(temp, capsys):
     with own_pid_file(temp / ".model_server.pid"):
         assert main(["--model-store", "."]) == 1
         assert (temp / ".model_server.pid").exists()
     assert capsys.readouterr().out.startswith("modelserver is already running, please use modelserver --stop")
 
 
-def test_stale_pid_file_is_removed(
-    temp: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_stale_pid_file_is_removed(temp, monkeypatch, capsys):
     (temp / ".model_server.pid").write_text("999999999")
     monkeypatch.setattr(cli, "start_detached", lambda values, *, wait: 0)
 
@@ -142,7 +138,7 @@ def test_stale_pid_file_is_removed(
     assert not (temp / ".model_server.pid").exists()
 
 
-def test_stop_without_a_server_succeeds(temp: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_stop_without_a_server_succeeds(temp, capsys):
     (temp / ".model_server.pid").write_text("999999999")
 
     assert main(["--stop"]) == 0
@@ -175,13 +171,7 @@ class Running:
 
 
 @pytest.mark.parametrize(("flags", "printed"), [([], "modelserver has stopped.\n"), (["--foreground"], "")])
-def test_stop_sends_sigterm_and_waits(
-    temp: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    flags: list[str],
-    printed: str,
-) -> None:
+def test_stop_sends_sigterm_and_waits(temp, monkeypatch, capsys, flags, printed):
     """--stop sends SIGTERM and waits; the pid file and an old key file are removed (reference 2.2)."""
     running = Running(temp, monkeypatch)
     (temp / "key_file.json").touch()
@@ -192,9 +182,7 @@ def test_stop_sends_sigterm_and_waits(
     assert list(temp.iterdir()) == []
 
 
-def test_stop_that_takes_too_long(
-    temp: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_stop_that_takes_too_long(temp, monkeypatch, capsys):
     Running(temp, monkeypatch).looks = 10**9
     monkeypatch.setattr(cli, "STOP_TIMEOUT", 0.0)
 
@@ -209,21 +197,14 @@ def test_stop_that_takes_too_long(
         (PermissionError, 1, "belongs to another user"),
     ],
 )
-def test_stop_that_cannot(
-    temp: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    error: type[OSError],
-    code: int,
-    printed: str,
-) -> None:
+def test_stop_that_cannot(temp, monkeypatch, capsys, error, code, printed):
     Running(temp, monkeypatch, error)
 
     assert main(["--stop"]) == code
     assert printed in capsys.readouterr().out
 
 
-def test_warnings_are_printed_line_by_line(temp: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_warnings_are_printed_line_by_line(temp, capsys):
     (temp / "c").write_text("job_que_size=3\n")
     options = build_parser().parse_args(
         ["--ts-config", "c", "--model-store", ".", "--ppath", "x", "--print-settings"]
@@ -238,7 +219,7 @@ def test_warnings_are_printed_line_by_line(temp: Path, capsys: pytest.CaptureFix
     assert f"model_store = {temp} (flag --model-store)" in lines
 
 
-def test_help_names_every_flag_of_torchserve(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_names_every_flag_of_torchserve(capsys):
     with pytest.raises(SystemExit):
         main(["--help"])
     printed = capsys.readouterr().out

@@ -10,7 +10,7 @@ from modelserver.run.cli import build_parser
 from modelserver.run.daemon import STARTED_LINE, Readiness, follow
 
 
-def test_outcome_is_printed_in_the_foreground(capsys: pytest.CaptureFixture[str]) -> None:
+def test_outcome_is_printed_in_the_foreground(capsys):
     readiness = Readiness(None)
     readiness.progress("Loading")
     readiness.started()
@@ -21,13 +21,13 @@ def test_outcome_is_printed_in_the_foreground(capsys: pytest.CaptureFixture[str]
 
 
 @pytest.fixture
-def pipe() -> Any:
+def pipe():
     reading, writing = os.pipe()
     with os.fdopen(reading) as lines:
         yield lines, writing
 
 
-def test_readiness_is_reported_in_lines(pipe: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_readiness_is_reported_in_lines(pipe, monkeypatch):
     detached: list[bool] = []
     monkeypatch.setattr(daemon, "detach_output", lambda: detached.append(True))
     lines, writing = pipe
@@ -39,7 +39,7 @@ def test_readiness_is_reported_in_lines(pipe: Any, monkeypatch: pytest.MonkeyPat
     assert detached == [True]
 
 
-def test_failure_is_reported_once(pipe: Any) -> None:
+def test_failure_is_reported_once(pipe):
     """In one line; workers do not get the pipe, and a command that was interrupted is no reason to fail."""
     lines, writing = pipe
     os.set_inheritable(writing, True)
@@ -54,7 +54,7 @@ def test_failure_is_reported_once(pipe: Any) -> None:
     assert Readiness(writing).failed("nobody listens") == 1
 
 
-def test_outcome_is_the_last_line() -> None:
+def test_outcome_is_the_last_line():
     """The outcome is the last line that is no progress; without any there is none."""
     assert follow(["progress a\n", "started\n"]) == "started"
     assert follow(["progress a\n"]) is None
@@ -62,7 +62,7 @@ def test_outcome_is_the_last_line() -> None:
 
 
 @pytest.fixture
-def child(monkeypatch: pytest.MonkeyPatch) -> Any:
+def child(monkeypatch):
     """Makes ``start_detached`` start a script instead of the server; the pipe's number is
     its last argument.
     """
@@ -85,7 +85,7 @@ def child(monkeypatch: pytest.MonkeyPatch) -> Any:
         os.waitpid(process.pid, 0) if process.returncode == 0 and process.poll() is None else process.wait()
 
 
-def test_a_detached_server_is_started(child: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_detached_server_is_started(child, capsys):
     started = child(
         "import os, sys, time; pipe = int(sys.argv[-1]); "
         "os.write(pipe, b'started\\n'); os.close(pipe); time.sleep(60)"
@@ -96,7 +96,7 @@ def test_a_detached_server_is_started(child: Any, capsys: pytest.CaptureFixture[
     os.kill(started[0].pid, 0)
 
 
-def test_start_that_fails(child: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_start_that_fails(child, capsys):
     child("import os, sys; os.write(int(sys.argv[-1]), b'failed port in use\\n'); sys.exit(1)")
 
     assert daemon.start_detached(["--start"]) == 1
@@ -104,9 +104,7 @@ def test_start_that_fails(child: Any, capsys: pytest.CaptureFixture[str]) -> Non
 
 
 @pytest.mark.parametrize(("script", "status"), [("import sys; sys.exit(7)", 7), ("pass", 1)])
-def test_start_that_says_nothing(
-    child: Any, capsys: pytest.CaptureFixture[str], script: str, status: int
-) -> None:
+def test_start_that_says_nothing(child, capsys, script, status):
     """A server that ends without a word is reported with its status, and never as a success."""
     child(script)
 
@@ -114,7 +112,7 @@ def test_start_that_says_nothing(
     assert "before it listened" in capsys.readouterr().out
 
 
-def test_a_server_started_as_torchserve_can_be_recognized(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_started_as_torchserve_can_be_recognized(monkeypatch):
     """SageMaker's toolkit looks for a process that has TorchServe's Java class among its arguments."""
     monkeypatch.delenv("MODELSERVER_STARTED_AS", raising=False)
     assert daemon.known_as() == []

@@ -5,7 +5,7 @@ from typing import Any, cast
 from modelserver.run.gauges import watch_system
 
 
-async def test_the_host_is_read_at_its_interval() -> None:
+async def test_the_host_is_read_at_its_interval():
     """At once and then again and again, also after a reading that failed."""
     read: list[object] = []
     failures = [OSError("no such file")]

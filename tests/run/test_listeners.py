@@ -27,7 +27,7 @@ class Hot:
         return None
 
 
-async def test_a_listener_does_not_wait_for_its_application() -> None:
+async def test_a_listener_does_not_wait_for_its_application():
     """It accepts connections at once; a request that needs the application gets its answer when that is
     built.
     """
@@ -73,7 +73,7 @@ async def test_a_listener_does_not_wait_for_its_application() -> None:
         (Address("unix", path="/run/m"), False),
     ],
 )
-def test_only_loopback_addresses_ask_for_the_name(address: Address, is_refused: bool) -> None:
+def test_only_loopback_addresses_ask_for_the_name(address, is_refused):
     """A page can be made to lead to loopback; elsewhere all clients are allowed; pages reach no socket."""
     check = check_of_pages(address, Settings(management_address=address))
     try:
@@ -85,7 +85,7 @@ def test_only_loopback_addresses_ask_for_the_name(address: Address, is_refused: 
     assert refused is is_refused
 
 
-def test_calls_and_their_requests_are_watched_apart() -> None:
+def test_calls_and_their_requests_are_watched_apart():
     """Over gRPC there are two watches; over REST calls and requests are the same."""
     server: Any = SimpleNamespace(watches=[])
     seen: list[tuple[str, Any]] = []

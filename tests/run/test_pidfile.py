@@ -2,7 +2,6 @@ import os
 import subprocess
 import sys
 import tempfile
-from pathlib import Path
 
 import pytest
 
@@ -13,19 +12,19 @@ from modelserver.run.pidfile import is_alive, own_pid_file, pid_file, read_pid, 
     ("content", "pid"),
     [("123", 123), (" 123\n", 123), ("", None), ("many", None), ("\udcff", None), ("-1", None), ("0", None)],
 )
-def test_a_pid_is_read(tmp_path: Path, content: str, pid: int | None) -> None:
+def test_a_pid_is_read(tmp_path, content, pid):
     path = tmp_path / "pid"
     path.write_bytes(content.encode("utf-8", "surrogateescape"))
 
     assert read_pid(path) == pid
 
 
-def test_missing_file_has_no_pid(tmp_path: Path) -> None:
+def test_missing_file_has_no_pid(tmp_path):
     assert read_pid(tmp_path / "none") is None
     assert read_pid(tmp_path) is None
 
 
-def test_file_is_written_in_one_step(tmp_path: Path) -> None:
+def test_file_is_written_in_one_step(tmp_path):
     """The number is written without a newline, over what was there, and nothing else is left."""
     path = tmp_path / "pid"
     path.write_text("999999")
@@ -36,7 +35,7 @@ def test_file_is_written_in_one_step(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_file_of_a_killed_server_is_replaced(tmp_path: Path) -> None:
+def test_file_of_a_killed_server_is_replaced(tmp_path):
     """In a container the next server has the number of the killed one: what that left is taken over, what it
     left half done too.
     """
@@ -50,7 +49,7 @@ def test_file_of_a_killed_server_is_replaced(tmp_path: Path) -> None:
         assert list(tmp_path.iterdir()) == [path]
 
 
-def test_file_of_a_live_server_stays(tmp_path: Path) -> None:
+def test_file_of_a_live_server_stays(tmp_path):
     path = tmp_path / "pid"
     with own_pid_file(path):
         with pytest.raises(FileExistsError), own_pid_file(path):
@@ -59,7 +58,7 @@ def test_file_of_a_live_server_stays(tmp_path: Path) -> None:
         assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_killed_server_is_not_running(tmp_path: Path) -> None:
+def test_a_killed_server_is_not_running(tmp_path):
     path = tmp_path / "pid"
     script = (
         "import sys, time; from pathlib import Path; from modelserver.run.pidfile import own_pid_file\n"
@@ -76,7 +75,7 @@ def test_a_killed_server_is_not_running(tmp_path: Path) -> None:
     assert running_server(path) is None
 
 
-def test_what_another_wrote_stays(tmp_path: Path) -> None:
+def test_what_another_wrote_stays(tmp_path):
     path = tmp_path / "pid"
     with own_pid_file(path):
         path.unlink()
@@ -84,14 +83,14 @@ def test_what_another_wrote_stays(tmp_path: Path) -> None:
     assert path.read_text() == "1"
 
 
-def test_file_is_in_the_temporary_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_file_is_in_the_temporary_directory(monkeypatch, tmp_path):
     """The file lies in the temporary directory under TorchServe's name (reference 2.1)."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
     assert pid_file() == tmp_path / ".model_server.pid"
 
 
-def test_ended_process_is_not_alive() -> None:
+def test_ended_process_is_not_alive():
     """A process that has ended is not, even if nobody has asked for its status."""
     process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     assert is_alive(process.pid)

@@ -25,12 +25,12 @@ def free_address() -> Address:
 
 
 @pytest.fixture
-def temp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def temp(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return tmp_path
 
 
-def test_what_is_not_used_is_not_imported() -> None:
+def test_what_is_not_used_is_not_imported():
     code = "import sys, modelserver.run.server; print(*sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     own = ("ext.cluster", "ext.recording", "ext.workflows", "ext.console", "ext.grpc", "tools")
@@ -41,7 +41,7 @@ def test_what_is_not_used_is_not_imported() -> None:
     ] == []
 
 
-def test_descriptor_limit_is_raised() -> None:
+def test_descriptor_limit_is_raised():
     """The soft limit of open files is raised to the hard one (F38)."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 1024), hard))
@@ -54,7 +54,7 @@ def test_descriptor_limit_is_raised() -> None:
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other libraries have one heap anyhow")
 @pytest.mark.parametrize(("wish", "shared"), [({}, True), ({"MALLOC_ARENA_MAX": "4"}, False)])
-def test_threads_share_a_heap(wish: dict[str, str], shared: bool) -> None:
+def test_threads_share_a_heap(wish, shared):
     """However many threads allocate, there is one heap to give memory back from, unless the operator
     wishes otherwise.
     """
@@ -84,7 +84,7 @@ def settings_of(tmp_path: Path, **changes: object) -> LoadedSettings:
     return load_settings({"ts_config": str(config)}, {}, tmp_path)
 
 
-def test_the_start_tells_where_everything_is(tmp_path: Path) -> None:
+def test_the_start_tells_where_everything_is(tmp_path):
     loaded = settings_of(tmp_path, management_address="http://127.0.0.1:8081")
     without = settings_of(tmp_path, enable_console="false", inference_address=f"unix:{tmp_path}/socket")
 
@@ -92,7 +92,7 @@ def test_the_start_tells_where_everything_is(tmp_path: Path) -> None:
     assert address_lines(without.settings)[1].startswith("Logs: ")
 
 
-async def test_a_server_runs_until_a_signal(temp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_server_runs_until_a_signal(temp, monkeypatch):
     # The collector is that of the tests, too.
     monkeypatch.setattr("modelserver.run.server.freeze_garbage", lambda: None)
     loaded = settings_of(temp, inference_address=f"unix:{temp}/socket")
@@ -114,7 +114,7 @@ async def test_a_server_runs_until_a_signal(temp: Path, monkeypatch: pytest.Monk
     bind(loaded.settings.management_address, "management_address").close()
 
 
-async def test_taken_port_leaves_nothing(temp: Path) -> None:
+async def test_taken_port_leaves_nothing(temp):
     """When one of its addresses cannot be had, a server leaves neither sockets nor directories (F56)."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -131,7 +131,7 @@ async def test_taken_port_leaves_nothing(temp: Path) -> None:
     bind(loaded.settings.management_address, "management_address").close()
 
 
-async def test_second_signal_ends_the_process(temp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_second_signal_ends_the_process(temp, monkeypatch):
     ended: list[int] = []
     monkeypatch.setattr("modelserver.run.server.os", SimpleNamespace(_exit=ended.append))
     server = Server(settings_of(temp), Reports(), stamped_log=False)

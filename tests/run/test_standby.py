@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-from pathlib import Path
 
 import pytest
 
@@ -10,7 +9,7 @@ from modelserver.errors import ConfigError
 from modelserver.run.standby import LOCK, active
 
 
-async def test_a_standby_waits_for_the_end_of_the_active_server(tmp_path: Path) -> None:
+async def test_a_standby_waits_for_the_end_of_the_active_server(tmp_path):
     """The second learns who is active, and becomes it when the first ends."""
     order: list[str] = []
     started, end = asyncio.Event(), asyncio.Event()
@@ -36,7 +35,7 @@ async def test_a_standby_waits_for_the_end_of_the_active_server(tmp_path: Path) 
     assert order[1:] == ["first ends", "second is active"]
 
 
-async def test_a_folder_that_cannot_be_used(tmp_path: Path) -> None:
+async def test_a_folder_that_cannot_be_used(tmp_path):
     """A standby without a folder would never take over: the server does not start."""
     (tmp_path / "file").write_text("")
 

@@ -24,7 +24,7 @@ def watcher_of(*watches: Any) -> Any:
     return watch(ANY)
 
 
-def test_all_watchers_get_all_events() -> None:
+def test_all_watchers_get_all_events():
     """A request that nobody watches has none; without any watch, it costs one comparison."""
     first, second = Mock(spec=Watcher), Mock(spec=Watcher)
     watcher = watcher_of(lambda _: first, lambda _: None, lambda _: second)
@@ -37,7 +37,7 @@ def test_all_watchers_get_all_events() -> None:
 
 
 @pytest.mark.parametrize("event", EVENTS)
-def test_failure_of_a_watcher_is_logged_alone(event: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_failure_of_a_watcher_is_logged_alone(event, caplog):
     broken, other = Mock(spec=Watcher), Mock(spec=Watcher)
     getattr(broken, event).side_effect = ValueError("why")
     getattr(watcher_of(lambda _: broken, lambda _: other), event)(*EVENTS[event])
@@ -46,7 +46,7 @@ def test_failure_of_a_watcher_is_logged_alone(event: str, caplog: pytest.LogCapt
     assert "ValueError: why" in caplog.text
 
 
-def test_failure_of_a_watch_is_logged_alone(caplog: pytest.LogCaptureFixture) -> None:
+def test_failure_of_a_watch_is_logged_alone(caplog):
     other = Mock(spec=Watcher)
     watcher_of(Mock(side_effect=ValueError("why")), lambda _: other).left()
 

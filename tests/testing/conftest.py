@@ -1,6 +1,3 @@
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from modelserver import testing
@@ -33,13 +30,13 @@ def longest(rows: list[str]) -> list[str]:
 
 
 @pytest.fixture(scope="session")
-def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def script(tmp_path_factory):
     path = tmp_path_factory.mktemp("script") / "numbers_served.py"
     path.write_text(SCRIPT)
     return path
 
 
 @pytest.fixture(scope="session")
-def doubler(script: Path) -> Iterator[testing.Client]:
+def doubler(script):
     with testing.client(f"{script}:Doubler", batch_size=4, max_request_instances=9) as client:
         yield client

@@ -1,6 +1,3 @@
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -17,7 +14,7 @@ from modelserver.testing.answer import Answer, as_body
         (np.ones((1, 2), np.float32), b"[[1.0,1.0]]", "application/json"),
     ],
 )
-def test_values_and_files_become_bodies(value: Any, body: bytes, kind: str, tmp_path: Path) -> None:
+def test_values_and_files_become_bodies(value, body, kind, tmp_path):
     (tmp_path / "a.png").write_bytes(b"\x89PNG")
     (tmp_path / "b").write_bytes(b"b")
 
@@ -26,7 +23,7 @@ def test_values_and_files_become_bodies(value: Any, body: bytes, kind: str, tmp_
     assert as_body(tmp_path / "b") == (b"b", "")
 
 
-def test_headers_are_read() -> None:
+def test_headers_are_read():
     response = Answer(200, {"x-batch-size": "3", "server-timing": "queue;dur=1.5, inference;dur=2.25"}, b"1")
 
     assert (response.batch_size, response.handling_ms, response.json(), response.text) == (3, 2.25, 1, "1")

@@ -1,6 +1,5 @@
 import asyncio
 import os
-from pathlib import Path
 
 import pytest
 
@@ -10,9 +9,7 @@ from modelserver.models.settings.load import load_settings
 from modelserver.testing.engine import engine
 
 
-async def test_a_model_that_fails_leaves_nothing_behind(
-    script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_model_that_fails_leaves_nothing_behind(script, tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     loaded = load_settings({"model_store": str(script.parent)}, {}, tmp_path)
     before = asyncio.all_tasks()

@@ -1,6 +1,4 @@
 import threading
-from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -9,7 +7,7 @@ from modelserver import testing
 from modelserver.errors import ConfigError
 
 
-def test_a_prediction_is_answered_by_the_worker(doubler: testing.Client) -> None:
+def test_a_prediction_is_answered_by_the_worker(doubler):
     """It is answered by the model's worker, as the server answers it."""
     answer = doubler.predict(21)
 
@@ -19,7 +17,7 @@ def test_a_prediction_is_answered_by_the_worker(doubler: testing.Client) -> None
     assert answer.handling_ms > 0
 
 
-def test_requests_of_a_batch_are_one_call(doubler: testing.Client) -> None:
+def test_requests_of_a_batch_are_one_call(doubler):
     answers = doubler.predict_batch(range(6))
 
     assert [answer.json() for answer in answers] == [0, 2, 4, 6, 8, 10]
@@ -29,7 +27,7 @@ def test_requests_of_a_batch_are_one_call(doubler: testing.Client) -> None:
     assert "Expected `int`" in bad.json()["message"]
 
 
-def test_v1_and_v2_take_rows_or_bodies(doubler: testing.Client) -> None:
+def test_v1_and_v2_take_rows_or_bodies(doubler):
     """V1 and V2 take lists of rows, or whole bodies."""
     tensor = {"name": "rows", "datatype": "INT64", "shape": [2], "data": [1, 2]}
 
@@ -39,7 +37,7 @@ def test_v1_and_v2_take_rows_or_bodies(doubler: testing.Client) -> None:
     assert doubler.v2({"id": "mine", "inputs": [tensor]}).json()["id"] == "mine"
 
 
-def test_chat_is_answered_at_its_endpoint(tmp_path: Path) -> None:
+def test_chat_is_answered_at_its_endpoint(tmp_path):
     """Whole and as events, as OpenAI's clients get it; ``predict`` gets the text alone."""
     (tmp_path / "chat.py").write_text(
         "import modelserver\n"
@@ -58,7 +56,7 @@ def test_chat_is_answered_at_its_endpoint(tmp_path: Path) -> None:
     assert events.content_type.startswith("text/event-stream")
 
 
-def test_application_gets_any_method_and_path(tmp_path: Path) -> None:
+def test_application_gets_any_method_and_path(tmp_path):
     (tmp_path / "shop.py").write_text(
         "async def app(scope, receive, send):\n"
         "    await send({'type': 'http.response.start', 'status': 202})\n"
@@ -74,7 +72,7 @@ def test_application_gets_any_method_and_path(tmp_path: Path) -> None:
     assert own.body == b"GET /api/items/5?"
 
 
-def test_an_annotated_function_is_served_by_every_protocol(script: Path) -> None:
+def test_an_annotated_function_is_served_by_every_protocol(script):
     """It is served over every protocol, with batches and its signature, as predict of a class is."""
     with testing.client(f"{script}:longest", batch_size=2) as client:
         tensor = {"name": "rows", "datatype": "BYTES", "shape": [2], "data": ["a", "bb"]}
@@ -87,7 +85,7 @@ def test_an_annotated_function_is_served_by_every_protocol(script: Path) -> None
         assert client.model.annotations.inputs.media == "text/plain"
 
 
-def test_settings_of_the_server_apply(doubler: testing.Client, script: Path) -> None:
+def test_settings_of_the_server_apply(doubler, script):
     """False is a value, too."""
     client = testing.client(f"{script}:Doubler", isolate_failures=False)
 
@@ -95,14 +93,14 @@ def test_settings_of_the_server_apply(doubler: testing.Client, script: Path) -> 
     assert not client._loaded.settings.isolate_failures
 
 
-def test_only_paths_for_inference_can_be_called(doubler: testing.Client) -> None:
+def test_only_paths_for_inference_can_be_called(doubler):
     assert doubler.post("/explanations/Doubler", 1).status == 501
     assert doubler.post("/predictions/other", 1).status == 404
     with pytest.raises(ValueError, match="'/models' is not a path for inference"):
         doubler.post("/models", 1)
 
 
-def test_headers_reach_handlers_and_streams_come_in_parts(script: Path) -> None:
+def test_headers_reach_handlers_and_streams_come_in_parts(script):
     before = threading.active_count()
     with testing.client(f"{script}:Teller") as client:
         (process,) = filter(None, [worker.process for worker in client.model.pool.workers])
@@ -125,8 +123,6 @@ def test_headers_reach_handlers_and_streams_come_in_parts(script: Path) -> None:
         (testing.Client.close, {}, ValueError, "inside of another"),
     ],
 )
-def test_wrong_names_and_files_are_refused(
-    script: Path, source: Any, settings: dict[str, Any], error: type[Exception], message: str
-) -> None:
+def test_wrong_names_and_files_are_refused(script, source, settings, error, message):
     with pytest.raises(error, match=message):
         testing.client(source.format(script) if isinstance(source, str) else source, **settings)

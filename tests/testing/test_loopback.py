@@ -14,7 +14,7 @@ def opened() -> tuple[ConnectionExchange, asyncio.Future[Answer]]:
     return Loopback(ended).exchange(Target("/p", b"", "/p"), b"body", headers), ended
 
 
-async def test_request_and_whole_answer_arrive_as_written() -> None:
+async def test_request_and_whole_answer_arrive_as_written():
     exchange, ended = opened()
     assert (exchange.method, exchange.body) == (b"POST", b"body")
     assert (exchange.content_type, exchange.deadline_ms) == ("text/plain", 50)
@@ -29,7 +29,7 @@ async def test_request_and_whole_answer_arrive_as_written() -> None:
 
 
 @pytest.mark.parametrize("complete", [True, False])
-async def test_parts_are_separate_and_joined(complete: bool) -> None:
+async def test_parts_are_separate_and_joined(complete):
     exchange, ended = opened()
     exchange.begin(200, "text/plain")
     for part in (b"a", b"", b"bc"):

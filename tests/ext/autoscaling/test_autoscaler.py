@@ -6,14 +6,13 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from tests.engine.pools.conftest import Counts
 from tests.waiting import until
 
 from modelserver.engine.batching.request import Request
 from modelserver.engine.pools.devices import DeviceList, DeviceRing
 from modelserver.engine.pools.gate import BASE_NEED, StartGate
 from modelserver.engine.pools.pool import Pool
-from modelserver.engine.pools.spec import PoolLimits, Ports, Ranks, WorkerSpec, WorkerState, WorkerTimes
+from modelserver.engine.pools.spec import PoolLimits, Ports, Ranks, WorkerState
 from modelserver.engine.telemetry.gpus import GpuMemory
 from modelserver.engine.wire.messages import Row
 from modelserver.ext.autoscaling.autoscaler import RESERVE, SHORTAGE, Autoscaler, sample_of
@@ -34,19 +33,17 @@ class Machine:
 
 
 @pytest.fixture
-def machine() -> Machine:
+def machine():
     return Machine()
 
 
 @pytest.fixture
-def autoscaler(machine: Machine) -> Autoscaler:
+def autoscaler(machine):
     return Autoscaler(machine.gpus.get, lambda _: machine.resident)
 
 
 @pytest.fixture
-async def make(
-    stage: Any, spec: WorkerSpec, times: WorkerTimes, counts: Counts, machine: Machine, autoscaler: Autoscaler
-) -> Any:
+async def make(stage, spec, times, counts, machine, autoscaler):
     """Makes followed pools of one loaded worker and at most ``most``."""
     made: list[Pool] = []
 
@@ -111,7 +108,7 @@ def look(autoscaler: Autoscaler, start: float, seconds: float) -> float:
 # -- costs nothing when off
 
 
-async def test_timer_stops_without_pools(make: Any, autoscaler: Autoscaler, counts: Counts) -> None:
+async def test_timer_stops_without_pools(make, autoscaler, counts):
     pool = await make(rule=None)
     assert autoscaler.idle
     autoscaler.follow(pool, RULE)
@@ -129,9 +126,7 @@ async def test_timer_stops_without_pools(make: Any, autoscaler: Autoscaler, coun
     assert counts("set_wish")[-1] == (None,)
 
 
-async def test_forgotten_pools_are_left(
-    spec: WorkerSpec, times: WorkerTimes, counts: Counts, autoscaler: Autoscaler
-) -> None:
+async def test_forgotten_pools_are_left(spec, times, counts, autoscaler):
     """A pool that was made and never used, as of a registration that failed, is not kept alive."""
     pool = Pool("m", "m_1.0", spec, times, LIMITS, next_id=int, devices=DeviceRing(0), metrics=counts)
     autoscaler.follow(pool, RULE)
@@ -142,7 +137,7 @@ async def test_forgotten_pools_are_left(
     assert autoscaler.idle
 
 
-async def test_the_timer_makes_decisions(make: Any, autoscaler: Autoscaler) -> None:
+async def test_the_timer_makes_decisions(make, autoscaler):
     pool = await make(rule=ScalingRule(up_pause=0.1))
 
     await until(lambda: pool.crew.autoscaling.decision)
@@ -152,9 +147,7 @@ async def test_the_timer_makes_decisions(make: Any, autoscaler: Autoscaler) -> N
 # -- up and down
 
 
-async def test_pool_scales_up_and_down(
-    make: Any, stage: Any, autoscaler: Autoscaler, counts: Counts, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_pool_scales_up_and_down(make, stage, autoscaler, counts, caplog):
     caplog.set_level(logging.INFO, "modelserver.workers")
     pool = await make()
     requests = submit(pool, 6)
@@ -179,9 +172,7 @@ async def test_pool_scales_up_and_down(
     assert (pool.crew.autoscaling.event.before, pool.crew.autoscaling.event.after) == (2, 1)
 
 
-async def test_bounds_set_by_hand_are_obeyed(
-    make: Any, stage: Any, autoscaler: Autoscaler, counts: Counts
-) -> None:
+async def test_bounds_set_by_hand_are_obeyed(make, stage, autoscaler, counts):
     pool = await make()
     pool.scale(2, 2)
     submit(pool, 9)
@@ -195,7 +186,7 @@ async def test_bounds_set_by_hand_are_obeyed(
     assert counts("scaled") == []
 
 
-async def test_changed_rule_takes_effect_at_once(make: Any, autoscaler: Autoscaler) -> None:
+async def test_changed_rule_takes_effect_at_once(make, autoscaler):
     pool = await make(rule=replace(RULE, up_pause=100.0))
     submit(pool, 6)
     now = look(autoscaler, 0.0, 10.0)
@@ -206,9 +197,7 @@ async def test_changed_rule_takes_effect_at_once(make: Any, autoscaler: Autoscal
     assert len(pool.workers) == 2
 
 
-async def test_one_that_breaks(
-    make: Any, autoscaler: Autoscaler, counts: Counts, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_one_that_breaks(make, autoscaler, counts, caplog):
     """What goes wrong with one pool is logged, and the others are looked at."""
     broken, sound = await make(), await make()
     broken.queue.oldest = lambda: 1 / 0
@@ -221,9 +210,7 @@ async def test_one_that_breaks(
 # -- workers that fail
 
 
-async def test_failed_starts_are_not_repeated_at_once(
-    make: Any, stage: Any, autoscaler: Autoscaler, counts: Counts, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_failed_starts_are_not_repeated_at_once(make, stage, autoscaler, counts, caplog):
     """A worker that cannot load goes again, and for a while none is tried; the one that serves is kept."""
     caplog.set_level(logging.INFO, "modelserver.workers")
     pool = await make()
@@ -256,9 +243,7 @@ async def test_failed_starts_are_not_repeated_at_once(
     ],
     ids=["enough", "short", "large workers", "enough for large ones"],
 )
-async def test_worker_is_added_where_memory_suffices(
-    make: Any, autoscaler: Autoscaler, machine: Machine, available: int, resident: int, workers: int
-) -> None:
+async def test_worker_is_added_where_memory_suffices(make, autoscaler, machine, available, resident, workers):
     pool = await make()
     machine.available, machine.resident = available, resident
     submit(pool, 6)
@@ -267,9 +252,7 @@ async def test_worker_is_added_where_memory_suffices(
     assert len(pool.workers) == workers
 
 
-async def test_memory_of_loading_workers_is_reserved(
-    make: Any, stage: Any, autoscaler: Autoscaler, machine: Machine
-) -> None:
+async def test_memory_of_loading_workers_is_reserved(make, stage, autoscaler, machine):
     """What loading workers of other pools may take still counts as taken."""
     pool, other = await make(), await make(rule=None)
     other.crew.spec = replace(other.crew.spec, gate=pool.crew.spec.gate)
@@ -283,7 +266,7 @@ async def test_memory_of_loading_workers_is_reserved(
     assert pool.crew.autoscaling.decision.reason == "memory"
 
 
-async def test_memory_is_read_seldom(make: Any, autoscaler: Autoscaler, machine: Machine) -> None:
+async def test_memory_is_read_seldom(make, autoscaler, machine):
     pool = await make()
     available = Mock(return_value=PLENTY)
     pool.crew.spec = replace(pool.crew.spec, gate=StartGate(available=available))
@@ -292,9 +275,7 @@ async def test_memory_is_read_seldom(make: Any, autoscaler: Autoscaler, machine:
     assert 5 <= available.call_count <= 11
 
 
-async def test_shortage_of_memory_removes_workers(
-    make: Any, stage: Any, autoscaler: Autoscaler, machine: Machine
-) -> None:
+async def test_shortage_of_memory_removes_workers(make, stage, autoscaler, machine):
     pool = await make(fewest=3)
     pool.scale(1, 4)
     machine.available = SHORTAGE - 1
@@ -320,9 +301,7 @@ async def test_shortage_of_memory_removes_workers(
     ],
     ids=["enough", "short", "known by process", "unreadable"],
 )
-async def test_gpu_must_have_memory_for_the_next_worker(
-    make: Any, autoscaler: Autoscaler, machine: Machine, gpus: dict[int, GpuMemory], workers: int
-) -> None:
+async def test_gpu_must_have_memory_for_the_next_worker(make, autoscaler, machine, gpus, workers):
     """The next worker's GPU must have as much free as one of its kind occupies."""
     pool = await make(devices=DeviceRing(2))
     assert (pool.workers[0].gpu_id, pool.crew.devices.peek()) == (1, 0)
@@ -336,9 +315,7 @@ async def test_gpu_must_have_memory_for_the_next_worker(
 
 
 @pytest.mark.parametrize(("devices", "order"), [(None, ["look"]), (DeviceRing(2), ["renew", "look"])])
-async def test_gpus_are_read_before_pools_are_sampled(
-    make: Any, machine: Machine, devices: Any, order: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_gpus_are_read_before_pools_are_sampled(make, machine, devices, order, monkeypatch):
     seen: list[str] = []
 
     async def renew() -> None:
@@ -356,9 +333,7 @@ async def test_gpus_are_read_before_pools_are_sampled(
     autoscaler.follow(pool, None)
 
 
-async def test_each_gpu_of_a_group_must_have_memory(
-    make: Any, autoscaler: Autoscaler, machine: Machine
-) -> None:
+async def test_each_gpu_of_a_group_must_have_memory(make, autoscaler, machine):
     ranks = Ranks(0, broadcast=True, groups={0: (0, 1), 2: (2, 3)}, threads=0, ports=Ports(29500))
     pool = await make(devices=DeviceList([0, 2]), rule=None)
     pool.crew.spec = replace(pool.crew.spec, ranks=ranks)
@@ -372,7 +347,7 @@ async def test_each_gpu_of_a_group_must_have_memory(
     assert pool.crew.autoscaling.decision.reason == "memory"
 
 
-async def test_devices_stay_evenly_taken(make: Any, stage: Any) -> None:
+async def test_devices_stay_evenly_taken(make, stage):
     pool = await make(fewest=3, devices=DeviceRing(3))
     before = [worker.gpu_id for worker in pool.workers]
     for _ in range(4):
@@ -386,7 +361,7 @@ async def test_devices_stay_evenly_taken(make: Any, stage: Any) -> None:
 # -- what is seen
 
 
-async def test_sample_takes_the_oldest_waiting_request(make: Any, stage: Any) -> None:
+async def test_sample_takes_the_oldest_waiting_request(make, stage):
     pool = await make(fewest=2)
     assert sample_of(pool, 5.0) == replace(sample_of(pool, 5.0), wait=0.0, busy=0.0, ready=2)
     submit(pool, 2, arrived=1.0)
@@ -398,7 +373,7 @@ async def test_sample_takes_the_oldest_waiting_request(make: Any, stage: Any) ->
     assert (sample_of(pool, 5.0).ready, sample_of(pool, 5.0).loading) in {(2, 0), (1, 1)}
 
 
-async def test_waiting_for_the_batch_does_not_count(make: Any) -> None:
+async def test_waiting_for_the_batch_does_not_count(make):
     pool = await make(batch_size=4, policy="window", max_delay=2.0)
     submit(pool, 3, arrived=1.0)
     assert sample_of(pool, 2.0).wait == 0.0
@@ -409,7 +384,7 @@ async def test_waiting_for_the_batch_does_not_count(make: Any) -> None:
     assert sample_of(pool, 4.5).wait == 1.5
 
 
-async def test_pool_with_tickets_counts_busy_workers(make: Any) -> None:
+async def test_pool_with_tickets_counts_busy_workers(make):
     pool = await make(tickets=True)
     assert sample_of(pool, 1.0).wait == 0.0
     submit(pool, 1)
@@ -417,7 +392,7 @@ async def test_pool_with_tickets_counts_busy_workers(make: Any) -> None:
     assert sample_of(pool, 1.0).wait == math.inf
 
 
-async def test_concurrent_worker_counts_as_busy_in_part(make: Any) -> None:
+async def test_concurrent_worker_counts_as_busy_in_part(make):
     pool = await make(special={"concurrency": 4})
     submit(pool, 3)
     assert (sample_of(pool, 9.0).busy, sample_of(pool, 9.0).wait) == (0.75, 0.0)

@@ -131,7 +131,7 @@ class Simulation:
 # -- loads
 
 
-def test_burst_gets_enough_workers_in_time() -> None:
+def test_burst_gets_enough_workers_in_time():
     """A burst that needs seven workers has eight within three times the loading, and they go afterwards."""
     burst = Simulation(lambda now: 60.0 if 300 <= now < 480 else 2.0).run(1800)
     ups = [(now, after) for now, before, after, _ in burst.steps if after > before]
@@ -144,7 +144,7 @@ def test_burst_gets_enough_workers_in_time() -> None:
     assert {reason for _, before, after, reason in burst.steps if after < before} == {IDLE}
 
 
-def test_slow_changes_are_followed() -> None:
+def test_slow_changes_are_followed():
     day = Simulation(lambda now: 25 - 24 * math.cos(now / 3600 * 2 * math.pi)).run(3600)
 
     assert day.most_workers() >= 6
@@ -154,7 +154,7 @@ def test_slow_changes_are_followed() -> None:
 
 
 @pytest.mark.parametrize(("rate", "service"), [(6.5, 0.1), (13.0, 0.1), (0.6, 1.0), (0.35, 1.0), (3.0, 0.5)])
-def test_noise_makes_no_flapping(rate: float, service: float) -> None:
+def test_noise_makes_no_flapping(rate, service):
     steady = Simulation(lambda _: rate, service).run(7200)
     late = sum(now > 3600 for now, *_ in steady.steps)
 
@@ -163,14 +163,14 @@ def test_noise_makes_no_flapping(rate: float, service: float) -> None:
     assert late <= 15
 
 
-def test_short_bursts_keep_their_workers() -> None:
+def test_short_bursts_keep_their_workers():
     bursts = Simulation(lambda now: 40.0 if now % 180 < 20 else 2.0).run(3600)
 
     assert sum(now > 1800 for now, *_ in bursts.steps) <= 8
     assert bursts.ready >= 4
 
 
-def test_lone_or_quiet_load_changes_nothing() -> None:
+def test_lone_or_quiet_load_changes_nothing():
     """Requests one at a time, however slow, never start a second worker."""
     assert Simulation(lambda _: 2.0).run(1800).steps == []
 
@@ -183,14 +183,14 @@ def test_lone_or_quiet_load_changes_nothing() -> None:
 # -- memory
 
 
-def test_never_more_than_memory_allows() -> None:
+def test_never_more_than_memory_allows():
     tight = Simulation(lambda now: 60.0 if now % 600 < 200 else 2.0, room=lambda count, _: 3 - count)
     tight.run(1800)
 
     assert tight.most_workers() == 3
 
 
-def test_memory_that_others_take() -> None:
+def test_memory_that_others_take():
     """Where memory runs short workers go, down to the least, and come back when there is some."""
     gone = Simulation(
         lambda _: 30.0,
@@ -205,7 +205,7 @@ def test_memory_that_others_take() -> None:
     assert all(now >= 900 for now, before, after, _ in gone.steps if now >= 600 and after > before)
 
 
-def test_what_cannot_be_had_is_wished_for() -> None:
+def test_what_cannot_be_had_is_wished_for():
     """The decision says how many there would be with enough memory."""
     scaler = Scaler(RULE)
     decisions = [scaler.decide(Sample(n / 2, 1.0, 2.0, 2, room=0), 1, 8) for n in range(10)]
@@ -213,7 +213,7 @@ def test_what_cannot_be_had_is_wished_for() -> None:
     assert decisions[-1] == Decision(workers=2, wish=3, reason=MEMORY)
 
 
-def test_at_least_the_minimum_stays() -> None:
+def test_at_least_the_minimum_stays():
     scaler = Scaler(RULE)
     decisions = [scaler.decide(Sample(n / 2, 0.0, 0.0, 2, room=-1), 2, 8) for n in range(100)]
 
@@ -223,7 +223,7 @@ def test_at_least_the_minimum_stays() -> None:
 # -- workers that fail
 
 
-def test_starts_that_fail_make_no_loop() -> None:
+def test_starts_that_fail_make_no_loop():
     """Under a load that never ends, starts that all fail are tried ever less often."""
     broken = Simulation(lambda _: 30.0, fails=lambda _: True).run(3600)
     pauses = [later - earlier for earlier, later in pairwise(broken.attempts)]
@@ -234,7 +234,7 @@ def test_starts_that_fail_make_no_loop() -> None:
     assert all(later > 1.5 * earlier for earlier, later in pairwise(pauses))
 
 
-def test_starts_that_succeed_again() -> None:
+def test_starts_that_succeed_again():
     scaler = Scaler(RULE)
     for _ in range(20):
         scaler.start_failed(0.0)
@@ -251,7 +251,7 @@ def test_starts_that_succeed_again() -> None:
 
 
 @pytest.mark.parametrize(("loading", "failed", "reason"), [(1, 0, LOADING), (0, 1, WORKER_FAILED)])
-def test_workers_that_are_not_well(loading: int, failed: int, reason: str) -> None:
+def test_workers_that_are_not_well(loading, failed, reason):
     """While one loads or was given up nothing is added, however long requests wait."""
     scaler = Scaler(RULE)
     decisions = [scaler.decide(Sample(n / 2, 9.0, 1.0, 1, loading, failed), 1, 8) for n in range(100)]
@@ -263,7 +263,7 @@ def test_workers_that_are_not_well(loading: int, failed: int, reason: str) -> No
 # -- bounds
 
 
-def test_decisions_stay_within_bounds() -> None:
+def test_decisions_stay_within_bounds():
     """Never above the most, and nothing at all where both are equal."""
     assert Simulation(lambda _: 90.0, bounds=(1, 3)).run(300).most_workers() == 3
     full = Scaler(RULE)
@@ -272,7 +272,7 @@ def test_decisions_stay_within_bounds() -> None:
     assert {fixed.decide(Sample(n / 2, 9.0, 1.0, 1), 1, 1).reason for n in range(20)} == {EQUAL_BOUNDS}
 
 
-def test_changed_bounds_restart_the_pauses() -> None:
+def test_changed_bounds_restart_the_pauses():
     scaler = Scaler(RULE)
     for n in range(4):
         scaler.decide(Sample(n / 2, 1.0, 1.0, 1), 1, 4)
@@ -281,14 +281,14 @@ def test_changed_bounds_restart_the_pauses() -> None:
     assert [decision.workers for decision in decisions[:4]] == [2, 2, 2, 3]
 
 
-def test_refused_requests_ask_for_workers() -> None:
+def test_refused_requests_ask_for_workers():
     scaler = Scaler(RULE)
     decisions = [scaler.decide(Sample(n / 2, math.inf, 2.0, 2), 1, 8) for n in range(6)]
 
     assert next(d for d in decisions if d.workers > 2).reason == ALL_BUSY
 
 
-def test_a_loop_that_was_held_up() -> None:
+def test_a_loop_that_was_held_up():
     """One moment of waiting after a long silence is not taken for a long wait."""
     scaler = Scaler(RULE)
     scaler.decide(Sample(0.0, 0.0, 0.0, 1), 1, 4)
@@ -297,5 +297,5 @@ def test_a_loop_that_was_held_up() -> None:
 
 
 @pytest.mark.parametrize(("up", "every"), [(2.0, 0.5), (0.4, 0.1), (0.001, 0.05), (60.0, 0.5)])
-def test_samples_follow_the_shorter_pause(up: float, every: float) -> None:
+def test_samples_follow_the_shorter_pause(up, every):
     assert ScalingRule(up_pause=up).every == pytest.approx(every)

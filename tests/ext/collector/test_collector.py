@@ -24,7 +24,7 @@ def script(path: Path, text: str) -> str:
     return f"'{path / 'collect.py'}' --gpu 0"
 
 
-def test_lines_are_parsed() -> None:
+def test_lines_are_parsed():
     """Lines in the format of reference 15.4 are read; all others are passed over."""
     assert list(parse_readings(LINES)) == [
         CollectedMetric("CPUUtilization", "Percent", 12.5, {"Level": "Host"}),
@@ -33,7 +33,7 @@ def test_lines_are_parsed() -> None:
     ]
 
 
-async def test_lines_that_the_script_printed_are_read(tmp_path: Path) -> None:
+async def test_lines_that_the_script_printed_are_read(tmp_path):
     """The script is run with its arguments, and what it printed before it failed counts."""
     text = "import sys\nprint('A.Count:%d|#|#hostname:h,1' % len(sys.argv))\nsys.exit(3)\n"
     collector = Collector(script(tmp_path, text), sys.executable)
@@ -41,9 +41,7 @@ async def test_lines_that_the_script_printed_are_read(tmp_path: Path) -> None:
     assert await collector.read() == [CollectedMetric("A", "Count", 3.0, {})]
 
 
-async def test_collector_that_hangs_or_cannot_be_started_is_logged(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_collector_that_hangs_or_cannot_be_started_is_logged(tmp_path, caplog):
     """""" ""
     collector = Collector(
         script(tmp_path, "input = __import__('time').sleep(60)"), sys.executable, timeout=0.2
@@ -57,12 +55,12 @@ async def test_collector_that_hangs_or_cannot_be_started_is_logged(
 
 
 @pytest.mark.parametrize("command", ["", "'open"])
-def test_empty_command_is_refused(command: str) -> None:
+def test_empty_command_is_refused(command):
     with pytest.raises(ConfigError, match="system_metrics_cmd"):
         Collector(command, sys.executable)
 
 
-def test_collected_metrics_are_rendered() -> None:
+def test_collected_metrics_are_rendered():
     """What has a family is shown under its labels; the server's own metrics cannot be set from outside."""
     config = "ts_metrics: {gauge: [{name: CPUUtilization, unit: Percent, dimensions: [Level, Hostname]}],"
     config += " counter: [{name: Own, unit: Count, dimensions: [Hostname]}],"
@@ -82,7 +80,7 @@ def test_collected_metrics_are_rendered() -> None:
     assert "Other" not in text
 
 
-def test_torchserves_own_collector_is_not_needed(tmp_path: Path) -> None:
+def test_torchserves_own_collector_is_not_needed(tmp_path):
     """TorchServe's configurations name its collector; unless that file is here, the server reads itself."""
     there = tmp_path / "ts" / "metrics" / "metric_collector.py"
     for command in ("ts/metrics/metric_collector.py --gpu 0", f"{there} --gpu 0"):

@@ -1,6 +1,5 @@
 """A console without a server behind it."""
 
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,13 +22,13 @@ def absent(name: str, _: str) -> None:
 
 
 @pytest.fixture
-def hot() -> Hot:
+def hot():
     """The routes of inference."""
     return Hot()
 
 
 @pytest.fixture
-def console(hot: Hot) -> Iterator[Console]:
+def console(hot):
     """One on loopback, without tokens and models."""
     sources = {**dict.fromkeys(KEYS, "default"), "job_queue_size": "flag --x"}
     registry: Any = SimpleNamespace(versions=list, get=absent, builder=SimpleNamespace(sources=sources))
@@ -43,7 +42,7 @@ def console(hot: Hot) -> Iterator[Console]:
 
 
 @pytest.fixture
-def client(console: Console) -> httpx.AsyncClient:
+def client(console):
     """Sends requests to the console as a listener would."""
     settings = Settings()
     check = check_of_pages(settings.management_address, settings)

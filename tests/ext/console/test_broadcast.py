@@ -44,7 +44,7 @@ class Counting:
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+def quick(monkeypatch):
     """Events come a hundred times as often."""
     monkeypatch.setattr(broadcast, "PAUSE", 0.005)
 
@@ -53,7 +53,7 @@ async def next_of(events: AsyncIterator[bytes]) -> bytes:
     return await asyncio.wait_for(anext(events), 5.0)
 
 
-async def test_viewers_share_one_producer_which_ends_with_the_last() -> None:
+async def test_viewers_share_one_producer_which_ends_with_the_last():
     """Each gets everything first, then the same changes; afterwards nothing is collected."""
     source = Counting()
     shared = Broadcast(source)
@@ -72,7 +72,7 @@ async def test_viewers_share_one_producer_which_ends_with_the_last() -> None:
     assert (source.looks, source.forgotten) == (looks, 1)
 
 
-async def test_a_viewer_who_reads_slowly_gets_everything_again() -> None:
+async def test_a_viewer_who_reads_slowly_gets_everything_again():
     """Changes that it missed are not kept for it."""
     source = Counting()
     events = Broadcast(source).watch(lambda: True)
@@ -84,7 +84,7 @@ async def test_a_viewer_who_reads_slowly_gets_everything_again() -> None:
     await events.aclose()
 
 
-async def test_collecting_takes_less_than_a_hundredth_of_a_core() -> None:
+async def test_collecting_takes_less_than_a_hundredth_of_a_core():
     """After a look of 1 ms the next one is 125 ms away, however short the usual pause is."""
     source = Counting(spent=0.001)
     events = Broadcast(source).watch(lambda: True)
@@ -98,7 +98,7 @@ async def test_collecting_takes_less_than_a_hundredth_of_a_core() -> None:
     await events.aclose()
 
 
-async def test_a_stream_does_not_outlast_its_token() -> None:
+async def test_a_stream_does_not_outlast_its_token():
     """The next event says so, and is the last."""
     valid = True
     events = Broadcast(Counting()).watch(lambda: valid)
@@ -108,7 +108,7 @@ async def test_a_stream_does_not_outlast_its_token() -> None:
     assert [event async for event in events] == [b"event: expired\ndata: \n\n"]
 
 
-async def test_closing_ends_the_streams() -> None:
+async def test_closing_ends_the_streams():
     """A server that stops does not wait for those who watch; later ones get nothing."""
     shared = Broadcast(Counting())
     events = shared.watch(lambda: True)
@@ -119,7 +119,7 @@ async def test_closing_ends_the_streams() -> None:
     assert [event async for event in shared.watch(lambda: True)] == []
 
 
-async def test_a_failure_ends_the_streams(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_failure_ends_the_streams(caplog):
     """The log has the cause; who comes back is served again."""
     source = Counting()
     shared = Broadcast(source)
@@ -134,7 +134,7 @@ async def test_a_failure_ends_the_streams(caplog: pytest.LogCaptureFixture) -> N
     await events.aclose()
 
 
-async def test_pages_that_are_open_are_known() -> None:
+async def test_pages_that_are_open_are_known():
     """A viewer names one when it begins, and others later; who left is not asked for any more."""
     source = Counting()
     shared = Broadcast(source)
@@ -154,7 +154,7 @@ async def test_pages_that_are_open_are_known() -> None:
     await two.aclose()
 
 
-async def test_a_viewer_who_comes_back_replaces_itself() -> None:
+async def test_a_viewer_who_comes_back_replaces_itself():
     """The stream that it had before ends, and its end leaves the new one alone."""
     source = Counting()
     shared = Broadcast(source)

@@ -7,13 +7,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import httpx
 import pytest
 from starlette.requests import Request
 from tests.ext.console.doubles import Waiting
 
 from modelserver.ext import console as package
-from modelserver.ext.console.console import Console
 from modelserver.surface.auth.scopes import Scope
 from modelserver.surface.auth.verifier import Fingerprint, Verifier
 
@@ -21,7 +19,7 @@ STATIC = Path(package.__file__).parent / "static"
 CHOICE = {"size": 8, "policy": "greedy", "delay": 100, "workers": 1}
 
 
-async def test_the_page_may_run_nothing_but_its_own_files(client: httpx.AsyncClient) -> None:
+async def test_the_page_may_run_nothing_but_its_own_files(client):
     """A strict policy, no inline scripts or styles, no other hosts, no cookie, and nothing to keep."""
     answer = await client.get("/console")
     policy = answer.headers["content-security-policy"]
@@ -36,7 +34,7 @@ async def test_the_page_may_run_nothing_but_its_own_files(client: httpx.AsyncCli
     assert not re.search(r"<style| style=| on\w+=|https?://|<script>", answer.text)
 
 
-async def test_every_file_is_served_with_its_kind(client: httpx.AsyncClient) -> None:
+async def test_every_file_is_served_with_its_kind(client):
     """Files that the page and its modules name exist; others, or other places, are not found."""
     page = (await client.get("/console")).text
     named = set(re.findall(r'(?:href|src)="console/static/([^"]+)"', page))
@@ -55,7 +53,7 @@ async def test_every_file_is_served_with_its_kind(client: httpx.AsyncClient) -> 
         assert (await client.get(f"/console/static/{name}")).status_code == 404
 
 
-def test_no_text_becomes_markup() -> None:
+def test_no_text_becomes_markup():
     """The modules only make text nodes, keep nothing and evaluate nothing."""
     forbidden = r"(inner|outer)HTML|insertAdjacentHTML|document\.write|\beval\(|(local|session)Storage|cookie"
     results = [path.name for path in STATIC.glob("*.js") if re.search(forbidden, path.read_text("utf-8"))]
@@ -64,7 +62,7 @@ def test_no_text_becomes_markup() -> None:
     assert "MIT License" in (STATIC / "vendor" / "uplot" / "LICENSE").read_text("utf-8")
 
 
-async def test_the_page_has_one_address(client: httpx.AsyncClient) -> None:
+async def test_the_page_has_one_address(client):
     """With a slash it leads to that without, to which its files are relative."""
     answer = await client.get("/console/")
 
@@ -84,9 +82,7 @@ async def test_the_page_has_one_address(client: httpx.AsyncClient) -> None:
         ("GET", "/console/other", 404),
     ],
 )
-async def test_other_requests_are_refused(
-    client: httpx.AsyncClient, method: str, path: str, status: int
-) -> None:
+async def test_other_requests_are_refused(client, method, path, status):
     """As everywhere, with the error's type in JSON; only paths of inference can be tried."""
     answer = await client.request(method, path)
 
@@ -95,7 +91,7 @@ async def test_other_requests_are_refused(
 
 
 @pytest.mark.parametrize("path", ["events", "settings", "logs", "try/predictions/m"])
-async def test_a_name_that_was_made_to_lead_here_gets_no_data(client: httpx.AsyncClient, path: str) -> None:
+async def test_a_name_that_was_made_to_lead_here_gets_no_data(client, path):
     """A page of that name could read what it was given (F65); the page itself holds nothing."""
     evil = {"host": "evil.example:8081"}
     answer = await client.get(f"/console/{path}", headers=evil)
@@ -104,7 +100,7 @@ async def test_a_name_that_was_made_to_lead_here_gets_no_data(client: httpx.Asyn
     assert (await client.get("/console", headers=evil)).status_code == 200
 
 
-async def test_settings_tell_their_source(client: httpx.AsyncClient) -> None:
+async def test_settings_tell_their_source(client):
     """Each with its value, source and meaning; secrets are masked."""
     answer = await client.get("/console/settings")
     described = {each["name"]: each for each in answer.json()["settings"]}
@@ -117,7 +113,7 @@ async def test_settings_tell_their_source(client: httpx.AsyncClient) -> None:
     assert "sandbox" in answer.headers["content-security-policy"]
 
 
-async def test_a_stream_asks_for_its_token_each_time(console: Console) -> None:
+async def test_a_stream_asks_for_its_token_each_time(console):
     """Whether it may go on is what the verifier says at that moment."""
     now = 0.0
     verifier = Verifier(lambda: now)
@@ -131,7 +127,7 @@ async def test_a_stream_asks_for_its_token_each_time(console: Console) -> None:
     assert not allowed()
 
 
-async def test_an_estimate_is_cancelled_when_its_client_leaves(console: Console) -> None:
+async def test_an_estimate_is_cancelled_when_its_client_leaves(console):
     """Estimates of other clients need not wait for it."""
     waiting = Waiting()
     console._estimates._helpers.close()
@@ -161,7 +157,7 @@ async def test_an_estimate_is_cancelled_when_its_client_leaves(console: Console)
     assert waiting.count == 0
 
 
-async def test_estimates_need_what_they_are_made_of(client: httpx.AsyncClient) -> None:
+async def test_estimates_need_what_they_are_made_of(client):
     """What is no JSON, has an unknown policy, names no model or is too much is refused with the reason."""
     request: dict[str, Any] = {"model": "m", "version": "1.0", "now": CHOICE, "then": CHOICE}
     wrong = [
@@ -179,7 +175,7 @@ async def test_estimates_need_what_they_are_made_of(client: httpx.AsyncClient) -
         assert message in answer.json()["message"]
 
 
-async def test_history_has_the_seconds_of_its_request(client: httpx.AsyncClient) -> None:
+async def test_history_has_the_seconds_of_its_request(client):
     """Of a version, or of all; what is no number is refused."""
     answer = await client.get("/console/history?version=m/1.0&seconds=900")
     wrong = await client.get("/console/history?seconds=1e9")

@@ -25,14 +25,14 @@ def devices_of(*workers: Any, **settings: Any) -> Devices:
 
 
 @pytest.fixture
-def recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+def recorded(monkeypatch):
     """Two GPUs, of which the second cannot be read."""
     monkeypatch.setitem(sys.modules, "pynvml", recorded_nvml)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
 
 @pytest.mark.usefixtures("recorded")
-async def test_each_gpu_has_its_use_and_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_each_gpu_has_its_use_and_workers(monkeypatch):
     monkeypatch.setitem(recorded_nvml.PROCESSES, os.getpid(), 2 << 30)
     first, second = (
         await devices_of(worker(9000, pid=os.getpid(), gpu=0), worker(9001, pid=-1, gpu=1)).read()
@@ -54,12 +54,12 @@ async def test_each_gpu_has_its_use_and_workers(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.usefixtures("recorded")
-async def test_gpus_that_the_server_does_not_use_are_left_out() -> None:
+async def test_gpus_that_the_server_does_not_use_are_left_out():
     assert [each["gpu"] for each in (await devices_of(number_of_gpu=1).read())["gpus"]] == [0]
     assert (await devices_of(number_of_gpu=0).read())["gpus"] == []
 
 
-async def test_machine_without_gpus_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_machine_without_gpus_says_why(monkeypatch):
     """It says why; workers on the processor are counted, those on other machines listed by machine."""
     monkeypatch.setitem(sys.modules, "pynvml", None)
     node = SimpleNamespace(name="far", resident=5 << 20)
@@ -78,7 +78,7 @@ async def test_machine_without_gpus_says_why(monkeypatch: pytest.MonkeyPatch) ->
     assert 0 <= read["processor"]["percent"] <= 100
 
 
-async def test_a_reading_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_reading_is_shared(monkeypatch):
     """All who look at a time get the same one; a new one is taken after a second, also after a failure."""
     devices, now = devices_of(), 100.0
     monkeypatch.setattr(module.time, "monotonic", lambda: now)

@@ -48,14 +48,14 @@ def estimate_of(history: list[ArrivalInterval], then: Choice = NOW, factor: floa
     return estimate(question(then, factor), measured(history))
 
 
-def test_the_cost_is_that_of_the_measured_batches() -> None:
+def test_the_cost_is_that_of_the_measured_batches():
     """Intervals with batches of several sizes tell fixed cost from cost per instance."""
     cost, is_guess = cost_of(measured(intervals([1, 2, 4, 3])))
 
     assert (cost.fixed, cost.each, is_guess) == (pytest.approx(0.010), pytest.approx(0.002), False)
 
 
-def test_batches_of_one_size_leave_a_guess() -> None:
+def test_batches_of_one_size_leave_a_guess():
     """Half of their cost is taken as fixed, and the estimate says so; without batches there is none."""
     cost, is_guess = cost_of(measured(intervals([2, 2])))
 
@@ -64,7 +64,7 @@ def test_batches_of_one_size_leave_a_guess() -> None:
         cost_of(measured([interval(0.5, 3, 0, 0, 0.0)]))
 
 
-def test_arrivals_are_those_that_were_measured() -> None:
+def test_arrivals_are_those_that_were_measured():
     """As many per interval as came there, in order, and more or fewer of them if asked for."""
     history = [(1.0, 10.0), (1.0, 0.0), (2.0, 30.0)]
     times, seconds = arrivals(history, 1.0)
@@ -77,14 +77,14 @@ def test_arrivals_are_those_that_were_measured() -> None:
     assert len(arrivals(history, 0.25)[0]) == 10
 
 
-def test_what_can_be_simulated_is_taken_whole() -> None:
+def test_what_can_be_simulated_is_taken_whole():
     """Every interval, with and without requests."""
     history = [interval(1.0, 5000), interval(3.0, 0), interval(2.0, 3000)]
 
     assert stretches(measured(history), 8000) == [(1.0, 5000), (3.0, 0), (2.0, 3000)]
 
 
-def test_more_is_taken_in_stretches_from_all_of_it() -> None:
+def test_more_is_taken_in_stretches_from_all_of_it():
     """Each as it was: quiet and busy hours have the same part in them as in the day."""
     history = [*[interval(900.0, 900)] * 40, interval(5000.0, 0), *[interval(1.0, 100)] * 3600]
     result = stretches(measured(history), 8000)
@@ -97,7 +97,7 @@ def test_more_is_taken_in_stretches_from_all_of_it() -> None:
     assert len(arrivals(stretches(measured([interval(1.0, 4000)]), 80), 100.0)[0]) == 8000
 
 
-def test_a_billion_requests_are_divided_as_quickly_as_few() -> None:
+def test_a_billion_requests_are_divided_as_quickly_as_few():
     """What is kept takes time, not what is left out; a pause within a kept stretch belongs to it."""
     history = [interval(1.0, 10**9 - 1), interval(7.0, 0), interval(1.0, 1)]
     result = stretches(measured(history), 80)
@@ -107,7 +107,7 @@ def test_a_billion_requests_are_divided_as_quickly_as_few() -> None:
     assert result[-2:] == [(7.0, 0.0), (1.0, 1.0)]
 
 
-def test_larger_batches_save_an_overloaded_worker() -> None:
+def test_larger_batches_save_an_overloaded_worker():
     """The measured cost allows 83 requests/s alone, 400 in batches of 16: at 100/s only those keep up."""
     history = [interval(0.5, 50, 40, 50, 40 * 0.010 + 50 * 0.002), *intervals([1, 4], 0.010, 0.002)] * 20
     then = Choice(size=16, policy="greedy", delay=100, workers=1)
@@ -124,7 +124,7 @@ def test_larger_batches_save_an_overloaded_worker() -> None:
     assert estimate_of(history, then) == made
 
 
-def test_what_the_queue_does_not_take_is_refused() -> None:
+def test_what_the_queue_does_not_take_is_refused():
     """An overloaded server with a short queue answers what it can."""
     made = estimate_of([interval(0.5, 50, 5, 5, 0.5)] * 10, Choice(1, "greedy", 100, 1, queue=5))
 
@@ -132,7 +132,7 @@ def test_what_the_queue_does_not_take_is_refused() -> None:
     assert made.then.rate == pytest.approx(10.0, rel=0.2)
 
 
-def test_what_was_measured_stands_beside_it() -> None:
+def test_what_was_measured_stands_beside_it():
     """Of the whole time, also if only a part of it is simulated."""
     made = estimate_of([ArrivalInterval(900.0, 90_000, 900, 9000, 90_000, 450.0, 1800.0)] * 2)
 
@@ -144,7 +144,7 @@ def test_what_was_measured_stands_beside_it() -> None:
     assert made.measured.p50_ms == pytest.approx(9.17, abs=0.01)
 
 
-def test_percentiles_are_interpolated_within_a_bucket() -> None:
+def test_percentiles_are_interpolated_within_a_bucket():
     """Prometheus does the same; values above the last bound count as that bound."""
     bounds = (0.01, 0.02)
     results = [
@@ -155,7 +155,7 @@ def test_percentiles_are_interpolated_within_a_bucket() -> None:
     assert results == [10, 15, 20, None]
 
 
-async def test_simulation_runs_in_a_helper_process() -> None:
+async def test_simulation_runs_in_a_helper_process():
     """The result is the same as in this process, and the event loop is free meanwhile."""
     history = measured(intervals([1, 4]) * 10)
     estimates = Estimates()
@@ -167,7 +167,7 @@ async def test_simulation_runs_in_a_helper_process() -> None:
         estimates.close()
 
 
-async def test_only_so_many_wait() -> None:
+async def test_only_so_many_wait():
     """Further ones are refused at once; those that are given up make room."""
     estimates = Estimates()
     estimates._helpers.close()

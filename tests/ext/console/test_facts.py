@@ -71,7 +71,7 @@ def read(event: bytes) -> dict[str, Any]:
     return result
 
 
-def test_figures_are_the_servers_own_counts() -> None:
+def test_figures_are_the_servers_own_counts():
     """Sums and buckets of its histograms, from which the page takes differences."""
     item = model()
     item.metrics.requests.answered(0.02, 0.001, False)
@@ -101,11 +101,11 @@ def test_figures_are_the_servers_own_counts() -> None:
         ([], 0, "empty"),
     ],
 )
-def test_version_has_its_state_in_one_word(workers: list[Any], expected: int, state: str) -> None:
+def test_version_has_its_state_in_one_word(workers, expected, state):
     assert facts_of(model(*workers, expected=expected), is_default=True)["state"] == state
 
 
-def test_a_version_whose_batches_fail_is_failing() -> None:
+def test_a_version_whose_batches_fail_is_failing():
     """Although its workers are ready; the last error is there with its time, request and type."""
     item = model(worker())
     item.pool.failing = True
@@ -119,7 +119,7 @@ def test_a_version_whose_batches_fail_is_failing() -> None:
     }  # fmt: skip
 
 
-def test_a_failed_worker_tells_why_and_what_it_printed() -> None:
+def test_a_failed_worker_tells_why_and_what_it_printed():
     """The reason with the quoted output, as describe has it; a living worker has its last lines, bounded."""
     failed = worker(state=WorkerState.FAILED, failure=FAILURE, process=None)
     facts = facts_of(model(failed, worker()), is_default=False)
@@ -130,7 +130,7 @@ def test_a_failed_worker_tells_why_and_what_it_printed() -> None:
     assert len(facts["workers"][1]["output"]) == 4000
 
 
-def test_options_have_their_sources() -> None:
+def test_options_have_their_sources():
     """Every option of the version, as text; one with parts shows those that were set."""
     options = ModelOptions(batch_size=8, device_ids=(0, 1), sources={"batch_size": "model-config.yaml"})
     options = replace(options, resources=replace(ModelOptions().resources, num_gpus=2.0))
@@ -145,7 +145,7 @@ def test_options_have_their_sources() -> None:
     assert facts["signature"] == ("", "default")
 
 
-async def test_events_have_what_changed() -> None:
+async def test_events_have_what_changed():
     """The first has all rows, later ones those that differ; what is gone is in no figures any more. Facts are
     of open pages only.
     """
@@ -173,7 +173,7 @@ async def test_events_have_what_changed() -> None:
     assert read((await ConsoleState(registry, ServerMetrics()).collect())[0])["life"] != gone["life"]
 
 
-def test_a_model_that_is_loaded_on_demand_is_parked() -> None:
+def test_a_model_that_is_loaded_on_demand_is_parked():
     """While it has no workers; a worker that loads, or failed, says more."""
     item, failed = model(), model(worker(state=WorkerState.FAILED, failure="why"))
     for each in (item, failed):
@@ -183,7 +183,7 @@ def test_a_model_that_is_loaded_on_demand_is_parked() -> None:
     assert facts_of(failed, is_default=True)["state"] == "failed"
 
 
-async def test_all_figures_are_those_of_open_pages() -> None:
+async def test_all_figures_are_those_of_open_pages():
     """Of the others there are a few; a page that is opened gets its first at once."""
     registry: Any = Registry(*(model(worker(), name=name) for name in "ab"))
     state = ConsoleState(registry, ServerMetrics())
@@ -200,7 +200,7 @@ async def test_all_figures_are_those_of_open_pages() -> None:
     assert state.opened("gone/1.0")["full"] == {}
 
 
-async def test_figures_of_a_thousand_models_are_small() -> None:
+async def test_figures_of_a_thousand_models_are_small():
     """An event has less than 100 bytes for each; the first, with the rows of the table, less than 200."""
     models = [model(worker(), name=f"model_{number}") for number in range(1000)]
     registry: Any = Registry(*models)
@@ -216,7 +216,7 @@ async def test_figures_of_a_thousand_models_are_small() -> None:
     assert len(read(event)["figures"]) == 1000
 
 
-def test_percentiles_are_of_what_came_since() -> None:
+def test_percentiles_are_of_what_came_since():
     """Nothing without requests; later ones than the last bound are as long as that."""
     item = model()
     item.metrics.requests.answered(5.0, 0.001, False)
@@ -232,7 +232,7 @@ def test_percentiles_are_of_what_came_since() -> None:
     assert brief_of(item, None)[4:] == [None, None]
 
 
-async def test_many_models_do_not_hold_the_loop_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_many_models_do_not_hold_the_loop_up(monkeypatch):
     """The event loop runs other work between versions, and the time of the reading is reported."""
     monkeypatch.setattr("modelserver.ext.console.stopwatch.STRETCH", 0.0)
     registry: Any = Registry(*(model(worker(), name=f"m{number}") for number in range(5)))
@@ -249,7 +249,7 @@ async def test_many_models_do_not_hold_the_loop_up(monkeypatch: pytest.MonkeyPat
     assert spent > 0
 
 
-def test_rows_have_what_the_table_shows() -> None:
+def test_rows_have_what_the_table_shows():
     """Workers that are ready and wished, memory, share of the traffic, and the last error."""
     item = model(worker(), worker(state=WorkerState.LOADING), expected=2)
     node = SimpleNamespace(last_output=lambda _: "", node=SimpleNamespace(resident=3 << 20))
@@ -265,7 +265,7 @@ def test_rows_have_what_the_table_shows() -> None:
     assert row[10] == "InternalError"
 
 
-def test_endpoints_of_a_language_model_are_known() -> None:
+def test_endpoints_of_a_language_model_are_known():
     """The page has a chat for those that have one."""
     item = model(worker())
     item.endpoints = {"v1/completions": False, "v1/chat/completions": False}
@@ -273,7 +273,7 @@ def test_endpoints_of_a_language_model_are_known() -> None:
     assert facts_of(item, is_default=True)["endpoints"] == ["v1/chat/completions", "v1/completions"]
 
 
-async def test_language_models_have_figures_of_their_own() -> None:
+async def test_language_models_have_figures_of_their_own():
     """Where there is a model with endpoints; others have none."""
     metrics = ServerMetrics()
     labels = ("model_name", "model_version")

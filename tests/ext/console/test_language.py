@@ -5,7 +5,7 @@ from modelserver.engine.telemetry.prometheus import Histogram
 from modelserver.ext.console.language import language_figures
 
 
-def test_figures_are_those_of_the_metrics() -> None:
+def test_figures_are_those_of_the_metrics():
     """Those of OpenAI's API, and of engines: requests of several are added, percents are not."""
     metrics = ServerMetrics()
     labels = ("model_name", "model_version")

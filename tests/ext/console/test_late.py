@@ -5,7 +5,6 @@ from typing import Any, cast
 
 import httpx
 import pytest
-from tests.ext.console.doubles import Hot
 
 from modelserver.ext.console.late import LateConsole
 from modelserver.ext.console.logs.ring import LogRing
@@ -14,7 +13,7 @@ from modelserver.models.settings.address import Address
 from modelserver.models.settings.settings import Settings
 
 
-async def test_console_is_made_for_its_first_request(hot: Hot) -> None:
+async def test_console_is_made_for_its_first_request(hot):
     """A server that has stopped serves no streams any more."""
     registry: Any = SimpleNamespace(versions=list)
     services = SimpleNamespace(registry=registry, settings=Settings(), tokens=None, metrics=None)
@@ -40,6 +39,6 @@ async def test_console_is_made_for_its_first_request(hot: Hot) -> None:
         ({"management_address": Address("unix", path="/tmp/m")}, None),
     ],
 )
-def test_where_it_is(changes: dict[str, Any], url: str | None) -> None:
+def test_where_it_is(changes, url):
     """Never where inference is served, and no browser opens a unix socket."""
     assert Settings(**changes).console_url == url

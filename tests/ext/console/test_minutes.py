@@ -61,14 +61,14 @@ def steps_of(coroutine: Any) -> Iterator[None]:
 
 
 @pytest.fixture
-def site() -> Site:
+def site():
     made = Site()
     for name in ("a", "b"):
         made.register(name)
     return made
 
 
-async def test_a_minute_has_rates_and_latencies(site: Site) -> None:
+async def test_a_minute_has_rates_and_latencies(site):
     """Of a version what it did, of all together what all did; a minute without requests has no row."""
     site.serve("a", 60)
     site.models["a"].metrics.requests.failed(InternalError("no"), "r")
@@ -91,7 +91,7 @@ async def test_a_minute_has_rates_and_latencies(site: Site) -> None:
     assert everything["series"]["busy"] == [1, 50]
 
 
-async def test_the_minute_under_way_is_there(site: Site) -> None:
+async def test_the_minute_under_way_is_there(site):
     """Once it is long enough to say something; reading it does not end it."""
     site.serve("a", 30)
     site.clock.now += 1
@@ -106,7 +106,7 @@ async def test_the_minute_under_way_is_there(site: Site) -> None:
     assert (await site.read("a/1.0"))["series"]["rate"] == [0.5]
 
 
-async def test_a_span_has_its_minutes(site: Site) -> None:
+async def test_a_span_has_its_minutes(site):
     for count in (60, 120, 180):
         site.serve("a", count)
         await site.pass_minute()
@@ -115,7 +115,7 @@ async def test_a_span_has_its_minutes(site: Site) -> None:
     assert (await site.read("a/1.0", 0))["series"]["rate"] == [3]
 
 
-async def test_what_is_old_or_removed_leaves(site: Site) -> None:
+async def test_what_is_old_or_removed_leaves(site):
     """After a day, or with the version; nothing is left of one that was not used for a day but its counts."""
     site.serve("a", 60)
     site.serve("b", 60)
@@ -134,7 +134,7 @@ async def test_what_is_old_or_removed_leaves(site: Site) -> None:
     assert (await site.read("a/1.0"))["series"]["rate"] == [1]
 
 
-async def test_a_version_that_is_replaced_counts_anew(site: Site) -> None:
+async def test_a_version_that_is_replaced_counts_anew(site):
     """Rates never are negative."""
     site.serve("a", 600)
     await site.pass_minute()
@@ -146,7 +146,7 @@ async def test_a_version_that_is_replaced_counts_anew(site: Site) -> None:
     assert (await site.read("a/1.0"))["series"]["rate"] == [10, 1]
 
 
-async def test_a_late_look_is_a_longer_minute(site: Site) -> None:
+async def test_a_late_look_is_a_longer_minute(site):
     """Its rates are averages of it."""
     site.serve("a", 60)
     site.clock.now += 600
@@ -155,7 +155,7 @@ async def test_a_late_look_is_a_longer_minute(site: Site) -> None:
     assert (await site.read("a/1.0"))["series"]["rate"] == [0.1]
 
 
-async def test_a_day_of_a_busy_version_is_small(site: Site) -> None:
+async def test_a_day_of_a_busy_version_is_small(site):
     """At most 200 kB in memory, with what it had counted, and as much in an answer."""
     for _ in range(2 * 1440):
         site.serve("a", 1)
@@ -169,14 +169,14 @@ async def test_a_day_of_a_busy_version_is_small(site: Site) -> None:
     assert len(await site.minutes.document("a/1.0", DAY)) < 200_000
 
 
-async def test_a_version_that_is_never_used_has_nothing(site: Site) -> None:
+async def test_a_version_that_is_never_used_has_nothing(site):
     for _ in range(3):
         await site.pass_minute()
 
     assert (site.minutes._rows, site.minutes._counts) == ({}, {})
 
 
-async def test_many_versions_do_not_hold_the_loop_up(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_many_versions_do_not_hold_the_loop_up(site, monkeypatch):
     """The event loop runs other work between versions, and between columns."""
     monkeypatch.setattr("modelserver.ext.console.stopwatch.STRETCH", 0.0)
     coroutines: list[Any] = [site.minutes.look(), site.minutes.document(ALL, DAY)]
@@ -185,9 +185,7 @@ async def test_many_versions_do_not_hold_the_loop_up(site: Site, monkeypatch: py
     assert turns == [2, len(COLUMNS)]
 
 
-async def test_the_history_goes_on_after_a_look_that_failed(
-    site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_the_history_goes_on_after_a_look_that_failed(site, monkeypatch, caplog):
     """It is logged, and the next one is a minute later."""
     monkeypatch.setattr("modelserver.ext.console.minutes.MINUTE", 0.0)
     failures = iter([RuntimeError("no registry")])

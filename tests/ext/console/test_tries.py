@@ -4,10 +4,8 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
-import httpx
 import msgspec
 from starlette.requests import Request
-from tests.ext.console.doubles import Hot
 
 from modelserver.ext.console.tries import MOST_UNSENT, TriedExchange, answer_try
 from modelserver.surface.inference.routes import target_finder
@@ -20,9 +18,7 @@ def exchange() -> TriedExchange:
     return TriedExchange(target, SimpleNamespace(scope={"headers": [(b"x", b"y")]}), b"")  # type: ignore[arg-type]
 
 
-async def test_the_model_gets_the_request_and_the_page_its_answer(
-    client: httpx.AsyncClient, hot: Hot
-) -> None:
+async def test_the_model_gets_the_request_and_the_page_its_answer(client, hot):
     """Path, query, body and headers reach the route, the token does not; batch and times come back."""
     hot.answer = lambda each: each.reply(
         201, b'{"a":1}', "application/json",
@@ -45,7 +41,7 @@ async def test_the_model_gets_the_request_and_the_page_its_answer(
     assert answer.headers["x-console-try"] == "1"
 
 
-async def test_an_answer_cannot_act_on_the_console(client: httpx.AsyncClient, hot: Hot) -> None:
+async def test_an_answer_cannot_act_on_the_console(client, hot):
     """A page of a handler's runs nothing, and sets neither cookies nor other headers."""
     hot.answer = lambda each: each.reply(
         200, b"<script>alert(1)</script>", "text/html", b"set-cookie: a=b\r\nrefresh: 0\r\n"
@@ -58,7 +54,7 @@ async def test_an_answer_cannot_act_on_the_console(client: httpx.AsyncClient, ho
     assert answer.headers["x-content-type-options"] == "nosniff"
 
 
-async def test_answer_without_a_body_has_none(client: httpx.AsyncClient, hot: Hot) -> None:
+async def test_answer_without_a_body_has_none(client, hot):
     """Of some statuses there is none, whatever the handler returned."""
     hot.answer = lambda each: each.reply(204, b"left out")
     answer = await client.post("/console/try/predictions/m")
@@ -66,7 +62,7 @@ async def test_answer_without_a_body_has_none(client: httpx.AsyncClient, hot: Ho
     assert (answer.status_code, answer.content) == (204, b"")
 
 
-async def test_parts_of_an_answer_follow_each_other(client: httpx.AsyncClient, hot: Hot) -> None:
+async def test_parts_of_an_answer_follow_each_other(client, hot):
     """They come one after the other; one that breaks off says so."""
 
     def answer(each: Any) -> None:
@@ -82,7 +78,7 @@ async def test_parts_of_an_answer_follow_each_other(client: httpx.AsyncClient, h
     )
 
 
-async def test_a_page_that_is_left_takes_its_request_along(hot: Hot) -> None:
+async def test_a_page_that_is_left_takes_its_request_along(hot):
     """The model's queue forgets it."""
     messages = iter([{"type": "http.request", "body": b"x"}, {"type": "http.disconnect"}])
     left: list[str] = []
@@ -99,7 +95,7 @@ async def test_a_page_that_is_left_takes_its_request_along(hot: Hot) -> None:
     assert answer.status_code == 499
 
 
-async def test_what_nobody_reads_ends() -> None:
+async def test_what_nobody_reads_ends():
     """More than an answer's limit does not wait for a page that reads nothing."""
     left: list[str] = []
     tried = exchange()

@@ -55,7 +55,7 @@ def model(endpoints: dict[str, bool], *, ready: bool = True, failure: str = "") 
         ("/v1/models/m:predict", Route("m", protocol="v1")),
     ],
 )
-def test_paths_are_those_of_three_servers(path: str, route: Route) -> None:
+def test_paths_are_those_of_three_servers(path, route):
     """OpenAI's, KServe's and TorchServe's; others are served as before."""
     target = find(path.encode())
 
@@ -73,7 +73,7 @@ def test_paths_are_those_of_three_servers(path: str, route: Route) -> None:
         ("m/poet", "m", None),
     ],
 )
-def test_body_names_model_and_version(name: str, model_name: str, version: str | None) -> None:
+def test_body_names_model_and_version(name, model_name, version):
     request = exchange("/v1/chat/completions", {"messages": [], "model": name})
     CODEC.address(request)
     route = request.target.route
@@ -84,17 +84,17 @@ def test_body_names_model_and_version(name: str, model_name: str, version: str |
 @pytest.mark.parametrize(
     "body", [{}, {"model": ""}, {"model": 7}, [], b"{", b'{"model": "\xff"}', b"[" * 100_000]
 )
-def test_body_without_a_model_is_refused(body: Any) -> None:
+def test_body_without_a_model_is_refused(body):
     with pytest.raises(BadRequest):
         CODEC.address(exchange("/v1/chat/completions", body))
 
 
-def test_other_methods_are_refused() -> None:
+def test_other_methods_are_refused():
     with pytest.raises(MethodNotAllowed):
         CODEC.address(exchange("/v1/chat/completions", b"", b"GET"))
 
 
-def test_chat_reaches_the_handler_unchanged() -> None:
+def test_chat_reaches_the_handler_unchanged():
     """In bytes, with its endpoint; also while the model loads, which it then waits for."""
     body = b'{"model":"m", "messages": []}'
     request = exchange("/v1/chat/completions", body)
@@ -103,7 +103,7 @@ def test_chat_reaches_the_handler_unchanged() -> None:
     assert {(each.bodies[0], each.kind, each.url_path) for each in parsed} == {(body, BODY, CHAT)}
 
 
-def test_model_of_another_kind_is_named() -> None:
+def test_model_of_another_kind_is_named():
     request = exchange("/v1/chat/completions", {})
     with pytest.raises(BadRequest, match="does not serve /v1/chat/completions; it serves /v1/embeddings"):
         CODEC.read(request, model({"v1/embeddings": True}))
@@ -113,7 +113,7 @@ def test_model_of_another_kind_is_named() -> None:
         CODEC.read(exchange("/v1/embeddings", {}), model({}, ready=False, failure="no memory"))
 
 
-def test_handlers_that_read_the_path_get_what_they_got() -> None:
+def test_handlers_that_read_the_path_get_what_they_got():
     """Those of TorchServe, which say nothing of endpoints."""
     request = exchange("/predictions/m/1.0/v1/chat/completions", b"{}")
     request.content_type = "application/json"
@@ -122,7 +122,7 @@ def test_handlers_that_read_the_path_get_what_they_got() -> None:
     assert (parsed.url_path, parsed.content_type, parsed.bodies) == (CHAT, "application/json", [b"{}"])
 
 
-def test_endpoints_of_an_application_are_its_own() -> None:
+def test_endpoints_of_an_application_are_its_own():
     """What the handler does not answer itself reaches its ASGI application, with the path and the headers."""
     request = exchange("/openai/v1/rerank", {"model": "m"})
     request.headers, request.http_version = [(b"Accept", b"*/*")], "1.1"
@@ -143,7 +143,7 @@ def test_endpoints_of_an_application_are_its_own() -> None:
         ("rerank", {"query": "a", "documents": ["b"], "priority": 1, "model": "m:1.0/poet"}),
     ],
 )
-async def test_rows_with_other_fields_are_the_applications(endpoint: str, fields: Any) -> None:
+async def test_rows_with_other_fields_are_the_applications(endpoint, fields):
     """It also knows adapters of models that pool."""
     request = exchange(f"/v1/{endpoint}", fields)
     request.headers, request.http_version = [], "1.1"
@@ -155,7 +155,7 @@ async def test_rows_with_other_fields_are_the_applications(endpoint: str, fields
     assert isinstance(CODEC.read(plain, model({"v1/embeddings": True, "*": False})), Rows)
 
 
-def test_model_without_adapters_has_none() -> None:
+def test_model_without_adapters_has_none():
     with pytest.raises(ModelNotFound, match="m/poet"):
         CODEC.read(
             exchange("/v1/embeddings", {"model": "m/poet", "input": "a"}), model({"v1/embeddings": True})
@@ -172,7 +172,7 @@ def test_model_without_adapters_has_none() -> None:
         ({"input": [[1], [2]]}, [b"[1]", b"[2]"]),
     ],
 )
-def test_each_input_is_a_row(fields: Any, rows: list[bytes]) -> None:
+def test_each_input_is_a_row(fields, rows):
     """Texts and lists of token ids; options decide which share a batch."""
     parsed = split("v1/embeddings", json.dumps(fields).encode())
     options = {"encoding_format": "base64", "dimensions": 2}
@@ -196,7 +196,7 @@ def test_each_input_is_a_row(fields: Any, rows: list[bytes]) -> None:
         ("v1/score", {"text_1": [], "text_2": []}),
     ],
 )
-def test_body_without_inputs_is_refused(endpoint: str, fields: Any) -> None:
+def test_body_without_inputs_is_refused(endpoint, fields):
     with pytest.raises(BadRequest):
         split(endpoint, json.dumps(fields).encode())
 
@@ -209,7 +209,7 @@ def test_body_without_inputs_is_refused(endpoint: str, fields: Any) -> None:
         ("v1/score", {"text_1": "q", "text_2": ["a", "b"]}),
     ],
 )
-def test_rows_of_a_helper_are_those_of_the_loop(endpoint: str, fields: Any) -> None:
+def test_rows_of_a_helper_are_those_of_the_loop(endpoint, fields):
     """Heavy bodies are split by a helper process: what it sends is of the same kind, with all its fields."""
     body = json.dumps(fields).encode()
     here = split(endpoint, body)
@@ -229,7 +229,7 @@ def document(endpoint: str, fields: Any, *answers: Any) -> Any:
     return json.loads(parsed.encode(model({}), request)[0])
 
 
-def test_vectors_become_one_list() -> None:
+def test_vectors_become_one_list():
     answers = [{"embedding": [1.5], "tokens": 2}, {"embedding": "AAA=", "tokens": 3}]
     result = document("v1/embeddings", {"input": ["a", "b"]}, *answers)
 
@@ -237,7 +237,7 @@ def test_vectors_become_one_list() -> None:
     assert (result["model"], result["usage"]) == ("m", {"prompt_tokens": 5, "total_tokens": 5})
 
 
-def test_documents_are_sorted_by_score() -> None:
+def test_documents_are_sorted_by_score():
     """The best ``top_n`` of them, with their texts unless the client does without."""
     fields = {"query": "q", "documents": ["a", {"text": "b"}, "c"], "top_n": 2}
     answers = [{"score": score, "tokens": 1} for score in (0.1, 0.9, 0.5)]
@@ -249,13 +249,13 @@ def test_documents_are_sorted_by_score() -> None:
 
 
 @pytest.mark.parametrize("answer", [{"score": None}, {"tokens": 1.5}, {"tokens": "2"}, []])
-def test_answer_of_the_wrong_type_is_a_failure_of_the_handler(answer: Any) -> None:
+def test_answer_of_the_wrong_type_is_a_failure_of_the_handler(answer):
     with pytest.raises(InternalError, match="answer to a row cannot be read: Expected"):
         document("v1/score", {"text_1": "q", "text_2": "a"}, answer)
 
 
 @pytest.mark.parametrize(("left", "tokens"), [("q", 3 + 2 + 4), (["q", "r"], 3 + 2 + 3 + 4)])
-def test_scores_are_in_the_order_of_the_pairs(left: Any, tokens: int) -> None:
+def test_scores_are_in_the_order_of_the_pairs(left, tokens):
     """One text is compared with all of the others, and counts once where the model reads it by itself;
     several are each compared with their own.
     """
@@ -267,7 +267,7 @@ def test_scores_are_in_the_order_of_the_pairs(left: Any, tokens: int) -> None:
     assert result["usage"] == {"prompt_tokens": tokens, "total_tokens": tokens}
 
 
-def test_stream_that_fails_ends_with_an_event() -> None:
+def test_stream_that_fails_ends_with_an_event():
     event = CODEC.ending(error_body(WorkerDied(), form=NAME)[1])
 
     assert event is not None
@@ -276,14 +276,14 @@ def test_stream_that_fails_ends_with_an_event() -> None:
 
 
 @pytest.mark.parametrize(("status", "code"), [(404, "model_not_found"), (400, None)])
-def test_missing_adapter_is_a_missing_model(status: int, code: str | None) -> None:
+def test_missing_adapter_is_a_missing_model(status, code):
     """For clients, the model of a request is all that can be missing, and an adapter is one."""
     error = json.loads(error_body(HandlerError("no poet", status), form=NAME)[1])["error"]
 
     assert error == {"message": "no poet", "type": "invalid_request_error", "param": None, "code": code}
 
 
-async def test_a_heavy_body_is_not_read_on_the_event_loop() -> None:
+async def test_a_heavy_body_is_not_read_on_the_event_loop():
     """Neither for the name of an adapter nor for fields that only an application knows."""
     request = exchange("/v1/embeddings", {"model": "m/nobody", "input": "x" * 2_000_000})
 

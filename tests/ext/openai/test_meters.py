@@ -44,7 +44,7 @@ class Bench:
         return float(next(line for line in lines if line.startswith(start)).removeprefix(start))
 
 
-def test_stream_is_measured() -> None:
+def test_stream_is_measured():
     """The time to its first part, the mean time between its tokens, and how many there were."""
     bench = Bench(seconds=2)
     bench.watcher.started(200, EVENTS, b"")
@@ -61,7 +61,7 @@ def test_stream_is_measured() -> None:
 
 
 @pytest.mark.parametrize("content_type", ["application/json", EVENTS])
-def test_whole_answer_counts_its_tokens(content_type: str) -> None:
+def test_whole_answer_counts_its_tokens(content_type):
     """A stream that was over at once had a first token as well."""
     bench = Bench()
     bench.answer(prompt_tokens=5, completion_tokens=3)
@@ -73,7 +73,7 @@ def test_whole_answer_counts_its_tokens(content_type: str) -> None:
 
 
 @pytest.mark.parametrize("ending", ["left", "broken off", "ended with an error"])
-def test_stream_without_its_end_is_aborted(ending: str) -> None:
+def test_stream_without_its_end_is_aborted(ending):
     bench = Bench()
     bench.watcher.started(200, EVENTS, b"")
     if ending == "left":
@@ -87,7 +87,7 @@ def test_stream_without_its_end_is_aborted(ending: str) -> None:
 
 
 @pytest.mark.parametrize("parameters", [b"", b"{", b'{"prompt_tokens": "many"}'])
-def test_handler_that_reports_nothing_has_no_tokens(parameters: bytes) -> None:
+def test_handler_that_reports_nothing_has_no_tokens(parameters):
     bench = Bench()
     bench.request.deliver(0, [(Answer(0, parameters=parameters), b"")])
     bench.watcher.replied(200, b"", "application/json", b"")
@@ -95,14 +95,14 @@ def test_handler_that_reports_nothing_has_no_tokens(parameters: bytes) -> None:
     assert bench.read("prompt_tokens_total") == 0
 
 
-def test_versions_that_are_gone_have_no_series() -> None:
+def test_versions_that_are_gone_have_no_series():
     bench = Bench()
     bench.metrics.forget("m", "1.0")
 
     assert b'model_name="m"' not in bench.metrics.render()
 
 
-def test_request_that_was_not_queued_is_not_measured() -> None:
+def test_request_that_was_not_queued_is_not_measured():
     bench = Bench()
     bench.watcher.replied(503, b"", "application/json", b"")
     watcher = bench.meters.watch(SimpleNamespace(watcher=None))  # type: ignore[arg-type]
@@ -114,7 +114,7 @@ def test_request_that_was_not_queued_is_not_measured() -> None:
     assert bench.read("streams") == bench.read("first_token_seconds_count") == 0
 
 
-def test_tokens_of_embeddings_are_those_of_their_rows() -> None:
+def test_tokens_of_embeddings_are_those_of_their_rows():
     """The codec reports them when it joins the rows; whoever watched before goes on."""
     bench = Bench()
     codec = OpenAI(RequestLimits(), None, meters=bench.meters)

@@ -28,14 +28,14 @@ class Registry:
 
 
 @pytest.fixture
-def client() -> TestClient:
+def client():
     app, registry = Application(), Registry()
     add_models(app, registry)  # type: ignore[arg-type]
     return TestClient(app, raise_server_exceptions=True)
 
 
 @pytest.mark.parametrize("prefix", ["", "/openai"])
-def test_list_has_the_fields_of_both_protocols(client: TestClient, prefix: str) -> None:
+def test_list_has_the_fields_of_both_protocols(client, prefix):
     body = client.get(f"{prefix}/v1/models").json()
 
     assert body["models"] == ["busy", "loading"]
@@ -43,14 +43,14 @@ def test_list_has_the_fields_of_both_protocols(client: TestClient, prefix: str) 
     assert body["data"][0] == {"id": "busy", "object": "model", "created": 5, "owned_by": "modelserver"}
 
 
-def test_model_has_the_fields_of_both_protocols(client: TestClient) -> None:
+def test_model_has_the_fields_of_both_protocols(client):
     body = client.get("/v1/models/busy:1.0").json()
 
     assert (body["name"], body["ready"], body["id"], body["object"]) == ("busy", True, "busy:1.0", "model")
 
 
 @pytest.mark.parametrize(("name", "status"), [("loading", 503), ("none", 404), ("busy:2", 404)])
-def test_model_that_cannot_answer_is_an_error(client: TestClient, name: str, status: int) -> None:
+def test_model_that_cannot_answer_is_an_error(client, name, status):
     with pytest.raises(ModelServerError) as error:
         client.get(f"/v1/models/{name}")
 

@@ -20,7 +20,7 @@ def call_of(body: bytes = b"", url_path: str = "v1/chat/completions", **fields: 
     return call
 
 
-def test_answer_has_its_usage() -> None:
+def test_answer_has_its_usage():
     """By OpenTelemetry's names, beside what the client asked for."""
     call = call_of(max_tokens=5, temperature=0.5)
     call.replied(b'{"usage": {"prompt_tokens": 7, "completion_tokens": 3}}')
@@ -36,7 +36,7 @@ def test_answer_has_its_usage() -> None:
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_stream_has_the_usage_that_its_handler_reports(fails: bool) -> None:
+def test_stream_has_the_usage_that_its_handler_reports(fails):
     """One that fails has none."""
     call = call_of(stream=True)
     if not fails:
@@ -50,14 +50,14 @@ def test_stream_has_the_usage_that_its_handler_reports(fails: bool) -> None:
 
 
 @pytest.mark.parametrize("body", [b"{", b'{"model": 7}', b"\xff", b"[" * 100_000])
-def test_body_that_cannot_be_read_has_the_model_that_it_reached(body: bytes) -> None:
+def test_body_that_cannot_be_read_has_the_model_that_it_reached(body):
     call = call_of(body, "v1/rerank")
     call.replied(body)
 
     assert call.attributes == {"gen_ai.operation.name": "rerank", "gen_ai.request.model": "m"}
 
 
-def test_other_requests_have_none() -> None:
+def test_other_requests_have_none():
     watched: Any = SimpleNamespace(target=SimpleNamespace(route=Route("m")), body=b"")
 
     assert language_call(watched, Request("r", [Row("r", 0)], [b""], 0.0)) is None

@@ -146,7 +146,7 @@ def test_an_answer_in_parts_has_an_event():
         assert span.status.is_ok is complete
 
 
-def test_stream_of_tokens_has_the_time_of_its_first() -> None:
+def test_stream_of_tokens_has_the_time_of_its_first():
     """As an event and as an attribute."""
     exchange, store = traced()
     route = Route("m", url_path="v1/chat/completions", protocol="openai")

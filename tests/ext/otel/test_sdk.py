@@ -1,11 +1,9 @@
 import threading
 
-import pytest
-
 from modelserver.ext.otel.sdk import close_within_grace, resource
 
 
-def test_service_is_named_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_service_is_named_by_the_environment(monkeypatch):
     monkeypatch.delenv("OTEL_SERVICE_NAME", raising=False)
     assert resource().attributes["service.name"] == "modelserver"
     monkeypatch.setenv("OTEL_SERVICE_NAME", "digits")
@@ -16,7 +14,7 @@ def test_service_is_named_by_the_environment(monkeypatch: pytest.MonkeyPatch) ->
     assert hash(resource()) == hash(resource())
 
 
-def test_the_end_is_bounded() -> None:
+def test_the_end_is_bounded():
     """What takes longer goes on alone."""
     gate, ended = threading.Event(), threading.Event()
 

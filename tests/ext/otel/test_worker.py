@@ -3,7 +3,6 @@ import subprocess
 import sys
 from typing import Any
 
-import pytest
 from opentelemetry import trace
 from tests.ext.otel.collector import collector, environment
 
@@ -44,7 +43,7 @@ def current() -> Any:
     return trace.get_current_span().get_span_context()
 
 
-def test_the_handlers_span_is_current(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_handlers_span_is_current(monkeypatch):
     monkeypatch.setattr(tracing.exporting, "_is_open", True)
     before = current()
     token = tracing.enter(HANDLER)
@@ -57,7 +56,7 @@ def test_the_handlers_span_is_current(monkeypatch: pytest.MonkeyPatch) -> None:
     tracing.leave(None)
 
 
-def test_a_provider_of_the_handlers_own_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_provider_of_the_handlers_own_stays(monkeypatch):
     exporting = tracing.Exporting()
     monkeypatch.setattr(trace, "get_tracer_provider", object)
     monkeypatch.setattr(trace, "set_tracer_provider", None)
@@ -65,9 +64,7 @@ def test_a_provider_of_the_handlers_own_stays(monkeypatch: pytest.MonkeyPatch) -
     exporting.close()
 
 
-def test_spans_are_not_exported_without_the_extra(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_spans_are_not_exported_without_the_extra(monkeypatch, caplog):
     exporting = tracing.Exporting()
     monkeypatch.setattr(trace, "get_tracer_provider", trace.ProxyTracerProvider)
     monkeypatch.setitem(sys.modules, "modelserver.ext.otel.sdk", None)
@@ -78,7 +75,7 @@ def test_spans_are_not_exported_without_the_extra(
     assert "The handler's spans are not exported" in record.getMessage()
 
 
-def test_spans_are_exported_from_a_worker() -> None:
+def test_spans_are_exported_from_a_worker():
     """Those that a handler opens for a traced batch, at the latest when the worker ends; no others.
 
     Where several traced requests share a call, they are linked to the others.

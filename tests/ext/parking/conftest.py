@@ -1,7 +1,7 @@
 """Models whose workers are played by the test, with a keeper whose clock the test moves."""
 
 import math
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -129,7 +129,7 @@ class Floor:
 
 
 @pytest.fixture
-async def floor(stage: Stage, times: WorkerTimes, tmp_path: Path) -> AsyncIterator[Floor]:  # noqa: F811
+async def floor(stage, times, tmp_path):  # noqa: F811
     made = Floor(stage, times, tmp_path)
     yield made
     await made.close()

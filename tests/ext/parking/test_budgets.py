@@ -1,6 +1,5 @@
 import math
 from dataclasses import replace
-from pathlib import Path
 
 from tests.ext.parking.conftest import MIB, Floor
 
@@ -20,7 +19,7 @@ def set_gpu(floor: Floor, gpu: int, free: int, **by_process: int) -> None:
     floor.gpus[gpu] = GpuMemory(free * MIB, 0, processes)
 
 
-async def test_default_is_a_share_of_what_is_free(floor: Floor) -> None:
+async def test_default_is_a_share_of_what_is_free(floor):
     """At the first registration of a model that may use it; without a reading there is no limit."""
     set_gpu(floor, 0, 1000)
     floor.add("cpu")
@@ -42,7 +41,7 @@ async def test_default_is_a_share_of_what_is_free(floor: Floor) -> None:
     ]
 
 
-async def test_machines_default_is_a_share_of_what_was_free_at_first(floor: Floor) -> None:
+async def test_machines_default_is_a_share_of_what_was_free_at_first(floor):
     """What workers that load were promised is not free; later readings do not count."""
     free = [1000 * MIB]
     resident = floor.add("a")
@@ -57,7 +56,7 @@ async def test_machines_default_is_a_share_of_what_was_free_at_first(floor: Floo
     assert floor.budgets.machine.limit == SHARE * 900 * MIB
 
 
-async def test_model_that_is_larger_than_its_gpu_is_refused(floor: Floor) -> None:
+async def test_model_that_is_larger_than_its_gpu_is_refused(floor):
     """The budget of the machine would have room; the response says which has not."""
     set_gpu(floor, 1, 500)
     floor.add("a", gpus=(1,))
@@ -68,7 +67,7 @@ async def test_model_that_is_larger_than_its_gpu_is_refused(floor: Floor) -> Non
     assert f"it needs about 548 MiB, max_device_memory={450 * MIB} of GPU 1 is less" in str(request.failure())
 
 
-async def test_models_of_the_same_gpu_make_room(floor: Floor) -> None:
+async def test_models_of_the_same_gpu_make_room(floor):
     """Those on another one, and on the CPU, are worth less and stay: they would free nothing."""
     for gpu in (0, 1):
         set_gpu(floor, gpu, 1500)
@@ -98,7 +97,7 @@ async def test_models_of_the_same_gpu_make_room(floor: Floor) -> None:
     assert [each["nextToPark"] for each in devices] == ["other 1.0", "b 1.0"]
 
 
-async def test_gpu_memory_is_measured_and_learned(floor: Floor, tmp_path: Path) -> None:
+async def test_gpu_memory_is_measured_and_learned(floor, tmp_path):
     set_gpu(floor, 0, 1000)
     resident = floor.add("a", gpus=(0,))
     floor.ask("a")
@@ -122,7 +121,7 @@ async def test_gpu_memory_is_measured_and_learned(floor: Floor, tmp_path: Path) 
     assert (need.memory, need.device) == (100 * MIB, 400 * MIB)
 
 
-async def test_driver_that_does_not_tell_processes_apart_leaves_the_estimate(floor: Floor) -> None:
+async def test_driver_that_does_not_tell_processes_apart_leaves_the_estimate(floor):
     set_gpu(floor, 0, 1000)
     resident = floor.add("a", gpus=(0,))
     floor.ask("a")
@@ -132,7 +131,7 @@ async def test_driver_that_does_not_tell_processes_apart_leaves_the_estimate(flo
     assert floor.keeper.describe()["devices"][0]["used"] == GPU_BASE + 36 * MIB
 
 
-async def test_handler_that_uses_the_cpu_needs_nothing_of_its_gpu(floor: Floor) -> None:
+async def test_handler_that_uses_the_cpu_needs_nothing_of_its_gpu(floor):
     set_gpu(floor, 0, 1000)
     resident = floor.add("a", gpus=(0,))
     floor.ask("a")
@@ -148,7 +147,7 @@ async def test_handler_that_uses_the_cpu_needs_nothing_of_its_gpu(floor: Floor) 
     assert floor.keeper.need_of(resident) == Need(100 * MIB, resident.load_seconds, 0)
 
 
-async def test_model_without_a_gpu_says_nothing_of_one(floor: Floor) -> None:
+async def test_model_without_a_gpu_says_nothing_of_one(floor):
     """Also to a later server, which may have GPUs."""
     resident = floor.add("a")
     floor.ask("a")
@@ -158,7 +157,7 @@ async def test_model_without_a_gpu_says_nothing_of_one(floor: Floor) -> None:
     assert resident.describe()["deviceNeed"] is None
 
 
-async def test_files_are_counted_once_for_all_processes(floor: Floor) -> None:
+async def test_files_are_counted_once_for_all_processes(floor):
     """Of a worker of four processes, which has two GPUs, all read the same files."""
     resident = floor.add("a", gpus=(0,))
     ranks = Ranks(processes=4, broadcast=True, groups={0: (0, 1)}, threads=0, ports=Ports(0))
@@ -169,7 +168,7 @@ async def test_files_are_counted_once_for_all_processes(floor: Floor) -> None:
     assert floor.keeper.need_of(resident) == Need(4 * BASE + 100 * MIB, 0.0, GPU_BASE + 50 * MIB)
 
 
-async def test_models_on_other_machines_count_nowhere(floor: Floor) -> None:
+async def test_models_on_other_machines_count_nowhere(floor):
     """Their memory is not this machine's: the cluster finds a place for them."""
     floor.budgets.machine.limit = MIB
     resident = floor.add("a")
@@ -186,7 +185,7 @@ async def test_models_on_other_machines_count_nowhere(floor: Floor) -> None:
     assert floor.states() == {"a": "loading"}
 
 
-async def test_limit_that_is_set_is_never_read(tmp_path: Path, floor: Floor) -> None:
+async def test_limit_that_is_set_is_never_read(tmp_path, floor):
     budgets = Budgets(7.9, 8.9, Needs(tmp_path), Gpus())
     budgets.of(floor.add("a", gpus=(3,)))
 

@@ -1,15 +1,12 @@
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-from tests.ext.parking.conftest import Floor
-
 from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.ext.parking.extension import Extension
 from modelserver.ext.parking.keeper import Keeper
 
 
-async def test_first_model_on_demand_makes_the_keeper(floor: Floor, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_first_model_on_demand_makes_the_keeper(floor, monkeypatch):
     """Which is closed with the server; without such a model there is none."""
     closed: list[Keeper] = []
 

@@ -35,23 +35,21 @@ def history(*uses: tuple[float, float, float], since: float = 30 * HOUR) -> list
         ([(count * HOUR - 60, 10.0, 1) for count in (1, 2, 4)], None),
     ],
 )
-def test_what_happened_at_the_same_time_is_expected(
-    uses: list[tuple[float, float, float]], expected: Forecast | None
-) -> None:
+def test_what_happened_at_the_same_time_is_expected(uses, expected):
     assert forecast(history(*uses), 90.0) == expected
 
 
-def test_a_model_without_requests_has_no_forecast() -> None:
+def test_a_model_without_requests_has_no_forecast():
     assert forecast([], 90.0) is None
 
 
-def test_looking_far_ahead_does_not_see_the_present() -> None:
+def test_looking_far_ahead_does_not_see_the_present():
     """A model that takes hours to load is not expected because it is in use."""
     assert forecast(history((5.0, 5.0, 1), (HOUR + 5, 5.0, 1), (2 * HOUR + 5, 5.0, 1)), 9 * HOUR) is None
 
 
 @pytest.mark.parametrize(("period", "uses"), [(HOUR, 3), (DAY, 1)])
-def test_real_arrivals_show_the_habit(period: float, uses: int) -> None:
+def test_real_arrivals_show_the_habit(period, uses):
     """The counters of a model, looked at as by the server: only shortly before its time it is expected."""
     metrics = ServerMetrics(hostname="h").model("m", "1.0")
     arrivals = Arrivals(0.0)

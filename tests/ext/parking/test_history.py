@@ -19,7 +19,7 @@ def restarted(history: History, folder: Path) -> History:
     return again
 
 
-def test_uses_of_servers_before_come_before_those_of_this_one(tmp_path: Path) -> None:
+def test_uses_of_servers_before_come_before_those_of_this_one(tmp_path):
     first = History(tmp_path)
     first.note("m", [interval(10, 5), interval(HOUR)], NOW)
     second = restarted(first, tmp_path)
@@ -30,7 +30,7 @@ def test_uses_of_servers_before_come_before_those_of_this_one(tmp_path: Path) ->
     assert second.uses("other", live, NOW + HOUR) == [PastUse(80, 60, 7)]
 
 
-def test_uses_count_once_however_often_they_are_noted(tmp_path: Path) -> None:
+def test_uses_count_once_however_often_they_are_noted(tmp_path):
     history = History(tmp_path)
     history.note("m", [interval(10, 5), interval(100)], NOW)
     history.note("m", [interval(10, 5), interval(100), interval(10, 2)], NOW + 10)
@@ -39,7 +39,7 @@ def test_uses_count_once_however_often_they_are_noted(tmp_path: Path) -> None:
     assert history.uses("m", [], NOW + 10) == [PastUse(120, 110, 5), PastUse(10, 0, 2)]
 
 
-def test_old_uses_leave(tmp_path: Path) -> None:
+def test_old_uses_leave(tmp_path):
     history = History(tmp_path)
     history.note("m", [interval(10, 5)], NOW)
 
@@ -49,14 +49,14 @@ def test_old_uses_leave(tmp_path: Path) -> None:
     assert history.get("m") == []
 
 
-def test_clock_that_was_set_back_leaves_nothing_in_the_future(tmp_path: Path) -> None:
+def test_clock_that_was_set_back_leaves_nothing_in_the_future(tmp_path):
     history = History(tmp_path)
     history.note("m", [interval(10, 5)], NOW)
 
     assert history.uses("m", [interval(60)], NOW - HOUR) == []
 
 
-def test_number_of_uses_is_bounded(tmp_path: Path) -> None:
+def test_number_of_uses_is_bounded(tmp_path):
     """A server that is restarted every minute adds some each time; the last ones stay."""
     history = History(tmp_path)
     for number in range(MOST_USES + 10):

@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 from tests.engine.pools.pools import contents
-from tests.ext.parking.conftest import Floor
 
 from modelserver.engine.pools.gate import MAX_LOADING
 from modelserver.engine.wire.messages import Answer, Parts
@@ -26,9 +25,7 @@ MIB = 1 << 20
         ({}, (1, 1), "loaded"),
     ],
 )
-async def test_idle_model_is_parked(
-    floor: Floor, options: dict[str, object], workers: tuple[int, int], state: str
-) -> None:
+async def test_idle_model_is_parked(floor, options, workers, state):
     """After its timeout, unless it has none, is pinned, or is to have workers."""
     floor.add("a", workers=workers, **options)
     if not workers[0]:
@@ -44,7 +41,7 @@ async def test_idle_model_is_parked(
     assert floor.states() == {"a": state}
 
 
-async def test_least_valuable_model_makes_room(floor: Floor) -> None:
+async def test_least_valuable_model_makes_room(floor):
     """The one whose requests are fewest; those that are young, or have requests, stay."""
     floor.keeper.budgets.machine.limit = 300 * MIB
     for number, (name, requests) in enumerate({"a": 3, "b": 1, "c": 2}.items(), 1):
@@ -67,7 +64,7 @@ async def test_least_valuable_model_makes_room(floor: Floor) -> None:
     assert floor.states() == {"a": "loaded", "b": "parked", "c": "loaded", "d": "loaded"}
 
 
-async def test_model_larger_than_the_budget_is_refused(floor: Floor) -> None:
+async def test_model_larger_than_the_budget_is_refused(floor):
     floor.keeper.budgets.machine.limit = 99 * MIB
     floor.add("a")
     request = floor.ask("a")
@@ -79,7 +76,7 @@ async def test_model_larger_than_the_budget_is_refused(floor: Floor) -> None:
     assert floor.states() == {"a": "failed"}
 
 
-async def test_request_that_finds_no_room_is_refused_with_the_budget(floor: Floor) -> None:
+async def test_request_that_finds_no_room_is_refused_with_the_budget(floor):
     floor.keeper.budgets.machine.limit = 150 * MIB
     floor.add("a")
     floor.ask("a")
@@ -98,7 +95,7 @@ async def test_request_that_finds_no_room_is_refused_with_the_budget(floor: Floo
     )
 
 
-async def test_what_was_measured_counts_instead_of_the_files(floor: Floor) -> None:
+async def test_what_was_measured_counts_instead_of_the_files(floor):
     resident = floor.add("a", 100)
     assert floor.keeper.need_of(resident).memory == 100 * MIB
     floor.ask("a")
@@ -112,7 +109,7 @@ async def test_what_was_measured_counts_instead_of_the_files(floor: Floor) -> No
     assert floor.keeper.describe()["used"] == 0
 
 
-async def test_model_that_grows_makes_others_leave(floor: Floor) -> None:
+async def test_model_that_grows_makes_others_leave(floor):
     floor.keeper.budgets.machine.limit = 250 * MIB
     for number, name in enumerate(("a", "b"), 1):
         floor.add(name)
@@ -126,7 +123,7 @@ async def test_model_that_grows_makes_others_leave(floor: Floor) -> None:
     assert not busy.done
 
 
-async def test_worker_that_was_not_waited_for_makes_others_leave(floor: Floor) -> None:
+async def test_worker_that_was_not_waited_for_makes_others_leave(floor):
     """A replacement's, that of a larger minWorkers: the budget holds again before it has loaded."""
     floor.keeper.budgets.machine.limit = 250 * MIB
     for number, name in enumerate(("a", "b"), 1):
@@ -142,7 +139,7 @@ async def test_worker_that_was_not_waited_for_makes_others_leave(floor: Floor) -
     assert floor.keeper.describe()["used"] == 200 * MIB
 
 
-async def test_most_valuable_of_several_is_loaded_first(floor: Floor) -> None:
+async def test_most_valuable_of_several_is_loaded_first(floor):
     floor.keeper.budgets.machine.limit = 100 * MIB
     for number, (name, requests) in enumerate({"a": 1, "b": 5}.items(), 1):
         floor.add(name)
@@ -162,7 +159,7 @@ async def test_most_valuable_of_several_is_loaded_first(floor: Floor) -> None:
     assert floor.states() == {"a": "waiting", "b": "loading"}
 
 
-async def test_request_that_has_waited_for_long_comes_before_valuable_models(floor: Floor) -> None:
+async def test_request_that_has_waited_for_long_comes_before_valuable_models(floor):
     floor.keeper.budgets.machine.limit = 100 * MIB
     for number, (name, requests) in enumerate({"a": 1, "b": 5}.items(), 1):
         floor.add(name)
@@ -186,7 +183,7 @@ async def test_request_that_has_waited_for_long_comes_before_valuable_models(flo
     assert floor.states() == {"a": "loading", "b": "waiting", "c": "waiting"}
 
 
-async def test_large_model_gets_what_becomes_free_bit_by_bit(floor: Floor) -> None:
+async def test_large_model_gets_what_becomes_free_bit_by_bit(floor):
     """After some time small ones no longer take it, if all it needs will be free: what is pinned will not."""
     floor.keeper.budgets.machine.limit = 200 * MIB
     floor.add("pinned", pin=True)
@@ -209,7 +206,7 @@ async def test_large_model_gets_what_becomes_free_bit_by_bit(floor: Floor) -> No
     assert floor.states()["never"] == floor.states()["small"] == "waiting"
 
 
-async def test_unregistered_model_is_forgotten(floor: Floor) -> None:
+async def test_unregistered_model_is_forgotten(floor):
     floor.add("a")
     floor.ask("a")
     await floor.load(1)
@@ -227,7 +224,7 @@ async def test_unregistered_model_is_forgotten(floor: Floor) -> None:
     }
 
 
-async def test_unregistered_model_answers_what_waits_for_memory(floor: Floor) -> None:
+async def test_unregistered_model_answers_what_waits_for_memory(floor):
     """It is loaded for that, and forgotten when it has no process any more."""
     floor.keeper.budgets.machine.limit = 100 * MIB
     for name in ("a", "b"):
@@ -250,7 +247,7 @@ async def test_unregistered_model_answers_what_waits_for_memory(floor: Floor) ->
     assert floor.states() == {"a": "parked"}
 
 
-async def test_metrics_are_of_models_that_were_used(floor: Floor, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_metrics_are_of_models_that_were_used(floor, monkeypatch):
     """The least recently used of the parked ones leave; what they counted comes back with them."""
     monkeypatch.setattr(module, "MOST_VISIBLE", 2)
     for number, name in enumerate(("a", "b", "c", "d"), 1):
@@ -272,7 +269,7 @@ async def test_metrics_are_of_models_that_were_used(floor: Floor, monkeypatch: p
     assert names() == ["a", "d"]
 
 
-async def test_500_cold_models_at_once_take_turns(floor: Floor) -> None:
+async def test_500_cold_models_at_once_take_turns(floor):
     """Each gets one answer. No more load at once than the gate lets, and never more are loaded, or ending,
     than there is memory for; each is loaded once.
     """
@@ -300,7 +297,7 @@ async def test_500_cold_models_at_once_take_turns(floor: Floor) -> None:
     assert len(processes) == 500
 
 
-async def test_model_that_streams_is_not_parked(floor: Floor) -> None:
+async def test_model_that_streams_is_not_parked(floor):
     """Neither for being idle, nor for another's request or by a client's: only when the last part is sent."""
     floor.keeper.budgets.machine.limit = 100 * MIB
     resident = floor.add("a")
@@ -326,7 +323,7 @@ async def test_model_that_streams_is_not_parked(floor: Floor) -> None:
     assert floor.states() == {"a": "parked", "b": "loaded"}
 
 
-async def test_model_that_never_stops_loading_holds_up_no_other(floor: Floor) -> None:
+async def test_model_that_never_stops_loading_holds_up_no_other(floor):
     floor.keeper.budgets.machine.limit = 200 * MIB
     floor.add("endless")
     floor.add("b")
@@ -340,7 +337,7 @@ async def test_model_that_never_stops_loading_holds_up_no_other(floor: Floor) ->
     assert floor.states() == {"endless": "loading", "b": "parked"}
 
 
-async def test_model_that_outgrows_the_budget_is_refused_after_it_was_parked(floor: Floor) -> None:
+async def test_model_that_outgrows_the_budget_is_refused_after_it_was_parked(floor):
     """It answers what it has; then there is no room for it any more."""
     floor.keeper.budgets.machine.limit = 150 * MIB
     floor.add("a")
@@ -358,7 +355,7 @@ async def test_model_that_outgrows_the_budget_is_refused_after_it_was_parked(flo
     assert request.failure().status == 507  # type: ignore[union-attr]
 
 
-async def test_measuring_that_fails_is_logged(floor: Floor, caplog: pytest.LogCaptureFixture) -> None:
+async def test_measuring_that_fails_is_logged(floor, caplog):
     """Requests are served all the same, and what was not measured is measured later."""
     resident = floor.add("a")
     floor.ask("a")
@@ -373,7 +370,7 @@ async def test_measuring_that_fails_is_logged(floor: Floor, caplog: pytest.LogCa
     assert resident.memory == 70 * MIB
 
 
-async def test_sequence_keeps_its_worker(floor: Floor) -> None:
+async def test_sequence_keeps_its_worker(floor):
     resident = floor.add("a")
     floor.ask("a")
     await floor.answer(await floor.load(1))
@@ -389,7 +386,7 @@ async def test_sequence_keeps_its_worker(floor: Floor) -> None:
     assert floor.states() == {"a": "parked"}
 
 
-async def test_event_looks_at_what_has_changed(floor: Floor, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_event_looks_at_what_has_changed(floor, monkeypatch):
     """Of a thousand models at one; what is to be parked is chosen of those that are loaded."""
     floor.keeper.budgets.machine.limit = 1000 * MIB
     for number in range(1000):
@@ -439,7 +436,7 @@ async def test_event_looks_at_what_has_changed(floor: Floor, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("jump", [-500.0, 100_000.0])
-async def test_clock_that_jumps_stops_nothing(floor: Floor, jump: float) -> None:
+async def test_clock_that_jumps_stops_nothing(floor, jump):
     """Models are loaded, measured and parked as before."""
     floor.add("a")
     floor.add("b")

@@ -10,7 +10,7 @@ def lines(floor: Floor, *words: str) -> set[str]:
     return {line for line in text.splitlines() if line[0] != "#" and any(word in line for word in words)}
 
 
-async def test_models_have_metrics_until_they_are_unregistered(floor: Floor) -> None:
+async def test_models_have_metrics_until_they_are_unregistered(floor):
     meters = ParkingMeters(floor.metrics)
     meters.show(floor.keeper.residents, lambda: 5.0)
     for name in ("a", "b"):
@@ -41,7 +41,7 @@ async def test_models_have_metrics_until_they_are_unregistered(floor: Floor) -> 
     assert lines(floor, "loads_", "parks_", "cold_", "_memory_bytes") == set()
 
 
-async def test_restart_is_no_load(floor: Floor) -> None:
+async def test_restart_is_no_load(floor):
     """The worker's process dies and comes back: nobody has waited for the model."""
     floor.gpus[0] = GpuMemory(1000 * MIB, 0)
     floor.add("a")

@@ -3,7 +3,7 @@ import pytest
 from modelserver.ext.parking.policy import HALF_LIFE, Candidate, ModelValues, choose
 
 
-def test_value_follows_rate_cost_and_size() -> None:
+def test_value_follows_rate_cost_and_size():
     policy = ModelValues()
     policy.used("often", 100, 0.0)
     policy.used("seldom", 10, 0.0)
@@ -14,7 +14,7 @@ def test_value_follows_rate_cost_and_size() -> None:
     assert policy.value("never", 1.0, 100, 0.0) == 0.0
 
 
-def test_old_requests_count_less() -> None:
+def test_old_requests_count_less():
     policy = ModelValues()
     policy.used("a", 2, 0.0)
 
@@ -24,7 +24,7 @@ def test_old_requests_count_less() -> None:
     assert policy.rate("a", 2 * HALF_LIFE) == pytest.approx(first * 0.75)
 
 
-def test_clock_that_jumps_back_changes_nothing() -> None:
+def test_clock_that_jumps_back_changes_nothing():
     policy = ModelValues()
     policy.used("a", 8, 100.0)
     value = policy.value("a", 1.0, 1.0, 100.0)
@@ -34,7 +34,7 @@ def test_clock_that_jumps_back_changes_nothing() -> None:
     assert policy.value("a", 1.0, 1.0, 100.0) == value
 
 
-def test_what_was_valuable_long_ago_falls_behind() -> None:
+def test_what_was_valuable_long_ago_falls_behind():
     """A model has at most one request in the time since the last one, however many it had before."""
     policy = ModelValues()
     policy.used("old", 10_000, 0.0)
@@ -47,7 +47,7 @@ def test_what_was_valuable_long_ago_falls_behind() -> None:
     assert policy.rate("old", 1000.0) == 0.0
 
 
-def test_expected_requests_count_as_if_they_were_here() -> None:
+def test_expected_requests_count_as_if_they_were_here():
     policy = ModelValues()
     policy.used("old", 100, 0.0)
     policy.used("new", 5, 1000.0)
@@ -67,7 +67,7 @@ def test_expected_requests_count_as_if_they_were_here() -> None:
         ({}, 1, None),
     ],
 )
-def test_least_valuable_are_chosen(sizes: dict[str, int], needed: float, keys: list[str] | None) -> None:
+def test_least_valuable_are_chosen(sizes, needed, keys):
     """In the order of their values, here the alphabet's; none that the others make unnecessary."""
     candidates = [Candidate(key, float(ord(key)), size) for key, size in sizes.items()]
     chosen = choose(reversed(candidates), needed)

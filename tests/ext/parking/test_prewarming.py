@@ -1,13 +1,10 @@
 from contextlib import AsyncExitStack
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.engine.pools.conftest import Stage
 from tests.ext.parking.conftest import MIB, Floor
 
-from modelserver.engine.pools.spec import WorkerTimes
 from modelserver.engine.telemetry.arrivals import ArrivalInterval
 from modelserver.ext.parking.keeper import LOOKS
 from modelserver.ext.parking.prewarming import EARLY, EVERY
@@ -32,7 +29,7 @@ def add_daily(floor: Floor, name: str, after: float, requests: int = 5, **option
     return resident
 
 
-async def test_model_is_loaded_before_its_time(floor: Floor) -> None:
+async def test_model_is_loaded_before_its_time(floor):
     """Neither much earlier, nor at all without the option."""
     resident = add_daily(floor, "a", after=600)
     add_daily(floor, "b", after=600)
@@ -51,7 +48,7 @@ async def test_model_is_loaded_before_its_time(floor: Floor) -> None:
     assert resident.describe()["prewarms"] == {"hit": 1}
 
 
-async def test_model_that_is_not_used_after_all_is_a_miss(floor: Floor) -> None:
+async def test_model_that_is_not_used_after_all_is_a_miss(floor):
     """It stays until its time is over, though it is idle, and is not loaded again for the same."""
     resident = add_daily(floor, "a", after=60, idle_timeout=20)
     await floor.settle()
@@ -66,7 +63,7 @@ async def test_model_that_is_not_used_after_all_is_a_miss(floor: Floor) -> None:
     assert len(floor.stage.processes) == 1
 
 
-async def test_model_that_was_parked_for_memory_is_a_miss(floor: Floor) -> None:
+async def test_model_that_was_parked_for_memory_is_a_miss(floor):
     resident = add_daily(floor, "a", after=60)
     await floor.settle()
     await floor.load(1)
@@ -78,7 +75,7 @@ async def test_model_that_was_parked_for_memory_is_a_miss(floor: Floor) -> None:
     assert resident.describe()["prewarms"] == {"miss": 1}
 
 
-async def test_used_model_that_is_expected_again_stays(floor: Floor) -> None:
+async def test_used_model_that_is_expected_again_stays(floor):
     """It would be parked and loaded again."""
     add_daily(floor, "a", after=100, idle_timeout=20)
     floor.ask("a")
@@ -92,7 +89,7 @@ async def test_used_model_that_is_expected_again_stays(floor: Floor) -> None:
 
 
 @pytest.mark.parametrize(("requests", "state"), [(1, "parked"), (50, "loaded")])
-async def test_only_less_valuable_models_make_room(floor: Floor, requests: int, state: str) -> None:
+async def test_only_less_valuable_models_make_room(floor, requests, state):
     floor.budgets.machine.limit = 150 * MIB
     floor.add("used")
     floor.ask("used")
@@ -110,7 +107,7 @@ async def test_only_less_valuable_models_make_room(floor: Floor, requests: int, 
     assert floor.states() == {"used": "parked" if state == "loaded" else "loaded", "a": state}
 
 
-async def test_waiting_requests_come_first(floor: Floor) -> None:
+async def test_waiting_requests_come_first(floor):
     floor.budgets.machine.limit = 100 * MIB
     add_daily(floor, "a", after=60, requests=1000)
     floor.add("b")
@@ -120,7 +117,7 @@ async def test_waiting_requests_come_first(floor: Floor) -> None:
     assert floor.states() == {"a": "parked", "b": "loading"}
 
 
-async def test_model_that_fails_to_load_ahead_is_a_miss(floor: Floor) -> None:
+async def test_model_that_fails_to_load_ahead_is_a_miss(floor):
     """Requests that come then get its reason, as after any failed load."""
     resident = add_daily(floor, "a", after=60)
     await floor.settle()
@@ -133,7 +130,7 @@ async def test_model_that_fails_to_load_ahead_is_a_miss(floor: Floor) -> None:
     assert floor.states() == {"a": "parked"}
 
 
-async def test_unregistered_model_is_forgotten(floor: Floor) -> None:
+async def test_unregistered_model_is_forgotten(floor):
     add_daily(floor, "a", after=60)
     floor.budgets.machine.limit = MIB
     await floor.settle()
@@ -144,9 +141,7 @@ async def test_unregistered_model_is_forgotten(floor: Floor) -> None:
     assert floor.keeper.prewarming.coming(floor.now) == []
 
 
-async def test_restart_does_not_forget_when_a_model_is_used(
-    stage: Stage, times: WorkerTimes, tmp_path: Path
-) -> None:
+async def test_restart_does_not_forget_when_a_model_is_used(stage, times, tmp_path):
     """The next server has the history of the one before, by the time of the day."""
     async with AsyncExitStack() as stack:
 

@@ -2,7 +2,6 @@
 
 import asyncio
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from tests.engine.pools.conftest import Counts, Stage, begin, counts, make, spec, stage, times  # noqa: F401 - fixtures
@@ -13,7 +12,7 @@ from modelserver.ext.parking.restarting import restart
 
 
 @pytest.fixture
-async def model(make: Any, stage: Stage) -> Any:  # noqa: F811
+async def model(make, stage):  # noqa: F811
     """A model with two workers, whose processes are the first two."""
     pool = make(2)
     for number in (1, 2):
@@ -23,10 +22,10 @@ async def model(make: Any, stage: Stage) -> Any:  # noqa: F811
 
 
 async def test_each_worker_is_replaced_by_one_that_has_loaded(
-    model: Any,
-    stage: Stage,  # noqa: F811
-    counts: Counts,  # noqa: F811
-) -> None:
+    model,
+    stage,  # noqa: F811
+    counts,  # noqa: F811
+):
     """What a worker has begun, it ends."""
     before = list(model.pool.workers)
     sent = request(b"x")
@@ -47,9 +46,9 @@ async def test_each_worker_is_replaced_by_one_that_has_loaded(
 
 
 async def test_one_that_cannot_load_leaves_the_others_alone(
-    model: Any,
-    stage: Stage,  # noqa: F811
-) -> None:
+    model,
+    stage,  # noqa: F811
+):
     """The reason is the answer; half a minute need not pass until the next attempt."""
     before = list(model.pool.workers)
     restarting = asyncio.create_task(restart(model))
@@ -67,7 +66,7 @@ async def test_one_that_cannot_load_leaves_the_others_alone(
     assert await again == 2
 
 
-async def test_two_restarts_do_not_mix(model: Any, stage: Stage) -> None:  # noqa: F811
+async def test_two_restarts_do_not_mix(model, stage):  # noqa: F811
     restarting = asyncio.create_task(restart(model))
     await stage.enter(3)
     with pytest.raises(Conflict, match="is being replaced already"):
@@ -78,14 +77,14 @@ async def test_two_restarts_do_not_mix(model: Any, stage: Stage) -> None:  # noq
     assert await restarting == 2
 
 
-async def test_a_model_without_workers_has_none_to_restart(model: Any) -> None:
+async def test_a_model_without_workers_has_none_to_restart(model):
     model.pool.scale(0, 0)
 
     with pytest.raises(Conflict, match=r"m 1\.0 has no workers"):
         await restart(model)
 
 
-async def test_a_pool_that_ends_starts_no_worker(model: Any, stage: Stage) -> None:  # noqa: F811
+async def test_a_pool_that_ends_starts_no_worker(model, stage):  # noqa: F811
     restarting = asyncio.create_task(restart(model))
     await stage.enter(3)
     model.pool.crew.stop_recycling()

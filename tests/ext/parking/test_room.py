@@ -1,4 +1,3 @@
-from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -49,7 +48,7 @@ SMALL, LARGE, BOTH = Model(10, 0, 1.0), Model(60, 0, 2.0), Model(20, 50, 3.0)
 BUSY, LEAVING = Model(10, 40, 0.0, "busy"), Model(10, 0, 0.0, "leaving")
 
 
-def test_everything_that_has_memory_counts() -> None:
+def test_everything_that_has_memory_counts():
     room = look(SMALL, BOTH, BUSY, LEAVING, Model(70, 70, state="parked"))
 
     assert room.used == {MACHINE: 50, GPU: 90}
@@ -71,24 +70,22 @@ def test_everything_that_has_memory_counts() -> None:
         ({MACHINE: 10, GPU: 51}, None),
     ],
 )
-def test_victims_free_enough_of_each_budget(
-    missing: Mapping[Budget, float], victims: list[Model] | None
-) -> None:
+def test_victims_free_enough_of_each_budget(missing, victims):
     assert look(SMALL, LARGE, BOTH, BUSY, LEAVING).victims(missing) == victims
 
 
-def test_young_models_stay() -> None:
+def test_young_models_stay():
     assert look(SMALL, now=9.0).victims({MACHINE: 1}) is None
     assert look(SMALL, now=9.0, residence=0.0).next_to_park(MACHINE) is SMALL
 
 
-def test_more_valuable_models_stay() -> None:
+def test_more_valuable_models_stay():
     room = look(SMALL, LARGE)
     assert room.victims({MACHINE: 11}, {MACHINE: 2.0}) is None
     assert room.victims({MACHINE: 10}, {MACHINE: 2.0}) == [SMALL]
 
 
-def test_victims_leave_once() -> None:
+def test_victims_leave_once():
     """What was promised to one model is not there for the next."""
     room = look(SMALL, LARGE, BUSY)
     coming = Model(80, 0)
@@ -100,7 +97,7 @@ def test_victims_leave_once() -> None:
     assert room.victims({MACHINE: 71}) is None
 
 
-def test_excess_is_what_can_be_parked() -> None:
+def test_excess_is_what_can_be_parked():
     assert look(SMALL).excess(MACHINE) == 0
     assert look(LARGE, BUSY, Model(50, 0, state="leaving")).excess(MACHINE) == 0
     assert look(LARGE, Model(80, 0, state="busy")).excess(MACHINE) == 40

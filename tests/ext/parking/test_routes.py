@@ -1,14 +1,13 @@
 from typing import Any, get_type_hints
 
 import pytest
-from tests.ext.parking.conftest import Floor
 
 from modelserver.ext.parking.routes import DeviceMemory, Parking, page_of
 from modelserver.surface.api.parameters import Parameters
 
 
 @pytest.mark.parametrize("gpus", [(), (0, 1)])
-async def test_document_says_what_the_response_has(floor: Floor, gpus: tuple[int, ...]) -> None:
+async def test_document_says_what_the_response_has(floor, gpus):
     for name, devices in zip("ab", (gpus[:1], gpus[1:]), strict=True):
         floor.add(name, gpus=devices)
     floor.ask("a")

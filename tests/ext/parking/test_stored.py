@@ -1,6 +1,5 @@
 import errno
 import os
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +17,7 @@ FILES: Any = pytest.mark.parametrize(
 
 
 @FILES
-def test_values_outlive_the_server(tmp_path: Path, kind: Any, name: str, value: Any) -> None:
+def test_values_outlive_the_server(tmp_path, kind, name, value):
     first = kind(tmp_path)
     first.load()
     assert first.get("m/1.0") is None
@@ -33,9 +32,7 @@ def test_values_outlive_the_server(tmp_path: Path, kind: Any, name: str, value: 
 
 @FILES
 @pytest.mark.parametrize("content", [b"", b"[1]", b'{"m": {"memory": "much"}}', b'{"m": [["a"]]}', b"\xff"])
-def test_damaged_file_counts_as_empty(
-    tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture, kind: Any, name: str, value: Any
-) -> None:
+def test_damaged_file_counts_as_empty(tmp_path, content, caplog, kind, name, value):
     (tmp_path / name).write_bytes(content)
     values = kind(tmp_path)
     values.load()
@@ -49,14 +46,7 @@ def test_damaged_file_counts_as_empty(
 
 
 @FILES
-def test_full_disk_is_reported_once(
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-    kind: Any,
-    name: str,
-    value: Any,
-) -> None:
+def test_full_disk_is_reported_once(tmp_path, caplog, monkeypatch, kind, name, value):
     """What is known stays known, and is written when there is space again."""
     values = kind(tmp_path)
     values.learn("old", value)
@@ -75,7 +65,7 @@ def test_full_disk_is_reported_once(
     assert [again.get(key) for key in ("old", "a", "b")] == [value] * 3
 
 
-def test_folder_that_is_gone_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_folder_that_is_gone_is_reported(tmp_path, caplog):
     needs = Needs(tmp_path / "absent")
     needs.learn("a", NEED)
     needs.save()
@@ -83,7 +73,7 @@ def test_folder_that_is_gone_is_reported(tmp_path: Path, caplog: pytest.LogCaptu
     assert caplog.text.count("What models need cannot be kept") == 1
 
 
-def test_number_of_models_is_bounded(tmp_path: Path) -> None:
+def test_number_of_models_is_bounded(tmp_path):
     values = module.StoredValues("Values", "v.json", Need, 2, tmp_path)
     for name in ("a", "b", "a", "c"):
         values.learn(name, NEED)

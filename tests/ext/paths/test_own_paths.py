@@ -40,11 +40,11 @@ class Models:
 
 
 @pytest.fixture
-def models() -> Models:
+def models():
     return Models()
 
 
-def test_model_answers_at_its_path_and_below(models: Models) -> None:
+def test_model_answers_at_its_path_and_below(models):
     models.add("shop", "/api/v3")
     models.add("other", None)
 
@@ -60,7 +60,7 @@ def test_model_answers_at_its_path_and_below(models: Models) -> None:
     assert models.route(b"/predictions/other") == Route("other")
 
 
-def test_longest_path_counts_and_is_before_the_oldest_form_of_predictions(models: Models) -> None:
+def test_longest_path_counts_and_is_before_the_oldest_form_of_predictions(models):
     models.add("shop", "/api")
     models.add("admin", "/api/admin")
 
@@ -72,7 +72,7 @@ def test_longest_path_counts_and_is_before_the_oldest_form_of_predictions(models
     assert models.route(b"/m/predict") == Route("m", query=True)
 
 
-def test_path_is_free_when_its_model_is_gone(models: Models) -> None:
+def test_path_is_free_when_its_model_is_gone(models):
     shop = models.add("shop", "/api")
     with pytest.raises(Conflict, match="route=/api belongs to the model shop already"):
         models.add("other", "/api")
@@ -86,7 +86,7 @@ def test_path_is_free_when_its_model_is_gone(models: Models) -> None:
     assert models.route(b"/api").model == "other"
 
 
-def test_path_belongs_to_a_version_that_is_being_prepared(models: Models) -> None:
+def test_path_belongs_to_a_version_that_is_being_prepared(models):
     """One with a new name and version, and one that replaces a version by another archive of that version."""
     models.registry.reserve("slow", "1.0")
     models.paths.claim(model("slow", "/api"))
@@ -124,13 +124,13 @@ def test_path_belongs_to_a_version_that_is_being_prepared(models: Models) -> Non
         7,
     ],
 )
-def test_what_is_no_path_is_refused(models: Models, path: Any) -> None:
+def test_what_is_no_path_is_refused(models, path):
     with pytest.raises(BadRequest, match="a path such as /api is needed"):
         models.add("shop", path)
 
 
 @pytest.mark.parametrize("first", sorted(RESERVED))
-def test_paths_of_the_server_are_refused(models: Models, first: str) -> None:
+def test_paths_of_the_server_are_refused(models, first):
     for path in (f"/{first}", f"/{first}/x", f"/{first.upper()}"):
         with pytest.raises(
             BadRequest, match=f"the server's own paths begin with /{re.escape(path.split('/')[1])};"
@@ -139,7 +139,7 @@ def test_paths_of_the_server_are_refused(models: Models, first: str) -> None:
     models.add("shop", f"/{first}2")
 
 
-def test_all_paths_of_the_server_are_known() -> None:
+def test_all_paths_of_the_server_are_known():
     """At these a model would hide it."""
     nothing: Any = object()
     app = listener("all", tokens=nothing, recorder=nothing)

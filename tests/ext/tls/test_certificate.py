@@ -1,9 +1,7 @@
 import ssl
 import sys
-from pathlib import Path
 
 import pytest
-from tests.surface.tls.certificates import Authority
 from tests.surface.tls.conftest import pair, settings, talk
 
 from modelserver.errors import ConfigError
@@ -15,7 +13,7 @@ pytest.importorskip("cryptography")
 
 
 @pytest.mark.parametrize("kind", ["PKCS8", "older form", "keystore"])
-def test_files_of_each_kind_are_used(authority: Authority, kind: str) -> None:
+def test_files_of_each_kind_are_used(authority, kind):
     """Clients can verify what stands in PEM files and in a PKCS12 file with the certificates between."""
     assert settings().uses_tls
     assert not Settings().uses_tls
@@ -28,7 +26,7 @@ def test_files_of_each_kind_are_used(authority: Authority, kind: str) -> None:
     assert certificate.chain.count(b"BEGIN CERTIFICATE") == (2 if kind == "keystore" else 1)
 
 
-def test_certificate_is_made_without_any_file(authority: Authority) -> None:
+def test_certificate_is_made_without_any_file(authority):
     """Without any file one is made for the hosts of the addresses; nobody can verify it (reference 3.3)."""
     certificate = load_certificate(settings())
     trusting = ssl.create_default_context(cadata=certificate.chain.decode())
@@ -44,7 +42,7 @@ def refusal(configured: Settings) -> str:
     return line
 
 
-def test_wrong_files_are_named(authority: Authority, tmp_path: Path) -> None:
+def test_wrong_files_are_named(authority, tmp_path):
     """What cannot be used stops the start with a line that says what and why (F66)."""
     key, chain = authority.issue("right")
     other, _ = authority.issue("other")
@@ -63,7 +61,7 @@ def test_wrong_files_are_named(authority: Authority, tmp_path: Path) -> None:
     assert refusal(configured).startswith(f"Invalid configuration: tls_client_ca_file={text}: cannot be used")
 
 
-def test_wrong_keystores_are_named(authority: Authority, tmp_path: Path) -> None:
+def test_wrong_keystores_are_named(authority, tmp_path):
     store = authority.keystore("locked-store", "another-password")
     java = tmp_path / "store.jks"
     java.write_bytes(b"\xfe\xed\xfe\xed\x00\x00\x00\x02")
@@ -74,7 +72,7 @@ def test_wrong_keystores_are_named(authority: Authority, tmp_path: Path) -> None
     assert f"keytool -importkeystore -srckeystore {java} " in refusal(settings(keystore=java))
 
 
-def test_missing_package_is_named(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package_is_named(authority, monkeypatch):
     for name in ("ext.tls.keystore", "surface.tls.throwaway"):
         monkeypatch.setitem(sys.modules, f"modelserver.{name}", None)
 
@@ -83,6 +81,6 @@ def test_missing_package_is_named(authority: Authority, monkeypatch: pytest.Monk
     assert "pip install cryptography" in refusal(settings(keystore=authority.keystore("needs")))
 
 
-def test_keys_do_not_print_themselves() -> None:
+def test_keys_do_not_print_themselves():
     """A key in a message or log would be one that all can read (F68)."""
     assert "secret" not in repr(Certificate(b"chain", b"secret"))

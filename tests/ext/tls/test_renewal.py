@@ -5,7 +5,6 @@ import ssl
 from pathlib import Path
 
 import pytest
-from tests.surface.tls.certificates import Authority
 from tests.surface.tls.conftest import HTTPS, made, subject
 from tests.waiting import until
 
@@ -18,7 +17,7 @@ pytest.importorskip("cryptography")
 
 
 @pytest.fixture
-def files(tmp_path: Path, authority: Authority) -> tuple[Path, Path]:
+def files(tmp_path, authority):
     """The files with the server's key and certificate; at first those named ``first``."""
     key, chain = tmp_path / "server.key", tmp_path / "server.pem"
     put(authority.issue("first"), (key, chain))
@@ -31,12 +30,12 @@ def put(issued: tuple[Path, Path], files: tuple[Path, Path]) -> None:
 
 
 @pytest.fixture
-def taken() -> list[Certificate]:
+def taken():
     return []
 
 
 @pytest.fixture
-def renewal(files: tuple[Path, Path], taken: list[Certificate]) -> Renewal:
+def renewal(files, taken):
     """Has looked once, as a server does soon after its start."""
     settings = Settings(inference_address=HTTPS, private_key_file=files[0], certificate_file=files[1])
     made = Renewal(settings, load_certificate(settings), taken.append)
@@ -48,9 +47,7 @@ def look(renewal: Renewal) -> None:
     renewal.take(renewal.look())
 
 
-def test_unchanged_files_change_nothing(
-    renewal: Renewal, taken: list[Certificate], files: tuple[Path, Path]
-) -> None:
+def test_unchanged_files_change_nothing(renewal, taken, files):
     look(renewal)
     put(files, (files[0].with_suffix(".k"), files[1].with_suffix(".c")))
     put((files[0].with_suffix(".k"), files[1].with_suffix(".c")), files)
@@ -59,13 +56,7 @@ def test_unchanged_files_change_nothing(
     assert taken == []
 
 
-def test_mismatched_pair_changes_nothing(
-    renewal: Renewal,
-    taken: list[Certificate],
-    files: tuple[Path, Path],
-    authority: Authority,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_mismatched_pair_changes_nothing(renewal, taken, files, authority, caplog):
     key, chain = authority.issue("third")
     shutil.copy(chain, files[1])
     with caplog.at_level(logging.INFO, "modelserver.tls"):
@@ -82,13 +73,7 @@ def test_mismatched_pair_changes_nothing(
 
 
 @pytest.mark.parametrize("how", ["gone", "empty", "cut"])
-def test_unusable_files_keep_the_certificate(
-    renewal: Renewal,
-    taken: list[Certificate],
-    files: tuple[Path, Path],
-    how: str,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_unusable_files_keep_the_certificate(renewal, taken, files, how, caplog):
     content = files[1].read_bytes()
     if how == "gone":
         files[1].unlink()
@@ -103,22 +88,20 @@ def test_unusable_files_keep_the_certificate(
     assert taken == []
 
 
-async def test_files_are_looked_at_now_and_then(
-    renewal: Renewal, taken: list[Certificate], files: tuple[Path, Path], authority: Authority
-) -> None:
+async def test_files_are_looked_at_now_and_then(renewal, taken, files, authority):
     watching = asyncio.create_task(renewal.watch(0.01))
     put(authority.issue("fourth"), files)
     await until(lambda: taken)
     watching.cancel()
 
 
-async def test_own_certificate_is_not_watched(taken: list[Certificate]) -> None:
+async def test_own_certificate_is_not_watched(taken):
     await Renewal(Settings(inference_address=HTTPS), Certificate(b"", b""), taken.append).watch(0.0)
 
     assert taken == []
 
 
-def test_a_renewal_that_fails(authority: Authority) -> None:
+def test_a_renewal_that_fails(authority):
     client = ssl.create_default_context(cafile=str(authority.file))
     server = made(authority, "old").server_context()
     wrong = Certificate(made(authority, "one").chain, made(authority, "two").key)

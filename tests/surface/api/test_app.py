@@ -12,7 +12,7 @@ from modelserver.surface.api.services import Services
 NOTHING: Any = None
 
 
-async def test_examples_go_to_the_listener_of_the_page() -> None:
+async def test_examples_go_to_the_listener_of_the_page():
     for role, port in (("inference", 8080), ("management", 8081), ("metrics", 8082)):
         app = build_app({cast("Any", role)}, Services(NOTHING, NOTHING, Settings(), *(NOTHING,) * 5))
         transport = httpx.ASGITransport(app)
@@ -23,7 +23,7 @@ async def test_examples_go_to_the_listener_of_the_page() -> None:
         assert "td:first-child { white-space: nowrap; }" in page
 
 
-async def test_metrics_of_many_models_leave_the_loop_its_turns() -> None:
+async def test_metrics_of_many_models_leave_the_loop_its_turns():
     metrics = ServerMetrics(hostname="h")
     app = build_app({"metrics"}, Services(NOTHING, metrics, Settings(), *(NOTHING,) * 5))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://host") as client:

@@ -1,7 +1,5 @@
 """FastAPI as the application: what is added is served and described."""
 
-from typing import Any
-
 import httpx
 import pytest
 from pydantic import TypeAdapter
@@ -26,12 +24,12 @@ def application() -> Application:
     return app
 
 
-def test_methods_without_a_body_have_none() -> None:
+def test_methods_without_a_body_have_none():
     for key, described in operations(describe_listener("all", "1")).items():
         assert "requestBody" not in described or key.split()[0] in {"post", "put", "patch"}, key
 
 
-async def test_parameters_that_fit_no_model_are_served() -> None:
+async def test_parameters_that_fit_no_model_are_served():
     transport = httpx.ASGITransport(application())
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
         statuses = {
@@ -43,7 +41,7 @@ async def test_parameters_that_fit_no_model_are_served() -> None:
     assert set(statuses.values()) == {200}
 
 
-def test_document_shows_one_of_the_methods() -> None:
+def test_document_shows_one_of_the_methods():
     document = application().openapi()
     item = document["paths"]["/a/{model_name}"]
 
@@ -54,7 +52,7 @@ def test_document_shows_one_of_the_methods() -> None:
     assert document["components"]["schemas"].keys() == {"Status", "Error"}
 
 
-def test_parameters_are_those_of_path_and_model() -> None:
+def test_parameters_are_those_of_path_and_model():
     """With types, defaults and examples in the words of OpenAPI 3.0, and without pydantic's titles."""
     name, limit, token = application().openapi()["paths"]["/a/{model_name}"]["get"]["parameters"]
 
@@ -87,6 +85,6 @@ def test_parameters_are_those_of_path_and_model() -> None:
     ],
     ids=["optional", "optional reference", "choice", "described reference", "tuple", "bound", "null"],
 )
-def test_json_schemas_become_those_of_openapi(schema: Any, converted: Any) -> None:
+def test_json_schemas_become_those_of_openapi(schema, converted):
     """Version 3.0 has no type null, const, tuples or bounds as numbers, and nothing beside a reference."""
     assert as_openapi(schema) == converted

@@ -104,16 +104,14 @@ EMPTY = dict.fromkeys(("failure", "failedLoads", "nextTry", "lastEnd", "largestB
     ],
     ids=["ready", "no GPU", "GPU", "not used", "node", "CPU of a node", "failed", "next try", "last end"],
 )
-def test_description_of_a_worker_has_its_state(changes: dict[str, Any], expected: dict[str, Any]) -> None:
+def test_description_of_a_worker_has_its_state(changes, expected):
     described = describe_worker(worker(**changes))
 
     assert {name: described[name] for name in expected} == expected
 
 
 @pytest.mark.parametrize(("gpus", "renewed"), [((), 0), ((None,), 0), ((None, 1, 0), 1)])
-async def test_gpus_are_read_once_for_all_workers(
-    gpus: tuple[int | None, ...], renewed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_gpus_are_read_once_for_all_workers(gpus, renewed, monkeypatch):
     calls = []
 
     async def renew() -> bool:
@@ -126,7 +124,7 @@ async def test_gpus_are_read_once_for_all_workers(
     assert len(calls) == renewed
 
 
-def test_errors_of_requests_are_reported() -> None:
+def test_errors_of_requests_are_reported():
     described = model(ModelOptions(), worker())
     described.metrics.requests.failed(HandlerError("no", 404), "client")
     assert describe(described)["errors"] is None
@@ -145,7 +143,7 @@ def test_errors_of_requests_are_reported() -> None:
     assert b'"failing": true' in pretty(describe(quiet))
 
 
-def test_description_shows_queue_and_deadline() -> None:
+def test_description_shows_queue_and_deadline():
     described = describe(model(ModelOptions(request_timeout=1.5)))
 
     assert described["jobQueueStatus"] == {"remainingCapacity": 97, "pendingRequests": 3}
@@ -153,7 +151,7 @@ def test_description_shows_queue_and_deadline() -> None:
     assert (described["minWorkers"], described["maxWorkers"]) == (1, 2)
 
 
-def test_device_ids_are_absent_unless_set() -> None:
+def test_device_ids_are_absent_unless_set():
     """``deviceIds`` is left out of the answer unless the model names devices (reference 5.4)."""
     with_ids = describe(model(ModelOptions(device_ids=(0, 1))))
     without = describe(model(ModelOptions(), worker()))
@@ -163,7 +161,7 @@ def test_device_ids_are_absent_unless_set() -> None:
     assert b'"failure"' not in pretty(without)
 
 
-def test_model_without_sequences_shows_zeros() -> None:
+def test_model_without_sequences_shows_zeros():
     """A model without sequences shows zeros, whatever its defaults, and no count of them (reference 5.4)."""
     described = describe(model(ModelOptions()))
 
@@ -173,7 +171,7 @@ def test_model_without_sequences_shows_zeros() -> None:
     assert described["sequences"] is None
 
 
-def test_stateful_model_shows_its_sequences() -> None:
+def test_stateful_model_shows_its_sequences():
     times = {"sequence_max_idle_ms": 15, "sequence_timeout_ms": 25}
     bounds = {"max_num_sequence": 4, "max_sequence_job_queue_size": 10}
     options = ModelOptions(sequence_batching=True, use_job_ticket=True, **times, **bounds)
@@ -186,7 +184,7 @@ def test_stateful_model_shows_its_sequences() -> None:
     assert described["jobQueueStatus"] == {"remainingCapacity": 99, "pendingRequests": 1}
 
 
-def test_description_shows_the_replacement() -> None:
+def test_description_shows_the_replacement():
     described = model(ModelOptions())
     assert describe(described)["replacement"] is None
     described.replacement = Replacement("new.mar", version="2.0")
@@ -198,7 +196,7 @@ def test_description_shows_the_replacement() -> None:
     assert (failed["status"], failed["failure"]) == ("FAILED", "why")
 
 
-def test_description_shows_why_workers_were_scaled() -> None:
+def test_description_shows_why_workers_were_scaled():
     """A wait that nobody can tell is left out."""
     options = ModelOptions(autoscale=True, autoscale_target_wait=50, sources={"autoscale": "default"})
     described = model(options)
@@ -221,7 +219,7 @@ def test_description_shows_why_workers_were_scaled() -> None:
     assert describe_autoscaling(model(ModelOptions())) is None
 
 
-def test_description_shows_the_precision() -> None:
+def test_description_shows_the_precision():
     """That of the worker that has loaded last, and none if there is no choice."""
     precision = {"asked": "int8", "used": "int8", "why": "all agree"}
     described = model(ModelOptions(), worker())
@@ -250,7 +248,7 @@ def promoting() -> ModelTraffic[Any]:
     return traffic
 
 
-async def test_all_fields_are_documented() -> None:
+async def test_all_fields_are_documented():
     """The OpenAPI document names every field that a description can have, at every depth, and no others."""
     full = ModelOptions(
         autoscale=True,

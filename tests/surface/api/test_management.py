@@ -72,7 +72,7 @@ class Registry:
 
 
 @pytest.fixture(autouse=True)
-def replaced_by_the_double(monkeypatch: pytest.MonkeyPatch) -> None:
+def replaced_by_the_double(monkeypatch):
     monkeypatch.setattr(management, "replace_archive", Registry.replace_archive)
 
 
@@ -97,7 +97,7 @@ async def ask(
     return answer.status_code, body.get("status") or body.get("message") or body
 
 
-def test_all_registration_parameters_are_read() -> None:
+def test_all_registration_parameters_are_read():
     """Texts, numbers written as text, booleans in any case."""
     texts: dict[str, Any] = {"url": "m.mar", "model_name": "m", "batch_policy": "greedy"}
     numbers: dict[str, Any] = {
@@ -112,7 +112,7 @@ def test_all_registration_parameters_are_read() -> None:
     assert registration == Registration(**texts, **numbers, synchronous=False)
 
 
-async def test_registration_whose_workers_are_not_all_there_gets_206() -> None:
+async def test_registration_whose_workers_are_not_all_there_gets_206():
     """The other ways in which it ends well are in tests/e2e/test_registration.py (reference 5.2)."""
     registry = Registry()
     registry.complete = False
@@ -121,7 +121,7 @@ async def test_registration_whose_workers_are_not_all_there_gets_206() -> None:
     assert answer == (206, "Workers scaling in progress...")
 
 
-async def test_failure_to_load_is_the_response_to_a_registration() -> None:
+async def test_failure_to_load_is_the_response_to_a_registration():
     registry = Registry()
     registry.error = StartFailed("Failed to start workers: no module", 507)
 
@@ -140,7 +140,7 @@ async def test_failure_to_load_is_the_response_to_a_registration() -> None:
         ("?min_worker=2&max_worker=x", (2, 2)),
     ],
 )
-async def test_bounds_of_workers_have_defaults(query: str, bounds: tuple[int, int]) -> None:
+async def test_bounds_of_workers_have_defaults(query, bounds):
     """min_worker is 1 unless given, max_worker is min_worker unless given (reference 5.3)."""
     registry = Registry(m="m.mar")
 
@@ -157,9 +157,7 @@ async def test_bounds_of_workers_have_defaults(query: str, bounds: tuple[int, in
         ("/models/m/2.0?model_version=3.0&", "2.0", ", version: 2.0"),
     ],
 )
-async def test_synchronous_scaling_is_answered_with_the_result(
-    path: str, version: str | None, suffix: str
-) -> None:
+async def test_synchronous_scaling_is_answered_with_the_result(path, version, suffix):
     """The version comes from the path, else from the parameter, and is named only if it was given.
 
     With fewer workers so far the status is 206.
@@ -173,7 +171,7 @@ async def test_synchronous_scaling_is_answered_with_the_result(
     assert await ask(registry, "PUT", synchronous) == (206, "Workers scaling in progress...")
 
 
-async def test_negative_bounds_of_workers_are_refused() -> None:
+async def test_negative_bounds_of_workers_are_refused():
     registry = Registry()
 
     assert (await ask(registry, "PUT", "/models/none?min_worker=-2&max_worker=-1"))[0] == 400
@@ -194,7 +192,7 @@ async def test_negative_bounds_of_workers_are_refused() -> None:
         ("?next_page_token=-4", "abc", None),
     ],
 )
-async def test_models_are_listed_in_pages(query: str, names: str, token: str | None) -> None:
+async def test_models_are_listed_in_pages(query, names, token):
     """Pages are sorted by name; a page that ends exactly at the end names a next one (reference 5.5)."""
     _, body = await ask(Registry(c="c.mar", a="a.mar", b="b.mar"), "GET", f"/models{query}")
 
@@ -202,14 +200,14 @@ async def test_models_are_listed_in_pages(query: str, names: str, token: str | N
     assert body.get("nextPageToken") == token
 
 
-async def test_kserve_readiness_ignores_what_follows_a_colon() -> None:
+async def test_kserve_readiness_ignores_what_follows_a_colon():
     ready = (200, {"name": "m", "ready": True})
     assert await ask(Registry(m="m.mar"), "GET", "/v1/models/m:predict") == ready
     assert (await ask(Registry(), "GET", "/v1/models/m"))[0] == 404
 
 
 @pytest.mark.parametrize("path", ["/models/m/1.0", "/models/m?model_version=1.0"])
-async def test_scaling_with_a_url_replaces_the_archive(path: str) -> None:
+async def test_scaling_with_a_url_replaces_the_archive(path):
     """A url makes a scaling a replacement, which takes the words of both; nobody waits unless asked to."""
     registry = Registry(m="a.mar")
     values = {"url": "b.mar", "handler": "h.py", "min_worker": "2", "batch_size": "8", "model_version": "1.0"}
@@ -221,7 +219,7 @@ async def test_scaling_with_a_url_replaces_the_archive(path: str) -> None:
     assert await ask(registry, "PUT", path, params={**values, "synchronous": "true"}) == (200, replaced)
 
 
-async def test_replacing_that_fails() -> None:
+async def test_replacing_that_fails():
     registry = Registry(m="a.mar")
     registry.error = StartFailed("why", 507)
 
@@ -240,9 +238,7 @@ async def test_replacing_that_fails() -> None:
         ("PUT", "/models/m?min_worker=1", 202),
     ],
 )
-async def test_without_the_model_api_workers_are_scaled_but_models_stay(
-    method: str, path: str, status: int
-) -> None:
+async def test_without_the_model_api_workers_are_scaled_but_models_stay(method, path, status):
     registry = Registry(m="m.mar")
 
     assert (await ask(registry, method, path, model_api=False))[0] == status
@@ -266,7 +262,7 @@ async def test_without_the_model_api_workers_are_scaled_but_models_stay(
         ("POST", "/models?url=m.mar&batch_size=-1&max_batch_delay=-1&response_timeout=-1", []),
     ],
 )
-async def test_parameters_without_use_are_reported(method: str, path: str, warnings: list[str]) -> None:
+async def test_parameters_without_use_are_reported(method, path, warnings):
     async with client(Registry(m="m.mar")) as asking:
         answer = await asking.request(method, path)
 

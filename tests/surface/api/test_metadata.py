@@ -8,7 +8,7 @@ from modelserver.surface.api.metadata import ProtocolMetadata
 ANY: Any = None
 
 
-def test_tensors_of_a_signature_are_described() -> None:
+def test_tensors_of_a_signature_are_described():
     signature = Signature((TensorSpec("x", "FP32", (-1, 2)),))
     pool = SimpleNamespace(splits=False)
     model = SimpleNamespace(name="m", version="1.0", signature=signature, pool=pool, envelope="")
@@ -23,7 +23,7 @@ def test_tensors_of_a_signature_are_described() -> None:
     assert metadata.model("m", None)["outputs"] == [{"name": "output_0", "datatype": "BYTES", "shape": [-1]}]
 
 
-def test_shared_memory_is_an_extension_where_it_is_allowed() -> None:
+def test_shared_memory_is_an_extension_where_it_is_allowed():
     without, with_it = (
         ProtocolMetadata(ANY, SimpleNamespace(shared_memory_prefix=each)).server()["extensions"]
         for each in (None, "/")

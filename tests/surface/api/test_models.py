@@ -13,7 +13,7 @@ from modelserver.surface.http.answers import error_body
 @pytest.mark.parametrize("kserve", [False, True])
 @pytest.mark.parametrize("batch_id", [None, "", "b"])
 @pytest.mark.parametrize("request_id", [None, "r"])
-def test_error_bodies_have_the_type(kserve: bool, batch_id: str | None, request_id: str | None) -> None:
+def test_error_bodies_have_the_type(kserve, batch_id, request_id):
     error = HandlerError("m", 503)
     error.request_id = request_id
     schema = schema_of("all", "Error")
@@ -23,7 +23,7 @@ def test_error_bodies_have_the_type(kserve: bool, batch_id: str | None, request_
     OAS30Validator(schema).validate(body)
 
 
-def test_descriptions_have_all_options_with_a_field() -> None:
+def test_descriptions_have_all_options_with_a_field():
     """An option's row names its field, in the block ``autoscaling`` or outside of all."""
     properties = {option.described for option in OPTIONS.values() if option.described}
     fields = {f"autoscaling.{name}" for name in Autoscaling.__annotations__}

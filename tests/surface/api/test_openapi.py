@@ -1,6 +1,5 @@
 import re
 from itertools import product
-from typing import Any
 
 import pytest
 from fastapi import FastAPI
@@ -19,7 +18,7 @@ ROLES = ("inference", "management", "metrics")
 METHODS = {"get", "head", "post", "put", "patch", "delete"}
 
 
-def test_listener_documents_are_valid() -> None:
+def test_listener_documents_are_valid():
     """Operations have names of their own; that of all listeners has those of each."""
     operations_of = {}
     for kind in (*ROLES, "all"):
@@ -34,7 +33,7 @@ def test_listener_documents_are_valid() -> None:
     assert operations_of.pop("all").keys() == set().union(*operations_of.values())
 
 
-def test_metrics_listener_describes_no_models() -> None:
+def test_metrics_listener_describes_no_models():
     everywhere = {"/", "/api-description", "/openapi.json", "/docs", "/livez", "/readyz"}
 
     assert set(describe_listener("metrics", "1")["paths"]) == {"/metrics"} | everywhere
@@ -66,7 +65,7 @@ def shape(path: str) -> tuple[str, ...]:
         ("management", {"recorder": object()}),
     ],
 )
-def test_what_is_served_is_described(role: str, changed: dict[str, Any]) -> None:
+def test_what_is_served_is_described(role, changed):
     """Each path and method that the application routes stands in the document, and those of the hot routes;
     nothing else does but what takes the rest of a path.
     """
@@ -90,7 +89,7 @@ _SEGMENTS = (
 )
 
 
-def test_each_form_of_inference_is_described() -> None:
+def test_each_form_of_inference_is_described():
     paths = describe_listener("inference")["paths"]
     forms = [
         re.compile(
@@ -111,7 +110,7 @@ def test_each_form_of_inference_is_described() -> None:
     assert [path for path in served if not any(form.fullmatch(path) for form in forms)] == []
 
 
-def test_torchserve_has_no_liveness_of_v1() -> None:
+def test_torchserve_has_no_liveness_of_v1():
     """With its defaults ``GET /`` is 405, and no document names it; OPTIONS describes both servers."""
     for kind in ("inference", "all"):
         assert set(describe_listener(kind)["paths"]["/"]) == {"get", "options"}
@@ -149,14 +148,14 @@ def test_torchserve_has_no_liveness_of_v1() -> None:
         ),
     ],
 )
-def test_operations_are_named_as_torchserve_does(kind: str, names: dict[str, str | None]) -> None:
+def test_operations_are_named_as_torchserve_does(kind, names):
     described = operations(describe_listener(kind, "1"))
 
     assert {key: described.get(key, {}).get("operationId") for key in names} == names
     assert described["get /api-description"]["deprecated"] is True
 
 
-def test_workflows_are_described_with_all_responses() -> None:
+def test_workflows_are_described_with_all_responses():
     management, inference = (
         {
             key: sorted(operation["responses"])

@@ -1,5 +1,4 @@
 import json
-from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlencode
 
@@ -19,7 +18,7 @@ def request(query: list[tuple[str, str]] | None = None, body: bytes = b"", conte
     return Request(scope, receive)
 
 
-async def test_parameters_are_bounded() -> None:
+async def test_parameters_are_bounded():
     with pytest.raises(PayloadTooLarge, match="larger than 102400 bytes"):
         await Parameters.of_registration(request(body=b" " * 102_401, content_type="application/json"))
     with pytest.raises(BadRequest, match="url has 9000 characters, 8192 are allowed"):
@@ -30,18 +29,14 @@ async def test_parameters_are_bounded() -> None:
     ("values", "number"),
     [({"n": "5"}, 5), ({"n": " 7 "}, 7), ({"n": "-1"}, -1), ({"n": 3}, 3), ({"n": "0"}, 0), ({}, 9)],
 )
-def test_whole_numbers_are_read_from_query_and_json(
-    values: dict[str, Any], number: int, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_whole_numbers_are_read_from_query_and_json(values, number, caplog):
     assert Parameters(values).integer("n", 9) == number
     assert Parameters({}).integer("n") is None
     assert not caplog.records
 
 
 @pytest.mark.parametrize("value", ["", "abc", "1.5", "1e3", True, [1], "9" * 5000])
-def test_what_is_no_number_takes_the_default_with_a_warning(
-    value: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_is_no_number_takes_the_default_with_a_warning(value, caplog):
     """The server is as lenient as TorchServe, but logs one short line (design, section 9)."""
     assert Parameters({"n": value}).integer("n", 9) == 9
 
@@ -55,14 +50,14 @@ def test_what_is_no_number_takes_the_default_with_a_warning(
     ("value", "truth"),
     [("true", True), ("TRUE", True), (True, True), ("false", False), ("1", False), ("", False)],
 )
-def test_booleans_are_true_only_for_true(value: Any, truth: bool) -> None:
+def test_booleans_are_true_only_for_true(value, truth):
     """``true`` may be in any case; every other value is false (reference 4.1)."""
     assert Parameters({"b": value}).boolean("b") is truth
     assert Parameters({}).boolean("b") is None
 
 
 @pytest.mark.parametrize("content_type", ["application/json", "application/json; charset=utf-8"])
-async def test_registration_by_json_ignores_the_query(content_type: str) -> None:
+async def test_registration_by_json_ignores_the_query(content_type):
     """A JSON body's fields are the parameters, null ones are not given (reference 5.2)."""
     body = json.dumps({"url": "a.mar", "batch_size": 4, "handler": None}).encode()
 
@@ -74,7 +69,7 @@ async def test_registration_by_json_ignores_the_query(content_type: str) -> None
 
 
 @pytest.mark.parametrize("content_type", ["", "application/x-www-form-urlencoded", "text/plain"])
-async def test_registration_otherwise_reads_the_query(content_type: str) -> None:
+async def test_registration_otherwise_reads_the_query(content_type):
     """Any other body is not looked at (reference 5.2); the first of repeated parameters counts (4.1)."""
     query = [("url", "b.mar"), ("url", "c.mar"), ("handler", "")]
     parameters = await Parameters.of_registration(request(query, b'{"url": "a.mar"}', content_type))
@@ -94,7 +89,7 @@ async def test_registration_otherwise_reads_the_query(content_type: str) -> None
     ],
     ids=lambda value: repr(value[:9]),
 )
-async def test_registration_by_broken_json_is_a_bad_request(body: bytes, message: str) -> None:
+async def test_registration_by_broken_json_is_a_bad_request(body, message):
     """What is no JSON object is a 400 (F1, F2, F3)."""
     with pytest.raises(BadRequest, match=message):
         await Parameters.of_registration(request(body=body, content_type="application/json"))
@@ -112,7 +107,7 @@ async def test_registration_by_broken_json_is_a_bad_request(body: bytes, message
         (Parameters.switch, "", None),
     ],
 )
-def test_own_parameters_may_be_empty(read: Callable[[Parameters, str], Any], value: Any, result: Any) -> None:
+def test_own_parameters_may_be_empty(read, value, result):
     """Those that TorchServe does not have are read strictly."""
     assert read(Parameters({"n": value}), "n") is result
 
@@ -126,14 +121,12 @@ def test_own_parameters_may_be_empty(read: Callable[[Parameters, str], Any], val
         (Parameters.switch, "perhaps", "n=perhaps: true or false"),
     ],
 )
-def test_own_parameters_are_read_strictly(
-    read: Callable[[Parameters, str], Any], value: Any, message: str
-) -> None:
+def test_own_parameters_are_read_strictly(read, value, message):
     with pytest.raises(BadRequest, match=message):
         read(Parameters({"n": value}), "n")
 
 
-def test_unknown_names_are_reported_with_a_guess(caplog: pytest.LogCaptureFixture) -> None:
+def test_unknown_names_are_reported_with_a_guess(caplog):
     parameters = Parameters({"batchsize": 8, "zzz": 1, "url": "u"})
     parameters.warn_of_unknown(("url", "batch_size"))
 
@@ -148,7 +141,7 @@ def test_unknown_names_are_reported_with_a_guess(caplog: pytest.LogCaptureFixtur
     assert max(map(len, many.warnings)) < 200
 
 
-def test_unusable_values_are_reported() -> None:
+def test_unusable_values_are_reported():
     parameters = Parameters({"batch_size": "abc", "synchronous": "yes", "s3_sse_kms": "False"})
     assert parameters.integer("batch_size") is None
     assert (parameters.boolean("synchronous"), parameters.boolean("s3_sse_kms")) == (False, False)

@@ -6,7 +6,7 @@ from modelserver.models.options.signature import Signature
 from modelserver.surface.api.predictions import describe_model
 
 
-def test_answers_that_are_the_handlers_have_no_kind() -> None:
+def test_answers_that_are_the_handlers_have_no_kind():
     """A handler may name no content type, so none is promised; nor for a token's empty line."""
     described = operations(describe_listener("all", "1"))
 
@@ -15,7 +15,7 @@ def test_answers_that_are_the_handlers_have_no_kind() -> None:
     assert "content" in described["post /v1/models/{model_name}:predict"]["responses"]["200"]
 
 
-def test_signature_adds_types_to_the_document() -> None:
+def test_signature_adds_types_to_the_document():
     tensors = [("x", "FP32", (-1, 2)), ("y", "BYTES", (-1,)), ("z", "FP32", (-1, 99))]
     outputs = (TensorSpec("p", "INT64", (-1,)),)
     document = describe_model(

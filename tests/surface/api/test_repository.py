@@ -19,7 +19,7 @@ from modelserver.surface.api.repository import ModelRepository, RepositoryApi, i
         (["10.0.0.1", "192.168.1.1", "::ffff:10.0.0.1", "fe80::1%eth0", "unix", ""], False),
     ],
 )
-def test_loopback_clients_are_near(hosts: list[str], near: bool) -> None:
+def test_loopback_clients_are_near(hosts, near):
     """So are those of a Unix socket."""
     assert [is_near(Address(host, 1)) for host in hosts] == [near] * len(hosts)
     assert is_near(None)
@@ -42,9 +42,7 @@ def request(host: str) -> Request:
         ("127.0.0.1", True, False, False),
     ],
 )
-async def test_who_may_change_models(
-    verb: str, host: str, everybody: bool, model_api: bool, allowed: bool
-) -> None:
+async def test_who_may_change_models(verb, host, everybody, model_api, allowed):
     """Where only inference is served, clients on this machine; nobody without the model API."""
     settings: Any = SimpleNamespace(enable_model_api=model_api, model_store=None)
     registry: Any = SimpleNamespace(names=list)
@@ -55,7 +53,7 @@ async def test_who_may_change_models(
 
 
 @pytest.mark.parametrize(("tells", "end"), [(False, "."), (True, ". There is none")])
-async def test_what_the_store_does_not_have(tells: bool, end: str) -> None:
+async def test_what_the_store_does_not_have(tells, end):
     """The error is KServe's, and lists the models of the store if clients may know."""
     settings: Any = SimpleNamespace(model_store=None, default_workers_per_model=0, tells_names=tells)
     registry: Any = SimpleNamespace(names=list, builder=SimpleNamespace(store=ModelStore(None)))

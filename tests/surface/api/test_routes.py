@@ -1,6 +1,5 @@
 import json
 import logging
-from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,14 +28,14 @@ def client(*models: tuple[int, bool]) -> httpx.AsyncClient:
     [(), ((1, True), (2, True)), ((0, False),)],
     ids=["no models", "all loaded", "none wanted"],
 )
-async def test_readiness_is_200_when_all_models_are_loaded(models: tuple[tuple[int, bool], ...]) -> None:
+async def test_readiness_is_200_when_all_models_are_loaded(models):
     async with client(*models) as response:
         answer = await response.get("/readyz")
 
     assert (answer.status_code, answer.json()) == (200, {"status": "Ready"})
 
 
-async def test_readiness_is_503_and_counts_the_models() -> None:
+async def test_readiness_is_503_and_counts_the_models():
     """It still lives."""
     async with client((1, False), (1, True), (0, False)) as response:
         assert (await response.get("/livez")).json() == {"status": "Live"}
@@ -44,7 +43,7 @@ async def test_readiness_is_503_and_counts_the_models() -> None:
             await response.get("/readyz")
 
 
-def test_documents_name_probes_and_renewal_of_tokens() -> None:
+def test_documents_name_probes_and_renewal_of_tokens():
     inference, management = (describe_listener(kind, "1")["paths"] for kind in ("inference", "management"))
 
     for path in ("/livez", "/readyz"):
@@ -56,7 +55,7 @@ def test_documents_name_probes_and_renewal_of_tokens() -> None:
 
 
 @pytest.fixture
-async def logging_client() -> AsyncIterator[httpx.AsyncClient]:
+async def logging_client():
     logger = logging.getLogger("modelserver")
     before = logger.level
     logger.setLevel(logging.INFO)
@@ -72,7 +71,7 @@ async def logging_client() -> AsyncIterator[httpx.AsyncClient]:
     logger.setLevel(before)
 
 
-async def test_level_is_changed(logging_client: httpx.AsyncClient, caplog: pytest.LogCaptureFixture) -> None:
+async def test_level_is_changed(logging_client, caplog):
     log = logging.getLogger("modelserver.server")
     assert (await logging_client.get("/logging")).json() == {"level": "info"}
     assert not log.isEnabledFor(logging.DEBUG)
@@ -84,7 +83,7 @@ async def test_level_is_changed(logging_client: httpx.AsyncClient, caplog: pytes
 
 
 @pytest.mark.parametrize("level", [None, "", "loud", "x" * 1000, "info\nfake"])
-async def test_unknown_level_changes_nothing(logging_client: httpx.AsyncClient, level: str | None) -> None:
+async def test_unknown_level_changes_nothing(logging_client, level):
     answer = await logging_client.put("/logging", params={} if level is None else {"level": level})
 
     assert answer.status_code == 400

@@ -2,14 +2,13 @@ import asyncio
 from typing import Any, cast
 
 import httpx
-import pytest
 
 from modelserver.models.settings.settings import Settings
 from modelserver.surface.api import app as app_module
 from modelserver.surface.api.services import LateApp, Services
 
 
-async def test_a_request_waits_for_the_application(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_request_waits_for_the_application(monkeypatch):
     built: list[Any] = []
     build = app_module.build_app
 

@@ -1,5 +1,3 @@
-from pathlib import Path
-
 import pytest
 
 
@@ -12,10 +10,10 @@ class Clock:
 
 
 @pytest.fixture
-def clock() -> Clock:
+def clock():
     return Clock()
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(tmp_path):
     return tmp_path / "key_file.json"

@@ -28,7 +28,7 @@ def passes(guarded: Guard, url: bytes, token: str | None, *, name: bytes = b"Aut
 
 
 @pytest.mark.parametrize("name", [b"Authorization", b"authorization", b"AUTHORIZATION"])
-def test_the_header_is_recognized(name: bytes) -> None:
+def test_the_header_is_recognized(name):
     assert passes(guard("inference"), b"/predictions/m?a=b", "inference-token", name=name)
     assert not passes(guard("inference"), b"/predictions/m", "management-token", name=name)
     assert not passes(guard("inference"), b"/predictions/m", None)
@@ -47,7 +47,7 @@ def test_the_header_is_recognized(name: bytes) -> None:
         b"/" + b"x" * 2000,
     ],
 )
-def test_management_cannot_be_disguised(url: bytes) -> None:
+def test_management_cannot_be_disguised(url):
     """Percent signs, absolute URLs, queries and odd URLs make no other scope of management (F64)."""
     shared = guard("inference", "management")
     assert not passes(shared, url, "inference-token")
@@ -55,7 +55,7 @@ def test_management_cannot_be_disguised(url: bytes) -> None:
     assert passes(shared, url, "management-token")
 
 
-def test_path_of_a_model_needs_the_inference_token() -> None:
+def test_path_of_a_model_needs_the_inference_token():
     """Unlike other paths that are not the server's own, at an address that inference and management share."""
     verifier = verifier_of_tokens()
     hot: Any = SimpleNamespace(find=lambda url: url.startswith(b"/api") or None)
@@ -66,7 +66,7 @@ def test_path_of_a_model_needs_the_inference_token() -> None:
     assert passes(guarded, b"/nowhere", "management-token")
 
 
-def test_method_and_first_header_count() -> None:
+def test_method_and_first_header_count():
     """A route that is open to OPTIONS is not open to others, nor a good token behind a bad one."""
     guarded = guard("inference", "management")
     headers = [(b"authorization", b"Bearer x"), (b"authorization", b"Bearer inference-token")]

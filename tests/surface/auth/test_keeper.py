@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.surface.auth.conftest import Clock
 
 from modelserver.errors import ConfigError, Conflict
 from modelserver.surface.auth.keeper import TokenKeeper
@@ -21,7 +20,7 @@ def opens(keeper: TokenKeeper, scope: Scope, token: str) -> bool:
     return keeper.verifier.accepts(scope, f"Bearer {token}".encode())
 
 
-def test_three_tokens_are_made(path: Path, clock: Clock) -> None:
+def test_three_tokens_are_made(path, clock):
     """Each opens its scope only; the file is TorchServe's, for its owner (reference 16.1)."""
     keeper = TokenKeeper({}, None, KeyFile(path), clock)
     result = content(path)
@@ -36,7 +35,7 @@ def test_three_tokens_are_made(path: Path, clock: Clock) -> None:
     assert all(set(entry) == {"key"} for entry in result.values())
 
 
-def test_tokens_expire_except_that_of_the_api(path: Path, clock: Clock) -> None:
+def test_tokens_expire_except_that_of_the_api(path, clock):
     """Tokens end after their time, which is in the file; that of the API does not (reference 16.1)."""
     keeper = TokenKeeper({}, 15.0, KeyFile(path), clock)
     result = content(path)
@@ -51,7 +50,7 @@ def test_tokens_expire_except_that_of_the_api(path: Path, clock: Clock) -> None:
     assert opens(keeper, Scope.API, result["API"]["key"])
 
 
-def test_renewal_replaces_one_token(path: Path, clock: Clock) -> None:
+def test_renewal_replaces_one_token(path, clock):
     """The new token is in the file, the old one is no good at once, the others stay (reference 16.2)."""
     keeper = TokenKeeper({}, 15.0, KeyFile(path), clock)
     changes: list[int] = []
@@ -68,7 +67,7 @@ def test_renewal_replaces_one_token(path: Path, clock: Clock) -> None:
     assert changes == [1]
 
 
-def test_renewal_that_cannot_be_written(path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_renewal_that_cannot_be_written(path, clock, monkeypatch):
     """If the file cannot be written, the old token stays good: nobody could read the new one."""
     keeper = TokenKeeper({}, None, KeyFile(path), clock)
     before = content(path)
@@ -82,7 +81,7 @@ def test_renewal_that_cannot_be_written(path: Path, clock: Clock, monkeypatch: p
     assert opens(keeper, Scope.INFERENCE, before["inference"]["key"])
 
 
-def test_provided_tokens_are_replaced_and_never_written(path: Path, clock: Clock) -> None:
+def test_provided_tokens_are_replaced_and_never_written(path, clock):
     """Where all tokens are provided no file is written, so the directory may be read-only."""
     keeper = TokenKeeper({scope: (f"{scope.value}-token",) for scope in Scope}, 15.0, KeyFile(path), clock)
     assert not path.exists()
@@ -104,7 +103,7 @@ def test_provided_tokens_are_replaced_and_never_written(path: Path, clock: Clock
     assert opens(keeper, Scope.INFERENCE, content(path)["inference"]["key"])
 
 
-def test_the_file_goes_with_the_server(path: Path, clock: Clock) -> None:
+def test_the_file_goes_with_the_server(path, clock):
     TokenKeeper({}, None, KeyFile(path), clock).close()
     assert not path.exists()
 

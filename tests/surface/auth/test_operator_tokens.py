@@ -1,5 +1,4 @@
 import json
-from pathlib import Path
 
 import pytest
 
@@ -8,7 +7,7 @@ from modelserver.surface.auth.operator_tokens import joined, read_token_file, ta
 from modelserver.surface.auth.scopes import Scope
 
 
-def test_tokens_are_taken_out_of_the_environment() -> None:
+def test_tokens_are_taken_out_of_the_environment():
     environ = {
         "MODELSERVER_INFERENCE_TOKEN": "old-token, new-token",
         "MODELSERVER_API_TOKEN": " api-token ",
@@ -29,13 +28,13 @@ def test_tokens_are_taken_out_of_the_environment() -> None:
         ({"inference": {"key": ["one-token", "two-token"]}, "else": 1}, ("one-token", "two-token")),
     ],
 )
-def test_token_file_is_read(tmp_path: Path, document: object, inference: tuple[str, ...]) -> None:
+def test_token_file_is_read(tmp_path, document, inference):
     path = tmp_path / "tokens.json"
     path.write_text(json.dumps(document))
     assert read_token_file(path) == {Scope.INFERENCE: inference}
 
 
-def test_token_folder_is_read(tmp_path: Path) -> None:
+def test_token_folder_is_read(tmp_path):
     (tmp_path / "inference").write_text("one-token\ntwo-token\n")
     (tmp_path / "API").write_text("api-token")
     (tmp_path / "other").write_text("x")
@@ -47,7 +46,7 @@ def test_token_folder_is_read(tmp_path: Path) -> None:
     "text",
     ["", "[]", "{}", "secret-x", '{"inference": 5}', '{"inference": [null]}', '{"inference": {}}', "\x00"],
 )
-def test_invalid_file_is_refused_without_its_content(tmp_path: Path, text: str) -> None:
+def test_invalid_file_is_refused_without_its_content(tmp_path, text):
     """What is no tokens is refused by name, without a word of its content (F68)."""
     path = tmp_path / "tokens.json"
     path.write_text(text)
@@ -61,7 +60,7 @@ def test_invalid_file_is_refused_without_its_content(tmp_path: Path, text: str) 
 @pytest.mark.parametrize(
     "token", ["zq7", "with space in", "tab\there-and", "\u20ac" * 8, "x" * 5000], ids=range(5)
 )
-def test_invalid_token_is_refused_without_being_named(tmp_path: Path, token: str) -> None:
+def test_invalid_token_is_refused_without_being_named(tmp_path, token):
     """A token that no header can carry, or that can be guessed, is refused without being shown (F68)."""
     path = tmp_path / "tokens.json"
     path.write_text(json.dumps({"inference": token}))
@@ -70,7 +69,7 @@ def test_invalid_token_is_refused_without_being_named(tmp_path: Path, token: str
     assert token not in str(caught.value)
 
 
-def test_tokens_of_several_sources_are_joined() -> None:
+def test_tokens_of_several_sources_are_joined():
     sources = {Scope.API: ("a",)}, {Scope.API: ("b",), Scope.INFERENCE: ("c",)}, {}
 
     assert joined(*sources) == {Scope.INFERENCE: ("c",), Scope.API: ("a", "b")}

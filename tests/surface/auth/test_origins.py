@@ -27,7 +27,7 @@ def headers(origin: str | None, host: str = "localhost:8081") -> list[tuple[byte
         ("http://[", "localhost:8081"),
     ],
 )
-def test_pages_of_others_change_nothing(method: str, origin: str, host: str) -> None:
+def test_pages_of_others_change_nothing(method, origin, host):
     """Neither another site, nor a name that was made to lead here, nor another port (F65)."""
     for allowed in ("", "http://tool.example"):
         with pytest.raises(ForeignPage, match="may not change anything here"):
@@ -45,16 +45,14 @@ def test_pages_of_others_change_nothing(method: str, origin: str, host: str) -> 
         *((method, "http://evil.example", "localhost:8081", "") for method in ("GET", "HEAD", "OPTIONS")),
     ],
 )
-def test_own_and_allowed_pages_other_clients_and_reading_are_free(
-    method: str, origin: str | None, host: str, allowed: str
-) -> None:
+def test_own_and_allowed_pages_other_clients_and_reading_are_free(method, origin, host, allowed):
     check_origin(method, headers(origin, host), allowed)
 
 
 @pytest.mark.parametrize(
     "host", ["localhost:8081", "127.0.0.1:8081", "[::1]:8081", "10.0.0.7", "app.localhost."]
 )
-def test_names_that_nobody_can_forge(host: str) -> None:
+def test_names_that_nobody_can_forge(host):
     """Loopback names and plain addresses never come from somebody's DNS; HTTP/1.0 has no header for it."""
     check_host(headers(None, host))
     check_host([(b"accept", b"*/*")])
@@ -63,13 +61,13 @@ def test_names_that_nobody_can_forge(host: str) -> None:
 @pytest.mark.parametrize(
     "host", ["evil.example:8081", "localhost.evil.example", "", "[::1", "127.0.0.1.evil.example"]
 )
-def test_a_name_that_was_made_to_lead_here_reads_nothing(host: str) -> None:
+def test_a_name_that_was_made_to_lead_here_reads_nothing(host):
     """A page could otherwise read the responses of this machine's loopback under its own name."""
     with pytest.raises(ForeignName, match="use localhost"):
         check_host(headers(None, host))
 
 
-def test_names_of_the_operator_are_safe() -> None:
+def test_names_of_the_operator_are_safe():
     """A name of ``management_hosts`` may read, and its own pages may change something."""
     names = {"models.lan"}
     check_host(headers(None, "Models.LAN:8081"), names)
@@ -96,7 +94,7 @@ def test_names_of_the_operator_are_safe() -> None:
         ("inference", "/predictions/m /v2/models/m /v1/models/m", False),
     ],
 )
-def test_data_about_models_has_the_rule(role: str, paths: str, has_it: bool) -> None:
+def test_data_about_models_has_the_rule(role, paths, has_it):
     """Probes may use any name, pages tell nothing about models, and proxies send predictions, and what
     belongs to them, on under the name that clients use.
     """
@@ -105,6 +103,6 @@ def test_data_about_models_has_the_rule(role: str, paths: str, has_it: bool) -> 
     )
 
 
-def test_data_of_clients_does_not_have_the_rule_at_a_shared_address() -> None:
+def test_data_of_clients_does_not_have_the_rule_at_a_shared_address():
     for path in ("/predictions/m", "/v2/models/m", "/v1/models/m"):
         assert not tells_about_models({"inference", "management"}, "GET", path)

@@ -15,7 +15,7 @@ def notices(environ: dict[str, str] | None = None, **settings: Any) -> list[str]
     return list(notice(Settings(**settings), environ or {}, CWD))
 
 
-def test_loopback_needs_no_tokens() -> None:
+def test_loopback_needs_no_tokens():
     """With every listener on loopback or a unix socket there are none, and no message (design 7)."""
     for settings in (
         Settings(),
@@ -28,7 +28,7 @@ def test_loopback_needs_no_tokens() -> None:
 
 
 @pytest.mark.parametrize("which", ["inference_address", "management_address", "metrics_address"])
-def test_an_open_address_needs_tokens(which: str) -> None:
+def test_an_open_address_needs_tokens(which):
     """One listener off loopback turns tokens on for all (F63), one of gRPC too (CVE-2024-35199)."""
     assert wants_tokens(Settings(**{which: OPEN}), {})
     assert wants_tokens(Settings(grpc_inference_address="0.0.0.0"), {})
@@ -42,13 +42,13 @@ def test_an_open_address_needs_tokens(which: str) -> None:
         ({}, {"MODELSERVER_INFERENCE_TOKEN": "x" * 8}),
     ],
 )
-def test_settings_can_turn_them_on(settings: dict[str, Any], environ: dict[str, str]) -> None:
+def test_settings_can_turn_them_on(settings, environ):
     """On loopback too, as TorchServe always has them, or by giving tokens; the switch turns them off."""
     assert wants_tokens(Settings(**settings), environ)
     assert not wants_tokens(Settings(disable_token_authorization=True, **settings), environ)
 
 
-def test_the_start_says_where_tokens_are() -> None:
+def test_the_start_says_where_tokens_are():
     assert notices(management_address=OPEN) == [
         (
             "Token authorization is on, since http://0.0.0.0:8081 is open to other machines; "
@@ -63,14 +63,14 @@ def test_the_start_says_where_tokens_are() -> None:
     )
 
 
-def test_the_start_says_what_is_open() -> None:
+def test_the_start_says_what_is_open():
     """Without tokens, addresses that others reach are warned of (F63)."""
     assert notices(management_address=OPEN, disable_token_authorization=True) == [
         "Warning: token authorization is off: anyone who can reach http://0.0.0.0:8081 may use it."
     ]
 
 
-def test_the_start_says_that_a_certificate_is_missing() -> None:
+def test_the_start_says_that_a_certificate_is_missing():
     (line,) = notices(inference_address=Address("https", "127.0.0.1", 8443))
     assert line == "Warning: no certificate is configured: https uses one that clients cannot verify."
     assert notices(inference_address=Address("https", "127.0.0.1", 8443), keystore=Path("x.p12")) == []

@@ -19,7 +19,7 @@ def give(path: Path, *tokens: str) -> None:
     path.write_text(json.dumps({"inference": tokens}))
 
 
-def test_files_live_as_long_as_the_server(tmp_path: Path) -> None:
+def test_files_live_as_long_as_the_server(tmp_path):
     """Without tokens there is none, and variables are removed from the environment nevertheless."""
     environ = {"MODELSERVER_INFERENCE_TOKEN": "given-token"}
     with server_tokens(Settings(disable_token_authorization=True), environ, tmp_path) as rotation:
@@ -31,7 +31,7 @@ def test_files_live_as_long_as_the_server(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-async def test_a_changed_file_counts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_changed_file_counts(tmp_path, caplog):
     """A broken one stops the start, and changes nothing later; no token is logged."""
     path = tmp_path / "tokens.json"
     path.write_text("{")

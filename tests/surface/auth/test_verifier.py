@@ -1,5 +1,4 @@
 import pytest
-from tests.surface.auth.conftest import Clock
 
 from modelserver.surface.auth import verifier as module
 from modelserver.surface.auth.scopes import Scope
@@ -7,7 +6,7 @@ from modelserver.surface.auth.verifier import Fingerprint, InvalidKey, Verifier
 
 
 @pytest.fixture
-def verifier(clock: Clock) -> Verifier:
+def verifier(clock):
     made = Verifier(clock)
     made.replace(
         [
@@ -22,7 +21,7 @@ def verifier(clock: Clock) -> Verifier:
 @pytest.mark.parametrize(
     "header", [b"Bearer first-token", b"Bearer  first-token", b"Bearer\tfirst-token", b" Bearer first-token "]
 )
-def test_valid_header_is_accepted(verifier: Verifier, header: bytes) -> None:
+def test_valid_header_is_accepted(verifier, header):
     assert verifier.accepts(Scope.INFERENCE, header)
     assert verifier.accepts(Scope.INFERENCE, header)
 
@@ -35,13 +34,13 @@ def test_valid_header_is_accepted(verifier: Verifier, header: bytes) -> None:
         *(b"Bearer first-toke", b"Bearer manager-token", b"Bearer \xff\xfe"),
     ],
 )
-def test_invalid_header_is_rejected(verifier: Verifier, header: bytes) -> None:
+def test_invalid_header_is_rejected(verifier, header):
     """Another scheme or case, a part of the token, another scope's: they open nothing (reference 16.2)."""
     assert verifier.accepts(Scope.INFERENCE, b"Bearer first-token")
     assert not verifier.accepts(Scope.INFERENCE, header)
 
 
-def test_token_is_forgotten_when_it_expires(verifier: Verifier, clock: Clock) -> None:
+def test_token_is_forgotten_when_it_expires(verifier, clock):
     """So is one that is replaced; nobody is let in before the first tokens are known."""
     clock.now += 59.5
     assert verifier.accepts(Scope.INFERENCE, b"Bearer second-token")
@@ -56,7 +55,7 @@ def test_token_is_forgotten_when_it_expires(verifier: Verifier, clock: Clock) ->
     assert repr(third) == "Fingerprint(scope=<Scope.INFERENCE: 'inference'>, expires=None)"
 
 
-def test_a_known_header_costs_one_comparison(verifier: Verifier, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_known_header_costs_one_comparison(verifier, monkeypatch):
     assert verifier.accepts(Scope.INFERENCE, b"Bearer first-token")
     comparisons = []
     monkeypatch.setattr(module, "compare_digest", lambda a, b: comparisons.append((a, b)) or a == b)
@@ -65,7 +64,7 @@ def test_a_known_header_costs_one_comparison(verifier: Verifier, monkeypatch: py
     assert len(comparisons) == 1
 
 
-def test_all_tokens_are_compared(verifier: Verifier, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_tokens_are_compared(verifier, monkeypatch):
     """How long a look takes does not depend on which token is meant: all are compared, as hashes."""
     comparisons = []
     monkeypatch.setattr(module, "compare_digest", lambda a, b: comparisons.append(len(a)) or a == b)
@@ -74,7 +73,7 @@ def test_all_tokens_are_compared(verifier: Verifier, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("header", ["Bearer manager-token", b"Bearer manager-token"])
-def test_grpc_metadata_is_checked_alike(verifier: Verifier, header: str | bytes) -> None:
+def test_grpc_metadata_is_checked_alike(verifier, header):
     """The error is TorchServe's: 400, and other words at /token (reference 16.2)."""
     verifier.authorize(Scope.MANAGEMENT, header)
     why = "Token either incorrect, expired, or not provided correctly"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelserver.errors import BadRequest, HandlerError, ModelNotFound, ModelServerError, ResponseTimeout
+from modelserver.errors import BadRequest, HandlerError, ModelNotFound, ResponseTimeout
 from modelserver.surface.http.answers import clean, error_body, header_block, pretty, status_line
 
 
@@ -23,13 +23,13 @@ from modelserver.surface.http.answers import clean, error_body, header_block, pr
         (200, "gr\xfcn \u20ac", b"HTTP/1.1 200 gr\xfcn ?\r\n"),
     ],
 )
-def test_status_line_is_always_one_valid_line(status: int, phrase: str, line: bytes) -> None:
+def test_status_line_is_always_one_valid_line(status, phrase, line):
     """A phrase of the handler's replaces the standard one; what is no status is 500 (F13)."""
     assert status_line(status, phrase) == line
 
 
 @given(st.lists(st.tuples(st.text(min_size=1), st.text()), max_size=3))
-def test_no_text_begins_another_header(headers: list[tuple[str, str]]) -> None:
+def test_no_text_begins_another_header(headers):
     """Whatever a handler puts into names and values, there is one line for each at most (F13)."""
     block = header_block(headers)
 
@@ -47,9 +47,7 @@ def test_no_text_begins_another_header(headers: list[tuple[str, str]]) -> None:
         ),
     ],
 )
-def test_headers_are_lines_in_order_but_for_those_of_framing(
-    headers: list[tuple[str, str]], block: bytes
-) -> None:
+def test_headers_are_lines_in_order_but_for_those_of_framing(headers, block):
     assert header_block(headers) == block
 
 
@@ -57,11 +55,11 @@ def test_headers_are_lines_in_order_but_for_those_of_framing(
     ("text", "cleaned"),
     [("plain \u00fc", "plain \u00fc"), ("a\tb", "a\tb"), ("a\r\nb\x00\x1b\x7f", "a  b   ")],
 )
-def test_control_characters_become_spaces(text: str, cleaned: str) -> None:
+def test_control_characters_become_spaces(text, cleaned):
     assert clean(text) == cleaned
 
 
-def test_json_is_pretty_and_without_nulls() -> None:
+def test_json_is_pretty_and_without_nulls():
     """Two spaces, a newline at the end, null fields left out at every depth (reference 4.3)."""
     value: dict[str, Any] = {"a": None, "b": [{"c": None, "d": "<\u00fc>"}, None], "e": 0, "f": ""}
 
@@ -80,13 +78,13 @@ def test_json_is_pretty_and_without_nulls() -> None:
         {"large": 1 << 70, "broken": "\ud800"},
     ],
 )
-def test_json_is_indented_as_by_the_standard_library(value: object) -> None:
+def test_json_is_indented_as_by_the_standard_library(value):
     expected = json.dumps(value, indent=2, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
 
     assert pretty(value) == expected
 
 
-def test_json_leaves_no_reference_cycle() -> None:
+def test_json_leaves_no_reference_cycle():
     gc.collect()
     gc.disable()
     try:
@@ -108,9 +106,7 @@ def test_json_leaves_no_reference_cycle() -> None:
         (HandlerError("x", 503, 500), True, 500, "x"),
     ],
 )
-def test_error_body_has_the_fields_of_its_route(
-    error: ModelServerError, kserve: bool, status: int, kserve_message: str | None
-) -> None:
+def test_error_body_has_the_fields_of_its_route(error, kserve, status, kserve_message):
     """Code, type and message on TorchServe's routes; on V1, KServe's `error` beside them, in KServe's words
     where it has some, and statuses of its own (design, section 9).
     """
@@ -122,7 +118,7 @@ def test_error_body_has_the_fields_of_its_route(
     assert (code, json.loads(body)) == (status, expected)
 
 
-def test_what_a_client_sent_is_not_repeated_without_end() -> None:
+def test_what_a_client_sent_is_not_repeated_without_end():
     """A fault may quote a text of megabytes, which would be encoded twice on the event loop."""
     _, body = error_body(BadRequest("input '" + "x" * 6_000_000 + "'"), form="kserve")
 

@@ -42,7 +42,7 @@ async def response(app: Any, method: str = "GET", *lines: str) -> tuple[bytes, b
     return lead, body, wire
 
 
-async def test_scope_describes_the_request() -> None:
+async def test_scope_describes_the_request():
     scopes: list[Any] = []
     await response(recording(scopes), "GET /a%20b?c=%20 HTTP/1.1\r\nX-A: B\r\nX-Rest:")
 
@@ -86,9 +86,7 @@ async def test_scope_describes_the_request() -> None:
     ],
     ids=["parts", "empty", "length", "HEAD with length", "HEAD", "204", "304", "404"],
 )  # fmt: skip
-async def test_response_is_framed(
-    method: str, messages: list[dict[str, Any]], lines: bytes, body: bytes
-) -> None:
+async def test_response_is_framed(method, messages, lines, body):
     lead, content, wire = await response(answering(*messages), method)
 
     assert (lead, content) == (lines, body)
@@ -112,9 +110,7 @@ async def test_response_is_framed(
     ],
     ids=["no start", "nothing", "name", "value", "two starts", "no end", "longer", "shorter", "204", "two"],
 )
-async def test_failing_application_ends_the_connection(
-    messages: list[dict[str, Any]], body: bytes, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_failing_application_ends_the_connection(messages, body, caplog):
     """With 500 where nothing is written yet, otherwise as it is; the log says why."""
     lead, content, wire = await response(answering(*messages))
 
@@ -124,7 +120,7 @@ async def test_failing_application_ends_the_connection(
     assert "ASGI" in caplog.text
 
 
-async def test_body_comes_as_it_is_taken() -> None:
+async def test_body_comes_as_it_is_taken():
     """What has come is one message; while more than 64 KiB wait, no more is read."""
     bodies: list[tuple[int, bool]] = []
     go = asyncio.Event()
@@ -156,7 +152,7 @@ async def test_body_comes_as_it_is_taken() -> None:
 
 
 @pytest.mark.parametrize("reads", [True, False])
-async def test_client_may_send_its_body_once_the_application_reads(reads: bool) -> None:
+async def test_client_may_send_its_body_once_the_application_reads(reads):
     async def app(scope: Any, receive: Any, send: Any) -> None:
         for _ in range(2 if reads else 0):
             await receive()
@@ -174,7 +170,7 @@ async def test_client_may_send_its_body_once_the_application_reads(reads: bool) 
     assert b"HTTP/1.1 200 " in wire.transport.written
 
 
-async def test_application_learns_that_its_client_has_left() -> None:
+async def test_application_learns_that_its_client_has_left():
     events: list[str] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -195,7 +191,7 @@ async def test_application_learns_that_its_client_has_left() -> None:
         assert wire.listener.tasks == set()
 
 
-async def test_application_learns_that_its_response_is_complete() -> None:
+async def test_application_learns_that_its_response_is_complete():
     events: list[str] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -209,7 +205,7 @@ async def test_application_learns_that_its_response_is_complete() -> None:
     assert events == ["http.disconnect"]
 
 
-async def test_application_waits_for_a_client_that_does_not_read() -> None:
+async def test_application_waits_for_a_client_that_does_not_read():
     wire = Wire(answering(start(), {"body": b"one", "more_body": True}, {"body": b"two"}))
     wire.send(head(path="/cold", method="GET"))
     wire.protocol.pause_writing()
@@ -222,7 +218,7 @@ async def test_application_waits_for_a_client_that_does_not_read() -> None:
     assert wire.connection.delivery.written == len(wire.transport.written)
 
 
-async def test_steady_body_of_the_application_is_received() -> None:
+async def test_steady_body_of_the_application_is_received():
     """A large body may take as long as it likes while it comes steadily, also where it is read at once."""
     wire = Wire()
     wire.listener.max_body = 1 << 20
@@ -237,7 +233,7 @@ async def test_steady_body_of_the_application_is_received() -> None:
     assert not wire.transport.closed
 
 
-async def test_proxies_of_this_machine_are_believed() -> None:
+async def test_proxies_of_this_machine_are_believed():
     scopes: list[Any] = []
     await response(
         prepared(recording(scopes)), "GET", "X-Forwarded-For: 192.0.2.7", "X-Forwarded-Proto: https"

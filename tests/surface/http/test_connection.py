@@ -15,7 +15,7 @@ from modelserver.surface.http.protocol import HttpProtocol
 # Requests and responses
 
 
-async def test_hot_request_gets_its_response_in_one_write(wire: Wire) -> None:
+async def test_hot_request_gets_its_response_in_one_write(wire):
     lines = ("content-LENGTH: 2", "Content-Type: text/plain", "CONTENT-ENCODING: gzip", "x-Request-ID: mine",
              "X-Request-Timeout-Ms: 250")  # fmt: skip
     written = wire.send(head(*lines) + b"hi")
@@ -34,7 +34,7 @@ async def test_hot_request_gets_its_response_in_one_write(wire: Wire) -> None:
     assert exchange.body == b""
 
 
-async def test_failed_request_closes_the_connection(busy: Wire) -> None:
+async def test_failed_request_closes_the_connection(busy):
     """As in TorchServe, a status of 400 and above does; later replies to the exchange are dropped."""
     busy.send(post())
     busy.hot.exchanges[0].fail(BadRequest("no"))
@@ -46,19 +46,19 @@ async def test_failed_request_closes_the_connection(busy: Wire) -> None:
     assert len(busy.responses) == 1
 
 
-async def test_failing_endpoint_is_answered_500(wire: Wire, caplog: pytest.LogCaptureFixture) -> None:
+async def test_failing_endpoint_is_answered_500(wire, caplog):
     wire.send(post(path="/hot/bug"))
 
     assert wire.statuses == [500]
     assert "ZeroDivisionError" in caplog.text
 
 
-async def test_client_gets_permission_to_send_at_once(wire: Wire) -> None:
+async def test_client_gets_permission_to_send_at_once(wire):
     assert wire.send(head("Content-Length: 2", "Expect: 100-continue")) == b"HTTP/1.1 100 Continue\r\n\r\n"
     assert wire.send(b"hi").endswith(b"hi")
 
 
-async def test_pipelined_requests_are_answered_in_order(busy: Wire) -> None:
+async def test_pipelined_requests_are_answered_in_order(busy):
     """Each when it is its turn (F16)."""
     busy.send(post(b"a") + post(b"b") + post(b"c"))
     assert [exchange.body for exchange in busy.hot.exchanges] == [b"a"]
@@ -70,7 +70,7 @@ async def test_pipelined_requests_are_answered_in_order(busy: Wire) -> None:
 
 
 @pytest.mark.parametrize(("state", "calls"), [("waiting", 1), ("streaming", 1), ("answered", 0)])
-async def test_endpoint_learns_once_that_its_client_has_left(busy: Wire, state: str, calls: int) -> None:
+async def test_endpoint_learns_once_that_its_client_has_left(busy, state, calls):
     """What it sends later goes nowhere (F37)."""
     left: list[str] = []
     busy.send(post())
@@ -93,7 +93,7 @@ async def test_endpoint_learns_once_that_its_client_has_left(busy: Wire, state: 
 
 @pytest.mark.parametrize("path", ["/hot", "/cold", "/none"])
 @pytest.mark.parametrize("line", ["Connection: Close", "CONNECTION: x , CLOSE, y", "X: y"])
-async def test_response_says_once_whether_the_connection_stays(wire: Wire, path: str, line: str) -> None:
+async def test_response_says_once_whether_the_connection_stays(wire, path, line):
     wire.send(head("Content-Length: 0", line, path=path))
     await settle()
 
@@ -103,7 +103,7 @@ async def test_response_says_once_whether_the_connection_stays(wire: Wire, path:
     assert wire.transport.closed == closes
 
 
-async def test_connection_ends_at_shutdown_once_it_is_idle(wire: Wire, busy: Wire) -> None:
+async def test_connection_ends_at_shutdown_once_it_is_idle(wire, busy):
     application = Wire()
     busy.send(post())
     application.send(post(path="/cold"))
@@ -119,7 +119,7 @@ async def test_connection_ends_at_shutdown_once_it_is_idle(wire: Wire, busy: Wir
     assert application.transport.closed
 
 
-async def test_body_is_put_together_from_many_pieces(busy: Wire) -> None:
+async def test_body_is_put_together_from_many_pieces(busy):
     bodies = [b"x" * size for size in (1, 2, 3, 5000, 1, 4096, 4095, 2)]
     busy.listener.max_body = 1 << 20
     busy.send(head(CHUNKED), *map(chunk, bodies), chunk(b"yy") * 1000)
@@ -139,9 +139,7 @@ async def test_body_is_put_together_from_many_pieces(busy: Wire) -> None:
     [(b"GET /hot HTTP/1.1\r\nX-", b"Slow: 1\r\n", 10), (post(), b"", 20)],
     ids=["head", "idle"],
 )
-async def test_connection_is_closed_while_nothing_whole_comes(
-    wire: Wire, sent: bytes, later: bytes, limit: int
-) -> None:
+async def test_connection_is_closed_while_nothing_whole_comes(wire, sent, later, limit):
     """If a head is not whole after ``receive_timeout`` seconds (F15), or after ``keep_alive`` seconds of
     idleness, counted from the last response.
     """
@@ -157,7 +155,7 @@ async def test_connection_is_closed_while_nothing_whole_comes(
 
 
 @pytest.mark.parametrize(("size", "closed"), [(1, True), (MIN_PROGRESS, False)], ids=["slow", "steady"])
-async def test_slow_body_ends_the_connection(wire: Wire, size: int, closed: bool) -> None:
+async def test_slow_body_ends_the_connection(wire, size, closed):
     """If less than the least progress comes in ``receive_timeout`` seconds (F15); a large body may take as
     long as it likes while it comes steadily.
     """
@@ -175,7 +173,7 @@ async def test_slow_body_ends_the_connection(wire: Wire, size: int, closed: bool
     assert wire.transport.closed == closed
 
 
-async def test_requests_wait_for_a_client_that_does_not_read(wire: Wire) -> None:
+async def test_requests_wait_for_a_client_that_does_not_read(wire):
     wire.protocol.pause_writing()
     wire.send(post(b"a") * 3)
     assert wire.hot.exchanges == []
@@ -186,7 +184,7 @@ async def test_requests_wait_for_a_client_that_does_not_read(wire: Wire) -> None
     assert wire.transport.reading
 
 
-async def test_client_that_never_reads_is_cut_off(wire: Wire) -> None:
+async def test_client_that_never_reads_is_cut_off(wire):
     wire.protocol.pause_writing()
     wire.transport.unsent = 100_000
     wire.send(post(b"a"))
@@ -199,7 +197,7 @@ async def test_client_that_never_reads_is_cut_off(wire: Wire) -> None:
     assert wire.transport.aborted
 
 
-async def test_client_that_waits_or_reads_slowly_is_not_cut_off_for_the_rest_of_a_request(busy: Wire) -> None:
+async def test_client_that_waits_or_reads_slowly_is_not_cut_off_for_the_rest_of_a_request(busy):
     busy.send(post())
     busy.listener.check(time.monotonic() + 1000)
     busy.send(head("Content-Length: 9") + b"x", b"x")
@@ -220,7 +218,7 @@ async def test_client_that_waits_or_reads_slowly_is_not_cut_off_for_the_rest_of_
 @pytest.mark.parametrize(
     ("path", "line", "status"), [("/none", "X: y", 404), ("/early", "Connection: close", 200)]
 )
-async def test_sending_side_ends_first(wire: Wire, path: str, line: str, status: int) -> None:
+async def test_sending_side_ends_first(wire, path, line, status):
     wire.send(head("Content-Length: 900", line, path=path), b"x" * 100)
     await settle()
 
@@ -233,7 +231,7 @@ async def test_sending_side_ends_first(wire: Wire, path: str, line: str, status:
     assert not wire.protocol.eof_received()
 
 
-async def test_tls_connection_ends_with_the_request_at_the_latest() -> None:
+async def test_tls_connection_ends_with_the_request_at_the_latest():
     for sent in (head("Content-Length: 900", path="/none"), head(f"Content-Length: {LIMIT + 1}")):
         secured = Wire(half_closes=False)
         secured.send(sent, b"x" * 100)
@@ -253,7 +251,7 @@ async def test_tls_connection_ends_with_the_request_at_the_latest() -> None:
     assert refused.transport.closed
 
 
-async def test_rest_of_a_request_is_bounded(wire: Wire) -> None:
+async def test_rest_of_a_request_is_bounded(wire):
     """What follows the last response is dropped up to the limits of a body and of the time for a request."""
     many = Wire()
     for each in (wire, many):
@@ -274,7 +272,7 @@ async def test_rest_of_a_request_is_bounded(wire: Wire) -> None:
     assert many.transport.closed
 
 
-async def test_client_may_read_its_last_response_steadily(wire: Wire) -> None:
+async def test_client_may_read_its_last_response_steadily(wire):
     wire.send(head("Content-Length: 900", path="/none"), b"x")
     await settle()
     wire.transport.unsent = 1_000_000
@@ -285,7 +283,7 @@ async def test_client_may_read_its_last_response_steadily(wire: Wire) -> None:
     assert not wire.transport.closed
 
 
-async def test_body_that_nobody_waits_for_is_bounded(wire: Wire) -> None:
+async def test_body_that_nobody_waits_for_is_bounded(wire):
     wire.send(head(CHUNKED, path="/early"))
     await settle()
     part = chunk(b"x" * 256)
@@ -302,7 +300,7 @@ async def test_body_that_nobody_waits_for_is_bounded(wire: Wire) -> None:
     [post() * 3, post()[:9], head("Host: y", "Content-Length: 9"), b"BAD\r\n"],
     ids=["whole", "part", "refused", "garbage"],
 )
-async def test_requests_behind_a_failed_one_are_dropped(busy: Wire, rest: bytes) -> None:
+async def test_requests_behind_a_failed_one_are_dropped(busy, rest):
     busy.send(post() + rest)
     busy.hot.exchanges[0].fail(BadRequest("no"))
 
@@ -423,9 +421,7 @@ async def stream_broken_off(wire: Wire, path: str) -> None:
         stream_broken_off,
     ],
 )
-async def test_nothing_outlives_its_connection(
-    path: str, end: Callable[[Wire, str], Awaitable[None]]
-) -> None:
+async def test_nothing_outlives_its_connection(path, end):
     """Connection, requests and bodies are gone when the connection is, without the collector of circles,
     however it ended.
     """

@@ -21,7 +21,7 @@ def written(wire: Wire) -> tuple[bytes, bytes]:
 
 
 @pytest.mark.parametrize("name", [None, "traceparent", "Traceparent", "TraceParent"])
-async def test_traceparent_is_noticed(busy: Wire, name: str | None) -> None:
+async def test_traceparent_is_noticed(busy, name):
     busy.send(head(*([f"{name}: 00"] if name else []), method="GET"))
     assert busy.hot.exchanges[-1].has_traceparent == (name is not None)
 
@@ -30,9 +30,7 @@ async def test_traceparent_is_noticed(busy: Wire, name: str | None) -> None:
 @pytest.mark.parametrize(
     ("method", "status", "has_body"), [("POST", 200, True), ("HEAD", 200, False), ("POST", 204, False)]
 )
-async def test_whole_response_has_a_length(
-    busy: Wire, method: str, status: int, has_body: bool, size: int
-) -> None:
+async def test_whole_response_has_a_length(busy, method, status, has_body, size):
     """A head and, where there may be one, the body; HEAD gets the length that it would have (F16). All that
     is written is counted.
     """
@@ -45,7 +43,7 @@ async def test_whole_response_has_a_length(
     assert (b"content-length: %d" % size in lines) is (status != 204)
 
 
-async def test_large_body_is_not_copied(busy: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_large_body_is_not_copied(busy, monkeypatch):
     pieces: list[bytes] = []
     monkeypatch.setattr(busy.transport, "write", pieces.append)
     body = bytes(1_000_000)
@@ -55,7 +53,7 @@ async def test_large_body_is_not_copied(busy: Wire, monkeypatch: pytest.MonkeyPa
     assert pieces[1] is body
 
 
-async def test_parts_are_chunks(busy: Wire) -> None:
+async def test_parts_are_chunks(busy):
     """The head has the handler's lines and no length; a part without bytes is no chunk, as that would be the
     end; the connection stays open.
     """
@@ -74,7 +72,7 @@ async def test_parts_are_chunks(busy: Wire) -> None:
     assert ([each[4] for each in busy.responses], busy.transport.closed) == ([201], False)
 
 
-async def test_next_request_waits_for_the_end(busy: Wire) -> None:
+async def test_next_request_waits_for_the_end(busy):
     first = new(busy)
     first.begin(200)
     assert new(busy) is first
@@ -95,9 +93,7 @@ async def test_next_request_waits_for_the_end(busy: Wire) -> None:
         ("1.0", False, b"onetwo", True),
     ],
 )
-async def test_end_of_the_connection_ends_a_response(
-    busy: Wire, version: str, complete: bool, body: bytes, aborted: bool
-) -> None:
+async def test_end_of_the_connection_ends_a_response(busy, version, complete, body, aborted):
     """An incomplete one, which counts as a failure, without the last chunk; and parts as they are for clients
     of HTTP/1.0, with a reset if something is missing.
     """
@@ -123,9 +119,7 @@ async def test_end_of_the_connection_ends_a_response(
         ("POST", 404, b"4\r\npart\r\n0\r\n\r\n", True),
     ],
 )
-async def test_status_decides_on_body_and_connection(
-    busy: Wire, method: str, status: int, body: bytes, closed: bool
-) -> None:
+async def test_status_decides_on_body_and_connection(busy, method, status, body, closed):
     """Parts of a response that cannot have a body are not written; as for whole ones, 400 and above is the
     last on its connection.
     """
@@ -140,7 +134,7 @@ async def test_status_decides_on_body_and_connection(
     assert (content, busy.transport.closed) == (body, closed)
 
 
-async def test_exchange_has_one_response(busy: Wire) -> None:
+async def test_exchange_has_one_response(busy):
     """What comes before the begin of one in parts, as another within it, or after its end changes nothing."""
     exchange = new(busy)
     exchange.send(b"part")
@@ -157,9 +151,7 @@ async def test_exchange_has_one_response(busy: Wire) -> None:
     assert ([each[4] for each in busy.responses], busy.transport.closed) == ([200], False)
 
 
-async def test_stream_ends_where_its_client_does_not_read(
-    busy: Wire, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_stream_ends_where_its_client_does_not_read(busy, caplog):
     exchange = new(busy)
     exchange.begin(200)
     busy.transport.unsent = MAX_UNSENT

@@ -2,7 +2,6 @@ import gzip
 import time
 import tracemalloc
 import zlib
-from collections.abc import Callable
 from urllib.parse import urlencode
 
 import pytest
@@ -19,7 +18,7 @@ LIMIT = 1000
 @given(
     st.binary(max_size=LIMIT), st.sampled_from([b"gzip", b"x-gzip", b"GZip ", b"deflate", b"", b"identity"])
 )
-def test_content_comes_out_as_it_went_in(content: bytes, encoding: bytes) -> None:
+def test_content_comes_out_as_it_went_in(content, encoding):
     name = encoding.strip().lower()
     packed = content
     if name.endswith(b"gzip"):
@@ -31,7 +30,7 @@ def test_content_comes_out_as_it_went_in(content: bytes, encoding: bytes) -> Non
 
 
 @pytest.mark.parametrize(("pack", "encoding"), [(gzip.compress, b"gzip"), (zlib.compress, b"deflate")])
-def test_bomb_is_refused_without_being_unpacked(pack: Callable[[bytes], bytes], encoding: bytes) -> None:
+def test_bomb_is_refused_without_being_unpacked(pack, encoding):
     """A body that inflates beyond the limit gets 413, and memory stays near the limit (F6)."""
     packed = pack(b"\0" * 50_000_000)
     tracemalloc.start()
@@ -61,14 +60,14 @@ def test_bomb_is_refused_without_being_unpacked(pack: Callable[[bytes], bytes], 
         pytest.param(zlib.compress(b"abc"), "is no gzip data", id="deflate under the name of gzip"),
     ],
 )
-def test_damaged_body_is_refused(body: bytes, message: str) -> None:
+def test_damaged_body_is_refused(body, message):
     """Nothing of it is passed on, and nothing behind its end is dropped in silence (F6)."""
     with pytest.raises(BadRequest, match=message):
         inflate(body, b"gzip", LIMIT)
 
 
 @pytest.mark.parametrize("encoding", [b"br", b"zstd", b"gzip, gzip", b"\xff\r\n"])
-def test_unknown_encoding_gets_415(encoding: bytes) -> None:
+def test_unknown_encoding_gets_415(encoding):
     """The refusal names those that are known (F6)."""
     with pytest.raises(UnsupportedEncoding, match="gzip, deflate and identity are") as caught:
         inflate(b"x", encoding, LIMIT)
@@ -83,7 +82,7 @@ NAMES = st.sampled_from(["m", "other", "name=m", ""])
 
 
 @given(st.lists(st.tuples(NAMES, st.text()), max_size=4))
-def test_field_of_an_urlencoded_form_is_the_workers(fields: list[tuple[str, str]]) -> None:
+def test_field_of_an_urlencoded_form_is_the_workers(fields):
     """The value is the one that the handler gets, and there is none where the handler gets none."""
     body = urlencode(fields).encode()
     values = parse_urlencoded(body).get("m")
@@ -98,7 +97,7 @@ def test_field_of_an_urlencoded_form_is_the_workers(fields: list[tuple[str, str]
         max_size=4,
     )
 )
-def test_field_of_a_multipart_form_is_the_workers(parts: list[tuple[str, bytes, bool]]) -> None:
+def test_field_of_a_multipart_form_is_the_workers(parts):
     """Whatever stands around the field: files, other headers, empty and repeated parts."""
     head = {False: "Content-Disposition: form-data", True: "X-A: m\r\ncontent-DISPOSITION:form-data"}
     body = b"".join(
@@ -117,12 +116,12 @@ def test_field_of_a_multipart_form_is_the_workers(parts: list[tuple[str, bytes, 
         [MULTIPART, "multipart/form-data", "multipart/mixed; boundary=b", "application/json", ""]
     ),
 )
-def test_body_that_is_no_form_has_no_field(body: bytes, content_type: str) -> None:
+def test_body_that_is_no_form_has_no_field(body, content_type):
     """A damaged form has none, either; nothing is raised (F7, F70)."""
     assert form_field(body, content_type, "absent") is None
 
 
-def test_endless_form_is_not_searched_to_its_end() -> None:
+def test_endless_form_is_not_searched_to_its_end():
     """Of more parts than a worker takes, and of endless part headers or options, none is found (F7)."""
     part = b'--b\r\nContent-Disposition: form-data; name="%b"\r\n\r\nv\r\n'
     many = part % b"x" * 1000 + part % b"m"
@@ -136,7 +135,7 @@ def test_endless_form_is_not_searched_to_its_end() -> None:
 
 @pytest.mark.alone
 @pytest.mark.parametrize("body", [b"&" * 2_000_000, b"name=" + b"%41" * 1_000_000, b"&name=" * 500_000])
-def test_large_form_is_searched_in_little_time(body: bytes) -> None:
+def test_large_form_is_searched_in_little_time(body):
     """What it has in it is not decoded: that alone would take longer."""
     started = time.process_time()
     form_field(body, "application/x-www-form-urlencoded", "name")

@@ -21,16 +21,14 @@ HEADERS = b"access-control-allow-headers"
     ],
     ids=["off", "origin", "line ends", "others"],
 )
-def test_each_setting_has_its_header(
-    settings: dict[str, str], pairs: tuple[tuple[bytes, bytes], ...] | None
-) -> None:
+def test_each_setting_has_its_header(settings, pairs):
     """With the value that is set, whose line ends are spaces (F13); without a setting there is none
     (reference 4.4, F65).
     """
     assert Cors.of(Settings(**settings)) == (None if pairs is None else Cors(pairs))  # type: ignore[arg-type]
 
 
-def test_header_of_a_handler_stays() -> None:
+def test_header_of_a_handler_stays():
     """This holds for any spelling, as browsers refuse two headers (reference 4.4)."""
     cors = Cors(((ORIGIN, b"*"), (METHODS, b"GET")))
 
@@ -48,8 +46,6 @@ def test_header_of_a_handler_stays() -> None:
         ("POST", [b"origin", b"access-control-request-method"], False),
     ],
 )
-def test_preflight_has_method_and_headers_of_browsers(
-    method: str, names: list[bytes], expected: bool
-) -> None:
+def test_preflight_has_method_and_headers_of_browsers(method, names, expected):
     """OPTIONS, their origin and the method they would use."""
     assert is_preflight(method, [(name, b"x") for name in names]) is expected

@@ -1,5 +1,4 @@
 import time
-from collections.abc import Callable
 
 import pytest
 from tests.surface.http.wire import Wire, post
@@ -13,9 +12,7 @@ from modelserver.surface.http.connection import MIN_PROGRESS
     [(lambda unsent: max(1024, unsent // 30), False), (lambda unsent: 15_000, True)],
     ids=["enough", "little"],
 )
-async def test_client_that_takes_little_of_its_response_is_cut_off(
-    wire: Wire, taken: Callable[[int], int], aborted: bool
-) -> None:
+async def test_client_that_takes_little_of_its_response_is_cut_off(wire, taken, aborted):
     """It must take a tenth of what waits in the time to send, and 4 KiB at least."""
     wire.send(post(b"a"))
     wire.transport.unsent = 1_000_000
@@ -30,7 +27,7 @@ async def test_client_that_takes_little_of_its_response_is_cut_off(
     assert wire.transport.aborted == aborted
 
 
-async def test_response_that_grows_as_it_is_taken_makes_progress(busy: Wire) -> None:
+async def test_response_that_grows_as_it_is_taken_makes_progress(busy):
     """Progress is what the client takes: a stream that adds as much as was taken is no standstill."""
     busy.send(post())
     exchange = busy.hot.exchanges[0]
@@ -47,7 +44,7 @@ async def test_response_that_grows_as_it_is_taken_makes_progress(busy: Wire) -> 
     assert busy.transport.aborted
 
 
-async def test_responses_that_are_not_taken_are_bounded(busy: Wire) -> None:
+async def test_responses_that_are_not_taken_are_bounded(busy):
     held = busy.listener.outgoing
     held.limit = 250_000
     others = [Wire(listener=busy.listener), Wire(listener=busy.listener)]
@@ -70,9 +67,7 @@ async def test_responses_that_are_not_taken_are_bounded(busy: Wire) -> None:
         assert held.held == left
 
 
-async def test_time_starts_with_a_response_that_is_not_taken(
-    busy: Wire, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_time_starts_with_a_response_that_is_not_taken(busy, monkeypatch):
     """It does not start when it is first checked."""
     now = time.monotonic()
     monkeypatch.setattr(connection, "monotonic", lambda: now)
@@ -84,7 +79,7 @@ async def test_time_starts_with_a_response_that_is_not_taken(
     assert busy.connection.delivery.waited() == 3
 
 
-async def test_parts_count_by_the_most_that_waited(busy: Wire) -> None:
+async def test_parts_count_by_the_most_that_waited(busy):
     busy.send(post())
     exchange = busy.hot.exchanges[0]
     exchange.begin(200)

@@ -45,7 +45,7 @@ def failing(error: Exception, *first: Any) -> Any:
     return app
 
 
-async def test_every_response_has_the_headers_of_all_and_is_reported_with_its_query() -> None:
+async def test_every_response_has_the_headers_of_all_and_is_reported_with_its_query():
     result = await call(answering(start(200, (b"x-own", b"1")), {}), path="/models/?q=1")
     [(*request, seconds, request_id)] = result.reported
 
@@ -59,7 +59,7 @@ async def test_every_response_has_the_headers_of_all_and_is_reported_with_its_qu
 
 
 @pytest.mark.parametrize(("request_id", "is_usable"), [("mine", True), ("two\twords", False)])
-async def test_request_id_of_the_client_is_used(request_id: str, is_usable: bool) -> None:
+async def test_request_id_of_the_client_is_used(request_id, is_usable):
     """It is used if it is valid, and replaced if not (F13)."""
     result = await call(application, f"X-Request-ID: {request_id}")
 
@@ -67,7 +67,7 @@ async def test_request_id_of_the_client_is_used(request_id: str, is_usable: bool
     assert is_usable or len(result.headers["x-request-id"]) == 36
 
 
-async def test_slashes_at_the_end_of_a_path_do_not_count() -> None:
+async def test_slashes_at_the_end_of_a_path_do_not_count():
     seen: list[str] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -89,7 +89,7 @@ async def test_slashes_at_the_end_of_a_path_do_not_count() -> None:
     ],
     ids=["at once", "in pieces", "announced"],
 )
-async def test_body_above_the_limit_gets_413(line: str, body: bytes) -> None:
+async def test_body_above_the_limit_gets_413(line, body):
     """In JSON, also when it was not announced (F5)."""
     result = await call(application, line, body=body)
 
@@ -97,9 +97,7 @@ async def test_body_above_the_limit_gets_413(line: str, body: bytes) -> None:
     assert "max_request_size=100" in result.error["message"]
 
 
-async def test_error_that_leaves_the_application_becomes_its_response(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_error_that_leaves_the_application_becomes_its_response(caplog):
     result = await call(failing(MethodNotAllowed("GET")), path="/v2/models")
     unknown = await call(failing(RuntimeError("/secret/path")))
 
@@ -110,14 +108,14 @@ async def test_error_that_leaves_the_application_becomes_its_response(
     assert "/secret/path" in caplog.text
 
 
-async def test_error_within_a_response_starts_no_second_one() -> None:
+async def test_error_within_a_response_starts_no_second_one():
     result = await call(failing(RuntimeError("broke off"), start(200)))
 
     assert (result.status, result.body) == (200, b"")
     assert result.reported[0][4] == 200
 
 
-async def test_other_protocols_are_ignored() -> None:
+async def test_other_protocols_are_ignored():
     sent: list[Any] = []
     send: Callable[[Any], Any] = sent.append
     await Edge(application, lambda *_: None, 100)({"type": "websocket"}, None, send)  # type: ignore[arg-type]

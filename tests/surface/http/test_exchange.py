@@ -1,5 +1,5 @@
 import pytest
-from tests.surface.http.wire import Wire, post
+from tests.surface.http.wire import post
 
 from modelserver.errors import BadRequest, ServiceUnavailable
 from modelserver.surface.http.exchange import MAX_PARAMETERS, Target, read_query, read_target
@@ -16,11 +16,11 @@ from modelserver.surface.http.exchange import MAX_PARAMETERS, Target, read_query
         (b"a b", None),
     ],
 )
-def test_target_is_read_from_a_url(url: bytes, target: Target | None) -> None:
+def test_target_is_read_from_a_url(url, target):
     assert read_target(url) == target
 
 
-async def test_error_is_answered_with_its_headers(busy: Wire) -> None:
+async def test_error_is_answered_with_its_headers(busy):
     busy.send(post())
     busy.hot.exchanges[0].fail(ServiceUnavailable("later"), extra=b"x: y\r\n")
 
@@ -29,7 +29,7 @@ async def test_error_is_answered_with_its_headers(busy: Wire) -> None:
     assert b"later" in busy.transport.written
 
 
-def test_query_with_too_many_parameters_is_refused() -> None:
+def test_query_with_too_many_parameters_is_refused():
     """A query has as many parameters as it may have, and is refused with more (F14)."""
     assert len(read_query(b"&".join([b"a=%41"] * MAX_PARAMETERS))) == MAX_PARAMETERS
     with pytest.raises(BadRequest, match="The query has 1025 parameters, 1024 are allowed"):

@@ -18,7 +18,7 @@ def guarded(cors: Cors | None = None) -> Wire:
 
 
 @pytest.mark.parametrize("path", ["/hot", "/long", "/"])
-async def test_request_without_a_token_is_refused_with_its_head(path: str) -> None:
+async def test_request_without_a_token_is_refused_with_its_head(path):
     """On both ways; the refusal is logged with method and path, and nothing behind it is read (F64)."""
     wire = guarded()
     refusal = wire.send(head("Content-Length: 500", path=path))
@@ -34,7 +34,7 @@ async def test_request_without_a_token_is_refused_with_its_head(path: str) -> No
     assert wire.statuses == [400]
 
 
-async def test_request_with_a_token_passes_on_both_ways() -> None:
+async def test_request_with_a_token_passes_on_both_ways():
     wire = guarded()
     for _ in range(2):
         wire.send(head(TOKEN, "Content-Length: 1") + b"x")
@@ -46,7 +46,7 @@ async def test_request_with_a_token_passes_on_both_ways() -> None:
     assert wire.statuses == [200] * 6
 
 
-async def test_refused_request_takes_no_response_from_the_one_before_it() -> None:
+async def test_refused_request_takes_no_response_from_the_one_before_it():
     wire = guarded()
     wire.hot.at_once = False
     assert wire.send(head(TOKEN, "Content-Length: 1") + b"x" + post()) == b""
@@ -57,11 +57,11 @@ async def test_refused_request_takes_no_response_from_the_one_before_it() -> Non
     assert wire.transport.closed
 
 
-async def test_target_that_is_no_path_needs_a_token() -> None:
+async def test_target_that_is_no_path_needs_a_token():
     assert b" 400 " in guarded().send(head(path="http://:x", method="GET"))
 
 
-async def test_preflight_request_passes_where_cors_is_on() -> None:
+async def test_preflight_request_passes_where_cors_is_on():
     """It passes nowhere else (reference 4.4); refusals then have CORS's headers."""
     preflight = head("Origin: https://a", "Access-Control-Request-Method: POST", method="OPTIONS")
     assert b" 400 " in guarded().send(preflight)

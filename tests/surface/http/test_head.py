@@ -26,15 +26,13 @@ HOST = (b"Host", b"x")
         ([HOST, (b"Date", b"x"), (b"accept-charset", b"x"), (b"x-some-header-abc", b"x")], "1.1", None),
     ],
 )
-def test_ambiguous_head_is_refused(
-    headers: list[tuple[bytes, bytes]], version: str, status: int | None
-) -> None:
+def test_ambiguous_head_is_refused(headers, version, status):
     fault = fault_of(headers, version)
 
     assert (None if fault is None else fault.status) == status
 
 
-def test_announced_length_is_read() -> None:
+def test_announced_length_is_read():
     """The length stands in a header of any case; without one it is 0."""
     assert announced_length([HOST, (b"Content-LENGTH", b"0012")]) == 12
     assert announced_length([HOST]) == 0

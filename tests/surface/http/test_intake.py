@@ -9,14 +9,14 @@ from modelserver.surface.http.head import HEADER_LIMIT
 from modelserver.surface.http.intake import Intake, IntakeFull
 
 
-def test_share_of_a_process_is_bounded() -> None:
+def test_share_of_a_process_is_bounded():
     settings = Settings(max_incoming_bytes=1000, max_request_size=300)
 
     assert Intake.of(settings).limit == 300 + HEADER_LIMIT
     assert Intake.of(Settings(max_incoming_bytes=1 << 30), 4).limit == 1 << 28
 
 
-def test_what_waits_in_the_meantime() -> None:
+def test_what_waits_in_the_meantime():
     sut = Intake(10)
 
     with sut.holding(6):
@@ -27,7 +27,7 @@ def test_what_waits_in_the_meantime() -> None:
     assert sut.held == 0
 
 
-def test_memory_is_released_when_no_more_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_released_when_no_more_comes(monkeypatch):
     trims: list[int] = []
     monkeypatch.setattr(intake, "_LONGEST", 1.0)
     sut = Intake(1 << 30)
@@ -53,7 +53,7 @@ def test_memory_is_released_when_no_more_comes(monkeypatch: pytest.MonkeyPatch) 
     run(receive())
 
 
-def test_memory_of_requests_that_take_long_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_of_requests_that_take_long_is_released(monkeypatch):
     trims: list[float] = []
     monkeypatch.setattr(intake, "_LONGEST", 4.0)
     monkeypatch.setattr(intake, "trim", lambda: trims.append(asyncio.get_running_loop().time()))
@@ -73,5 +73,5 @@ def test_memory_of_requests_that_take_long_is_released(monkeypatch: pytest.Monke
     run(receive())
 
 
-def test_memory_can_be_released_with_any_c_library() -> None:
+def test_memory_can_be_released_with_any_c_library():
     intake.trim()

@@ -12,7 +12,7 @@ async def _raise(error: Exception) -> None:
     raise error
 
 
-async def test_bytes_that_wait_are_bounded() -> None:
+async def test_bytes_that_wait_are_bounded():
     """One may be as large as it is; more are refused where they are too much together (F31)."""
     off_loop, gate = OffLoop(1), asyncio.Event()
     failed: list[ModelServerError] = []
@@ -29,7 +29,7 @@ async def test_bytes_that_wait_are_bounded() -> None:
     assert len(failed) == 1
 
 
-async def test_failures_become_answers() -> None:
+async def test_failures_become_answers():
     off_loop = OffLoop(1)
     failed: list[ModelServerError] = []
     for error in (BadRequest("no"), ValueError("secret")):

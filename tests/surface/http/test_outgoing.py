@@ -27,14 +27,14 @@ class Client:
     ("most", "front_ends", "limit"),
     [(30_000_000, 0, 30_000_000), (30_000_000, 2, 6_000_000), (50_000_000, 2, 10_000_000)],
 )
-def test_limit_is_shared(most: int, front_ends: int, limit: int) -> None:
+def test_limit_is_shared(most, front_ends, limit):
     settings = Settings(max_outgoing_bytes=most, max_response_size=6_000_000)
 
     sut = Outgoing.of(settings, front_ends=front_ends) if front_ends else Outgoing.of(settings)
     assert sut.limit == limit
 
 
-def test_size_of_a_holder_is_the_last_one() -> None:
+def test_size_of_a_holder_is_the_last_one():
     """A single holder is not cut, however much it has."""
     sut, client = Outgoing(1000), Client(0)
     sut.count(client, 300)
@@ -50,7 +50,7 @@ def test_size_of_a_holder_is_the_last_one() -> None:
     assert not sut.has_room()
 
 
-def test_holder_that_has_waited_longest_is_cut_first(caplog: pytest.LogCaptureFixture) -> None:
+def test_holder_that_has_waited_longest_is_cut_first(caplog):
     sut, clients = Outgoing(1000), [Client(3), Client(9), Client(1), Client(6)]
     for client in clients:
         sut.count(client, 250)
@@ -65,7 +65,7 @@ def test_holder_that_has_waited_longest_is_cut_first(caplog: pytest.LogCaptureFi
     assert caplog.text.count("250 bytes of the 1 answers") == 2
 
 
-def test_new_request_finds_room_twice_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_request_finds_room_twice_a_second(monkeypatch):
     """There is none while an eighth of the limit is not free and nobody has waited for a second."""
     now = 100.0
     monkeypatch.setattr(outgoing, "monotonic", lambda: now)
@@ -83,7 +83,7 @@ def test_new_request_finds_room_twice_a_second(monkeypatch: pytest.MonkeyPatch) 
     assert not sut.is_tight
 
 
-def test_holder_that_has_taken_all_meanwhile_is_not_cut() -> None:
+def test_holder_that_has_taken_all_meanwhile_is_not_cut():
     class Quick(Client):
         def waited(self) -> float:
             sut.count(self, 0)
@@ -96,7 +96,7 @@ def test_holder_that_has_taken_all_meanwhile_is_not_cut() -> None:
     assert (quick.is_cut, slow.is_cut, sut.held) == (False, False, 500)
 
 
-def test_memory_is_released_after_much_was_held() -> None:
+def test_memory_is_released_after_much_was_held():
     calls: list[int] = []
     sut, client = Outgoing(1 << 30), Client(0)
     sut.give_back = lambda: calls.append(sut.held)

@@ -9,7 +9,7 @@ from modelserver.surface.http.head import HEADER_LIMIT
 
 
 @BOTH_WAYS
-async def test_body_announced_above_the_limit_gets_413(wire: Wire, path: str) -> None:
+async def test_body_announced_above_the_limit_gets_413(wire, path):
     """It does so before the body comes; the client may read why while it still sends (F5)."""
     wire.send(head(f"Content-Length: {LIMIT}", path=path), b"x" * LIMIT)
     await settle()
@@ -22,7 +22,7 @@ async def test_body_announced_above_the_limit_gets_413(wire: Wire, path: str) ->
     assert wire.send(b"x" * (LIMIT + 1)) == b""
 
 
-async def test_chunked_body_gets_413_once_it_is_above_the_limit(wire: Wire) -> None:
+async def test_chunked_body_gets_413_once_it_is_above_the_limit(wire):
     """It is not read to its end (F5)."""
     part = chunk(b"x" * 256)
 
@@ -40,7 +40,7 @@ async def test_chunked_body_gets_413_once_it_is_above_the_limit(wire: Wire) -> N
     ],
     ids=["application", "chunks", "garbage"],
 )
-async def test_waiting_request_is_refused_in_its_turn(busy: Wire, behind: bytes, status: int) -> None:
+async def test_waiting_request_is_refused_in_its_turn(busy, behind, status):
     """A pipelined request is held to the limits too (F5), and takes nothing from the one before it."""
     assert busy.send(post() + behind) == b""
     busy.hot.exchanges[0].reply(200, b"first")
@@ -55,9 +55,7 @@ async def test_waiting_request_is_refused_in_its_turn(busy: Wire, behind: bytes,
 @pytest.mark.parametrize("beginning", [b"", b"hello"])
 @pytest.mark.parametrize("piece", [1, 3, 1000])
 @pytest.mark.parametrize("size", [b"8000000000000000", b"%x" % (LIMIT + 1), b"00000001fFfF;a=b"])
-async def test_chunk_announced_above_the_limit_gets_413(
-    wire: Wire, path: str, beginning: bytes, piece: int, size: bytes
-) -> None:
+async def test_chunk_announced_above_the_limit_gets_413(wire, path, beginning, piece, size):
     """Before it comes, however its size is cut (F5)."""
     sent = head(CHUNKED, path=path) + chunk(b"first") + size + b"\r\n" + beginning
     wire.send(*pieces(sent, piece))
@@ -66,7 +64,7 @@ async def test_chunk_announced_above_the_limit_gets_413(
     assert wire.statuses == [413]
 
 
-async def test_body_may_look_like_the_size_of_a_large_chunk(wire: Wire) -> None:
+async def test_body_may_look_like_the_size_of_a_large_chunk(wire):
     body = b"\r\nffffffff\r\n"
     extension = b";" + b"0" * 100 + b"ffffffff\r\n"
     sent = head(CHUNKED) + b"%x" % len(body) + extension + body
@@ -87,7 +85,7 @@ async def test_body_may_look_like_the_size_of_a_large_chunk(wire: Wire) -> None:
     ids=["one long", "many", "target", "without end"],
 )
 @pytest.mark.parametrize("size", [4000, 1 << 20], ids=["pieces", "at once"])
-async def test_head_above_the_limit_gets_431(wire: Wire, request_head: bytes, size: int) -> None:
+async def test_head_above_the_limit_gets_431(wire, request_head, size):
     """Whether it comes in one piece or in many (F14)."""
     wire.send(*pieces(request_head, size))
     await settle()
@@ -106,9 +104,7 @@ async def test_head_above_the_limit_gets_431(wire: Wire, request_head: bytes, si
     ],
     ids=["many trailers", "one trailer", "extension"],
 )
-async def test_trailers_and_extensions_above_the_limit_get_431(
-    wire: Wire, path: str, begin: bytes, piece: bytes
-) -> None:
+async def test_trailers_and_extensions_above_the_limit_get_431(wire, path, begin, piece):
     wire.send(head(CHUNKED, path=path), begin)
     wire.send(*[piece] * (HEADER_LIMIT // 8192 + 1))
 
@@ -117,7 +113,7 @@ async def test_trailers_and_extensions_above_the_limit_get_431(
 
 
 @pytest.mark.parametrize("before", [[], [200]], ids=["first", "after a response"])
-async def test_empty_lines_above_the_limit_get_431(wire: Wire, before: list[int]) -> None:
+async def test_empty_lines_above_the_limit_get_431(wire, before):
     """Before a request they count towards the limit of heads (F14)."""
     wire.listener.max_body = 1 << 20
     if before:
@@ -128,7 +124,7 @@ async def test_empty_lines_above_the_limit_get_431(wire: Wire, before: list[int]
     assert wire.transport.ended
 
 
-async def test_request_gets_503_without_room_for_responses(wire: Wire) -> None:
+async def test_request_gets_503_without_room_for_responses(wire):
     wire.listener.outgoing.add(wire.listener.outgoing.limit)
     refused = wire.send(post(b"a"))
     other = Wire(listener=wire.listener)
@@ -143,7 +139,7 @@ async def test_request_gets_503_without_room_for_responses(wire: Wire) -> None:
 
 
 @BOTH_WAYS
-async def test_request_gets_503_where_too_much_comes_in(wire: Wire, path: str) -> None:
+async def test_request_gets_503_where_too_much_comes_in(wire, path):
     """The limit is over all connections; other requests continue, and room becomes free (F31)."""
     wire.listener.intake.limit = 1500
     other, third = Wire(listener=wire.listener), Wire(listener=wire.listener)
@@ -190,9 +186,7 @@ async def test_request_gets_503_where_too_much_comes_in(wire: Wire, path: str) -
         "chunked twice", "0.9", "2.0", "no version", "no host",
     ],
 )  # fmt: skip
-async def test_doubtful_head_is_refused(
-    wire: Wire, path: str, status: int, sent: bytes | list[str], caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_doubtful_head_is_refused(wire, path, status, sent, caplog):
     sent = sent.replace(b"PATH", path.encode()) if isinstance(sent, bytes) else head(*sent, path=path)
     wire.send(sent)
 
@@ -206,7 +200,7 @@ async def test_doubtful_head_is_refused(
 
 @pytest.mark.parametrize("path", ["/hot/v1", "/v1/models/m:predict"])
 @pytest.mark.parametrize("line", [f"Content-Length: {LIMIT + 1}", "Content-Length: x"])
-async def test_refusal_speaks_the_protocol_of_its_route(wire: Wire, path: str, line: str) -> None:
+async def test_refusal_speaks_the_protocol_of_its_route(wire, path, line):
     """On V1 routes a refusal has V1's ``error`` beside the other fields."""
     refusal = wire.send(head(line, path=path))
 
@@ -214,7 +208,7 @@ async def test_refusal_speaks_the_protocol_of_its_route(wire: Wire, path: str, l
 
 
 @pytest.mark.parametrize("bad", [b"garbage\r\n\r\n", head(CHUNKED) + b"ffffffff\r\n"])
-async def test_bad_request_takes_no_response_from_requests_before_it(busy: Wire, bad: bytes) -> None:
+async def test_bad_request_takes_no_response_from_requests_before_it(busy, bad):
     assert busy.send(post(b"a") + post(b"b") + bad) == b""
     busy.hot.exchanges[0].reply(200, b"first")
     assert not busy.transport.closed
@@ -226,9 +220,7 @@ async def test_bad_request_takes_no_response_from_requests_before_it(busy: Wire,
 
 
 @pytest.mark.parametrize(("path", "status"), [("/cold", 400), ("/early", 200)])
-async def test_garbage_in_a_body_of_the_application_gets_400(
-    wire: Wire, path: str, status: int, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_garbage_in_a_body_of_the_application_gets_400(wire, path, status, caplog):
     """Once: the application's response goes nowhere, or came before and stays the only one."""
     wire.send(head(CHUNKED, path=path))
     await settle()
@@ -251,9 +243,7 @@ UPGRADES = [
 @pytest.mark.parametrize("offer", UPGRADES, ids=["h2c", "websocket", "TLS"])
 @pytest.mark.parametrize("chunked", [False, True], ids=["length", "chunked"])
 @pytest.mark.parametrize("size", [1, 7, 10_000], ids=["bytes", "pieces", "whole"])
-async def test_offer_to_upgrade_is_ignored(
-    wire: Wire, path: str, offer: tuple[str, ...], chunked: bool, size: int
-) -> None:
+async def test_offer_to_upgrade_is_ignored(wire, path, offer, chunked, size):
     """Such a request is an ordinary one: its body is its body, and what follows it the next request."""
     inner = post(b"no", "/hot/smuggled")
     if chunked:
@@ -284,14 +274,14 @@ async def test_offer_to_upgrade_is_ignored(
     ],
     ids=["gzip", "two hosts", "endless number", "too long"],
 )
-async def test_offer_to_upgrade_hides_no_fault(wire: Wire, line: str, status: int) -> None:
+async def test_offer_to_upgrade_hides_no_fault(wire, line, status):
     wire.send(head("Connection: Upgrade", "Upgrade: h2c", line))
 
     assert wire.statuses == [status]
 
 
 @BOTH_WAYS
-async def test_trailers_are_dropped(wire: Wire, path: str) -> None:
+async def test_trailers_are_dropped(wire, path):
     trailers = b"x-request-id: other\r\nAuthorization: Bearer stolen\r\nHost: y\r\n"
     wire.send(head(CHUNKED, path=path), chunk(b"hi") + b"0\r\n" + trailers + b"\r\n")
     await settle()
@@ -307,7 +297,7 @@ async def test_trailers_are_dropped(wire: Wire, path: str) -> None:
 
 
 @BOTH_WAYS
-async def test_large_request_behind_another_is_read_in_its_turn(busy: Wire, path: str) -> None:
+async def test_large_request_behind_another_is_read_in_its_turn(busy, path):
     """What came in one piece with the request before it was put off."""
     busy.listener.max_body = 1 << 20
     body = b"x" * 100_000
@@ -323,7 +313,7 @@ async def test_large_request_behind_another_is_read_in_its_turn(busy: Wire, path
 
 
 @pytest.mark.parametrize("size", [100, 100_000])
-async def test_no_more_is_read_behind_a_waiting_request(busy: Wire, size: int) -> None:
+async def test_no_more_is_read_behind_a_waiting_request(busy, size):
     """Where the application of the request before it lets the transport read on, one piece comes at most."""
     busy.send(post() + head(CHUNKED))
     for _ in range(3):
@@ -333,7 +323,7 @@ async def test_no_more_is_read_behind_a_waiting_request(busy: Wire, size: int) -
 
 
 @BOTH_WAYS
-async def test_a_thousand_requests_in_one_piece_are_answered_in_order(busy: Wire, path: str) -> None:
+async def test_a_thousand_requests_in_one_piece_are_answered_in_order(busy, path):
     count = 1000
     busy.send(*pieces(b"".join(post(b"%04d" % number, path) for number in range(count)), 30_000))
     assert len(busy.connection.pipeline) < 500
@@ -353,9 +343,7 @@ async def test_a_thousand_requests_in_one_piece_are_answered_in_order(busy: Wire
     assert busy.transport.reading
 
 
-async def test_thousands_of_chunks_in_one_piece_take_several_turns_of_the_loop(
-    wire: Wire, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_thousands_of_chunks_in_one_piece_take_several_turns_of_the_loop(wire, monkeypatch):
     monkeypatch.setattr("modelserver.surface.http.protocol._TURN", 0.0)
     wire.listener.max_body = 1 << 20
     wire.send(head(CHUNKED), chunk(b"ab") * 30_000)

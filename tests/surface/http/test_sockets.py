@@ -1,7 +1,6 @@
 import asyncio
 import socket
 import struct
-from collections.abc import AsyncIterator
 
 import pytest
 
@@ -15,7 +14,7 @@ from modelserver.surface.http.sockets import (
 
 
 @pytest.fixture
-async def ends() -> AsyncIterator[tuple[asyncio.Transport, socket.socket]]:
+async def ends():
     """A connection: the server's transport, and the client's socket."""
     loop = asyncio.get_running_loop()
     with socket.create_server(("127.0.0.1", 0)) as listener, socket.socket() as client:
@@ -27,7 +26,7 @@ async def ends() -> AsyncIterator[tuple[asyncio.Transport, socket.socket]]:
         transport.abort()
 
 
-async def test_bytes_in_the_system_are_counted(ends: tuple[asyncio.Transport, socket.socket]) -> None:
+async def test_bytes_in_the_system_are_counted(ends):
     transport, client = ends
     assert bytes_in_system(transport) == 0
     transport.write(bytes(100_000))
@@ -41,14 +40,14 @@ async def test_bytes_in_the_system_are_counted(ends: tuple[asyncio.Transport, so
     assert 0 < bytes_in_system(transport) + transport.get_write_buffer_size() < waiting
 
 
-async def test_transport_without_an_open_socket_has_no_bytes() -> None:
+async def test_transport_without_an_open_socket_has_no_bytes():
     assert bytes_in_system(asyncio.Transport()) == 0
     with socket.create_server(("127.0.0.1", 0)) as other:
         assert bytes_in_system(asyncio.Transport({"socket": other})) == 0
     assert bytes_in_system(asyncio.Transport({"socket": other})) == 0
 
 
-async def test_reset_is_noticed_without_reading(ends: tuple[asyncio.Transport, socket.socket]) -> None:
+async def test_reset_is_noticed_without_reading(ends):
     transport, client = ends
     transport.pause_reading()  # type: ignore[attr-defined]
     assert not is_reset(transport)
@@ -70,12 +69,12 @@ async def test_reset_is_noticed_without_reading(ends: tuple[asyncio.Transport, s
         (("::ffff:a00:1", 5, 0, 0), "[::ffff:a00:1]:5"),
     ],
 )
-def test_client_is_printed_by_address_and_port(name: object, text: str) -> None:
+def test_client_is_printed_by_address_and_port(name, text):
     """IPv6 is in brackets; IPv4 that comes to an IPv6 socket, which the system writes with dots, is IPv4."""
     assert address_text(remote_address(asyncio.Transport({"peername": name}))) == text
 
 
-def test_local_address_is_one_of_the_network_or_a_path() -> None:
+def test_local_address_is_one_of_the_network_or_a_path():
     names = [("::1", 80, 0, 0), "/run/s", b"\0abstract"]
     addresses = [local_address(asyncio.Transport({"sockname": name})) for name in names]
 

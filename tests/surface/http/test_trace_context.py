@@ -7,7 +7,7 @@ from modelserver.surface.http.trace_context import trace_context
 PARENT = b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 
-def test_trace_is_passed_on() -> None:
+def test_trace_is_passed_on():
     headers = [
         (b"Traceparent", PARENT),
         (b"tracestate", b"a=1"),
@@ -36,11 +36,11 @@ def test_trace_is_passed_on() -> None:
     ],
     ids=["none", "empty", "two", "version", "capitals", "bytes", "long", "zero"],
 )
-def test_invalid_trace_is_not_passed_on(parents: list[bytes]) -> None:
+def test_invalid_trace_is_not_passed_on(parents):
     assert trace_context([*((b"traceparent", each) for each in parents), (b"baggage", b"a=1")]) == ()
 
 
 @pytest.mark.parametrize("value", [b"", b"\xe4=1", b"a=\x00", b"a=" + b"1" * 8192])
-def test_baggage_that_is_none(value: bytes) -> None:
+def test_baggage_that_is_none(value):
     headers = [(b"traceparent", PARENT), (b"baggage", value)]
     assert trace_context(headers) == (("traceparent", PARENT.decode()),)

@@ -19,7 +19,7 @@ ANY: Any = None
     ("route", "query"),
     [(Route("m", url_path="more"), None), (Route("m", url_path="more", query=True), [("a", "1")])],
 )
-def test_body_is_one_row(route: Route, query: list[tuple[str, str]] | None) -> None:
+def test_body_is_one_row(route, query):
     target = SimpleNamespace(route=route, query=b"a=1")
     exchange: Any = SimpleNamespace(body=b"body", content_type="text/plain", target=target)
     dispatch = SimpleNamespace(takes_scopes=False)
@@ -34,9 +34,7 @@ def test_body_is_one_row(route: Route, query: list[tuple[str, str]] | None) -> N
 @pytest.mark.parametrize(
     ("codec", "batches", "batch"), [(Codec, True, None), (V1, True, "b"), (V1, False, None)]
 )
-def test_error_names_the_batch_where_the_protocol_does(
-    codec: type[Codec], batches: bool, batch: str | None
-) -> None:
+def test_error_names_the_batch_where_the_protocol_does(codec, batches, batch):
     failures: list[tuple[Any, ...]] = []
     exchange: Any = SimpleNamespace(
         target=SimpleNamespace(route=Route("m", protocol="v1")),

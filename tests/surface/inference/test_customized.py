@@ -51,7 +51,7 @@ async def ask(outcome: Any, timeout: float = 5.0) -> Description:
     return await fetch_description(model)
 
 
-async def test_one_row_without_bytes_that_travels_alone() -> None:
+async def test_one_row_without_bytes_that_travels_alone():
     pool = Pool(answers(b"{}"))
     await ask(pool)
 
@@ -62,7 +62,7 @@ async def test_one_row_without_bytes_that_travels_alone() -> None:
     assert pool.cancelled == []
 
 
-async def test_answer_has_metadata_and_what_the_handler_set() -> None:
+async def test_answer_has_metadata_and_what_the_handler_set():
     result = await ask(answers(b'{"data1": "1"}', status=201, headers=[("x-mine", "1")]))
 
     assert result.metadata == {"data1": "1"}
@@ -71,7 +71,7 @@ async def test_answer_has_metadata_and_what_the_handler_set() -> None:
 
 
 @pytest.mark.parametrize("content", [b"null", b"[1]", b'"text"', b"text", b"\xff", b"[" * 100_000])
-async def test_what_is_no_object(content: bytes, caplog: pytest.LogCaptureFixture) -> None:
+async def test_what_is_no_object(content, caplog):
     with caplog.at_level(logging.WARNING):
         result = await ask(answers(content))
 
@@ -80,14 +80,14 @@ async def test_what_is_no_object(content: bytes, caplog: pytest.LogCaptureFixtur
 
 
 @pytest.mark.parametrize("outcome", [ServiceUnavailable("full"), fails(ServiceUnavailable("no worker left"))])
-async def test_description_without_a_worker_gets_503(outcome: Any) -> None:
+async def test_description_without_a_worker_gets_503(outcome):
     """No worker, a full queue, and the last worker's end while it waits: TorchServe's 503."""
     with pytest.raises(ServiceUnavailable) as refusal:
         await ask(outcome)
     assert refusal.value.message == NO_WORKER
 
 
-async def test_description_without_a_reply_gets_500() -> None:
+async def test_description_without_a_reply_gets_500():
     """Past the response timeout it is a 500 in TorchServe's words, and nothing waits any more."""
     pool = Pool(None)
     with pytest.raises(InternalError) as refusal:
@@ -105,7 +105,7 @@ async def test_description_without_a_reply_gets_500() -> None:
         (answers(b"Prediction failed", status=503, failed=True), 503, "Prediction failed"),
     ],
 )
-async def test_failure_keeps_its_status(outcome: Any, status: int, message: str) -> None:
+async def test_failure_keeps_its_status(outcome, status, message):
     with pytest.raises(InternalError) as refusal:
         await ask(outcome)
     assert (refusal.value.status, refusal.value.message) == (status, message)
@@ -115,7 +115,7 @@ async def test_failure_keeps_its_status(outcome: Any, status: int, message: str)
 @pytest.mark.parametrize(
     "outcome", [answers(b"bad", status=503, failed=True), lambda request: request.fail(WorkerDied())]
 )
-async def test_failures_are_freed(outcome: Any) -> None:
+async def test_failures_are_freed(outcome):
     """The error is freed when it was sent, without the garbage collector."""
     gc.disable()
     try:

@@ -51,7 +51,7 @@ def series(metrics: ServerMetrics) -> Sequence[str]:
 @pytest.mark.parametrize(
     "route", ["/predictions/{}", "/predictions/{}/1.0", "/v1/models/{}:predict", "/v2/models/{}/infer"]
 )
-def test_unknown_names_make_no_series(route: str) -> None:
+def test_unknown_names_make_no_series(route):
     """Ten thousand, a quarter on each route, leave no series behind, and nothing that grows (F69)."""
     metrics = ServerMetrics(hostname="h")
     metrics.model("m", "1.0").requests.received(explicit_version=True)
@@ -83,7 +83,7 @@ def test_refused_requests_leave_no_reference_cycles(path: str) -> None:
 
 
 @pytest.mark.parametrize(("path", "counted"), [("/predictions/m", [503]), ("/predictions/m/1.0", [])])
-def test_refusals_of_named_versions_say_nothing_of_a_promotion(path: str, counted: list[int]) -> None:
+def test_refusals_of_named_versions_say_nothing_of_a_promotion(path, counted):
     statuses: list[int] = []
     traffic = SimpleNamespace(refused=lambda _, status: statuses.append(status))
     api = InferenceApi(Registry(cast("Any", None)), 1 << 20)
@@ -108,7 +108,7 @@ class NamedInBody(Codec):
 
 
 @pytest.mark.parametrize(("body", "model", "status"), [(b"m", "m", 404), (b"", "", 400)])
-def test_watchers_see_the_model_that_a_body_names(body: bytes, model: str, status: int) -> None:
+def test_watchers_see_the_model_that_a_body_names(body, model, status):
     watched: list[str] = []
     protocol = InferenceProtocol("own", "/own", NamedInBody)
     api = InferenceApi(

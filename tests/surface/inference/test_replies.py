@@ -50,12 +50,12 @@ class RecordedExchange(Exchange):
 
 
 @pytest.fixture
-def exchange() -> RecordedExchange:
+def exchange():
     return RecordedExchange()
 
 
 @pytest.fixture
-def metrics() -> ServerMetrics:
+def metrics():
     return ServerMetrics()
 
 
@@ -67,7 +67,7 @@ def counted(metrics: ServerMetrics, name: str) -> dict[str, float]:
 
 
 @pytest.fixture
-def reply(exchange: RecordedExchange, metrics: ServerMetrics, monkeypatch: pytest.MonkeyPatch) -> Reply:
+def reply(exchange, metrics, monkeypatch):
     """To a request of V1, which is answered two seconds after it came."""
     model: Any = SimpleNamespace(metrics=metrics.model("m", "1.0"), exposes_errors=False, batches=False)
     monkeypatch.setattr("modelserver.surface.inference.replies.monotonic", lambda: 2.0)
@@ -84,7 +84,7 @@ def ended(*answers: tuple[Answer, bytes], kind: int = BODY) -> Request:
     return request
 
 
-def test_one_answer_is_the_body(reply: Reply, exchange: RecordedExchange) -> None:
+def test_one_answer_is_the_body(reply, exchange):
     reply.whole(ended((Answer(2, 201, headers=[("x-own", "1")]), b"ok")))
 
     ((status, body, extra),) = exchange.parts
@@ -97,7 +97,7 @@ def test_one_answer_is_the_body(reply: Reply, exchange: RecordedExchange) -> Non
     ]
 
 
-def test_instances_are_joined_until_one_fails(reply: Reply, exchange: RecordedExchange) -> None:
+def test_instances_are_joined_until_one_fails(reply, exchange):
     reply.joined(ended((Answer(1), b"1"), (Answer(3), b"[2]"), kind=INSTANCE))
     reply.joined(ended((Answer(1), b"1"), (Answer(3, 500, failed=True), b"bad"), kind=INSTANCE))
 
@@ -106,9 +106,7 @@ def test_instances_are_joined_until_one_fails(reply: Reply, exchange: RecordedEx
     assert (failed, json.loads(error)["error"]) == (500, "instances[1]: bad")
 
 
-def test_codec_that_fails_costs_no_request_its_answer(
-    reply: Reply, exchange: RecordedExchange, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_codec_that_fails_costs_no_request_its_answer(reply, exchange, caplog):
     """The log says which request, and why."""
 
     class Broken(Instances):
@@ -124,7 +122,7 @@ def test_codec_that_fails_costs_no_request_its_answer(
     assert "no mean of nothing" in caplog.text
 
 
-def test_parts_come_before_the_last(reply: Reply, exchange: RecordedExchange) -> None:
+def test_parts_come_before_the_last(reply, exchange):
     request = ended((Answer(1), b"c"))
     reply.part(request, Answer(1, 202), b"a")
     reply.part(request, Answer(1), b"b")
@@ -134,9 +132,7 @@ def test_parts_come_before_the_last(reply: Reply, exchange: RecordedExchange) ->
     assert (status, rest) == (202, [b"a", b"b", b"c", True])
 
 
-def test_a_late_failure_breaks_off(
-    reply: Reply, exchange: RecordedExchange, metrics: ServerMetrics, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_late_failure_breaks_off(reply, exchange, metrics, caplog):
     request = ended((Answer(3, 500, failed=True), b"bad"))
     reply.part(request, Answer(1), b"a")
     reply.whole(request)
@@ -147,7 +143,7 @@ def test_a_late_failure_breaks_off(
     assert counted(metrics, "modelserver_requests_total") == {"5xx": 1}
 
 
-def test_answers_are_counted_by_class_of_status(reply: Reply, metrics: ServerMetrics) -> None:
+def test_answers_are_counted_by_class_of_status(reply, metrics):
     reply.whole(ended((Answer(2, 201), b"ok")))
     reply.whole(ended((Answer(2, 302), b"ok")))
     reply.joined(ended((Answer(1), b"1"), (Answer(1, 404), b"1"), kind=INSTANCE))
@@ -159,7 +155,7 @@ def test_answers_are_counted_by_class_of_status(reply: Reply, metrics: ServerMet
     assert counted(metrics, "modelserver_errors_total") == {}
 
 
-def test_errors_are_counted_by_type(reply: Reply, exchange: RecordedExchange, metrics: ServerMetrics) -> None:
+def test_errors_are_counted_by_type(reply, exchange, metrics):
     """So is a status of 500 or more that a handler chooses, with a type of its own."""
     raised = Answer(3, 503, failed=True, cause="KeyError: 'x' (handler.py, line 3, in handle)")
     for answer in (
@@ -191,9 +187,7 @@ class Eventful(V1):
 
 
 @pytest.mark.parametrize(("content_type", "is_whole"), [("text/event-stream", True), ("text/plain", False)])
-def test_only_events_end_with_an_event(
-    reply: Reply, exchange: RecordedExchange, content_type: str, is_whole: bool
-) -> None:
+def test_only_events_end_with_an_event(reply, exchange, content_type, is_whole):
     """Another stream of the same protocol is broken off: its client would take the error for content."""
     reply.codec = Eventful(RequestLimits(), reply.off_loop)  # type: ignore[arg-type]
     reply.part(ended(), Answer(1, content_type=content_type), b"a")

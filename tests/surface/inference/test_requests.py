@@ -35,9 +35,7 @@ def made(
     ("own", "call", "of_model", "result"),
     [(None, None, None, None), (3, None, None, 13), (3, 2, None, 12), (3, 2, 1, 11), (None, None, 4, 14)],
 )
-def test_the_first_deadline_counts(
-    own: float | None, call: float | None, of_model: float | None, result: float | None
-) -> None:
+def test_the_first_deadline_counts(own, call, of_model, result):
     assert made(Parsed([b""], timeout=own), model(of_model), call=call).deadline == result
 
 
@@ -50,7 +48,7 @@ def test_the_first_deadline_counts(
         ([(b"ts_request_sequence_id", b"")], (), "chosen"),
     ],
 )
-def test_a_request_goes_where_its_sequence_is(headers: Any, parameter: Any, expected: str) -> None:
+def test_a_request_goes_where_its_sequence_is(headers, parameter, expected):
     traffic: Any = SimpleNamespace(home=lambda name, _: f"home of {name}")
     chosen = model(sequences=SequenceHeaders())
     parsed = Parsed([b""], sequence=parameter)
@@ -59,7 +57,7 @@ def test_a_request_goes_where_its_sequence_is(headers: Any, parameter: Any, expe
     assert result == expected if expected != "chosen" else result is chosen
 
 
-def test_predictions_share_batches_with_bare_instances() -> None:
+def test_predictions_share_batches_with_bare_instances():
     bodies = Parsed([b"a"]), Parsed([b"a"], FIELDS), split(b'{"instances":[1]}')
     keys = {made(each).key for each in bodies}
 
@@ -68,7 +66,7 @@ def test_predictions_share_batches_with_bare_instances() -> None:
     assert isinstance(made(Parsed([b"a"]), explain=True).key, ImmediateKey)
 
 
-def test_what_a_row_says() -> None:
+def test_what_a_row_says():
     headers = msgspec.msgpack.encode([[b"a", b"b"]])
     connection: Any = None
     target = Target("/models/m/invoke", b"x=1", "/models/m/invoke?x=1", Route("m", query=True))
@@ -82,7 +80,7 @@ def test_what_a_row_says() -> None:
     assert row == Row("id", 3, BODY, "text/plain", msgspec.Raw(headers), [("x", "1")])
 
 
-def test_a_request_may_say_its_sequence_itself() -> None:
+def test_a_request_may_say_its_sequence_itself():
     parsed = Parsed([b""], sequence=[(b"ts_request_sequence_id", b"s")])
     request = made(parsed, model(sequences=SequenceHeaders()))
 

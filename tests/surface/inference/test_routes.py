@@ -27,7 +27,7 @@ from modelserver.surface.inference.routes import Route, parse_route, target_find
         ("/predictions/a b", Route("a b")),
     ],
 )
-def test_path_leads_to_its_model_and_version(path: str, route: Route) -> None:
+def test_path_leads_to_its_model_and_version(path, route):
     """Every path in the reference's table selects its model and version (reference 6.1)."""
     assert parse_route(path) == route
 
@@ -44,12 +44,12 @@ _OTHERS = """
 
 
 @pytest.mark.parametrize("path", ["", *_OTHERS.split()])
-def test_other_paths_are_not_inference(path: str) -> None:
+def test_other_paths_are_not_inference(path):
     """Management paths, also of a model called `predict`, and paths without a model are none (F12)."""
     assert parse_route(path) is None
 
 
-def test_paths_of_further_protocols_come_first() -> None:
+def test_paths_of_further_protocols_come_first():
     find = target_finder([("letters", r"/(?i:letters)/(?P<model>[^/]+)(?:/(?P<version>.+))?")])
     routes = [find(path) for path in (b"/Letters/m/2", b"/letters/m", b"/predictions/m", b"/letters")]
 
@@ -58,7 +58,7 @@ def test_paths_of_further_protocols_come_first() -> None:
 
 
 @given(st.text(max_size=40).map(lambda text: "/" + text) | st.lists(st.text(max_size=4)).map("/".join))
-def test_any_path_has_a_route_or_none(path: str) -> None:
+def test_any_path_has_a_route_or_none(path):
     """No path raises, and only the unnamed form of SageMaker has no model (F12, F70)."""
     route = parse_route(path)
 

@@ -34,13 +34,13 @@ def scope(url: bytes, *headers: tuple[bytes, bytes], method: bytes = b"GET") -> 
         (b"/openai/v1/rerank", "/openai", "/openai/v1/rerank"),
     ],
 )
-def test_path_begins_with_that_of_the_model(url: bytes, root: str, path: str) -> None:
+def test_path_begins_with_that_of_the_model(url, root, path):
     result = scope(url)
 
     assert (result["root_path"], result["path"]) == (root, path)
 
 
-def test_scope_has_what_the_client_sent() -> None:
+def test_scope_has_what_the_client_sent():
     headers = [(b"Cookie", b"a=1"), (b"Accept", b"\xe9"), (b"cookie", b"b=2")]
     result = scope(b"/predictions/m/1/caf%C3%A9%2Fx?q=a%20b&q=", *headers, method=b"PATCH")
 
@@ -58,7 +58,7 @@ def test_scope_has_what_the_client_sent() -> None:
 @pytest.mark.parametrize(
     ("url", "rest"), [(b"/predictions/m/items/5", "items/5"), (b"/predictions/m/items", "items")]
 )
-def test_first_part_of_a_path_may_look_like_a_version(url: bytes, rest: str) -> None:
+def test_first_part_of_a_path_may_look_like_a_version(url, rest):
     route = without_version(target_of(url)).route
 
     assert (route.model, route.version, route.url_path) == ("m", None, rest)

@@ -25,7 +25,7 @@ def request(mark: SequenceMark, *, began: bool = False) -> SequencedRequest:
     return made
 
 
-def test_header_names_the_sequence() -> None:
+def test_header_names_the_sequence():
     """It may be written in any case."""
     sent = packed(ts_request_sequence_id="seq_0", ts_request_sequence_start="true", accept="*/*")
     other = packed(TS_Request_Sequence_ID=" a ", TS_REQUEST_SEQUENCE_END="True")
@@ -34,7 +34,7 @@ def test_header_names_the_sequence() -> None:
     assert read_sequence(other, NAMES)[0] == SequenceMark("a", ends=True)
 
 
-def test_request_without_an_id_begins_a_sequence() -> None:
+def test_request_without_an_id_begins_a_sequence():
     """Without an id the request begins a sequence of its own, which the handler sees (reference 8.9)."""
     sent = packed(accept="*/*", ts_request_sequence_id="", ts_request_sequence_start="false")
     first, seen = read_sequence(sent, NAMES)
@@ -50,7 +50,7 @@ def test_request_without_an_id_begins_a_sequence() -> None:
     ]
 
 
-def test_operators_own_names_are_read() -> None:
+def test_operators_own_names_are_read():
     """The keys ``ts_header_key_sequence_*`` say other names (reference 3.3)."""
     assert read_sequence(packed(X__Id="7", X__End="true"), OWN)[0] == SequenceMark("7", ends=True)
     mark, seen = read_sequence(packed(ts_request_sequence_id="7"), OWN)
@@ -59,7 +59,7 @@ def test_operators_own_names_are_read() -> None:
     assert dict(unpacked(seen))["X-Start"] == "true"
 
 
-def test_answers_name_their_sequence() -> None:
+def test_answers_name_their_sequence():
     """A header that the handler set itself, as handlers for TorchServe must, is not said twice."""
     name, first = ("ts_request_sequence_id", "a"), ("ts_request_sequence_start", "true")
 

@@ -1,7 +1,6 @@
 import contextlib
 import json
 import tracemalloc
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -21,7 +20,7 @@ JSON_VALUES = st.recursive(
     st.lists(JSON_VALUES, min_size=1, max_size=6),
     st.dictionaries(st.text(min_size=1), JSON_VALUES, max_size=3),
 )
-def test_instances_are_taken_apart_unchanged(instances: list[Any], others: dict[str, Any]) -> None:
+def test_instances_are_taken_apart_unchanged(instances, others):
     others.pop("instances", None)
     text = json.dumps({"instances": instances, **others}, ensure_ascii=False)
 
@@ -34,11 +33,11 @@ def test_instances_are_taken_apart_unchanged(instances: list[Any], others: dict[
 @pytest.mark.parametrize(
     "text", [b"9007199254740993", b"1.0", b"1e30", b'"\\u003c"', b'{"b" : 1,"a":2}', b"1e400", '"ü"'.encode()]
 )
-def test_instances_keep_the_bytes_of_the_client(text: bytes) -> None:
+def test_instances_keep_the_bytes_of_the_client(text):
     assert split(b'{"instances": [ ' + text + b" , 2]}").bodies == [text, b"2"]
 
 
-def test_other_fields_are_one_object_sorted_by_name() -> None:
+def test_other_fields_are_one_object_sorted_by_name():
     """Requests that say the same in another order are the same, so that they share batches."""
     first = split(b'{"parameters":{"k":1},"instances":[1],"id":"x"}')
     second = split(b'{"id":"x","instances":[2],"parameters":{"k":1}}')
@@ -57,7 +56,7 @@ def test_other_fields_are_one_object_sorted_by_name() -> None:
         (b'{"instances":[1],"instances":[2]}', [b"2"], b""),
     ],
 )
-def test_inputs_stand_in_for_instances(body: bytes, bodies: list[bytes], extra: bytes) -> None:
+def test_inputs_stand_in_for_instances(body, bodies, extra):
     """The last of repeated keys counts, as in KServe's batcher."""
     result = split(body)
 
@@ -88,7 +87,7 @@ def test_inputs_stand_in_for_instances(body: bytes, bodies: list[bytes], extra: 
     ],
     ids=lambda body: repr(body[:24]),
 )
-def test_what_is_no_object_is_unreadable(body: bytes) -> None:
+def test_what_is_no_object_is_unreadable(body):
     """Malformed JSON of every kind is a 400 that begins as KServe's does (F1, F2, F3)."""
     with pytest.raises(BadRequest) as caught:
         split(body)
@@ -98,7 +97,7 @@ def test_what_is_no_object_is_unreadable(body: bytes) -> None:
 
 
 @pytest.mark.parametrize("value", ['"abc"', "5", "{}", "true"])
-def test_instances_must_be_a_list(value: str) -> None:
+def test_instances_must_be_a_list(value):
     """Anything else under the key is a 400 in KServe's words (F10)."""
     with pytest.raises(BadRequest, match=r'^can\'t Unmarshal body: Expected "instances" to be a list'):
         split(b'{"instances":' + value.encode() + b"}")
@@ -107,7 +106,7 @@ def test_instances_must_be_a_list(value: str) -> None:
 @pytest.mark.parametrize(
     "body", [b"{}", b'{"instances":null}', b'{"instances":[]}', b'{"inputs":[]}', b'{"x":[1]}']
 )
-def test_no_instances_is_a_bad_request(body: bytes) -> None:
+def test_no_instances_is_a_bad_request(body):
     """Absent, null and empty lists are a 400 that begins as KServe's does (F10)."""
     with pytest.raises(BadRequest, match=r"^no instances in the request"):
         split(body)
@@ -117,7 +116,7 @@ def test_no_instances_is_a_bad_request(body: bytes) -> None:
     st.binary(max_size=60)
     | st.text(max_size=40).map(lambda t: ('{"instances":' + t).encode("utf-8", "replace"))
 )
-def test_any_bytes_are_split_or_refused(body: bytes) -> None:
+def test_any_bytes_are_split_or_refused(body):
     """Random bytes raise nothing but BadRequest (F70)."""
     with contextlib.suppress(BadRequest):
         assert split(body).bodies
@@ -132,12 +131,12 @@ def test_any_bytes_are_split_or_refused(body: bytes) -> None:
         (([b"1"], "b-1", b"explanations"), b'{"message":"","batchId":"b-1","explanations":[1]}'),
     ],
 )
-def test_answer_has_the_form_of_kserve_with_and_without_a_batcher(arguments: Any, body: bytes) -> None:
+def test_answer_has_the_form_of_kserve_with_and_without_a_batcher(arguments, body):
     assert join(*arguments) == body
 
 
 @pytest.mark.parametrize("batch_id", [None, "b-1"])
-def test_a_large_answer_is_copied_once(batch_id: str | None) -> None:
+def test_a_large_answer_is_copied_once(batch_id):
     """Each copy of several megabytes would hold up the event loop for milliseconds."""
     large = bytes(4_000_000)
     tracemalloc.start()

@@ -24,7 +24,7 @@ def body(rows: int = 2, **more: Any) -> bytes:
     return json.dumps({"inputs": [tensor], **more}).encode()
 
 
-def test_each_row_travels_alone() -> None:
+def test_each_row_travels_alone():
     taken = read_tensors(body(), None, TAKES)
     model: Any = SimpleNamespace(sequence_headers=None, options=SimpleNamespace(request_timeout=None))
     rows = make_request(taken, model, "r", NO_HEADERS, 0.0, None, explain=True).rows
@@ -39,7 +39,7 @@ def test_each_row_travels_alone() -> None:
 @pytest.mark.parametrize(
     ("parameters", "seconds"), [({}, None), ({"timeout": 0}, None), ({"timeout": 2_500_000}, 2.5)]
 )
-def test_a_timeout_is_in_microseconds(parameters: dict[str, Any], seconds: float | None) -> None:
+def test_a_timeout_is_in_microseconds(parameters, seconds):
     taken = read_tensors(body(parameters=parameters), None, TAKES)
 
     assert (taken.timeout, taken.key) == (seconds, read_tensors(body(), None, TAKES).key)
@@ -57,12 +57,12 @@ def test_a_timeout_is_in_microseconds(parameters: dict[str, Any], seconds: float
         (SEQUENCES, {"sequence_start": 1}, "parameter sequence_"),
     ],
 )
-def test_unusable_parameters_are_refused(rules: InputRules, parameters: dict[str, Any], message: str) -> None:
+def test_unusable_parameters_are_refused(rules, parameters, message):
     with pytest.raises(BadRequest, match=message):
         read_tensors(body(parameters=parameters), None, rules)
 
 
-def test_sequence_parameters_become_headers() -> None:
+def test_sequence_parameters_become_headers():
     named = {"sequence_id": 7, "sequence_start": True, "sequence_end": False}
     taken = read_tensors(body(parameters=named), None, SEQUENCES)
 
@@ -74,7 +74,7 @@ def test_sequence_parameters_become_headers() -> None:
     assert read_tensors(body(parameters=named), None, TAKES).sequence == []
 
 
-def test_small_answers_are_light() -> None:
+def test_small_answers_are_light():
     """Large ones only in binary, which nobody has to write out."""
     parsed = read_tensors(body(), None, TAKES).request
     light, heavy = (
@@ -84,7 +84,7 @@ def test_small_answers_are_light() -> None:
     assert (light.is_light, heavy.is_light) == (True, False)
 
 
-def test_rows_answers_are_one_response() -> None:
+def test_rows_answers_are_one_response():
     parsed = read_tensors(body(), None, TAKES)
     answers = [pack_answer([(OutputForm("y", "INT8", ()), bytes([number]))]) for number in (3, 4)]
     model: Any = SimpleNamespace(name="m", version="1", batches=True)

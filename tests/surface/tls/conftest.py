@@ -22,7 +22,7 @@ def pair(key: Path, chain: Path) -> Settings:
 
 
 @pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+def authority(tmp_path_factory):
     return Authority(tmp_path_factory.mktemp("certificates"))
 
 

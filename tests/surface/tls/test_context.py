@@ -1,5 +1,4 @@
 import ssl
-from pathlib import Path
 
 import pytest
 from tests.surface.tls.certificates import Authority
@@ -10,7 +9,7 @@ from modelserver.ext.tls.certificate import load_certificate
 pytest.importorskip("cryptography")
 
 
-def test_old_protocols_are_refused(authority: Authority) -> None:
+def test_old_protocols_are_refused(authority):
     """TLS 1.2 is the oldest that is spoken (F66)."""
     context = load_certificate(pair(*authority.issue("old"))).server_context()
 
@@ -20,7 +19,7 @@ def test_old_protocols_are_refused(authority: Authority) -> None:
     assert talk(context, client) == "TLSv1.2"
 
 
-def test_clients_may_need_a_certificate(authority: Authority) -> None:
+def test_clients_may_need_a_certificate(authority):
     """With authorities for clients, one without a certificate of theirs is refused (F66)."""
     key, chain = authority.issue("asking")
     configured = settings(private_key_file=key, certificate_file=chain, tls_client_ca_file=authority.file)
@@ -36,7 +35,7 @@ def test_clients_may_need_a_certificate(authority: Authority) -> None:
 
 
 @pytest.mark.parametrize("name", ["localhost", None])
-def test_a_renewed_context_has_the_new_certificate(authority: Authority, name: str | None) -> None:
+def test_a_renewed_context_has_the_new_certificate(authority, name):
     client = ssl.create_default_context(cafile=str(authority.file))
     client.check_hostname = name is not None
     server = made(authority, "old", old_form=True).server_context()
@@ -48,7 +47,7 @@ def test_a_renewed_context_has_the_new_certificate(authority: Authority, name: s
     assert subject(server, client, name) == "newest"
 
 
-def test_renewed_authorities_decide_at_once(authority: Authority, tmp_path: Path) -> None:
+def test_renewed_authorities_decide_at_once(authority, tmp_path):
     (tmp_path / "other").mkdir()
     other = Authority(tmp_path / "other")
     server = made(authority, "server", authority.file.read_bytes()).server_context()

@@ -35,7 +35,7 @@ def simulated(
 # -- the engine
 
 
-def test_a_worker_with_batches_of_one_is_the_queue_of_the_books() -> None:
+def test_a_worker_with_batches_of_one_is_the_queue_of_the_books():
     """M/D/1 at a load of 0.5: the mean wait is half a service time (Pollaczek and Khinchine)."""
     server = SimulatedServer(Cost("x", 0.0, 0.010), batch_size=1)
     trace = Simulation(server, Greedy(), poisson(50.0, Random(2)), 2).run(1000.0)
@@ -45,7 +45,7 @@ def test_a_worker_with_batches_of_one_is_the_queue_of_the_books() -> None:
     assert {size for _, size, _ in trace.batches} == {1}
 
 
-def test_every_request_is_answered_once_and_never_too_soon() -> None:
+def test_every_request_is_answered_once_and_never_too_soon():
     """All that came is answered, none in less than the time of a batch, no worker twice at a time."""
     server = SimulatedServer(MEDIUM, batch_size=8, workers=3, overhead=0.001)
     times = list(islice(poisson(100.0, Random(3)), 2000))
@@ -62,7 +62,7 @@ def test_every_request_is_answered_once_and_never_too_soon() -> None:
     assert max(running) == 3
 
 
-def test_a_full_queue_refuses() -> None:
+def test_a_full_queue_refuses():
     """More than the queue takes is counted, not kept."""
     server = SimulatedServer(Cost("x", 1.0, 0.0), batch_size=1, queue_size=2)
     trace = Simulation(server, Greedy(), iter([0.0, 0.1, 0.2, 0.3, 0.4, 0.5]), 1).run(10.0)
@@ -72,7 +72,7 @@ def test_a_full_queue_refuses() -> None:
     assert trace.refused == 2
 
 
-def test_a_closed_loop_has_as_many_requests_as_clients() -> None:
+def test_a_closed_loop_has_as_many_requests_as_clients():
     """One client without a pause gets one answer per batch time, whatever the policy."""
     for make in (Greedy, lambda: Adaptive(0.1)):
         trace = Simulation(SimulatedServer(MEDIUM, 8), make(), Clients(1, 0.0), 1).run(44.0)
@@ -81,7 +81,7 @@ def test_a_closed_loop_has_as_many_requests_as_clients() -> None:
         assert max(latency for _, latency in trace.answers) == pytest.approx(0.044)
 
 
-def test_one_seed_gives_one_result() -> None:
+def test_one_seed_gives_one_result():
     """Two runs are alike to the last digit."""
     server = SimulatedServer(MEDIUM, 8, workers=2)
 
@@ -93,7 +93,7 @@ def test_one_seed_gives_one_result() -> None:
 # -- what the policies are worth
 
 
-def test_adaptive_beats_greedy_with_four_workers_at_a_middle_load() -> None:
+def test_adaptive_beats_greedy_with_four_workers_at_a_middle_load():
     """Poisson at 0.6 of the capacity: less worker time, and a lower p50 and p99 too."""
     server = SimulatedServer(MEDIUM, batch_size=8, workers=4)
     greedy, adaptive = simulated("greedy", server, 0.6), simulated("adaptive", server, 0.6)
@@ -106,7 +106,7 @@ def test_adaptive_beats_greedy_with_four_workers_at_a_middle_load() -> None:
 
 @pytest.mark.parametrize("pattern", ["poisson", "bursty", "diurnal"])
 @pytest.mark.parametrize("workers", [1, 4])
-def test_adaptive_never_costs_much(pattern: str, workers: int) -> None:
+def test_adaptive_never_costs_much(pattern, workers):
     """Whatever the arrivals and the load: no more worker time than greedy, latencies at most 12 % higher."""
     server = SimulatedServer(MEDIUM, batch_size=8, workers=workers)
     for load in (0.1, 0.6):
