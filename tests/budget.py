@@ -82,7 +82,7 @@ class Budget:
         self.tests += report.when == "call"
 
     @pytest.hookimpl(optionalhook=True)
-    def pytest_testnodedown(self, node: Any) -> None:
+    def pytest_testnodedown(self, node) -> None:
         self.add(getattr(node, "workeroutput", {}))
 
     @pytest.hookimpl(trylast=True)
@@ -90,7 +90,7 @@ class Budget:
         if self.fault and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
-    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+    def pytest_terminal_summary(self, terminalreporter) -> None:
         if self.tests >= WHOLE:
             terminalreporter.write_line(f"{self.seconds:.0f} s of processor time of {self.most:.0f}")
         if self.fault:
@@ -108,7 +108,7 @@ def configure(config: pytest.Config) -> None:
 class _Reporter:
     """Reports what a process has used."""
 
-    def __init__(self, config: Any) -> None:
+    def __init__(self, config) -> None:
         self._config = config
         self._references = [work()]
 

@@ -7,7 +7,7 @@ import signal
 import venv
 from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import pytest
 from hypothesis import settings
@@ -45,7 +45,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     (reporter,) = (each for each in config.pluginmanager.get_plugins() if hasattr(each, "sendevent"))
     send = reporter.sendevent
 
-    def send_results(name: str, **values: Any) -> None:
+    def send_results(name: str, **values) -> None:
         report = values.get("data", {}) if name == "testreport" else {}
         if (report.get("when"), report.get("outcome")) not in (("setup", "passed"), ("teardown", "passed")):
             send(name, **values)

@@ -20,11 +20,11 @@ from modelserver.surface.api.application import Application
 _ROLES: dict[str, set[Any]] = {"all": {"inference", "management", "metrics"}}
 
 
-def listener(kind: str, *, tokens: Any = None, recorder: Any = None, **changed: Any) -> Application:
+def listener(kind: str, *, tokens=None, recorder=None, **changed) -> Application:
     """The application of the listener of one role, or of ``all``, with no models; settings may be changed."""
     values = {"enable_model_api": True, "ts_open_inference_protocol": True, "as_torchserve": False, **changed}
     values["management_address"] = SimpleNamespace(is_loopback=True)
-    services: Any = SimpleNamespace(
+    services = SimpleNamespace(
         registry=None,
         metrics=object(),
         settings=SimpleNamespace(**values),
@@ -32,7 +32,7 @@ def listener(kind: str, *, tokens: Any = None, recorder: Any = None, **changed: 
         shared=None,
     )
     roles = _ROLES.get(kind, {kind})
-    nothing: Any = None
+    nothing = None
     added: list[Any] = []
     if "management" in roles:
         events = EventStore(None, lambda *_: False, lambda: None)
@@ -52,25 +52,25 @@ def listener(kind: str, *, tokens: Any = None, recorder: Any = None, **changed: 
     return build_app(roles, services, added)
 
 
-def describe_listener(kind: str, version: str = "1", **changed: Any) -> dict[str, Any]:
+def describe_listener(kind: str, version: str = "1", **changed) -> dict[str, Any]:
     """What that listener says of itself; it is made once."""
     document: dict[str, Any] = json.loads(_written(kind, version, **changed))
     return document
 
 
 @functools.cache
-def _written(kind: str, version: str, **changed: Any) -> str:
+def _written(kind: str, version: str, **changed) -> str:
     """The document as JSON."""
     app = listener(kind, **changed)
     app.version = version
     return json.dumps(app.openapi())
 
 
-def schema_of(kind: str, name: str) -> Any:
+def schema_of(kind: str, name: str):
     """One of the schemas of that listener's document, with those that it refers to in their places."""
     schemas = describe_listener(kind)["components"]["schemas"]
 
-    def resolved(schema: Any) -> Any:
+    def resolved(schema):
         if isinstance(schema, list):
             return [resolved(each) for each in schema]
         if not isinstance(schema, dict):
@@ -89,7 +89,7 @@ def operations(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {f"{method} {path}": op for path, item in document["paths"].items() for method, op in item.items()}
 
 
-def exactly(schema: Any) -> Any:
+def exactly(schema):
     """The schema, with objects that have all fields that it names and no others."""
     if not isinstance(schema, dict):
         return schema

@@ -11,7 +11,7 @@ def opcodes_of(work: Callable[[], Any]) -> int:
     """How many instructions of bytecode it takes; what is done in C counts nothing."""
     count = 0
 
-    def trace(frame: FrameType, event: str, _: Any) -> Any:
+    def trace(frame: FrameType, event: str, _):
         nonlocal count
         frame.f_trace_opcodes = True
         count += event == "opcode"

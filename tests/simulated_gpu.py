@@ -40,7 +40,7 @@ def cuda_error(message: str = ASSERTION) -> RuntimeError:
     return kind(message + _EXPLANATION)
 
 
-def is_on_gpu(place: Any) -> bool:
+def is_on_gpu(place) -> bool:
     """Whether an argument names a GPU."""
     if isinstance(place, str):
         return place.partition(":")[0] == "cuda"
@@ -150,7 +150,7 @@ class SimulatedGpus:
         """``function`` with every GPU among its arguments replaced by the processor."""
 
         @functools.wraps(function)
-        def call(*args: Any, **kwargs: Any) -> Any:
+        def call(*args, **kwargs):
             places = [*args, *kwargs.values()]
             if not (any(is_on_gpu(place) for place in places) or kwargs.pop("pin_memory", False)):
                 return function(*args, **kwargs)
@@ -163,7 +163,7 @@ class SimulatedGpus:
 
     def _waiting(self, function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
-        def call(*args: Any, **kwargs: Any) -> Any:
+        def call(*args, **kwargs):
             if self.error or self.capturing:
                 self.wait()
             return function(*args, **kwargs)
@@ -207,20 +207,20 @@ class SimulatedGpus:
         }
 
     def _noted(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any, **kwargs: Any) -> Any:
+        def call(*args, **kwargs):
             self.calls.append(name)
             return function(*args, **kwargs)
 
         return call
 
-    def _set_device(self, device: Any) -> None:
+    def _set_device(self, device) -> None:
         number = device if isinstance(device, int) else torch.device(device).index or 0
         if number >= self.count:
             raise cuda_error("CUDA error: invalid device ordinal")
         self._threads.device = number
 
     @contextlib.contextmanager
-    def _device(self, device: Any) -> Iterator[None]:
+    def _device(self, device) -> Iterator[None]:
         before = self.current
         self._set_device(device)
         try:
@@ -241,7 +241,7 @@ class SimulatedGpus:
             self._set_stream(before)
 
     @contextlib.contextmanager
-    def _graph(self, graph: _Graph, **_options: Any) -> Iterator[None]:
+    def _graph(self, graph: _Graph, **_options) -> Iterator[None]:
         before = getattr(self._threads, "stream", self._default)
         self._set_stream(_Stream(self))
         self.capturing = True
@@ -256,7 +256,7 @@ class SimulatedGpus:
             self.capturing = False
             self._set_stream(before)
 
-    def _properties(self, _device: Any = None) -> SimpleNamespace:
+    def _properties(self, _device=None) -> SimpleNamespace:
         major, minor = self.capability
         return SimpleNamespace(
             name="Simulated GPU",
@@ -293,7 +293,7 @@ class _Graph(TorchDispatchMode):
         self._gpus = gpus
         self._steps: list[tuple[Callable[[], Any], Any]] = []
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         """torch calls this method for each operation."""
         step = functools.partial(func, *args, **(kwargs or {}))
         results = step()
@@ -317,7 +317,7 @@ class _Event:
     def __init__(self, gpus: SimulatedGpus) -> None:
         self._gpus = gpus
 
-    def record(self, _stream: Any = None) -> None:
+    def record(self, _stream=None) -> None:
         """As torch's: on the stream's device, here the thread's current one."""
         self._gpus.launch()
 

@@ -11,7 +11,7 @@ class Clock(selectors.SelectSelector):
 
     now = 0.0
 
-    def select(self, timeout: float | None = None) -> Any:
+    def select(self, timeout: float | None = None):
         self.now += timeout or 0.0
         return super().select(0)
 

@@ -1,6 +1,5 @@
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from tests.budget import LONGEST, REFERENCE, SECONDS, WHOLE, Budget, used, work
@@ -9,7 +8,7 @@ from tests.budget import LONGEST, REFERENCE, SECONDS, WHOLE, Budget, used, work
 def after(seconds: float, tests: int, *, is_fast_lane: bool = True, slower: float = 1.0) -> Budget:
     """The budget at the end of such a run, in two processes, on a machine that is so much slower."""
     budget = Budget(is_fast_lane=is_fast_lane)
-    report: Any = SimpleNamespace(when="call")
+    report = SimpleNamespace(when="call")
     for _ in range(tests):
         budget.pytest_runtest_logreport(report)
     for _ in range(2):
@@ -41,7 +40,7 @@ def after(seconds: float, tests: int, *, is_fast_lane: bool = True, slower: floa
 )
 def test_only_a_whole_fast_lane_above_the_budget_fails(budget, fails):
     """Then the run has failed, though each test has passed."""
-    session: Any = SimpleNamespace(exitstatus=pytest.ExitCode.OK)
+    session = SimpleNamespace(exitstatus=pytest.ExitCode.OK)
     budget.pytest_sessionfinish(session)
 
     assert session.exitstatus == (pytest.ExitCode.TESTS_FAILED if fails else pytest.ExitCode.OK)

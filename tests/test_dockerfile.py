@@ -100,30 +100,13 @@ def test_stages_install_by_locks_from_one_slim_base():
     """The last stage copies the results of the others and makes the user; the one that installs packages,
     most of the image, depends on the lock and on arguments alone.
     """
-    images = [item.text for item in of("FROM")]
-    taken = [item.text for item in of("COPY", _LAST) if "--from=" in item.text]
+    (useradd,) = of("RUN", _LAST)
+    (uid,) = re.findall(r"useradd .*--uid (\d+)", useradd.text)
 
-    assert images == [
-        "${BASE} AS wheel",
-        "${BASE} AS environment",
-        "environment AS server",
-        "server AS materials",
-        "${BASE}",
-    ]
+    assert of("FROM", _LAST)[0].text == "${BASE}"
     assert re.fullmatch(r"python:3\.1\d-slim-[a-z]+", _ARGUMENTS["BASE"])
-    assert taken == [
-        "--from=environment /opt/venv /opt/venv",
-        "--from=server /server /opt/venv",
-        "--from=materials /sbom.cdx.json /opt/venv/sbom.cdx.json",
-    ]
-
     assert from_clone(stage=1) == ["scripts/image.lock", "scripts/image-*.lock"]
     assert [item.text for item in of("COPY", 1) if "--from=" in item.text] == []
-
-    assert [item.words[0] for item in of("RUN", _LAST)] == ["useradd"]
-
-    (uid,) = re.findall(r"--uid (\d+)", of("RUN", _LAST)[0].text)
-
     assert int(uid) >= 1000
     assert only("USER").text == f"{uid}:{uid}"
     assert all(_ALL.index(only("USER")) > _ALL.index(item) for item in of("COPY", _LAST))
@@ -358,17 +341,12 @@ def test_only_inference_leaves_the_container(tmp_path):
     assert settings.metrics_address.is_loopback
     assert settings.grpc_management_address == "127.0.0.1"
 
-    settings = image_settings(tmp_path).settings
     addresses = (settings.inference_address, settings.management_address, settings.metrics_address)
-    ports = (
-        *(address.port for address in addresses),
-        settings.grpc_inference_port,
-        settings.grpc_management_port,
-    )
+    grpc = (settings.grpc_inference_port, settings.grpc_management_port)
+    ports = (*(address.port for address in addresses), *grpc)
 
     assert only("EXPOSE").words == [str(port) for port in ports]
 
-    settings = image_settings(tmp_path).settings
     copied = [tuple(item.words) for item in of("COPY", _LAST) if "--from=" not in item.text]
 
     assert settings.load_all

@@ -2,19 +2,18 @@
 
 import sys
 from types import ModuleType, SimpleNamespace
-from typing import Any
 
 import pytest
 
 from modelserver.errors import ConfigError
 from modelserver.extension import ExtensionRow, Host, close_extensions, open_extensions
 
-ANY: Any = None
+ANY = None
 
 
-def host(**settings: Any) -> Host:
+def host(**settings) -> Host:
     """The host of a server with these settings."""
-    services: Any = SimpleNamespace(settings=SimpleNamespace(**settings), registry=SimpleNamespace())
+    services = SimpleNamespace(settings=SimpleNamespace(**settings), registry=SimpleNamespace())
     return Host(services, ANY, ANY, ANY)
 
 
@@ -36,7 +35,7 @@ def events(monkeypatch):
             events.append((f"close in {grace:g} s", self._name))
 
     for name in ("first", "second", "broken"):
-        module: Any = ModuleType(name)
+        module = ModuleType(name)
         module.Extension = lambda name=name: Extension(name)
         monkeypatch.setitem(sys.modules, f"modelserver.ext.{name}", module)
     return events

@@ -17,7 +17,7 @@ TEMPLATE = (
 _BERT = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
 
 
-def tokenizer(folder: Path, *, length: int = 64, **more: Any) -> Any:
+def tokenizer(folder: Path, *, length: int = 64, **more):
     """A tokenizer of pieces of words."""
     from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
     from transformers import PreTrainedTokenizerFast
@@ -37,7 +37,7 @@ def tokenizer(folder: Path, *, length: int = 64, **more: Any) -> Any:
     return made
 
 
-def bert(folder: Path, head: str, **config: Any) -> Any:
+def bert(folder: Path, head: str, **config):
     """A BERT with a head such as ``ForMaskedLM``."""
     import torch
     import transformers
@@ -55,7 +55,7 @@ def bert(folder: Path, head: str, **config: Any) -> Any:
     return network
 
 
-def llama(folder: Path, *, template: str | None = TEMPLATE) -> Any:
+def llama(folder: Path, *, template: str | None = TEMPLATE):
     """A Llama that answers chats, if there is a template."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -70,7 +70,7 @@ def llama(folder: Path, *, template: str | None = TEMPLATE) -> Any:
     return network
 
 
-def vit(folder: Path) -> Any:
+def vit(folder: Path):
     """A ViT for pictures of 8 x 8 pixels in three classes."""
     import torch
     from transformers import ViTConfig, ViTForImageClassification
@@ -86,7 +86,7 @@ def vit(folder: Path) -> Any:
     return network
 
 
-def yolos(folder: Path) -> Any:
+def yolos(folder: Path):
     """A YOLOS that finds three things in pictures, all over the place."""
     import torch
     from transformers import YolosConfig, YolosForObjectDetection
@@ -104,7 +104,7 @@ def yolos(folder: Path) -> Any:
     return network
 
 
-def wav2vec2(folder: Path, head: str = "ForSequenceClassification") -> Any:
+def wav2vec2(folder: Path, head: str = "ForSequenceClassification"):
     """A Wav2Vec2 for sound of 1,000 samples a second; ``ForCTC``: it hears letters."""
     import torch
     import transformers

@@ -116,7 +116,7 @@ class _Registry:
     def __init__(self) -> None:
         self.workflows: dict[str, Any] = {}
         self.builder = self
-        self.cluster: Any = None
+        self.cluster = None
         self.affinities: dict[str, Any] = {}
         self.follows: list[Any] = []
         self.store = SimpleNamespace(remote=None)

@@ -3,7 +3,6 @@ import shlex
 import signal
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -104,22 +103,6 @@ def test_missing_folder_for_temporary_files_stops_the_start(monkeypatch):
         "No usable temporary directory found in ['/tmp', '/var/tmp']: one must be writable, "
         "in a read-only container a volume at /tmp (--tmpfs /tmp:exec)."
     )
-
-
-@pytest.mark.parametrize(
-    ("arguments", "detached"),
-    [(["--model-store", "."], True), (["--model-store", ".", "--foreground"], False)],
-)
-def test_server_is_detached_by_default(arguments, detached, monkeypatch):
-    """The command starts another process, which gets its arguments; with --foreground it serves itself."""
-    calls: list[tuple[str, Any]] = []
-    monkeypatch.setattr(
-        cli, "start_detached", lambda values, *, wait: calls.append(("detached", list(values))) or 5
-    )
-    monkeypatch.setattr(cli, "serve", lambda *_: calls.append(("here", None)) or 6)
-
-    assert main(arguments) == (5 if detached else 6)
-    assert calls == [("detached", arguments) if detached else ("here", None)]
 
 
 def test_running_server_stops_the_start(temp, capsys):

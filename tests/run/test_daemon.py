@@ -1,7 +1,6 @@
 import os
 import subprocess
 import sys
-from typing import Any
 
 import pytest
 
@@ -70,7 +69,7 @@ def child(monkeypatch):
     started: list[subprocess.Popen[bytes]] = []
 
     def play(script: str) -> list[subprocess.Popen[bytes]]:
-        def popen(command: list[str], **arguments: Any) -> subprocess.Popen[bytes]:
+        def popen(command: list[str], **arguments) -> subprocess.Popen[bytes]:
             assert command[1:3] == ["-m", "modelserver"]
             assert arguments["start_new_session"]
             started.append(real([sys.executable, "-c", script, *command[3:]], **arguments))

@@ -1,6 +1,5 @@
 import asyncio
 from types import SimpleNamespace
-from typing import Any, cast
 
 from modelserver.run.gauges import watch_system
 
@@ -16,9 +15,7 @@ async def test_the_host_is_read_at_its_interval():
         return object()
 
     watching = asyncio.create_task(
-        watch_system(
-            cast("Any", SimpleNamespace(read=reading)), cast("Any", SimpleNamespace(system=read.append)), 0.01
-        )
+        watch_system(SimpleNamespace(read=reading), SimpleNamespace(system=read.append), 0.01)
     )
     for _ in range(500):
         if len(read) >= 3:

@@ -3,7 +3,7 @@
 import asyncio
 import socket
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import httpx
 import pytest
@@ -34,14 +34,14 @@ async def test_a_listener_does_not_wait_for_its_application():
     bound = socket.create_server(("127.0.0.1", 0))
     address = Address("http", "127.0.0.1", bound.getsockname()[1])
     settings = Settings(inference_address=address, management_address=address, metrics_address=address)
-    nothing, intake = cast("Any", None), Intake.of(settings)
+    nothing, intake = None, Intake.of(settings)
     outgoing = Outgoing.of(settings, intake.give_back)
     services = Services(nothing, nothing, settings, None, nothing, intake, outgoing, Regions(None, 0))
     late = LateApp({"metrics"}, services)
     endpoints = Endpoints(
         services,
-        cast("Any", Hot()),
-        cast("Any", Hot()),
+        Hot(),
+        Hot(),
         paths=(),
         watch_request=None,
         watch_call=None,
@@ -87,11 +87,11 @@ def test_only_loopback_addresses_ask_for_the_name(address, is_refused):
 
 def test_calls_and_their_requests_are_watched_apart():
     """Over gRPC there are two watches; over REST calls and requests are the same."""
-    server: Any = SimpleNamespace(watches=[])
+    server = SimpleNamespace(watches=[])
     seen: list[tuple[str, Any]] = []
 
-    def watch(name: str) -> Any:
-        def seeing(request: Any) -> Watcher:
+    def watch(name: str):
+        def seeing(request) -> Watcher:
             seen.append((name, request))
             return Watcher()
 

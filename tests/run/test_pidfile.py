@@ -65,7 +65,6 @@ def test_a_killed_server_is_not_running(tmp_path):
         "with own_pid_file(Path(sys.argv[1])): print(flush=True); time.sleep(60)"
     )
     server = subprocess.Popen([sys.executable, "-c", script, path], stdout=subprocess.PIPE)
-    assert server.stdout is not None
     with server.stdout:
         server.stdout.readline()
         assert running_server(path) == server.pid

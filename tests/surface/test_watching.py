@@ -1,14 +1,13 @@
-from typing import Any
 from unittest.mock import Mock, call
 
 import pytest
 
 from modelserver.surface.watching import Watcher, joined
 
-ANY: Any = None
+ANY = None
 
 
-EVENTS: Any = {
+EVENTS = {
     "queued": (ANY, ANY),
     "started": (200, "t", b"x"),
     "part": (b"a",),
@@ -18,9 +17,8 @@ EVENTS: Any = {
 }
 
 
-def watcher_of(*watches: Any) -> Any:
+def watcher_of(*watches):
     watch = joined(watches)
-    assert watch is not None
     return watch(ANY)
 
 

@@ -51,10 +51,10 @@ async def make(stage, spec, times, counts, machine, autoscaler):
         most: int = 4,
         *,
         fewest: int = 1,
-        devices: Any = None,
+        devices=None,
         rule: ScalingRule | None = RULE,
         special: dict[str, Any] | None = None,
-        **limits: Any,
+        **limits,
     ) -> Pool:
         ids = iter(range(9000, 9100))
         gate = StartGate(available=lambda: machine.available)
@@ -79,7 +79,7 @@ async def make(stage, spec, times, counts, machine, autoscaler):
         await each.close(0.01)
 
 
-async def load(stage: Any, count: int) -> None:
+async def load(stage, count: int) -> None:
     """Loads all that were started, up to this many."""
     await stage.enter(count)
     for process in stage.processes[:count]:

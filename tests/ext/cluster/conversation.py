@@ -26,14 +26,14 @@ def handle(data, context):
 class Conversation:
     """A worker on some machine, and what it says."""
 
-    def __init__(self, handler: str = HANDLER, ranks: Ranks | None = None, **load: Any) -> None:
+    def __init__(self, handler: str = HANDLER, ranks: Ranks | None = None, **load) -> None:
         self.messages: asyncio.Queue[tuple[Any, bytes]] = asyncio.Queue()
         self.lost: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
         self._handler = handler
         self._ranks = ranks
         self._load = load
 
-    async def start(self, cluster: Cluster, folder: Path, demand: Demand = _DEMAND) -> Any:
+    async def start(self, cluster: Cluster, folder: Path, demand: Demand = _DEMAND):
         (folder / "model").mkdir(parents=True)
         (folder / "model" / "h.py").write_text(self._handler)
         about: dict[str, Any] = {"model_name": "m", **self._load}
@@ -41,10 +41,10 @@ class Conversation:
             model_version="1.0", model_dir=str(folder / "model"), handler="h.py:handle", batch_size=2, **about
         )
         spec = WorkerSpec(load=load, threads=1, frame_limit=1 << 26, ranks=self._ranks)
-        self.worker: Any = await ClusterLauncher(cluster, demand)(spec, "W-1-m", self._take, self._lose)
+        self.worker = await ClusterLauncher(cluster, demand)(spec, "W-1-m", self._take, self._lose)
         return self.worker
 
-    def _take(self, message: Any, tail: memoryview) -> None:
+    def _take(self, message, tail: memoryview) -> None:
         self.messages.put_nowait((message, bytes(tail)))
 
     def _lose(self, reason: str | None) -> None:

@@ -20,7 +20,7 @@ def stay_on_loopback() -> None:
     services.get_node_ip_address = lambda _address=None: "127.0.0.1"
 
 
-def pids(node: Any) -> dict[str, int]:
+def pids(node) -> dict[str, int]:
     """The processes of a node that tests kill."""
     return {
         name: started[0].process.pid

@@ -58,7 +58,7 @@ class RayCluster:
             text=True,
         )
 
-    def add(self, **node: Any) -> dict[str, int]:
+    def add(self, **node) -> dict[str, int]:
         return self._order(node)
 
     def start_gcs_anew(self) -> None:

@@ -35,7 +35,7 @@ class Line:
         self.channel = RemoteChannel(self._take, self.lost.set_result, _LIMIT)
         assert not self.channel.connected.done()
 
-    def _take(self, message: Any, tail: memoryview) -> None:
+    def _take(self, message, tail: memoryview) -> None:
         self.messages.append((message, bytes(tail)))
 
     async def connect(self) -> None:

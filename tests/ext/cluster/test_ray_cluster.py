@@ -121,7 +121,7 @@ def search_for_secret(folder: Path) -> tuple[int, list[Path]]:
     return len(texts), [path for path, text in texts.items() if _SECRET.encode() in text]
 
 
-async def put(placer: RayPlacer, folder: Path, **demand: Any) -> tuple[Invited, RayPlacement]:
+async def put(placer: RayPlacer, folder: Path, **demand) -> tuple[Invited, RayPlacement]:
     invited = Invited(folder)
     return invited, await placer.place([invited.invitation], Demand(**demand), "W-9000-noop_1.0")
 

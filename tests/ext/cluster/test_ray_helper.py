@@ -45,11 +45,11 @@ class PlayedActor:
         self.alive = SimpleNamespace(remote=lambda: self._call("alive"))
         self.run = SimpleNamespace(remote=self._run)
 
-    def _run(self, invitation: str) -> Any:
+    def _run(self, invitation: str):
         self.invitations.append(invitation)
         return self._call("run")
 
-    def _call(self, name: str) -> Any:
+    def _call(self, name: str):
         call: Future[None] = Future()
         self.calls[name].append(call)
         return SimpleNamespace(future=lambda: call)
@@ -78,14 +78,14 @@ class PlayedRay:
         self.may_create = threading.Event()
         self.may_create.set()
 
-    def remote(self, _class: type) -> Any:
-        def options(**options: Any) -> Any:
+    def remote(self, _class: type):
+        def options(**options):
             self.options = options
             return SimpleNamespace(remote=self._create)
 
         return SimpleNamespace(options=options)
 
-    def _group(self, bundles: list[Any], *, name: str, **options: Any) -> str:
+    def _group(self, bundles: list[Any], *, name: str, **options) -> str:
         self.groups[name] = bundles, options
         return name
 

@@ -3,7 +3,6 @@
 import json
 import sys
 from types import ModuleType, SimpleNamespace
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -25,8 +24,8 @@ class PlayedRay:
         self.about: dict[str, str] = {}
         self.has_token: bool | Exception = True
         self.own_nodes = {"0a"}
-        self.module: Any = ModuleType("ray")
-        self.services: Any = ModuleType("ray._private.services")
+        self.module = ModuleType("ray")
+        self.services = ModuleType("ray._private.services")
         self.module.__version__ = "2.60.0"
         self.module.init = lambda address, **_options: self.joined.append(address)
         loader = SimpleNamespace(has_token=self._look_for_token)
@@ -34,7 +33,7 @@ class PlayedRay:
             AuthenticationTokenLoader=SimpleNamespace(instance=lambda: loader), GcsClient=self._client
         )
         self.services.find_node_ids = lambda: self.own_nodes
-        private: Any = ModuleType("ray._private")
+        private = ModuleType("ray._private")
         private.services = self.services
         for module in (self.module, private, self.services):
             patch.setitem(sys.modules, module.__name__, module)
@@ -45,7 +44,7 @@ class PlayedRay:
             raise self.has_token
         return self.has_token
 
-    def _client(self, address: str) -> Any:
+    def _client(self, address: str):
         assert address
         nodes = [SimpleNamespace(state=0, node_manager_address=host) for host in self.addresses]
         dead = SimpleNamespace(state=1, node_manager_address="10.9.9.9")

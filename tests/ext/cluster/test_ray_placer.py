@@ -162,19 +162,6 @@ async def test_the_agents_of_a_workers_ranks_are_a_group(placer, played):
     ]
 
 
-async def test_a_place_ends_with_its_actor(placer, played):
-    played.play("""
-        join()
-        for request in requests():
-            say("ended", id=request["id"], how="its node has died")
-    """)
-    place = await placer.place(["{}"], Demand(), "W")
-
-    assert await place.ended == "its place on Ray is gone: its node has died"
-    place.withdraw()
-    assert await place.ended == "its place on Ray is gone: its node has died"
-
-
 async def test_the_helper_gets_what_it_needs_only(placer, played, monkeypatch, caplog):
     caplog.set_level(logging.DEBUG)
     monkeypatch.setenv("TS_KEYSTORE_PASS", "hush")

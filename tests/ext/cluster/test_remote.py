@@ -5,7 +5,7 @@ import re
 import struct
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from tests.ext.cluster.conversation import Conversation, predict
@@ -278,7 +278,7 @@ class FakeLoop:
     def time(self) -> float:
         return self.now
 
-    def call_later(self, seconds: float, call: Any) -> Any:
+    def call_later(self, seconds: float, call):
         self.calls.append((self.now + seconds, call))
         return SimpleNamespace(cancel=self.calls.clear)
 
@@ -300,7 +300,7 @@ async def test_silent_agent_is_abandoned_after_its_lease(monkeypatch, heard, lat
     fake = FakeLoop()
     worker = RemoteWorker("W-1-m", 8.0, lambda *_: None, lambda _: None, OutputReaders())
     monkeypatch.setattr(worker, "_loop", fake)
-    worker.connection_made(cast("Any", SimpleNamespace(is_closing=lambda: True, close=lambda: None)))
+    worker.connection_made(SimpleNamespace(is_closing=lambda: True, close=lambda: None))
     for moment in heard:
         fake.pass_time(moment)
         worker.data_received(b"")

@@ -1,7 +1,6 @@
 """A console without a server behind it."""
 
 from types import SimpleNamespace
-from typing import Any
 
 import httpx
 import pytest
@@ -31,11 +30,9 @@ def hot():
 def console(hot):
     """One on loopback, without tokens and models."""
     sources = {**dict.fromkeys(KEYS, "default"), "job_queue_size": "flag --x"}
-    registry: Any = SimpleNamespace(versions=list, get=absent, builder=SimpleNamespace(sources=sources))
+    registry = SimpleNamespace(versions=list, get=absent, builder=SimpleNamespace(sources=sources))
     settings = Settings(job_queue_size=7, keystore_pass="swordfish")
-    services: Any = SimpleNamespace(
-        registry=registry, settings=settings, tokens=None, metrics=ServerMetrics()
-    )
+    services = SimpleNamespace(registry=registry, settings=settings, tokens=None, metrics=ServerMetrics())
     made = Console(services, hot, LogRing(), Minutes(registry))
     yield made
     made.close()

@@ -119,7 +119,7 @@ async def test_a_stream_asks_for_its_token_each_time(console):
     verifier = Verifier(lambda: now)
     verifier.replace([Fingerprint.of(Scope.MANAGEMENT, "right", 60.0)])
     console._services = type("S", (), {"tokens": type("T", (), {"verifier": verifier})})  # type: ignore[assignment]
-    request: Any = type("R", (), {"headers": {"authorization": "Bearer right"}})
+    request = type("R", (), {"headers": {"authorization": "Bearer right"}})
     allowed = console._allowed(request)
 
     assert allowed()
@@ -133,12 +133,12 @@ async def test_an_estimate_is_cancelled_when_its_client_leaves(console):
     console._estimates._helpers.close()
     console._estimates._helpers = waiting  # type: ignore[assignment]
     pool, arrivals = SimpleNamespace(workers=[]), SimpleNamespace(measured=lambda *_: None)
-    model: Any = SimpleNamespace(arrivals=arrivals, metrics=None, pool=pool)
+    model = SimpleNamespace(arrivals=arrivals, metrics=None, pool=pool)
     console._services.registry.get = lambda *_: model  # type: ignore[method-assign]
     request = json.dumps({"model": "m", "version": "1.0", "now": CHOICE, "then": CHOICE}).encode()
     pieces, left = iter([{"type": "http.request", "body": request}]), asyncio.Event()
 
-    async def receive() -> Any:
+    async def receive():
         if (piece := next(pieces, None)) is not None:
             return piece
         await left.wait()

@@ -2,7 +2,6 @@ import asyncio
 import os
 import sys
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from tests import recorded_nvml
@@ -13,14 +12,14 @@ from modelserver.ext.console.devices import Devices
 from modelserver.models.settings.settings import Settings
 
 
-def worker(number: int, *, pid: int = 0, gpu: int | None = None, node: Any = None) -> Any:
+def worker(number: int, *, pid: int = 0, gpu: int | None = None, node=None):
     process = SimpleNamespace(pids=[pid], node=node)
     return SimpleNamespace(id=number, pid=pid, gpu=gpu, state=WorkerState.READY, process=process)
 
 
-def devices_of(*workers: Any, **settings: Any) -> Devices:
-    model: Any = SimpleNamespace(name="m", version="1.0", pool=SimpleNamespace(workers=workers))
-    registry: Any = SimpleNamespace(versions=lambda: [model])
+def devices_of(*workers, **settings) -> Devices:
+    model = SimpleNamespace(name="m", version="1.0", pool=SimpleNamespace(workers=workers))
+    registry = SimpleNamespace(versions=lambda: [model])
     return Devices(registry, Settings(**settings))
 
 

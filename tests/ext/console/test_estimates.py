@@ -115,8 +115,6 @@ def test_larger_batches_save_an_overloaded_worker():
 
     assert made.fixed_ms == pytest.approx(10.0, rel=0.05)
     assert not made.is_guess
-    assert made.now.p99_ms is not None
-    assert made.then.p99_ms is not None
     assert made.then.p99_ms < 0.2 * made.now.p99_ms
     assert made.then.batch > 1.2
     assert made.now.batch == 1.0

@@ -1,7 +1,6 @@
 """The console before anybody has opened it."""
 
 from types import SimpleNamespace
-from typing import Any, cast
 
 import httpx
 import pytest
@@ -15,11 +14,11 @@ from modelserver.models.settings.settings import Settings
 
 async def test_console_is_made_for_its_first_request(hot):
     """A server that has stopped serves no streams any more."""
-    registry: Any = SimpleNamespace(versions=list)
+    registry = SimpleNamespace(versions=list)
     services = SimpleNamespace(registry=registry, settings=Settings(), tokens=None, metrics=None)
-    endpoints = cast("Any", SimpleNamespace(services=services, unwatched=hot))
+    endpoints = SimpleNamespace(services=services, unwatched=hot)
     app = LateConsole(endpoints, LogRing(), Minutes(registry))
-    transport = httpx.ASGITransport(cast("Any", app))
+    transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         before = app._making
         page = await client.get("/console")

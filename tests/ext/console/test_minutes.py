@@ -29,7 +29,7 @@ class Site:
     def __init__(self) -> None:
         self.clock = Clock()
         self.models: dict[str, Any] = {}
-        registry: Any = SimpleNamespace(versions=lambda: list(self.models.values()))
+        registry = SimpleNamespace(versions=lambda: list(self.models.values()))
         self.minutes = Minutes(registry, self.clock)
 
     def register(self, name: str) -> None:
@@ -55,7 +55,7 @@ class Site:
         return document
 
 
-def steps_of(coroutine: Any) -> Iterator[None]:
+def steps_of(coroutine) -> Iterator[None]:
     """What it waits for."""
     return (yield from coroutine.__await__())
 
@@ -191,7 +191,7 @@ async def test_the_history_goes_on_after_a_look_that_failed(site, monkeypatch, c
     failures = iter([RuntimeError("no registry")])
     plain = site.minutes._registry.versions
 
-    def versions() -> Any:
+    def versions():
         site.clock.now += MINUTE
         for failure in failures:
             raise failure

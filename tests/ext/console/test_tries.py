@@ -2,7 +2,6 @@
 
 import asyncio
 from types import SimpleNamespace
-from typing import Any
 
 import msgspec
 from starlette.requests import Request
@@ -65,7 +64,7 @@ async def test_answer_without_a_body_has_none(client, hot):
 async def test_parts_of_an_answer_follow_each_other(client, hot):
     """They come one after the other; one that breaks off says so."""
 
-    def answer(each: Any) -> None:
+    def answer(each) -> None:
         each.begin(200, "text/plain")
         each.send(b"one ")
         each.send(b"two")
@@ -84,7 +83,7 @@ async def test_a_page_that_is_left_takes_its_request_along(hot):
     left: list[str] = []
     hot.answer = lambda each: setattr(each, "on_disconnect", lambda: left.append("left"))
 
-    async def receive() -> Any:
+    async def receive():
         return next(messages)
 
     path = b"/console/try/predictions/m"

@@ -90,7 +90,7 @@ class Hot:
         exchange.send(b"one")
 
 
-async def application(scope: Any, receive: Any, send: Any) -> None:
+async def application(scope, receive, send) -> None:
     verb = scope["path"].rpartition("/")[2]
     body, more = b"", verb not in {"unread", "raise"}
     while more:
@@ -114,7 +114,7 @@ async def application(scope: Any, receive: Any, send: Any) -> None:
 class Client:
     """A connection to one process, and what was counted and logged there."""
 
-    def __init__(self, endpoint: Any, hot: Hot, statuses: list[int], count: Any = None) -> None:
+    def __init__(self, endpoint, hot: Hot, statuses: list[int], count=None) -> None:
         self.hot = hot
         self.statuses = statuses
         self.lines: list[tuple[str, str, int]] = []
@@ -306,7 +306,7 @@ class Endless:
         self.ended = False
         self._most = most
 
-    async def __call__(self, _: Any, __: Any, send: Any) -> None:
+    async def __call__(self, _, __, send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         while self.parts < self._most:
             await send({"type": "http.response.body", "body": bytes(1 << 16), "more_body": True})
@@ -409,10 +409,10 @@ async def test_end_of_a_front_end_is_that_of_its_clients(pair):
 def reading_call() -> tuple[Any, Any, Any]:
     """Scope, receive and send of a request whose body never comes."""
 
-    async def receive() -> Any:
+    async def receive():
         await asyncio.Event().wait()
 
-    async def send(_: Any) -> None:
+    async def send(_) -> None:
         raise AssertionError
 
     scope = {"method": "POST", "path": "/x", "raw_path": b"/x", "query_string": b"", "http_version": "1.1"}

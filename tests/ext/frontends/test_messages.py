@@ -64,7 +64,7 @@ def replies(draw: st.DrawFn) -> Message:
     return WholeReply(draw(NUMBERS), len(body), draw(STATUS), draw(TEXT), draw(BYTES), draw(TEXT)), body
 
 
-def with_body(make: Any) -> st.SearchStrategy[Message]:
+def with_body(make) -> st.SearchStrategy[Message]:
     return BYTES.map(lambda body: (make(len(body)), body))
 
 
@@ -106,7 +106,7 @@ def written(output: list[Message]) -> bytes:
     return b"".join(turn.take())
 
 
-def heard(decoder: Any, pieces: list[bytes]) -> list[Message]:
+def heard(decoder, pieces: list[bytes]) -> list[Message]:
     reader: TurnReader[Any] = TurnReader(decoder, lambda place, size: bytes([place]) * size)
     return [output for piece in pieces for output in reader.feed(piece)]
 

@@ -5,7 +5,6 @@ import logging
 import subprocess
 import sys
 import time
-from typing import Any
 
 from tests.waiting import until
 
@@ -79,7 +78,7 @@ async def test_memory_of_large_answers_is_released():
     frontend._access.close()
 
 
-async def join(end: ServerEnd, frontend: Any) -> None:
+async def join(end: ServerEnd, frontend) -> None:
     loop = asyncio.get_running_loop()
     ours, other = make_pair()
     await loop.create_unix_connection(lambda: end.link, sock=ours)

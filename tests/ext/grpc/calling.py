@@ -6,7 +6,6 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from dataclasses import dataclass
 from time import monotonic
 from types import SimpleNamespace
-from typing import Any
 
 from modelserver.ext.grpc.call import GrpcCall, GrpcPort
 from modelserver.ext.grpc.calls import CallContext
@@ -79,9 +78,9 @@ class FakeCall(GrpcCall):
 
 def around_calls(codes: list[int]) -> CallContext:
     """Lets all calls pass; ``codes`` gets those with which they end."""
-    gate: Any = SimpleNamespace(check=lambda *_: None)
-    access: Any = SimpleNamespace(log=lambda *line: codes.append(line[4]))
-    metrics: Any = SimpleNamespace(response=lambda *_: None)
+    gate = SimpleNamespace(check=lambda *_: None)
+    access = SimpleNamespace(log=lambda *line: codes.append(line[4]))
+    metrics = SimpleNamespace(response=lambda *_: None)
     return CallContext(metrics, access, gate)
 
 

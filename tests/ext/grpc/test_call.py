@@ -82,7 +82,7 @@ class Talk(Method):
 class Caller(Client):
     """A client that calls; it takes 64 KiB, and so does the server unless told otherwise."""
 
-    def __init__(self, intake: int = 10 << 20, **limits: Any) -> None:
+    def __init__(self, intake: int = 10 << 20, **limits) -> None:
         self.unary, self.talk, self.intake = Method(), Talk(), Intake(intake)
         self.outgoing = Outgoing(1 << 20)
         port = GrpcPort({"s/unary": self.unary, "s/talk": self.talk}, LARGEST, self.intake, self.outgoing)

@@ -1,7 +1,6 @@
 """Calls: their messages, and those that nobody awaits any more."""
 
 import asyncio
-from typing import Any
 from unittest.mock import AsyncMock
 
 import pytest
@@ -18,7 +17,7 @@ NAME = "org.pytorch.serve.grpc.inference.InferenceAPIsService"
 _Request = message("org.pytorch.serve.grpc.inference.PredictionsRequest")
 
 
-def served(method: Any, codes: list[int], name: str = "Predictions") -> MethodHandler:
+def served(method, codes: list[int], name: str = "Predictions") -> MethodHandler:
     """What serves a method's calls; ``codes`` gets those with which they end."""
     methods = dict.fromkeys(METHODS, method)
     return method_handlers(NAME, methods, prediction_status, around_calls(codes))[f"{NAME}/{name}"]

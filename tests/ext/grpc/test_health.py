@@ -1,7 +1,6 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from tests.waiting import until
@@ -27,11 +26,11 @@ class Registry:
         return bool(self.pool.ready)
 
 
-def question(service: str = "") -> Any:
+def question(service: str = ""):
     return message("grpc.health.v1.HealthCheckRequest")(service=service)
 
 
-def call(client: int = 1) -> Any:
+def call(client: int = 1):
     return SimpleNamespace(client=f"127.0.0.1:{client}")
 
 

@@ -2,7 +2,6 @@
 
 import json
 from types import SimpleNamespace
-from typing import Any
 
 from tests.ext.grpc.calling import FakeCall
 
@@ -12,6 +11,6 @@ from modelserver.ext.grpc.inference import InferenceService
 async def test_ping_says_what_rest_says():
     """The text of ``/ping``; the call ends well either way."""
     for is_healthy, status in ((True, "Healthy"), (False, "Unhealthy")):
-        registry: Any = SimpleNamespace(healthy=is_healthy)
+        registry = SimpleNamespace(healthy=is_healthy)
         answer = await InferenceService(registry).ping(None, FakeCall())
         assert json.loads(answer.health)["status"] == status

@@ -7,7 +7,6 @@ import logging
 import tracemalloc
 from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
-from typing import Any
 
 import grpc
 import pytest
@@ -145,12 +144,12 @@ def tensor(rows: int = 1, *, name: str = "m") -> bytes:
 async def one(client: grpc.aio.Channel, body: bytes, timeout: float = 20.0) -> None:
     tensors = body.startswith(tensor()[:3]) and b"UINT8" in body[:50]
     path = f"{open_inference.NAME}/ModelInfer" if tensors else f"{inference.NAME}/Predictions"
-    call: Any = client.unary_unary(f"/{path}")
+    call = client.unary_unary(f"/{path}")
     await call(body, timeout=timeout)
 
 
 async def many(client: grpc.aio.Channel, path: str, *bodies: bytes) -> None:
-    call: Any = client.stream_stream(f"/{path}")
+    call = client.stream_stream(f"/{path}")
     async for _ in call(iter(bodies), timeout=20.0):
         pass
 
@@ -163,14 +162,14 @@ async def cancelled(client: grpc.aio.Channel) -> None:
 
 
 async def stream(client: grpc.aio.Channel) -> None:
-    call: Any = client.unary_stream(f"/{inference.NAME}/StreamPredictions")
+    call = client.unary_stream(f"/{inference.NAME}/StreamPredictions")
     async for _ in call(prediction(), timeout=20.0):
         pass
 
 
 async def broken_off(client: grpc.aio.Channel, path: str, body: bytes) -> None:
     """A stream that its client gives up after the first answer."""
-    call: Any = client.stream_stream(f"/{path}")(timeout=20.0)
+    call = client.stream_stream(f"/{path}")(timeout=20.0)
     await call.write(body)
     await call.read()
     call.cancel()

@@ -77,7 +77,7 @@ def fields_of(kind: descriptor_pb2.DescriptorProto) -> dict[str, tuple[Any, ...]
     return result
 
 
-def compared(pool: Any, name: str) -> dict[str, tuple[Any, ...]]:
+def compared(pool, name: str) -> dict[str, tuple[Any, ...]]:
     """The fields of a message of the protocol, by names that begin with its own."""
     kind = descriptor_pb2.DescriptorProto()
     pool.FindMessageTypeByName(f"inference.{name}").CopyToProto(kind)

@@ -1,7 +1,6 @@
 import asyncio
 import contextlib
 from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
 from tests.ext.grpc.calling import FakeCall
@@ -18,7 +17,7 @@ from modelserver.surface.inference.codec import Parsed
 from modelserver.surface.inference.v2 import Inference
 
 CALL = FakeCall()
-UNWATCHED: Any = WatchedRequest(None, "", cast("Any", None), cast("Any", None), prediction_status)
+UNWATCHED = WatchedRequest(None, "", None, None, prediction_status)
 
 
 class Pool:
@@ -55,14 +54,14 @@ def model():
     )
 
 
-def outcomes(model: Any) -> list[str]:
+def outcomes(model) -> list[str]:
     """The classes of status of the requests that were answered."""
     model.metrics.requests.count_answers()
     series = dict(zip(("2xx", "3xx", "4xx", "5xx"), model.metrics.requests._by_class[2:], strict=False))
     return [name for name, one in series.items() for _ in range(int(one.value))]
 
 
-async def fails(model: Any, answer: tuple[Answer, bytes]) -> None:
+async def fails(model, answer: tuple[Answer, bytes]) -> None:
     with contextlib.suppress(HandlerError):
         async with Pending(model, parsed(), CALL, None, UNWATCHED) as waiting:
             waiting.request.deliver(0, [answer])

@@ -13,7 +13,7 @@ from modelserver.ext.recording.recorder import LiveRecording, Recorder, Recordin
 from modelserver.surface.watching import message_framed
 
 PATH = "/org.pytorch.serve.grpc.inference.InferenceAPIsService/"
-REQUEST: Any = SimpleNamespace(batch_id="b", batch_size=2, queued=0.001, handler_time=0.002)
+REQUEST = SimpleNamespace(batch_id="b", batch_size=2, queued=0.001, handler_time=0.002)
 _Request = message("org.pytorch.serve.grpc.inference.PredictionsRequest")
 _Answer = message("org.pytorch.serve.grpc.inference.PredictionResponse")
 
@@ -24,7 +24,7 @@ def recorder():
     return Recorder()
 
 
-def begin(recorder: Recorder, method: str = "Predictions", model: str = "m", **call: Any) -> WatchedRequest:
+def begin(recorder: Recorder, method: str = "Predictions", model: str = "m", **call) -> WatchedRequest:
     request = _Request(model_name=model, input={"data": b"x"})
     return WatchedRequest(recorder.watch, PATH + method, request, FakeCall(**call), prediction_status)
 

@@ -17,7 +17,7 @@ def name(request):
     return request.param
 
 
-async def ask(name: str, **query: Any) -> Any:
+async def ask(name: str, **query):
     request = message(f"{name.rpartition('.')[0]}.ServerReflectionRequest")(host="here", **query)
 
     async def requests() -> AsyncIterator[Any]:
@@ -30,7 +30,7 @@ async def ask(name: str, **query: Any) -> Any:
     return answer
 
 
-def files(answer: Any) -> list[str]:
+def files(answer) -> list[str]:
     response = answer.file_descriptor_response.file_descriptor_proto
     return [FileDescriptorProto.FromString(each).name for each in response]
 

@@ -90,7 +90,7 @@ def tensors(draw: st.DrawFn, datatype: str) -> Sent:
     return Sent(datatype, shape, draw(st.lists(elements_of(datatype), min_size=count, max_size=count)))
 
 
-def nested(values: list[Any], shape: list[int]) -> Any:
+def nested(values: list[Any], shape: list[int]):
     """Lists of lists; a scalar is a list of one, as ``data`` is always a list."""
     if len(shape) < 2:
         return values
@@ -108,7 +108,7 @@ def in_binary(sent: Sent) -> InferRequest:
     return decode_request(text + sent.data, str(len(text)))
 
 
-def over_grpc(**fields: Any) -> InferRequest:
+def over_grpc(**fields) -> InferRequest:
     kind = message("inference.ModelInferRequest")
     takes = InputRules("m", Signature())
     return read_request(kind.FromString(kind(**fields).SerializeToString()), takes)

@@ -3,7 +3,6 @@ import json
 import logging
 import socket
 from types import SimpleNamespace
-from typing import Any
 from unittest.mock import Mock
 
 import grpc
@@ -26,7 +25,7 @@ _Health = message("org.pytorch.serve.grpc.inference.TorchServeHealthResponse")
 
 def servers(settings: Settings) -> GrpcServers:
     intake = Intake.of(settings)
-    services: Any = SimpleNamespace(
+    services = SimpleNamespace(
         intake=intake,
         outgoing=Outgoing.of(settings, intake.give_back),
         settings=settings,
@@ -37,7 +36,7 @@ def servers(settings: Settings) -> GrpcServers:
         shared=None,
         limits=RequestLimits(),
     )
-    access: Any = SimpleNamespace(log=lambda *_: None)
+    access = SimpleNamespace(log=lambda *_: None)
     return GrpcServers(services, access, rpcs=triton_rpcs(services))
 
 
@@ -57,13 +56,13 @@ async def serving(caplog, **settings):
 
 async def ask(port: str, method: str, body: bytes = b"") -> bytes:
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-        call: Any = channel.unary_unary(method)
+        call = channel.unary_unary(method)
         answer: bytes = await call(body, timeout=20)
         return answer
 
 
-def watch(channel: grpc.aio.Channel) -> Any:
-    call: Any = channel.unary_stream("/grpc.health.v1.Health/Watch")
+def watch(channel: grpc.aio.Channel):
+    call = channel.unary_stream("/grpc.health.v1.Health/Watch")
     return call(b"", timeout=20)
 
 

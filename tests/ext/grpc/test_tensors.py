@@ -25,16 +25,16 @@ from modelserver.models.options.signature import Signature
 from modelserver.surface.inference.v2 import InputRules, ResponseParts
 
 
-def asking(**fields: Any) -> Any:
+def asking(**fields):
     made = message("inference.ModelInferRequest")(**fields)
     return message("inference.ModelInferRequest").FromString(made.SerializeToString())
 
 
-def read(request: Any) -> InferRequest:
+def read(request) -> InferRequest:
     return read_request(request, InputRules("m", Signature()))
 
 
-def answering(request: Any, identity: str = "id", **parameters: Any) -> ResponseParts:
+def answering(request, identity: str = "id", **parameters) -> ResponseParts:
     return ResponseParts("m", "1", request, TENSORS, False, [], identity, parameters)
 
 
@@ -154,7 +154,7 @@ WHOLE = InputRules("m", Signature(), rows=False)
 SEQUENCES = InputRules("m", Signature(), SequenceHeaders("seq-id", "seq-start", "seq-end"))
 
 
-def make_request(rows: int = 2, **parameters: Any) -> Any:
+def make_request(rows: int = 2, **parameters):
     """A request with so many rows of one number."""
     request = message("inference.ModelInferRequest")(model_name="m", id="own")
     tensor = request.inputs.add(name="x", datatype="UINT8", shape=[rows, 1])
@@ -210,7 +210,7 @@ def test_heavy_request_is_left_to_a_helper():
         read_bytes(b"\xff\xff", TAKES)
 
 
-def floats(*values: float, **changes: Any) -> dict[str, Any]:
+def floats(*values: float, **changes) -> dict[str, Any]:
     usual = {"name": "x", "datatype": "FP32", "shape": [len(values)], "contents": {"fp32_contents": values}}
     return {**usual, **changes}
 

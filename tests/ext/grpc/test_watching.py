@@ -13,8 +13,8 @@ from modelserver.ext.grpc.statuses import FAILED, StatusCode, prediction_status
 from modelserver.ext.grpc.watching import WatchedRequest, WholeCall
 from modelserver.surface.watching import Watcher
 
-ANY: Any = None
-REQUEST: Any = SimpleNamespace(id="r", batch_id="b", batch_size=2, queued=0.001, handler_time=0.002)
+ANY = None
+REQUEST = SimpleNamespace(id="r", batch_id="b", batch_size=2, queued=0.001, handler_time=0.002)
 LINES = (
     b"grpc-status: 0\r\nx-batch-id: b\r\nx-batch-size: 2\r\n"
     b"server-timing: queue;dur=1.000, inference;dur=2.000\r\n"
@@ -29,13 +29,13 @@ class Notes(Watcher):
 
     def __init__(self) -> None:
         self.events: list[Any] = []
-        self.watched: Any = None
+        self.watched = None
 
-    def watch(self, watched: Any) -> "Notes":
+    def watch(self, watched) -> "Notes":
         self.watched = watched
         return self
 
-    def queued(self, request: Any, model: Any) -> None:
+    def queued(self, request, model) -> None:
         self.events.append(("queued", request))
 
     def replied(self, status: int, body: bytes, content_type: str, lines: bytes) -> None:

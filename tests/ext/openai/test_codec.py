@@ -30,14 +30,14 @@ CHAT = "v1/chat/completions"
 CODEC = OpenAI(RequestLimits(), Any)
 
 
-def exchange(path: str, body: Any, method: bytes = b"POST") -> Any:
+def exchange(path: str, body, method: bytes = b"POST"):
     """A request as the codec sees it."""
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
     target = find(path.encode())
     return SimpleNamespace(target=target, body=content, method=method, content_type="")
 
 
-def model(endpoints: dict[str, bool], *, ready: bool = True, failure: str = "") -> Any:
+def model(endpoints: dict[str, bool], *, ready: bool = True, failure: str = ""):
     dispatch = SimpleNamespace(takes_scopes="*" in endpoints)
     pool = SimpleNamespace(ready=ready, failure=failure, dispatch=dispatch)
     return SimpleNamespace(name="m", endpoints=endpoints, pool=pool)
@@ -59,7 +59,6 @@ def test_paths_are_those_of_three_servers(path, route):
     """OpenAI's, KServe's and TorchServe's; others are served as before."""
     target = find(path.encode())
 
-    assert target is not None
     assert target.route == route
 
 
@@ -220,7 +219,7 @@ def test_rows_of_a_helper_are_those_of_the_loop(endpoint, fields):
     assert (type(there), encode(there)) == (type(here), encode(here))
 
 
-def document(endpoint: str, fields: Any, *answers: Any) -> Any:
+def document(endpoint: str, fields, *answers):
     """What a request is answered with if its rows get these answers."""
     parsed = split(endpoint, json.dumps(fields).encode())
     assert isinstance(parsed, Rows)
@@ -270,7 +269,6 @@ def test_scores_are_in_the_order_of_the_pairs(left, tokens):
 def test_stream_that_fails_ends_with_an_event():
     event = CODEC.ending(error_body(WorkerDied(), form=NAME)[1])
 
-    assert event is not None
     assert event.endswith(b"\n\n")
     assert json.loads(event.removeprefix(b"data: "))["error"]["message"] == "Worker died."
 

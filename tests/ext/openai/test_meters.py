@@ -1,7 +1,6 @@
 import json
 import time
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -16,7 +15,7 @@ from modelserver.surface.inference.routes import target_finder
 from modelserver.surface.watching import Watcher
 
 EVENTS = "text/event-stream; charset=utf-8"
-MODEL: Any = SimpleNamespace(name="m", version="1.0")
+MODEL = SimpleNamespace(name="m", version="1.0")
 
 
 class Bench:
@@ -26,7 +25,7 @@ class Bench:
         self.metrics = ServerMetrics(hostname="h")
         self.metrics.model("m", "1.0")
         self.meters = LanguageMeters(self.metrics)
-        self.exchange: Any = SimpleNamespace(watcher=None)
+        self.exchange = SimpleNamespace(watcher=None)
         self.meter = self.meters.watch(self.exchange)
         self.request = Request("r", [Row("r", 0)], [b""], time.monotonic() - seconds)
         self.watcher: Watcher = self.exchange.watcher
@@ -119,11 +118,9 @@ def test_tokens_of_embeddings_are_those_of_their_rows():
     bench = Bench()
     codec = OpenAI(RequestLimits(), None, meters=bench.meters)
     target = target_finder([(NAME, PATHS)])(b"/v1/embeddings")
-    exchange: Any = SimpleNamespace(
-        target=target, body=b'{"model": "m", "input": ["a", "b"]}', watcher=Watcher()
-    )
+    exchange = SimpleNamespace(target=target, body=b'{"model": "m", "input": ["a", "b"]}', watcher=Watcher())
     pool = SimpleNamespace(dispatch=SimpleNamespace(takes_scopes=False))
-    version: Any = SimpleNamespace(name="m", version="1.0", endpoints={"v1/embeddings": True}, pool=pool)
+    version = SimpleNamespace(name="m", version="1.0", endpoints={"v1/embeddings": True}, pool=pool)
     parsed = codec.read(exchange, version)
     request = Request("r", [Row("r", 0)] * 2, [b""] * 2, time.monotonic())
     exchange.watcher.queued(request, version)

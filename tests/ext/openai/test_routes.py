@@ -1,7 +1,6 @@
 """One list of models for clients of KServe's protocol and of OpenAI's API."""
 
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
@@ -17,7 +16,7 @@ class Registry:
     def names(self) -> list[str]:
         return ["busy", "loading"]
 
-    def get(self, name: str, version: str | None = None) -> Any:
+    def get(self, name: str, version: str | None = None):
         if name not in self.names() or version not in (None, "1.0"):
             raise ModelNotFound.named(name)
         workers = [SimpleNamespace(created=5.5)] if name == "busy" else []

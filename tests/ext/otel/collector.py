@@ -16,7 +16,7 @@ PATIENCE = 20.0
 class Received:
     """A span; ids are in hexadecimal, times in nanoseconds since 1970, links (trace id, span id)."""
 
-    def __init__(self, span: Any, service: str) -> None:
+    def __init__(self, span, service: str) -> None:
         self.name: str = span.name
         self.service = service
         self.kind: int = span.kind
@@ -83,7 +83,7 @@ class Collector:
                     self.metrics.update({metric.name: metric for metric in scope.metrics})
 
 
-def _value(value: Any) -> Any:
+def _value(value):
     return getattr(value, value.WhichOneof("value"))
 
 

@@ -1,7 +1,5 @@
 """Tracing whose spans stay here."""
 
-from typing import Any
-
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON, ParentBased, Sampler
 
@@ -32,6 +30,6 @@ class SpanStore:
 
 def tracing(sampler: Sampler | None = None) -> tuple[Tracing, SpanStore]:
     """With this sampler; by default all is sampled that a caller does not decide otherwise about."""
-    store: Any = SpanStore()
+    store = SpanStore()
     provider = TracerProvider(sampler or ParentBased(ALWAYS_ON), shutdown_on_exit=False)
     return Tracing(provider, store, store.note), store

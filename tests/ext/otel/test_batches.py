@@ -17,7 +17,7 @@ def members(count: int) -> tuple[list[TracedRequest], list[Request], Any]:
     made, store = tracing()
     traced, requests = [], []
     for number in range(count):
-        watched: Any = Mock(started=9.0, attributes=dict)
+        watched = Mock(started=9.0, attributes=dict)
         one = TracedRequest(made, watched, (made.context(number + 1), None))
         request = Request(str(number), [Row("r", 1)], [b"x"], 10.0)
         one.queued(request, MODEL)

@@ -1,6 +1,5 @@
 import json
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -10,11 +9,11 @@ from modelserver.ext.otel.language import LanguageCall, language_call
 from modelserver.surface.inference.routes import Route
 
 
-def call_of(body: bytes = b"", url_path: str = "v1/chat/completions", **fields: Any) -> LanguageCall:
+def call_of(body: bytes = b"", url_path: str = "v1/chat/completions", **fields) -> LanguageCall:
     """A request in the queue."""
     body = body or json.dumps({"model": "m/poet", "messages": [], **fields}).encode()
     route = Route("m", url_path=url_path, protocol="openai")
-    watched: Any = SimpleNamespace(target=SimpleNamespace(route=route), body=body)
+    watched = SimpleNamespace(target=SimpleNamespace(route=route), body=body)
     call = language_call(watched, Request("r", [Row("r", 0)], [b""], 0.0))
     assert call is not None
     return call
@@ -58,6 +57,6 @@ def test_body_that_cannot_be_read_has_the_model_that_it_reached(body):
 
 
 def test_other_requests_have_none():
-    watched: Any = SimpleNamespace(target=SimpleNamespace(route=Route("m")), body=b"")
+    watched = SimpleNamespace(target=SimpleNamespace(route=Route("m")), body=b"")
 
     assert language_call(watched, Request("r", [Row("r", 0)], [b""], 0.0)) is None

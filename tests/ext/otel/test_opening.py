@@ -1,13 +1,10 @@
 """What is opened by setting and environment, and how it ends."""
 
-import logging
 import subprocess
 import sys
-import time
 from types import SimpleNamespace
 
 import pytest
-from tests.ext.otel.collector import collector, environment
 
 from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.errors import ConfigError
@@ -68,22 +65,3 @@ async def test_signals_are_off_by_default():
     assert metrics.start(lambda *_: None) is None
     await traces.close()
     await metrics.close()
-
-
-@pytest.mark.slow  # waits until the collector is given up
-async def test_a_collector_that_hangs_at_the_end(monkeypatch, caplog):
-    caplog.set_level(logging.CRITICAL, "opentelemetry")
-    with collector() as at:
-        at.gate.clear()
-        set_environment(monkeypatch, **environment(at, OTEL_BSP_MAX_QUEUE_SIZE="600"))
-        opened = OpenTelemetry(Settings(otel="all"))
-        tracing = opened.start(lambda *_: None)
-        context = tracing.context(1)
-        began = time.monotonic()
-        for _ in range(5000):
-            tracing.export("one", tracing.child(context), context, 1, 2)
-        assert time.monotonic() - began < 1
-        began = time.monotonic()
-        await opened.close()
-
-        assert 1.5 < time.monotonic() - began < 3

@@ -24,13 +24,13 @@ REST = "POST /predictions/{name}"
 class TracedExchange:
     """The part of an exchange that a watcher uses."""
 
-    def __init__(self, headers: Any = (PARENT,)) -> None:
+    def __init__(self, headers=(PARENT,)) -> None:
         self.target = Target("/predictions/m", b"", "/predictions/m", Route("m", None))
         self.method = b"POST"
         self.request_id = "r"
         self.headers = list(headers)
         self.has_traceparent = bool(headers)
-        self.watcher: Any = None
+        self.watcher = None
         self.code: int | None = None
         self.started = time.monotonic() - 1.0
 
@@ -43,23 +43,23 @@ class TracedExchange:
     def replace_header(self, name: bytes, value: bytes) -> None:
         self.headers = [pair for pair in self.headers if pair[0] != name] + [(name, value)]
 
-    def note_trace(self, trace_id: str, note: Any) -> None:
+    def note_trace(self, trace_id: str, note) -> None:
         note(self.request_id, trace_id)
 
 
-def traced(headers: Any = (PARENT,)) -> tuple[Any, Any]:
+def traced(headers=(PARENT,)) -> tuple[Any, Any]:
     """A request that has arrived, and the spans."""
     made, store = tracing()
-    exchange: Any = TracedExchange(headers)
+    exchange = TracedExchange(headers)
     exchange.watcher = watch_with(made)(exchange)
     return exchange, store
 
 
-def calls_of(function: Any, *arguments: Any) -> list[str]:
+def calls_of(function, *arguments) -> list[str]:
     """The names of all functions that a call runs, in order."""
     calls: list[str] = []
 
-    def note(frame: Any, event: str, called: Any) -> None:
+    def note(frame, event: str, called) -> None:
         if event in {"call", "c_call"}:
             calls.append(called.__name__ if event == "c_call" else frame.f_code.co_name)
 
@@ -71,7 +71,7 @@ def calls_of(function: Any, *arguments: Any) -> list[str]:
     return calls[:-1]  # that of setprofile
 
 
-def queued(exchange: Any, rows: int = 1) -> Request:
+def queued(exchange, rows: int = 1) -> Request:
     now = time.monotonic()
     request = Request("r", [Row("r", 1)] * rows, [b"x"] * rows, now)
     exchange.watcher.queued(request, MODEL)

@@ -1,7 +1,6 @@
 import os
 import subprocess
 import sys
-from typing import Any
 
 from opentelemetry import trace
 from tests.ext.otel.collector import collector, environment
@@ -39,7 +38,7 @@ tracing.exporting.close()
 """
 
 
-def current() -> Any:
+def current():
     return trace.get_current_span().get_span_context()
 
 

@@ -5,7 +5,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from tests.engine.pools import pools
@@ -37,7 +36,7 @@ class Floor:
         self.sizes: dict[int, int] = {}
         self.stage = stage
         self.gpus: dict[int, GpuMemory] = {}
-        gpus: Any = SimpleNamespace(memory=self.gpus.get, renew=self.renew)
+        gpus = SimpleNamespace(memory=self.gpus.get, renew=self.renew)
         self.budgets = Budgets(1000 * MIB, 0, Needs(folder), gpus)
         self.keeper = Keeper(self.budgets, History(folder), memory_of=self.measure, clock=lambda: self.now)
         self.pools: dict[str, Pool] = {}
@@ -51,7 +50,7 @@ class Floor:
     def measure(self, pids: Iterable[int]) -> int:
         return sum(self.sizes.get(pid, 0) for pid in pids)
 
-    def add(self, name: str, mib: int = 100, workers: tuple[int, int] = (0, 1), **options: Any) -> Resident:
+    def add(self, name: str, mib: int = 100, workers: tuple[int, int] = (0, 1), **options) -> Resident:
         """A model whose files have so many MiB less than what a worker needs beside them.
 
         ``gpus`` are those that its workers get in turn.
@@ -75,7 +74,7 @@ class Floor:
         self.pools[name] = pool
         values = {**OPTIONS, **options}
         startup = values.pop("startup_timeout", 60)
-        model: Any = SimpleNamespace(
+        model = SimpleNamespace(
             name=name,
             version="1.0",
             pool=pool,

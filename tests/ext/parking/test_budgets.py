@@ -117,7 +117,6 @@ async def test_gpu_memory_is_measured_and_learned(floor, tmp_path):
     later = Needs(tmp_path)
     later.load()
     need = later.get("a/1.0")
-    assert need is not None
     assert (need.memory, need.device) == (100 * MIB, 400 * MIB)
 
 

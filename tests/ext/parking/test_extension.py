@@ -15,7 +15,7 @@ async def test_first_model_on_demand_makes_the_keeper(floor, monkeypatch):
 
     monkeypatch.setattr(Keeper, "close", close)
     prepared: list[Any] = []
-    host: Any = SimpleNamespace(
+    host = SimpleNamespace(
         prepare=prepared.append,
         run=lambda _: None,
         routes=lambda *_: None,

@@ -63,6 +63,5 @@ def test_number_of_uses_is_bounded(tmp_path):
         history.note("m", [interval(1, 1), interval(1)], NOW + 60 * number)
     stored = history.get("m")
 
-    assert stored is not None
     assert len(stored) == MOST_USES
     assert stored[-1] == StoredUse(NOW + 60 * (MOST_USES + 9) - 2, 1.0, 1)

@@ -1,6 +1,5 @@
 from contextlib import AsyncExitStack
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from tests.ext.parking.conftest import MIB, Floor
@@ -14,12 +13,12 @@ from modelserver.ext.parking.room import MIN_RESIDENCE
 DAY = 86_400.0
 
 
-def add_daily(floor: Floor, name: str, after: float, requests: int = 5, **options: Any) -> Resident:
+def add_daily(floor: Floor, name: str, after: float, requests: int = 5, **options) -> Resident:
     """A model that was used ``after`` seconds after now a day ago, for ten seconds."""
     start = floor.now
     resident = floor.add(name, prewarm=True, **options)
 
-    def measured(now: float, *_: object) -> Any:
+    def measured(now: float, *_: object):
         passed = now - start
         later = DAY - after + passed - 10
         intervals = [ArrivalInterval(10.0, requests, 0), ArrivalInterval(later, 0, 0)]
@@ -155,7 +154,7 @@ async def test_restart_does_not_forget_when_a_model_is_used(stage, times, tmp_pa
 
         def add(floor: Floor, name: str, *intervals: ArrivalInterval) -> None:
             history = SimpleNamespace(intervals=intervals)
-            arrivals: Any = SimpleNamespace(look=lambda *_: None, measured=lambda *_: history)
+            arrivals = SimpleNamespace(look=lambda *_: None, measured=lambda *_: history)
             floor.add(name, prewarm=True).model.arrivals = arrivals
 
         first = start(wall=2e9)

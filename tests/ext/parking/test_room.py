@@ -1,5 +1,4 @@
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -36,8 +35,8 @@ class FixedBudgets:
         return model.value
 
 
-def look(*models: Model, now: float = 10.0, **options: Any) -> Any:
-    budgets: Any = FixedBudgets()
+def look(*models: Model, now: float = 10.0, **options):
+    budgets = FixedBudgets()
     occupancy = Occupancy(budgets)
     for each in models:
         occupancy.follow(each)  # type: ignore[arg-type]

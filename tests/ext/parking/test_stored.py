@@ -1,6 +1,5 @@
 import errno
 import os
-from typing import Any
 
 import pytest
 
@@ -10,7 +9,7 @@ from modelserver.ext.parking.needs import Need, Needs
 
 NEED = Need(26 << 20, 0.3)
 # Both files of the server, and a value of each.
-FILES: Any = pytest.mark.parametrize(
+FILES = pytest.mark.parametrize(
     ("kind", "name", "value"),
     [(Needs, "needs.json", NEED), (History, "history.json", [StoredUse(1e9, 10.0, 3.0)])],
 )

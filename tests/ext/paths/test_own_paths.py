@@ -2,7 +2,6 @@
 
 import re
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from tests.documents import listener
@@ -14,7 +13,7 @@ from modelserver.models.registry import Registry
 from modelserver.surface.inference.routes import Route, target_finder
 
 
-def model(name: str, path: str | None, version: str = "1.0") -> Any:
+def model(name: str, path: str | None, version: str = "1.0"):
     options = ModelOptions().changed({"route": path}, "")
     return SimpleNamespace(name=name, version=version, options=options, replacement=None, traffic=None)
 
@@ -23,12 +22,12 @@ class Models:
     """A registry, the paths of its models, and what finds the targets of URLs."""
 
     def __init__(self) -> None:
-        nothing: Any = None
+        nothing = None
         self.registry = Registry(nothing)
         self.paths = OwnPaths(self.registry)
         self.find = self.paths.finder(target_finder())
 
-    def add(self, name: str, path: str | None, version: str = "1.0") -> Any:
+    def add(self, name: str, path: str | None, version: str = "1.0"):
         added = model(name, path, version)
         self.paths.claim(added)
         self.registry.add(added)
@@ -141,9 +140,9 @@ def test_paths_of_the_server_are_refused(models, first):
 
 def test_all_paths_of_the_server_are_known():
     """At these a model would hide it."""
-    nothing: Any = object()
+    nothing = object()
     app = listener("all", tokens=nothing, recorder=nothing)
-    routes: Any = app.routes
+    routes = app.routes
     paths = {each.path for each in routes} | {each.path for each in app.operations}
     firsts = {path.split("/")[1].lower() for path in paths if not re.match(r"/\{name\}/", path)}
 

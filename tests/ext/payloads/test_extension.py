@@ -9,7 +9,7 @@ from modelserver.ext.payloads.extension import watch_with
 from modelserver.ext.payloads.log import PayloadLimits
 from modelserver.surface.inference.routes import Route
 
-ANY: Any = None
+ANY = None
 _HEADERS = [(b"content-type", b"text/plain"), (b"Ce-Id", b"7")]
 
 
@@ -20,7 +20,7 @@ class Log:
         self.events: list[Any] = []
         self.too_large_ones = 0
 
-    def put(self, event: Any) -> None:
+    def put(self, event) -> None:
         self.events.append(event)
 
     def drop(self, why: str) -> None:
@@ -41,11 +41,11 @@ class Inner:
         self.body = b"question"
         self.content_type = "text/plain"
 
-    def join(self, parts: Any) -> bytes:
+    def join(self, parts) -> bytes:
         return b"".join(parts)
 
 
-def served(act: Any, log: Log | None = None, inner: Inner | None = None) -> Log:
+def served(act, log: Log | None = None, inner: Inner | None = None) -> Log:
     """The log after a request was served so: ``act`` gets the request and its watcher."""
     log, inner = log or Log(), inner or Inner()
     act(inner, watch_with(log)(inner))  # type: ignore[arg-type]  # as much of it as is needed

@@ -19,13 +19,13 @@ TIMING_LINES = b"x-batch-id: b\r\nx-batch-size: 1\r\nserver-timing: queue;dur=1.
 EXTRA = TIMING_LINES + b"\r\nset-cookie: secret\r\n"
 
 
-def inner(model: str = "m", body: bytes = b"question") -> Any:
+def inner(model: str = "m", body: bytes = b"question"):
     path = f"/predictions/{model}"
     target = Target(path, b"", path, Route(model, None))
     return SimpleNamespace(target=target, method=b"POST", headers=HEADERS, body=body, watcher=None)
 
 
-def taken(recording: Any) -> Any:
+def taken(recording):
     async def take() -> list[Any]:
         frames = Frames()
         return [
@@ -38,11 +38,11 @@ def taken(recording: Any) -> Any:
 class Routes:
     """Routes that answer as ``serve`` does, watched by the recorder."""
 
-    def __init__(self, recorder: Recorder, serve: Any) -> None:
+    def __init__(self, recorder: Recorder, serve) -> None:
         self._recorder = recorder
         self._serve = serve
 
-    def serve(self, exchange: Any) -> None:
+    def serve(self, exchange) -> None:
         exchange.watcher = self._recorder.watch(exchange)
         self._serve(exchange)
 

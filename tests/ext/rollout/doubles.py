@@ -15,9 +15,9 @@ class Pool:
 
     def __init__(self, workers: int = 1, batch_size: int = 8) -> None:
         self.workers: list[Any] = [SimpleNamespace(state=WorkerState.READY) for _ in range(workers)]
-        self.queue: Any = SimpleNamespace(requests=0, batch_size=batch_size)
+        self.queue = SimpleNamespace(requests=0, batch_size=batch_size)
         self.admission = SimpleNamespace(closing=False)
-        self.affinity: Any = None
+        self.affinity = None
         self.submitted: deque[Request] = deque()
         self.refuses = False
 
@@ -45,16 +45,16 @@ class Pool:
 class Version:
     def __init__(self, version: str, pool: Pool | None = None) -> None:
         self.name, self.version = "m", version
-        self.pool: Any = pool or Pool()
+        self.pool = pool or Pool()
         self.splits = self.splits_tensors = True
-        self.sequence_headers: Any = None
+        self.sequence_headers = None
 
 
 def request(body=b"x", rows=1, *, now=0.0, key=None, kind=0):
     return Request("r", [Row("r", len(body), kind)] * rows, [body] * rows, now, key=key)
 
 
-def answered(content: bytes = b"1", status: int = 200, **more: Any) -> Request:
+def answered(content: bytes = b"1", status: int = 200, **more) -> Request:
     made = request(**more)
     answer = Answer(len(content), status, failed=status != 200)
     made.deliver(0, [(answer, content)] * len(made.rows))

@@ -1,12 +1,11 @@
 import math
-from typing import Any
 
 import pytest
 
 from modelserver.ext.rollout.agreement import LONGEST, Tolerance, agree, excerpt, pairs, place, without_ids
 
 
-def nested(depth: int, value: Any) -> Any:
+def nested(depth: int, value):
     for number in range(depth):
         value = [value] if number % 2 else {"a": value}
     return value

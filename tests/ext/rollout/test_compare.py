@@ -2,7 +2,6 @@ import json
 import runpy
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -11,7 +10,7 @@ from modelserver.engine.tensors.rows import OutputForm, pack_answer
 from modelserver.ext.rollout.compare import Pair, difference
 
 
-def difference_in_json(primary: Any, shadow: Any, mode: Any = "numeric", tolerance: float = 0.01) -> str:
+def difference_in_json(primary, shadow, mode="numeric", tolerance: float = 0.01) -> str:
     return difference(Pair(json.dumps(primary).encode(), json.dumps(shadow).encode()), mode, tolerance)
 
 

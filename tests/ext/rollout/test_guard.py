@@ -1,5 +1,3 @@
-from typing import Any
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -40,7 +38,7 @@ def test_verdict_follows_the_evidence(seen, action, cause, reason):
 
 
 @st.composite
-def evidence(draw: Any) -> Evidence:
+def evidence(draw) -> Evidence:
     answers = draw(COUNTS)
     compared = draw(st.integers(0, answers))
     return Evidence(

@@ -1,5 +1,4 @@
 import asyncio
-from typing import Any
 
 import pytest
 
@@ -19,7 +18,7 @@ class Helpers:
         self.calls: list[int] = []
         self.failure: Exception | None = None
 
-    async def call(self, _: float, function: Any, pairs: list[Pair], *more: Any) -> Any:
+    async def call(self, _: float, function, pairs: list[Pair], *more):
         assert function is compare_all
         await asyncio.sleep(0)
         self.calls.append(len(pairs))

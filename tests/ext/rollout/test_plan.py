@@ -1,5 +1,3 @@
-from typing import Any
-
 import pytest
 
 from modelserver.errors import BadRequest
@@ -19,7 +17,7 @@ HALVES = {"1.0": 50, "2.0": 50}
 BOUND = {"errors": 0.1}
 
 
-def plan(**parts: Any) -> Plan:
+def plan(**parts) -> Plan:
     return patched(Plan(), parts)
 
 

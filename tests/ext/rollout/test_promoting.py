@@ -1,5 +1,3 @@
-from typing import Any
-
 import pytest
 from tests.ext.rollout.doubles import answered
 
@@ -10,7 +8,7 @@ from modelserver.ext.rollout.plan import Promotion
 from modelserver.ext.rollout.promoting import Promoter, Report, has_failed
 
 
-def promoter(**goal: Any) -> Promoter:
+def promoter(**goal) -> Promoter:
     return Promoter(Promotion(**{"after": 100, "errors": 0.1, **goal}), "2.0", "1.0")
 
 

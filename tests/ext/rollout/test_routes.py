@@ -1,6 +1,5 @@
 import json
 from types import SimpleNamespace
-from typing import Any, cast
 
 import httpx
 import jsonschema
@@ -42,7 +41,7 @@ async def model():
     traffic.close()
 
 
-def named(schema: Any) -> Any:
+def named(schema):
     """The schema, whose objects have no other fields than it names."""
     if not isinstance(schema, dict):
         return schema
@@ -110,7 +109,7 @@ async def test_routes_change_what_they_say(model):
 
     registry, router = SimpleNamespace(get=lambda _: model), SimpleNamespace(change=change, drop=drop)
     app = Application()
-    add_traffic(app, cast("Any", registry), cast("Any", router))
+    add_traffic(app, registry, router)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client:
         answers = [
             await client.get("/models/m/traffic"),

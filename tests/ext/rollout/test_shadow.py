@@ -1,5 +1,4 @@
 import asyncio
-from typing import Any
 
 import pytest
 from tests.ext.rollout.doubles import Pool, Version, answered, request
@@ -40,8 +39,8 @@ async def pool():
     return Pool()
 
 
-def shadow_of(pool: Pool, **more: Any) -> Shadow:
-    spare: Any = more.pop("spare", Spare())
+def shadow_of(pool: Pool, **more) -> Shadow:
+    spare = more.pop("spare", Spare())
     return Shadow(Version("2.0", pool), more.pop("how", Shadowing(100)), Judge(), spare=spare, **more)
 
 

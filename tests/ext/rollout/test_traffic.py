@@ -1,7 +1,6 @@
 import asyncio
 from collections import Counter
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from tests.ext.rollout.doubles import Version, request
@@ -40,7 +39,7 @@ class Direct:
     def _save(self) -> None:
         self.saved += 1
 
-    def __call__(self, **parts: Any) -> ModelTraffic[Version]:
+    def __call__(self, **parts) -> ModelTraffic[Version]:
         self.traffic.adopt(patched(self.traffic.plan, parts))
         return self.traffic
 
@@ -52,7 +51,7 @@ async def direct(versions):
     made.traffic.close()
 
 
-def chosen(traffic: ModelTraffic[Version], count: int = 400, requests: Any = HeadersOnly()) -> Counter[str]:  # noqa: B008
+def chosen(traffic: ModelTraffic[Version], count: int = 400, requests=HeadersOnly()) -> Counter[str]:  # noqa: B008
     return Counter(traffic.choose(requests).version for _ in range(count))
 
 

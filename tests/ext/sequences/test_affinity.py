@@ -2,7 +2,6 @@ import asyncio
 import time
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from tests.waiting import until
@@ -68,7 +67,7 @@ def content(request: Request) -> bytes | None:
     return answered and answered[1]
 
 
-def bodies(process: Any) -> list[list[bytes]]:
+def bodies(process) -> list[list[bytes]]:
     return [sent for message, sent in process.received if hasattr(message, "rows")]
 
 

@@ -26,7 +26,7 @@ class Folder(Store):
         self.fails = 0
         self.wrong: set[str] = set()
 
-    def _open(self) -> Any:
+    def _open(self):
         return fsspec.filesystem("file")
 
     @property

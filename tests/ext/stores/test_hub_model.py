@@ -20,7 +20,7 @@ def engines(monkeypatch):
     monkeypatch.setattr(hub_model, "find_spec", lambda name: None)
 
 
-def written(folder: Path, config: dict[str, Any] | None = None, **files: Any) -> Path:
+def written(folder: Path, config: dict[str, Any] | None = None, **files) -> Path:
     """The folder of a model; ``files`` are documents without their ending, or texts."""
     folder.mkdir(exist_ok=True)
     (folder / "model.safetensors").write_bytes(b"weights")

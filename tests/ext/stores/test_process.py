@@ -2,7 +2,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -11,7 +10,7 @@ from modelserver.ext.stores.address import StoreAddress
 from modelserver.ext.stores.process import Message, Task
 
 
-def start(tmp_path: Path, **changes: Any) -> subprocess.Popen[bytes]:
+def start(tmp_path: Path, **changes) -> subprocess.Popen[bytes]:
     task = Task(
         **{
             "url": "s3://models/x.mar",

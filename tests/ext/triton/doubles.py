@@ -1,7 +1,6 @@
 """A model's version with what the extensions read of it."""
 
 from types import SimpleNamespace
-from typing import Any
 
 from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.models.options.resolve import ModelOptions
@@ -14,8 +13,8 @@ def version(
     splits: bool = False,
     gpus: tuple[int | None, ...] = (None,),
     tensors: bool = True,
-    **options: Any,
-) -> Any:
+    **options,
+):
     """A version `m` `1` with a worker for each of ``gpus``; ``splits``: of a built-in handler."""
     return SimpleNamespace(
         name="m",

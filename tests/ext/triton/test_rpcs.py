@@ -24,7 +24,7 @@ class OneModel:
         self.model = version()
         self.model.metrics.batches.finished(2, 2, 4, "size", 0.004, (0.001, 0.002, 0.001))
 
-    def get(self, name: str, _: str | None = None) -> Any:
+    def get(self, name: str, _: str | None = None):
         if name != "m":
             raise ModelNotFound.named(name)
         return self.model
@@ -32,15 +32,15 @@ class OneModel:
     def versions(self, _: str | None = None) -> list[Any]:
         return [self.model] * 100
 
-    def is_default(self, _: Any) -> bool:
+    def is_default(self, _) -> bool:
         return True
 
 
-async def respond(registry: Any, method: str, /, *, client: str = LOCAL, **fields: Any) -> Any:
+async def respond(registry, method: str, /, *, client: str = LOCAL, **fields):
     """The response to a request with these fields."""
-    services: Any = SimpleNamespace(registry=registry, shared=None)
+    services = SimpleNamespace(registry=registry, shared=None)
     request = message(f"inference.{method}Request")(**fields)
-    call: Any = SimpleNamespace(client=client)
+    call = SimpleNamespace(client=client)
     return await method_of(method, triton_rpcs(services)[method])(request, call)
 
 

@@ -53,7 +53,7 @@ def test_ends_of_requests_are_counted():
     assert responses["success"] == stats["success"]
 
 
-async def listed(registry: Any, *which: str) -> list[dict[str, Any]]:
+async def listed(registry, *which: str) -> list[dict[str, Any]]:
     return [each async for each in list_statistics(registry, *which)]
 
 

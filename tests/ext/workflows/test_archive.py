@@ -1,7 +1,6 @@
 import json
 import zipfile
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,7 +13,7 @@ NAMED = {"workflowName": "w", "specFile": "flow.yaml", "handler": "functions.py"
 FILES = {"flow.yaml": "dag: {first: []}", "functions.py": "def first(data, context): ..."}
 
 
-def pack(path: Path, manifest: Any = None, **files: str) -> Path:
+def pack(path: Path, manifest=None, **files: str) -> Path:
     document = {"workflow": NAMED} if manifest is None else manifest
     with zipfile.ZipFile(path, "w") as archive:
         for name, content in {**FILES, **files}.items():

@@ -2,7 +2,6 @@
 
 import asyncio
 from pathlib import Path
-from typing import Any, cast
 
 from modelserver.ext.workflows.archive import ArchiveContents, WorkflowArchive
 from modelserver.ext.workflows.specification import parse_specification
@@ -35,7 +34,7 @@ def test_what_the_specification_does_not_say_is_up_to_the_archive():
 async def test_settling_waits_for_requests():
     flow = workflow("dag: {f: []}")
     await flow.settle(1.0)
-    one, two = cast("Any", "one"), cast("Any", "two")
+    one, two = "one", "two"
     flow.add_run(one)
     flow.add_run(two)
     await flow.settle(0.001)

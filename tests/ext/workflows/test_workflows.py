@@ -4,7 +4,6 @@ import asyncio
 import json
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
 from tests.models import doubles
@@ -31,7 +30,7 @@ class Reader:
         self._folder = folder
         self.removed: list[str] = []
 
-    async def open(self, url: str) -> Any:
+    async def open(self, url: str):
         if url == "absent.war":
             raise WorkflowNotFound(f"Workflow not found in workflow store: {url}")
         contents = ArchiveContents(
@@ -51,7 +50,7 @@ class Reader:
 class Prepared(doubles.VersionBuilder):
     """Pools whose workers have loaded."""
 
-    async def build(self, name: str, *arguments: Any, **named: Any) -> Any:
+    async def build(self, name: str, *arguments, **named):
         model = await super().build(name, *arguments, **named)
         model.pool.loaded.set_result(None)
         return model
@@ -62,12 +61,10 @@ class Known:
 
     def __init__(self, folder: Path) -> None:
         self.builder = Prepared()
-        self.registry = Registry(cast("Any", self.builder))
-        self.workflows = Workflows(
-            cast("Any", SimpleNamespace(registry=self.registry, settings=Settings())), folder
-        )
+        self.registry = Registry(self.builder)
+        self.workflows = Workflows(SimpleNamespace(registry=self.registry, settings=Settings()), folder)
         self.reader = Reader(folder)
-        self.workflows._reader = cast("Any", self.reader)
+        self.workflows._reader = self.reader
 
 
 @pytest.fixture
@@ -151,7 +148,7 @@ async def test_what_cannot_be_restored_says_so(known):
     exchange = SimpleNamespace(
         target=SimpleNamespace(route=SimpleNamespace(model="gone")), fail=errors.append
     )
-    known.workflows.serve(cast("Any", exchange))
+    known.workflows.serve(exchange)
     assert (errors[0].status, known.workflows.urls()) == (503, {"w": "w.war", "gone": "absent.war"})
     await known.workflows.unregister("gone")
     assert known.workflows.urls() == {"w": "w.war"}

@@ -1,5 +1,4 @@
 import asyncio
-from typing import Any, cast
 
 import httpx
 from tests.waiting import turns_of
@@ -9,12 +8,12 @@ from modelserver.models.settings.settings import Settings
 from modelserver.surface.api.app import build_app
 from modelserver.surface.api.services import Services
 
-NOTHING: Any = None
+NOTHING = None
 
 
 async def test_examples_go_to_the_listener_of_the_page():
     for role, port in (("inference", 8080), ("management", 8081), ("metrics", 8082)):
-        app = build_app({cast("Any", role)}, Services(NOTHING, NOTHING, Settings(), *(NOTHING,) * 5))
+        app = build_app({role}, Services(NOTHING, NOTHING, Settings(), *(NOTHING,) * 5))
         transport = httpx.ASGITransport(app)
         async with httpx.AsyncClient(transport=transport, base_url=f"http://host:{port}") as client:
             page = (await client.get("/docs")).text

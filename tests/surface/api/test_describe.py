@@ -1,18 +1,17 @@
 import json
 import math
-import os
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import jsonschema
 import pytest
 from tests.documents import exactly, schema_of
+from tests.surface.api.doubles import model, worker
 
 from modelserver.engine.batching.request import Request
-from modelserver.engine.pools.spec import Node, PoolStatistics, SequenceStatistics, WorkerState
+from modelserver.engine.pools.spec import Node, SequenceStatistics, WorkerState
 from modelserver.engine.pools.worker import Failures
 from modelserver.engine.telemetry.gpus import gpus as readings
-from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.engine.wire.messages import Loaded
 from modelserver.errors import HandlerError, InternalError
 from modelserver.ext.autoscaling.scaling import Decision, PoolScaling, Sample, ScaleEvent, ScalingRule
@@ -32,43 +31,6 @@ from modelserver.surface.http.answers import pretty
 # A moment, as it is measured and as it is described.
 MOMENT = 1727877233.034
 DESCRIBED_MOMENT = "2024-10-02T13:53:53.034Z"
-
-
-def worker(**changes: Any) -> Any:
-    values = {
-        "id": 9000, "created": MOMENT, "state": WorkerState.READY, "pid": os.getpid(), "gpu": None,
-        "is_on_cpu": False, "failure": "", "model": Loaded(), "process": None, "failures": Failures(),
-        "most_rows": 0,
-    }  # fmt: skip
-    return SimpleNamespace(**{**values, **changes})
-
-
-def model(options: ModelOptions, *workers: Any, sequences: SequenceStatistics | None = None) -> Any:
-    statistics = PoolStatistics(
-        pending=3, capacity=100, instances=5, batches_in_flight=1, ready=1, loading=0, failed=0
-    )
-    pool = SimpleNamespace(
-        min_workers=1,
-        max_workers=2,
-        workers=workers,
-        warnings=[],
-        statistics=lambda: statistics,
-        affinity=None if sequences is None else SimpleNamespace(statistics=sequences),
-        crew=SimpleNamespace(autoscaling=None, on_demand=None, model=None),
-        failing=False,
-    )
-    return SimpleNamespace(
-        name="m",
-        version="1.0",
-        url="m.mar",
-        runtime="python",
-        options=options,
-        pool=pool,
-        loaded_at_startup=True,
-        replacement=None,
-        traffic=None,
-        metrics=ServerMetrics().model("m", "1.0"),
-    )
 
 
 NODE = SimpleNamespace(node=Node("n1", "h", resident=5 << 20, gpu="gpuId::0"))
@@ -157,7 +119,7 @@ def test_device_ids_are_absent_unless_set():
     without = describe(model(ModelOptions(), worker()))
 
     assert with_ids["deviceIds"] == [0, 1]
-    assert b"deviceIds" not in pretty(cast("Any", without))
+    assert b"deviceIds" not in pretty(without)
     assert b'"failure"' not in pretty(without)
 
 
@@ -233,16 +195,14 @@ def promoting() -> ModelTraffic[Any]:
     """The traffic of the model, whose version is a shadow and is promoted."""
     workers = [SimpleNamespace(state=WorkerState.READY)]
     pool = SimpleNamespace(workers=workers, ready=True, admission=SimpleNamespace(closing=False))
-    versions: Any = {name: SimpleNamespace(version=name, pool=pool) for name in ("0.9", "1.0")}
+    versions = {name: SimpleNamespace(version=name, pool=pool) for name in ("0.9", "1.0")}
     traffic: ModelTraffic[Any] = ModelTraffic("m")
     traffic.follow(versions, "0.9")
     bounds = {"errors": 0.1, "p99_ratio": 2, "agreement": 0.9}
     traffic.adopt(
         patched(Plan(), {"shadow": {"1.0": {"percent": 5}}, "sticky": "x-user", "promote": bounds}),
     )
-    assert traffic.promotion is not None
     traffic.promotion.note("why")
-    assert traffic.promoter is not None
     for version in 100 * ["0.9"] + ["1.0"]:
         traffic.promoter.answered(Request("", [], [], 0), version, 0.5)
     return traffic
@@ -285,7 +245,7 @@ async def test_all_fields_are_documented():
     described.replacement.failed("why")
     described.traffic = promoting()
     described.metrics.requests.failed(InternalError("no"), "r")
-    failed = describe_failure(FailedVersion(*[cast("Any", None)] * 8, failure="why"))
+    failed = describe_failure(FailedVersion(*[None] * 8, failure="why"))
     reported = json.loads(pretty({**describe(described), **failed, "customizedMetadata": {}}))
     schema = schema_of("management", "ModelDescription")
 

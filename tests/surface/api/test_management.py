@@ -26,7 +26,7 @@ class Registry:
         self.complete = True
         self.error: ModelServerError | None = None
 
-    def _model(self, name: str, workers: int = 0) -> Any:
+    def _model(self, name: str, workers: int = 0):
         return SimpleNamespace(
             name=name,
             version="1.0",
@@ -34,31 +34,31 @@ class Registry:
             pool=SimpleNamespace(workers=[SimpleNamespace(gpu=None)] * workers, warnings=[]),
         )
 
-    async def register(self, registration: Registration) -> Any:
+    async def register(self, registration: Registration):
         self.calls.append(("register", registration))
         return self._model(registration.model_name or "m", registration.initial_workers or 0)
 
-    async def wait_loaded(self, model: Any) -> bool:
+    async def wait_loaded(self, model) -> bool:
         if self.error:
             raise self.error
         return self.complete
 
-    def get(self, name: str, version: str | None = None) -> Any:
+    def get(self, name: str, version: str | None = None):
         if name not in self.models:
             raise ModelNotFound.named(name)
         return self._model(name, 1)
 
-    def defaults(self) -> Any:
+    def defaults(self):
         return (self._model(name) for name in self.models)
 
-    async def scale(self, *arguments: Any) -> list[Any]:
+    async def scale(self, *arguments) -> list[Any]:
         self.calls.append(("scale", *arguments))
         return []
 
-    async def wait_scaled(self, model: Any, started: Any, version: str | None) -> bool:
+    async def wait_scaled(self, model, started, version: str | None) -> bool:
         return await self.wait_loaded(model)
 
-    async def replace_archive(self, name: str, version: str | None, values: Registration) -> Any:
+    async def replace_archive(self, name: str, version: str | None, values: Registration):
         self.calls.append(("replace", name, version, values))
         loading: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         if self.error is None:
@@ -78,7 +78,7 @@ def replaced_by_the_double(monkeypatch):
 
 def client(registry: Registry, *, model_api: bool = True) -> httpx.AsyncClient:
     app = Application()
-    add_management(app, cast("Any", registry), model_api=model_api)
+    add_management(app, registry, model_api=model_api)
 
     async def show(request: Request, error: Exception) -> Response:
         status, body = error_body(cast("ModelServerError", error))
@@ -89,7 +89,7 @@ def client(registry: Registry, *, model_api: bool = True) -> httpx.AsyncClient:
 
 
 async def ask(
-    registry: Registry, method: str, path: str, *, model_api: bool = True, **arguments: Any
+    registry: Registry, method: str, path: str, *, model_api: bool = True, **arguments
 ) -> tuple[int, Any]:
     async with client(registry, model_api=model_api) as asking:
         answer = await asking.request(method, path, **arguments)

@@ -1,19 +1,18 @@
 from types import SimpleNamespace
-from typing import Any
 
 from modelserver.engine.tensors.tensor import TensorSpec
 from modelserver.models.options.signature import Signature
 from modelserver.surface.api.metadata import ProtocolMetadata
 
-ANY: Any = None
+ANY = None
 
 
 def test_tensors_of_a_signature_are_described():
     signature = Signature((TensorSpec("x", "FP32", (-1, 2)),))
     pool = SimpleNamespace(splits=False)
     model = SimpleNamespace(name="m", version="1.0", signature=signature, pool=pool, envelope="")
-    registry: Any = SimpleNamespace(get=lambda *_: model, versions=lambda _: [model])
-    settings: Any = SimpleNamespace(shared_memory_prefix=None)
+    registry = SimpleNamespace(get=lambda *_: model, versions=lambda _: [model])
+    settings = SimpleNamespace(shared_memory_prefix=None)
     metadata = ProtocolMetadata(registry, settings)
     about = {"name": "m", "versions": ["1.0"], "platform": "pytorch"}
     inputs = [{"name": "x", "datatype": "FP32", "shape": [-1, 2]}]

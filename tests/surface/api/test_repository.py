@@ -44,8 +44,8 @@ def request(host: str) -> Request:
 )
 async def test_who_may_change_models(verb, host, everybody, model_api, allowed):
     """Where only inference is served, clients on this machine; nobody without the model API."""
-    settings: Any = SimpleNamespace(enable_model_api=model_api, model_store=None)
-    registry: Any = SimpleNamespace(names=list)
+    settings = SimpleNamespace(enable_model_api=model_api, model_store=None)
+    registry = SimpleNamespace(names=list)
     api = RepositoryApi(registry, settings, everybody=everybody)
 
     with pytest.raises(BadRequest if allowed else MethodNotAllowed):
@@ -55,8 +55,8 @@ async def test_who_may_change_models(verb, host, everybody, model_api, allowed):
 @pytest.mark.parametrize(("tells", "end"), [(False, "."), (True, ". There is none")])
 async def test_what_the_store_does_not_have(tells, end):
     """The error is KServe's, and lists the models of the store if clients may know."""
-    settings: Any = SimpleNamespace(model_store=None, default_workers_per_model=0, tells_names=tells)
-    registry: Any = SimpleNamespace(names=list, builder=SimpleNamespace(store=ModelStore(None)))
+    settings = SimpleNamespace(model_store=None, default_workers_per_model=0, tells_names=tells)
+    registry = SimpleNamespace(names=list, builder=SimpleNamespace(store=ModelStore(None)))
 
     with pytest.raises(ModelNotFound) as caught:
         await ModelRepository(registry, settings).load("m")

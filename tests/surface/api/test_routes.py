@@ -1,7 +1,6 @@
 import json
 import logging
 from types import SimpleNamespace
-from typing import Any
 
 import httpx
 import pytest
@@ -17,7 +16,7 @@ from modelserver.surface.api.routes import add_health, add_logging_level
 def client(*models: tuple[int, bool]) -> httpx.AsyncClient:
     """A client of a server whose models should have so many workers, and have a loaded one or not."""
     pools = [SimpleNamespace(min_workers=fewest, ready=ready) for fewest, ready in models]
-    registry: Any = SimpleNamespace(defaults=lambda: (SimpleNamespace(pool=pool) for pool in pools))
+    registry = SimpleNamespace(defaults=lambda: (SimpleNamespace(pool=pool) for pool in pools))
     app = Application()
     add_health(app, registry)
     return httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://server")

@@ -1,5 +1,5 @@
 import asyncio
-from typing import Any, cast
+from typing import Any
 
 import httpx
 
@@ -12,12 +12,12 @@ async def test_a_request_waits_for_the_application(monkeypatch):
     built: list[Any] = []
     build = app_module.build_app
 
-    def counted(*arguments: Any) -> Any:
+    def counted(*arguments):
         built.append(arguments)
         return build(*arguments)
 
     monkeypatch.setattr(app_module, "build_app", counted)
-    none = cast("Any", None)
+    none = None
     late = LateApp({"metrics"}, Services(none, none, Settings(), *(none,) * 5))
     assert built == []
     async with httpx.AsyncClient(transport=httpx.ASGITransport(late), base_url="http://host") as client:

@@ -1,5 +1,4 @@
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -58,7 +57,7 @@ def test_management_cannot_be_disguised(url):
 def test_path_of_a_model_needs_the_inference_token():
     """Unlike other paths that are not the server's own, at an address that inference and management share."""
     verifier = verifier_of_tokens()
-    hot: Any = SimpleNamespace(find=lambda url: url.startswith(b"/api") or None)
+    hot = SimpleNamespace(find=lambda url: url.startswith(b"/api") or None)
     guarded = Guard(verifier, frozenset({"inference", "management"}), hot, ping_token=False)
 
     assert passes(guarded, b"/api/items", "inference-token")

@@ -1,5 +1,4 @@
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -11,7 +10,7 @@ OPEN = Address("http", "0.0.0.0", 8081)
 CWD = Path("/srv")
 
 
-def notices(environ: dict[str, str] | None = None, **settings: Any) -> list[str]:
+def notices(environ: dict[str, str] | None = None, **settings) -> list[str]:
     return list(notice(Settings(**settings), environ or {}, CWD))
 
 

@@ -9,20 +9,20 @@ from modelserver.surface.http.asgi_cycle import prepared
 START = {"type": "http.response.start", "status": 200}
 
 
-def answering(*messages: dict[str, Any]) -> Any:
+def answering(*messages: dict[str, Any]):
     """An application that sends these messages; those without a type are bodies."""
 
-    async def app(scope: Any, receive: Any, send: Any) -> None:
+    async def app(scope, receive, send) -> None:
         for message in messages:
             await send({"type": "http.response.body", **message})
 
     return app
 
 
-def recording(scopes: list[Any]) -> Any:
+def recording(scopes: list[Any]):
     """An application that keeps what it gets."""
 
-    async def app(scope: Any, receive: Any, send: Any) -> None:
+    async def app(scope, receive, send) -> None:
         scopes.append(scope)
         await answering(start(), {})(scope, receive, send)
 
@@ -33,7 +33,7 @@ def start(status: int = 200, *headers: tuple[bytes, bytes]) -> dict[str, Any]:
     return {**START, "status": status, "headers": headers}
 
 
-async def response(app: Any, method: str = "GET", *lines: str) -> tuple[bytes, bytes, Wire]:
+async def response(app, method: str = "GET", *lines: str) -> tuple[bytes, bytes, Wire]:
     """The head and body of the application's response, and the connection."""
     wire = Wire(app)
     wire.send(head(*lines, method=method, path="/cold"))
@@ -125,7 +125,7 @@ async def test_body_comes_as_it_is_taken():
     bodies: list[tuple[int, bool]] = []
     go = asyncio.Event()
 
-    async def app(scope: Any, receive: Any, send: Any) -> None:
+    async def app(scope, receive, send) -> None:
         more = True
         while more:
             await go.wait()
@@ -153,7 +153,7 @@ async def test_body_comes_as_it_is_taken():
 
 @pytest.mark.parametrize("reads", [True, False])
 async def test_client_may_send_its_body_once_the_application_reads(reads):
-    async def app(scope: Any, receive: Any, send: Any) -> None:
+    async def app(scope, receive, send) -> None:
         for _ in range(2 if reads else 0):
             await receive()
         await answering(start(), {})(scope, receive, send)
@@ -173,7 +173,7 @@ async def test_client_may_send_its_body_once_the_application_reads(reads):
 async def test_application_learns_that_its_client_has_left():
     events: list[str] = []
 
-    async def app(scope: Any, receive: Any, send: Any) -> None:
+    async def app(scope, receive, send) -> None:
         events.extend([(await receive())["type"], (await receive())["type"]])
         await answering(start(), {})(scope, receive, send)
 
@@ -194,7 +194,7 @@ async def test_application_learns_that_its_client_has_left():
 async def test_application_learns_that_its_response_is_complete():
     events: list[str] = []
 
-    async def app(scope: Any, receive: Any, send: Any) -> None:
+    async def app(scope, receive, send) -> None:
         await receive()
         waiting = asyncio.create_task(receive())
         await answering(start(), {})(scope, receive, send)

@@ -58,17 +58,6 @@ async def test_client_gets_permission_to_send_at_once(wire):
     assert wire.send(b"hi").endswith(b"hi")
 
 
-async def test_pipelined_requests_are_answered_in_order(busy):
-    """Each when it is its turn (F16)."""
-    busy.send(post(b"a") + post(b"b") + post(b"c"))
-    assert [exchange.body for exchange in busy.hot.exchanges] == [b"a"]
-
-    for turn in range(3):
-        busy.hot.exchanges[turn].reply(200, busy.hot.exchanges[turn].body)
-    bodies = [part[-1:] for part in busy.transport.written.split(b"HTTP/1.1 200 OK")[1:]]
-    assert bodies == [b"a", b"b", b"c"]
-
-
 @pytest.mark.parametrize(("state", "calls"), [("waiting", 1), ("streaming", 1), ("answered", 0)])
 async def test_endpoint_learns_once_that_its_client_has_left(busy, state, calls):
     """What it sends later goes nowhere (F37)."""
@@ -182,19 +171,6 @@ async def test_requests_wait_for_a_client_that_does_not_read(wire):
     wire.protocol.resume_writing()
     assert len(wire.hot.exchanges) == 3
     assert wire.transport.reading
-
-
-async def test_client_that_never_reads_is_cut_off(wire):
-    wire.protocol.pause_writing()
-    wire.transport.unsent = 100_000
-    wire.send(post(b"a"))
-    started = time.monotonic()
-    for moment in (0.0, 19.0):
-        wire.connection.check(started + moment)
-        assert not wire.transport.aborted
-    wire.connection.check(started + 21.0)
-
-    assert wire.transport.aborted
 
 
 async def test_client_that_waits_or_reads_slowly_is_not_cut_off_for_the_rest_of_a_request(busy):

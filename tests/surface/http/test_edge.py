@@ -21,11 +21,11 @@ class Call:
     reported: list[Any]
 
     @property
-    def error(self) -> Any:
+    def error(self):
         return json.loads(self.body)
 
 
-async def call(app: Any, *lines: str, path: str = "/x", body: bytes = b"") -> Call:
+async def call(app, *lines: str, path: str = "/x", body: bytes = b"") -> Call:
     reported: list[Any] = []
     wire = Wire(Edge(app, lambda *response: reported.append(response), 100))
     wire.send(head(*(lines or ["Content-Length: 0"]), path=path) + body)
@@ -35,10 +35,10 @@ async def call(app: Any, *lines: str, path: str = "/x", body: bytes = b"") -> Ca
     return Call(int(first.split()[1]), dict(line.split(": ", 1) for line in rest), content, reported)
 
 
-def failing(error: Exception, *first: Any) -> Any:
+def failing(error: Exception, *first):
     """An application that sends these messages and raises an error."""
 
-    async def app(scope: Any, receive: Any, send: Any) -> None:
+    async def app(scope, receive, send) -> None:
         await answering(*first)(scope, receive, send)
         raise error
 
@@ -70,7 +70,7 @@ async def test_request_id_of_the_client_is_used(request_id, is_usable):
 async def test_slashes_at_the_end_of_a_path_do_not_count():
     seen: list[str] = []
 
-    async def app(scope: Any, receive: Any, send: Any) -> None:
+    async def app(scope, receive, send) -> None:
         seen.append(scope["path"])
         await application(scope, receive, send)
 

@@ -348,7 +348,6 @@ async def test_thousands_of_chunks_in_one_piece_take_several_turns_of_the_loop(w
     wire.listener.max_body = 1 << 20
     wire.send(head(CHUNKED), chunk(b"ab") * 30_000)
     incoming = wire.connection.newest
-    assert incoming is not None
     assert incoming.received < 5000
     assert not wire.transport.reading
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import re
-from typing import Any
 
 import pytest
 from starlette.types import ASGIApp
@@ -37,7 +36,7 @@ class Hot:
             exchange.reply(200, exchange.body)
 
 
-async def application(scope: Any, receive: Any, send: Any) -> None:
+async def application(scope, receive, send) -> None:
     """Answers with the body it got; under /early and, with 404, /none before it has come."""
     body, more = b"", scope["path"] not in {"/early", "/none"}
     while more:
@@ -57,7 +56,7 @@ class Wire:
         *,
         listener: HttpListener | None = None,
         half_closes: bool = True,
-        **attributes: Any,
+        **attributes,
     ) -> None:
         self.hot = Hot()
         self.responses: list[tuple[str, str, bytes, str, int]] = []

@@ -12,7 +12,7 @@ from modelserver.surface.inference.codec import Codec
 from modelserver.surface.inference.routes import Route
 from modelserver.surface.inference.v1 import V1
 
-ANY: Any = None
+ANY = None
 
 
 @pytest.mark.parametrize(
@@ -21,9 +21,9 @@ ANY: Any = None
 )
 def test_body_is_one_row(route, query):
     target = SimpleNamespace(route=route, query=b"a=1")
-    exchange: Any = SimpleNamespace(body=b"body", content_type="text/plain", target=target)
+    exchange = SimpleNamespace(body=b"body", content_type="text/plain", target=target)
     dispatch = SimpleNamespace(takes_scopes=False)
-    model: Any = SimpleNamespace(pool=SimpleNamespace(dispatch=dispatch))
+    model = SimpleNamespace(pool=SimpleNamespace(dispatch=dispatch))
     parsed = Codec(RequestLimits(), ANY).read(exchange, model)
 
     assert (parsed.bodies, parsed.kind, parsed.content_type) == ([b"body"], BODY, "text/plain")
@@ -36,11 +36,11 @@ def test_body_is_one_row(route, query):
 )
 def test_error_names_the_batch_where_the_protocol_does(codec, batches, batch):
     failures: list[tuple[Any, ...]] = []
-    exchange: Any = SimpleNamespace(
+    exchange = SimpleNamespace(
         target=SimpleNamespace(route=Route("m", protocol="v1")),
         fail=lambda error, *, form, extra, batch_id: failures.append((error, form, extra, batch_id)),
     )
-    model: Any = SimpleNamespace(batches=batches)
+    model = SimpleNamespace(batches=batches)
     error = BadRequest("no")
     codec(RequestLimits(), ANY).fail(exchange, error, model, "b", b"x: y\r\n")
 

@@ -3,7 +3,6 @@ import gc
 import logging
 import weakref
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -19,7 +18,7 @@ NO_WORKER = 'Model "m" has no worker to serve describe request. Please use scale
 class Pool:
     """Responds as a test sets, refuses, or never responds."""
 
-    def __init__(self, outcome: Any) -> None:
+    def __init__(self, outcome) -> None:
         self.outcome = outcome
         self.requests: list[Request] = []
         self.cancelled: list[Request] = []
@@ -36,18 +35,18 @@ class Pool:
             self.cancelled.append(request)
 
 
-def answers(content: bytes, **fields: Any) -> Any:
+def answers(content: bytes, **fields):
     return lambda request: request.deliver(0, [(Answer(len(content), **fields), content)])
 
 
-def fails(error: Exception) -> Any:
+def fails(error: Exception):
     return lambda request: request.fail(error)
 
 
-async def ask(outcome: Any, timeout: float = 5.0) -> Description:
+async def ask(outcome, timeout: float = 5.0) -> Description:
     """``outcome``: of a pool of its own, or a pool."""
     pool = outcome if isinstance(outcome, Pool) else Pool(outcome)
-    model: Any = SimpleNamespace(name="m", pool=pool, options=SimpleNamespace(response_timeout=timeout))
+    model = SimpleNamespace(name="m", pool=pool, options=SimpleNamespace(response_timeout=timeout))
     return await fetch_description(model)
 
 

@@ -4,7 +4,6 @@ import inspect
 from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
 from tests.cycles import no_cycles
@@ -39,7 +38,7 @@ class Connection:
 def served(api: InferenceApi, connection: Connection, path: str, body: bytes) -> None:
     target = api.find(path.encode())
     assert target is not None
-    exchange = ConnectionExchange(cast("Any", connection), target, b"POST", "1.1", [], True)
+    exchange = ConnectionExchange(connection, target, b"POST", "1.1", [], True)
     exchange.body = body
     api.serve(exchange)
 
@@ -57,7 +56,7 @@ def test_unknown_names_make_no_series(route):
     metrics.model("m", "1.0").requests.received(explicit_version=True)
     metrics.response(404)
     before = series(metrics)
-    api = InferenceApi(Registry(cast("Any", None)), 1 << 20)
+    api = InferenceApi(Registry(None), 1 << 20)
     connection = Connection(metrics)
     for number in range(FLOOD):
         served(api, connection, route.format(f"flood-{number}"), b"{}")
@@ -86,8 +85,8 @@ def test_refused_requests_leave_no_reference_cycles(path: str) -> None:
 def test_refusals_of_named_versions_say_nothing_of_a_promotion(path, counted):
     statuses: list[int] = []
     traffic = SimpleNamespace(refused=lambda _, status: statuses.append(status))
-    api = InferenceApi(Registry(cast("Any", None)), 1 << 20)
-    exchange, model, codec = (cast("Any", SimpleNamespace(**each)) for each in (
+    api = InferenceApi(Registry(None), 1 << 20)
+    exchange, model, codec = (SimpleNamespace(**each) for each in (
         {"target": api.find(path.encode()), "request_id": "r"},
         {"traffic": traffic, "metrics": ServerMetrics().model("m", "1.0")},
         {"fail": lambda *_: None},
@@ -112,7 +111,7 @@ def test_watchers_see_the_model_that_a_body_names(body, model, status):
     watched: list[str] = []
     protocol = InferenceProtocol("own", "/own", NamedInBody)
     api = InferenceApi(
-        Registry(cast("Any", None)),
+        Registry(None),
         1 << 20,
         watch=lambda exchange: watched.append(exchange.target.route.model),
         protocols=[protocol],

@@ -69,9 +69,9 @@ def counted(metrics: ServerMetrics, name: str) -> dict[str, float]:
 @pytest.fixture
 def reply(exchange, metrics, monkeypatch):
     """To a request of V1, which is answered two seconds after it came."""
-    model: Any = SimpleNamespace(metrics=metrics.model("m", "1.0"), exposes_errors=False, batches=False)
+    model = SimpleNamespace(metrics=metrics.model("m", "1.0"), exposes_errors=False, batches=False)
     monkeypatch.setattr("modelserver.surface.inference.replies.monotonic", lambda: 2.0)
-    off_loop: Any = None
+    off_loop = None
     return Reply(exchange, model, V1(RequestLimits(), off_loop), Instances([]), off_loop)
 
 
@@ -110,7 +110,7 @@ def test_codec_that_fails_costs_no_request_its_answer(reply, exchange, caplog):
     """The log says which request, and why."""
 
     class Broken(Instances):
-        def encode(self, model: Any, request: Request) -> tuple[bytes, str, bytes]:
+        def encode(self, model, request: Request) -> tuple[bytes, str, bytes]:
             raise ZeroDivisionError("no mean of nothing")
 
     reply.parsed = Broken([])

@@ -1,5 +1,4 @@
 from types import SimpleNamespace
-from typing import Any
 
 import msgspec
 import pytest
@@ -16,7 +15,7 @@ from modelserver.surface.inference.routes import Route
 from modelserver.surface.inference.v1 import split
 
 
-def model(timeout: float | None = None, sequences: SequenceHeaders | None = None) -> Any:
+def model(timeout: float | None = None, sequences: SequenceHeaders | None = None):
     return SimpleNamespace(
         sequence_headers=sequences,
         options=SimpleNamespace(request_timeout=timeout),
@@ -24,9 +23,7 @@ def model(timeout: float | None = None, sequences: SequenceHeaders | None = None
     )
 
 
-def made(
-    parsed: Any, of_model: Any = None, *, headers: bytes = NO_HEADERS, call: Any = None, explain: bool = False
-) -> Any:
+def made(parsed, of_model=None, *, headers: bytes = NO_HEADERS, call=None, explain: bool = False):
     """The request, which came at 10 seconds."""
     return make_request(parsed, of_model or model(), "id", headers, 10.0, call, explain)
 
@@ -49,10 +46,10 @@ def test_the_first_deadline_counts(own, call, of_model, result):
     ],
 )
 def test_a_request_goes_where_its_sequence_is(headers, parameter, expected):
-    traffic: Any = SimpleNamespace(home=lambda name, _: f"home of {name}")
+    traffic = SimpleNamespace(home=lambda name, _: f"home of {name}")
     chosen = model(sequences=SequenceHeaders())
     parsed = Parsed([b""], sequence=parameter)
-    result: Any = home_of_sequence(chosen, traffic, parsed, msgspec.msgpack.encode(headers))
+    result = home_of_sequence(chosen, traffic, parsed, msgspec.msgpack.encode(headers))
 
     assert result == expected if expected != "chosen" else result is chosen
 
@@ -68,7 +65,7 @@ def test_predictions_share_batches_with_bare_instances():
 
 def test_what_a_row_says():
     headers = msgspec.msgpack.encode([[b"a", b"b"]])
-    connection: Any = None
+    connection = None
     target = Target("/models/m/invoke", b"x=1", "/models/m/invoke?x=1", Route("m", query=True))
     exchange = ConnectionExchange(
         connection, target, b"POST", "1.1", [(b"content-type", b"text/plain")], True

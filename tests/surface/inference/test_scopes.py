@@ -1,5 +1,4 @@
 import json
-from typing import Any, cast
 
 import pytest
 
@@ -17,8 +16,8 @@ def target_of(url: bytes) -> Target:
     return target
 
 
-def scope(url: bytes, *headers: tuple[bytes, bytes], method: bytes = b"GET") -> Any:
-    exchange = ConnectionExchange(cast("Any", None), target_of(url), method, "1.1", list(headers), True)
+def scope(url: bytes, *headers: tuple[bytes, bytes], method: bytes = b"GET"):
+    exchange = ConnectionExchange(None, target_of(url), method, "1.1", list(headers), True)
     return json.loads(scope_of(exchange))
 
 

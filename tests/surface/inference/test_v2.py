@@ -2,7 +2,6 @@
 
 import json
 from types import SimpleNamespace
-from typing import Any
 
 import msgspec
 import pytest
@@ -19,14 +18,14 @@ TAKES = InputRules("m", Signature())
 SEQUENCES = InputRules("m", Signature(), SequenceHeaders("seq-id", "seq-start", "seq-end"))
 
 
-def body(rows: int = 2, **more: Any) -> bytes:
+def body(rows: int = 2, **more) -> bytes:
     tensor = {"name": "x", "datatype": "INT8", "shape": [rows, 1], "data": list(range(rows))}
     return json.dumps({"inputs": [tensor], **more}).encode()
 
 
 def test_each_row_travels_alone():
     taken = read_tensors(body(), None, TAKES)
-    model: Any = SimpleNamespace(sequence_headers=None, options=SimpleNamespace(request_timeout=None))
+    model = SimpleNamespace(sequence_headers=None, options=SimpleNamespace(request_timeout=None))
     rows = make_request(taken, model, "r", NO_HEADERS, 0.0, None, explain=True).rows
 
     assert [bytes(each) for each in taken.bodies] == [b"\0", b"\1"]
@@ -87,7 +86,7 @@ def test_small_answers_are_light():
 def test_rows_answers_are_one_response():
     parsed = read_tensors(body(), None, TAKES)
     answers = [pack_answer([(OutputForm("y", "INT8", ()), bytes([number]))]) for number in (3, 4)]
-    model: Any = SimpleNamespace(name="m", version="1", batches=True)
+    model = SimpleNamespace(name="m", version="1", batches=True)
     request = Request("made", [Row("made", 1)] * 2, [b"", b""], 0.0)
     request.batch_id = "b"
     request.deliver(0, [(Answer(len(each), parameters=b'{"own":1}'), each) for each in answers])

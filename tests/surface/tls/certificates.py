@@ -58,12 +58,10 @@ class Authority:
         )
 
     def _issue(self, name: str, *, rsa_key: bool = False) -> tuple[Any, x509.Certificate]:
-        key: Any = (
-            rsa.generate_private_key(65537, 2048) if rsa_key else ec.generate_private_key(ec.SECP256R1())
-        )
+        key = rsa.generate_private_key(65537, 2048) if rsa_key else ec.generate_private_key(ec.SECP256R1())
         return key, self._sign(name, key.public_key(), ca=False)
 
-    def _sign(self, name: str, public_key: Any, *, ca: bool) -> x509.Certificate:
+    def _sign(self, name: str, public_key, *, ca: bool) -> x509.Certificate:
         now = datetime.now(timezone.utc)
         hosts = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
         return (

@@ -1,7 +1,6 @@
 import contextlib
 import ssl
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.surface.tls.certificates import Authority
@@ -13,7 +12,7 @@ from modelserver.surface.tls.context import Certificate
 HTTPS = Address("https", "127.0.0.1", 8443)
 
 
-def settings(**configured: Any) -> Settings:
+def settings(**configured) -> Settings:
     return Settings(inference_address=HTTPS, **configured)
 
 
@@ -55,7 +54,7 @@ def subject(server: ssl.SSLContext, client: ssl.SSLContext, name: str | None = "
     ours.write(b"x")
     assert other.read(1) == b"x"
     assert ours.selected_alpn_protocol() in (None, "http/1.1")
-    certificate: Any = other.getpeercert()
+    certificate = other.getpeercert()
     return str(dict(pair for entry in certificate["subject"] for pair in entry)["commonName"])
 
 

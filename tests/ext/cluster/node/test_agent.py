@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import pytest
@@ -51,7 +51,7 @@ class PlayedServer(asyncio.Protocol):
         self._frames = FrameReader(from_agent_decoder, MAX_MESSAGE)
         self.send_archive: Callable[[int], None] | None = None
 
-    def connection_made(self, transport: Any) -> None:
+    def connection_made(self, transport) -> None:
         self.transport = transport
 
     def data_received(self, data: bytes) -> None:
@@ -67,7 +67,7 @@ class PlayedServer(asyncio.Protocol):
     def send(self, message: msgspec.Struct) -> None:
         self.transport.write(b"".join(encode(message)))
 
-    async def next(self, *kinds: type) -> Any:
+    async def next(self, *kinds: type):
         while True:
             message = await asyncio.wait_for(self.messages.get(), 15)
             if isinstance(message, kinds):
@@ -238,9 +238,7 @@ async def test_lease_ends_after_silence_of_server(stage, monkeypatch, lease, wor
         clock.now += stop
 
     clock = FakeTime(agent, {2.0 * (number + 1): hear for number in range(words)} | {5.0: skip})
-    agent._outgoing = cast(
-        "Any", SimpleNamespace(transport=SimpleNamespace(abort=lambda: ended.append(clock.now)))
-    )
+    agent._outgoing = SimpleNamespace(transport=SimpleNamespace(abort=lambda: ended.append(clock.now)))
     monkeypatch.setattr(agent_module, "time", clock)
     with monkeypatch.context() as patch:
         patch.setattr(asyncio, "sleep", clock.sleep)

@@ -16,7 +16,6 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -75,7 +74,7 @@ class Server:
             yield self.data[start : start + MIB // 2]
 
 
-async def hold(cache: ArchiveCache, data: bytes, server: Server | None = None, *rest: Any) -> archives.Held:
+async def hold(cache: ArchiveCache, data: bytes, server: Server | None = None, *rest) -> archives.Held:
     """What a worker of the model gets, from this server."""
     return await cache.hold(digest(data), len(data), (server or Server(data)).fetch, *rest)
 

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from itertools import islice
 from random import Random
-from typing import Any
 
 import pytest
 from tests.ext.console.simulation.arrivals import OPEN, poisson
@@ -22,7 +21,7 @@ POLICIES: dict[str, Callable[[], Policy]] = {
 
 
 def simulated(
-    policy: str, server: SimulatedServer, load: float, pattern: Any = "poisson", requests: int = 8000
+    policy: str, server: SimulatedServer, load: float, pattern="poisson", requests: int = 8000
 ) -> SimulatedFigures:
     """One run with a fixed seed."""
     rate = load * server.cost.capacity(server.batch_size, server.workers)

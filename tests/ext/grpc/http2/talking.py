@@ -57,7 +57,7 @@ class Noted(Http2Stream):
         self.body = b""
         self.takes = True
 
-    def on_head(self, head: Any, *, ended: bool) -> None:
+    def on_head(self, head, *, ended: bool) -> None:
         self.calls.append(("begun", head, ended))
 
     def on_data(self, piece: bytes, *, ended: bool) -> None:
@@ -81,7 +81,7 @@ class Noted(Http2Stream):
 class Client:
     """Talks to a connection that it has made; ``streams`` are all that the connection has made."""
 
-    def __init__(self, **limits: Any) -> None:
+    def __init__(self, **limits) -> None:
         self.streams: dict[int, Noted] = {}
         self.listener = Http2Listener(self._make, dict, Http2Limits(**limits))
         self.connection = Http2Connection(self.listener)
@@ -105,7 +105,7 @@ class Client:
         self.receive()
         return self
 
-    def head(self, stream: int, flags: int = WHOLE, fields: Any = POST) -> bytes:
+    def head(self, stream: int, flags: int = WHOLE, fields=POST) -> bytes:
         """A HEADERS frame."""
         return frame(HEADERS, flags, stream, self.encoder.encode(fields))
 
