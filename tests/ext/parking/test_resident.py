@@ -1,8 +1,5 @@
-from __future__ import annotations
-
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING
 
 import pytest
 from tests.cycles import no_cycles
@@ -11,13 +8,8 @@ from tests.waiting import until
 from modelserver.errors import Conflict, DeadlineExceeded, ServiceUnavailable
 from modelserver.ext.parking.resident import FIRST_PAUSE, LONGEST_PAUSE
 
-if TYPE_CHECKING:
-    from tests.ext.parking.conftest import Floor
 
-
-async def test_failed_load_answers_what_waits_and_pauses(
-    floor: Floor, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_failed_load_answers_what_waits_and_pauses(floor, caplog):
     """The next request after the pause tries again; the pauses grow. The log has each reason."""
     resident = floor.add("a")
     for number, pause in enumerate((FIRST_PAUSE, 2 * FIRST_PAUSE, 4 * FIRST_PAUSE), 1):
@@ -45,7 +37,7 @@ async def test_failed_load_answers_what_waits_and_pauses(
     assert resident.refusal.headers == ((b"retry-after", f"{LONGEST_PAUSE:.0f}".encode()),)
 
 
-async def test_model_is_ready_while_it_is_loaded_for_a_request(floor: Floor) -> None:
+async def test_model_is_ready_while_it_is_loaded_for_a_request(floor):
     """Its requests wait for it, so that it keeps its share of the traffic; after a failed load none do."""
     pool = floor.add("a").pool
     parked = pool.ready
@@ -59,7 +51,7 @@ async def test_model_is_ready_while_it_is_loaded_for_a_request(floor: Floor) -> 
     assert (parked, loading, pool.ready) == (True, True, False)
 
 
-async def test_worker_that_dies_while_loading_counts_as_failed(floor: Floor) -> None:
+async def test_worker_that_dies_while_loading_counts_as_failed(floor):
     floor.add("a")
     request = floor.ask("a")
     await floor.settle()
@@ -70,7 +62,7 @@ async def test_worker_that_dies_while_loading_counts_as_failed(floor: Floor) -> 
     assert floor.states() == {"a": "failed"}
 
 
-async def test_load_waits_and_park_refuses_the_busy(floor: Floor) -> None:
+async def test_load_waits_and_park_refuses_the_busy(floor):
     resident = floor.add("a")
     loading = asyncio.create_task(resident.load())
     await asyncio.sleep(0)
@@ -90,7 +82,7 @@ async def test_load_waits_and_park_refuses_the_busy(floor: Floor) -> None:
     assert resident.describe()["parks"] == {"request": 1}
 
 
-async def test_load_fails_as_a_request_does(floor: Floor) -> None:
+async def test_load_fails_as_a_request_does(floor):
     resident = floor.add("a")
     loading = asyncio.create_task(resident.load())
     await asyncio.sleep(0)
@@ -105,7 +97,7 @@ async def test_load_fails_as_a_request_does(floor: Floor) -> None:
         await resident.load()
 
 
-async def test_loads_that_wait_are_bounded(floor: Floor) -> None:
+async def test_loads_that_wait_are_bounded(floor):
     resident = floor.add("a")
     loads = [asyncio.create_task(resident.load()) for _ in range(10)]
     await asyncio.sleep(0)
@@ -118,7 +110,7 @@ async def test_loads_that_wait_are_bounded(floor: Floor) -> None:
     assert not resident.is_busy
 
 
-async def test_request_that_comes_as_the_model_is_parked_loads_it_again(floor: Floor) -> None:
+async def test_request_that_comes_as_the_model_is_parked_loads_it_again(floor):
     resident = floor.add("a")
     floor.ask("a")
     first = await floor.load(1)
@@ -133,7 +125,7 @@ async def test_request_that_comes_as_the_model_is_parked_loads_it_again(floor: F
     assert request.done
 
 
-async def test_load_ends_when_the_model_is_unregistered(floor: Floor) -> None:
+async def test_load_ends_when_the_model_is_unregistered(floor):
     resident = floor.add("a")
     loading = asyncio.create_task(resident.load())
     await asyncio.sleep(0)
@@ -146,7 +138,7 @@ async def test_load_ends_when_the_model_is_unregistered(floor: Floor) -> None:
         floor.ask("a")
 
 
-async def test_restart_of_a_worker_says_nothing_of_the_time_to_load(floor: Floor) -> None:
+async def test_restart_of_a_worker_says_nothing_of_the_time_to_load(floor):
     resident = floor.add("a")
     floor.ask("a")
     await floor.settle()
@@ -160,7 +152,7 @@ async def test_restart_of_a_worker_says_nothing_of_the_time_to_load(floor: Floor
     assert resident.describe()["loadTime"] == 2000
 
 
-async def test_what_a_load_waits_for_says_nothing_of_the_time_to_load(floor: Floor) -> None:
+async def test_what_a_load_waits_for_says_nothing_of_the_time_to_load(floor):
     """As the start of the process from which workers are forked, which the first load of a server needs."""
     resident = floor.add("a")
     floor.ask("a")
@@ -172,7 +164,7 @@ async def test_what_a_load_waits_for_says_nothing_of_the_time_to_load(floor: Flo
     assert floor.keeper.need_of(resident).seconds == 0.2
 
 
-async def test_requests_wait_for_a_load_within_deadline_and_queue(floor: Floor) -> None:
+async def test_requests_wait_for_a_load_within_deadline_and_queue(floor):
     """They count with those in the queue."""
     resident = floor.add("a")
     size = resident.pool.limits.max_bytes

@@ -71,9 +71,9 @@ def test_unknown_names_make_no_series(route):
     "path",
     ["/predictions/m", "/predictions/m/1.0", "/v1/models/m:predict", "/v2/models/m/infer", "/invocations"],
 )
-def test_refused_requests_leave_no_reference_cycles(path: str) -> None:
+def test_refused_requests_leave_no_reference_cycles(path):
     """A cycle would hold the connection, with its buffers."""
-    api = InferenceApi(Registry(cast("Any", None)), 1 << 20)
+    api = InferenceApi(Registry(None), 1 << 20)
     connection = Connection(ServerMetrics(hostname="h"))
     with no_cycles():
         served(api, connection, path, b"{}")
