@@ -1,6 +1,14 @@
 import pytest
 from tests.surface.http.wire import Wire
 
+from modelserver.surface.http import protocol
+
+
+@pytest.fixture(autouse=True)
+def whole_turns(monkeypatch):
+    """All of one piece is read at once, however busy the machine is."""
+    monkeypatch.setattr(protocol, "_TURN", 3600.0)
+
 
 @pytest.fixture
 async def wire():
