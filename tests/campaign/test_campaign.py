@@ -27,5 +27,4 @@ def hold(name: str, seconds: float) -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", SECONDS)
 def test_campaign_holds(name):
-    """Short runs hold beside other tests."""
     hold(name, SECONDS[name])

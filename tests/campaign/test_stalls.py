@@ -8,5 +8,4 @@ from tests.campaign.test_campaign import hold
 @pytest.mark.alone
 @pytest.mark.timeout(300)
 def test_large_bodies_do_not_hold_the_loop():
-    """The campaign holds in its short form."""
     hold("stalls", 1.0)

@@ -55,7 +55,6 @@ def loaded(path: Path) -> Tabular:
 @pytest.mark.slow  # starts a worker with scikit-learn
 @pytest.mark.parametrize("file", ["iris.joblib", "iris.skops"])
 def test_a_pipeline_answers_every_protocol(file, pipeline, tmp_path):
-    """As docs/serve.md says."""
     write = joblib.dump if file == "iris.joblib" else pytest.importorskip("skops.io").dump
     write(pipeline, tmp_path / file)
     labels = pipeline.predict(SOME).tolist()

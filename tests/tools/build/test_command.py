@@ -39,7 +39,6 @@ def test_two_commands_build_and_run_it(here, capsys):
 
 @pytest.mark.parametrize("status", [0, 3])
 def test_engine_builds_it_on_request(here, capfd, status):
-    """Its failure is that of the command."""
     program(here, "docker", f'echo "called: $*"; exit {status}')
 
     assert main(["iris.py", "--docker", "--tag", "registry/iris:1", "--output", "out put"]) == status

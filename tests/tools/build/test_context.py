@@ -1,4 +1,3 @@
-import re
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ from modelserver.models.settings.load import load_settings
 from modelserver.models.settings.model_defaults import ModelDefaults
 from modelserver.models.settings.properties import parse
 from modelserver.tools.build import context
-from modelserver.tools.build.context import BASE, SETTINGS, ImageOptions, Source, write_context
+from modelserver.tools.build.context import SETTINGS, ImageOptions, Source, write_context
 from modelserver.tools.build.lock import Lock
 
 ROOT = Path(__file__).parents[3]
@@ -147,7 +146,3 @@ def test_batch_size_of_an_archive_is_its_own(tmp_path):
 
     with pytest.raises(ConfigError, match="--batch-size"):
         write_context(tmp_path / "image", Source("hub", tmp_path / "hub"), options)
-
-
-def test_base_has_the_python_that_packages_are_installed_for():
-    assert re.fullmatch(r"python:3\.\d+-slim-bookworm", BASE)

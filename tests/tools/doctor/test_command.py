@@ -76,7 +76,6 @@ def test_options_reach_the_doctor(script, examined):
     ],
 )
 def test_unusable_options_are_refused(script, examined, capsys, options, lines):
-    """Status 2, and one line."""
     assert main(["check", script, *options]) == 2
     assert lines in capsys.readouterr().err
     assert examined == []

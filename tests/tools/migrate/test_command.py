@@ -35,7 +35,6 @@ def nothing_starts(monkeypatch):
     ],
 )
 def test_what_cannot_be_compared_is_reported(site, flags, message, capsys):
-    """With status 2, in a line."""
     assert main(["migrate", str(site), *flags]) == 2
     error = capsys.readouterr().err
     assert message in error

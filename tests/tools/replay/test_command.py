@@ -47,7 +47,6 @@ def test_speed_is_positive_number_or_max():
     ],
 )
 def test_bad_command_line_exits_with_2(traffic, flags, message, capsys):
-    """The status is 2, and one line names the flag."""
     assert main([traffic, *flags]) == 2
     assert message in capsys.readouterr().err
 

@@ -3,7 +3,6 @@ from modelserver.tools.serve.command import advised
 
 
 def test_a_mistake_is_one_line(capsys):
-    """``modelserver serve`` of nothing that exists ends with status 1, and says why."""
     assert main(["serve", "absent.py"]) == 1
     assert capsys.readouterr().out == "SOURCE: absent.py does not exist\n"
 

@@ -27,7 +27,6 @@ def test_folders_with_packages_are_watched(folder):
 
 
 async def test_only_sources_and_the_model_file_count(folder, tmp_path):
-    """Changes of other files are not reported."""
     weights, source, notes = tmp_path / "weights.pt", folder / "package" / "__init__.py", folder / "notes.txt"
     batches = changes(folder / "handler.py", weights)
 
