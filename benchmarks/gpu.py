@@ -23,13 +23,13 @@ import yaml
 
 from benchmarks.archives import build, photograph
 from benchmarks.gpu_loops import KINDS, PRECISIONS
-from benchmarks.gpu_utilisation import Utilisation, used_mib
 from benchmarks.load import Load, run_load
 from benchmarks.loops import Loops, loops
-from benchmarks.measure import Figure, Sample, figures, interleaved, of, ratio, sample
+from benchmarks.measure import Figure, Sample, figures, interleaved, of, ratio, readings, sample
 from benchmarks.options import ARCHS, common_parser, numbers, run, tell, tells_failures
 from benchmarks.report import Mark, failure_lines, heading, machine, noise_lines, number, table, write_json
 from benchmarks.servers import BenchmarkError, ModelServer, call_well, model_server, sample_answer
+from modelserver.engine.telemetry.gpus import gpus
 
 if TYPE_CHECKING:
     import argparse
@@ -123,13 +123,20 @@ def served(options: argparse.Namespace, folder: Path, picture: bytes) -> Iterato
     """A server below ``folder`` that answers pictures on the device. Raises BenchmarkError."""
     store = folder / "store"
     archive = build_model(store, settings_of(options))
-    before = used_mib()
+    before = of_gpu("memory_used_mb")
     with model_server(store, folder / "server", gpu_settings(options.device), options.threads) as server:
         workers = {"min_worker": options.workers, "initial_workers": options.workers}
         server.register(archive, NAME, batch_size=options.batch, batch_policy="adaptive", **workers)
         sample_answer(server, f"/predictions/{NAME}", picture)
         check_device(server, options.device, before)
         yield server
+
+
+def of_gpu(what: str) -> float | None:
+    """A field of the driver's reading of the first GPU in CUDA_VISIBLE_DEVICES; None if it cannot be read."""
+    reading = next(iter(gpus.read()), None)
+    value: float | None = getattr(reading, what, None)
+    return value
 
 
 def gpu_settings(device: str) -> dict[str, str | int]:
@@ -158,7 +165,7 @@ def check_device(server: ModelServer, device: str, before: float | None) -> None
     workers = described(server, NAME)["workers"]
     if not workers or any(worker["gpu"] != (device == "cuda") for worker in workers):
         raise BenchmarkError(f"the workers do not run on {device}: {workers}")
-    now = used_mib()
+    now = of_gpu("memory_used_mb")
     if device == "cuda" and None not in {before, now} and now < before + CONTEXT_MIB:  # type: ignore[operator]
         raise BenchmarkError(f"the GPU has {now:.0f} MiB in use, and without the server it had {before:.0f}")
 
@@ -180,9 +187,9 @@ def takers(
 
     def take(connections: int, repetition: int) -> Sample:
         load = load_of(server, picture, connections, options.duration)
-        with Utilisation() as utilisation:
+        with readings(partial(of_gpu, "utilization_percent"), 0.1) as percents:
             taken = sample(server, load, SERVER, repetition, "asyncio")
-        used.setdefault(connections, []).extend(utilisation.percents)
+        used.setdefault(connections, []).extend(each for each in percents if each is not None)
         return taken
 
     return [

@@ -10,7 +10,6 @@ import argparse
 import importlib
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import threading
@@ -23,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks import gpu
 from benchmarks.options import run
 from benchmarks.report import heading, machine, plain
-from benchmarks.servers import ROOT, BenchmarkError, inherited_environment
+from benchmarks.servers import ROOT, BenchmarkError, inherited_environment, piped
 from modelserver.engine.telemetry.gpus import gpus
 from modelserver.tools.tune.own_server import stop_process
 
@@ -92,15 +91,8 @@ def perform(name: str, options: argparse.Namespace, say: Callable[[str], None]) 
     """Run a step in a process of its own, and pass on what it prints; returns its outcome."""
     began = time.monotonic()
     command = [sys.executable, "-m", "benchmarks.gpu_first", "--one", name, "--device", options.device]
-    child = subprocess.Popen(
-        command + (["--dry-run"] if options.dry_run else []),
-        cwd=ROOT,
-        env=inherited_environment() | {"PYTHONUNBUFFERED": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-    )
+    command += ["--dry-run"] if options.dry_run else []
+    child = piped(command, ROOT, inherited_environment() | {"PYTHONUNBUFFERED": "1"})
     late = threading.Event()
 
     def end() -> None:

@@ -13,8 +13,8 @@ import json
 import re
 import statistics
 import tempfile
-import threading
 import time
+import zipfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -23,8 +23,9 @@ from typing import TYPE_CHECKING
 import psutil
 import uvloop
 
-from benchmarks.archives import build
+from benchmarks.archives import build, build_resnet, photograph
 from benchmarks.load import Load, percentile
+from benchmarks.measure import readings
 from benchmarks.open_loop import OpenLoop, poisson
 from benchmarks.options import common_parser, perform, run, say, tells_failures
 from benchmarks.parking import BELADY, POLICY, Arrival, drifting, simulated, zipf
@@ -32,7 +33,7 @@ from benchmarks.peers.launch import Launch
 from benchmarks.peers.many_model import FITS, FOLDER, PORT, WEIGHTS, write_weights
 from benchmarks.peers.packages import python_of
 from benchmarks.report import Mark, number, table
-from benchmarks.servers import ROOT, ModelServer, Running, call_well, family, free_ports, model_server
+from benchmarks.servers import ROOT, ModelServer, Running, call, call_well, family, free_ports, model_server
 from benchmarks.serving import served
 from benchmarks.works import Question
 from modelserver.ext.parking.memory import own_memory
@@ -41,7 +42,7 @@ from modelserver.models.environments.cache_folder import VARIABLE, cache_folder
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from benchmarks.measure import Sample
 
@@ -52,6 +53,8 @@ CHOSEN = "serve_multiplexed_model_id"  # Ray Serve's header
 OURS, LOADED, RAY = "modelserver", "all loaded", "Ray Serve"
 # Of the first part nothing is reported: the most popular models are loaded.
 FIRST, STEADY, DRIFTING = "first", "Zipf", "drifting"
+COLD = {"noop": 0.1, "digit": 0.25}  # seconds to the first answer of a parked one
+RESNET, BARE, COLD_STARTS = "resnet152", "torch.load and building of resnet152", 5
 ROUNDS = 4  # of each part, between which the loaded server is asked
 
 
@@ -77,27 +80,6 @@ class Seen:
         self.cold += other.cold
         for reason, count in other.failures.items():
             self.failures[reason] = self.failures.get(reason, 0) + count
-
-
-class Watch:
-    """Reads each second what memory processes share with no others, while the block runs."""
-
-    def __init__(self, pids: Callable[[], Iterable[int]]) -> None:
-        self.most = 0
-        self._pids, self._ended = pids, threading.Event()
-        self._thread = threading.Thread(target=self._run)
-
-    def _run(self) -> None:
-        while not self._ended.wait(1.0):
-            self.most = max(self.most, own_memory(self._pids()))
-
-    def __enter__(self) -> Watch:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join()
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -157,14 +139,14 @@ def measure(
 ) -> tuple[str, list[Mark]]:
     """All servers and policies; text and marks."""
     store = build_store(folder)
-    by_kind = learn(store, folder / "learning")
+    by_kind, cold = learn(store, folder / "learning")
     needs = {name: by_kind[kind_of(name)] for name in names}
     budget = options.fits * statistics.fmean(need.memory for need in needs.values())
     few = [name for name in names if kind_of(name) != "large"][: options.loaded]
     with (
         on_demand(store, folder / "ours", needs, int(budget)) as (server, start_time),
         all_loaded(store, folder / "loaded", few) as loaded,
-        Watch(lambda: workers(server)) as watch,
+        readings(lambda: own_memory(workers(server)), 1.0) as sizes,
     ):
         ask(server, parts[FIRST])
         outcomes = {part: take(server, loaded, few, parts[part]) for part in (STEADY, DRIFTING)}
@@ -186,14 +168,21 @@ def measure(
             Mark(f"{part}: failed or lost", float(sum(ours.failures.values())), "<=", 0),
         ]
     largest = max(need.memory for need in by_kind.values())
-    above = max(0.0, watch.most - budget) / largest
+    above = max(0.0, max(sizes) - budget) / largest
     marks.append(Mark("memory above the budget, in models of the largest kind", above, "<=", 1))
     marks.append(Mark(f"seconds until a server with {len(names)} models listens", start_time, "<=", 5))
+    to_bare = cold[RESNET] / cold[BARE]
+    marks += [
+        *(Mark(f"{kind}, parked: first answer, p50 in s", cold[kind], "<=", COLD[kind]) for kind in COLD),
+        Mark(f"{RESNET}, parked: first answer to torch.load, building", to_bare, "<=", 1.5),
+    ]
+    starts = ", ".join(f"{kind} {1e3 * seconds:.0f} ms" for kind, seconds in cold.items())
     headers = ["requests", "by", "hits", "to Belady's", "p50 ms", "p99 ms", "cold p50 ms", "p99 ms", "failed"]
-    sizes = ", ".join(f"{kind} {need.memory / 1e6:.1f} MB" for kind, need in by_kind.items())
+    kinds = ", ".join(f"{kind} {need.memory / 1e6:.1f} MB" for kind, need in by_kind.items())
     more = f"; {RAY}'s replica got {ray_memory / 1e6:,.0f} MB more" if ray else ""
-    memory = f"Memory: {sizes}; budget {budget / 1e6:,.0f} MB, at most {watch.most / 1e6:,.0f} MB{more}."
-    return "\n\n".join([table(headers, rows), memory, ""]), marks
+    memory = f"Memory: {kinds}; budget {budget / 1e6:,.0f} MB, at most {max(sizes) / 1e6:,.0f} MB{more}."
+    text = [table(headers, rows), memory, f"First answers of parked models: {starts}.", ""]
+    return "\n\n".join(text), marks
 
 
 def rows_of(part: str, shares: Mapping[str, float], results: Mapping[str, Seen]) -> list[list[str]]:
@@ -228,23 +217,55 @@ def kind_of(name: str) -> str:
     return name.partition("-")[0]
 
 
-def learn(store: Path, folder: Path) -> dict[str, Need]:
-    """What a model of each kind needs: the memory after some requests, and the seconds to load."""
+def learn(store: Path, folder: Path) -> tuple[dict[str, Need], dict[str, float]]:
+    """What a model of each kind needs: the memory after some requests, and the seconds to load; and what
+    :func:`cold_starts` says.
+    """
     result = {}
     with model_server(store, folder, {"load": "on-demand", "max_models_memory": 4 << 30}) as server:
         for kind in ("first", *KINDS):
             # The process that workers are forked from is started for the first.
-            call_well(
-                server.management_port,
-                "POST",
-                f"/models?url={kind if kind in KINDS else 'digit'}.mar&model_name={kind}",
-            )
+            archive = f"{kind if kind in KINDS else 'digit'}.mar"
+            call_well(server.management_port, "POST", f"/models?url={archive}&model_name={kind}")
             call_well(server.management_port, "POST", f"/models/{kind}?action=load", timeout=120)
             ask(server, [Arrival(0.0, kind)] * 3)
             (version,) = json.loads(call_well(server.management_port, "GET", f"/models/{kind}"))
             memory = own_memory(worker["pid"] for worker in version["workers"])
             result[kind] = Need(memory, version["parking"]["loadTime"] / 1e3)
-    return {kind: result[kind] for kind in KINDS}
+            park(server, kind)
+        return {kind: result[kind] for kind in KINDS}, cold_starts(server, store, folder)
+
+
+def park(server: ModelServer, name: str) -> None:
+    """Parks the model, and returns when its processes have ended."""
+    (version,) = json.loads(call_well(server.management_port, "GET", f"/models/{name}"))
+    while call(server.management_port, "POST", f"/models/{name}?action=park")[0] != 200:
+        time.sleep(0.05)
+    while any(psutil.pid_exists(worker["pid"]) for worker in version["workers"]):
+        time.sleep(0.05)
+
+
+def cold_starts(server: ModelServer, store: Path, folder: Path) -> dict[str, float]:
+    """Medians of the seconds until a parked model's first answer, and until this process, which has torch,
+    has loaded and built the same ResNet-152, in turns. Of the first turn nothing is reported.
+    """
+    import torch  # noqa: PLC0415 -- only for this
+    from torchvision.models import resnet152  # noqa: PLC0415
+
+    archive = build_resnet(store, RESNET)
+    call_well(server.management_port, "POST", f"/models?url={archive}&model_name={RESNET}")
+    weights = zipfile.ZipFile(store / archive).extract(f"{RESNET}.pth", folder)
+    seconds: dict[str, list[float]] = {}
+    for _ in range(COLD_STARTS + 1):
+        for kind, body in {**dict.fromkeys(KINDS, b"x"), RESNET: photograph()}.items():
+            began = time.monotonic()
+            call_well(server.port, "POST", f"/predictions/{kind}", body)
+            seconds.setdefault(kind, []).append(time.monotonic() - began)
+            park(server, kind)
+        began = time.monotonic()
+        resnet152().load_state_dict(torch.load(weights, weights_only=True))
+        seconds.setdefault(BARE, []).append(time.monotonic() - began)
+    return {kind: statistics.median(some[1:]) for kind, some in seconds.items()}
 
 
 @contextlib.contextmanager
@@ -350,13 +371,13 @@ def take_ray(
     )
     with served(launch, folder / "ray") as ray:
 
-        def pids() -> list[int]:
-            return [each.pid for each in family(ray.running.pid)]
+        def size() -> int:
+            return own_memory(each.pid for each in family(ray.running.pid))
 
-        before = own_memory(pids())
-        with Watch(pids) as watch:
+        before = size()
+        with readings(size, 1.0) as sizes:
             seen = {part: ask(ray.running, trace, path="/") for part, trace in parts.items()}
-    return seen, watch.most - before
+    return seen, max(sizes) - before
 
 
 if __name__ == "__main__":

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import statistics
+import threading
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import psutil
 
@@ -16,9 +18,30 @@ from benchmarks.paced import run_paced
 from benchmarks.servers import CpuMeter, Running, call
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from benchmarks.load import Client, Load, Outcome
+
+
+_T = TypeVar("_T")
+
+
+@contextlib.contextmanager
+def readings(read: Callable[[], _T], period: float) -> Iterator[list[_T]]:
+    """What a thread reads every ``period`` seconds while the block runs."""
+    values: list[_T] = []
+    ended = threading.Event()
+
+    def run() -> None:
+        while not ended.wait(period):
+            values.append(read())
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(run)
+        try:
+            yield values
+        finally:
+            ended.set()
 
 
 @dataclass(frozen=True, slots=True)

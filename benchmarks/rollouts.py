@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import json
 import signal
-import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
@@ -35,6 +34,7 @@ from benchmarks.servers import (
     call_well,
     inherited_environment,
     model_server,
+    piped,
     sample_answer,
 )
 from modelserver.ext.recording.file import read
@@ -91,14 +91,7 @@ def recording(server: ModelServer, model: str) -> Iterator[None]:
         out = Path(folder) / "traffic.msr"
         place = f"http://{HOST}:{server.management_port}"
         command = [sys.executable, "-m", "modelserver", "record", "--out", str(out), "--management", place]
-        process = subprocess.Popen(
-            [*command, model],
-            env=inherited_environment(),
-            cwd=server.folder,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+        process = piped([*command, model], server.folder, inherited_environment())
         assert process.stdout is not None
         try:
             # It says so once the server records.

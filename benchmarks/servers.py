@@ -8,6 +8,7 @@ import json
 import os
 import re
 import socket
+import subprocess
 import sys
 import time
 from dataclasses import dataclass, field
@@ -20,7 +21,6 @@ import psutil
 from modelserver.tools.tune.own_server import family, free_ports, start_process, stop_process
 
 if TYPE_CHECKING:
-    import subprocess
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -237,6 +237,12 @@ def process(
         yield child
     finally:
         stop_process(child)
+
+
+def piped(command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> subprocess.Popen[str]:
+    """A child process whose output is a pipe of text."""
+    out, err = subprocess.PIPE, subprocess.STDOUT
+    return subprocess.Popen(command, cwd=folder, env=environment, text=True, stdout=out, stderr=err)
 
 
 def inherited_environment() -> dict[str, str]:
