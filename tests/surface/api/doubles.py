@@ -3,11 +3,10 @@
 import os
 from types import SimpleNamespace
 
-from modelserver.engine.pools.spec import PoolStatistics, SequenceStatistics, WorkerState
+from modelserver.engine.pools.spec import PoolStatistics, WorkerState
 from modelserver.engine.pools.worker import Failures
 from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.engine.wire.messages import Loaded
-from modelserver.models.options.resolve import ModelOptions
 
 
 def worker(**changes):
@@ -20,10 +19,7 @@ def worker(**changes):
     return SimpleNamespace(**{**values, **changes})
 
 
-def model(
-    options: ModelOptions, *workers, name: str = "m", bounds: tuple[int, int] = (1, 2),
-    sequences: SequenceStatistics | None = None,
-):  # fmt: skip
+def model(options, *workers, name="m", bounds=(1, 2), sequences=None):
     """A version with three requests in its queue of a hundred."""
     states = [each.state for each in workers]
     statistics = PoolStatistics(
