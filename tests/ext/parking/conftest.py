@@ -106,6 +106,16 @@ class Floor:
         process.answer()
         await self.settle()
 
+    async def use(self, number: int, name: str, requests: int = 1, mib: int = 100) -> PlayedProcess:
+        """So many requests come, one after the other; process ``number`` of all loads and answers them."""
+        self.ask(name)
+        process = await self.load(number, mib)
+        await self.answer(process)
+        for _ in range(requests - 1):
+            self.ask(name)
+            await self.answer(process)
+        return process
+
     async def settle(self, seconds: float = 0.0) -> None:
         """So many seconds pass; the keeper does everything there is to do in the first and after the last."""
         if seconds > LOOKS:

@@ -74,12 +74,7 @@ async def test_models_of_the_same_gpu_make_room(floor):
     places: dict[str, tuple[int, ...]] = {"cpu": (), "other": (1,), "a": (0,), "b": (0,)}
     for number, (name, gpus) in enumerate(places.items(), 1):
         floor.add(name, gpus=gpus)
-        floor.ask(name)
-        process = await floor.load(number)
-        await floor.answer(process)
-        for _ in range(number):
-            floor.ask(name)
-            await floor.answer(process)
+        await floor.use(number, name, number + 1)
     floor.add("c", gpus=(0,))
     floor.ask("c")
     await floor.settle(MIN_RESIDENCE)
@@ -123,8 +118,7 @@ async def test_gpu_memory_is_measured_and_learned(floor, tmp_path):
 async def test_driver_that_does_not_tell_processes_apart_leaves_the_estimate(floor):
     set_gpu(floor, 0, 1000)
     resident = floor.add("a", gpus=(0,))
-    floor.ask("a")
-    await floor.answer(await floor.load(1))
+    await floor.use(1, "a")
 
     assert floor.keeper.need_of(resident).device == GPU_BASE + 36 * MIB
     assert floor.keeper.describe()["devices"][0]["used"] == GPU_BASE + 36 * MIB
@@ -149,8 +143,7 @@ async def test_handler_that_uses_the_cpu_needs_nothing_of_its_gpu(floor):
 async def test_model_without_a_gpu_says_nothing_of_one(floor):
     """Also to a later server, which may have GPUs."""
     resident = floor.add("a")
-    floor.ask("a")
-    await floor.answer(await floor.load(1))
+    await floor.use(1, "a")
 
     assert floor.keeper.need_of(resident).device is None
     assert resident.describe()["deviceNeed"] is None

@@ -45,11 +45,8 @@ async def test_least_valuable_model_makes_room(floor):
     floor.keeper.budgets.machine.limit = 300 * MIB
     for number, (name, requests) in enumerate({"a": 3, "b": 1, "c": 2}.items(), 1):
         floor.add(name)
+        await floor.use(number, name, requests)
         floor.ask(name)
-        process = await floor.load(number)
-        for _ in range(requests):
-            await floor.answer(process)
-            floor.ask(name)
     floor.add("d")
     floor.ask("d")
     await floor.settle(MIN_RESIDENCE - 1)
@@ -111,8 +108,7 @@ async def test_model_that_grows_makes_others_leave(floor):
     floor.keeper.budgets.machine.limit = 250 * MIB
     for number, name in enumerate(("a", "b"), 1):
         floor.add(name)
-        floor.ask(name)
-        await floor.answer(await floor.load(number))
+        await floor.use(number, name)
     busy = floor.ask("b")
     floor.sizes[floor.stage.processes[1].pid] = 200 * MIB
     await floor.settle(MEASURES + 1)
@@ -126,8 +122,7 @@ async def test_worker_that_was_not_waited_for_makes_others_leave(floor):
     floor.keeper.budgets.machine.limit = 250 * MIB
     for number, name in enumerate(("a", "b"), 1):
         floor.add(name)
-        floor.ask(name)
-        await floor.answer(await floor.load(number))
+        await floor.use(number, name)
     floor.ask("b")
     await floor.settle(MIN_RESIDENCE + 1)
     floor.add("c", workers=(1, 1))
@@ -141,12 +136,7 @@ async def test_most_valuable_of_several_is_loaded_first(floor):
     floor.keeper.budgets.machine.limit = 100 * MIB
     for number, (name, requests) in enumerate({"a": 1, "b": 5}.items(), 1):
         floor.add(name)
-        floor.ask(name)
-        process = await floor.load(number)
-        for _ in range(requests):
-            await floor.answer(process)
-            floor.ask(name)
-        await floor.answer(process)
+        await floor.use(number, name, requests)
         await floor.settle(MIN_RESIDENCE + 1)
         floor.keeper.residents[-1].park()
         await floor.settle()
@@ -161,14 +151,9 @@ async def test_request_that_has_waited_for_long_comes_before_valuable_models(flo
     floor.keeper.budgets.machine.limit = 100 * MIB
     for number, (name, requests) in enumerate({"a": 1, "b": 5}.items(), 1):
         floor.add(name)
-        floor.ask(name)
-        process = await floor.load(number)
-        for _ in range(requests):
-            await floor.answer(process)
-            floor.ask(name)
-        if name == "a":
-            await floor.answer(process)
-            await floor.settle(MIN_RESIDENCE + 1)
+        process = await floor.use(number, name, requests)
+        await floor.settle(MIN_RESIDENCE + 1 if name == "a" else 0)
+    floor.ask("b")
     floor.add("c")
     floor.ask("a")
     await floor.settle(PATIENCE)
@@ -187,8 +172,7 @@ async def test_large_model_gets_what_becomes_free_bit_by_bit(floor):
     floor.add("pinned", pin=True)
     floor.add("a")
     for number, name in enumerate(("pinned", "a"), 1):
-        floor.ask(name)
-        await floor.answer(await floor.load(number, 64))
+        await floor.use(number, name, mib=64)
     floor.add("never", mib=190)
     floor.add("large", mib=130)
     floor.add("small", mib=70)
@@ -227,8 +211,7 @@ async def test_unregistered_model_answers_what_waits_for_memory(floor):
     floor.keeper.budgets.machine.limit = 100 * MIB
     for name in ("a", "b"):
         floor.add(name)
-    floor.ask("a")
-    await floor.answer(await floor.load(1))
+    await floor.use(1, "a")
     request = floor.ask("b")
     drained = asyncio.create_task(floor.pools["b"].drain(60.0))
     await floor.settle()
@@ -250,8 +233,7 @@ async def test_metrics_are_of_models_that_were_used(floor, monkeypatch):
     monkeypatch.setattr(module, "MOST_VISIBLE", 2)
     for number, name in enumerate(("a", "b", "c", "d"), 1):
         floor.add(name)
-        floor.ask(name)
-        await floor.answer(await floor.load(number))
+        await floor.use(number, name)
         await floor.settle(1)
         floor.keeper.residents[-1].park()
         await floor.settle()
@@ -370,8 +352,7 @@ async def test_measuring_that_fails_is_logged(floor, caplog):
 
 async def test_sequence_keeps_its_worker(floor):
     resident = floor.add("a")
-    floor.ask("a")
-    await floor.answer(await floor.load(1))
+    await floor.use(1, "a")
     alive = SimpleNamespace(statistics=SimpleNamespace(living=1))
     floor.pools["a"].affinity = alive
     await floor.settle(3000)
@@ -390,8 +371,7 @@ async def test_event_looks_at_what_has_changed(floor, monkeypatch):
     for number in range(1000):
         floor.add(f"m{number}", startup_timeout=3600)
     for number in range(9):
-        floor.ask(f"m{number}")
-        await floor.answer(await floor.load(number + 1))
+        await floor.use(number + 1, f"m{number}")
     await floor.settle(MIN_RESIDENCE)
     looked: set[str] = set()
     for name in ("state", "is_busy"):
@@ -438,8 +418,7 @@ async def test_clock_that_jumps_stops_nothing(floor, jump):
     """Models are loaded, measured and parked as before."""
     floor.add("a")
     floor.add("b")
-    floor.ask("a")
-    await floor.answer(await floor.load(1))
+    await floor.use(1, "a")
     floor.now += jump
     request = floor.ask("b")
     await floor.answer(await floor.load(2, 70))

@@ -77,8 +77,7 @@ async def test_model_that_was_parked_for_memory_is_a_miss(floor):
 async def test_used_model_that_is_expected_again_stays(floor):
     """It would be parked and loaded again."""
     add_daily(floor, "a", after=100, idle_timeout=20)
-    floor.ask("a")
-    await floor.answer(await floor.load(1))
+    await floor.use(1, "a")
     await floor.settle(25)
     assert floor.states() == {"a": "loaded"}
     await floor.settle(200)

@@ -10,8 +10,7 @@ from modelserver.surface.api.parameters import Parameters
 async def test_document_says_what_the_response_has(floor, gpus):
     for name, devices in zip("ab", (gpus[:1], gpus[1:]), strict=True):
         floor.add(name, gpus=devices)
-    floor.ask("a")
-    await floor.answer(await floor.load(1))
+    await floor.use(1, "a")
     described: dict[str, Any] = page_of(floor.keeper.describe(), Parameters({"limit": 1}))
     last = page_of(floor.keeper.describe(), Parameters({"next_page_token": described["nextPageToken"]}))
 
