@@ -35,6 +35,12 @@ def taken(recording):
     return take()
 
 
+def started(**options):
+    """A recorder, and the recording that it makes."""
+    recorder = Recorder()
+    return recorder, recorder.start(RecordingOptions(**options))
+
+
 class Routes:
     """Routes that answer as ``serve`` does, watched by the recorder."""
 
@@ -99,8 +105,7 @@ async def test_request_without_a_model_in_its_path_is_recorded():
 
 
 async def test_streams_failures_and_clients_that_leave_are_recorded():
-    recorder = Recorder()
-    recording = recorder.start(RecordingOptions(requests=5))
+    recorder, recording = started(requests=5)
     exchanges = []
     hot = Routes(recorder, exchanges.append)
     for _ in range(5):
@@ -126,8 +131,7 @@ async def test_streams_failures_and_clients_that_leave_are_recorded():
 
 async def test_headers_and_queries_count(monkeypatch):
     monkeypatch.setattr(module, "MOST_BYTES", 10_000)
-    recorder = Recorder()
-    recording = recorder.start(RecordingOptions())
+    recorder, recording = started()
     hot = answering(recorder)
     for _ in range(20):
         request = inner()
@@ -143,8 +147,7 @@ async def test_headers_and_queries_count(monkeypatch):
 async def test_memory_is_bounded_while_the_client_does_not_read(monkeypatch):
     monkeypatch.setattr(module, "MOST_CALLS", 2)
     monkeypatch.setattr(module, "LARGEST", 100)
-    recorder = Recorder()
-    recording = recorder.start(RecordingOptions())
+    recorder, recording = started()
     hot = answering(recorder)
     for _ in range(5):
         hot.serve(inner())
@@ -169,8 +172,7 @@ async def test_held_parts_count(monkeypatch):
     """
     monkeypatch.setattr(module, "MOST_BYTES", 2000)
     monkeypatch.setattr(module, "LARGEST", 800)
-    recorder = Recorder()
-    recording = recorder.start(RecordingOptions())
+    recorder, recording = started()
     exchanges = []
     hot = Routes(recorder, exchanges.append)
     for _ in range(6):
@@ -199,8 +201,7 @@ async def test_held_parts_count(monkeypatch):
 
 
 async def test_parts_are_dropped_after_the_recording():
-    recorder = Recorder()
-    recording = recorder.start(RecordingOptions())
+    recorder, recording = started()
     exchanges = []
     Routes(recorder, exchanges.append).serve(inner())
     watcher = exchanges[0].watcher
@@ -217,8 +218,7 @@ async def test_parts_are_dropped_after_the_recording():
 async def test_many_requests_are_encoded_in_pieces(monkeypatch):
     """No frame is much larger than a piece, so that the event loop is not held up; none is lost."""
     monkeypatch.setattr(module, "_PIECE", 1000)
-    recorder = Recorder()
-    recording = recorder.start(RecordingOptions(requests=20))
+    recorder, recording = started(requests=20)
     hot = answering(recorder, b"a" * 300)
     for _ in range(20):
         hot.serve(inner())
@@ -229,8 +229,7 @@ async def test_many_requests_are_encoded_in_pieces(monkeypatch):
 
 
 async def test_a_recording_ends_in_time():
-    recorder = Recorder()
-    recording = recorder.start(RecordingOptions(seconds=0.01))
+    recorder, recording = started(seconds=0.01)
     exchanges = []
     Routes(recorder, exchanges.append).serve(inner())
     taking = asyncio.create_task(taken(recording))
@@ -244,8 +243,7 @@ async def test_a_recording_ends_in_time():
 
 
 def test_one_client_records_a_share():
-    recorder = Recorder()
-    recording = recorder.start(RecordingOptions())
+    recorder, recording = started()
     with pytest.raises(Conflict):
         recorder.start(RecordingOptions())
     recording.close()

@@ -49,6 +49,17 @@ async def turn() -> None:
         await asyncio.sleep(0.0005)
 
 
+async def copy(shadow: Shadow, request) -> None:
+    """Another version has answered the request; its copy is sent if it may be."""
+    shadow.take(request, Version("1.0"), streamed=False)
+    await turn()
+
+
+async def respond(pool: Pool, *contents: bytes, **more) -> None:
+    pool.answer(*contents, **more)
+    await turn()
+
+
 def outcomes(shadow: Shadow) -> dict[str, int]:
     return {name: count for name, count in shadow.counts.outcomes.items() if count}
 
@@ -62,16 +73,14 @@ async def test_copies_are_sent_together(primary, pool):
 
     (together,) = pool.submitted
     assert len(together.rows) == 8
-    pool.answer(*(bytes([content]) for content in b"abXdefgh"))
-    await turn()
+    await respond(pool, *(bytes([content]) for content in b"abXdefgh"))
     assert outcomes(shadow) == {"agreed": 7, "differed": 1}
     (difference,) = shadow.differences
     assert difference.reason == "bodies of 1 and 1 bytes differ"
     assert difference.batches == (("", 0), ("b", 8))
     assert reports.count((False, True)) == 7
 
-    pool.answer(b"i", b"j")
-    await turn()
+    await respond(pool, b"i", b"j")
     assert outcomes(shadow) == {"agreed": 9, "differed": 1}
     assert (shadow.counts.latencies.total, shadow.counts.batch_sizes) == (10, 8 * 8 + 2 * 2)
 
@@ -91,17 +100,15 @@ async def test_rows_of_one_request_stay_together(primary, pool):
 
 
 @pytest.mark.parametrize("why", ["clients", "loop", "workers"])
-async def test_copies_wait_for_what_matters_more(primary, pool, why):
+async def test_copies_wait_for_what_matters_more(pool, why):
     spare = Spare()
     shadow = shadow_of(pool, spare=spare)
     spare.has = why != "loop"
     pool.queue.requests = int(why == "clients")
     if why == "workers":
-        shadow.take(answered(), primary, streamed=False)
-        await turn()
+        await copy(shadow, answered())
     before = len(pool.submitted)
-    shadow.take(answered(), primary, streamed=False)
-    await turn()
+    await copy(shadow, answered())
     assert (len(pool.submitted), shadow.waiting) == (before, 1)
 
     spare.has, pool.queue.requests = True, 0
@@ -137,23 +144,20 @@ async def test_a_busy_loop_keeps_only_what_it_can_send_next(primary, pool):
     assert not shadow.passes_over()
 
 
-async def test_a_dead_shadow_gets_nothing(primary, pool):
+async def test_a_dead_shadow_gets_nothing(pool):
     shadow = shadow_of(pool)
     states = [worker.state for worker in pool.workers]
     pool.fail_workers()
-    shadow.take(answered(), primary, streamed=False)
-    await turn()
+    await copy(shadow, answered())
     assert (len(pool.submitted), outcomes(shadow)) == (0, {"not_ready": 1})
 
     pool.workers[0].state = states[0]
     pool.refuses = True
-    shadow.take(answered(), primary, streamed=False)
-    await turn()
+    await copy(shadow, answered())
     assert outcomes(shadow) == {"not_ready": 1, "refused": 1}
 
     pool.refuses = False
-    shadow.take(answered(), primary, streamed=False)
-    await turn()
+    await copy(shadow, answered())
     assert len(pool.submitted) == 1
 
 
@@ -163,8 +167,7 @@ async def test_failed_copy_differs(primary, pool):
     shadow = shadow_of(pool, on_result=lambda *data: reports.append((data[1], data[3])))
     cases = ((200, None), (503, None), (200, 503), (503, 503))
     for mine, other in cases:
-        shadow.take(answered(b"1", mine), primary, streamed=False)
-        await turn()
+        await copy(shadow, answered(b"1", mine))
         if other is None:
             pool.submitted.popleft().fail(WorkerDied())
         else:
@@ -196,19 +199,16 @@ async def test_streamed_copy_is_not_compared(primary, pool):
     await turn()
     together = pool.submitted[0]
     together.on_part(together, Answer(1), b"1")
-    pool.answer(b"")
-    await turn()
+    await respond(pool, b"")
 
     assert outcomes(shadow) == {"streamed": 2}
 
 
 @pytest.mark.parametrize(("keep", "bodies"), [(0, None), (3, (b"que", b"fir", b"sec"))])
-async def test_bodies_are_stored_only_on_request(primary, pool, keep, bodies):
+async def test_bodies_are_stored_only_on_request(pool, keep, bodies):
     shadow = shadow_of(pool, keep=keep)
-    shadow.take(answered(b"first", body=b"question"), primary, streamed=False)
-    await turn()
-    pool.answer(b"second")
-    await turn()
+    await copy(shadow, answered(b"first", body=b"question"))
+    await respond(pool, b"second")
 
     assert shadow.differences[0].bodies == bodies
 
@@ -221,8 +221,7 @@ async def test_the_judge_compares_what_takes_long(primary, pool):
     for _ in range(4):
         shadow.take(answered(b"1"), primary, streamed=False)
     await turn()
-    pool.answer(b"1", b"1.0", b"2", b"3")
-    await turn()
+    await respond(pool, b"1", b"1.0", b"2", b"3")
     assert outcomes(shadow) == {"agreed": 1}
 
     for (*_, judged), reason in zip(requests, ("", "1 and 2", None), strict=True):
@@ -233,12 +232,10 @@ async def test_the_judge_compares_what_takes_long(primary, pool):
 
 async def test_closed_shadow_takes_nothing(primary, pool):
     shadow = shadow_of(pool)
-    shadow.take(answered(), primary, streamed=False)
-    await turn()
+    await copy(shadow, answered())
     shadow.take(answered(), primary, streamed=False)
     shadow.close()
-    pool.answer(b"1")
-    await turn()
+    await respond(pool, b"1")
 
     shadow.take(answered(), primary, streamed=False)
 

@@ -62,6 +62,12 @@ def submit(pool: Pool, *requests: Request) -> None:
         pool.submit(each)
 
 
+async def send(stage, pool: Pool, *requests: Request) -> None:
+    """Submits the requests; the workers get what they may."""
+    submit(pool, *requests)
+    await stage.settle()
+
+
 def content(request: Request) -> bytes | None:
     answered = request.answers[0]
     return answered and answered[1]
@@ -76,8 +82,7 @@ def bodies(process) -> list[list[bytes]]:
 
 async def test_description_goes_to_any_worker(make, stage):
     pool = await make(2)
-    submit(pool, step("a"))
-    await stage.settle()
+    await send(stage, pool, step("a"))
     submit(pool, question := Request("q", [Row("q", 0)], [b""], time.monotonic(), key=UnsharedKey()))
     await stage.settle()
 
@@ -105,8 +110,7 @@ async def test_too_many_sequences_are_refused(make, counts):
 
 async def test_idle_sequence_ends_by_itself(make, stage):
     pool = await make(most=1, idle=30)
-    submit(pool, first := step("a"))
-    await stage.settle()
+    await send(stage, pool, first := step("a"))
     assert first.is_first
     with pytest.raises(ServiceUnavailable):
         pool.submit(step("b"))
@@ -120,8 +124,7 @@ async def test_idle_sequence_ends_by_itself(make, stage):
 async def test_handler_ends_sequences(make, stage):
     """The header of an answer names sequences that end, in any case and separated by ``;``."""
     pool = await make()
-    submit(pool, a := step("a"), b := step("b"), c := step("c"), waiting := step("a"))
-    await stage.settle()
+    await send(stage, pool, a := step("a"), b := step("b"), c := step("c"), waiting := step("a"))
     process = stage.processes[0]
     headers = [("TS_Request_Sequence_End", "a; b;nobody")]
     message = Result(0, [Answer(0), Answer(0, headers=headers), Answer(0)], 0.0)
@@ -135,8 +138,7 @@ async def test_handler_ends_sequences(make, stage):
 async def test_late_step_is_answered_while_it_waits(make, stage):
     """A step whose deadline passes while it waits is answered then (F33); the next has its turn."""
     pool = await make()
-    submit(pool, step("a", b"1"))
-    await stage.settle()
+    await send(stage, pool, step("a", b"1"))
     late = step("a", b"2")
     late.deadline = time.monotonic() + 0.01
     submit(pool, late, step("a", b"3"))
@@ -150,8 +152,7 @@ async def test_late_step_is_answered_while_it_waits(make, stage):
 async def test_a_late_step_is_not_sent(make, stage):
     """A step whose deadline has passed is not sent, although the loop has not come to answer it yet."""
     pool = await make()
-    submit(pool, step("a", b"1"))
-    await stage.settle()
+    await send(stage, pool, step("a", b"1"))
     late = step("a", b"2")
     late.deadline = time.monotonic() + 0.01
     submit(pool, late, step("a", b"3"))
@@ -165,12 +166,10 @@ async def test_a_late_step_is_not_sent(make, stage):
 
 async def test_a_deadline_lets_a_worker_leave(make, stage):
     pool = await make(concurrency=1)
-    submit(pool, step("a", b"1", ends=True))
-    await stage.settle()
+    await send(stage, pool, step("a", b"1", ends=True))
     late = step("b", b"2")
     late.deadline = time.monotonic() + 0.02
-    submit(pool, late)
-    await stage.settle()
+    await send(stage, pool, late)
     pool.scale(0, 0)
     stage.processes[0].answer()
 
@@ -184,8 +183,7 @@ async def test_dead_worker_loses_its_sequences(make, stage, counts):
     """What waits of its sequences gets an error that says so; other workers' sequences go on (F39)."""
     pool = await make(2)
     first, second = stage.processes
-    submit(pool, running := step("a", b"a1"), other := step("b", b"b1"))
-    await stage.settle()
+    await send(stage, pool, running := step("a", b"a1"), other := step("b", b"b1"))
     submit(pool, waiting := step("a", b"a2"))
     first.exit("was killed by SIGKILL")
     await stage.settle()
@@ -206,8 +204,7 @@ async def test_dead_worker_loses_its_sequences(make, stage, counts):
 
 async def test_wrong_number_of_answers_ends_the_worker(make, stage):
     pool = await make()
-    submit(pool, first := step("a"), second := step("a"))
-    await stage.settle()
+    await send(stage, pool, first := step("a"), second := step("a"))
     stage.processes[0].answer(b"1", b"2")
     await stage.settle()
 
@@ -219,15 +216,13 @@ async def test_one_of_several_is_abandoned(make, stage):
     """A request that is overdue while its process lives does not cost the sequences their state (F34)."""
     pool = await make(batch_size=1, concurrency=4, response=0.3)
     process = stage.processes[0]
-    submit(pool, first := step("a", b"a1"))
-    await stage.settle()
+    await send(stage, pool, first := step("a", b"a1"))
     for _ in range(1000):
         process.say(Pong())
         await asyncio.sleep(0.002)
         if first.done:
             break
-    submit(pool, step("a", b"a2"))
-    await stage.settle()
+    await send(stage, pool, step("a", b"a2"))
 
     assert isinstance(first.error, ResponseTimeout)
     assert bodies(process)[-1] == [b"a2"]
@@ -239,14 +234,12 @@ async def test_one_of_several_is_abandoned(make, stage):
 async def test_scaled_down_worker_keeps_its_sequences(make, stage):
     pool = await make(2, most=8)
     first, second = stage.processes
-    submit(pool, step("a"), step("b", b"b1"))
-    await stage.settle()
+    await send(stage, pool, step("a"), step("b", b"b1"))
     first.answer()
     second.answer()
     pool.scale(1, 1)
     await stage.settle()
-    submit(pool, step("b", b"b2", ends=True), step("c", b"c1"), step("d", b"d1"))
-    await stage.settle()
+    await send(stage, pool, step("b", b"b2", ends=True), step("c", b"c1"), step("d", b"d1"))
 
     assert bodies(second) == [[b"b2"]]
     assert bodies(first) == [[b"c1", b"d1"]]
@@ -258,8 +251,7 @@ async def test_scaled_down_worker_keeps_its_sequences(make, stage):
 async def test_scaled_down_worker_waits_no_longer(make, stage):
     """Sequences that do not end in time are lost as if the worker had died."""
     pool = await make(2, response=0.02)
-    submit(pool, step("a"), step("b"))
-    await stage.settle()
+    await send(stage, pool, step("a"), step("b"))
     for process in stage.processes[:2]:
         process.answer()
     pool.scale(1, 1)
@@ -272,16 +264,14 @@ async def test_scaled_down_worker_waits_no_longer(make, stage):
 async def test_living_sequences_are_served_when_scaled_to_nothing(make, stage):
     """Sequences that live are served to their end (F50); new ones are refused."""
     pool = await make()
-    submit(pool, step("a", b"1"))
-    await stage.settle()
+    await send(stage, pool, step("a", b"1"))
     stage.processes[0].answer()
     pool.scale(0, 0)
     await stage.settle()
 
     with pytest.raises(ServiceUnavailable):
         pool.submit(step("b"))
-    submit(pool, last := step("a", b"2", ends=True))
-    await stage.settle()
+    await send(stage, pool, last := step("a", b"2", ends=True))
     stage.processes[0].answer()
     assert content(last) == b"2"
 
@@ -289,8 +279,7 @@ async def test_living_sequences_are_served_when_scaled_to_nothing(make, stage):
 async def test_requests_without_a_worker_are_refused_with_the_reason(make, stage, counts):
     """Where no worker can be loaded, what waits and what comes is refused with the reason (F40, F41)."""
     pool = await make()
-    submit(pool, step("a", b"1"))
-    await stage.settle()
+    await send(stage, pool, step("a", b"1"))
     stage.processes[0].exit("was killed by SIGKILL")
     waiting = step("b")
     await stage.settle()
@@ -310,8 +299,7 @@ async def test_requests_without_a_worker_are_refused_with_the_reason(make, stage
 
 async def test_leaving_worker_that_dies_is_not_waited_for(make, stage):
     pool = await make(2)
-    submit(pool, step("a"), waiting := step("b"))
-    await stage.settle()
+    await send(stage, pool, step("a"), waiting := step("b"))
     pool.scale(1, 1)
     await stage.settle()
     stage.processes[1].exit("was killed by SIGKILL")
@@ -324,8 +312,7 @@ async def test_leaving_worker_that_dies_is_not_waited_for(make, stage):
 @pytest.mark.parametrize("cancelled", [True, False])
 async def test_a_worker_that_leaves_is_stopped_whatever_happens(make, stage, monkeypatch, cancelled):
     pool = await make()
-    submit(pool, step("a"))
-    await stage.settle()
+    await send(stage, pool, step("a"))
     stage.processes[0].answer()
     if not cancelled:
         lose, failures = pool.affinity.lose, [ZeroDivisionError()]
@@ -352,8 +339,7 @@ async def test_a_worker_that_leaves_is_stopped_whatever_happens(make, stage, mon
 
 async def test_drained_pool_serves_what_waits(make, stage):
     pool = await make()
-    submit(pool, step("a", b"1"), last := step("a", b"2"))
-    await stage.settle()
+    await send(stage, pool, step("a", b"1"), last := step("a", b"2"))
     closing = asyncio.create_task(pool.drain(5.0))
     await stage.settle()
     with pytest.raises(ServiceUnavailable):
@@ -367,8 +353,7 @@ async def test_drained_pool_serves_what_waits(make, stage):
 
 async def test_closed_pool_refuses_what_waits(make, stage):
     pool = await make(2)
-    submit(pool, step("a"), step("b"), waiting := step("b"))
-    await stage.settle()
+    await send(stage, pool, step("a"), step("b"), waiting := step("b"))
     pool.scale(1, 1)
     await stage.settle()
     await pool.close(0.01)

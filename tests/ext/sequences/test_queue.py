@@ -41,6 +41,12 @@ def put(target: SequenceQueue, *requests: Request) -> None:
         target.put(request)
 
 
+def arrive(target: SequenceQueue, *requests: Request) -> None:
+    """New sequences get the only worker, ``w``."""
+    put(target, *requests)
+    target.place(["w"], 1)
+
+
 def ids(batch: Batch | None) -> list[str]:
     return [parcel.request.id for parcel in batch.parcels]
 
@@ -65,8 +71,7 @@ def test_explanations_wait_for_nobody_and_teach_the_policy_nothing():
     policy = Window(5.0)
     policy.arrived = lambda count, now: seen.append(count)  # type: ignore[method-assign]
     sut = queue(policy=policy)
-    put(sut, step("a", rows=2), step("b", key=ImmediateKey(None)), step("c", key=ImmediateKey(None)))
-    sut.place(["w"], 1)
+    arrive(sut, step("a", rows=2), step("b", key=ImmediateKey(None)), step("c", key=ImmediateKey(None)))
 
     explanations = sut.take_for("w", 0.0)
     assert ids(explanations) == ["b", "c"]
@@ -79,18 +84,15 @@ def test_explanations_wait_for_nobody_and_teach_the_policy_nothing():
 
 def test_batch_waits_for_its_window():
     sut = queue(policy=Window(5.0))
-    put(sut, step("a", 1.0))
-    sut.place(["w"], 1)
+    arrive(sut, step("a", 1.0))
 
     assert sut.take_for("w", 2.0) is None
     assert sut.due_at("w", 2.0) == 6.0
-    put(sut, step("b", 2.0, deadline=3.0))
-    sut.place(["w"], 1)
+    arrive(sut, step("b", 2.0, deadline=3.0))
     assert ids(sut.take_for("w", 2.0)) == ["a", "b"]
 
     sut = queue(policy=Window(5.0))
-    put(sut, step("a"))
-    sut.place(["w"], 1)
+    arrive(sut, step("a"))
     sut.flushing = True
 
     assert sut.due_at("w", 0.0) == 0.0
@@ -139,8 +141,7 @@ def test_sequence_is_lost_with_its_worker_once_it_has_started():
     assert sut.finish(batch, 7.0) == []
 
     sut = queue()
-    put(sut, step("a"))
-    sut.place(["w"], 1)
+    arrive(sut, step("a"))
     put(sut, step("b"))
 
     assert sut.lose("w", 1.0) == []
@@ -166,8 +167,7 @@ def test_lost_ids_are_few(monkeypatch):
 def test_too_many_requests_or_bytes_are_refused():
     """Beyond ``max_waiting`` they are refused; the one that runs does not count."""
     sut = queue()
-    put(sut, step("a"))
-    sut.place(["w"], 1)
+    arrive(sut, step("a"))
     sut.take_for("w", 0.0)
     put(sut, step("a"), step("a"))
 
@@ -202,8 +202,7 @@ def test_idle_sequence_ends():
     assert again.is_first
 
     sut = queue()
-    put(sut, step("a"))
-    sut.place(["w"], 1)
+    arrive(sut, step("a"))
     batch = sut.take_for("w", 0.0)
     sut.expire(50.0)
     sut.finish(batch, 50.0)
@@ -217,8 +216,7 @@ def test_idle_sequence_ends():
 def test_sequence_ends_after_its_lifetime():
     """A sequence older than ``max_age`` ends: its running step may end, waiting requests are given back."""
     sut = queue()
-    put(sut, step("a"))
-    sut.place(["w"], 1)
+    arrive(sut, step("a"))
     batch = sut.take_for("w", 99.0)
     put(sut, waiting := step("a", 99.0))
 
@@ -232,8 +230,7 @@ def test_sequence_ends_after_its_lifetime():
 
 def test_handler_ends_a_running_one():
     sut = queue()
-    put(sut, step("a"), waiting := step("a"))
-    sut.place(["w"], 1)
+    arrive(sut, step("a"), waiting := step("a"))
     batch = sut.take_for("w", 0.0)
 
     assert sut.end("w", ["a"]) == []
@@ -265,8 +262,9 @@ def test_client_closes_a_sequence():
 def test_what_is_past_its_deadline_is_in_no_batch():
     sut = queue()
     run_first_steps(sut, "a")
-    put(sut, late := step("a", rows=2, deadline=1.0), step("a"), lone := step("b", deadline=0.5), step("c"))
-    sut.place(["w"], 1)
+    arrive(
+        sut, late := step("a", rows=2, deadline=1.0), step("a"), lone := step("b", deadline=0.5), step("c")
+    )
 
     assert ids(sut.take_for("w", 1.0)) == ["a", "c"]
     assert (sut.requests, sut.instances, sut.nbytes) == (0, 0, 0)
@@ -287,8 +285,7 @@ def test_removed_requests_leave_their_sequences_in_order():
     assert sut.next_end() == 15.0
 
     sut = queue(2)
-    put(sut, first := step("a", key=1), step("a", key=2), step("b", key=2), step("c", key=2))
-    sut.place(["w"], 1)
+    arrive(sut, first := step("a", key=1), step("a", key=2), step("b", key=2), step("c", key=2))
     sut.remove(first)
 
     assert [ids(sut.take_for("w", 0.0)) for _ in range(2)] == [["a", "b"], ["c"]]
@@ -329,8 +326,7 @@ def test_ticket_needs_room_at_an_idle_worker():
 def many(count: int) -> SequenceQueue:
     """With sequences at a worker, each with a key of its own."""
     sut = queue(limits=SequenceLimits(max_idle=10.0, max_age=100.0, max_sequences=count))
-    put(sut, *(step(str(number), key=number, body=b"") for number in range(count)))
-    sut.place(["w"], 1)
+    arrive(sut, *(step(str(number), key=number, body=b"") for number in range(count)))
     return sut
 
 

@@ -36,8 +36,7 @@ def start(status: int = 200, *headers: tuple[bytes, bytes]) -> dict[str, Any]:
 async def response(app, method: str = "GET", *lines: str) -> tuple[bytes, bytes, Wire]:
     """The head and body of the application's response, and the connection."""
     wire = Wire(app)
-    wire.send(head(*lines, method=method, path="/cold"))
-    await settle()
+    await wire.talk(head(*lines, method=method, path="/cold"))
     lead, _, body = wire.transport.written.partition(b"\r\n\r\n")
     return lead, body, wire
 
@@ -144,8 +143,7 @@ async def test_body_comes_as_it_is_taken():
     await settle()
     assert bodies == [(70_000, True)]
     assert wire.transport.reading
-    wire.send(b"x" * 30_000)
-    await settle()
+    await wire.talk(b"x" * 30_000)
 
     assert bodies[1:] == [(30_000, False)]
     assert wire.transport.written.startswith(b"HTTP/1.1 200 ")
@@ -159,12 +157,10 @@ async def test_client_may_send_its_body_once_the_application_reads(reads):
         await answering(start(), {})(scope, receive, send)
 
     wire = Wire(app)
-    wire.send(head("Content-Length: 2", "Expect: 100-Continue", path="/cold"))
-    await settle()
+    await wire.talk(head("Content-Length: 2", "Expect: 100-Continue", path="/cold"))
     wire.send(b"a")
     await settle()
-    wire.send(b"b")
-    await settle()
+    await wire.talk(b"b")
 
     assert wire.transport.written.count(b"HTTP/1.1 100 Continue\r\n\r\n") == reads
     assert b"HTTP/1.1 200 " in wire.transport.written
@@ -180,8 +176,7 @@ async def test_application_learns_that_its_client_has_left():
     for behind in (b"", head(path="/cold")):
         events.clear()
         wire = Wire(app)
-        wire.send(head("Content-Length: 0", path="/cold") + behind)
-        await settle()
+        await wire.talk(head("Content-Length: 0", path="/cold") + behind)
         assert events == []
         wire.protocol.connection_lost(ConnectionResetError())
         await settle()
@@ -225,8 +220,7 @@ async def test_steady_body_of_the_application_is_received():
     wire.send(head("Content-Length: 1000000", path="/cold"))
     moment = wire.connection._arrival.since
     for _ in range(20):
-        wire.send(b"x" * 5000)
-        await settle()
+        await wire.talk(b"x" * 5000)
         moment += 5
         wire.listener.check(moment)
 

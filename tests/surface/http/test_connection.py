@@ -83,8 +83,7 @@ async def test_endpoint_learns_once_that_its_client_has_left(busy, state, calls)
 @pytest.mark.parametrize("path", ["/hot", "/cold", "/none"])
 @pytest.mark.parametrize("line", ["Connection: Close", "CONNECTION: x , CLOSE, y", "X: y"])
 async def test_response_says_once_whether_the_connection_stays(wire, path, line):
-    wire.send(head("Content-Length: 0", line, path=path))
-    await settle()
+    await wire.talk(head("Content-Length: 0", line, path=path))
 
     closes = line != "X: y" or path == "/none"
     assert wire.transport.written.count(b"connection: ") == 1
@@ -195,8 +194,7 @@ async def test_client_that_waits_or_reads_slowly_is_not_cut_off_for_the_rest_of_
     ("path", "line", "status"), [("/none", "X: y", 404), ("/early", "Connection: close", 200)]
 )
 async def test_sending_side_ends_first(wire, path, line, status):
-    wire.send(head("Content-Length: 900", line, path=path), b"x" * 100)
-    await settle()
+    await wire.talk(head("Content-Length: 900", line, path=path), b"x" * 100)
 
     assert wire.statuses == [status]
     assert wire.transport.ended
@@ -210,8 +208,7 @@ async def test_sending_side_ends_first(wire, path, line, status):
 async def test_tls_connection_ends_with_the_request_at_the_latest():
     for sent in (head("Content-Length: 900", path="/none"), head(f"Content-Length: {LIMIT + 1}")):
         secured = Wire(half_closes=False)
-        secured.send(sent, b"x" * 100)
-        await settle()
+        await secured.talk(sent, b"x" * 100)
         assert secured.statuses[0] // 100 == 4
         for _ in range(2):
             assert not secured.transport.closed
@@ -249,8 +246,7 @@ async def test_rest_of_a_request_is_bounded(wire):
 
 
 async def test_client_may_read_its_last_response_steadily(wire):
-    wire.send(head("Content-Length: 900", path="/none"), b"x")
-    await settle()
+    await wire.talk(head("Content-Length: 900", path="/none"), b"x")
     wire.transport.unsent = 1_000_000
     started = time.monotonic()
     for moment in range(0, 100, 5):
@@ -260,8 +256,7 @@ async def test_client_may_read_its_last_response_steadily(wire):
 
 
 async def test_body_that_nobody_waits_for_is_bounded(wire):
-    wire.send(head(CHUNKED, path="/early"))
-    await settle()
+    await wire.talk(head(CHUNKED, path="/early"))
     part = chunk(b"x" * 256)
     wire.send(part)
     assert wire.listener.intake.held == 0
@@ -307,8 +302,7 @@ def after(*sent: bytes) -> Callable[[Wire, str], Awaitable[None]]:
     """A client that leaves after it has sent these pieces."""
 
     async def end(wire: Wire, path: str) -> None:
-        wire.send(*(piece.replace(b"/hot", path.encode()) for piece in sent))
-        await settle()
+        await wire.talk(*(piece.replace(b"/hot", path.encode()) for piece in sent))
 
     return end
 
@@ -320,15 +314,13 @@ async def beyond_the_intake(wire: Wire, path: str) -> None:
 
 
 async def cut_off_while_it_sends(wire: Wire, path: str) -> None:
-    wire.send(post(b"whole", path)[:-1])
-    await settle()
+    await wire.talk(post(b"whole", path)[:-1])
     wire.listener.check(time.monotonic() + 11)
     assert wire.transport.closed
 
 
 async def cut_off_while_it_reads(wire: Wire, path: str) -> None:
-    wire.send(post(b"whole", path))
-    await settle()
+    await wire.talk(post(b"whole", path))
     wire.protocol.pause_writing()
     wire.transport.unsent = 100_000
     wire.send(post(b"other", path), post(b"whole", path)[:-1])

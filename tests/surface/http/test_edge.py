@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from tests.surface.http.test_asgi_cycle import answering, start
-from tests.surface.http.wire import CHUNKED, Wire, application, chunk, head, settle
+from tests.surface.http.wire import CHUNKED, Wire, application, chunk, head
 
 from modelserver.errors import MethodNotAllowed
 from modelserver.surface.http.edge import Edge
@@ -28,8 +28,7 @@ class Call:
 async def call(app, *lines: str, path: str = "/x", body: bytes = b"") -> Call:
     reported: list[Any] = []
     wire = Wire(Edge(app, lambda *response: reported.append(response), 100))
-    wire.send(head(*(lines or ["Content-Length: 0"]), path=path) + body)
-    await settle()
+    await wire.talk(head(*(lines or ["Content-Length: 0"]), path=path) + body)
     block, _, content = wire.transport.written.partition(b"\r\n\r\n")
     first, *rest = block.decode().split("\r\n")
     return Call(int(first.split()[1]), dict(line.split(": ", 1) for line in rest), content, reported)

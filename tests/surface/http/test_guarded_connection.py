@@ -38,8 +38,7 @@ async def test_request_with_a_token_passes_on_both_ways():
     wire = guarded()
     for _ in range(2):
         wire.send(head(TOKEN, "Content-Length: 1") + b"x")
-        wire.send(head(TOKEN, path="/long", method="GET"))
-        await settle()
+        await wire.talk(head(TOKEN, path="/long", method="GET"))
         wire.send(head(path="/readyz", method="GET"))
         await settle()
 
@@ -66,8 +65,7 @@ async def test_preflight_request_passes_where_cors_is_on():
     preflight = head("Origin: https://a", "Access-Control-Request-Method: POST", method="OPTIONS")
     assert b" 400 " in guarded().send(preflight)
     wire = guarded(Cors(((b"access-control-allow-origin", b"*"),)))
-    wire.send(preflight)
-    await settle()
+    await wire.talk(preflight)
     refused = wire.send(head())
 
     assert wire.statuses == [200, 400]

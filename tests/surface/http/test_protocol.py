@@ -11,8 +11,7 @@ from modelserver.surface.http.head import HEADER_LIMIT
 @BOTH_WAYS
 async def test_body_announced_above_the_limit_gets_413(wire, path):
     """It does so before the body comes; the client may read why while it still sends (F5)."""
-    wire.send(head(f"Content-Length: {LIMIT}", path=path), b"x" * LIMIT)
-    await settle()
+    await wire.talk(head(f"Content-Length: {LIMIT}", path=path), b"x" * LIMIT)
     written = wire.send(head(f"Content-Length: {LIMIT + 1}", path=path))
 
     assert wire.statuses == [200, 413]
@@ -58,8 +57,7 @@ async def test_waiting_request_is_refused_in_its_turn(busy, behind, status):
 async def test_chunk_announced_above_the_limit_gets_413(wire, path, beginning, piece, size):
     """Before it comes, however its size is cut (F5)."""
     sent = head(CHUNKED, path=path) + chunk(b"first") + size + b"\r\n" + beginning
-    wire.send(*pieces(sent, piece))
-    await settle()
+    await wire.talk(*pieces(sent, piece))
 
     assert wire.statuses == [413]
 
@@ -87,8 +85,7 @@ async def test_body_may_look_like_the_size_of_a_large_chunk(wire):
 @pytest.mark.parametrize("size", [4000, 1 << 20], ids=["pieces", "at once"])
 async def test_head_above_the_limit_gets_431(wire, request_head, size):
     """Whether it comes in one piece or in many (F14)."""
-    wire.send(*pieces(request_head, size))
-    await settle()
+    await wire.talk(*pieces(request_head, size))
 
     assert wire.statuses == [431]
     assert wire.hot.exchanges == []
@@ -128,8 +125,7 @@ async def test_request_gets_503_without_room_for_responses(wire):
     wire.listener.outgoing.add(wire.listener.outgoing.limit)
     refused = wire.send(post(b"a"))
     other = Wire(listener=wire.listener)
-    other.send(post(b"a", "/cold"))
-    await settle()
+    await other.talk(post(b"a", "/cold"))
 
     assert refused.startswith(b"HTTP/1.1 503 ")
     assert b"max_outgoing_bytes=" in refused
@@ -151,8 +147,7 @@ async def test_request_gets_503_where_too_much_comes_in(wire, path):
     assert refused.startswith(b"HTTP/1.1 503 ")
     assert b"max_incoming_bytes=1500" in refused
     assert b"retry-after: 1" in refused
-    wire.send(b"x" * 100)
-    await settle()
+    await wire.talk(b"x" * 100)
     assert wire.statuses == [200]
     assert wire.listener.intake.held == 0
     third.send(begin, b"x" * 900)
@@ -222,8 +217,7 @@ async def test_bad_request_takes_no_response_from_requests_before_it(busy, bad):
 @pytest.mark.parametrize(("path", "status"), [("/cold", 400), ("/early", 200)])
 async def test_garbage_in_a_body_of_the_application_gets_400(wire, path, status, caplog):
     """Once: the application's response goes nowhere, or came before and stays the only one."""
-    wire.send(head(CHUNKED, path=path))
-    await settle()
+    await wire.talk(head(CHUNKED, path=path))
     wire.send(b"zz\r\n")
     await settle()
 
@@ -283,8 +277,7 @@ async def test_offer_to_upgrade_hides_no_fault(wire, line, status):
 @BOTH_WAYS
 async def test_trailers_are_dropped(wire, path):
     trailers = b"x-request-id: other\r\nAuthorization: Bearer stolen\r\nHost: y\r\n"
-    wire.send(head(CHUNKED, path=path), chunk(b"hi") + b"0\r\n" + trailers + b"\r\n")
-    await settle()
+    await wire.talk(head(CHUNKED, path=path), chunk(b"hi") + b"0\r\n" + trailers + b"\r\n")
 
     assert wire.transport.written.endswith(b"hi")
     assert b"other" not in wire.transport.written

@@ -84,6 +84,11 @@ class Wire:
             self.protocol.data_received(piece)
         return self.transport.written[before:]
 
+    async def talk(self, *pieces: bytes) -> None:
+        """Receives the pieces, and lets the application respond."""
+        self.send(*pieces)
+        await settle()
+
 
 def head(*lines: str, path: str = "/hot", method: str = "POST") -> bytes:
     return "\r\n".join([f"{method} {path} HTTP/1.1", "Host: x", *lines, "", ""]).encode()
