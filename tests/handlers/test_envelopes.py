@@ -54,11 +54,7 @@ def test_context_shows_the_request_of_each_value():
     rows = [{"body": {"instances": [1, 2]}}, {"body": {"instances": []}}, {"body": {"instances": [3]}}]
     answers, context = put(KserveEnvelope, rows, handler)
 
-    assert [answer["predictions"] for answer in answers] == [
-        [["id-0", "0", 0]] * 2,
-        [],
-        [["id-2", "2", 2]],
-    ]
+    assert [answer["predictions"] for answer in answers] == [[["id-0", "0", 0]] * 2, [], [["id-2", "2", 2]]]
     assert context.get_request_id(1) == "id-1"
 
 

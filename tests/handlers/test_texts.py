@@ -101,15 +101,3 @@ def test_other_tokenizers_are_refused():
         texts.get_tokenizer("spacy")
     with pytest.raises(ValueError, match="only available for English"):
         texts.get_tokenizer("basic_english", "de")
-
-
-@pytest.mark.parametrize(
-    ("size", "expected"),
-    [
-        (1, ["here", "we", "are"]),
-        (2, ["here", "we", "are", "here we", "we are"]),
-        (3, ["here", "we", "are", "here we", "we are", "here we are"]),
-    ],
-)
-def test_ngrams_follow_the_words(size, expected):
-    assert list(texts.ngrams_iterator(["here", "we", "are"], size)) == expected

@@ -63,10 +63,7 @@ def test_weights_are_those_of_the_files(tmp_path, capsys):
     [
         ({"num_hidden_layers": None}, "is not that of a language model"),
         ({"kv_lora_rank": 512}, "not all layers keep whole keys and values"),
-        (
-            {"layer_types": ["sliding_attention"]},
-            "not all layers keep whole keys and values",
-        ),
+        ({"layer_types": ["sliding_attention"]}, "not all layers keep whole keys and values"),
         ({"dtype": "int3"}, "is not that of a language model: 'int3'"),
     ],
 )

@@ -98,13 +98,17 @@ def test_unusual_networks_keep_their_numbers(network):
     assert deviation(outputs(fast, rows()), outputs(plain, rows())) < 1e-4
 
 
-def test_a_resnet_keeps_its_numbers(small_resnet):
+def test_a_resnet_keeps_its_numbers_with_joined_sums(small_resnet):
     fast = copy.deepcopy(small_resnet)
 
     assert optimize(fast, (3, 64, 64))
     for side in (64, 96):
         pictures = calibration_batch(5, 2, side)
         assert deviation(outputs(fast, pictures), outputs(small_resnet, pictures)) < 1e-4
+    # Its sums are joined with the convolutions before them.
+    code = fast.forward._graph.code
+    assert "add" not in code
+    assert "relu" not in code
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit:FutureWarning")

@@ -320,8 +320,7 @@ def test_shapes_of_another_calibration_set_are_named(reader):
 
 
 @pytest.mark.parametrize(
-    ("capability", "eager", "used"),
-    [((9, 0), True, "bf16"), ((9, 0), False, "tf32"), ((7, 5), True, "fp32")],
+    ("capability", "eager", "used"), [((9, 0), True, "bf16"), ((9, 0), False, "tf32"), ((7, 5), True, "fp32")]
 )
 def test_a_gpu_uses_the_next_best_of_int8(capability, eager, used, reader, gpus):
     gpus.capability = capability
