@@ -168,25 +168,11 @@ async def test_operator_may_name_archives_outside_the_store(new_registry, store,
     await registry.close(0)
 
 
-async def test_a_model_that_cannot_be_loaded_is_left_out(new_registry, store, caplog):
-    """A model that cannot be loaded at start is logged and left out; progress is reported (F55)."""
-    registry, messages = new_registry(), list[str]()
-    left_out = await load_initial(
-        registry,
-        await initial(naming(store, "absent", "a"), ModelStore(store)),
-        messages.append,
-        restored=False,
-    )
-
-    assert registry.get("a").loaded_at_startup
-    assert left_out == ["Failed to load model: absent: Model not found at: absent"]
-    assert messages == ["Loading absent", "Loading a"]
-    assert "Failed to load model: absent: Model not found at: absent" in caplog.text
-
-
-async def test_archives_are_opened_ahead(builder, registry):
-    """The next archive is opened while a model is registered, one at a time; a bad one stops nothing."""
-    opened_before, build = [], builder.build
+async def test_archives_are_opened_ahead(builder, registry, caplog):
+    """The next archive is opened while a model is registered, one at a time. A bad one is logged and left
+    out; progress is reported (F55).
+    """
+    opened_before, messages, build = [], [], builder.build
 
     async def build_and_look(name, *args, **options):
         await asyncio.sleep(0)
@@ -195,10 +181,13 @@ async def test_archives_are_opened_ahead(builder, registry):
 
     builder.build = build_and_look
     registrations = [Registration(url=url) for url in ("a.mar", "absent", "b.mar", "c.mar")]
-    left_out = await load_initial(registry, registrations, lambda _: None, restored=False)
+    left_out = await load_initial(registry, registrations, messages.append, restored=False)
 
-    assert [line.partition(": ")[2] for line in left_out] == ["absent: Model not found at: absent"]
+    assert left_out == ["Failed to load model: absent: Model not found at: absent"]
+    assert left_out[0] in caplog.text
+    assert messages == [f"Loading {registration.url}" for registration in registrations]
     assert registry.names() == ["a", "b", "c"]
+    assert registry.get("a").loaded_at_startup
     assert opened_before == [["a.mar"], ["a.mar", "b.mar", "c.mar"], ["a.mar", "b.mar", "c.mar"]]
 
 

@@ -2,14 +2,8 @@
 
 import pytest
 
-from modelserver.engine.tensors.tensor import OutputTensor, TensorSpec, check_data, check_form, elements
+from modelserver.engine.tensors.tensor import TensorSpec, check_data, check_form, elements
 from modelserver.errors import BadRequest
-
-
-def test_an_output_may_lie_in_pieces():
-    output = OutputTensor("y", "UINT8", (3,), [b"ab", b"c"])
-
-    assert (output.size, bytes(output.data)) == (3, b"abc")
 
 
 def test_elements_are_counted():

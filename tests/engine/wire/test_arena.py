@@ -246,17 +246,6 @@ def test_holes_in_the_memory_are_zeros(arena):
     other.close()
 
 
-def test_both_sides_agree(arena):
-    other = Arena.adopt(os.dup(arena.descriptor))
-    most = HALF - 64
-    question, answer = b"q" * most, b"a" * most
-
-    assert (arena.outgoing.put([question], most), other.outgoing.put([answer], most)) == (0, 0)
-    assert other.incoming.take(0, most) == question
-    assert arena.incoming.take(0, most) == answer
-    other.close()
-
-
 @pytest.mark.parametrize("with_arena", [True, False])
 def test_arena_travels_with_the_first_bytes(arena, with_arena):
     ours, other = socket.socketpair()

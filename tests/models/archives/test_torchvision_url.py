@@ -54,11 +54,6 @@ def test_malformed_url_says_what_is_allowed(url, reason):
     assert reason in caught.value.message
 
 
-def test_only_files_need_the_store():
-    assert TorchvisionSource("resnet18", "random").weights_file is None
-    assert TorchvisionSource("resnet18", "w.pth").weights_file == "w.pth"
-
-
 def test_written_directory_is_a_model(tmp_path):
     folder = TorchvisionSource("resnet18", "w.pth", 3).write(tmp_path / "work", tmp_path / "w.pth")
 
