@@ -109,6 +109,27 @@ def test_a_stream_that_is_not_read(server: Server, tmp_path: Path, who: str) -> 
     server.unregister(who)
 
 
+def test_a_chat_that_is_not_read_holds_no_other(server: Server) -> None:
+    """The model waits for its client, which is cut off as others are; another chat goes on meanwhile."""
+    server.registered("chatty.mar")
+
+    def chat(count: int) -> dict[str, object]:
+        message = {"role": "user", "content": f"count {count}"}
+        return {"model": "chatty", "stream": True, "messages": [message]}
+
+    before = server.memory()
+    with connect(server.port, 30, small=True) as client:
+        held = server.sockets_to([client])
+        client.sendall(ask("/v1/chat/completions", chat(1 << 40)))
+        assert client.recv(100).startswith(b"HTTP/1.1 200 ")
+        other = server.inference.post("/v1/chat/completions", json=chat(500)).text
+        wait_until(lambda: is_cut_off(server, held), "it is cut off", PATIENCE)
+
+    assert '"content":"499 "' in other
+    assert other.endswith("data: [DONE]\n\n")
+    wait_until(lambda: server.memory() - before < 16 * MIB, "what was held is dropped", 5)
+
+
 def test_answers_that_are_read_in_drops(server: Server) -> None:
     """A client that takes less than a tenth of its answer in the time to send is cut off."""
     with connect(server.port, 30, small=True) as client:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import openai
+import psutil
 import pytest
 from tests.e2e.blocks import BLOCKS
 from tests.e2e.serving import ROOT, Home, Server, serving, wait_until
@@ -233,6 +236,7 @@ def test_generation_ends_when_its_client_leaves(chatting: Server, tmp_path: Path
 def small(tmp_path_factory: pytest.TempPathFactory, model_store: Path) -> Iterator[Server]:
     """A server with tokens, two front ends and queues for one request."""
     settings = {"job_queue_size": 1, "frontend_processes": 2, "token_authorization": "always"}
+    settings["max_request_size"] = 1 << 19
     models = {"load_models": "chatty=chatty.mar,letters=letters.mar", "default_workers_per_model": 1}
     home = Home(tmp_path_factory.mktemp("small"))
     with serving(Server(home, model_store, settings={**settings, **models})) as started:
@@ -260,24 +264,72 @@ def test_dying_worker_loses_no_request_that_nobody_has_seen(small: Server, tmp_p
     assert events_of(stream)[1]["choices"][0]["delta"]["content"] == "again "
 
 
+PRETENDED = """
+import pytest
+from tests.handlers.language.pretended_vllm import pretend
+pretend(pytest.MonkeyPatch())
+from modelserver_handlers.language.vllm_handler import VLLMHandler
+class Pretended(VLLMHandler):
+    async def initialize(self, context):
+        context.model_yaml_config = {"handler": {"vllm_engine_config": {"model": "some/model"}}}
+        await super().initialize(context)
+"""
+
+
+def test_engine_that_dies_ends_its_stream(tmp_path: Path) -> None:
+    """With an error, after what it had generated; describe has the reason, and another worker answers."""
+    store = tmp_path / "store"
+    store.mkdir()
+    (store / "pretended.py").write_text(PRETENDED)
+    path = os.pathsep.join(map(str, (ROOT / "app", ROOT / "handlers", ROOT)))
+    home = Home(tmp_path / "home", {"PYTHONPATH": path}, for_children=True)
+    with serving(Server(home, store)) as server:
+        server.registered("pretended.py", model_name="m", initial_workers=1)
+        before = server.describe("m")["workers"][0]["pid"]
+        body = {"model": "m", "prompt": "one two die", "stream": True}
+        events = events_of(server.inference.post("/v1/completions", json=body))
+        described = server.describe("m")
+        server.wait_ready("m")
+        again = server.inference.post("/v1/completions", json={"model": "m", "prompt": "one two"})
+        assert server.describe("m")["workers"][0]["pid"] != before
+    assert events[0]["choices"][0]["text"] == "one "
+    assert "Worker died" in events[-1]["error"]["message"]
+    assert again.json()["choices"][0]["text"] == "one two "
+    ended = described["workers"][0]["lastEnd"]["reason"]
+    assert ended == "vLLM's engine has ended: EngineCore encountered an issue"
+
+
 def test_streams_have_until_the_end_of_the_drain(start_server: Callable[..., Server], tmp_path: Path) -> None:
-    """Then they end with an error; those with a deadline at the deadline."""
+    """Then they end with an error; those with a deadline at the deadline. What waits may be tried again."""
     settings = {"default_workers_per_model": 1, "drain_timeout": 0}
-    server = start_server(load_models="chatty=chatty.mar", **settings)
+    server = start_server(load_models="chatty=chatty.mar,letters=letters.mar", **settings)
     body = {"model": "chatty", "messages": say(f"wait {tmp_path / 'late'}"), "stream": True}
     server.wait_ready("chatty")
     late = server.inference.post("/v1/chat/completions", json=body, headers={"x-request-timeout-ms": "1000"})
     wait_until((tmp_path / "late").exists, "the generation of the late one has ended")
+    server.wait_ready("letters")
+    psutil.Process(server.describe("letters")["workers"][0]["pid"]).suspend()
     body["messages"] = say(f"wait {tmp_path / 'ended'}")
-    with server.inference.stream("POST", "/v1/chat/completions", json=body) as answer:
+    embed = partial(server.inference.post, "/v1/embeddings", json={"model": "letters", "input": "a"})
+    with (
+        ThreadPoolExecutor() as executor,
+        server.inference.stream("POST", "/v1/chat/completions", json=body) as answer,
+    ):
+        waiting = executor.submit(embed)
+        wait_until(
+            lambda: server.metric("ts_inference_requests_total", model_name="letters") == 1, "it waits"
+        )
         parts = answer.iter_text()
         text = next(parts)
         server.terminate()
         text += "".join(parts)
+        refused = waiting.result()
 
     assert "deadline" in events_of(late)[-1]["error"]["message"]
     assert text.endswith('"type":"server_error","param":null,"code":null}}\n\n')
     assert "[DONE]" not in text
+    assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+    assert refused.json()["error"]["type"] == "server_error"
 
 
 def test_stream_may_end_while_the_server_drains(start_server: Callable[..., Server], tmp_path: Path) -> None:
@@ -324,13 +376,26 @@ def _finished(answers: list[Any]) -> list[Any]:
 
 
 def test_token_is_the_client_key(small: Server) -> None:
-    """Front ends know the paths; a wrong token is a 401."""
+    """Front ends know the paths."""
     good = client_of(small, key=small.tokens()["inference"])
     stream = good.chat.completions.create(model="chatty", messages=say("count 3"), stream=True)
 
     assert "".join(chunk.choices[0].delta.content or "" for chunk in stream) == "0 1 2 "
-    with pytest.raises(openai.AuthenticationError):
-        client_of(small).chat.completions.create(model="chatty", messages=say("count 1"))
+
+
+@pytest.mark.parametrize("prefix", ["/v1", "/openai/v1"])
+def test_refusal_before_the_route_has_openais_form(small: Server, prefix: str) -> None:
+    of_client = "invalid_request_error"
+    for method, path, more, expected in (
+        ("POST", "completions", {"headers": {"authorization": "x"}}, (401, "authentication_error")),
+        ("POST", "unknown", {}, (404, of_client)),
+        ("GET", "completions", {}, (405, of_client)),
+        ("POST", "completions", {"content": bytes(1 << 20)}, (413, of_client)),
+    ):
+        answer = small.inference.request(method, f"{prefix}/{path}", **more)
+        error = answer.json()["error"]
+        assert (answer.status_code, error["type"]) == expected
+        assert error.keys() == {"message", "type", "param", "code"}
 
 
 def test_api_can_be_turned_off(start_server: Callable[..., Server]) -> None:

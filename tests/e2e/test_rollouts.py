@@ -119,6 +119,12 @@ def by_openai(server: Server) -> str:
     return server.inference.post("/predictions/m/v1/chat/completions", content=b"x").text
 
 
+def by_chat(server: Server, order: str = "x") -> str:
+    """With the model in the body alone."""
+    body = {"model": "m", "messages": [{"role": "user", "content": order}]}
+    return server.inference.post("/v1/chat/completions", json=body).text
+
+
 WAYS: dict[str, tuple[Callable[[Server], str], str]] = {
     "predictions": (lambda server: server.predict("m", b"x").text, "2.0"),
     "v1": (by_v1, "2.0"),
@@ -128,6 +134,7 @@ WAYS: dict[str, tuple[Callable[[Server], str], str]] = {
     "large": (lambda server: server.predict("m", bytes(3 << 20)).text, "2.0"),
     "explanations": (lambda server: server.inference.post("/explanations/m", content=b"x").text, "2.0"),
     "openai": (by_openai, "2.0"),
+    "chat": (by_chat, "2.0"),
     "grpc": (by_grpc, "2.0"),
     "v2 grpc": (by_v2_grpc, "2.0"),
     "v2 grpc stream": (by_v2_grpc_stream, "2.0"),
@@ -196,17 +203,18 @@ def test_a_shadow_gets_copies(server: Server) -> None:
     assert server.predict("m", b"same").text == "same"
     assert server.v1("m", ["same", "same"]).json()["predictions"] == ["same", "same"]
     assert server.inference.post("/v2/models/m/infer", json=text("same")).status_code == 200
+    assert by_chat(server, "same") == "same"
     assert by_grpc(server) == "1.0"
     assert server.predict("m", b"parts").text == "1.01.0"
-    wait_until(lambda: sum(outcomes(server).values()) == 5, "all copies have ended")
+    wait_until(lambda: sum(outcomes(server).values()) == 6, "all copies have ended")
 
-    assert outcomes(server) == {"agreed": 3, "differed": 1, "streamed": 1}
+    assert outcomes(server) == {"agreed": 4, "differed": 1, "streamed": 1}
     (difference,) = show(server, "shadow")["shadows"]["2.0"]["differences"]
     bodies = difference["bodies"]
     assert "x" in bodies.pop("request")
     assert bodies == {"primary": "1.0", "shadow": "2.0"}
     assert difference["reason"] == "bodies of 3 and 3 bytes differ"
-    assert server.metric("modelserver_shadow_copies_total", outcome="agreed") == 3
+    assert server.metric("modelserver_shadow_copies_total", outcome="agreed") == 4
 
 
 def ask_until(server: Server, order: bytes, happened: Callable[[], bool]) -> list[int]:

@@ -87,8 +87,7 @@ class ModelVersion:
     def is_concurrent(self) -> bool:
         """Whether requests join and leave one by one, instead of in batches."""
         options, model = self.options, self.pool.crew.model
-        in_calls = options.continuous_batching or options.async_communication
-        return in_calls or bool(model and model.concurrency)
+        return options.continuous_batching or options.async_communication or bool(model and model.concurrency)
 
     @property
     def endpoints(self) -> dict[str, bool]:

@@ -11,11 +11,12 @@ from typing import Any, Final
 import torch
 
 from modelserver_handlers.current_device import enter_thread
-from modelserver_handlers.errors import BadInput, ModelLoadError, PredictionException, first_line
+from modelserver_handlers.errors import BadInput, ModelLoadError, PredictionException
 from modelserver_handlers.huggingface.checkpoint import Checkpoint, length_of
 from modelserver_handlers.huggingface.inputs import read_inputs
 from modelserver_handlers.language.chat import CHAT, COMPLETIONS, ChatModel, PromptSize
 from modelserver_handlers.language.requests import ChatRequest, CompletionRequest, Generation, read_request
+from modelserver_handlers.language.templates import explain_template
 from modelserver_handlers.typed.reading import content_of, read_text
 
 # Tokens of a completion that names no limit, as in OpenAI's API.
@@ -81,10 +82,8 @@ class TextGeneration(ChatModel):
             ids = self._tokenizer.apply_chat_template(
                 messages, tools=request.tools, add_generation_prompt=True, return_dict=False
             )
-        except Exception as error:  # noqa: BLE001 - whatever a template does
-            line = getattr(error, "lineno", None)
-            place = "" if line is None else f" (line {line})"
-            raise PredictionException(f"the chat template failed{place}: {first_line(error)}", 400) from None
+        except Exception as error:
+            raise PredictionException(explain_template(error), 400) from error
         return self._tokens(list(ids), request, None)
 
     def complete(self, request: CompletionRequest, prompt: str | list[int]) -> Iterator[Any]:

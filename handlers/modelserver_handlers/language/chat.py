@@ -99,6 +99,10 @@ class ChatModel:
         return endpoints if kind.complete is ChatModel.complete else {**endpoints, COMPLETIONS: False}
 
     @property
+    def _ms_adapters(self) -> tuple[str, ...]:
+        return tuple(self.adapters)
+
+    @property
     def _ms_concurrency(self) -> int:
         return self.concurrency or (_MANY if _is_asynchronous(self.chat) else 1)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import traceback
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -21,6 +20,7 @@ from modelserver_handlers.language.embedding import EMBEDDINGS, RERANK, SCORE, r
 from modelserver_handlers.language.engine_statistics import EngineStatistics
 from modelserver_handlers.language.requests import ChatRequest, CompletionRequest, read_request
 from modelserver_handlers.language.sampling import read_fields, sampling_parameters
+from modelserver_handlers.language.templates import explain_template
 from modelserver_handlers.language.vllm_answers import Answers
 from modelserver_handlers.language.vllm_application import VLLMApplication, is_route
 from modelserver_handlers.language.vllm_library import (
@@ -68,6 +68,10 @@ class VLLMHandler:
         self._length = 0
         self._reasons = False
         self._template_defaults: dict[str, Any] = {}
+
+    @property
+    def _ms_adapters(self) -> tuple[str, ...]:
+        return tuple(self.adapters)
 
     async def initialize(self, context: Context) -> None:
         """Starts the engine. Raises ModelLoadError for settings that cannot be meant."""
@@ -195,7 +199,7 @@ class VLLMHandler:
                 **{name: value for name, value in wishes.items() if name not in _RESERVED},
             )
         except Exception as error:
-            raise BadInput(_of_template(error)) from error
+            raise BadInput(explain_template(error)) from error
         return [tokens]
 
     def _tokens(self, content: Any) -> list[int]:
@@ -288,12 +292,3 @@ def _plain(message: Any) -> dict[str, Any]:
         content = "\n".join(str(part.get("text", "")) for part in content)
     plain = {"role": "system" if message.role == "developer" else message.role, "content": content or ""}
     return plain if message.name is None else {**plain, "name": message.name}
-
-
-def _of_template(error: Exception) -> str:
-    """Why a template has failed, with its line."""
-    frames = traceback.extract_tb(error.__traceback__)
-    lines = [frame.lineno for frame in frames if frame.filename in ("<template>", "<unknown>")]
-    number = getattr(error, "lineno", None) or (lines[-1] if lines else None)
-    where = f", line {number}" if number else ""
-    return f"The chat template{where}: {error}"

@@ -94,7 +94,8 @@ def read_settings(context: Context) -> tuple[dict[str, Any], dict[str, str]]:
     config["model"] = located(model, folder)
     if document.get("parallelType") == "custom" and document.get("parallelLevel"):
         config.setdefault("tensor_parallel_size", document["parallelLevel"])
-    adapters = {name: located(path, folder) for name, path in _mapping(settings, "adapters").items()}
+    named = {**_modules(config.pop("lora_modules", None) or ()), **_mapping(settings, "adapters")}
+    adapters = {name: located(path, folder) for name, path in named.items()}
     if adapters:
         config.setdefault("enable_lora", True)
     return config, adapters
@@ -114,6 +115,18 @@ def located(path: Any, folder: Path) -> str:
     """A path below the folder if there is one, else as it is."""
     inner = folder / str(path)
     return str(inner) if inner.exists() else str(path)
+
+
+def _modules(modules: Any) -> dict[str, str]:
+    """vLLM's own setting of adapters, each ``NAME=PATH`` or a mapping with both. Raises ModelLoadError."""
+    each = [modules] if isinstance(modules, str) else modules
+    try:
+        pairs: Any = (
+            one.split("=", 1) if isinstance(one, str) else (one["name"], one["path"]) for one in each
+        )
+        return dict(pairs)
+    except (TypeError, KeyError, ValueError):
+        raise ModelLoadError(f"vllm_engine_config: lora_modules must name a path each: {modules!r}") from None
 
 
 def _mapping(settings: Mapping[str, Any], key: str) -> Mapping[str, Any]:

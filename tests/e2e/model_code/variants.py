@@ -1,5 +1,6 @@
 """Answers with its version, unless a row says what version 2.0 is to do: ``same``, ``close``, ``fail``…"""
 
+import json
 import os
 import time
 
@@ -7,6 +8,9 @@ from modelserver_handlers.streaming import send_intermediate_predict_response
 
 
 class Variants:
+    # A chat's one message is the order.
+    _ms_endpoints = {"v1/chat/completions": False}  # noqa: RUF012 - of one instance
+
     def initialize(self, context):
         self.context = context
         self.version = context.manifest["model"]["modelVersion"]
@@ -43,6 +47,8 @@ class Variants:
 def text_of(row):
     """The text in whatever form the protocol gives it."""
     value = row.get("data", row.get("body", row)) if isinstance(row, dict) else row
+    if b'"messages"' in bytes(value if isinstance(value, (bytes, bytearray)) else b""):
+        return json.loads(value)["messages"][0]["content"]
     if isinstance(value, dict):
         value = value.get("data", "")
     return bytes(value).decode() if isinstance(value, (bytes, bytearray)) else str(value)

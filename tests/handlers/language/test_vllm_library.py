@@ -32,16 +32,17 @@ async def test_settings_are_torchserves(tmp_path: Path) -> None:
             "swap_space": 4,
             "tool_call_parser": "p",
             "response_role": "r",
+            "lora_modules": ["c=adapter", {"name": "d", "path": "org/d", "base_model_name": "m"}],
         },
     ).start()
     arguments = bench.engine.arguments
 
     assert (arguments.model, arguments.max_num_seqs) == (str(tmp_path / "weights"), 6)
     assert (arguments.enable_lora, arguments.tensor_parallel_size) == (True, 2)
-    assert [each.lora_path for each in bench.handler.adapters.values()] == [
-        str(tmp_path / "adapter"),
-        "org/other",
-    ]
+    own = str(tmp_path / "adapter")
+    adapters = {name: each.lora_path for name, each in bench.handler.adapters.items()}
+    assert adapters == {"a": own, "b": "org/other", "c": own, "d": "org/d"}
+    assert set(bench.handler._ms_adapters) == adapters.keys()
     assert bench.context._ms_warnings == [
         "vllm_engine_config: vLLM 0.32.0 does not know swap_space, it is ignored"
     ]
@@ -54,6 +55,11 @@ async def test_version_that_is_not_tested_is_reported(monkeypatch: pytest.Monkey
     bench = await Bench().start()
 
     assert bench.context._ms_warnings == ["vLLM 0.99.1 is not a tested version (tested is 0.32)"]
+
+
+async def test_adapter_without_a_path_is_named() -> None:
+    with pytest.raises(ModelLoadError, match=r"lora_modules must name a path each: \['poet'\]"):
+        await Bench(vllm_engine_config={"lora_modules": ["poet"]}).start()
 
 
 async def test_missing_model_has_torchserves_message() -> None:

@@ -207,7 +207,8 @@ class Loaded(msgspec.Struct, frozen=True, array_like=True, tag="loaded"):
     as ``cpu`` or ``cuda:1``; empty if the handler does not say. ``concurrency``: how many requests the
     handler processes at a time, each with a call of its own; 0: one batch. ``endpoints``: the endpoints of
     OpenAI's API that it serves, and whether each of their inputs is a row of its own; with :data:`ANY_PATH`
-    it answers any request, and its rows come with what ASGI calls a scope.
+    it answers any request, and its rows come with what ASGI calls a scope. ``adapters``: the names of those
+    that were loaded with the model.
     """
 
     splits: bool = False
@@ -219,6 +220,7 @@ class Loaded(msgspec.Struct, frozen=True, array_like=True, tag="loaded"):
     device: str = ""
     concurrency: int = 0
     endpoints: dict[str, bool] = {}
+    adapters: tuple[str, ...] = ()
 
 
 class LoadFailed(msgspec.Struct, frozen=True, array_like=True, tag="load_failed"):

@@ -256,13 +256,13 @@ def _reported(load: Load, channel: ServerChannel) -> Iterator[None]:
 
 
 def _loaded(handler: LoadedHandler, load: Load, context: Context, started: float) -> Loaded:
-    splits = handler.built_in or load.envelope in TAKES_INSTANCES
+    instance, splits = handler.instance, handler.built_in or load.envelope in TAKES_INSTANCES
     seconds = time.perf_counter() - started
     pipelined = load.ranks == 1 and not load.mode and not load.envelope and can_prefetch(handler)
     return Loaded(
         *(splits, seconds, tuple(context._ms_warnings), pipelined, context._ms_precision),
-        *(annotations_of(handler.instance), device_of(handler.instance), concurrency_of(handler.instance)),
-        getattr(handler.instance, "_ms_endpoints", {}),
+        *(annotations_of(instance), device_of(instance), concurrency_of(instance)),
+        *(getattr(instance, "_ms_endpoints", {}), tuple(getattr(instance, "_ms_adapters", ()))),
     )
 
 

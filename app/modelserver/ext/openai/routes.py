@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from starlette.responses import JSONResponse
 from typing_extensions import TypedDict
 
-from modelserver.errors import ServiceUnavailable
+from modelserver.errors import ModelNotFound, ServiceUnavailable
 from modelserver.surface.api.application import Application, JsonBody
 
 if TYPE_CHECKING:
@@ -20,12 +20,13 @@ _OWNER = "modelserver"
 
 
 class OpenAIModel(TypedDict):
-    """A model for clients of OpenAI's API."""
+    """A model, or an adapter of one, its ``parent``, for clients of OpenAI's API."""
 
     id: str
     object: Literal["model"]
     created: int
     owned_by: str
+    parent: str | None
 
 
 class OneModel(OpenAIModel):
@@ -79,15 +80,19 @@ def add_models(app: Application, registry: Registry) -> None:
 
     async def list_models() -> JSONResponse:
         names = registry.names()
-        data = [_described(registry.get(name)) for name in names]
+        models = [registry.get(name) for name in names]
+        data = [_described(model, adapter) for model in models for adapter in ("", *_adapters(model))]
         return JSONResponse({"object": "list", "data": data, "models": names})
 
     async def show_model(name: str) -> JSONResponse:
-        plain, _, version = name.partition(":")
-        described = _described(registry.get(plain, version or None))
+        own, _, adapter = name.partition("/")
+        plain, _, version = own.partition(":")
+        model = registry.get(plain, version or None)
         if not registry.is_ready(plain):
             raise ServiceUnavailable(f"Model with name {plain} is not ready.")
-        return JSONResponse({**described, "id": name, "name": plain, "ready": True})
+        if adapter and adapter not in _adapters(model):
+            raise ModelNotFound.named(name)
+        return JSONResponse({**_described(model, adapter), "id": name, "name": plain, "ready": True})
 
     add = app.section("OpenAI")
     for prefix, word in (("", "openai"), ("/openai", "openai_prefixed")):
@@ -98,6 +103,8 @@ def add_models(app: Application, registry: Registry) -> None:
         about = "One model, for KServe's V1 protocol and OpenAI's API."
         errors: Any = {"responses": _MISSING} if prefix else {"errors": (404, 503)}
         add(show_model, path, f"{word}_model", about, OneModel, **errors)
+        # The slash before an adapter is one of the path by now.
+        app.add_api_route(f"{prefix}/v1/models/{{name:path}}", show_model, methods=["get"])
 
 
 _MESSAGES = [{"role": "user", "content": "What is a tensor?"}]
@@ -120,6 +127,14 @@ def describe_endpoints(app: Application) -> None:
             app.describe("OpenAI", line, name, about, Body, responses=_ERRORS, body=body)
 
 
-def _described(model: ModelVersion) -> OpenAIModel:
+def _described(model: ModelVersion, adapter: str = "") -> OpenAIModel:
+    """The model or its adapter, by the name that requests have for it."""
     created = min((worker.created for worker in model.pool.workers), default=0.0)
-    return {"id": model.name, "object": "model", "created": int(created), "owned_by": _OWNER}
+    name, parent = (f"{model.name}/{adapter}", model.name) if adapter else (model.name, None)
+    return OpenAIModel(id=name, object="model", created=int(created), owned_by=_OWNER, parent=parent)
+
+
+def _adapters(model: ModelVersion) -> tuple[str, ...]:
+    """Adapters that its workers have loaded with it."""
+    loaded = model.pool.crew.model
+    return () if loaded is None else loaded.adapters

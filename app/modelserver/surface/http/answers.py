@@ -99,8 +99,8 @@ def _without_nulls(value: Any) -> Any:
 KSERVE = "kserve"
 OPENAI = "openai"
 _OF_OPENAI = re.compile(
-    r"(/openai|/predictions/[^/]+(/[^/]+)?)?/v1/"
-    r"(chat/|completions|embeddings|rerank|score|responses|audio/|tokenize|detokenize)|/openai/"
+    r"/openai/|/v1/(?!models\b)|/predictions/[^/]+(/[^/]+)?/v1/"
+    r"(chat/|completions|embeddings|rerank|score|responses|audio/|tokenize|detokenize)"
 )
 
 
