@@ -1,7 +1,6 @@
 """Models of the Hugging Face hub in miniature, with random weights, made on the spot."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 TEXTS = [
@@ -17,7 +16,7 @@ TEMPLATE = (
 _BERT = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
 
 
-def tokenizer(folder: Path, *, length: int = 64, **more):
+def tokenizer(folder, *, length=64, **more):
     """A tokenizer of pieces of words."""
     from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
     from transformers import PreTrainedTokenizerFast
@@ -37,7 +36,7 @@ def tokenizer(folder: Path, *, length: int = 64, **more):
     return made
 
 
-def bert(folder: Path, head: str, **config):
+def bert(folder, head, **config):
     """A BERT with a head such as ``ForMaskedLM``."""
     import torch
     import transformers
@@ -55,7 +54,7 @@ def bert(folder: Path, head: str, **config):
     return network
 
 
-def llama(folder: Path, *, template: str | None = TEMPLATE):
+def llama(folder, *, template=TEMPLATE):
     """A Llama that answers chats, if there is a template."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -70,7 +69,7 @@ def llama(folder: Path, *, template: str | None = TEMPLATE):
     return network
 
 
-def vit(folder: Path):
+def vit(folder):
     """A ViT for pictures of 8 x 8 pixels in three classes."""
     import torch
     from transformers import ViTConfig, ViTForImageClassification
@@ -86,7 +85,7 @@ def vit(folder: Path):
     return network
 
 
-def yolos(folder: Path):
+def yolos(folder):
     """A YOLOS that finds three things in pictures, all over the place."""
     import torch
     from transformers import YolosConfig, YolosForObjectDetection
@@ -104,7 +103,7 @@ def yolos(folder: Path):
     return network
 
 
-def wav2vec2(folder: Path, head: str = "ForSequenceClassification"):
+def wav2vec2(folder, head="ForSequenceClassification"):
     """A Wav2Vec2 for sound of 1,000 samples a second; ``ForCTC``: it hears letters."""
     import torch
     import transformers

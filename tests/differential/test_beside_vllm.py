@@ -6,10 +6,8 @@ In an environment of its own, see .ci/run; the engine needs half a minute to sta
 import asyncio
 import json
 import warnings
-from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.util import find_spec
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -107,16 +105,16 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
 class Both:
     """The handler, and vLLM's application over its engine."""
 
-    def __init__(self, bench: Bench, client: httpx.AsyncClient) -> None:
+    def __init__(self, bench, client):
         self.bench = bench
         self._client = client
 
-    async def reference(self, endpoint: str, fields: dict[str, Any]) -> httpx.Response:
+    async def reference(self, endpoint, fields):
         return await self._client.post(f"/{endpoint}", json={"model": "m", **fields})
 
 
 @asynccontextmanager
-async def started(folder: Path) -> AsyncIterator[Both]:
+async def started(folder):
     bench = Bench(str(folder), model_path=".", vllm_engine_config={**SETTINGS, "served_model_name": ["m"]})
     await bench.start()
     try:
@@ -128,7 +126,7 @@ async def started(folder: Path) -> AsyncIterator[Both]:
         bench.engine.shutdown()
 
 
-async def application(bench: Bench, folder: Path) -> httpx.ASGITransport:
+async def application(bench, folder):
     """vLLM's own, over the engine of the handler."""
     from vllm.entrypoints.launchers.api_server.app_state import init_app_state
     from vllm.entrypoints.launchers.app import build_app
@@ -144,7 +142,7 @@ async def application(bench: Bench, folder: Path) -> httpx.ASGITransport:
     return httpx.ASGITransport(app=app)
 
 
-def bare(document: Any) -> Any:
+def bare(document):
     """Without ids, times, and what only vLLM's application says of itself; null is as good as nothing."""
     if isinstance(document, list):
         return [bare(each) for each in document]
@@ -155,7 +153,7 @@ def bare(document: Any) -> Any:
     return {name: value for name, value in items.items() if value is not None}
 
 
-def events_of(text: str) -> list[Any]:
+def events_of(text):
     """The documents of a stream, by choice; a busy engine joins tokens, so texts are joined here, too."""
     *lines, done, nothing = text.split("\n\n")
     assert (done, nothing) == ("data: [DONE]", "")
@@ -170,13 +168,13 @@ def events_of(text: str) -> list[Any]:
     return merged
 
 
-def _joins(last: Any, event: Any) -> bool:
+def _joins(last, event):
     choices = [*last["choices"], *event["choices"]]
     is_of_one = len(choices) == 2 and choices[0]["index"] == choices[1]["index"]
     return is_of_one and "role" not in choices[0].get("delta", ())
 
 
-def _join(last: Any, event: Any) -> None:
+def _join(last, event):
     (mine,), (other,) = last["choices"], event["choices"]
     if "text" in mine:
         mine["text"] += other.pop("text")
@@ -187,7 +185,7 @@ def _join(last: Any, event: Any) -> None:
     mine.update(other)
 
 
-def joined(fields: dict[str, Any], rows: list[Any]) -> Any:
+def joined(fields, rows):
     """The document of a request for scores whose pairs have these answers."""
     parsed: Any = split(SCORE, json.dumps(fields).encode())
     request = Request("r", [Row("r", 0)] * len(rows), parsed.bodies, 0.0)
@@ -196,9 +194,7 @@ def joined(fields: dict[str, Any], rows: list[Any]) -> Any:
 
 
 @pytest.mark.asyncio
-async def test_answers_are_those_of_vllms_application(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_answers_are_those_of_vllms_application(tmp_path, capsys):
     """Documents, events and statuses of refusals, but for ids and times; who leaves is aborted. The engine
     reports what it runs, to the end.
     """
@@ -223,7 +219,7 @@ async def test_answers_are_those_of_vllms_application(
         assert (call.cancelled(), bench.engine.get_num_unfinished_requests()) == (True, 0)
         printed: list[Any] = []
 
-        def values(name: str) -> list[float]:
+        def values(name):
             printed.extend(map(parse_metric, capsys.readouterr().out.splitlines()))
             return [metric.value for metric in printed if metric is not None and metric.name == name]
 
@@ -232,7 +228,7 @@ async def test_answers_are_those_of_vllms_application(
         assert max(values("EngineCacheUsage")) > 0
 
 
-def test_known_fields_are_vllms_too() -> None:
+def test_known_fields_are_vllms_too():
     """Those of the short way have the names of vLLM's; all others go to its application."""
     from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
     from vllm.entrypoints.openai.completion.protocol import CompletionRequest as Completion
@@ -254,7 +250,7 @@ def test_known_fields_are_vllms_too() -> None:
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("scores", [False, True])
-async def test_pooling_models_are_those_of_vllms_application(scores: bool, tmp_path: Path) -> None:
+async def test_pooling_models_are_those_of_vllms_application(scores, tmp_path):
     """Vectors, and scores of models that read both texts or make vectors of them."""
     texts = ["a tensor", "the gradient of a tensor"]
     async with started(make_bert(tmp_path, scores=scores)) as both:

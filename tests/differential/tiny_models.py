@@ -13,7 +13,7 @@ TEMPLATE = (
 )
 
 
-def make_llama(folder: Path) -> Path:
+def make_llama(folder):
     """A Llama of 3 million parameters, whose tokenizer has read the documentation and has a chat template."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -34,7 +34,7 @@ def make_llama(folder: Path) -> Path:
     return folder
 
 
-def make_bert(folder: Path, *, scores: bool) -> Path:
+def make_bert(folder, *, scores):
     """A Bert that makes vectors, or scores pairs of texts."""
     import torch
     from transformers import BertConfig, BertForSequenceClassification, BertModel
@@ -54,7 +54,7 @@ def make_bert(folder: Path, *, scores: bool) -> Path:
     return folder
 
 
-def _save_tokenizer(folder: Path, template: str | None) -> None:
+def _save_tokenizer(folder, template):
     from tokenizers import ByteLevelBPETokenizer
     from tokenizers.processors import TemplateProcessing
     from transformers import PreTrainedTokenizerFast

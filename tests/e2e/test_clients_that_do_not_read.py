@@ -11,8 +11,6 @@ import signal
 import socket
 import struct
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 from tests.e2e import unread
@@ -40,7 +38,7 @@ PATIENCE = 15.0
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory, model_store: Path) -> Iterator[Server]:
+def server(tmp_path_factory, model_store):
     """A server in a hurry, whose front ends have the connections for inference, and itself the others."""
     folder = tmp_path_factory.mktemp("hurried")
     (folder / "sitecustomize.py").write_text(HURRIED)
@@ -50,11 +48,11 @@ def server(tmp_path_factory: pytest.TempPathFactory, model_store: Path) -> Itera
         yield started.registered("echo.mar").registered("obey.mar")
 
 
-def ask(path: str, order: object) -> bytes:
+def ask(path, order):
     return post(path, json.dumps(order).encode(), "Content-Type: application/json")
 
 
-def is_cut_off(server: Server, sockets: set[str]) -> bool:
+def is_cut_off(server, sockets):
     """Whether the server has none of them any more; somebody else is served meanwhile."""
     assert server.predict("echo", b"x").content == b"x"
     return not sockets & server.sockets()
@@ -67,7 +65,7 @@ REQUESTS = {
 
 
 @pytest.mark.parametrize(("listener", "query"), REQUESTS.values(), ids=REQUESTS)
-def test_an_answer_that_is_not_read(server: Server, listener: str, query: bytes) -> None:
+def test_an_answer_that_is_not_read(server, listener, query):
     """The connection ends before its answer does; others are served meanwhile, and nothing of it stays."""
     before = server.memory()
     with connect(server.port_of(listener), 30, small=True) as client:
@@ -85,7 +83,7 @@ def test_an_answer_that_is_not_read(server: Server, listener: str, query: bytes)
 
 
 @pytest.mark.parametrize("who", ["connection", "handler"])
-def test_a_stream_that_is_not_read(server: Server, tmp_path: Path, who: str) -> None:
+def test_a_stream_that_is_not_read(server, tmp_path, who):
     """Whoever has enough of it first, the limit of the connection or that of the handler: the handler's work
     stops, the connection ends, others are served meanwhile, and little is held for it.
     """
@@ -109,11 +107,11 @@ def test_a_stream_that_is_not_read(server: Server, tmp_path: Path, who: str) -> 
     server.unregister(who)
 
 
-def test_a_chat_that_is_not_read_holds_no_other(server: Server) -> None:
+def test_a_chat_that_is_not_read_holds_no_other(server):
     """The model waits for its client, which is cut off as others are; another chat goes on meanwhile."""
     server.registered("chatty.mar")
 
-    def chat(count: int) -> dict[str, object]:
+    def chat(count):
         message = {"role": "user", "content": f"count {count}"}
         return {"model": "chatty", "stream": True, "messages": [message]}
 
@@ -130,13 +128,13 @@ def test_a_chat_that_is_not_read_holds_no_other(server: Server) -> None:
     wait_until(lambda: server.memory() - before < 16 * MIB, "what was held is dropped", 5)
 
 
-def test_answers_that_are_read_in_drops(server: Server) -> None:
+def test_answers_that_are_read_in_drops(server):
     """A client that takes less than a tenth of its answer in the time to send is cut off."""
     with connect(server.port, 30, small=True) as client:
         held = server.sockets_to([client])
         client.sendall(unread.REQUEST)
 
-        def is_over() -> bool:
+        def is_over():
             with contextlib.suppress(ConnectionError):
                 client.recv(3000)
             return is_cut_off(server, held)
@@ -144,7 +142,7 @@ def test_answers_that_are_read_in_drops(server: Server) -> None:
         wait_until(is_over, "it is cut off", PATIENCE)
 
 
-def test_a_client_that_is_gone_while_nothing_is_read(server: Server) -> None:
+def test_a_client_that_is_gone_while_nothing_is_read(server):
     """Whose next request waits for the answer to the one before it is not read from: a reset is noticed."""
     server.registered("obey.mar", model_name="busy")
     with connect(server.port) as connection:
@@ -166,7 +164,7 @@ BESIDE = 64 * MIB
 
 
 @pytest.fixture(scope="module")
-def bounded(tmp_path_factory: pytest.TempPathFactory, model_store: Path) -> Iterator[Server]:
+def bounded(tmp_path_factory, model_store):
     """A server that holds little of what clients do not take, for a minute."""
     home = Home(tmp_path_factory.mktemp("bounded"))
     settings = {"max_outgoing_bytes": LIMIT, "frontend_processes": 2, "job_queue_size": 1000}
@@ -174,8 +172,8 @@ def bounded(tmp_path_factory: pytest.TempPathFactory, model_store: Path) -> Iter
         yield started.registered("echo.mar").registered("obey.mar")
 
 
-def watch(server: Server, before: int, happened: Callable[[], object]) -> None:
-    def has_happened() -> bool:
+def watch(server, before, happened):
+    def has_happened():
         grown = server.memory() - before
         assert grown < LIMIT + BESIDE, f"{grown / MIB:.0f} MiB"
         return bool(happened())
@@ -183,14 +181,14 @@ def watch(server: Server, before: int, happened: Callable[[], object]) -> None:
     wait_until(has_happened, "it happens", 60)
 
 
-def is_served(server: Server) -> bool:
+def is_served(server):
     """Whether the server answers somebody who reads; if not, it says when to come back."""
     answer = server.predict("echo", b"x")
     assert answer.content == b"x" or (answer.status_code == 503 and answer.headers["retry-after"])
     return answer.status_code == 200
 
 
-def test_many_connections_that_do_not_read(bounded: Server) -> None:
+def test_many_connections_that_do_not_read(bounded):
     """What they do not take is bounded: those that have waited longest end, new requests are refused, and
     somebody who reads is served.
     """
@@ -209,7 +207,7 @@ def test_many_connections_that_do_not_read(bounded: Server) -> None:
     assert "Traceback" not in bounded.home.log()
 
 
-def test_many_calls_with_closed_windows_are_dropped(bounded: Server) -> None:
+def test_many_calls_with_closed_windows_are_dropped(bounded):
     """The same for calls of gRPC that are computed at the same time."""
     before = bounded.memory()
     port = int(str(bounded.settings["grpc_inference_port"]))

@@ -2,9 +2,6 @@
 
 import io
 import runpy
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 from PIL import Image
@@ -17,7 +14,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folders(tmp_path_factory):
     pytest.importorskip("transformers")
     store = tmp_path_factory.mktemp("store")
     makers = {
@@ -33,7 +30,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def server(folders: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(folders, tmp_path_factory):
     """A server with that store, whose hub has the model ``masks``."""
     cache = str(tmp_path_factory.mktemp("hub"))
     with hub() as made:
@@ -46,13 +43,13 @@ def server(folders: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
             yield started
 
 
-def post(server: Server, path: str, **body: Any) -> Any:
+def post(server, path, **body):
     response = server.inference.post(path, json=body)
     assert response.status_code == 200, response.text
     return response.json()
 
 
-def test_folder_is_served(server: Server) -> None:
+def test_folder_is_served(server):
     """Each behind the endpoints of its task."""
     for name in ("llama", "vit", "ranks"):
         server.registered(name, initial_workers=1)
@@ -73,7 +70,7 @@ def test_folder_is_served(server: Server) -> None:
     assert (refused.status_code, "the model's length is 64" in refused.text) == (400, True)
 
 
-def test_model_of_the_hub_is_served(server: Server) -> None:
+def test_model_of_the_hub_is_served(server):
     """Its vectors are those of the same folder, whatever shares their batch."""
     url = "hf://owner/tiny?task=embeddings"
     server.registered(url, initial_workers=1)
@@ -90,9 +87,7 @@ def test_model_of_the_hub_is_served(server: Server) -> None:
     server.home.wait_for_log("Downloading tiny: 100 %")
 
 
-def test_example_finds_sentences_with_the_same_words(
-    server: Server, folders: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_example_finds_sentences_with_the_same_words(server, folders, monkeypatch, capsys):
     """The model is built, served and searched, as its README has it."""
     example = ROOT / "examples" / "embeddings"
     runpy.run_path(str(example / "build.py"))["build"](folders / "search")
@@ -117,7 +112,7 @@ def test_example_finds_sentences_with_the_same_words(
         ("masks?engine=none", 400, "engine must be one of auto, vllm, transformers"),
     ],
 )
-def test_refusal_says_what_is_wrong(server: Server, url: str, status: int, message: str) -> None:
+def test_refusal_says_what_is_wrong(server, url, status, message):
     refused = server.register(url)
 
     assert (refused.status_code, message in refused.json()["message"]) == (status, True)

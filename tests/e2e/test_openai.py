@@ -1,14 +1,12 @@
 """OpenAI's API with OpenAI's client, against a server of its own."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import openai
 import psutil
@@ -16,35 +14,29 @@ import pytest
 from tests.e2e.blocks import BLOCKS
 from tests.e2e.serving import ROOT, Home, Server, serving, wait_until
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    import httpx
-
 CLIENTS: list[openai.OpenAI] = []
 
 
 @pytest.fixture(autouse=True)
-def clients_are_closed() -> Iterator[None]:
+def clients_are_closed():
     yield
     while CLIENTS:
         CLIENTS.pop().close()
 
 
-def client_of(server: Server, path: str = "/v1", key: str = "none") -> openai.OpenAI:
+def client_of(server, path="/v1", key="none"):
     """OpenAI's client, which does not try again."""
     client = openai.OpenAI(base_url=f"{server.inference.base_url}{path}", api_key=key, max_retries=0)
     CLIENTS.append(client)
     return client
 
 
-def say(text: str) -> Any:
+def say(text):
     return [{"role": "user", "content": text}]
 
 
 @pytest.fixture(scope="module")
-def chatting(shared_server: Server) -> Server:
+def chatting(shared_server):
     for name in ("chatty", "letters", "overlap"):
         shared_server.registered(f"{name}.mar", batch_size=8, max_batch_delay=50)
     return shared_server
@@ -54,7 +46,7 @@ PATHS = ["/v1", "/openai/v1", "/predictions/chatty/v1", "/predictions/chatty/1.0
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_chat_is_answered_whole_and_in_parts(chatting: Server, path: str) -> None:
+def test_chat_is_answered_whole_and_in_parts(chatting, path):
     """At OpenAI's, KServe's and TorchServe's paths."""
     client = client_of(chatting, path)
     whole = client.chat.completions.create(model="chatty", messages=say("count 3"))
@@ -69,15 +61,13 @@ def test_chat_is_answered_whole_and_in_parts(chatting: Server, path: str) -> Non
     assert whole.usage == chunks[-1].usage
 
 
-def test_completion_is_answered(chatting: Server) -> None:
+def test_completion_is_answered(chatting):
     answer = client_of(chatting).completions.create(model="chatty", prompt=["one", "two"])
 
     assert [choice.text for choice in answer.choices] == ["one!", "two!"]
 
 
-def test_chat_of_the_page_answers(
-    chatting: Server, model_store: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_chat_of_the_page_answers(chatting, model_store, monkeypatch, capsys):
     page = "docs/language-models.md: A chat in a few lines: python"
     (model_store / "chat.py").write_text(BLOCKS[f"{page} 1"].text, "utf-8")
     chatting.registered("chat.py", model_name="parrot")
@@ -88,7 +78,7 @@ def test_chat_of_the_page_answers(
     assert capsys.readouterr().out == "one two three \none two three "
 
 
-def test_chat_of_the_example_answers(chatting: Server, model_store: Path) -> None:
+def test_chat_of_the_example_answers(chatting, model_store):
     """examples/chat turns a statement into a question."""
     shutil.copy(ROOT / "examples/chat/chat.py", model_store / "eliza.py")
     chatting.registered("eliza.py")
@@ -97,7 +87,7 @@ def test_chat_of_the_example_answers(chatting: Server, model_store: Path) -> Non
     assert answer.choices[0].message.content == "Why do you need your gpu?"
 
 
-def test_stream_is_one_of_events(chatting: Server) -> None:
+def test_stream_is_one_of_events(chatting):
     """Browsers and proxies read it as such. A failure ends it without the mark of the end; the same request
     whole is a 500.
     """
@@ -116,7 +106,7 @@ def test_stream_is_one_of_events(chatting: Server) -> None:
         client_of(chatting).chat.completions.create(**body)
 
 
-def test_lists_and_versions_are_for_both_kinds_of_clients(chatting: Server) -> None:
+def test_lists_and_versions_are_for_both_kinds_of_clients(chatting):
     """A version is named after a colon."""
     listed = client_of(chatting).models.list().data
 
@@ -133,7 +123,7 @@ def test_lists_and_versions_are_for_both_kinds_of_clients(chatting: Server) -> N
     assert refusal.value.code == "model_not_found"
 
 
-def test_embeddings_of_several_clients_share_a_batch(chatting: Server) -> None:
+def test_embeddings_of_several_clients_share_a_batch(chatting):
     """The client asks for base64 unless it is told otherwise."""
     client = client_of(chatting)
     batched = [
@@ -157,7 +147,7 @@ def test_embeddings_of_several_clients_share_a_batch(chatting: Server) -> None:
         ("score", {"text_1": "x", "text_2": ["x"] * 6_000}),
     ],
 )
-def test_thousands_of_inputs_are_answered_as_few_are(chatting: Server, endpoint: str, fields: Any) -> None:
+def test_thousands_of_inputs_are_answered_as_few_are(chatting, endpoint, fields):
     """Their bodies are read by a helper process."""
     client = client_of(chatting)
     texts = ["a" * (number % 7) for number in range(6_000)]
@@ -168,15 +158,15 @@ def test_thousands_of_inputs_are_answered_as_few_are(chatting: Server, endpoint:
     assert len(scored["results" if endpoint == "rerank" else "data"]) == 6_000
 
 
-def test_answer_that_json_cannot_hold_fails_its_request_alone(chatting: Server) -> None:
+def test_answer_that_json_cannot_hold_fails_its_request_alone(chatting):
     """The worker goes on."""
 
-    def pids() -> list[int]:
+    def pids():
         return [worker["pid"] for worker in chatting.describe("overlap")["workers"]]
 
     before = pids()
 
-    def score(*texts: str) -> httpx.Response:
+    def score(*texts):
         body = {"model": "overlap", "text_1": "x", "text_2": texts}
         return chatting.inference.post("/v1/score", json=body)
 
@@ -200,9 +190,7 @@ def test_answer_that_json_cannot_hold_fails_its_request_alone(chatting: Server) 
         ({"model": "chatty", "messages": say("x" * 8_000_000)}, openai.APIStatusError),
     ],
 )
-def test_bad_request_has_an_error_that_the_client_reads(
-    chatting: Server, fields: Any, error: type[openai.APIStatusError]
-) -> None:
+def test_bad_request_has_an_error_that_the_client_reads(chatting, fields, error):
     with pytest.raises(error) as refusal:
         client_of(chatting).chat.completions.create(**{"messages": say("count 1"), **fields})
 
@@ -211,16 +199,16 @@ def test_bad_request_has_an_error_that_the_client_reads(
     assert body["type"] == "invalid_request_error"
 
 
-def events_of(answer: httpx.Response) -> list[Any]:
+def events_of(answer):
     lines = [line.removeprefix("data: ") for line in answer.text.split("\n\n") if line]
     return [line if line == "[DONE]" else json.loads(line) for line in lines]
 
 
 @pytest.mark.alone
-def test_generation_ends_when_its_client_leaves(chatting: Server, tmp_path: Path) -> None:
+def test_generation_ends_when_its_client_leaves(chatting, tmp_path):
     """Within 100 ms; the best of a few, as other work may come between."""
 
-    def seconds(number: int) -> float:
+    def seconds(number):
         ended = tmp_path / f"ended{number}"
         body = {"model": "chatty", "messages": say(f"wait {ended}"), "stream": True}
         with chatting.inference.stream("POST", "/v1/chat/completions", json=body) as answer:
@@ -233,7 +221,7 @@ def test_generation_ends_when_its_client_leaves(chatting: Server, tmp_path: Path
 
 
 @pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory, model_store: Path) -> Iterator[Server]:
+def small(tmp_path_factory, model_store):
     """A server with tokens, two front ends and queues for one request."""
     settings = {"job_queue_size": 1, "frontend_processes": 2, "token_authorization": "always"}
     settings["max_request_size"] = 1 << 19
@@ -247,7 +235,7 @@ def small(tmp_path_factory: pytest.TempPathFactory, model_store: Path) -> Iterat
         yield started
 
 
-def test_dying_worker_loses_no_request_that_nobody_has_seen(small: Server, tmp_path: Path) -> None:
+def test_dying_worker_loses_no_request_that_nobody_has_seen(small, tmp_path):
     """A stream that has begun ends with an error event; what had no byte yet is tried once more."""
     body = {"model": "chatty", "messages": say("die"), "stream": True}
     events = events_of(small.inference.post("/v1/chat/completions", json=body))
@@ -276,7 +264,7 @@ class Pretended(VLLMHandler):
 """
 
 
-def test_engine_that_dies_ends_its_stream(tmp_path: Path) -> None:
+def test_engine_that_dies_ends_its_stream(tmp_path):
     """With an error, after what it had generated; describe has the reason, and another worker answers."""
     store = tmp_path / "store"
     store.mkdir()
@@ -299,7 +287,7 @@ def test_engine_that_dies_ends_its_stream(tmp_path: Path) -> None:
     assert ended == "vLLM's engine has ended: EngineCore encountered an issue"
 
 
-def test_streams_have_until_the_end_of_the_drain(start_server: Callable[..., Server], tmp_path: Path) -> None:
+def test_streams_have_until_the_end_of_the_drain(start_server, tmp_path):
     """Then they end with an error; those with a deadline at the deadline. What waits may be tried again."""
     settings = {"default_workers_per_model": 1, "drain_timeout": 0}
     server = start_server(load_models="chatty=chatty.mar,letters=letters.mar", **settings)
@@ -332,7 +320,7 @@ def test_streams_have_until_the_end_of_the_drain(start_server: Callable[..., Ser
     assert refused.json()["error"]["type"] == "server_error"
 
 
-def test_stream_may_end_while_the_server_drains(start_server: Callable[..., Server], tmp_path: Path) -> None:
+def test_stream_may_end_while_the_server_drains(start_server, tmp_path):
     """It is whole."""
     server = start_server(load_models="chatty=chatty.mar", default_workers_per_model=1)
     server.wait_ready("chatty")
@@ -349,7 +337,7 @@ def test_stream_may_end_while_the_server_drains(start_server: Callable[..., Serv
     assert text.endswith("data: [DONE]\n\n")
 
 
-def test_full_queue_is_a_429_that_clients_try_again(small: Server) -> None:
+def test_full_queue_is_a_429_that_clients_try_again(small):
     """With the seconds to wait; on other routes it stays a 503."""
     workers = small.workers()
     for process in workers:
@@ -371,11 +359,11 @@ def test_full_queue_is_a_429_that_clients_try_again(small: Server) -> None:
     assert other.status_code == 503
 
 
-def _finished(answers: list[Any]) -> list[Any]:
+def _finished(answers):
     return wait_until(lambda: [answer for answer in answers if answer.done()], "a request is refused")
 
 
-def test_token_is_the_client_key(small: Server) -> None:
+def test_token_is_the_client_key(small):
     """Front ends know the paths."""
     good = client_of(small, key=small.tokens()["inference"])
     stream = good.chat.completions.create(model="chatty", messages=say("count 3"), stream=True)
@@ -384,7 +372,7 @@ def test_token_is_the_client_key(small: Server) -> None:
 
 
 @pytest.mark.parametrize("prefix", ["/v1", "/openai/v1"])
-def test_refusal_before_the_route_has_openais_form(small: Server, prefix: str) -> None:
+def test_refusal_before_the_route_has_openais_form(small, prefix):
     of_client = "invalid_request_error"
     for method, path, more, expected in (
         ("POST", "completions", {"headers": {"authorization": "x"}}, (401, "authentication_error")),
@@ -398,7 +386,7 @@ def test_refusal_before_the_route_has_openais_form(small: Server, prefix: str) -
         assert error.keys() == {"message", "type", "param", "code"}
 
 
-def test_api_can_be_turned_off(start_server: Callable[..., Server]) -> None:
+def test_api_can_be_turned_off(start_server):
     """KServe's list of models is then as before."""
     server = start_server(load_models="chatty=chatty.mar", default_workers_per_model=1, openai_api="false")
     server.wait_ready("chatty")

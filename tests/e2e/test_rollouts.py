@@ -6,9 +6,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -22,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def store(tmp_path_factory):
     """Both versions of a model, ``m1.mar`` and ``m2.mar``."""
     store, work = tmp_path_factory.mktemp("store"), tmp_path_factory.mktemp("work")
     code = str(ROOT / "tests" / "e2e" / "model_code" / "variants.py")
@@ -33,7 +32,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory, store: Path) -> Iterator[Server]:
+def server(tmp_path_factory, store):
     """One server with two front ends and gRPC for all tests here, which have model ``m`` in two versions."""
     folder = tmp_path_factory.mktemp("rollouts")
     with serving(grpc_server(folder, store, frontend_processes=2, shadow_bodies=20)) as started:
@@ -43,63 +42,63 @@ def server(tmp_path_factory: pytest.TempPathFactory, store: Path) -> Iterator[Se
 
 
 @pytest.fixture(autouse=True)
-def plain_traffic(server: Server) -> Iterator[None]:
+def plain_traffic(server):
     """Each test finds the model without weights, and both versions ready."""
     yield
     assert server.management.delete("/models/m/traffic").status_code == 200
 
 
-def put(server: Server, document: Any, name: str = "m") -> dict[str, Any]:
+def put(server, document, name="m"):
     answer = server.management.put(f"/models/{name}/traffic", json=document)
     assert answer.status_code == 200, answer.text
     output: dict[str, Any] = answer.json()
     return output
 
 
-def show(server: Server, what: str = "traffic", name: str = "m") -> dict[str, Any]:
+def show(server, what="traffic", name="m"):
     answer = server.management.get(f"/models/{name}/{what}")
     assert answer.status_code == 200, answer.text
     output: dict[str, Any] = answer.json()
     return output
 
 
-def outcomes(server: Server) -> dict[str, int]:
+def outcomes(server):
     copies = show(server, "shadow")["shadows"]["2.0"]["copies"]
     return {name: count for name, count in copies.items() if count}
 
 
-def text(value: str) -> dict[str, Any]:
+def text(value):
     return {"inputs": [{"name": "t", "datatype": "BYTES", "shape": [1], "data": [value]}]}
 
 
-def by_v1(server: Server) -> str:
+def by_v1(server):
     return str(server.v1("m", ["x"]).json()["predictions"][0])
 
 
-def by_v2(server: Server, version: str = "") -> str:
+def by_v2(server, version=""):
     path = f"/v2/models/m{f'/versions/{version}' if version else ''}/infer"
     return str(server.inference.post(path, json=text("x")).json()["model_version"])
 
 
-def infer(version: str, name: str = "m") -> Any:
+def infer(version, name="m"):
     tensor = {"name": "t", "datatype": "BYTES", "shape": [1], "contents": {"bytes_contents": [b"x"]}}
     return oip("ModelInferRequest", model_name=name, model_version=version, inputs=[tensor])
 
 
-def by_v2_grpc(server: Server, version: str = "", name: str = "m") -> str:
+def by_v2_grpc(server, version="", name="m"):
     with channel(server, "inference") as to:
         service = stub(to, "inference.GRPCInferenceService")
         return str(service.ModelInfer(infer(version, name), timeout=PATIENCE).model_version)
 
 
-def by_v2_grpc_stream(server: Server, version: str = "") -> str:
+def by_v2_grpc_stream(server, version=""):
     with channel(server, "inference") as to:
         service = stub(to, "inference.GRPCInferenceService")
         (part,) = service.ModelStreamInfer(iter([infer(version)]), timeout=PATIENCE)
         return str(part.infer_response.model_version)
 
 
-def by_grpc(server: Server, version: str = "") -> str:
+def by_grpc(server, version=""):
     with channel(server, "inference") as to:
         service = stub(to, f"{INFERENCE}InferenceAPIsService")
         return str(
@@ -107,19 +106,19 @@ def by_grpc(server: Server, version: str = "") -> str:
         )
 
 
-def by_grpc_parts(server: Server) -> str:
+def by_grpc_parts(server):
     with channel(server, "inference") as to:
         service = stub(to, f"{INFERENCE}InferenceAPIsService")
         parts = service.StreamPredictions(predict("m", data=b"parts"), timeout=PATIENCE)
         return "".join(part.prediction.decode() for part in parts)
 
 
-def by_openai(server: Server) -> str:
+def by_openai(server):
     """At TorchServe's path, where handlers read the endpoint."""
     return server.inference.post("/predictions/m/v1/chat/completions", content=b"x").text
 
 
-def by_chat(server: Server, order: str = "x") -> str:
+def by_chat(server, order="x"):
     """With the model in the body alone."""
     body = {"model": "m", "messages": [{"role": "user", "content": order}]}
     return server.inference.post("/v1/chat/completions", json=body).text
@@ -143,14 +142,14 @@ WAYS: dict[str, tuple[Callable[[Server], str], str]] = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_weights_hold_in_every_protocol(server: Server, way: str) -> None:
+def test_weights_hold_in_every_protocol(server, way):
     put(server, {"1.0": 0, "2.0": 100})
     ask, expected = WAYS[way]
 
     assert ask(server) == expected
 
 
-def test_a_request_that_names_a_version_goes_there(server: Server) -> None:
+def test_a_request_that_names_a_version_goes_there(server):
     put(server, {"1.0": 0, "2.0": 100})
     named = [ask(server, "1.0") for ask in (by_v2, by_v2_grpc, by_v2_grpc_stream, by_grpc)]
 
@@ -159,7 +158,7 @@ def test_a_request_that_names_a_version_goes_there(server: Server) -> None:
     assert server.inference.post("/explanations/m/1.0", content=b"x").text == "1.0"
 
 
-def test_parked_versions_have_their_share(server: Server) -> None:
+def test_parked_versions_have_their_share(server):
     """The first request of each loads it, over REST and gRPC: a parked version counts as ready."""
     for number in (1, 2):
         server.registered(f"m{number}.mar", model_name="cold", load="on-demand")
@@ -182,7 +181,7 @@ def test_parked_versions_have_their_share(server: Server) -> None:
     assert loads == [2, 2]
 
 
-def test_weights_divide_the_requests(server: Server) -> None:
+def test_weights_divide_the_requests(server):
     put(server, {"1.0": 75, "2.0": 25})
     seen = collections.Counter(server.predict("m", b"x").text for _ in range(200))
 
@@ -197,7 +196,7 @@ def test_weights_divide_the_requests(server: Server) -> None:
     assert described == {"wanted": 25, "effective": 25}
 
 
-def test_a_shadow_gets_copies(server: Server) -> None:
+def test_a_shadow_gets_copies(server):
     """Of requests in every protocol but those with answers in parts; clients see the primary only."""
     put(server, {"shadow": {"2.0": {"percent": 100}}})
     assert server.predict("m", b"same").text == "same"
@@ -217,7 +216,7 @@ def test_a_shadow_gets_copies(server: Server) -> None:
     assert server.metric("modelserver_shadow_copies_total", outcome="agreed") == 4
 
 
-def ask_until(server: Server, order: bytes, happened: Callable[[], bool]) -> list[int]:
+def ask_until(server, order, happened):
     """Statuses of requests, which are sent until something has happened."""
     statuses = []
     deadline = time.monotonic() + 25
@@ -228,7 +227,7 @@ def ask_until(server: Server, order: bytes, happened: Callable[[], bool]) -> lis
     return statuses
 
 
-def test_a_good_version_is_promoted(server: Server) -> None:
+def test_a_good_version_is_promoted(server):
     """Step by step, from its answers to copies and then to clients; the reason is in log and metrics."""
     promote = {"after": 20, "agreement": 0.99, "p99_ratio": 1000, "errors": 0.01, "steps": [50, 100]}
     put(server, {"shadow": {"2.0": {"percent": 100}}, "promote": promote})
@@ -242,7 +241,7 @@ def test_a_good_version_is_promoted(server: Server) -> None:
     assert server.predict("m", b"x").text == "2.0"
 
 
-def test_a_bad_version_is_taken_back(server: Server) -> None:
+def test_a_bad_version_is_taken_back(server):
     """As soon as it has failed too often, and everything goes to the other one again."""
     put(server, {"weights": {"1.0": 50, "2.0": 50}, "promote": {"after": 100, "errors": 0.05}})
     statuses = ask_until(server, b"fail", lambda: show(server)["promotion"]["state"] != "watching")
@@ -258,7 +257,7 @@ def test_a_bad_version_is_taken_back(server: Server) -> None:
     assert {server.predict("m", b"fail").text for _ in range(10)} == {"1.0"}
 
 
-def test_weights_are_moved_under_load(server: Server) -> None:
+def test_weights_are_moved_under_load(server):
     """Moved a hundred times, with and without a shadow: every request has exactly one answer, its own, which
     repeats what only it says.
     """
@@ -267,7 +266,7 @@ def test_weights_are_moved_under_load(server: Server) -> None:
     wrong: list[object] = []
     done: collections.Counter[str] = collections.Counter()
 
-    def ask(_: int) -> None:
+    def ask(_):
         with httpx.Client(base_url=str(server.inference.base_url), timeout=30) as client:
             while not stop.is_set():
                 own = f"own-{next(numbers)}"
@@ -303,7 +302,7 @@ def test_weights_are_moved_under_load(server: Server) -> None:
     assert server.metric("Requests2XX") - before >= sum(done.values())
 
 
-def test_a_killed_worker_takes_its_weight_along(server: Server) -> None:
+def test_a_killed_worker_takes_its_weight_along(server):
     """Its requests fail or are tried again, those after it go to the other version until it is back."""
     put(server, {"1.0": 50, "2.0": 50})
     (worker,) = server.management.get("/models/m/2.0").json()[0]["workers"]

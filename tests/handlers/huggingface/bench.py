@@ -1,12 +1,8 @@
 """Calls handlers as a worker does."""
 
-from __future__ import annotations
-
 import io
 import json
 import wave
-from pathlib import Path
-from typing import Any
 
 import numpy
 from tests.handlers.parts import Stream
@@ -14,7 +10,7 @@ from tests.handlers.parts import Stream
 from modelserver_handlers.context import BatchState, Context
 
 
-def wav(samples: Any, width: int = 2, channels: int = 1, rate: int = 10) -> bytes:
+def wav(samples, width=2, channels=1, rate=10):
     """A file of sound."""
     made = io.BytesIO()
     with wave.open(made, "wb") as file:
@@ -28,18 +24,18 @@ def wav(samples: Any, width: int = 2, channels: int = 1, rate: int = 10) -> byte
 class Bench:
     """A handler whose model is in ``folder``; ``warnings`` are what registrations show."""
 
-    def __init__(self, kind: type[Any], folder: Path, **settings: Any) -> None:
+    def __init__(self, kind, folder, **settings):
         self.handler = kind()
         config = {"handler": {"model_path": str(folder), **settings}}
         self.context = Context("m", str(folder), None, 8, None, "0", model_yaml_config=config)
         self.context._ms_begin(BatchState())
         self.warnings = self.context._ms_warnings
 
-    def load(self) -> Bench:
+    def load(self):
         self.handler.initialize(self.context)
         return self
 
-    def send(self, *rows: Any, endpoint: str = "") -> list[Any]:
+    def send(self, *rows, endpoint=""):
         """The answers to a batch, and for rejected rows what is wrong."""
         properties = [{"url_path": endpoint} if endpoint else {} for _ in rows]
         self.context._ms_begin(BatchState([str(idx) for idx in range(len(rows))], properties=properties))
@@ -47,7 +43,7 @@ class Bench:
         rejected = self.context._ms_rejections
         return [rejected[idx][1] if idx in rejected else answer for idx, answer in enumerate(answers)]
 
-    async def request(self, endpoint: str = "", body: Any = None, **fields: Any) -> Any:
+    async def request(self, endpoint="", body=None, **fields):
         """The answer of a handler that gets one request at a time: its document, or its events."""
         await self.handler.initialize(self.context)
         state = BatchState(["r"], properties=[{"url_path": endpoint} if endpoint else {}])

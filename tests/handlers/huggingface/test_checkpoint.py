@@ -1,9 +1,7 @@
 """What a checkpoint needs, and what is said if it is not there."""
 
 import json
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -14,7 +12,7 @@ from modelserver_handlers.huggingface import checkpoint
 from modelserver_handlers.huggingface.checkpoint import Checkpoint, length_of
 
 
-def opened(folder: Path, **settings: Any) -> Checkpoint:
+def opened(folder, **settings):
     config = {"handler": {"model_path": "model", **settings}}
     properties = {"model_dir": str(folder), "gpu_id": None}
     return Checkpoint.of(SimpleNamespace(model_yaml_config=config, system_properties=properties))

@@ -1,8 +1,6 @@
 """Embeddings and rankings, compared with what the network computes for each text alone."""
 
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -23,7 +21,7 @@ def library():
     pytest.importorskip("transformers")
 
 
-def states(folder: Path, text: str, limit: int = 64) -> torch.Tensor:
+def states(folder, text, limit=64):
     from transformers import AutoModel, AutoTokenizer
 
     inputs = AutoTokenizer.from_pretrained(folder)(
@@ -34,7 +32,7 @@ def states(folder: Path, text: str, limit: int = 64) -> torch.Tensor:
     return output
 
 
-def modules(folder: Path, *kinds: str, pooling: dict[str, Any] | None = None) -> None:
+def modules(folder, *kinds, pooling=None):
     listed = [
         {"idx": idx, "path": f"{idx}_{kind}" if idx else "", "type": f"sentence_transformers.models.{kind}"}
         for idx, kind in enumerate(kinds)

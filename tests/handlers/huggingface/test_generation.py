@@ -1,4 +1,3 @@
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,7 +22,7 @@ def folder(tmp_path_factory):
     return made
 
 
-def generated(folder: Path, prompt: str, count: int, **arguments: Any) -> str:
+def generated(folder, prompt, count, **arguments):
     """What ``generate`` alone adds to a prompt."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 

@@ -2,8 +2,6 @@
 
 import base64
 import io
-from pathlib import Path
-from typing import Any
 
 import numpy
 import pytest
@@ -19,11 +17,11 @@ pytestmark = pytest.mark.slow
 LONG = " ".join(tiny_models.TEXTS * 10)
 
 
-def pipeline(task: str, folder: Path) -> Any:
+def pipeline(task, folder):
     return pytest.importorskip("transformers").pipeline(task, model=str(folder))
 
 
-def nearly(value: Any) -> Any:
+def nearly(value):
     """With numbers that may differ by 1e-5."""
     if isinstance(value, dict):
         return {name: nearly(each) for name, each in value.items()}
@@ -92,7 +90,7 @@ def test_text_without_a_mask_is_refused(tmp_path):
     assert caught.value.error_code == 400
 
 
-def png(size: int, value: int) -> bytes:
+def png(size, value):
     file = io.BytesIO()
     Image.effect_noise((size, size), value).convert("RGB").save(file, "PNG")
     return file.getvalue()

@@ -3,8 +3,6 @@
 Its engine repeats the words of the prompt, a token at a time.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import json
@@ -12,12 +10,7 @@ import sys
 from dataclasses import dataclass, field
 from enum import Enum
 from types import ModuleType, SimpleNamespace
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
-
-    import pytest
+from typing import Any
 
 LENGTH = 20
 # The token after which the engine dies, and the one that it ends with an error.
@@ -54,7 +47,7 @@ class StructuredOutputsParams:
     json_object: bool | None = None
     regex: str | None = None
 
-    def __post_init__(self) -> None:
+    def __post_init__(self):
         if [self.json, self.json_object, self.regex].count(None) != 2:
             raise VLLMClientError("one kind of structured outputs")
 
@@ -88,7 +81,7 @@ class SamplingParams:
     output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
 
     @classmethod
-    def from_optional(cls, **fields: Any) -> SamplingParams:
+    def from_optional(cls, **fields):
         if not 0 <= fields.get("min_p", 0.0) <= 1:
             raise VLLMClientError("min_p must be in [0, 1]")
         return cls(**fields)
@@ -127,51 +120,51 @@ class AsyncEngineArgs:
     reasoning_parser: str = ""
 
 
-def tokens_input(prompt_token_ids: list[int]) -> dict[str, Any]:
+def tokens_input(prompt_token_ids):
     return {"type": "token", "prompt_token_ids": prompt_token_ids}
 
 
 class Tokenizer:
     """A token is a word; roles are words, too."""
 
-    def __init__(self, template: str | None) -> None:
+    def __init__(self, template):
         self.words: list[str] = []
         self._template = template
 
-    def __call__(self, text: str, pair: str = "") -> dict[str, list[int]]:
+    def __call__(self, text, pair=""):
         ids = [self._id(word) for word in text.split()]
         if not pair:
             return {"input_ids": ids}
         others = [self._id(word) for word in pair.split()]
         return {"input_ids": ids + others, "token_type_ids": [0] * len(ids) + [1] * len(others)}
 
-    def _id(self, word: str) -> int:
+    def _id(self, word):
         if word not in self.words:
             self.words.append(word)
         return self.words.index(word)
 
-    def decode(self, token: int) -> str:
+    def decode(self, token):
         return f"{self.words[token]} "
 
-    def get_chat_template(self) -> str:
+    def get_chat_template(self):
         if self._template is None:
             raise ValueError("no template")
         return self._template
 
     def apply_chat_template(
         self,
-        messages: list[dict[str, Any]],
+        messages,
         *,
-        chat_template: str,
-        tokenize: bool,
-        return_dict: bool,
-        **wishes: Any,
-    ) -> list[int]:
+        chat_template,
+        tokenize,
+        return_dict,
+        **wishes,
+    ):
         import jinja2
 
         assert (tokenize, return_dict) == (True, False)
 
-        def refuse(message: str) -> None:
+        def refuse(message):
             raise jinja2.TemplateError(message)
 
         template = jinja2.Environment().from_string(chat_template)
@@ -181,14 +174,14 @@ class Tokenizer:
 class PrometheusStatLogger:
     """Its own would count each token."""
 
-    def __init__(self, vllm_config: Any, engine_indexes: list[int]) -> None:
+    def __init__(self, vllm_config, engine_indexes):
         raise AssertionError("no other logger of this kind")
 
 
 class AsyncLLM:
     """The engine. ``aborted`` are the requests that nobody wanted to the end."""
 
-    def __init__(self, arguments: AsyncEngineArgs, stat_loggers: list[Any]) -> None:
+    def __init__(self, arguments, stat_loggers):
         self.arguments = arguments
         self.running: set[str] = set()
         self.model_config = SimpleNamespace(
@@ -208,10 +201,10 @@ class AsyncLLM:
         self._tokenizer = Tokenizer(None if arguments.model == "plain" else TEMPLATE)
 
     @classmethod
-    def from_engine_args(cls, arguments: AsyncEngineArgs, *, stat_loggers: list[Any]) -> AsyncLLM:
+    def from_engine_args(cls, arguments, *, stat_loggers):
         return cls(arguments, stat_loggers)
 
-    def step(self, *, new_tokens: int = 0, preempted: int = 0) -> None:
+    def step(self, *, new_tokens=0, preempted=0):
         """Reports the state of the scheduler, as the real one does after each step: a running request takes a
         quarter of the cache, and each token of a prompt but the first was in it.
         """
@@ -227,23 +220,23 @@ class AsyncLLM:
         for logger in self.loggers:
             logger.record(scheduler, SimpleNamespace(num_preempted_reqs=preempted), mm_cache_stats=None)
 
-    def shutdown(self) -> None:
+    def shutdown(self):
         self.is_shut_down = True
 
-    def get_tokenizer(self) -> Tokenizer:
+    def get_tokenizer(self):
         return self._tokenizer
 
-    async def get_supported_tasks(self) -> tuple[str, ...]:
+    async def get_supported_tasks(self):
         return (self.arguments.runner,)
 
     async def generate(
         self,
-        prompt: dict[str, Any],
-        parameters: SamplingParams,
-        request_id: str,
+        prompt,
+        parameters,
+        request_id,
         *,
-        lora_request: LoRARequest | None = None,
-    ) -> AsyncIterator[Any]:
+        lora_request=None,
+    ):
         self.calls.append((prompt, parameters, request_id, lora_request))
         tokens = prompt["prompt_token_ids"]
         if parameters.structured_outputs is not None and parameters.structured_outputs.json == IMPOSSIBLE:
@@ -270,7 +263,7 @@ class AsyncLLM:
             self.running.discard(request_id)
             self.step()
 
-    def _parts(self, tokens: list[int], parameters: SamplingParams) -> Iterator[Any]:
+    def _parts(self, tokens, parameters):
         words = [self._tokenizer.decode(token) for token in tokens][: parameters.max_tokens]
         for number, (token, word) in enumerate(zip(tokens, words, strict=False), 1):
             is_last = number == len(words)
@@ -287,9 +280,7 @@ class AsyncLLM:
                 stop_reason=None,
             )
 
-    async def encode(
-        self, prompt: dict[str, Any], parameters: PoolingParams, request_id: str
-    ) -> AsyncIterator[Any]:
+    async def encode(self, prompt, parameters, request_id):
         import torch
 
         self.calls.append((prompt, parameters, request_id, None))
@@ -303,7 +294,7 @@ class AsyncLLM:
         yield SimpleNamespace(outputs=SimpleNamespace(data=data), finished=True)
 
 
-def _joined(parts: list[Any]) -> Any:
+def _joined(parts):
     first, *rest = parts
     for part in rest:
         first.text += part.text
@@ -324,7 +315,7 @@ class FlexibleArgumentParser(argparse.ArgumentParser):
     """The parser of vLLM's command."""
 
 
-def make_arg_parser(parser: FlexibleArgumentParser) -> FlexibleArgumentParser:
+def make_arg_parser(parser):
     parser.add_argument("--model")
     parser.add_argument("--served-model-name", nargs="+")
     parser.add_argument("--lora-modules", nargs="+")
@@ -338,11 +329,11 @@ def make_arg_parser(parser: FlexibleArgumentParser) -> FlexibleArgumentParser:
 USAGE = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
 
 
-def build_app(arguments: Any, tasks: tuple[str, ...], described: Any) -> Any:
+def build_app(arguments, tasks, described):
     """An application that answers with its arguments, and what it was asked for; it also loads adapters."""
 
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        async def part(content: bytes, *, more: bool) -> None:
+    async def app(scope, receive, send):
+        async def part(content, *, more):
             await send({"type": "http.response.body", "body": content, "more_body": more})
 
         body = json.loads((await receive())["body"])
@@ -363,7 +354,7 @@ def build_app(arguments: Any, tasks: tuple[str, ...], described: Any) -> Any:
     return app
 
 
-async def init_app_state(engine: Any, state: Any, arguments: Any, tasks: tuple[str, ...]) -> None:
+async def init_app_state(engine, state, arguments, tasks):
     engine.applications += 1
     state.openai_serving_models = SimpleNamespace(lora_requests={})
 
@@ -385,7 +376,7 @@ _MODULES = {
 }
 
 
-def pretend(patch: pytest.MonkeyPatch, version: str = "0.32.0") -> None:
+def pretend(patch, version="0.32.0"):
     """Lets ``import vllm`` find this."""
     packages = {name.rsplit(".", depth)[0] for name in _MODULES for depth in range(1, name.count("."))}
     for name in sorted(_MODULES.keys() | packages):

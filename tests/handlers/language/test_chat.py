@@ -1,7 +1,5 @@
 """``modelserver.ChatModel``: what its methods return or yield becomes answers."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import threading
@@ -19,12 +17,12 @@ from modelserver_handlers.language.chat import CHAT, COMPLETIONS
 class Bench:
     """A model that has been initialised; each call has a context of its own, as in a worker."""
 
-    def __init__(self, model: type[modelserver.ChatModel]) -> None:
+    def __init__(self, model):
         self.model = model()
         self.context = Context("m", "/", None, 1, None, "0")
         self.stream = Stream()
 
-    async def send(self, endpoint: str = CHAT, **fields: Any) -> bytes:
+    async def send(self, endpoint=CHAT, **fields):
         await self.model.initialize(self.context)
         state = BatchState(["r"], properties=[{"url_path": endpoint}])
         state.stream = self.stream
@@ -34,10 +32,10 @@ class Bench:
         (answer,) = await self.model.handle([{"body": body}], self.context._ms_of_request(state))
         return answer.encode() if isinstance(answer, str) else bytes(answer)
 
-    async def whole(self, endpoint: str = CHAT, **fields: Any) -> Any:
+    async def whole(self, endpoint=CHAT, **fields):
         return json.loads(await self.send(endpoint, **fields))
 
-    async def events(self, endpoint: str = CHAT, **fields: Any) -> list[Any]:
+    async def events(self, endpoint=CHAT, **fields):
         """The documents of the events, without the last."""
         rest = await self.send(endpoint, stream=True, **fields)
         lines = b"".join([*self.stream.parts, rest]).split(b"\n\n")
@@ -48,11 +46,11 @@ class Bench:
 class Words(modelserver.ChatModel):
     """Yields words in a thread."""
 
-    def chat(self, request: Any) -> Any:
+    def chat(self, request):
         for word in request.messages[-1].text.split():
             yield word + " "
 
-    def complete(self, request: Any, prompt: Any) -> Any:
+    def complete(self, request, prompt):
         return f"{prompt}!"
 
 
@@ -65,11 +63,11 @@ class Poets(Words):
 class AsyncWords(modelserver.ChatModel):
     """Yields words in the event loop."""
 
-    async def load(self, context: Any) -> None:
+    async def load(self, context):
         await asyncio.sleep(0)
         self.end = " "
 
-    async def chat(self, request: Any) -> Any:
+    async def chat(self, request):
         for word in request.messages[-1].text.split():
             yield word + self.end
 
@@ -77,14 +75,14 @@ class AsyncWords(modelserver.ChatModel):
 class Text(modelserver.ChatModel):
     """Returns a text."""
 
-    def chat(self, request: Any) -> Any:
+    def chat(self, request):
         return request.messages[-1].text + " "
 
 
 class AsyncText(modelserver.ChatModel):
     """Returns a text after waiting."""
 
-    async def chat(self, request: Any) -> Any:
+    async def chat(self, request):
         await asyncio.sleep(0)
         return request.messages[-1].text + " "
 
@@ -94,14 +92,14 @@ class Endless(modelserver.ChatModel):
 
     count = 0
 
-    async def chat(self, request: Any) -> Any:
+    async def chat(self, request):
         while True:
             self.count += 1
             yield "word "
             await asyncio.sleep(0)
 
 
-async def test_model_waits_while_the_client_reads_nothing() -> None:
+async def test_model_waits_while_the_client_reads_nothing():
     """As the worker's window says, whose gate closes."""
     bench = Bench(Endless)
     gate = bench.stream.gate = asyncio.Event()  # type: ignore[attr-defined]
@@ -119,7 +117,7 @@ async def test_model_waits_while_the_client_reads_nothing() -> None:
 
 
 @pytest.mark.parametrize("model", [Words, AsyncWords, Text, AsyncText])
-async def test_any_kind_of_method_answers_a_chat(model: type[modelserver.ChatModel]) -> None:
+async def test_any_kind_of_method_answers_a_chat(model):
     whole = await Bench(model).whole()
     events = await Bench(model).events(stream_options={"include_usage": True})
     deltas = [event["choices"][0]["delta"] for event in events[:-1]]
@@ -142,13 +140,13 @@ async def test_any_kind_of_method_answers_a_chat(model: type[modelserver.ChatMod
         ({"stop": "e three"}, "one two three ", "stop"),
     ],
 )
-async def test_limits_of_the_request_end_the_answer(fields: Any, text: str, finish: str) -> None:
+async def test_limits_of_the_request_end_the_answer(fields, text, finish):
     choice = (await Bench(Words).whole(**fields))["choices"][0]
 
     assert (choice["message"]["content"], choice["finish_reason"]) == (text, finish)
 
 
-async def test_each_choice_is_a_call() -> None:
+async def test_each_choice_is_a_call():
     chat = await Bench(Words).whole(n=2)
     completions = await Bench(Words).whole(COMPLETIONS, prompt=["a", "b"], n=2)
     events = await Bench(Words).events(n=2, max_tokens=1)
@@ -158,9 +156,9 @@ async def test_each_choice_is_a_call() -> None:
     assert [event["choices"][0]["index"] for event in events] == [0, 0, 0, 1, 1, 1]
 
 
-async def test_parts_of_a_message_are_passed_on() -> None:
+async def test_parts_of_a_message_are_passed_on():
     class Caller(modelserver.ChatModel):
-        def chat(self, request: Any) -> Any:
+        def chat(self, request):
             yield {"tool_calls": [{"index": 0, "function": {"name": request.tools[0]["name"]}}]}
 
     fields: Any = {"tools": [{"name": "look"}]}
@@ -171,11 +169,11 @@ async def test_parts_of_a_message_are_passed_on() -> None:
     assert choice["finish_reason"] == events[-1]["choices"][0]["finish_reason"] == "tool_calls"
 
 
-async def test_generator_in_a_thread_is_closed_when_nobody_takes_its_pieces() -> None:
+async def test_generator_in_a_thread_is_closed_when_nobody_takes_its_pieces():
     closed = threading.Event()
 
     class Endless(modelserver.ChatModel):
-        def chat(self, request: Any) -> Any:
+        def chat(self, request):
             try:
                 while True:
                     yield "a"
@@ -188,13 +186,13 @@ async def test_generator_in_a_thread_is_closed_when_nobody_takes_its_pieces() ->
     assert await asyncio.to_thread(closed.wait, 60)
 
 
-async def test_other_clients_get_the_text_alone() -> None:
+async def test_other_clients_get_the_text_alone():
     assert await Bench(Words).send("", messages=[{"role": "user", "content": "a b"}]) == b"a b "
 
 
-async def test_error_of_the_model_is_raised() -> None:
+async def test_error_of_the_model_is_raised():
     class Failing(modelserver.ChatModel):
-        def chat(self, request: Any) -> Any:
+        def chat(self, request):
             yield "a"
             raise PredictionException("too long", 400)
 
@@ -205,21 +203,21 @@ async def test_error_of_the_model_is_raised() -> None:
 @pytest.mark.parametrize(
     ("endpoint", "fields", "status"), [(CHAT, {"n": 0}, 400), (COMPLETIONS, {"prompt": "a"}, 404)]
 )
-async def test_request_that_cannot_be_answered_is_refused(endpoint: str, fields: Any, status: int) -> None:
+async def test_request_that_cannot_be_answered_is_refused(endpoint, fields, status):
     with pytest.raises(PredictionException) as refusal:
         await Bench(AsyncWords).send(endpoint, **fields)
 
     assert refusal.value.error_code == status
 
 
-def test_concurrency_follows_the_methods() -> None:
+def test_concurrency_follows_the_methods():
     class Several(Words):
         concurrency = 4
 
     assert [kind()._ms_concurrency for kind in (Words, AsyncWords, Several)] == [1, 256, 4]
 
 
-async def test_class_without_methods_is_not_usable() -> None:
+async def test_class_without_methods_is_not_usable():
     class Nothing(modelserver.ChatModel):
         """Forgets to answer."""
 
@@ -227,7 +225,7 @@ async def test_class_without_methods_is_not_usable() -> None:
         await Bench(Nothing).send()
 
 
-async def test_adapters_are_those_of_the_class() -> None:
+async def test_adapters_are_those_of_the_class():
     """What follows another name is a part of it: at TorchServe's path the model's name may be any."""
     for kind, name in ((Poets, "m/poet"), (Words, "org/m"), (Words, "m:1.0")):
         assert (await Bench(kind).whole(model=name))["model"] == name

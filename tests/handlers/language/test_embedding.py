@@ -1,7 +1,5 @@
 """``modelserver.EmbeddingModel`` and ``modelserver.Reranker``: one result for each row of a batch."""
 
-from __future__ import annotations
-
 import base64
 import json
 from typing import Any
@@ -21,18 +19,18 @@ class Letters(modelserver.EmbeddingModel):
 
     result: Any = staticmethod(numpy.array)
 
-    def embed(self, texts: list[str]) -> Any:
+    def embed(self, texts):
         return self.result([[text.count("a"), text.count("b")] for text in texts])
 
 
 class Shared(modelserver.Reranker):
     """Counts the words that both texts have."""
 
-    def rerank(self, pairs: list[tuple[str, str]]) -> Any:
+    def rerank(self, pairs):
         return [len(set(query.split()) & set(document.split())) for query, document in pairs]
 
 
-def run(model: Any, *rows: Any, endpoint: str = EMBEDDINGS, parameters: Any = None) -> tuple[Any, Any]:
+def run(model, *rows, endpoint=EMBEDDINGS, parameters=None):
     """The answers to rows as a worker gives them, and which were rejected."""
     context = Context("m", "/", None, 8, None, "0")
     model.initialize(context)
@@ -48,7 +46,7 @@ def run(model: Any, *rows: Any, endpoint: str = EMBEDDINGS, parameters: Any = No
 
 
 @pytest.mark.parametrize("result", [numpy.array, torch.tensor, list])
-def test_vectors_are_arrays_tensors_or_lists(result: Any) -> None:
+def test_vectors_are_arrays_tensors_or_lists(result):
     model = Letters()
     model.result = result
 
@@ -59,7 +57,7 @@ def test_vectors_are_arrays_tensors_or_lists(result: Any) -> None:
     assert json.dumps(run(model, b"aab", endpoint="")[0]) == "[[2.0, 1.0]]"
 
 
-def test_vector_is_sent_as_the_client_wants_it() -> None:
+def test_vector_is_sent_as_the_client_wants_it():
     (encoded,), _ = run(Letters(), "aab", parameters={"encoding_format": "base64"})
     (short,), _ = run(Letters(), "aab", parameters={"dimensions": 1})
 
@@ -68,20 +66,20 @@ def test_vector_is_sent_as_the_client_wants_it() -> None:
 
 
 @pytest.mark.parametrize("size", [0, 3, "2"])
-def test_vector_of_another_size_is_refused(size: Any) -> None:
+def test_vector_of_another_size_is_refused(size):
     assert run(Letters(), "a", parameters={"dimensions": size})[1] == {
         0: (400, f"dimensions must be from 1 to 2, and is {size}")
     }
 
 
-def test_bad_row_fails_alone() -> None:
+def test_bad_row_fails_alone():
     answers, rejected = run(Letters(), "a", 7, "b")
 
     assert [answer and answer["embedding"] for answer in answers] == [[1.0, 0.0], None, [0.0, 1.0]]
     assert rejected == {1: (400, "a text is needed, got 7")}
 
 
-def test_pairs_get_scores() -> None:
+def test_pairs_get_scores():
     pairs = [["a b", "b c"], ["a", "c"]]
     answers, rejected = run(Shared(), *pairs, ["a"], endpoint=RERANK)
 
@@ -91,11 +89,11 @@ def test_pairs_get_scores() -> None:
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_result_that_is_no_finite_number_fails_alone(bad: float) -> None:
+def test_result_that_is_no_finite_number_fails_alone(bad):
     """JSON has none, and no client could use it."""
 
     class Unsure(modelserver.Reranker):
-        def rerank(self, pairs: Any) -> Any:
+        def rerank(self, pairs):
             return [0.5, bad][: len(pairs)]
 
     model = Letters()
@@ -106,9 +104,9 @@ def test_result_that_is_no_finite_number_fails_alone(bad: float) -> None:
     assert run(model, "a", "b")[1] == failure
 
 
-def test_wrong_number_of_results_fails_the_batch() -> None:
+def test_wrong_number_of_results_fails_the_batch():
     class Forgetful(modelserver.Reranker):
-        def rerank(self, pairs: Any) -> Any:
+        def rerank(self, pairs):
             return []
 
     with pytest.raises(PredictionException, match="0 results came for 1 inputs"):

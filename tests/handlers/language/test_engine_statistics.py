@@ -1,12 +1,9 @@
 """What an engine's steps become: printed metrics, now and then."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import uuid
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from tests.handlers.language.vllm_bench import Bench
@@ -19,7 +16,7 @@ from modelserver_handlers.language.engine_statistics import EngineStatistics
 NAMES = ["EngineRunningRequests", "EngineWaitingRequests", "EngineCacheUsage", "EnginePrefixHitRate"]
 
 
-def step(running: int, *, waiting: int = 0, cache: float = 0.0, queries: int = 0, hits: int = 0) -> Any:
+def step(running, *, waiting=0, cache=0.0, queries=0, hits=0):
     """The scheduler's part of a step."""
     looked_up = SimpleNamespace(queries=queries, hits=hits)
     return SimpleNamespace(
@@ -34,7 +31,7 @@ def step(running: int, *, waiting: int = 0, cache: float = 0.0, queries: int = 0
 class Reports:
     """The reports of an engine, as the server reads them, with their times."""
 
-    def __init__(self, gpu: int | None = None, folder: str | None = None) -> None:
+    def __init__(self, gpu=None, folder=None):
         manifest = {"model": {"modelVersion": "2.0"}}
         # Of this model alone, whatever else runs.
         folder = folder or f"/{uuid.uuid4()}"
@@ -42,7 +39,7 @@ class Reports:
         self.metrics: list[PrintedMetric] = []
         self.statistics = EngineStatistics(Context("m", folder, manifest, 1, gpu, "0"), self._write)
 
-    def _write(self, text: str) -> None:
+    def _write(self, text):
         self.times.append(asyncio.get_running_loop().time())
         for line in text.splitlines():
             metric = parse_metric(line)
@@ -50,16 +47,16 @@ class Reports:
             self.metrics.append(metric)
 
     @property
-    def values(self) -> dict[str, float]:
+    def values(self):
         """The last value of each."""
         return {metric.name: metric.value for metric in self.metrics}
 
 
-def test_changes_are_reported_once_a_second() -> None:
+def test_changes_are_reported_once_a_second():
     """The first at once, the last when the second is over, and nothing while nothing changes."""
     reports = Reports()
 
-    async def steps() -> None:
+    async def steps():
         for number in range(1, 26):
             reports.statistics.record(step(number), None)
             await asyncio.sleep(0.1)
@@ -74,11 +71,11 @@ def test_changes_are_reported_once_a_second() -> None:
     assert len(reports.metrics) == 4 + 3, "only what has changed"
 
 
-def test_figures_are_those_of_all_schedulers() -> None:
+def test_figures_are_those_of_all_schedulers():
     """The hit rate is that of the tokens so far; preemptions are counted."""
     reports = Reports(gpu=1)
 
-    async def steps() -> None:
+    async def steps():
         reports.statistics.record(step(3, cache=0.25, queries=30, hits=10), None)
         reports.statistics.record(step(2, waiting=4, cache=0.5, queries=10, hits=10), None, 1)
         reports.statistics.record(None, SimpleNamespace(num_preempted_reqs=2))
@@ -100,10 +97,10 @@ def test_figures_are_those_of_all_schedulers() -> None:
     }
 
 
-def test_hit_rate_is_that_of_late() -> None:
+def test_hit_rate_is_that_of_late():
     reports = Reports()
 
-    async def steps() -> None:
+    async def steps():
         reports.statistics.record(step(1, queries=10**6, hits=0), None)
         for _ in range(60):
             await asyncio.sleep(1)
@@ -115,14 +112,14 @@ def test_hit_rate_is_that_of_late() -> None:
     assert reports.values["EnginePrefixHitRate"] > 99
 
 
-def test_engines_of_several_workers_have_labels_of_their_own() -> None:
+def test_engines_of_several_workers_have_labels_of_their_own():
     """Without a GPU as well, or their gauges would be one. What replaces an engine has its label."""
 
-    def label(reports: Reports) -> str:
+    def label(reports):
         run(reported(reports))
         return dict(reports.metrics[-1].dimensions)["Engine"]
 
-    async def reported(reports: Reports) -> None:
+    async def reported(reports):
         reports.statistics.reset()
 
     folder = f"/{uuid.uuid4()}"
@@ -135,14 +132,14 @@ def test_engines_of_several_workers_have_labels_of_their_own() -> None:
     assert [label(third), label(fourth)] == ["0", "2"]
 
 
-async def closed(reports: Reports) -> None:
+async def closed(reports):
     reports.statistics.close()
 
 
-async def test_handler_reports_its_engine(pretended_vllm: None, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_handler_reports_its_engine(pretended_vllm, capsys):
     """From its start, when all is zero, to its end."""
 
-    def read() -> dict[str, float]:
+    def read():
         metrics = [parse_metric(line) for line in capsys.readouterr().out.splitlines()]
         return {metric.name: metric.value for metric in metrics if metric is not None}
 
@@ -159,7 +156,7 @@ async def test_handler_reports_its_engine(pretended_vllm: None, capsys: pytest.C
     assert read()["EngineRunningRequests"] == 0
 
 
-async def test_statistics_can_be_turned_off(pretended_vllm: None, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_statistics_can_be_turned_off(pretended_vllm, capsys):
     """As vLLM's own are."""
     bench = await Bench(vllm_engine_config={"disable_log_stats": True}).start()
     await bench.whole()

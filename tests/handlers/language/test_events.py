@@ -1,9 +1,6 @@
 """Events are sent as they come, those of one turn of the loop together."""
 
-from __future__ import annotations
-
 import asyncio
-from typing import Any
 
 from tests.waiting import until
 
@@ -15,30 +12,30 @@ from modelserver_handlers.streaming import ClientsGone
 class Stream:
     gate: asyncio.Event
 
-    def __init__(self, error: BaseException | None = None) -> None:
+    def __init__(self, error=None):
         self.parts: list[bytes] = []
         self.departures = 0
         self._error = error
 
-    def send(self, parts: Any) -> None:
+    def send(self, parts):
         if self._error is not None:
             raise self._error
         self.parts.append(parts[0])
 
-    def send_together(self, parts: Any) -> None:
+    def send_together(self, parts):
         self.departures += 1
         for stream, part in parts:
             stream.send({0: part})
 
 
-def events_to(stream: Any) -> EventStream:
+def events_to(stream):
     """Events of the only request of a call."""
     state = BatchState(["r"])
     state.stream = stream
     return EventStream(Context("m", "/", None, 1, None, "0")._ms_of_request(state))
 
 
-async def test_first_event_is_sent_at_the_end_of_the_turn() -> None:
+async def test_first_event_is_sent_at_the_end_of_the_turn():
     stream = Stream()
     events = events_to(stream)
     events.write(b"a")
@@ -50,7 +47,7 @@ async def test_first_event_is_sent_at_the_end_of_the_turn() -> None:
     assert (events.take(), events.take(), stream.parts) == (b"c", b"", [b"ab"])
 
 
-async def test_later_events_of_all_streams_leave_together() -> None:
+async def test_later_events_of_all_streams_leave_together():
     """Those of one stream as one part, as far apart as no client would notice."""
     streams = [Stream(), Stream()]
     both = [events_to(stream) for stream in streams]
@@ -68,11 +65,11 @@ async def test_later_events_of_all_streams_leave_together() -> None:
     assert [stream.departures for stream in streams] == [2, 0]
 
 
-async def test_many_bytes_leave_in_several_departures() -> None:
+async def test_many_bytes_leave_in_several_departures():
     streams = [Stream() for _ in range(20)]
     all_events = [events_to(stream) for stream in streams]
 
-    async def write(number: int) -> None:
+    async def write(number):
         for events in all_events:
             events.write(bytes(8000))
         await until(lambda: all(len(stream.parts) == number for stream in streams))
@@ -83,7 +80,7 @@ async def test_many_bytes_leave_in_several_departures() -> None:
     assert sum(stream.departures for stream in streams) == 3
 
 
-async def test_source_that_never_waits_lets_others_run() -> None:
+async def test_source_that_never_waits_lets_others_run():
     """Or its events would be sent when it has ended, and the other requests wait for it."""
     stream = Stream()
     events = events_to(stream)
@@ -95,7 +92,7 @@ async def test_source_that_never_waits_lets_others_run() -> None:
     assert len(stream.parts) > 1
 
 
-async def test_client_that_has_left_ends_nothing_in_the_loop() -> None:
+async def test_client_that_has_left_ends_nothing_in_the_loop():
     events = events_to(Stream(ClientsGone()))
     events.write(b"a")
     await asyncio.sleep(0)
@@ -103,7 +100,7 @@ async def test_client_that_has_left_ends_nothing_in_the_loop() -> None:
     assert not events.has_sent
 
 
-async def test_stream_is_behind_while_the_gate_is_closed_or_much_waits() -> None:
+async def test_stream_is_behind_while_the_gate_is_closed_or_much_waits():
     stream = Stream()
     gate = stream.gate = asyncio.Event()
     events = events_to(stream)

@@ -1,9 +1,6 @@
 """The bodies of requests for chats and completions."""
 
-from __future__ import annotations
-
 import json
-from typing import Any
 
 import pytest
 
@@ -12,14 +9,13 @@ from modelserver_handlers.language.requests import (
     ChatMessage,
     ChatRequest,
     CompletionRequest,
-    Generation,
     read_request,
 )
 
 HELLO = [{"role": "user", "content": "hello"}]
 
 
-def test_body_is_read_from_bytes_or_json() -> None:
+def test_body_is_read_from_bytes_or_json():
     fields = {"model": "m", "messages": HELLO, "stop": "a", "min_p": 0.1}
     body = json.dumps(fields).encode()
     request = read_request(ChatRequest, body)
@@ -36,7 +32,7 @@ def test_body_is_read_from_bytes_or_json() -> None:
         ([{"type": "text", "text": "a"}, {"type": "image_url"}, {"type": "text", "text": "b"}], "ab"),
     ],
 )
-def test_text_of_a_message_leaves_out_other_parts(content: Any, text: str) -> None:
+def test_text_of_a_message_leaves_out_other_parts(content, text):
     assert ChatMessage(role="user", content=content).text == text
 
 
@@ -44,7 +40,7 @@ def test_text_of_a_message_leaves_out_other_parts(content: Any, text: str) -> No
     ("prompt", "prompts"),
     [("a", ["a"]), (["a", "b"], ["a", "b"]), ([1, 2], [[1, 2]]), ([[1], [2]], [[1], [2]])],
 )
-def test_prompts_are_texts_or_token_ids(prompt: Any, prompts: list[Any]) -> None:
+def test_prompts_are_texts_or_token_ids(prompt, prompts):
     assert read_request(CompletionRequest, {"prompt": prompt}).prompts == prompts
 
 
@@ -63,12 +59,12 @@ def test_prompts_are_texts_or_token_ids(prompt: Any, prompts: list[Any]) -> None
         (CompletionRequest, {"prompt": {}}, "prompt"),
     ],
 )
-def test_bad_field_is_named(kind: type[Generation], fields: Any, message: str) -> None:
+def test_bad_field_is_named(kind, fields, message):
     with pytest.raises(BadInput, match=message):
         read_request(kind, json.dumps(fields).encode())
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b'{"messages": "\xff"}', b"[" * 100_000])
-def test_body_that_is_no_json_is_refused(body: bytes) -> None:
+def test_body_that_is_no_json_is_refused(body):
     with pytest.raises(BadInput):
         read_request(ChatRequest, body)

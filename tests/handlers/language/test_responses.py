@@ -1,7 +1,5 @@
 """Documents and events of OpenAI's API."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
@@ -12,7 +10,7 @@ from hypothesis import strategies as st
 from modelserver_handlers.language.responses import ReplyWriter, StopFilter, TokenUsage
 
 
-def content(event: bytes) -> Any:
+def content(event):
     """The document of one event."""
     assert (event[:6], event[-2:]) == (b"data: ", b"\n\n")
     assert event.count(b"\n") == 2
@@ -21,14 +19,14 @@ def content(event: bytes) -> Any:
 
 @pytest.mark.parametrize("chat", [True, False])
 @given(text=st.text())
-def test_event_of_a_text_is_that_of_any_event(chat: bool, text: str) -> None:
+def test_event_of_a_text_is_that_of_any_event(chat, text):
     writer = ReplyWriter("r", 'a "model"', chat=chat)
     delta: Any = {"content": text} if chat else text
 
     assert content(writer.text(text, 2)) == content(writer.event(2, delta))
 
 
-def test_stream_has_one_id() -> None:
+def test_stream_has_one_id():
     writer = ReplyWriter("r", "m", chat=True)
     usage = TokenUsage.of(2, 3)
     events = [writer.role(), writer.text("a"), writer.event(0, {}, "stop"), writer.usage(usage)]
@@ -49,7 +47,7 @@ def test_stream_has_one_id() -> None:
 @pytest.mark.parametrize(
     ("chat", "field"), [(True, {"message": {"role": "assistant", "content": "a"}}), (False, {"text": "a"})]
 )
-def test_whole_answer_has_its_choices(chat: bool, field: Any) -> None:
+def test_whole_answer_has_its_choices(chat, field):
     writer = ReplyWriter("r", "m", chat=chat)
     whole = json.loads(writer.whole([writer.choice(0, "a", "length")], TokenUsage.of(1, 1)))
 
@@ -58,7 +56,7 @@ def test_whole_answer_has_its_choices(chat: bool, field: Any) -> None:
 
 
 @given(pieces=st.lists(st.text("abc", max_size=4)), stops=st.lists(st.text("abc", min_size=1, max_size=3)))
-def test_text_is_cut_before_the_first_stop(pieces: list[str], stops: list[str]) -> None:
+def test_text_is_cut_before_the_first_stop(pieces, stops):
     whole = "".join(pieces)
     ends = [at for stop in stops if (at := whole.find(stop)) >= 0]
     filter_ = StopFilter(stops)
@@ -78,7 +76,7 @@ def test_text_is_cut_before_the_first_stop(pieces: list[str], stops: list[str]) 
         assert not any(stop in sent for stop in stops)
 
 
-def test_text_that_may_begin_a_stop_is_held_back() -> None:
+def test_text_that_may_begin_a_stop_is_held_back():
     filter_ = StopFilter(["END"])
 
     assert [filter_.add(piece) for piece in ("a E", "N", "X", "E")] == ["a ", "", "ENX", ""]

@@ -1,9 +1,5 @@
 """From requests to the parameters of vLLM's engine."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 from tests.handlers.language.pretended_vllm import LENGTH
 from tests.handlers.language.vllm_bench import Bench
@@ -13,7 +9,7 @@ from modelserver_handlers.language.chat import CHAT, COMPLETIONS
 pytestmark = pytest.mark.usefixtures("pretended_vllm")
 
 
-async def test_requests_become_sampling_parameters() -> None:
+async def test_requests_become_sampling_parameters():
     bench = await Bench().start()
     await bench.whole(
         temperature=0, top_p=0.5, stop="x", seed=3, logit_bias={"1": 2.0}, min_p=0.1, bad_words=["no"]
@@ -40,7 +36,7 @@ async def test_requests_become_sampling_parameters() -> None:
         (COMPLETIONS, {"prompt": "a", "max_tokens": 5}, 5),
     ],
 )
-async def test_a_chat_may_use_the_rest_of_the_models_length(endpoint: str, fields: Any, limit: int) -> None:
+async def test_a_chat_may_use_the_rest_of_the_models_length(endpoint, fields, limit):
     """A chat may use what the prompt leaves of the model's length."""
     bench = await Bench().start()
     await bench.whole(endpoint, **fields)

@@ -1,7 +1,5 @@
 """From the engine's outputs to documents and events."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 
@@ -14,7 +12,7 @@ from modelserver_handlers.language.chat import COMPLETIONS
 pytestmark = pytest.mark.usefixtures("pretended_vllm")
 
 
-async def test_chat_is_answered_whole_and_as_a_stream() -> None:
+async def test_chat_is_answered_whole_and_as_a_stream():
     bench = await Bench().start()
     whole = await bench.whole()
     parameters = bench.state.touched(0)._ms_parameters  # type: ignore[union-attr]
@@ -38,7 +36,7 @@ async def test_chat_is_answered_whole_and_as_a_stream() -> None:
     assert [event["choices"][0]["finish_reason"] for event in events[:-1]] == [None] * 4 + ["stop"]
 
 
-async def test_choices_of_several_prompts_are_numbered() -> None:
+async def test_choices_of_several_prompts_are_numbered():
     bench = await Bench().start()
     fields: Any = {"prompt": ["a b", [0]], "n": 2, "max_tokens": 1}
     whole = await bench.whole(COMPLETIONS, **fields)
@@ -53,14 +51,14 @@ async def test_choices_of_several_prompts_are_numbered() -> None:
     assert [choice["finish_reason"] for choice in whole["choices"]] == ["length", "length", "stop", "stop"]
 
 
-async def test_parts_of_a_message_become_one_text() -> None:
+async def test_parts_of_a_message_become_one_text():
     parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
     answer = await (await Bench().start()).whole(messages=[{"role": "developer", "content": parts}])
 
     assert answer["choices"][0]["message"]["content"] == "system one two "
 
 
-async def test_logprobs_have_the_forms_of_both_endpoints() -> None:
+async def test_logprobs_have_the_forms_of_both_endpoints():
     bench = await Bench().start()
     chat = await bench.whole(logprobs=True, top_logprobs=1, max_tokens=1)
     whole = await bench.whole(COMPLETIONS, prompt="a bc", logprobs=1)
@@ -78,7 +76,7 @@ async def test_logprobs_have_the_forms_of_both_endpoints() -> None:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_call_that_is_cancelled_aborts_the_engines_request(stream: bool) -> None:
+async def test_call_that_is_cancelled_aborts_the_engines_request(stream):
     bench = await Bench(vllm_engine_config={"max_model_len": 10_000}).start()
     prompts = ["a " * 2000] * 2
     call = asyncio.create_task(bench.send(COMPLETIONS, prompt=prompts, stream=stream, max_tokens=2000))
@@ -93,7 +91,7 @@ async def test_call_that_is_cancelled_aborts_the_engines_request(stream: bool) -
     assert sorted(bench.engine.aborted) == ["r-0", "r-1"]
 
 
-async def test_engine_gets_no_request_for_more_while_the_client_reads_nothing() -> None:
+async def test_engine_gets_no_request_for_more_while_the_client_reads_nothing():
     """What it has generated is sent when the client reads on."""
     bench = await Bench(vllm_engine_config={"max_model_len": 100}).start()
     gate = bench.gate = asyncio.Event()
@@ -107,7 +105,7 @@ async def test_engine_gets_no_request_for_more_while_the_client_reads_nothing() 
     assert bench.engine.aborted == []
 
 
-async def test_failure_of_one_request_concerns_it_alone() -> None:
+async def test_failure_of_one_request_concerns_it_alone():
     bench = await Bench().start()
     with pytest.raises(PredictionException, match="could not generate") as failure:
         await bench.send(messages=[{"role": "fail", "content": ""}])

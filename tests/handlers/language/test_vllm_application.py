@@ -1,9 +1,6 @@
 """Requests that only vLLM's own application serves reach it, over the engine of the handler."""
 
-from __future__ import annotations
-
 import json
-from typing import Any
 
 import pytest
 from tests.handlers.language.vllm_bench import USER, Bench
@@ -34,7 +31,7 @@ CALL = {"role": "assistant", "tool_calls": [{"id": "1"}]}
         (COMPLETIONS, {"prompt": "a", "cache_salt": "s"}),
     ],
 )
-async def test_body_decides_who_answers(endpoint: str, fields: Any) -> None:
+async def test_body_decides_who_answers(endpoint, fields):
     bench = await Bench().start()
     answers = [await bench.whole(endpoint, **fields) for _ in range(2)]
     processor = bench.state.touched(0)
@@ -52,7 +49,7 @@ async def test_body_decides_who_answers(endpoint: str, fields: Any) -> None:
         {"tools": []},
     ],
 )
-async def test_fields_that_change_nothing_need_no_application(fields: Any) -> None:
+async def test_fields_that_change_nothing_need_no_application(fields):
     """Null is as good as nothing."""
     bench = await Bench().start()
     answer = await bench.whole(**fields)
@@ -63,7 +60,7 @@ async def test_fields_that_change_nothing_need_no_application(fields: Any) -> No
     )
 
 
-async def test_application_separates_thoughts_from_answers() -> None:
+async def test_application_separates_thoughts_from_answers():
     """All chats of a model that reasons are its own; its parser is that of the engine."""
     bench = await Bench(vllm_engine_config={"reasoning_parser": "deepseek_r1"}).start()
     arguments = await bench.whole()
@@ -74,7 +71,7 @@ async def test_application_separates_thoughts_from_answers() -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_its_usage_is_that_of_the_response(stream: bool) -> None:
+async def test_its_usage_is_that_of_the_response(stream):
     """For metrics and spans, as of other requests."""
     bench = await Bench().start()
     await bench.send(tools=[{}], stream=stream)
@@ -83,7 +80,7 @@ async def test_its_usage_is_that_of_the_response(stream: bool) -> None:
     assert parameters == {"prompt_tokens": 3, "completion_tokens": 2}
 
 
-async def test_adapters_that_were_loaded_at_run_time() -> None:
+async def test_adapters_that_were_loaded_at_run_time():
     """The application knows them by their own name, alone or behind the model."""
     bench = await Bench(adapters={"poet": "/p"}).start()
     with pytest.raises(PredictionException, match="`late` does not exist"):
@@ -100,7 +97,7 @@ async def test_adapters_that_were_loaded_at_run_time() -> None:
         await bench.whole(model="m/nobody")
 
 
-async def test_rows_that_the_short_way_does_not_know_come_whole() -> None:
+async def test_rows_that_the_short_way_does_not_know_come_whole():
     """Such as those of adapters, and with other fields."""
     bench = await Bench(vllm_engine_config={"runner": "embed"}).start()
     scope = {"path": "/v1/embeddings", "root_path": "", "headers": []}
@@ -111,10 +108,10 @@ async def test_rows_that_the_short_way_does_not_know_come_whole() -> None:
     assert json.loads(answer)["path"] == "/v1/embeddings"
 
 
-async def test_other_paths_are_its_own() -> None:
+async def test_other_paths_are_its_own():
     bench = await Bench().start()
 
-    async def send(path: str) -> Any:
+    async def send(path):
         scope = {
             "path": f"/predictions/m/{path}",
             "root_path": "/predictions/m",
@@ -130,7 +127,7 @@ async def test_other_paths_are_its_own() -> None:
             await send(path)
 
 
-async def test_it_has_the_settings_of_the_model() -> None:
+async def test_it_has_the_settings_of_the_model():
     config = {"tool_call_parser": "hermes", "served_model_name": ["known"]}
     bench = await Bench(vllm_engine_config=config, adapters={"poet": "/p"}, chat_template="{{ 1 }}").start()
     arguments = await bench.whole(tools=[{}])

@@ -1,11 +1,8 @@
 """``vllm_handler`` over a pretended engine: prompts, adapters, refusals, vectors and scores."""
 
-from __future__ import annotations
-
 import base64
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
 
 import numpy
 import pytest
@@ -17,14 +14,11 @@ from modelserver_handlers.errors import PredictionException
 from modelserver_handlers.language.chat import CHAT, COMPLETIONS
 from modelserver_handlers.language.embedding import EMBEDDINGS, RERANK, SCORE
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 pytestmark = pytest.mark.usefixtures("pretended_vllm")
 
 
 @pytest.mark.parametrize("as_file", [True, False])
-async def test_template_may_be_configured(as_file: bool, tmp_path: Path) -> None:
+async def test_template_may_be_configured(as_file, tmp_path):
     text = "{{ messages[0].content }} {{ ending }}"
     (tmp_path / "chat.jinja").write_text(text)
     bench = await Bench(str(tmp_path), chat_template="chat.jinja" if as_file else text).start()
@@ -33,7 +27,7 @@ async def test_template_may_be_configured(as_file: bool, tmp_path: Path) -> None
     assert answer["choices"][0]["message"]["content"] == "one two three end "
 
 
-async def test_template_has_defaults() -> None:
+async def test_template_has_defaults():
     settings = {"default_chat_template_kwargs": {"ending": "end"}}
     bench = await Bench(vllm_engine_config=settings).start()
     answers = [await bench.whole(), await bench.whole(chat_template_kwargs={"ending": "other"})]
@@ -41,7 +35,7 @@ async def test_template_has_defaults() -> None:
     assert [answer["choices"][0]["message"]["content"].split()[-1] for answer in answers] == ["end", "other"]
 
 
-def test_importing_the_handler_does_not_import_vllm() -> None:
+def test_importing_the_handler_does_not_import_vllm():
     code = (
         "import sys, modelserver_handlers.language.vllm_handler; print({'torch', 'vllm'} & set(sys.modules))"
     )
@@ -50,7 +44,7 @@ def test_importing_the_handler_does_not_import_vllm() -> None:
     assert done.stdout == "set()\n"
 
 
-async def test_model_names_the_adapter() -> None:
+async def test_model_names_the_adapter():
     bench = await Bench(adapters={"poet": "/p"}, vllm_engine_config={"served_model_name": "known"}).start()
     for name in ("poet", "m/poet", "m:1.0/poet", "m", "m:1.0", "", "known", "some/model"):
         await bench.whole(model=name)
@@ -94,7 +88,7 @@ async def test_model_names_the_adapter() -> None:
         (CHAT, {"structured_outputs": {"strange": 1}}, "strange"),
     ],
 )
-async def test_request_that_cannot_be_answered_is_refused(endpoint: str, fields: Any, message: str) -> None:
+async def test_request_that_cannot_be_answered_is_refused(endpoint, fields, message):
     bench = await Bench().start()
     with pytest.raises(PredictionException, match=message) as refusal:
         await bench.send(endpoint, **fields)
@@ -111,13 +105,13 @@ async def test_request_that_cannot_be_answered_is_refused(endpoint: str, fields:
     ],
     ids=["long", "one MB", "many"],
 )
-async def test_long_bodies_are_read_in_a_thread(messages: Any, tokens: int) -> None:
+async def test_long_bodies_are_read_in_a_thread(messages, tokens):
     bench = await Bench().start()
     with pytest.raises(PredictionException, match=f"The prompt has {tokens} tokens"):
         await bench.send(messages=messages)
 
 
-async def test_model_without_a_template_completes_only() -> None:
+async def test_model_without_a_template_completes_only():
     bench = await Bench(vllm_engine_config={"model": "plain"}).start()
     completed = await bench.whole(COMPLETIONS, prompt="a b")
 
@@ -126,7 +120,7 @@ async def test_model_without_a_template_completes_only() -> None:
         await bench.send()
 
 
-async def test_unknown_path_is_not_there() -> None:
+async def test_unknown_path_is_not_there():
     with pytest.raises(PredictionException, match="Unknown API endpoint: other") as refusal:
         await (await Bench().start()).send("other")
 
@@ -136,7 +130,7 @@ async def test_unknown_path_is_not_there() -> None:
 # Pooling models
 
 
-async def test_embeddings_are_rows() -> None:
+async def test_embeddings_are_rows():
     bench = await Bench(vllm_engine_config={"runner": "embed"}).start()
     plain = await bench.rows(EMBEDDINGS, "a b", [1])
     packed = await bench.rows(EMBEDDINGS, "a b", encoding_format="base64", dimensions=3)
@@ -152,7 +146,7 @@ async def test_embeddings_are_rows() -> None:
             await bench.rows(EMBEDDINGS, row)
 
 
-async def test_scores_are_of_both_kinds_of_models() -> None:
+async def test_scores_are_of_both_kinds_of_models():
     embedding = await Bench(vllm_engine_config={"runner": "embed"}).start()
     angles = await embedding.rows(SCORE, ["a", "a"], ["a", "a b"])
     bench = await Bench(vllm_engine_config={"runner": "classify"}).start()
@@ -167,7 +161,7 @@ async def test_scores_are_of_both_kinds_of_models() -> None:
         await bench.rows(SCORE, "a")
 
 
-async def test_engine_ends_with_the_worker() -> None:
+async def test_engine_ends_with_the_worker():
     bench = await Bench().start()
     await bench.handler._ms_close()
 

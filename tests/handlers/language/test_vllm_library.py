@@ -1,9 +1,6 @@
 """What is made of model-config.yaml, with and without vLLM."""
 
-from __future__ import annotations
-
 import sys
-from typing import TYPE_CHECKING
 
 import pytest
 from tests.handlers.language.pretended_vllm import AsyncLLM, pretend
@@ -12,13 +9,10 @@ from tests.handlers.language.vllm_bench import Bench
 from modelserver_handlers.errors import ModelLoadError
 from modelserver_handlers.language.chat import CHAT, COMPLETIONS
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 pytestmark = pytest.mark.usefixtures("pretended_vllm")
 
 
-async def test_settings_are_torchserves(tmp_path: Path) -> None:
+async def test_settings_are_torchserves(tmp_path):
     """Paths below the model's folder come first; unknown settings are named."""
     (tmp_path / "weights").mkdir()
     (tmp_path / "adapter").mkdir()
@@ -50,19 +44,19 @@ async def test_settings_are_torchserves(tmp_path: Path) -> None:
     assert bench.handler._ms_endpoints == {CHAT: False, COMPLETIONS: False, "*": False}
 
 
-async def test_version_that_is_not_tested_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_version_that_is_not_tested_is_reported(monkeypatch):
     pretend(monkeypatch, "0.99.1")
     bench = await Bench().start()
 
     assert bench.context._ms_warnings == ["vLLM 0.99.1 is not a tested version (tested is 0.32)"]
 
 
-async def test_adapter_without_a_path_is_named() -> None:
+async def test_adapter_without_a_path_is_named():
     with pytest.raises(ModelLoadError, match=r"lora_modules must name a path each: \['poet'\]"):
         await Bench(vllm_engine_config={"lora_modules": ["poet"]}).start()
 
 
-async def test_missing_model_has_torchserves_message() -> None:
+async def test_missing_model_has_torchserves_message():
     with pytest.raises(
         ModelLoadError, match="please define model in vllm_engine_config or model_path in handler"
     ):
@@ -71,7 +65,7 @@ async def test_missing_model_has_torchserves_message() -> None:
         await Bench(adapters=["a"]).start()
 
 
-async def test_missing_library_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_missing_library_is_reported(monkeypatch):
     monkeypatch.delattr(sys.modules["vllm.inputs"], "tokens_input")
     with pytest.raises(ModelLoadError, match=r"cannot import name 'tokens_input'.*tested is 0\.32"):
         await Bench().start()
@@ -94,12 +88,10 @@ async def test_missing_library_is_reported(monkeypatch: pytest.MonkeyPatch) -> N
         (1, RuntimeError, "Engine core .* Engines on one GPU need a gpu_memory_utilization that leaves room"),
     ],
 )
-async def test_engine_that_does_not_start_is_reported(
-    code: int, kind: type[Exception], message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_engine_that_does_not_start_is_reported(code, kind, message, monkeypatch):
     """As out of memory if it was killed; its output says more of other reasons."""
 
-    def fail(arguments: object, **more: object) -> None:
+    def fail(arguments, **more):
         raise RuntimeError(
             "Engine core initialization failed. See root cause above. "
             f"Failed core proc(s): {{'EngineCore_DP0': {code}}}"

@@ -20,7 +20,7 @@ USER = [{"role": "user", "content": "one two three"}]
 class Bench:
     """A handler whose engine has started; each call has a context of its own, as in a worker."""
 
-    def __init__(self, folder: str = "/", config: Any = None, **settings: Any) -> None:
+    def __init__(self, folder="/", config=None, **settings):
         engine = {"model": "some/model", **settings.pop("vllm_engine_config", {})}
         document = {**(config or {}), "handler": {"vllm_engine_config": engine, **settings}}
         self.context = Context("m", folder, None, 1, None, "0", model_yaml_config=document)
@@ -28,19 +28,19 @@ class Bench:
         self.state = BatchState()
         self.gate: asyncio.Event | None = None
 
-    async def start(self) -> Bench:
+    async def start(self):
         await self.handler.initialize(self.context)
         return self
 
     @property
-    def engine(self) -> Any:
+    def engine(self):
         return self.handler.engine
 
-    def parameters(self) -> Any:
+    def parameters(self):
         """Of the engine's last call."""
         return self.engine.calls[-1][1]
 
-    async def send(self, endpoint: str = CHAT, **fields: Any) -> str:
+    async def send(self, endpoint=CHAT, **fields):
         """The answer to a request, with what was streamed before."""
         if endpoint == CHAT:
             fields.setdefault("messages", USER)
@@ -52,16 +52,16 @@ class Bench:
         (answer,) = await self.handler.handle(data, self.context._ms_of_request(self.state))
         return b"".join([*stream.parts, answer]).decode()
 
-    async def whole(self, endpoint: str = CHAT, **fields: Any) -> Any:
+    async def whole(self, endpoint=CHAT, **fields):
         return json.loads(await self.send(endpoint, **fields))
 
-    async def events(self, endpoint: str = CHAT, **fields: Any) -> list[Any]:
+    async def events(self, endpoint=CHAT, **fields):
         """The documents of the events, without the last."""
         *events, done, nothing = (await self.send(endpoint, stream=True, **fields)).split("\n\n")
         assert (done, nothing) == ("data: [DONE]", "")
         return [json.loads(event.removeprefix("data: ")) for event in events]
 
-    async def rows(self, endpoint: str, *rows: Any, **options: Any) -> list[Any]:
+    async def rows(self, endpoint, *rows, **options):
         """The answers to rows of one request."""
         state = BatchState(
             ["r"], properties=[{"url_path": endpoint}] * len(rows), parameters=[options] * len(rows)
