@@ -2,11 +2,8 @@
 docs/many-models.md.
 """
 
-from __future__ import annotations
-
 import io
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
 
 import pytest
 from PIL import Image
@@ -17,27 +14,18 @@ from tests.e2e.serving import ROOT, Home, Server, serving, wait_until
 
 from modelserver.tools.archiver import ArchiveConfig, build_archive
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-    from typing import Any
-
-    import httpx
-
-    StartServer = Callable[..., Server]
-
 MISSING = "No module named"
 
 
-def state(server: Server, name: str) -> str:
+def state(server, name):
     return str(server.describe(name)["parking"]["state"])
 
 
-def act(server: Server, name: str, action: str) -> httpx.Response:
+def act(server, name, action):
     return server.management.post(f"/models/{name}", params={"action": action})
 
 
-def test_first_requests_of_all_protocols_load_the_model(server: Server) -> None:
+def test_first_requests_of_all_protocols_load_the_model(server):
     """Those that come together share a worker, each gets its own answer, and nothing is parsed before the
     handler has said what it takes.
     """
@@ -48,7 +36,7 @@ def test_first_requests_of_all_protocols_load_the_model(server: Server) -> None:
     assert server.inference.get("/v2/models/cold/ready").status_code == 200
     assert server.management.get("/v1/models/cold").json()["ready"] is False
 
-    def ask(number: int) -> str:
+    def ask(number):
         if number % 3 == 0:
             return server.predict("cold", f"{number}".encode()).text
         if number % 3 == 1:
@@ -66,7 +54,7 @@ def test_first_requests_of_all_protocols_load_the_model(server: Server) -> None:
     assert server.metric("modelserver_cold_requests_total", model_name="cold") >= 1
 
 
-def test_model_is_parked_and_loaded_by_request(server: Server) -> None:
+def test_model_is_parked_and_loaded_by_request(server):
     """By TorchServe's path and by KServe's repository, which lists it as ready."""
     server.registered("witness.mar", model_name="asleep", load="on-demand")
     assert act(server, "asleep", "load").status_code == 200
@@ -90,7 +78,7 @@ def test_model_is_parked_and_loaded_by_request(server: Server) -> None:
     assert "register it with load=on-demand" in refused.json()["message"]
 
 
-def test_failed_load_is_the_answer(server: Server) -> None:
+def test_failed_load_is_the_answer(server):
     """With its reason, and not tried again for each request; the description says when."""
     server.registered("missing_module.mar", model_name="fails", load="on-demand")
     answers = [server.predict("fails") for _ in range(3)]
@@ -101,7 +89,7 @@ def test_failed_load_is_the_answer(server: Server) -> None:
     assert server.describe("fails")["parking"]["nextTry"] > 0
 
 
-def test_many_models_share_a_budget(start_server: StartServer) -> None:
+def test_many_models_share_a_budget(start_server):
     """Twelve models, memory for a few: all are answered, and no more are loaded than fit."""
     server = start_server(load="on-demand", max_models_memory=3 * 80 << 20, idle_timeout=0)
     names = [f"m{number}" for number in range(12)]
@@ -116,7 +104,7 @@ def test_many_models_share_a_budget(start_server: StartServer) -> None:
     assert len(parking["models"]["parked"]) >= 6
 
 
-def test_first_requests_over_grpc_load_the_model(start_server: StartServer) -> None:
+def test_first_requests_over_grpc_load_the_model(start_server):
     """By the Open Inference Protocol: those that come together share a worker; a parked model is ready."""
     server = start_server(load="on-demand", **grpc_settings())
     server.registered("witness.mar", model_name="cold", batch_size=4, initial_workers=None)
@@ -125,7 +113,7 @@ def test_first_requests_over_grpc_load_the_model(start_server: StartServer) -> N
         assert service.ModelReady(oip("ModelReadyRequest", name="cold")).ready
         assert state(server, "cold") == "parked"
 
-        def ask(number: int) -> Any:
+        def ask(number):
             contents = {"bytes_contents": [f"{number}".encode()]}
             tensor = {"name": "t", "datatype": "BYTES", "shape": [1], "contents": contents}
             return service.ModelInfer.future(oip("ModelInferRequest", model_name="cold", inputs=[tensor]))
@@ -151,7 +139,7 @@ def handle(data, context):
 """
 
 
-def test_first_requests_wait_within_their_bounds(tmp_path: Path) -> None:
+def test_first_requests_wait_within_their_bounds(tmp_path):
     """Deadline and bytes count for a model that was never loaded; large bodies that wait for it take nothing
     from those of models that are loaded.
     """
@@ -182,7 +170,7 @@ def test_first_requests_wait_within_their_bounds(tmp_path: Path) -> None:
     assert answers == [200] * 10 + [503] * 2
 
 
-def test_model_is_not_parked_while_a_client_streams(server: Server, tmp_path: Path) -> None:
+def test_model_is_not_parked_while_a_client_streams(server, tmp_path):
     """Though it is idle by its timeout, and a client wants it parked: all parts arrive."""
     server.registered("parts.mar", model_name="streams", load="on-demand", idle_timeout=1)
     order = {"parts": ["one", "two"], "last": "end", "gates": str(tmp_path)}
@@ -202,7 +190,7 @@ def test_model_is_not_parked_while_a_client_streams(server: Server, tmp_path: Pa
 
 
 @pytest.mark.slow  # it waits until the old version may be parked
-def test_replacement_waits_for_memory(tmp_path: Path) -> None:
+def test_replacement_waits_for_memory(tmp_path):
     """Without a place in time it fails, and the old version goes on serving."""
     store = tmp_path / "store"
     store.mkdir()
@@ -232,7 +220,7 @@ def test_replacement_waits_for_memory(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow  # it waits for the second in which nothing is asked
-def test_idle_model_is_parked(server: Server) -> None:
+def test_idle_model_is_parked(server):
     server.registered("witness.mar", model_name="idle", load="on-demand", idle_timeout=1)
     server.predict("idle", b"x")
     wait_until(lambda: state(server, "idle") == "parked", "it is parked")
@@ -243,7 +231,7 @@ def test_idle_model_is_parked(server: Server) -> None:
 
 @pytest.mark.slow  # it loads torch's models twice
 @pytest.mark.timeout(400)
-def test_kinds_of_models_are_loaded_and_parked(tmp_path: Path) -> None:
+def test_kinds_of_models_are_loaded_and_parked(tmp_path):
     """Behind two front ends: an archive, a network of torchvision's, a chat model of the hub, and sequences,
     whose model is not parked while one of them lives. A restart restores them without workers.
     """
@@ -267,7 +255,7 @@ def test_kinds_of_models_are_loaded_and_parked(tmp_path: Path) -> None:
         "chat": "chat",
         "sums": "sums.mar",
     }
-    ask: dict[str, Callable[[], httpx.Response]] = {
+    ask = {
         "witness": lambda: server.predict("witness", b"x"),
         "network": lambda: server.predict("network", image.getvalue()),
         "chat": lambda: server.inference.post("/v1/chat/completions", json=chat),

@@ -1,11 +1,8 @@
 """A running model's archive is replaced by another while requests come in (F52)."""
 
 import json
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
-import httpx
 import pytest
 from tests.e2e.serving import Home, Server, serving, wait_until
 
@@ -28,7 +25,7 @@ def handle(data, context):
 """
 
 
-def archive(folder: Path, name: str, version: str, config: str = "") -> None:
+def archive(folder, name, version, config=""):
     """``<name>.mar`` of the model ``m``."""
     code = folder / f"{name}_code"
     code.mkdir()
@@ -44,7 +41,7 @@ def archive(folder: Path, name: str, version: str, config: str = "") -> None:
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def store(tmp_path_factory):
     """Archives of one model: ``a`` and ``b`` of one version, ``c`` of another, and some that cannot load."""
     made = tmp_path_factory.mktemp("versions")
     archive(made, "a", "1.0")
@@ -56,12 +53,12 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def outside(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def outside(tmp_path_factory):
     return tmp_path_factory.mktemp("outside")
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory, store: Path, outside: Path) -> Iterator[Server]:
+def server(tmp_path_factory, store, outside):
     home = Home(tmp_path_factory.mktemp("home"))
     settings = {"allowed_urls": f"file://{outside}/.*"}
     with serving(Server(home, store, settings=settings)) as made:
@@ -69,7 +66,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, store: Path, outside: Path)
 
 
 @pytest.fixture
-def model(server: Server) -> Iterator[Server]:
+def model(server):
     """The model ``m``, of the archive ``a``, registered with some settings."""
     server.registered("a.mar", batch_size=2, max_batch_delay=1, batch_policy="greedy", min_workers=1)
     yield server
@@ -78,12 +75,12 @@ def model(server: Server) -> Iterator[Server]:
     server.management.delete("/models/m")
 
 
-def replace(server: Server, url: str, path: str = "m", **parameters: object) -> httpx.Response:
+def replace(server, url, path="m", **parameters):
     values = {"url": url, "synchronous": "true", **{k: str(v) for k, v in parameters.items()}}
     return server.management.put(f"/models/{path}", params=values)
 
 
-def test_archive_of_the_same_version_takes_the_place(model: Server) -> None:
+def test_archive_of_the_same_version_takes_the_place(model):
     """What the registration asked for stays, the rest comes with the new archive."""
     response = replace(model, "b.mar")
     described = model.describe("m")
@@ -101,7 +98,7 @@ def test_archive_of_the_same_version_takes_the_place(model: Server) -> None:
     assert state["models"]["m"]["1.0"]["marName"] == "b.mar"
 
 
-def test_archive_of_another_version_takes_the_place(model: Server) -> None:
+def test_archive_of_another_version_takes_the_place(model):
     """The version is the new archive's, the default follows, and other settings may be given. Beside others,
     a version that is named is replaced; a number that another version has is refused.
     """
@@ -119,7 +116,7 @@ def test_archive_of_another_version_takes_the_place(model: Server) -> None:
     assert model.predict("m/2.0", b"x").content == b"c:x"
 
 
-def test_archive_that_cannot_be_loaded_changes_nothing(model: Server) -> None:
+def test_archive_that_cannot_be_loaded_changes_nothing(model):
     """The old archive goes on serving; response and description say why (F52)."""
     reason = "this one is no good"
     response = replace(model, "broken.mar")
@@ -134,7 +131,7 @@ def test_archive_that_cannot_be_loaded_changes_nothing(model: Server) -> None:
     assert "replacement" not in model.describe("m")
 
 
-def test_requests_that_wait_are_served_by_the_old_archive(model: Server) -> None:
+def test_requests_that_wait_are_served_by_the_old_archive(model):
     """Requests that run and wait when the new archive takes the place get the answers they were sent for."""
     with ThreadPoolExecutor(8) as clients:
         arrived = model.metric("ts_inference_requests_total", model_name="m") + 8
@@ -151,7 +148,7 @@ def test_requests_that_wait_are_served_by_the_old_archive(model: Server) -> None
     wait_until(lambda: len(model.workers()) == 1, "the old worker is gone")
 
 
-def test_archive_is_fetched_again(server: Server, store: Path, outside: Path) -> None:
+def test_archive_is_fetched_again(server, store, outside):
     """A fetched archive takes its file's place in the store only if it loads. A model of sequences is not
     replaced, and the response says what to do instead.
     """
