@@ -27,8 +27,8 @@ BODY = 6_000_000
 MOST = 100_000
 WARM_UP = 20
 # A model that has gone leaves some 130 objects in cycles, which the server collects after 50,000 objects: if
-# the run is long enough, one collection belongs to the warm-up.
-WARM_UP_OF_CYCLES = 400
+# the run is long enough, two collections belong to the warm-up.
+WARM_UP_OF_CYCLES = 1000
 # Shorter runs have each kind once.
 BOTH_SECONDS = 60.0
 RELEASE_SECONDS = 2.0  # until the allocator returns freed memory to the system
