@@ -250,10 +250,11 @@ async def test_scaled_down_worker_keeps_its_sequences(make, stage):
 
 async def test_scaled_down_worker_waits_no_longer(make, stage):
     """Sequences that do not end in time are lost as if the worker had died."""
-    pool = await make(2, response=0.02)
+    pool = await make(2)
     await send(stage, pool, step("a"), step("b"))
     for process in stage.processes[:2]:
         process.answer()
+    pool.crew.times = replace(pool.crew.times, response=0.02)
     pool.scale(1, 1)
 
     await until(lambda: pool.affinity.statistics.living == 1)
