@@ -170,10 +170,13 @@ def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing_serious(browser: "Browser", server: Server, axe: str, scheme: Any) -> None:
-    """On every view, wide and on a phone; the colours of the dark scheme are the same on both."""
+    """On every view, wide and on a phone; of the dark scheme the colours, which are the same on both."""
     put(server, {"weights": {"1.0": 90, "2.0": 10}, "shadow": {"2.0": {"percent": 100}}})
     for _ in range(5):
         server.predict("m", b"other")
+    options: dict[str, Any] = {"resultTypes": ["violations"]}
+    if scheme == "dark":
+        options["runOnly"] = ["color-contrast", "link-in-text-block"]
     # The page's policy forbids what axe-core does.
     context = browser.new_context(bypass_csp=True, color_scheme=scheme)
     try:
@@ -184,7 +187,7 @@ def test_axe_finds_nothing_serious(browser: "Browser", server: Server, axe: str,
         serious: list[str] = []
 
         def check(view: str) -> None:
-            output = page.evaluate("axe.run(document, { resultTypes: ['violations'] })")
+            output = page.evaluate("(options) => axe.run(document, options)", options)
             serious.extend(
                 f"{view}: {each['id']}: {each['nodes'][0]['html'][:200]}"
                 for each in output["violations"]
