@@ -232,14 +232,16 @@ def test_idle_model_is_parked(server):
 @pytest.mark.slow  # it loads torch's models twice
 @pytest.mark.timeout(400)
 def test_kinds_of_models_are_loaded_and_parked(tmp_path):
-    """Behind two front ends: an archive, a network of torchvision's, a chat model of the hub, and sequences,
+    """Behind two front ends: an archive, TorchScript, torchvision's network, a hub chat, and sequences,
     whose model is not parked while one of them lives. A restart restores them without workers.
     """
     pytest.importorskip("transformers")
     pytest.importorskip("torchvision")
+    torch = pytest.importorskip("torch")
     store, config = tmp_path / "store", tmp_path / "sums.yaml"
     (store / "chat").mkdir(parents=True)
     tiny_models.llama(store / "chat")
+    torch.jit.script(torch.nn.Identity()).save(store / "script.pt")
     config.write_text("sequenceBatching: true\nsequenceMaxIdleMSec: 60000\nmaxNumSequence: 8\n", "utf-8")
     code = ROOT / "tests" / "e2e" / "model_code"
     build_archive(ArchiveConfig("witness", str(code / "witness.py"), "1.0", export_path=store))
@@ -249,23 +251,20 @@ def test_kinds_of_models_are_loaded_and_parked(tmp_path):
     messages = [{"role": "user", "content": "fox"}]
     chat = {"model": "chat", "messages": messages, "max_tokens": 2}
     sequence, end = {"ts_request_sequence_id": "s"}, {"ts_request_sequence_end": "true"}
-    urls = {
-        "witness": "witness.mar",
-        "network": "torchvision://squeezenet1_1?weights=random&seed=7",
-        "chat": "chat",
-        "sums": "sums.mar",
-    }
     ask = {
         "witness": lambda: server.predict("witness", b"x"),
         "network": lambda: server.predict("network", image.getvalue()),
+        "script": lambda: server.v1("script", [1.0]),
         "chat": lambda: server.inference.post("/v1/chat/completions", json=chat),
         "sums": lambda: server.predict("sums", {"add": 1}, headers={**sequence, **end}),
     }
     home = Home(tmp_path / "home", {"MODELSERVER_CACHE": str(tmp_path / "cache")})
-    settings = {"load": "on-demand", "frontend_processes": 2, "idle_timeout": 0}
-    with serving(Server(home, store, (), settings)) as server:
-        for name, url in urls.items():
+    flags, settings = ("--models", "all", "--load", "on-demand"), {"frontend_processes": 2, "idle_timeout": 0}
+    with serving(Server(home, store, flags, settings)) as server:
+        network = "torchvision://squeezenet1_1?weights=random&seed=7"
+        for url, name in ((network, "network"), ("script.pt", "script")):
             server.registered(url, model_name=name, initial_workers=None)
+        for name in ask:
             assert (name, server.describe(name)["workers"]) == (name, [])
         assert server.predict("sums", {"add": 1}, headers=sequence).status_code == 200
         assert act(server, "sums", "park").status_code == 409
@@ -275,6 +274,6 @@ def test_kinds_of_models_are_loaded_and_parked(tmp_path):
                 assert answer.status_code == 200, answer.text
                 assert act(server, name, "park").status_code == 200
                 assert (name, server.describe(name)["workers"]) == (name, [])
-    with serving(Server(home, store, (), settings)) as server:
-        assert {name: state(server, name) for name in urls} == dict.fromkeys(urls, "parked")
+    with serving(Server(home, store, flags, settings)) as server:
+        assert {name: state(server, name) for name in ask} == dict.fromkeys(ask, "parked")
         assert ask["witness"]().status_code == 200
