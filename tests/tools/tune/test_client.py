@@ -120,7 +120,7 @@ async def test_slow_answers_are_waited_for_up_to_a_bound():
 
 async def test_at_a_rate_requests_do_not_wait_for_answers():
     async with answering(delay=0.1) as server:
-        figure = summed_up(await at_rate(load(server), 200.0), offered=200.0)
+        figure = summed_up(await at_rate(load(server, least=20, longest=30.0), 200.0), offered=200.0)
 
     assert not figure.void
     assert server.most > 5
@@ -130,7 +130,7 @@ async def test_at_a_rate_requests_do_not_wait_for_answers():
 async def test_latency_at_a_rate_counts_from_when_a_request_was_due():
     """A server that takes one at a time, ever later, cannot hide it."""
     async with answering(Serial, delay=0.02) as server:
-        figure = summed_up(await at_rate(load(server), 200.0), offered=200.0)
+        figure = summed_up(await at_rate(load(server, least=20, longest=30.0), 200.0), offered=200.0)
 
     assert server.most == 1
     assert figure.p99_ms > 5 * 20
