@@ -12,6 +12,7 @@ import pytest
 
 from modelserver import testing
 from modelserver.errors import InvalidModel
+from modelserver.models.archives.single_file import SingleFile
 from modelserver_handlers.context import Context
 from modelserver_handlers.errors import ModelLoadError
 from modelserver_handlers.tabular import Tabular
@@ -53,12 +54,10 @@ def loaded(path: Path) -> Tabular:
 
 
 @pytest.mark.slow  # starts a worker with scikit-learn
-@pytest.mark.parametrize("file", ["iris.joblib", "iris.skops"])
-def test_a_pipeline_answers_every_protocol(file, pipeline, tmp_path):
-    write = joblib.dump if file == "iris.joblib" else pytest.importorskip("skops.io").dump
-    write(pipeline, tmp_path / file)
+def test_a_pipeline_answers_every_protocol(pipeline, tmp_path):
+    joblib.dump(pipeline, tmp_path / "iris.joblib")
     labels = pipeline.predict(SOME).tolist()
-    with testing.client(tmp_path / file, batch_size=4, trust_pickles=file == "iris.joblib") as client:
+    with testing.client(tmp_path / "iris.joblib", batch_size=4, trust_pickles=True) as client:
         assert client.name == "iris"
         assert [answer.text for answer in client.predict_batch(SOME)] == labels
         assert client.v1(SOME).json()["predictions"] == labels
@@ -95,7 +94,10 @@ def test_skops_needs_no_trust(pipeline, tmp_path):
     from sklearn.preprocessing import FunctionTransformer
 
     skops.dump(make_pipeline(FunctionTransformer(json.dumps), LogisticRegression()), tmp_path / "odd.skops")
+    SingleFile(str(tmp_path / "iris.skops")).lay_out(tmp_path / "model")
+    manifest = json.loads((tmp_path / "model" / "MAR-INF" / "MANIFEST.json").read_text())
 
+    assert manifest["model"]["handler"] == "tabular"
     assert loaded(tmp_path / "iris.skops").predict(numpy.array(SOME)) == pipeline.predict(SOME).tolist()
     with pytest.raises(ModelLoadError, match=r"odd\.skops has types that skops does not trust \(json\.dumps"):
         loaded(tmp_path / "odd.skops")
