@@ -7,13 +7,17 @@ import asyncio
 import json
 import warnings
 from contextlib import asynccontextmanager
+from functools import partial
 from importlib.util import find_spec
+from tempfile import gettempdir
 from types import SimpleNamespace
 from typing import Any
 
 import httpx
+import openai
 import pytest
 from tests.differential.tiny_models import make_bert, make_llama
+from tests.e2e.serving import Home, Server, serving, wait_until
 from tests.handlers.language.vllm_bench import Bench
 from tests.waiting import until
 
@@ -21,6 +25,7 @@ from modelserver.engine.batching.request import Request
 from modelserver.engine.pools.output import parse_metric
 from modelserver.engine.wire.messages import Answer, Row
 from modelserver.ext.openai.codec import split
+from modelserver.tools.archiver import ArchiveConfig, build_archive
 from modelserver_handlers.errors import PredictionException
 from modelserver_handlers.language.chat import CHAT, COMPLETIONS
 from modelserver_handlers.language.embedding import EMBEDDINGS, SCORE
@@ -268,3 +273,34 @@ async def test_pooling_models_are_those_of_vllms_application(scores, tmp_path):
             rows = await both.bench.rows(EMBEDDINGS, *texts)
             for row, each in zip(rows, reference["data"], strict=True):
                 assert row["embedding"] == pytest.approx(each["embedding"], abs=1e-5)
+
+
+def test_chats_are_streamed_over_http(tmp_path):
+    """By the whole server, with OpenAI's client: who leaves ends the generation, which the metrics show."""
+    config, store = tmp_path / "config.yaml", tmp_path / "store"
+    engine = {**SETTINGS, "max_model_len": 512, "model": str(make_llama(tmp_path))}
+    config.write_text(json.dumps({"startupTimeout": 300, "handler": {"vllm_engine_config": engine}}))
+    store.mkdir()
+    build_archive(ArchiveConfig("chat", "vllm_handler", "1.0", config_file=str(config), export_path=store))
+    # The engine's sockets have short paths.
+    variables = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_RPC_BASE_PATH": gettempdir()}
+    server = Server(Home(tmp_path / "home", variables), store)
+    client = openai.OpenAI(base_url=f"{server.inference.base_url}/v1", api_key="none", max_retries=0)
+    options = {"stream_options": {"include_usage": True}, "extra_body": {"ignore_eos": True}}
+    create = client.chat.completions.create
+    chat = partial(create, model="chat", messages=MESSAGES, stream=True, **options)
+    with serving(server), client:
+        server.register("chat.mar", initial_workers=1, synchronous=False)
+        wait_until(lambda: server.describe("chat")["workers"][0]["status"] == "READY", "it is loaded", 240)
+        chunks = list(chat(max_tokens=24))
+
+        assert chunks[-1].usage.completion_tokens == 24
+        assert chunks[-2].choices[0].finish_reason == "length"
+        running = partial(server.metric, "EngineRunningRequests", ModelName="chat")
+        with chat() as stream:
+            next(iter(stream))
+            wait_until(lambda: running() == 1, "the engine computes it")
+        wait_until(lambda: running() == 0, "it was aborted", 30)
+
+        assert server.metric("modelserver_streams_aborted_total", model_name="chat") == 1
+        assert server.metric("modelserver_completion_tokens_total", model_name="chat") == 24
