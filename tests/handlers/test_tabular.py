@@ -55,6 +55,7 @@ def loaded(path: Path) -> Tabular:
 
 @pytest.mark.slow  # starts a worker with scikit-learn
 def test_a_pipeline_answers_every_protocol(pipeline, tmp_path):
+    """One of the files in docs/serve.md."""
     joblib.dump(pipeline, tmp_path / "iris.joblib")
     labels = pipeline.predict(SOME).tolist()
     with testing.client(tmp_path / "iris.joblib", batch_size=4, trust_pickles=True) as client:
