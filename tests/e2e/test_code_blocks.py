@@ -207,7 +207,7 @@ SHELL = {
 }
 # The responses of the models of the examples.
 PRINTED = {
-    "docs/many-models.md: Try it: sh 1": '"shop-199 1.0"',
+    "docs/many-models.md: Try it: sh 1": '"parked": 198',
     "docs/rollouts.md: Try it: sh 2": '"happy": 0.88',
     "docs/workflows.md: An example: sh 1": BLOCKS["docs/workflows.md: An example: json 1"].text.strip(),
 }
