@@ -2,7 +2,10 @@
 
 import json
 import os
+import re
 import shutil
+import subprocess
+import textwrap
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -85,6 +88,23 @@ def test_chat_of_the_example_answers(chatting, model_store):
     answer = client_of(chatting).chat.completions.create(model="eliza", messages=say("I need my GPU."))
 
     assert answer.choices[0].message.content == "Why do you need your gpu?"
+
+
+def test_commands_of_the_example_are_answered(chatting, model_store, capsys):
+    """Those of examples/chat: with curl, as the events arrive, and with OpenAI's client."""
+    shutil.copy(ROOT / "examples/chat/chat.py", model_store / "rephrase.py")
+    chatting.registered("rephrase.py", model_name="chat")
+    page = (ROOT / "examples/chat/README.md").read_text("utf-8")
+    page = re.sub(r"(localhost|127\.0\.0\.1):8080", f"127.0.0.1:{chatting.port}", page)
+    blocks = [textwrap.dedent(block) for block in re.findall(r"(?m)(?:^    .*\n)+", page)]
+    (curl,) = (block for block in blocks if block.startswith("curl -N"))
+    (python,) = (block for block in blocks if block.startswith("from openai"))
+    exec(python, {})
+
+    assert capsys.readouterr().out == "Why do you need a gpu?\n"
+    events = subprocess.run(["sh", "-c", curl], capture_output=True, text=True, check=True).stdout
+    assert '"content":" gpu?"' in events
+    assert events.endswith("data: [DONE]\n\n")
 
 
 def test_stream_is_one_of_events(chatting):
