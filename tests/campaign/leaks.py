@@ -26,9 +26,6 @@ BODY = 6_000_000
 # At the most, and however much time there is.
 MOST = 100_000
 WARM_UP = 20
-# A model that has gone leaves some 130 objects in cycles, which the server collects after 50,000 objects: if
-# the run is long enough, two collections belong to the warm-up.
-WARM_UP_OF_CYCLES = 1000
 # Shorter runs have each kind once.
 BOTH_SECONDS = 60.0
 RELEASE_SECONDS = 2.0  # until the allocator returns freed memory to the system
@@ -85,12 +82,10 @@ def run(report: Report, seconds: float) -> None:
 
 def leak(report: Report, server: Server, what: str, once: Callable[[Server], int], seconds: float) -> None:
     """Does it for so long, and holds that nothing is kept. ``once`` says how many times it did it."""
-    share, warm_up = SHARE, WARM_UP
-    if once is register_and_unregister:
-        share, warm_up = SHARE_OF_CYCLES, WARM_UP if seconds < BOTH_SECONDS / 16 else WARM_UP_OF_CYCLES
+    share = SHARE_OF_CYCLES if once is register_and_unregister else SHARE
     files = temporary_files(server)
     warm = 0
-    while warm < warm_up:
+    while warm < WARM_UP:
         warm += once(server)
     wait_until(lambda: quiet(server), "it is quiet")
     time.sleep(RELEASE_SECONDS)

@@ -92,6 +92,20 @@ async def test_models_of_the_same_gpu_make_room(floor):
     assert [each["nextToPark"] for each in devices] == ["other 1.0", "b 1.0"]
 
 
+async def test_request_that_finds_no_room_is_refused_with_the_gpu(floor):
+    set_gpu(floor, 0, 1000)
+    for name in ("a", "b"):
+        floor.add(name, gpus=(0,), startup_timeout=20)
+    floor.ask("a")
+    await floor.load(1)
+    request = floor.ask("b")
+    await floor.settle(20)
+
+    assert f"it needs about 548 MiB, of max_device_memory={900 * MIB} of GPU 0 548 MiB are used" in str(
+        request.failure()
+    )
+
+
 async def test_gpu_memory_is_measured_and_learned(floor, tmp_path):
     set_gpu(floor, 0, 1000)
     resident = floor.add("a", gpus=(0,))

@@ -10,7 +10,7 @@ from tests.handlers.language.pretended_vllm import IMPOSSIBLE
 from tests.handlers.language.vllm_bench import Bench
 
 from modelserver_handlers.context import BatchState
-from modelserver_handlers.errors import PredictionException
+from modelserver_handlers.errors import PredictionException, WorkerUnusable
 from modelserver_handlers.language.chat import CHAT, COMPLETIONS
 from modelserver_handlers.language.embedding import EMBEDDINGS, RERANK, SCORE
 
@@ -125,6 +125,12 @@ async def test_unknown_path_is_not_there():
         await (await Bench().start()).send("other")
 
     assert refusal.value.error_code == 404
+
+
+async def test_worker_leaves_with_its_engine():
+    """Before anything is answered: the server sends the requests to another one."""
+    with pytest.raises(WorkerUnusable, match="vLLM's engine has ended: EngineCore encountered an issue"):
+        await (await Bench().start()).send(messages=[{"role": "die", "content": ""}], stream=True)
 
 
 # Pooling models
