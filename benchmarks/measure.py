@@ -28,7 +28,7 @@ _T = TypeVar("_T")
 
 @contextlib.contextmanager
 def readings(read: Callable[[], _T], period: float) -> Iterator[list[_T]]:
-    """What a thread reads every ``period`` seconds while the block runs."""
+    """What a thread reads every ``period`` seconds while the block runs; raises what ``read`` raises."""
     values: list[_T] = []
     ended = threading.Event()
 
@@ -37,11 +37,12 @@ def readings(read: Callable[[], _T], period: float) -> Iterator[list[_T]]:
             values.append(read())
 
     with ThreadPoolExecutor(1) as pool:
-        pool.submit(run)
+        reading = pool.submit(run)
         try:
             yield values
         finally:
             ended.set()
+        reading.result()
 
 
 @dataclass(frozen=True, slots=True)

@@ -241,8 +241,15 @@ def process(
 
 def piped(command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> subprocess.Popen[str]:
     """A child process whose output is a pipe of text."""
-    out, err = subprocess.PIPE, subprocess.STDOUT
-    return subprocess.Popen(command, cwd=folder, env=environment, text=True, stdout=out, stderr=err)
+    return subprocess.Popen(
+        command,
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    )
 
 
 def inherited_environment() -> dict[str, str]:
