@@ -20,7 +20,7 @@ _OWNER = "modelserver"
 
 
 class OpenAIModel(TypedDict):
-    """A model, or an adapter of one, its ``parent``, for clients of OpenAI's API."""
+    """A model, or an adapter whose ``parent`` is the model, for clients of OpenAI's API."""
 
     id: str
     object: Literal["model"]
@@ -103,7 +103,7 @@ def add_models(app: Application, registry: Registry) -> None:
         about = "One model, for KServe's V1 protocol and OpenAI's API."
         errors: Any = {"responses": _MISSING} if prefix else {"errors": (404, 503)}
         add(show_model, path, f"{word}_model", about, OneModel, **errors)
-        # The slash before an adapter is one of the path by now.
+        # The path is decoded before it is routed: an adapter adds a slash, even if the client sent %2F.
         app.add_api_route(f"{prefix}/v1/models/{{name:path}}", show_model, methods=["get"])
 
 

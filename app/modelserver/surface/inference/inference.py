@@ -140,7 +140,7 @@ class InferenceApi:
             exchange.target = without_version(exchange.target)
             model = self._registry.version_for(exchange.target.route.model, None, exchange)
             self._submit(exchange, codec, model, codec.read(exchange, model), monotonic())
-        except ModelServerError as error:  # noqa: PLR1704 - the name ends here: a cycle would hold the request
+        except ModelServerError as error:  # noqa: PLR1704 - deleted here: no cycle with this frame
             _fail(exchange, codec, model, error)
 
     def _takes_scopes(self, route: Route) -> bool:
