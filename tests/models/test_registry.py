@@ -1,6 +1,8 @@
 import asyncio
+import weakref
 
 import pytest
+from tests.cycles import no_cycles
 from tests.models.conftest import register
 
 from modelserver.errors import (
@@ -199,3 +201,19 @@ async def test_registry_closes_pools_and_archives(registry, builder):
 
     assert (model.pool.drained, model.pool.closed, model.archive.closed) == (True, True, True)
     assert registry.names() == []
+
+
+async def test_a_removed_model_leaves_no_reference_cycles(new_registry, store):
+    """Each would take memory until the next collection, which comes after thousands of models."""
+    registry = new_registry()
+
+    async def come_and_go():
+        pool = weakref.ref((await registry.register(Registration(url="a"))).pool)
+        await registry.unregister("a", None)
+        return pool
+
+    await come_and_go()  # the helper process is started, modules are imported
+    with no_cycles():
+        pool = await come_and_go()
+
+    assert pool() is None

@@ -299,6 +299,7 @@ async def make(stage, spec, times, counts):
         made[-1].scale(workers, workers)
         return made[-1]
 
+    pool.made = made
     yield pool
     for each in made:
         await each.close(0.01)

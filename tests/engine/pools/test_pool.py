@@ -1,7 +1,9 @@
 import asyncio
+import weakref
 
 import pytest
-from tests.engine.pools.pools import contents, request, submit
+from tests.cycles import no_cycles
+from tests.engine.pools.pools import contents, now, request, submit
 from tests.waiting import until
 
 from modelserver.engine.pools.pool import FAILING
@@ -62,6 +64,39 @@ async def test_closed_pool_has_neither_requests_nor_workers(make, stage):
     assert isinstance(waiting.error, ServiceUnavailable)
     assert isinstance(running.error, WorkerDied)
     assert process.killed
+    assert made.workers == []
+
+
+async def test_closed_pool_leaves_no_reference_cycles(make, stage):
+    """Nor does one with a worker that retires, one that is about to replace another, and a late request."""
+    made = make(workers=2)
+    for number in (1, 2):
+        (await stage.enter(number)).load()
+    with no_cycles():
+        submit(made, request(b"a", deadline=now() + 9), request(b"b", deadline=now() + 1))
+        await asyncio.sleep(2)
+        made.scale(1, 1)
+        made.crew.recycle(made.workers[0], "why", "a test")
+        await stage.enter(3)
+        pool = weakref.ref(made)
+        await asyncio.gather(made.close(0.01), made.close(0.01))
+        await made.close(0.01)
+        del made
+        make.made.clear()
+        stage.processes.clear()
+        await asyncio.sleep(10)
+
+    assert pool() is None
+
+
+async def test_closed_pool_starts_no_workers_and_ends_a_drain(make, stage):
+    made = make()
+    made.submit(request(b"a"))
+    draining = asyncio.create_task(made.drain(60.0))
+    await asyncio.gather(stage.settle(), made.close(0.01))
+
+    assert await draining
+    assert made.scale(1, 1) == []
     assert made.workers == []
 
 

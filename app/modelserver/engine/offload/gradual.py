@@ -5,28 +5,25 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Generic, TypeVar
 
-# Items in a turn of the event loop.
+# Calls in a turn of the event loop.
 _AT_ONCE = 32
 
-_T = TypeVar("_T")
 
+class GradualCalls:
+    """Makes each added call: always later, and a few in each turn of the loop."""
 
-class GradualCalls(Generic[_T]):
-    """Calls ``work`` with each added item: always later, and with a few items in each turn of the loop."""
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[Callable[..., object], tuple[object, ...]]] = deque()
 
-    def __init__(self, work: Callable[[_T], object]) -> None:
-        self._work = work
-        self._waiting: deque[_T] = deque()
-
-    def add(self, item: _T) -> None:
+    def add(self, call: Callable[..., object], *arguments: object) -> None:
         if not self._waiting:
             asyncio.get_running_loop().call_soon(self._continue)
-        self._waiting.append(item)
+        self._waiting.append((call, arguments))
 
     def _continue(self) -> None:
         for _ in range(min(_AT_ONCE, len(self._waiting))):
-            self._work(self._waiting.popleft())
+            call, arguments = self._waiting.popleft()
+            call(*arguments)
         if self._waiting:
             asyncio.get_running_loop().call_soon(self._continue)

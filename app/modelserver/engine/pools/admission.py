@@ -59,7 +59,7 @@ class Admission:
         self._tickets = tickets
         self._loop = asyncio.get_running_loop()
         self._deadlines: dict[Request, asyncio.TimerHandle] = {}
-        self._late = GradualCalls(self._expire)
+        self._late = GradualCalls()
         self._passed_on: set[Request] = set()
         self._drained: asyncio.Future[None] | None = None
 
@@ -94,7 +94,8 @@ class Admission:
         if request.waiting > 1 or len(request.rows) > queue.batch_size:
             self._metrics.requests.split()
         if request.deadline is not None:
-            self._deadlines[request] = self._loop.call_at(request.deadline, self._late.add, request)
+            timer = self._loop.call_at(request.deadline, self._late.add, self._expire, request)
+            self._deadlines[request] = timer
         return True
 
     def cancel(self, request: Request) -> None:

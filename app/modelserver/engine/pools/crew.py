@@ -13,7 +13,7 @@ import logging
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -44,26 +44,13 @@ MEMORY = "memory"
 REQUESTS = "requests"
 
 
-class CrewOwner(WorkerOwner[Worker], Protocol):
-    """The receiver of the workers' events."""
-
-    def pump(self) -> None:
-        """Another worker may have room."""
-
-    def workers_changed(self) -> None:
-        """A worker has left, or will not come back."""
-
-    async def release(self, worker: Worker) -> None:
-        """Waits until a leaving worker has done what no other can."""
-
-
 class Crew:
     """Starts, replaces and ends workers.
 
     ``workers`` stays the same list. ``leaving`` workers finish their batches. ``owner`` gets the events of
-    all, and is set before the first is started. ``autoscaling`` belongs to the autoscaler. With
-    ``on_demand`` there may be no workers until requests need them. ``model`` is what the worker that loaded
-    it last reported.
+    all; without one, before it is set and once the crew is closed, no workers are started. ``autoscaling``
+    belongs to the autoscaler. With ``on_demand`` there may be no workers until requests need them. ``model``
+    is what the worker that loaded it last reported.
     """
 
     def __init__(
@@ -77,7 +64,7 @@ class Crew:
         devices: DeviceList,
         metrics: ModelMetrics,
     ) -> None:
-        self.owner: CrewOwner
+        self.owner: WorkerOwner[Worker] | None = None
         self.label = label
         self.spec = spec
         self.times = times
@@ -122,7 +109,9 @@ class Crew:
 
     def resize(self, count: int) -> list[Worker]:
         """Starts or retires workers until there are ``count``; the bounds stay. Returns the new ones."""
-        started = [self._start(self.devices.assign()) for _ in range(count - len(self.workers))]
+        if self.owner is None:
+            return []
+        started = [self._start(self.devices.assign(), self.owner) for _ in range(count - len(self.workers))]
         self.workers += started
         surplus = self.workers[count:]
         del self.workers[count:]
@@ -135,9 +124,9 @@ class Crew:
         """Retires one worker."""
         self.workers.remove(worker)
         self._retire(worker)
-        self.owner.workers_changed()
+        worker.owner.workers_changed()
 
-    def _start(self, device: int | None) -> Worker:
+    def _start(self, device: int | None, owner: WorkerOwner[Worker]) -> Worker:
         """Starts a worker that does not serve yet."""
         worker_id = self._next_id()
         load = msgspec.structs.replace(self.spec.load, gpu_id=device)
@@ -145,8 +134,8 @@ class Crew:
         sharers = self.min_workers if self.autoscaling is None else self.max_workers
         threads = max(1, self.spec.threads // max(1, sharers))
         spec = replace(self.spec, load=load, threads=threads)
-        worker = Worker(worker_id, f"W-{worker_id}-{self.label}", spec, self.times, self.owner)
-        worker.first_load.add_done_callback(lambda _: self._loop.call_soon(self.owner.workers_changed))
+        worker = Worker(worker_id, f"W-{worker_id}-{self.label}", spec, self.times, owner)
+        worker.first_load.add_done_callback(lambda _: self._loop.call_soon(owner.workers_changed))
         return worker
 
     def _retire(self, worker: Worker) -> None:
@@ -157,28 +146,29 @@ class Crew:
         """Ends a removed worker once it has finished its running batches."""
         if self.has_hope():
             for batch in worker.flights.take_back():
-                self.owner.worker_returned(worker, batch)
+                worker.owner.worker_returned(worker, batch)
         task = self.leaving[worker] = self._loop.create_task(self._leave(worker))
         task.add_done_callback(lambda _: self._left(worker))
         self._metrics.workers.gone(worker.label)
 
     async def _leave(self, worker: Worker) -> None:
         try:
-            await self.owner.release(worker)
+            await worker.owner.release(worker)
         finally:
             await worker.stop(self.times.response)
 
     def _left(self, worker: Worker) -> None:
         del self.leaving[worker]
-        self.owner.workers_changed()
+        worker.owner.workers_changed()
 
     async def close(self, grace: float) -> None:
         """Gives running batches ``grace`` seconds to finish, and ends all workers."""
         self.stop_recycling()
-        workers = self.all()
+        workers, self._coming = self.all(), None
         self.workers.clear()
         await asyncio.gather(*(worker.stop(grace) for worker in workers))
-        self.owner.workers_changed()
+        # It has a reference to the crew: a cycle, which would only be freed by its collection.
+        self.owner = None
 
     def all(self) -> list[Worker]:
         """Current and leaving workers, and one that is about to replace another."""
@@ -233,7 +223,7 @@ class Crew:
         """
         if self._coming is not None or worker not in self.workers or math.isinf(self._recycling_from):
             return None
-        fresh = self._coming = self._start(worker.gpu_id)
+        fresh = self._coming = self._start(worker.gpu_id, worker.owner)
         _log.info("Worker %s is recycled: %s; starting %s in its place", worker.label, why, fresh.label)
         # After the worker's own handling of its first load.
         fresh.first_load.add_done_callback(
@@ -250,7 +240,7 @@ class Crew:
         if failure is None and worker in self.workers:
             self.workers[self.workers.index(worker)] = fresh
             self._end(worker)
-            self.owner.pump()
+            worker.owner.pump()
             self._metrics.workers.recycled(reason)
             _log.info("Worker %s has replaced %s", fresh.label, worker.label)
             return

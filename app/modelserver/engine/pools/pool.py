@@ -156,6 +156,7 @@ class Pool:
         """Refuses waiting requests, gives running batches ``grace`` seconds to finish, ends all workers."""
         self.admission.close()
         await self.crew.close(grace)
+        self.dispatch.workers_changed()
         self.dispatch.close()
 
     # -- reports

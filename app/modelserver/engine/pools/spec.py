@@ -120,6 +120,15 @@ class Machines(Protocol):
 class WorkerOwner(Protocol[Worker_contra]):
     """The receiver of a worker's events, called on the event loop."""
 
+    def pump(self) -> None:
+        """Another worker may have room."""
+
+    def workers_changed(self) -> None:
+        """A worker has left, or will not come back."""
+
+    async def release(self, worker: Worker_contra) -> None:
+        """Waits until a leaving worker has done what no other can."""
+
     def worker_ready(self, worker: Worker_contra, seconds: float) -> None: ...
 
     def worker_answered(
@@ -130,17 +139,14 @@ class WorkerOwner(Protocol[Worker_contra]):
 
     def worker_returned(self, worker: Worker_contra, batch: Batch) -> None:
         """The batch was taken back: it has not begun, and will not there."""
-        ...
 
     def worker_broken(self, worker: Worker_contra) -> None:
         """The process cannot use its GPU any more: it will end, and another one take its place."""
-        ...
 
     def worker_lost(
         self, worker: Worker_contra, running: Batch | None, unbegun: list[Batch], error: ModelServerError
     ) -> None:
         """A process ended. ``running`` had begun and is lost; ``unbegun`` batches may go elsewhere."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,7 +123,7 @@ class Worker:
         self.failures = Failures()
         self._spec = spec
         self._times = times
-        self._owner = owner
+        self.owner = owner
         self._loop = asyncio.get_running_loop()
         self.first_load: asyncio.Future[None] = self._loop.create_future()
         # A failure counts as retrieved even if nobody waits for it: the log has it.
@@ -378,8 +378,8 @@ class Worker:
         )
         last = running.pop() if len(running) == 1 and not self.flights.concurrency else None
         for batch in running:
-            self._owner.worker_lost(self, batch, [], error)
-        self._owner.worker_lost(self, last, waiting, error)
+            self.owner.worker_lost(self, batch, [], error)
+        self.owner.worker_lost(self, last, waiting, error)
 
     # -- messages
 
@@ -389,18 +389,18 @@ class Worker:
         if isinstance(message, Result):
             batch = flights.answered(message)
             if batch is not None:
-                self._owner.worker_answered(self, batch, message, tail)
+                self.owner.worker_answered(self, batch, message, tail)
             elif flights.in_flight and not self.flights.concurrency:
                 # A process that answers a batch other than the running one cannot be trusted.
                 self.kill(f"It sent an unexpected answer to batch {message.sequence}.")
         elif isinstance(message, Parts):
-            self._owner.worker_streamed(self, message, tail)
+            self.owner.worker_streamed(self, message, tail)
         elif isinstance(message, Returned):
             if (batch := flights.returned(message.sequence)) is not None:
-                self._owner.worker_returned(self, batch)
+                self.owner.worker_returned(self, batch)
         elif isinstance(message, Recalled):
             for batch in flights.recalled(message):
-                self._owner.worker_returned(self, batch)
+                self.owner.worker_returned(self, batch)
         else:
             self._on_condition(message)
 
@@ -431,7 +431,7 @@ class Worker:
             self.state = WorkerState.READY
         if not self.first_load.done():
             self.first_load.set_result(None)
-        self._owner.worker_ready(self, message.seconds)
+        self.owner.worker_ready(self, message.seconds)
 
     def _on_broken(self, reason: str) -> None:
         """The process answers what it was running, and ends: another one takes its place."""
@@ -443,9 +443,9 @@ class Worker:
         if self.state is WorkerState.READY:
             # Further batches would come back.
             self.state = WorkerState.LOADING
-        self._owner.worker_broken(self)
+        self.owner.worker_broken(self)
         for batch in self.flights.take_back():
-            self._owner.worker_returned(self, batch)
+            self.owner.worker_returned(self, batch)
 
     def _on_fitting(self, rows: int) -> None:
         self.most_rows = rows
@@ -522,7 +522,7 @@ class Worker:
         limit = self._times.response
         _log.error("Worker %s: a request had no answer within response_timeout=%g s", self.label, limit)
         self.flights.give_up(batch)
-        self._owner.worker_lost(self, batch, [], ResponseTimeout())
+        self.owner.worker_lost(self, batch, [], ResponseTimeout())
 
     def _overdue(self) -> None:
         _log.error("Worker %s did not answer within response_timeout=%g s", self.label, self._times.response)

@@ -49,8 +49,8 @@ class GrpcPort:
         self.largest = largest
         self.intake = intake
         self.outgoing = outgoing
-        # Cancels what calls run in, by when it has begun.
-        self.endings = GradualCalls[asyncio.Task[None]](lambda task: task.cancel())
+        # Cancels what calls run in.
+        self.endings = GradualCalls()
 
     def make(self, connection: StreamCarrier, number: int) -> GrpcCall:
         return GrpcCall(connection, number, self)
@@ -160,7 +160,7 @@ class GrpcCall(Http2Stream):
         self.is_cancelled = True
         self._drop()
         if self._task is not None:
-            self._port.endings.add(self._task)
+            self._port.endings.add(self._task.cancel)
         self._settle()
 
     def on_shutdown(self) -> None:
@@ -276,7 +276,7 @@ class GrpcCall(Http2Stream):
         self._task = loop.create_task(serving)
         left = self.time_remaining()
         if left is not None:
-            self._deadline = loop.call_later(max(left, 0), self._port.endings.add, self._task)
+            self._deadline = loop.call_later(max(left, 0), self._port.endings.add, self._task.cancel)
 
     @property
     def client(self) -> str:
