@@ -25,11 +25,7 @@ def listener(kind: str, *, tokens=None, recorder=None, **changed) -> Application
     values = {"enable_model_api": True, "ts_open_inference_protocol": True, "as_torchserve": False, **changed}
     values["management_address"] = SimpleNamespace(is_loopback=True)
     services = SimpleNamespace(
-        registry=None,
-        metrics=object(),
-        settings=SimpleNamespace(**values),
-        tokens=tokens,
-        shared=None,
+        registry=None, metrics=object(), settings=SimpleNamespace(**values), tokens=tokens, shared=None
     )
     roles = _ROLES.get(kind, {kind})
     nothing = None

@@ -107,11 +107,6 @@ def imported_modules(module: Module) -> set[str]:
     return {name for name in everything if name in module_names()} - {module.name, "modelserver"}
 
 
-def imported_rooms(module: Module) -> set[str]:
-    """The other rooms that a module imports from."""
-    return {room_of(name) for name in imported_modules(module)} - {module.room}
-
-
 def extension_of(name: str) -> str:
     """The extension that a module belongs to, empty if it belongs to none."""
     parts = name.split(".")

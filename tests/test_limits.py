@@ -33,18 +33,7 @@ _MOST_LINES: Final = 50
 
 # Participles that say nothing of what the thing is.
 _WORDS: Final = frozenset(
-    {
-        "asked",
-        "begun",
-        "found",
-        "given",
-        "kept",
-        "said",
-        "shown",
-        "theirs",
-        "told",
-        "wanted",
-    }
+    {"asked", "begun", "found", "given", "kept", "said", "shown", "theirs", "told", "wanted"}
 )
 
 # Verbs of the names of tests, without the endings of the third person.
@@ -200,7 +189,7 @@ def test_tests_keep_their_budget():
 # Public methods and attributes of classes above the limits.
 _LARGER_CLASSES: Final[dict[str, tuple[int, int]]] = {
     # TorchServe's.
-    "handlers/modelserver_handlers/context.py Context": (18, 14),
+    "handlers/modelserver_handlers/context.py Context": (18, 14)
 }
 
 

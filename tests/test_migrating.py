@@ -102,9 +102,7 @@ def test_torchserves_chart_and_image_start_here(tmp_path):
     assert not loaded.settings.inference_address.is_loopback
     assert wants_tokens(loaded.settings, environment)
     assert not (tmp_path / "wf-store").exists()
-    assert [warning.partition(" ")[0] for warning in loaded.warnings] == [
-        "number_of_netty_threads",
-    ]
+    assert [warning.partition(" ")[0] for warning in loaded.warnings] == ["number_of_netty_threads"]
 
 
 def test_torchserves_dashboards_find_their_metrics():

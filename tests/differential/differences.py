@@ -634,8 +634,7 @@ ANSWERS: Final[dict[str, Mapping[str, Callable[[Response], Response]]]] = {
     },
     "set-default": {
         **dict.fromkeys(
-            ("routes/management GET /models/plain/1.0/set-default", "routes/delete set-default"),
-            _not_allowed,
+            ("routes/management GET /models/plain/1.0/set-default", "routes/delete set-default"), _not_allowed
         ),
         "routes/unregister": unregistered("plain"),
     },

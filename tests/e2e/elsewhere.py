@@ -38,11 +38,7 @@ class Elsewhere(Server):
     """The server, and the processes of its machines. ``variables`` are environment variables of all."""
 
     def __init__(
-        self,
-        folder: Path,
-        model_store: Path,
-        variables: Mapping[str, str] | None = None,
-        **settings: object,
+        self, folder: Path, model_store: Path, variables: Mapping[str, str] | None = None, **settings: object
     ) -> None:
         self.site = folder / "site"
         self.site.mkdir(parents=True)

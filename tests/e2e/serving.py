@@ -339,11 +339,6 @@ class Server:
 
     # -- what tests ask of it
 
-    def hang_up(self) -> None:
-        """Closes the connections to the inference port that the client keeps; the next request opens one."""
-        self.inference.close()
-        self.inference = _client(str(self.settings["inference_address"]))
-
     def register(self, url: str, **parameters: object) -> httpx.Response:
         """Registers an archive; with one worker unless told otherwise."""
         return self.management.post(

@@ -164,12 +164,7 @@ def test_nothing_is_sent_while_nobody_looks(page: Page, server: Server) -> None:
 
 
 @pytest.mark.parametrize("log_files", ["true", "false"])
-def test_lists_outlive_the_server(
-    watched: Watched,
-    store: Path,
-    tmp_path: Path,
-    log_files: str,
-) -> None:
+def test_lists_outlive_the_server(watched: Watched, store: Path, tmp_path: Path, log_files: str) -> None:
     """They go on with what the next server says, which may count from the begin, and ask for its token."""
     home = Home(tmp_path)
     settings = {"log_files": log_files, "token_authorization": "always"}

@@ -3,16 +3,7 @@
 from pathlib import Path
 
 from tests.e2e.conftest import StartServer
-from tests.e2e.grpc_client import (
-    INFERENCE,
-    MANAGEMENT,
-    channel,
-    ending,
-    grpc_server,
-    manage,
-    predict,
-    stub,
-)
+from tests.e2e.grpc_client import INFERENCE, MANAGEMENT, channel, ending, grpc_server, manage, predict, stub
 from tests.e2e.serving import Server, serving, wait_until
 
 ORDER = {"do": "raise"}

@@ -3,15 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
-from tests.e2e.grpc_client import (
-    INFERENCE,
-    channel,
-    ending,
-    grpc_server,
-    oip,
-    predict,
-    stub,
-)
+from tests.e2e.grpc_client import INFERENCE, channel, ending, grpc_server, oip, predict, stub
 from tests.e2e.serving import Server, archived, serving
 
 # A network that does not fit on its device fails so, with 507 (reference 6.5).

@@ -151,10 +151,7 @@ def calls(server, tmp_path_factory):
     """A recording of calls over gRPC: each method, with a failure, a stream of two requests, and an id."""
     out = tmp_path_factory.mktemp("calls") / "calls.msr"
     with recording(server, out, "--headers", "x-mark") as process, channel(server, "inference") as to:
-        stubs, v2 = (
-            stub(to, f"{INFERENCE}InferenceAPIsService"),
-            stub(to, "inference.GRPCInferenceService"),
-        )
+        stubs, v2 = (stub(to, f"{INFERENCE}InferenceAPIsService"), stub(to, "inference.GRPCInferenceService"))
         metadata = (("x-mark", "7"), ("authorization", "Bearer very-secret"), ("x-trace-bin", b"\0\xff"))
         for number in range(4):
             sent_message = predict("mirror", data=b'{"n": %d}' % number)

@@ -213,10 +213,7 @@ def test_a_script_is_served_from_the_first_save_to_the_last(home: Home) -> None:
         client, name = served.client, "doubler"
         assert client.post(f"/v1/models/{name}:predict", json={"instances": [1, 2]}).json()[
             "predictions"
-        ] == [
-            2,
-            4,
-        ]
+        ] == [2, 4]
         refused = client.post(f"/predictions/{name}", json="x")
         assert (refused.status_code, refused.json()["message"]) == (400, "Expected `int`, got `str`")
         assert client.get(f"/v2/models/{name}").json()["inputs"] == [

@@ -7,16 +7,7 @@ from typing import Any
 import httpx
 import psutil
 import pytest
-from tests.e2e.grpc_client import (
-    INFERENCE,
-    MANAGEMENT,
-    channel,
-    ending,
-    grpc_settings,
-    manage,
-    predict,
-    stub,
-)
+from tests.e2e.grpc_client import INFERENCE, MANAGEMENT, channel, ending, grpc_settings, manage, predict, stub
 from tests.e2e.serving import Home, Server, free_port, serving, wait_until
 
 from modelserver.ext.grpc.messages import message

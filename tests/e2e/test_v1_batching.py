@@ -47,9 +47,7 @@ def test_answers_have_the_form_of_the_batcher(shared_server):
 
 def test_requests_share_a_batch_and_nothing_else(shared_server, pool):
     first, second = together(
-        pool,
-        lambda: shared_server.v1("four", [1, 2]),
-        lambda: shared_server.v1("four", [10, 11]),
+        pool, lambda: shared_server.v1("four", [1, 2]), lambda: shared_server.v1("four", [10, 11])
     )
 
     assert first.json()["batchId"] == second.json()["batchId"]

@@ -26,9 +26,7 @@ class Sum(nn.Module):
 """
 NAMED = network("Named", "a + 10 * b", "a, b")
 LOOKUP = network(
-    "Lookup",
-    "self.table(x)",
-    table="nn.Embedding.from_pretrained(torch.tensor([[0.0, 0], [1, 2], [3, 4]]))",
+    "Lookup", "self.table(x)", table="nn.Embedding.from_pretrained(torch.tensor([[0.0, 0], [1, 2], [3, 4]]))"
 )
 ONE = [1, 2, 3, 4]
 

@@ -59,10 +59,14 @@ async def test_closed_pool_has_neither_requests_nor_workers(make, stage):
     process.load()
     running, waiting = request(b"a", b"b"), request(b"c")
     submit(made, running, waiting)
+    draining = asyncio.create_task(made.drain(60.0))
+    await stage.settle()
     await made.close(0.01)
 
+    assert await draining
     assert isinstance(waiting.error, ServiceUnavailable)
     assert isinstance(running.error, WorkerDied)
+    assert made.scale(1, 1) == []
     assert process.killed
     assert made.workers == []
 
@@ -87,17 +91,6 @@ async def test_closed_pool_leaves_no_reference_cycles(make, stage):
         await asyncio.sleep(10)
 
     assert pool() is None
-
-
-async def test_closed_pool_starts_no_workers_and_ends_a_drain(make, stage):
-    made = make()
-    made.submit(request(b"a"))
-    draining = asyncio.create_task(made.drain(60.0))
-    await asyncio.gather(stage.settle(), made.close(0.01))
-
-    assert await draining
-    assert made.scale(1, 1) == []
-    assert made.workers == []
 
 
 async def test_statistics_show_the_state_of_the_pool(make, stage):

@@ -38,14 +38,7 @@ async def test_each_gpu_has_its_use_and_workers(monkeypatch):
     )["gpus"]
     (on_first,), (on_second,) = first.pop("workers"), second.pop("workers")
 
-    assert first == {
-        "gpu": 0,
-        "busy": 7.0,
-        "memoryBusy": 5.0,
-        "used": 3072,
-        "free": 5120,
-        "percent": 37.5,
-    }
+    assert first == {"gpu": 0, "busy": 7.0, "memoryBusy": 5.0, "used": 3072, "free": 5120, "percent": 37.5}
     assert second == {"gpu": 1}
     assert (on_first["modelName"], on_first["id"], on_first["gpuMemory"]) == ("m", "9000", 2048)
     assert on_first["memory"] > 0

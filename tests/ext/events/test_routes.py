@@ -112,8 +112,7 @@ async def test_a_quiet_stream_gives_signs_of_life_until_its_token_ends(scene):
 
 
 @pytest.mark.parametrize(
-    ("accept", "first"),
-    [("text/event-stream", b'id: 1\ndata: {"id":1,'), ("*/*", b'{"id":1,"time":')],
+    ("accept", "first"), [("text/event-stream", b'id: 1\ndata: {"id":1,'), ("*/*", b'{"id":1,"time":')]
 )
 async def test_streams_are_lines_or_server_sent_events(scene, accept, first):
     scene.logger.error("one")

@@ -80,13 +80,7 @@ async def test_models_of_the_same_gpu_make_room(floor):
     await floor.settle(MIN_RESIDENCE)
     await floor.load(5)
 
-    assert floor.states() == {
-        "cpu": "loaded",
-        "other": "loaded",
-        "a": "parked",
-        "b": "loaded",
-        "c": "loaded",
-    }
+    assert floor.states() == {"cpu": "loaded", "other": "loaded", "a": "parked", "b": "loaded", "c": "loaded"}
     devices = floor.keeper.describe()["devices"]
     assert [each["used"] for each in devices] == [548 * MIB, 2 * 548 * MIB]
     assert [each["nextToPark"] for each in devices] == ["other 1.0", "b 1.0"]

@@ -28,10 +28,7 @@ def history(*uses: tuple[float, float, float], since: float = 30 * HOUR) -> list
         ([(DAY + 100, 99.0, 7)], None),  # over
         ([(HOUR - 60, 10.0, 1)], None),  # once is no habit
         ([(HOUR - 60, 10.0, 1), (2 * HOUR - 60, 10.0, 1)], None),
-        (
-            [(HOUR - 60, 10.0, 5), (2 * HOUR + 300, 900.0, 3), (3 * HOUR + 600, 900.0, 9)],
-            Forecast(3, 70.0),
-        ),
+        ([(HOUR - 60, 10.0, 5), (2 * HOUR + 300, 900.0, 3), (3 * HOUR + 600, 900.0, 9)], Forecast(3, 70.0)),
         ([(count * HOUR - 60, 10.0, 1) for count in (1, 2, 4)], None),
     ],
 )

@@ -199,9 +199,7 @@ def promoting() -> ModelTraffic[Any]:
     traffic: ModelTraffic[Any] = ModelTraffic("m")
     traffic.follow(versions, "0.9")
     bounds = {"errors": 0.1, "p99_ratio": 2, "agreement": 0.9}
-    traffic.adopt(
-        patched(Plan(), {"shadow": {"1.0": {"percent": 5}}, "sticky": "x-user", "promote": bounds}),
-    )
+    traffic.adopt(patched(Plan(), {"shadow": {"1.0": {"percent": 5}}, "sticky": "x-user", "promote": bounds}))
     traffic.promotion.note("why")
     for version in 100 * ["0.9"] + ["1.0"]:
         traffic.promoter.answered(Request("", [], [], 0), version, 0.5)

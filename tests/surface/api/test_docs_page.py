@@ -36,9 +36,7 @@ def test_every_text_is_escaped():
     operation = {
         "tags": [evil],
         "summary": evil,
-        "parameters": [
-            {"name": evil, "in": "query", "description": evil, "schema": schema, "example": evil},
-        ],
+        "parameters": [{"name": evil, "in": "query", "description": evil, "schema": schema, "example": evil}],
         "requestBody": {
             "description": evil,
             "content": {evil: {"schema": {"properties": {evil: {"type": evil}}}}},

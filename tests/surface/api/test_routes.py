@@ -23,9 +23,7 @@ def client(*models: tuple[int, bool]) -> httpx.AsyncClient:
 
 
 @pytest.mark.parametrize(
-    "models",
-    [(), ((1, True), (2, True)), ((0, False),)],
-    ids=["no models", "all loaded", "none wanted"],
+    "models", [(), ((1, True), (2, True)), ((0, False),)], ids=["no models", "all loaded", "none wanted"]
 )
 async def test_readiness_is_200_when_all_models_are_loaded(models):
     async with client(*models) as response:
