@@ -5,6 +5,7 @@ import json
 from types import SimpleNamespace
 from typing import Any
 
+from modelserver.ext.docs.page import add_page
 from modelserver.ext.events.routes import Followers, add_events
 from modelserver.ext.events.store import EventStore
 from modelserver.ext.frontends.routes import add_front_ends
@@ -29,7 +30,7 @@ def listener(kind: str, *, tokens=None, recorder=None, **changed) -> Application
     )
     roles = _ROLES.get(kind, {kind})
     nothing = None
-    added: list[Any] = []
+    added: list[Any] = [lambda app, _: add_page(app)]
     if "management" in roles:
         events = EventStore(None, lambda *_: False, lambda: None)
         added.append(lambda app, _: add_events(app, events, Followers(), services))

@@ -39,6 +39,8 @@ _IMPORTED = (
         for name in ("autoscaling", "console", "events", "grpc", "openai", "parking", "paths", "workflows")
     ),
     *(
+        "modelserver.ext.docs.extension",
+        "modelserver.ext.docs.page",
         "modelserver.ext.events.routes",
         "modelserver.ext.grpc.server",
         "modelserver.ext.workflows.workflows",

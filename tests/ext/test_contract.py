@@ -34,24 +34,18 @@ ALL_OFF: dict[str, Any] = {
     "frontend_processes": 1,
 }
 # On with any settings: what they need is imported when it is used.
-ALWAYS = {"events", "stores", "sequences", "autoscaling", "parking", "paths", "rollout", "workflows"}
+ALWAYS = {"docs", "events", "stores", "sequences", "autoscaling", "parking", "paths", "rollout", "workflows"}
 # Settings that turn each on, besides its defaults.
 ON: dict[str, dict[str, Any]] = {
+    **{name: {} for name in ALWAYS},
     "tls": {"inference_address": Address("https", "127.0.0.1", 0)},
     "cluster": {"worker_launcher": "agents", "worker_address": "127.0.0.1:0"},
     "grpc": {"enable_grpc_api": True, "grpc_inference_port": 0, "grpc_management_port": 0},
     "otel": {"otel": "all"},
-    "events": {},
     "collector": {"system_metrics_cmd": "collect.py"},
     "payloads": {"payload_log_url": "http://127.0.0.1:1/"},
     "recording": {"allow_recording": True},
     "openai": {"openai_api": True},
-    "stores": {},
-    "sequences": {},
-    "autoscaling": {},
-    "parking": {},
-    "paths": {},
-    "rollout": {},
     "triton": {"ts_open_inference_protocol": True},
     "workflows": {"enable_workflows": True},
     "console": {"enable_console": True},
@@ -60,7 +54,7 @@ ON: dict[str, dict[str, Any]] = {
 # Seconds for closing.
 GRACE = 20.0
 # A value that each refuses. The settings of the others are names, or true and false as TorchServe reads
-# them, where any text is one of both; events, stores and paths have none.
+# them, where any text is one of both; docs, events, stores and paths have none.
 WRONG = {
     "cluster": "worker_lost_timeout=-1",
     "grpc": "grpc_inference_port=70000",
@@ -124,7 +118,7 @@ class _Registry:
 
 def test_table_and_contract_have_the_same_extensions():
     assert set(ON) == set(EXTENSIONS)
-    assert {*WRONG, *ANY_VALUE} == set(EXTENSIONS) - {"events", "stores", "paths"}
+    assert {*WRONG, *ANY_VALUE} == set(EXTENSIONS) - {"docs", "events", "stores", "paths"}
 
 
 @pytest.mark.parametrize("name", EXTENSIONS)

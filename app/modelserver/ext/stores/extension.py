@@ -11,7 +11,7 @@ from modelserver.models.archives.incoming import Transfer
 
 if TYPE_CHECKING:
     from modelserver.ext.stores.client import Listing
-    from modelserver.models.environments.environment_store import Use
+    from modelserver.models.environments import environment_store
 
 
 class Extension:
@@ -32,13 +32,15 @@ class Stores:
 
     async def fetch(
         self, url: str, source: str, workdir: Path, transfer: Transfer
-    ) -> tuple[Path, Use | None]:
+    ) -> tuple[Path, environment_store.Use | None]:
         from modelserver.ext.stores.address import parse_address  # noqa: PLC0415
         from modelserver.ext.stores.client import fetch  # noqa: PLC0415 - see above
 
         return await fetch(url, parse_address(self.without_options(source)), workdir, transfer)
 
-    async def fetch_signed(self, url: str, workdir: Path, transfer: Transfer) -> tuple[Path, Use | None, str]:
+    async def fetch_signed(
+        self, url: str, workdir: Path, transfer: Transfer
+    ) -> tuple[Path, environment_store.Use | None, str]:
         from modelserver.ext.stores.address import signed_address  # noqa: PLC0415
         from modelserver.ext.stores.client import fetch  # noqa: PLC0415 - see above
 

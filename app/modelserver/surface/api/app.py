@@ -8,13 +8,12 @@ from collections.abc import Set as AbstractSet
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request  # noqa: TC002 - FastAPI reads annotations at run time
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import Response
 from starlette.routing import Match, Route
 
 from modelserver.errors import InternalError, MethodNotAllowed, ModelServerError, ResourceNotFound
 from modelserver.models.registry import Registry
 from modelserver.surface.api.application import ANY_METHOD, Application, Document
-from modelserver.surface.api.docs_page import CONTENT_SECURITY_POLICY, CONTENT_TYPE, render_docs
 from modelserver.surface.api.models import AnyObject
 from modelserver.surface.api.predictions import (
     add_model_description,
@@ -93,7 +92,7 @@ def _allowed(request: Request) -> str:
     return ", ".join(sorted(methods))
 
 
-# The routes that describe all others, as an OpenAPI document and as a page (reference 4.5, 6.3).
+# The routes that describe all others, as an OpenAPI document (reference 4.5, 6.3).
 
 
 def add_descriptions(app: Application, roles: AbstractSet[str], registry: Registry) -> None:
@@ -101,11 +100,6 @@ def add_descriptions(app: Application, roles: AbstractSet[str], registry: Regist
 
     async def describe_all() -> Response:
         return _json(await asyncio.to_thread(app.openapi))
-
-    async def docs(request: Request) -> Response:
-        headers = {"content-security-policy": CONTENT_SECURITY_POLICY, "content-type": CONTENT_TYPE}
-        document = await asyncio.to_thread(app.openapi)
-        return Response(render_docs(document, base_url=str(request.base_url)), headers=headers)
 
     async def of_inference(name: str, version: str | None = None) -> Response:
         model = registry.get(name.partition(":")[0], version)
@@ -123,7 +117,6 @@ def add_descriptions(app: Application, roles: AbstractSet[str], registry: Regist
     add(describe_all, "options /", "apiDescription", this, AnyObject)
     add(describe_all, path, "api_description", about, AnyObject, others=always, deprecated=True)
     add(describe_all, "get /openapi.json", "openapi", this, AnyObject)
-    add(docs, "get /docs", "docs", "This document, for people.", HTMLResponse)
     if "management" in roles:
         for path, name in (("/models/{name}", "model"), ("/models/{name}/{version}", "version")):
             add_model_description(app, of_management, path, f"management_{name}")

@@ -1,11 +1,55 @@
 import re
 import shlex
 from html import unescape
+from html.parser import HTMLParser
 
-from tests.surface.api.conftest import Page
+import httpx
+import pytest
+from tests.documents import describe_listener
 
+from modelserver.ext.docs.page import CONTENT_SECURITY_POLICY, add_page, render_docs
+from modelserver.models.settings.settings import Settings
+from modelserver.surface.api.app import build_app
 from modelserver.surface.api.application import UNLISTED
-from modelserver.surface.api.docs_page import CONTENT_SECURITY_POLICY, render_docs
+from modelserver.surface.api.services import Services
+
+BASE = "http://127.0.0.1:8080"
+VOID = {"meta", "br", "link", "img", "input", "hr"}
+
+
+class Page(HTMLParser):
+    """Collects tags and attributes, and checks that every tag is closed in order."""
+
+    def __init__(self, html: bytes) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.text = ""
+        self.feed(html.decode())
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += attrs
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text += data
+
+
+@pytest.fixture(scope="module")
+def document():
+    return describe_listener("all")
+
+
+@pytest.fixture(scope="module")
+def page(document):
+    return Page(render_docs(document, BASE))
 
 
 def test_every_operation_is_listed(document, page):
@@ -44,9 +88,7 @@ def test_every_text_is_escaped():
         "responses": {"200": {"description": evil, "headers": {evil: {}}, "content": {}}},
     }
     info = {"title": evil, "version": evil, "description": evil}
-    page = Page(
-        render_docs({"info": info, "paths": {f"/{evil}": {"get": operation}}}, base_url=f"http://{evil}")
-    )
+    page = Page(render_docs({"info": info, "paths": {f"/{evil}": {"get": operation}}}, f"http://{evil}"))
 
     assert page.open == []
     assert {"script", "img"}.isdisjoint(page.tags)
@@ -54,7 +96,7 @@ def test_every_text_is_escaped():
 
 
 def test_examples_are_shell_commands(document):
-    html = render_docs(document, base_url="http://127.0.0.1:9000/").decode()
+    html = render_docs(document, "http://127.0.0.1:9000/").decode()
     lines = [
         unescape(line) for line in re.findall(r"<h3>Example</h3>\n<pre[^>]*><code>(.*?)</code>", html, re.S)
     ]
@@ -75,5 +117,18 @@ def test_odd_documents_do_not_break_the_page():
         "/b": {"post": {"requestBody": {"required": True, "content": lost}}},
     }
 
-    assert Page(render_docs({"paths": paths, "components": {"schemas": {"Loop": loop}}})).open == []
-    assert Page(render_docs({})).open == []
+    assert Page(render_docs({"paths": paths, "components": {"schemas": {"Loop": loop}}}, BASE)).open == []
+    assert Page(render_docs({}, BASE)).open == []
+
+
+async def test_examples_go_to_the_listener_of_the_page():
+    for role, port in (("inference", 8080), ("management", 8081), ("metrics", 8082)):
+        app = build_app(
+            {role}, Services(None, None, Settings(), *(None,) * 5), [lambda app, _: add_page(app)]
+        )
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url=f"http://host:{port}") as client:
+            page = (await client.get("/docs")).text
+        assert f"http://host:{port}/" in page
+        assert "http://localhost:8080" not in page
+        assert "td:first-child { white-space: nowrap; }" in page

@@ -1,4 +1,4 @@
-"""The API documentation as one HTML page: no scripts, no external resources, all text escaped (F65).
+"""The page: no scripts, no external resources, all text escaped (F65).
 
 It is made from the OpenAPI document of :mod:`modelserver.surface.api.app`, with an example for each
 operation.
@@ -6,20 +6,24 @@ operation.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shlex
 from html import escape
-from typing import Any
+from typing import Any, TypeAlias
 from urllib.parse import quote
 
-from modelserver.surface.api.application import UNLISTED, Document
+from starlette.requests import Request  # noqa: TC002 - FastAPI reads annotations at run time
+from starlette.responses import HTMLResponse
 
-CONTENT_TYPE = "text/html; charset=utf-8"
+from modelserver.surface.api.application import UNLISTED, Application
+
+Document: TypeAlias = dict[str, Any]
+
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-DEFAULT_BASE_URL = "http://localhost:8080"
 
 _METHODS = ("get", "put", "post", "delete", "options", "head", "patch", "trace")
 _MAX_DEPTH = 6
@@ -51,11 +55,19 @@ th, td { border-bottom: 1px solid var(--line); }
 """
 
 
-def render_docs(document: Document, *, base_url: str = DEFAULT_BASE_URL) -> bytes:
-    """The page for an OpenAPI document, to be sent with CONTENT_TYPE and CONTENT_SECURITY_POLICY.
+def add_page(app: Application) -> None:
+    """Adds the route; the page describes those that are added later, too."""
 
-    Its examples use ``base_url``.
-    """
+    async def docs(request: Request) -> HTMLResponse:
+        document = await asyncio.to_thread(app.openapi)
+        page = render_docs(document, str(request.base_url))
+        return HTMLResponse(page, headers={"content-security-policy": CONTENT_SECURITY_POLICY})
+
+    app.section("Description")(docs, "get /docs", "docs", "This document, for people.", HTMLResponse)
+
+
+def render_docs(document: Document, base_url: str) -> bytes:
+    """The page for an OpenAPI document, in UTF-8; its examples use ``base_url``."""
     return _Page(document, base_url.rstrip("/")).render().encode(errors="replace")
 
 

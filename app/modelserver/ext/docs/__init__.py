@@ -1,0 +1,1 @@
+"""The API documentation for people; see :mod:`modelserver.ext.docs.extension`."""
