@@ -44,7 +44,7 @@ PICTURE = (3, 224, 224)
 MIB = 1 << 20
 # Imports what a worker may have when it is forked, and checks as the process does that forks it.
 IMPORTS = """
-from modelserver.engine.worker.spawner import check_fitness, open_descriptors
+from modelserver.ext.forking.fork_server import check_fitness, open_descriptors
 before = open_descriptors()
 import importlib, os, torch, torchvision
 from modelserver_handlers import BUILT_IN

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp
 
-    from modelserver.engine.pools.spec import Machines
+    from modelserver.engine.pools.spec import Machines, StoppableForker
     from modelserver.engine.telemetry.access import AccessLog, OnResponse
     from modelserver.models.archives.store import ObjectStores
     from modelserver.models.builder import MakeAffinity
@@ -116,7 +116,7 @@ class Host:
     ``services`` are its parts, with the ``settings``, which do not change; ``workdir`` is a directory that is
     removed when it ends; ``access`` its access log; ``notice`` shows a line to whoever has started it. What
     extensions add is in the other fields: ``certificate`` is for TLS; ``renew`` runs while the server
-    listens, and passes on those that replace it.
+    listens, and passes on those that replace it; ``spawner`` forks workers.
     """
 
     services: Services
@@ -135,6 +135,7 @@ class Host:
     tasks: list[Callable[[], Coroutine[Any, Any, None]]] = field(default_factory=list)
     certificate: Certificate | None = None
     renew: Callable[[Callable[[Certificate], None]], Coroutine[Any, Any, None]] | None = None
+    spawner: StoppableForker | None = None
 
     def __post_init__(self) -> None:
         self.settings = self.services.settings

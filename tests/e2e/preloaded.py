@@ -42,6 +42,7 @@ _IMPORTED = (
         "modelserver.ext.docs.extension",
         "modelserver.ext.docs.page",
         "modelserver.ext.events.routes",
+        "modelserver.ext.forking.extension",
         "modelserver.ext.grpc.server",
         "modelserver.ext.workflows.workflows",
         "modelserver.ext.workflows.archive",
@@ -178,7 +179,7 @@ def _tell(end: socket.socket, number: int) -> None:
 
 def _become(arguments: list[str], folder: str, environment: dict[str, str], output: int) -> NoReturn:
     from modelserver.__main__ import main as command
-    from modelserver.engine.worker.spawn_child import leave
+    from modelserver.ext.forking.child import leave
 
     os.dup2(output, 1)
     os.dup2(output, 2)

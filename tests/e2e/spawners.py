@@ -16,11 +16,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from modelserver.engine.pools.output import Capture
-from modelserver.engine.pools.spawner import _spawner_threads
-from modelserver.engine.pools.variables import with_allocator
+from modelserver.engine.pools.variables import worker_variables
 from modelserver.engine.wire.marks import MARK, new_mark
+from modelserver.ext.forking.spawner import _spawner_threads
 
-_MODULE = "modelserver.engine.worker.spawner"
+_MODULE = "modelserver.ext.forking.fork_server"
 # The command of a spawner and of its workers is written over that of this process, which may not be shorter.
 _ROOM = "0" * 64
 _PATIENCE = 120.0
@@ -42,10 +42,11 @@ def listening() -> socket.socket:
 def start_on(listener: socket.socket, lease: int) -> subprocess.Popen[bytes]:
     """Starts the process; it ends when the other end of the pipe ``lease`` is closed."""
     # Its mark is none: each spawner overwrites it with its own.
-    environment = {**with_allocator(os.environ), **_spawner_threads(), MARK: "-" * len(new_mark())}
+    own = {**_spawner_threads(), MARK: "-" * len(new_mark())}
+    environment = worker_variables(os.environ, None, own, 1)
     return subprocess.Popen(
         [sys.executable, "-m", "tests.e2e.torch_imported", _ROOM, str(listener.fileno()), str(lease)],
-        env={**environment, "PYTHONUNBUFFERED": "1"},
+        env=environment,
         pass_fds=[listener.fileno(), lease],
         stdin=subprocess.DEVNULL,
     )

@@ -9,7 +9,7 @@ import pytest
 from tests.e2e.conftest import MODEL_CODE, StartServer
 from tests.e2e.serving import Server, archived, wait_until
 
-from modelserver.engine.pools.spawner import can_fork
+from modelserver.ext.forking.spawner import can_fork
 
 TELL = """
 import json, os, sys

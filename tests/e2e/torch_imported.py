@@ -1,6 +1,6 @@
 """A process that has imported torch, and forks spawners for servers of tests.
 
-From there on a spawner runs as its command does: ``modelserver.engine.worker.spawner.main``, with its
+From there on a spawner runs as its command does: ``modelserver.ext.forking.fork_server.main``, with its
 arguments, directory, environment and output; torch is hidden until it is imported.
 """
 
@@ -19,10 +19,10 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import NoReturn
 
-from modelserver.engine.pools.preloading import EARLY_VARIABLE
 from modelserver.engine.wire.marks import MARK
-from modelserver.engine.worker import spawner
-from modelserver.engine.worker.spawn_child import replace_environment, show_command, show_mark
+from modelserver.ext.forking import fork_server
+from modelserver.ext.forking.child import replace_environment, show_command, show_mark
+from modelserver.ext.forking.preloading import EARLY_VARIABLE
 
 # Only how often output is written depends on it.
 _IGNORED = frozenset({"PYTHONUNBUFFERED"})
@@ -104,11 +104,11 @@ def _become(server_pid: int, environment: Mapping[str, str], descriptors: Sequen
     os.dup2(err, 2)
     replace_environment(environment)
     show_mark(environment[MARK])
-    show_command(spawner.__name__, str(control), str(server_pid))
-    sys.argv[:] = [spawner.__file__, str(control), str(server_pid)]
+    show_command(fork_server.__name__, str(control), str(server_pid))
+    sys.argv[:] = [fork_server.__file__, str(control), str(server_pid)]
     sys.path[0] = "/"
-    spawner.outlives = outlives
-    spawner.main()
+    fork_server.outlives = outlives
+    fork_server.main()
     os._exit(0)
 
 
@@ -118,7 +118,7 @@ def outlives(server_pid: int) -> bool:
         descriptor = os.pidfd_open(server_pid)
     except ProcessLookupError:
         return True
-    return bool(select.select([descriptor], [], [], spawner._FAREWELL)[0])
+    return bool(select.select([descriptor], [], [], fork_server._FAREWELL)[0])
 
 
 if __name__ == "__main__":

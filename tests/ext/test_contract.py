@@ -29,6 +29,7 @@ ALL_OFF: dict[str, Any] = {
     "enable_grpc_api": False,
     "enable_workflows": False,
     "enable_console": False,
+    "worker_start": "spawn",
     "openai_api": False,
     "ts_open_inference_protocol": False,
     "frontend_processes": 1,
@@ -42,6 +43,7 @@ ON: dict[str, dict[str, Any]] = {
     "cluster": {"worker_launcher": "agents", "worker_address": "127.0.0.1:0"},
     "grpc": {"enable_grpc_api": True, "grpc_inference_port": 0, "grpc_management_port": 0},
     "otel": {"otel": "all"},
+    "forking": {"worker_start": "auto"},
     "collector": {"system_metrics_cmd": "collect.py"},
     "payloads": {"payload_log_url": "http://127.0.0.1:1/"},
     "recording": {"allow_recording": True},
@@ -59,6 +61,7 @@ WRONG = {
     "cluster": "worker_lost_timeout=-1",
     "grpc": "grpc_inference_port=70000",
     "otel": "otel=logs",
+    "forking": "worker_start=fork",
     "collector": "metric_time_interval=0",
     "payloads": "payload_log_connections=0",
     "autoscaling": "autoscale_target_wait=0",
@@ -165,7 +168,7 @@ async def test_it_opens_and_closes(name, make_host):
         *(host.protocols, host.restores, host.settles, host.tasks),
         *(host.registry.builder.cluster, host.registry.builder.store.remote),
         *(host.registry.builder.affinities, host.registry.builder.follows),
-        host.certificate,
+        *(host.certificate, host.spawner),
     )
     assert len(extensions) == 1
     assert any(added)

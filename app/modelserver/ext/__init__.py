@@ -13,6 +13,9 @@ from modelserver.extension import ExtensionRow
 EXTENSIONS: Final[Mapping[str, ExtensionRow]] = {
     "events": ExtensionRow("modelserver.ext.events.extension", lambda _: True),
     "docs": ExtensionRow("modelserver.ext.docs.extension", lambda _: True),
+    "forking": ExtensionRow(
+        "modelserver.ext.forking.extension", lambda settings: settings.worker_start == "auto"
+    ),
     "tls": ExtensionRow("modelserver.ext.tls.extension", lambda settings: settings.uses_tls),
     "cluster": ExtensionRow(
         "modelserver.ext.cluster.extension", lambda settings: settings.worker_launcher != "local"

@@ -18,19 +18,19 @@ NAMES: Final[Mapping[str, str]] = {
     "engine.pools.gate": "StartGate",
     "engine.pools.interpreter": "worker_command",
     "engine.pools.memory_kills": "kills",
-    "engine.pools.output": "OutputReaders",
+    "engine.pools.output": "Capture OutputReaders",
     "engine.pools.pool": "Pool",
     "engine.pools.process": "describe_exit",
-    "engine.pools.ranks": "member_spec Position RankGroup",
+    "engine.pools.ranks": "Position RankGroup",
     "engine.pools.spec": (
         "Node OnLost OnMessage PoolLimits Ports Process Ranks SequenceStatistics WorkerSpec WorkerState"
     ),
-    "engine.pools.variables": "worker_variables",
+    "engine.pools.variables": "THREAD_VARIABLES worker_variables",
     "engine.pools.worker": "Worker",
     "engine.telemetry.access": "AccessLog",
     "engine.telemetry.arrivals": "ArrivalHistory",
     "engine.telemetry.gpus": "Gpus VISIBLE",
-    "engine.telemetry.logs": "limit_tracebacks log_level MULTILINE set_log_level",
+    "engine.telemetry.logs": "limit_tracebacks log_level set_log_level",
     "engine.telemetry.metrics": "ServerMetrics",
     "engine.telemetry.prometheus": "Distribution Histogram Value",
     "engine.telemetry.stalls": "LoopWatch served",
@@ -40,9 +40,9 @@ NAMES: Final[Mapping[str, str]] = {
     "engine.tensors.rows": "join_answers",
     "engine.tensors.tensor": "check_data check_form OutputTensor Tensor",
     "engine.tensors.weight": "is_heavy_json LIGHT_BYTES LIGHT_ELEMENTS TooHeavy",
-    "engine.wire.arena": "Arena LARGE NoSuchBlock receive_with send_with",
-    "engine.wire.frames": "encode FrameReader ProtocolError",
-    "engine.wire.marks": "end_orphans Mark",
+    "engine.wire.arena": "Arena LARGE ProtocolError receive_with send_with",
+    "engine.wire.frames": "encode FrameReader",
+    "engine.wire.marks": "end_orphans MARK Mark",
     "engine.wire.messages": (
         "Answer FIELDS INSTANCE Load METRICS_CONFIG Recalled Result Row SequenceHeaders TENSORS "
         "ToServer ToWorker"
@@ -50,7 +50,7 @@ NAMES: Final[Mapping[str, str]] = {
     "engine.workdir": "work_directory",
     "engine.worker.channel": "ServerChannel",
     "engine.worker.parent": "die_with",
-    "engine.worker.runtime": "serve_parent",
+    "engine.worker.runtime": "run_worker",
     "errors": (
         "BadRequest ConfigError Conflict DeadlineExceeded DownloadFailed HandlerError "
         "InternalError InvalidModel MethodNotAllowed ModelFileExists ModelNotFound ModelServerError "

@@ -80,8 +80,8 @@ class VersionBuilder:
     """Everything that registrations share.
 
     ``sources`` says where each setting came from, ``workdir`` is a directory for unpacked archives,
-    ``devices`` are the GPUs. Without ``spawner`` each worker is a new Python process. ``cluster`` is set
-    where there are other machines for workers, ``affinities``, ``follows``, what gets each version before its
+    ``devices`` are the GPUs. ``cluster`` is set where there are other machines for workers, ``spawner`` where
+    not each of them is a new Python process, ``affinities``, ``follows``, what gets each version before its
     workers are started, and when its options have changed, and ``tracer``, the module that exports spans of
     handlers, by extensions.
     """
@@ -93,8 +93,6 @@ class VersionBuilder:
         workdir: Path,
         metrics: ServerMetrics,
         devices: DeviceRing,
-        *,
-        spawner: Forker | None = None,
     ) -> None:
         self._settings = settings
         self._sequence_headers = SequenceHeaders(
@@ -109,9 +107,9 @@ class VersionBuilder:
         self._devices = devices
         self._cpus = usable_cpus()
         self._policy = UrlPolicy(settings.allowed_urls, settings.sets_allowed_urls)
-        self._spawner = spawner
         self._gate = StartGate()
         self.cluster: Machines | None = None
+        self.spawner: Forker | None = None
         self.affinities: dict[str, MakeAffinity] = {}
         self.follows: list[tuple[Follow, Follow]] = []
         self._reader = Reader(trusts_pickles=settings.trust_pickles)
@@ -378,7 +376,7 @@ class VersionBuilder:
             hidden_variables=settings.blacklist_env_vars,
             extra_environment={**variables, **environment.variables},
             python=environment.python or self._python,
-            spawner=self._spawner,
+            spawner=self.spawner,
             launcher=launcher,
             # Elsewhere other memory counts, and no model waits for another's machine.
             gate=self._gate if launcher is None else StartGate(MAX_PLACING, lambda: math.inf),

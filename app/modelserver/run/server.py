@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from modelserver import __version__
 from modelserver.engine.pools.devices import find_devices
 from modelserver.engine.pools.interpreter import check_interpreter
-from modelserver.engine.pools.spawner import Spawner, can_fork
 from modelserver.engine.telemetry.access import AccessLog
 from modelserver.engine.telemetry.logs import log_directories
 from modelserver.engine.telemetry.metrics import ServerMetrics
@@ -56,6 +55,7 @@ from modelserver.surface.http.off_loop import OffLoop
 from modelserver.surface.http.outgoing import Outgoing
 
 if TYPE_CHECKING:
+    from modelserver.engine.pools.spec import StoppableForker
     from modelserver.run.listeners import Listeners
 
 
@@ -92,7 +92,7 @@ class Server:
         snapshots: the folder of snapshots; None disables them (``--ncs``).
         registrations: the models to load instead of those in the settings.
         beside: runs while the server listens; cancelled when it stops.
-        spawner: what starts workers of torch models, if it was started before.
+        spawner: what forks workers, if it was started before.
         extensions: the table of those there are.
         apps_late: listens before what is needed only for management, metadata and documentation is imported;
             the first such request may wait for that.
@@ -110,7 +110,7 @@ class Server:
         wait: bool = False,
         registrations: Sequence[Registration] | None = None,
         beside: Callable[[Registry], Coroutine[Any, Any, None]] | None = None,
-        spawner: Spawner | None = None,
+        spawner: StoppableForker | None = None,
         apps_late: bool = False,
         extensions: Mapping[str, ExtensionRow] = MappingProxyType({}),
     ) -> None:
@@ -194,10 +194,7 @@ class Server:
             as_torchserve=settings.as_torchserve,
         )
         devices = await find_devices(settings.number_of_gpu, required=settings.requires_local_gpu)
-        spawner = self._spawner
-        if spawner is None and settings.worker_start == "auto" and can_fork():
-            spawner = Spawner()
-        builder = VersionBuilder(settings, self._loaded.sources, workdir, metrics, devices, spawner=spawner)
+        builder = VersionBuilder(settings, self._loaded.sources, workdir, metrics, devices)
         registry = Registry(builder, tells_names=settings.tells_names)
         access = AccessLog(
             stamped=self._stamped_log, names_failures=not settings.as_torchserve, probes=settings.log_probes
@@ -216,11 +213,12 @@ class Server:
             outgoing=Outgoing.of(settings, intake.give_back, settings.front_ends),
             shared=Regions(settings.shared_memory_prefix, settings.max_request_size),
         )
-        host = Host(services, workdir, access, self._reports.notice)
+        host = Host(services, workdir, access, self._reports.notice, spawner=self._spawner)
         extensions = await open_extensions(self._extensions, host)
+        builder.spawner = host.spawner
         try:
             check_routes(self._restored, registry.router.check)
-            await self._load_and_run(host, sockets, tokens, spawner)
+            await self._load_and_run(host, sockets, tokens)
         finally:
             await close_extensions(extensions, _CLOSING)
             access.close()
@@ -228,11 +226,7 @@ class Server:
         _log.info("modelserver stopped.")
 
     async def _load_and_run(
-        self,
-        host: Host,
-        sockets: dict[Address, socket.socket],
-        tokens: Rotation | None,
-        spawner: Spawner | None,
+        self, host: Host, sockets: dict[Address, socket.socket], tokens: Rotation | None
     ) -> None:
         """Loads the first models, listens until the server is to stop, and drains it."""
         registry, loop = host.registry, asyncio.get_running_loop()
@@ -264,7 +258,7 @@ class Server:
             await self._run(host, stopping, apps)
         for task in (loading, building, *secrets):
             task.cancel()
-        await self._shut_down(host, listeners, spawner, keeper)
+        await self._shut_down(host, listeners, keeper)
 
     @staticmethod
     async def _open(listeners: Listeners, registry: Registry) -> None:
@@ -347,9 +341,7 @@ class Server:
             on_notice=self._reports.notice,
         )
 
-    async def _shut_down(
-        self, host: Host, listeners: Listeners, spawner: Spawner | None, keeper: StateKeeper | None
-    ) -> None:
+    async def _shut_down(self, host: Host, listeners: Listeners, keeper: StateKeeper | None) -> None:
         """Refuses new connections, answers waiting requests, then ends the workers."""
         registry, began, grace = host.registry, time.monotonic(), self._settings.drain_timeout
         _log.info("Stopping: serving waiting requests for up to %g s", grace)
@@ -363,13 +355,11 @@ class Server:
             # still registered.
             registry.on_change = None
             await keeper.write("shutdown")
-        if spawner is not None:
-            # Workers may be waiting for it; it still reports how the others end.
-            spawner.refuse()
+        if host.spawner is not None:
+            # Workers may be waiting for it.
+            host.spawner.refuse()
         # Refuses requests left after the grace, while their clients are still connected.
         await registry.close(grace=2.0)
-        if spawner is not None:
-            await spawner.close()
         await listeners.close(_CLOSING)
 
     def _on_signal(self) -> None:

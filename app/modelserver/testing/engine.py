@@ -75,7 +75,8 @@ async def engine(
     with work_directory() as workdir:
         metrics = ServerMetrics(mode=settings.metrics_mode)
         devices = await find_devices(settings.number_of_gpu, required=settings.requires_local_gpu)
-        builder = VersionBuilder(settings, loaded.sources, workdir, metrics, devices, spawner=spawner)
+        builder = VersionBuilder(settings, loaded.sources, workdir, metrics, devices)
+        builder.spawner = spawner
         builder.store.remote = Stores()
         builder.affinities["sequences"] = make_affinity
         registry = Registry(builder, tells_names=settings.tells_names)

@@ -19,8 +19,7 @@ from modelserver.engine.pools import worker as worker_module
 from modelserver.engine.pools.devices import DeviceRing
 from modelserver.engine.pools.pool import Pool
 from modelserver.engine.pools.process import WorkerProcess, launch
-from modelserver.engine.pools.spawner import Spawner
-from modelserver.engine.pools.spec import Node, WorkerSpec, WorkerTimes
+from modelserver.engine.pools.spec import Forker, Node, WorkerSpec, WorkerTimes
 from modelserver.engine.wire.messages import Answer, Load, Loaded, LoadFailed, Predict, Result, Row, Stop
 
 
@@ -178,7 +177,7 @@ class Counts:
 class Conversation:
     """A real worker process and what it says."""
 
-    def __init__(self, spawner: Spawner | None = None) -> None:
+    def __init__(self, spawner: Forker | None = None) -> None:
         self.spawner = spawner
         self.messages: asyncio.Queue[tuple[Any, bytes]] = asyncio.Queue()
         self.lost: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()

@@ -9,7 +9,7 @@ from tests.waiting import until
 from modelserver.engine.batching.request import Request
 from modelserver.engine.pools import dispatch as dispatch_module
 from modelserver.engine.pools.dispatch import BACKLOG
-from modelserver.engine.wire.frames import ProtocolError
+from modelserver.engine.wire.arena import ProtocolError
 from modelserver.engine.wire.messages import Answer, Cancelled, Measurement, Parts, Proceed
 from modelserver.errors import DeadlineExceeded, HandlerError, InternalError, WorkerDied
 

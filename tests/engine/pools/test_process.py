@@ -14,9 +14,9 @@ from tests.waiting import gone, is_alive, until
 from modelserver.engine.pools import process as process_module
 from modelserver.engine.pools.memory_kills import NOTICED, MemoryKills
 from modelserver.engine.pools.process import describe_exit, started
-from modelserver.engine.pools.spawner import Spawner
 from modelserver.engine.wire.messages import Loaded, LoadFailed, Predict, Row, Stop
 from modelserver.engine.worker.elsewhere import NEEDED
+from modelserver.ext.forking.spawner import Spawner
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def handle(data, context):
 )
 async def test_what_a_handler_left_ends_with_its_worker(tmp_path, monkeypatch, way, forked):
     """Children end with the worker, also in sessions of their own and without a parent (F45)."""
-    monkeypatch.setattr("modelserver.engine.pools.preloading.HEAVY", frozenset({"subprocess"}))
+    monkeypatch.setattr("modelserver.ext.forking.preloading.HEAVY", frozenset({"subprocess"}))
     spawner = Spawner() if forked else None
     (tmp_path / "h.py").write_text(LEAVE.format(leave=LEAVINGS[way]))
     talk = await Conversation().start(tmp_path, "h.py", spawner=spawner)

@@ -19,8 +19,8 @@ from modelserver.engine.wire.arena import (
     IncomingHalf,
     MappedIncoming,
     MappedOutgoing,
-    NoSuchBlock,
     OutgoingHalf,
+    ProtocolError,
     receive_with,
     send_with,
 )
@@ -135,7 +135,7 @@ def test_blocks_in_use_are_never_touched(kinds, actions, seed):
     [(1, 1), (64, 1), (-PAGE, 1), (SMALL, 1), (2**63, 1), (0, SMALL), (SMALL - PAGE, PAGE - 63), (0, 2**62)],
 )
 def test_places_are_checked(half, place, size):
-    with pytest.raises(NoSuchBlock):
+    with pytest.raises(ProtocolError):
         half.incoming.take(place, size)
 
 
@@ -154,10 +154,10 @@ def test_memory_that_is_gone_is_an_error_for_the_server():
     half = Half((MappedOutgoing, CopiedIncoming))
     os.ftruncate(half.file, SMALL + 100)
 
-    with pytest.raises(NoSuchBlock, match="only 36"):
+    with pytest.raises(ProtocolError, match="only 36"):
         half.incoming.take(0, 1000)
     os.close(half.file)
-    with pytest.raises(NoSuchBlock, match="cannot be read"):
+    with pytest.raises(ProtocolError, match="cannot be read"):
         half.incoming.take(0, 1000)
 
 

@@ -10,10 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modelserver.engine.wire import frames
-from modelserver.engine.wire.arena import LARGE, Arena, CopiedIncoming, MappedIncoming, OutgoingHalf
+from modelserver.engine.wire.arena import (
+    LARGE,
+    Arena,
+    CopiedIncoming,
+    MappedIncoming,
+    OutgoingHalf,
+    ProtocolError,
+)
 from modelserver.engine.wire.frames import (
     FrameReader,
-    ProtocolError,
     encode,
     to_server_decoder,
     to_worker_decoder,

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from modelserver.engine.wire.marks import MARK, end_marked, end_orphans, mark_of, new_mark, server_of
+from modelserver.engine.wire.marks import MARK, Mark, end_orphans, mark_of, new_mark
 
 pytestmark = pytest.mark.skipif(not os.path.isdir("/proc/self/ns"), reason="there is no /proc")
 
@@ -36,7 +36,6 @@ def test_a_mark_is_read_back(start):
 
     assert mark != other
     assert len(mark) == len(other)
-    assert server_of(mark) == server_of(other)
     assert mark_of(start(mark).pid) == mark
 
 
@@ -56,10 +55,17 @@ def test_only_one_workers_processes_are_ended(start):
     meant = [start(mark), start(mark)]
     spared = start(other)
 
-    assert end_marked(mark) == 2
+    assert Mark(mark).end() == 2
     assert [child.wait(10) for child in meant] == [-9, -9]
     end_orphans()
     assert spared.poll() is None
+
+
+def test_processes_of_all_workers_of_a_server_are_ended(start):
+    children = [start(new_mark()), start(new_mark())]
+
+    assert Mark().end_all() >= 2
+    assert [child.wait(10) for child in children] == [-9, -9]
 
 
 @pytest.mark.parametrize(

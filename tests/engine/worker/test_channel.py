@@ -6,8 +6,8 @@ import threading
 import msgspec
 import pytest
 
-from modelserver.engine.wire.arena import LARGE, Arena, send_with
-from modelserver.engine.wire.frames import FrameReader, ProtocolError, encode, to_server_decoder
+from modelserver.engine.wire.arena import LARGE, Arena, ProtocolError, send_with
+from modelserver.engine.wire.frames import FrameReader, encode, to_server_decoder
 from modelserver.engine.wire.messages import (
     Answer,
     Cancelled,

@@ -4,7 +4,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from modelserver.engine.wire.frames import FrameReader, ProtocolError, encode
+from modelserver.engine.wire.arena import ProtocolError
+from modelserver.engine.wire.frames import FrameReader, encode
 from modelserver.engine.wire.messages import Load, Recalled
 from modelserver.ext.cluster import messages as wire
 from modelserver.ext.cluster.greeting import invite

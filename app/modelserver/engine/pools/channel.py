@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from typing import cast
 
 from modelserver.engine.pools.spec import OnLost, OnMessage
-from modelserver.engine.wire.arena import Arena
-from modelserver.engine.wire.frames import FrameReader, ProtocolError, encode, to_server_decoder
+from modelserver.engine.wire.arena import Arena, ProtocolError
+from modelserver.engine.wire.frames import FrameReader, encode, to_server_decoder
 from modelserver.engine.wire.messages import Ping, ToServer, ToWorker
 
 

@@ -20,7 +20,7 @@ from modelserver.engine.pools.crew import Crew
 from modelserver.engine.pools.reserve import Reserve, has_idle, idled
 from modelserver.engine.pools.spec import Affinity, PoolLimits, WorkerState
 from modelserver.engine.pools.worker import Worker
-from modelserver.engine.wire.frames import ProtocolError
+from modelserver.engine.wire.arena import ProtocolError
 from modelserver.engine.wire.messages import ANY_PATH, Answer, Parts, Result
 from modelserver.errors import HandlerError, InternalError, ModelServerError, ResponseTimeout
 

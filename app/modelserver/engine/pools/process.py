@@ -15,7 +15,6 @@ from modelserver.engine.pools.channel import Channel
 from modelserver.engine.pools.interpreter import worker_command
 from modelserver.engine.pools.memory_kills import kills
 from modelserver.engine.pools.output import Capture
-from modelserver.engine.pools.spawner import SpawnRefused
 from modelserver.engine.pools.spec import Child, OnLost, OnMessage, Process, WorkerSpec
 from modelserver.engine.wire.arena import Arena, send_with
 from modelserver.engine.wire.frames import encode
@@ -192,6 +191,7 @@ async def _start(
     spec: WorkerSpec, environment: Mapping[str, str], connection: int, capture: Capture
 ) -> Child:
     if spec.spawner is not None:
-        with contextlib.suppress(SpawnRefused):
-            return await spec.spawner.spawn(spec, environment, capture.outputs, connection)
+        child = await spec.spawner.spawn(spec, environment, capture.outputs, connection)
+        if child is not None:
+            return child
     return await capture.start(worker_command(spec.python), environment, connection)

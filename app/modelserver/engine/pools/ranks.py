@@ -60,25 +60,48 @@ class Position:
     host: str
     port: int
 
+    def member_spec(self, spec: WorkerSpec, ranks: Ranks) -> WorkerSpec:
+        """The spec for the process of this rank.
 
-def member_spec(spec: WorkerSpec, ranks: Ranks, position: Position) -> WorkerSpec:
-    """The spec for the process of this rank.
+        It sees its worker's devices as 0, 1, … and gets the one of its rank. A failed batch is not retried in
+        parts, as ranks could choose different parts.
+        """
+        alone, count = lone_spec(spec, ranks), ranks.processes
+        load = msgspec.structs.replace(
+            alone.load,
+            gpu_id=None if alone.load.gpu_id is None else self.local_rank,
+            isolate=spec.load.isolate and count == 1,
+            rank=self.rank,
+            ranks=count,
+        )
+        environment = {**alone.extra_environment, **self.environment()}
+        if ranks.threads:
+            environment.update(dict.fromkeys(THREAD_VARIABLES, str(ranks.threads)))
+        return replace(alone, load=load, threads=max(1, spec.threads // count), extra_environment=environment)
 
-    It sees its worker's devices as 0, 1, … and gets the one of its rank. A failed batch is not retried in
-    parts, as ranks could choose different parts.
-    """
-    alone, count = lone_spec(spec, ranks), ranks.processes
-    load = msgspec.structs.replace(
-        alone.load,
-        gpu_id=None if alone.load.gpu_id is None else position.local_rank,
-        isolate=spec.load.isolate and count == 1,
-        rank=position.rank,
-        ranks=count,
-    )
-    environment = {**alone.extra_environment, **rank_environment(position)}
-    if ranks.threads:
-        environment.update(dict.fromkeys(THREAD_VARIABLES, str(ranks.threads)))
-    return replace(alone, load=load, threads=max(1, spec.threads // count), extra_environment=environment)
+    def environment(self) -> dict[str, str]:
+        """The variables that torchrun sets for a process."""
+        numbers = {
+            "RANK": self.rank,
+            "LOCAL_RANK": self.local_rank,
+            "ROLE_RANK": self.rank,
+            "GROUP_RANK": self.node,
+            "WORLD_SIZE": self.count,
+            "LOCAL_WORLD_SIZE": self.local_count,
+            "ROLE_WORLD_SIZE": self.count,
+            "GROUP_WORLD_SIZE": self.nodes,
+            "MASTER_PORT": self.port,
+            "TORCHELASTIC_RESTART_COUNT": 0,
+            "TORCHELASTIC_MAX_RESTARTS": 0,
+        }
+        return {
+            "MASTER_ADDR": self.host,
+            "ROLE_NAME": "default",
+            "TORCHELASTIC_RUN_ID": f"modelserver_{self.port}",
+            "TORCHELASTIC_USE_AGENT_STORE": "False",
+            "LOGLEVEL": "INFO",
+            **{name: str(number) for name, number in numbers.items()},
+        }
 
 
 def lone_spec(spec: WorkerSpec, ranks: Ranks) -> WorkerSpec:
@@ -87,31 +110,6 @@ def lone_spec(spec: WorkerSpec, ranks: Ranks) -> WorkerSpec:
     load = msgspec.structs.replace(spec.load, gpu_id=0 if devices else None)
     environment = {**spec.extra_environment, **visible(devices)}
     return replace(spec, load=load, extra_environment=environment, spawner=None, ranks=None)
-
-
-def rank_environment(position: Position) -> dict[str, str]:
-    """The variables that torchrun sets for a process."""
-    numbers = {
-        "RANK": position.rank,
-        "LOCAL_RANK": position.local_rank,
-        "ROLE_RANK": position.rank,
-        "GROUP_RANK": position.node,
-        "WORLD_SIZE": position.count,
-        "LOCAL_WORLD_SIZE": position.local_count,
-        "ROLE_WORLD_SIZE": position.count,
-        "GROUP_WORLD_SIZE": position.nodes,
-        "MASTER_PORT": position.port,
-        "TORCHELASTIC_RESTART_COUNT": 0,
-        "TORCHELASTIC_MAX_RESTARTS": 0,
-    }
-    return {
-        "MASTER_ADDR": position.host,
-        "ROLE_NAME": "default",
-        "TORCHELASTIC_RUN_ID": f"modelserver_{position.port}",
-        "TORCHELASTIC_USE_AGENT_STORE": "False",
-        "LOGLEVEL": "INFO",
-        **{name: str(number) for name, number in numbers.items()},
-    }
 
 
 def visible(devices: Sequence[int], server: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -298,7 +296,8 @@ async def launch_ranks(spec: WorkerSpec, label: str, on_message: OnMessage, on_l
     try:
         count = ranks.processes
         for rank in range(count):
-            member = member_spec(spec, ranks, Position(rank, count, rank, count, 0, 1, "127.0.0.1", port))
+            position = Position(rank, count, rank, count, 0, 1, "127.0.0.1", port)
+            member = position.member_spec(spec, ranks)
             receive, lose = partial(group.receive, rank), partial(group.lose, rank)
             group.members.append(await launch(member, f"{label}-rank{rank}", receive, lose))
             if group.failed_rank is not None:

@@ -260,8 +260,18 @@ class Forker(Protocol):
 
     async def spawn(
         self, spec: WorkerSpec, environment: Mapping[str, str], outputs: tuple[int, int], connection: int
-    ) -> Child:
-        """A child with these descriptors. Raises SpawnRefused with the reason if it cannot be forked."""
+    ) -> Child | None:
+        """A child with these descriptors; None if it cannot be forked."""
+
+
+class StoppableForker(Forker, Protocol):
+    """What forks the workers of a server, and ends with it."""
+
+    def refuse(self) -> None:
+        """Forks nothing any more; the ends of workers are still reported."""
+
+    async def close(self) -> None:
+        """Ends what forks; workers live on."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,8 +58,8 @@ _MAX_PIECES = 512
 _FLAGS = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 
 
-class NoSuchBlock(Exception):
-    """The peer named a place that is not within its half."""
+class ProtocolError(Exception):
+    """The peer sent something other than a frame, or named a place that is not within its half."""
 
 
 class _Half:
@@ -75,7 +75,7 @@ class IncomingHalf(_Half):
     """The half that the other side writes."""
 
     def take(self, place: int, size: int) -> memoryview:
-        """The ``size`` bytes of a block, valid until it is freed. Raises NoSuchBlock."""
+        """The ``size`` bytes of a block, valid until it is freed. Raises ProtocolError."""
         raise NotImplementedError
 
     def free(self, place: int) -> None:
@@ -87,10 +87,10 @@ class IncomingHalf(_Half):
         """Gives back what is kept for the next block, if anything is."""
 
     def _checked(self, place: int, size: int) -> int:
-        """Where the bytes of a block begin. Raises NoSuchBlock."""
+        """Where the bytes of a block begin. Raises ProtocolError."""
         start = place + len(_FULL)
         if place < 0 or place % _PAGE or start + size > self._size:
-            raise NoSuchBlock(f"no block: {size} bytes at {place}")
+            raise ProtocolError(f"no block: {size} bytes at {place}")
         return start
 
 
@@ -189,9 +189,9 @@ class CopiedIncoming(IncomingHalf):
         try:
             taken = os.preadv(self._descriptor, [view], self._base + start)
         except OSError as error:
-            raise NoSuchBlock(f"a block cannot be read: {error}") from error
+            raise ProtocolError(f"a block cannot be read: {error}") from error
         if taken != size:
-            raise NoSuchBlock(f"a block of {size} bytes has only {taken}")
+            raise ProtocolError(f"a block of {size} bytes has only {taken}")
         return view
 
     def trim(self) -> None:

@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from modelserver.engine.wire.arena import LARGE, IncomingHalf, NoSuchBlock, OutgoingHalf
+from modelserver.engine.wire.arena import LARGE, IncomingHalf, OutgoingHalf, ProtocolError
 from modelserver.engine.wire.messages import MAX_FRAME, PREFIX, Parts, Predict, Result, ToServer, ToWorker
 
 _encoder = msgspec.msgpack.Encoder()
@@ -24,10 +24,6 @@ _PLACE = struct.Struct("<Q")
 _DIRECT = 1 << 16
 
 MessageT = TypeVar("MessageT")
-
-
-class ProtocolError(Exception):
-    """The peer sent something other than a frame."""
 
 
 def encode(
@@ -180,10 +176,7 @@ class FrameReader(Generic[MessageT]):
         if size > self._limit:
             raise ProtocolError(f"no frame: {size} bytes of rows announced, {self._limit} are allowed")
         (place,) = _PLACE.unpack(tail)
-        try:
-            rows = self.arena.take(place, size)
-        except NoSuchBlock as error:
-            raise ProtocolError(str(error)) from error
+        rows = self.arena.take(place, size)
         try:
             yield message, rows
         finally:

@@ -52,17 +52,11 @@ class Mark:
 
     def end(self) -> int:
         """Kills all other processes that have it; returns how many."""
-        return end_marked(self.text)
+        return _end(lambda mark: mark == self.text)
 
-
-def server_of(mark: str) -> str:
-    """The prefix of the marks of all workers of one server."""
-    return mark[:_SERVER]
-
-
-def end_marked(beginning: str) -> int:
-    """Kills all other processes whose mark begins with this; returns how many."""
-    return _end(lambda mark: mark.startswith(beginning))
+    def end_all(self) -> int:
+        """Kills all other processes of workers of the same server; returns how many."""
+        return _end(lambda mark: mark[:_SERVER] == self.text[:_SERVER])
 
 
 def end_orphans() -> int:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-import fcntl
 import os
-import select
 import signal
 import sys
 import threading
@@ -23,22 +21,6 @@ def die_with(server_pid: int) -> None:
             os._exit(1)
     else:
         threading.Thread(target=_watch, args=(server_pid,), daemon=True).start()
-
-
-def die_when_closed(pipe: int) -> None:
-    """Arranges for this process to end once the other end of the pipe is closed.
-
-    For workers whose parent is not the server. The kernel sends SIGKILL when the state of the pipe changes;
-    nothing is ever written to it. Linux only.
-    """
-    fcntl.fcntl(pipe, fcntl.F_SETOWN, os.getpid())
-    fcntl.fcntl(pipe, fcntl.F_SETSIG, signal.SIGKILL)
-    fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | os.O_ASYNC)
-    # It may have been closed before the call above.
-    poller = select.poll()
-    poller.register(pipe, 0)
-    if poller.poll(0):
-        os._exit(1)
 
 
 def _watch(server_pid: int) -> None:

@@ -112,19 +112,14 @@ def is_permanent(error: Exception) -> bool:
 
 def main() -> None:
     """Runs a worker on the socket whose number is the first argument, for the server named by the second."""
-    serve_parent(int(sys.argv[2]), lambda: channel_on(int(sys.argv[1])))
+    die_with(int(sys.argv[2]))
+    run_worker(lambda: ServerChannel(socket.socket(fileno=int(sys.argv[1]))))
 
 
-def serve_parent(parent: int, connect: Callable[[], ServerChannel]) -> None:
-    """Runs a worker that ends with the process ``parent``, which has started it."""
-    die_with(parent)
+def run_worker(connect: Callable[[], ServerChannel]) -> None:
+    """Runs this process as a worker of the server that is connected."""
     be_left_alone()
     run(connect())
-
-
-def channel_on(descriptor: int) -> ServerChannel:
-    """The channel to the server that started this process."""
-    return ServerChannel(socket.socket(fileno=descriptor))
 
 
 def be_left_alone() -> None:

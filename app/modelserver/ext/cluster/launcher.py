@@ -15,7 +15,7 @@ import msgspec
 from modelserver import __version__
 from modelserver.engine.demand import Demand
 from modelserver.engine.pools.output import OutputReaders
-from modelserver.engine.pools.ranks import Position, RankGroup, member_spec
+from modelserver.engine.pools.ranks import Position, RankGroup
 from modelserver.engine.pools.spec import OnLost, OnMessage, Process, Ranks, WorkerSpec
 from modelserver.engine.telemetry.gpus import VISIBLE
 from modelserver.engine.wire.messages import METRICS_CONFIG, ToServer
@@ -84,7 +84,7 @@ def rank_spec(spec: WorkerSpec, ranks: Ranks, seat: Seat, meeting: Meeting, *, h
         *(seat.rank, seat.count, seat.local_rank, seat.local_count, seat.node, seat.nodes),
         *(host, meeting.port),
     )
-    member = member_spec(spec, ranks, position)
+    member = position.member_spec(spec, ranks)
     if not has_gpus:
         return member
     load = msgspec.structs.replace(member.load, gpu_id=seat.device)

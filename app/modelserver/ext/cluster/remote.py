@@ -11,7 +11,8 @@ from typing import TypeVar, cast
 from modelserver.engine.pools.output import OutputReaders
 from modelserver.engine.pools.process import describe_exit
 from modelserver.engine.pools.spec import Node, OnMessage
-from modelserver.engine.wire.frames import FrameReader, ProtocolError, encode
+from modelserver.engine.wire.arena import ProtocolError
+from modelserver.engine.wire.frames import FrameReader, encode
 from modelserver.engine.wire.messages import Recalled, ToWorker
 from modelserver.errors import StartFailed
 from modelserver.ext.cluster import messages

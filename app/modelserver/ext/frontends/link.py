@@ -8,7 +8,7 @@ import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Generic, cast
 
-from modelserver.engine.wire.arena import LARGE, Arena, NoSuchBlock
+from modelserver.engine.wire.arena import LARGE, Arena, ProtocolError
 from modelserver.ext.frontends.messages import FrameError, Message, MessageT, Turn, TurnReader
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class Link(asyncio.Protocol, Generic[MessageT]):
         try:
             for message, body in self._reader.feed(data):
                 self._on_message(message, body)
-        except (FrameError, NoSuchBlock):
+        except (FrameError, ProtocolError):
             _log.exception("The link between server and front end carried invalid data")
             self.abort()
 
@@ -84,7 +84,7 @@ class Link(asyncio.Protocol, Generic[MessageT]):
 
     def _fetch(self, place: int, size: int) -> bytes:
         if self.arena is None:
-            raise NoSuchBlock("there is no shared memory")
+            raise ProtocolError("there is no shared memory")
         incoming = self.arena.incoming
         body = bytes(incoming.take(place, size))
         incoming.free(place)

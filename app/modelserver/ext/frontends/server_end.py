@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 
-from modelserver.engine.telemetry.logs import MULTILINE
 from modelserver.engine.wire.arena import LARGE
 from modelserver.errors import InternalError, ResourceNotFound
 from modelserver.ext.frontends import messages
@@ -330,7 +329,7 @@ def _write_record(message: messages.LogRecord) -> None:
     logger = logging.getLogger(message.logger)
     if not logger.isEnabledFor(message.level):
         return
-    extra: dict[str, Any] = {**MULTILINE, "request_ids": message.request_ids}
+    extra: dict[str, Any] = {"multiline": True, "request_ids": message.request_ids}
     if message.trace_id:
         extra["trace_id"] = message.trace_id
     record = logger.makeRecord(

@@ -7,8 +7,8 @@ import contextlib
 import os
 from typing import Final
 
-from modelserver.engine.pools.preloading import heavy_imports
-from modelserver.engine.pools.spawner import Spawner, can_fork
+from modelserver.ext.forking.preloading import heavy_imports
+from modelserver.ext.forking.spawner import Spawner, can_fork
 from modelserver.models.archives.urls import scheme
 from modelserver.models.settings.settings import Settings
 from modelserver.surface.auth.operator_tokens import VARIABLES

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from modelserver.engine.pools.output import without_quote
-from modelserver.engine.pools.spawner import Spawner
 from modelserver.errors import ConfigError, ModelServerError
 from modelserver.ext import EXTENSIONS
+from modelserver.ext.forking.spawner import Spawner
 from modelserver.models.builder import DOWNLOADING
 from modelserver.models.options.resolve import Registration
 from modelserver.models.registry import Registry

@@ -33,13 +33,14 @@ from modelserver.engine.pools.spec import Ports
 from modelserver.engine.pools.variables import worker_variables
 from modelserver.engine.telemetry.gpus import VISIBLE, Gpus
 from modelserver.engine.telemetry.system import worker_memory
-from modelserver.engine.wire.arena import Arena, receive_with, send_with
-from modelserver.engine.wire.frames import FrameReader, ProtocolError, encode
+from modelserver.engine.wire.arena import Arena, ProtocolError, receive_with, send_with
+from modelserver.engine.wire.frames import FrameReader, encode
 from modelserver.engine.wire.marks import Mark, end_orphans
 from modelserver.engine.wire.messages import METRICS_CONFIG, Recalled
 from modelserver.engine.workdir import work_directory
 from modelserver.engine.worker.channel import ServerChannel
-from modelserver.engine.worker.runtime import serve_parent
+from modelserver.engine.worker.parent import die_with
+from modelserver.engine.worker.runtime import run_worker
 from modelserver.errors import BadRequest
 from modelserver.ext.cluster import messages
 from modelserver.ext.cluster.greeting import Invitation
@@ -57,7 +58,8 @@ _MAX_INVITATION = 1 << 16
 
 def main() -> None:
     """Runs a worker for the agent whose process id is the second argument."""
-    serve_parent(int(sys.argv[2]), lambda: connect_for(int(sys.argv[1])))
+    die_with(int(sys.argv[2]))
+    run_worker(lambda: connect_for(int(sys.argv[1])))
 
 
 def connect_for(agent_socket: int) -> ServerChannel:

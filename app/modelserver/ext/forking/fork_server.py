@@ -18,8 +18,9 @@ import sys
 import time
 from pathlib import Path
 
-from modelserver.engine.wire.marks import MARK, end_marked, server_of
-from modelserver.engine.wire.spawning import (
+from modelserver.engine.wire.marks import MARK, Mark
+from modelserver.ext.forking.child import Birth, become_worker
+from modelserver.ext.forking.messages import (
     ChildEnded,
     ForkRefused,
     FromSpawner,
@@ -31,8 +32,6 @@ from modelserver.engine.wire.spawning import (
     receive_request,
     send,
 )
-from modelserver.engine.worker.runtime import be_left_alone
-from modelserver.engine.worker.spawn_child import Birth, become_worker
 from modelserver_handlers import BUILT_IN
 
 # Seconds within which a server that closed the connection ends, if it is going to.
@@ -191,7 +190,9 @@ def outlives(server_pid: int) -> bool:
 def main() -> None:
     """Serves until the server is gone, then ends what workers left behind; in a child, runs the worker."""
     server_pid = int(sys.argv[2])
-    be_left_alone()
+    # They are meant for the server. Workers handle them again.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     gc.disable()
     control = socket.socket(fileno=int(sys.argv[1]))
     # Accidentally inherited; uvloop leaves copies of the standard streams.
@@ -201,7 +202,7 @@ def main() -> None:
     if birth is not None:
         become_worker(birth)
     if outlives(server_pid):
-        end_marked(server_of(os.environ[MARK]))
+        Mark(os.environ[MARK]).end_all()
     # Skips finalization, which would take a second.
     os._exit(0)
 

@@ -4,11 +4,11 @@ import sys
 
 import pytest
 
-from modelserver.engine.worker.spawn_child import exit_code
+from modelserver.ext.forking.child import exit_code
 
 IN_A_CHILD = """
 import os, sys
-from modelserver.engine.worker import spawn_child
+from modelserver.ext.forking import child
 {before}
 pid = os.fork()
 if pid == 0:
@@ -43,7 +43,7 @@ def test_exit_codes_are_an_interpreters(message, code):
 def test_the_environment_is_replaced():
     inside = (
         "import time; kept = {'PATH': os.environ['PATH']};"
-        " spawn_child.replace_environment({**kept, 'NEW': '1', 'TZ': 'UTC-7'});"
+        " child.replace_environment({**kept, 'NEW': '1', 'TZ': 'UTC-7'});"
         " print(sorted(os.environ), time.timezone, flush=True); os.system('echo $OLD-$NEW')"
     )
 
@@ -53,7 +53,7 @@ def test_the_environment_is_replaced():
 def test_the_command_of_another_length_is_left_alone():
     inside = (
         "from pathlib import Path; line = lambda: Path('/proc/self/cmdline').read_bytes(); old = line();"
-        " spawn_child.show_command('m' * 4000, '7', '8'); print(line() == old)"
+        " child.show_command('m' * 4000, '7', '8'); print(line() == old)"
     )
 
     assert run("", inside) == "True"
@@ -64,8 +64,8 @@ def test_torch_is_as_fresh_in_a_fork():
     before = "import torch, numpy.random as n"
     inside = (
         "show = lambda: print(torch.rand(1).item(), n.rand(), flush=True);"
-        " os.waitpid(os.fork() or (spawn_child.reseed(), show(), os._exit(0)), 0); "
-        " spawn_child.set_threads(1);"
+        " os.waitpid(os.fork() or (child.reseed(), show(), os._exit(0)), 0); "
+        " child.set_threads(1);"
         " print(torch.rand(1).item(), n.rand(), torch.get_num_threads(), torch.cuda.is_initialized());"
         " torch.randn(999, 999) @ torch.randn(999, 999); print(len(os.listdir('/proc/self/task')))"
     )

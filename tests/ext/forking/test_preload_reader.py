@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from modelserver.engine.pools import preload_reader, preloading
-from modelserver.engine.pools.preload_reader import PreloadReader
-from modelserver.engine.pools.preloading import Preload
+from modelserver.ext.forking import preload_reader, preloading
+from modelserver.ext.forking.preload_reader import PreloadReader
+from modelserver.ext.forking.preloading import Preload
 
 
 class Readings:

@@ -9,7 +9,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="pipes send sign
 
 SCRIPT = """
 import sys, time
-from modelserver.engine.worker.parent import die_when_closed
+from modelserver.ext.forking.child import die_when_closed
 die_when_closed(int(sys.argv[1]))
 print("alive", flush=True)
 time.sleep(60)

@@ -1,6 +1,6 @@
 import pytest
 
-from modelserver.engine.pools.preloading import EARLY_VARIABLE, Preload, heavy_imports, preload_of
+from modelserver.ext.forking.preloading import EARLY_VARIABLE, Preload, heavy_imports, preload_of
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from collections import OrderedDict
 from pathlib import Path
 from typing import TypeAlias
 
-from modelserver.engine.pools import preloading
-from modelserver.engine.pools.preloading import Preload
+from modelserver.ext.forking import preloading
+from modelserver.ext.forking.preloading import Preload
 
 _log = logging.getLogger("modelserver.workers")
 
@@ -36,7 +36,7 @@ class PreloadReader:
         self._preloads: OrderedDict[_State, asyncio.Task[Preload | None]] = OrderedDict()
 
     async def preload_of(self, model_dir: Path, handler: str) -> Preload | None:
-        """Calls :func:`modelserver.engine.pools.preloading.preload_of`; concurrent calls share the result."""
+        """Calls :func:`modelserver.ext.forking.preloading.preload_of`; concurrent calls share the result."""
         try:
             state = str(model_dir), handler, await asyncio.to_thread(_files, model_dir)
         except OSError:

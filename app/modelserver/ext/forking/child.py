@@ -5,8 +5,12 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
+import fcntl
 import gc
 import os
+import select
+import signal
+import socket
 import sys
 import threading
 import time
@@ -16,12 +20,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from modelserver.engine.wire.marks import MARK
-from modelserver.engine.worker.parent import die_when_closed
-from modelserver.engine.worker.runtime import channel_on, run
+from modelserver.engine.worker.channel import ServerChannel
+from modelserver.engine.worker.runtime import run_worker
 
 if TYPE_CHECKING:
-    from modelserver.engine.wire.spawning import Spawn
+    from modelserver.ext.forking.messages import Spawn
 
+# The package that a spawned worker runs.
+_WORKER = "modelserver.engine.worker"
 _OPENBLAS_SETTERS = (
     "scipy_openblas_set_num_threads64_",
     "scipy_openblas_set_num_threads",
@@ -54,10 +60,27 @@ def become_worker(birth: Birth) -> NoReturn:
     set_threads(birth.request.threads)
     reseed()
     arguments = [str(connection), str(birth.server_pid)]
-    sys.argv[:] = [str(Path(__file__).with_name("__main__.py")), *arguments]
-    show_command("modelserver.engine.worker", *arguments)
+    package = Path(str(sys.modules[_WORKER].__file__)).parent
+    sys.argv[:] = [str(package / "__main__.py"), *arguments]
+    show_command(_WORKER, *arguments)
     gc.enable()
-    leave(lambda: run(channel_on(connection)))
+    leave(lambda: run_worker(lambda: ServerChannel(socket.socket(fileno=connection))))
+
+
+def die_when_closed(pipe: int) -> None:
+    """Arranges for this process to end once the other end of the pipe is closed.
+
+    The parent of a forked worker is not the server. The kernel sends SIGKILL when the state of the pipe
+    changes; nothing is ever written to it.
+    """
+    fcntl.fcntl(pipe, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(pipe, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | os.O_ASYNC)
+    # It may have been closed before the call above.
+    poller = select.poll()
+    poller.register(pipe, 0)
+    if poller.poll(0):
+        os._exit(1)
 
 
 def leave(work: Callable[[], None]) -> NoReturn:

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from modelserver.engine.wire.spawning import (
+from modelserver.ext.cluster.local_socket import address_of
+from modelserver.ext.forking.messages import (
     ChildEnded,
     ForkRefused,
     ModulesImported,
@@ -15,7 +16,6 @@ from modelserver.engine.wire.spawning import (
     receive_request,
     send,
 )
-from modelserver.ext.cluster.local_socket import address_of
 
 
 @pytest.fixture

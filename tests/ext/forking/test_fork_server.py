@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 from tests.engine.pools.conftest import Conversation
-from tests.engine.pools.test_spawner import _HEAVY, preloaded
+from tests.ext.forking.test_spawner import _HEAVY, preloaded
 
-from modelserver.engine.pools import spawner as spawner_module
-from modelserver.engine.pools.spawner import Spawner, can_fork, why_not
 from modelserver.engine.pools.spec import WorkerSpec
 from modelserver.engine.wire.messages import Load, Loaded
+from modelserver.ext.forking import spawner as spawner_module
+from modelserver.ext.forking.spawner import Spawner, can_fork, why_not
 
 pytestmark = pytest.mark.skipif(not can_fork(), reason="the system cannot fork workers safely")
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(not can_fork(), reason="the system cannot fork w
 @pytest.fixture
 async def spawner(monkeypatch):
     """A spawner that takes a light module for a heavy one."""
-    monkeypatch.setattr("modelserver.engine.pools.preloading.HEAVY", frozenset({_HEAVY}))
+    monkeypatch.setattr("modelserver.ext.forking.preloading.HEAVY", frozenset({_HEAVY}))
     made = Spawner()
     yield made
     await made.close()
@@ -39,7 +39,7 @@ async def test_modules_of_the_model_come_first(spawner, tmp_path, file):
     other.mkdir()
     (other / "h.py").write_text(f"import {_HEAVY}, code\ndef handle(data, context):\n    return data\n")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("modelserver.engine.pools.preloading.HEAVY", frozenset({_HEAVY, "code"}))
+        patch.setattr("modelserver.ext.forking.preloading.HEAVY", frozenset({_HEAVY, "code"}))
         before = await Conversation(spawner).start(other)
     talk = await Conversation(spawner).start(tmp_path)
     outcome, _ = await talk.next()

@@ -1,7 +1,7 @@
 """Finds the heavy packages that a model will import, by reading its sources without running them.
 
 Parsing may hold the interpreter for seconds, or exhaust the memory for malicious files, so the server runs
-this file in a separate process (:mod:`modelserver.engine.pools.preload_reader`). It only imports the standard
+this file in a separate process (:mod:`modelserver.ext.forking.preload_reader`). It only imports the standard
 library.
 """
 

@@ -1,7 +1,7 @@
 """The server's side of the spawner, a process that has imported torch and forks workers.
 
 The server itself never forks, as it has threads. The spawner has one, and checks that before each fork (see
-:mod:`modelserver.engine.worker.spawner`). Workers that it cannot fork are spawned, and the log says why.
+:mod:`modelserver.ext.forking.fork_server`). Workers that it cannot fork are spawned, and the log says why.
 """
 
 from __future__ import annotations
@@ -20,11 +20,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from modelserver.engine.pools.output import Capture
-from modelserver.engine.pools.preload_reader import PreloadReader
-from modelserver.engine.pools.preloading import EARLY_VARIABLE, Preload
-from modelserver.engine.pools.variables import THREAD_VARIABLES, with_allocator
+from modelserver.engine.pools.variables import THREAD_VARIABLES, worker_variables
 from modelserver.engine.wire.marks import Mark
-from modelserver.engine.wire.spawning import (
+from modelserver.ext.forking.messages import (
     ChildEnded,
     ForkRefused,
     FromSpawner,
@@ -36,6 +34,8 @@ from modelserver.engine.wire.spawning import (
     receive_report,
     send,
 )
+from modelserver.ext.forking.preload_reader import PreloadReader
+from modelserver.ext.forking.preloading import EARLY_VARIABLE, Preload
 
 if TYPE_CHECKING:
     from modelserver.engine.pools.spec import WorkerSpec
@@ -159,8 +159,8 @@ class Spawner:
 
     async def spawn(
         self, spec: WorkerSpec, environment: Mapping[str, str], outputs: tuple[int, int], connection: int
-    ) -> ForkedProcess:
-        """Forks a worker with this environment and these descriptors. Raises SpawnRefused."""
+    ) -> ForkedProcess | None:
+        """Forks a worker with this environment and these descriptors; None if it must be spawned instead."""
         try:
             return await self._spawn(spec, environment, outputs, connection)
         except SpawnRefused as refused:
@@ -168,11 +168,11 @@ class Spawner:
             if reason and reason not in self._reported:
                 self._reported.add(reason)
                 _log.info("Workers of %s are not forked: %s", spec.load.model_name, reason)
-            raise
+            return None
 
     async def _spawn(
         self, spec: WorkerSpec, environment: Mapping[str, str], outputs: tuple[int, int], connection: int
-    ) -> ForkedProcess:
+    ) -> ForkedProcess | None:
         if reason := why_not(spec):
             raise SpawnRefused(reason)
         load = spec.load
@@ -325,9 +325,10 @@ class _SpawnerProcess:
         local.setblocking(False)
         capture = Capture()
         try:
-            command = [sys.executable, "-m", "modelserver.engine.worker.spawner"]
-            own = {**with_allocator(environment), **_spawner_threads(), **Mark().variables}
-            process = await capture.start(command, own, remote.fileno())
+            command = [sys.executable, "-m", "modelserver.ext.forking.fork_server"]
+            own = {**_spawner_threads(), **Mark().variables}
+            variables = worker_variables(environment, None, own, 1)
+            process = await capture.start(command, variables, remote.fileno())
         except BaseException:
             local.close()
             capture.discard()
