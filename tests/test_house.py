@@ -159,14 +159,13 @@ def test_the_server_does_not_import_the_library_of_grpc():
 
 def test_only_the_worker_side_imports_handlers():
     """User code runs only in workers, here or on nodes; the server only names handlers, and the package
-    offers ``Handler`` to users. Ray's helper is a separate process, which ends with the server as workers do,
-    and so is what forks workers.
+    offers ``Handler`` to users. Ray's helper is a separate process, which ends with the server as workers do.
     ``modelserver migrate`` reads the table of names.
     """
     side = ("modelserver.engine.worker", "modelserver.ext.cluster.node", "modelserver.tools.doctor.worker")
+    side += ("modelserver.ext.forking.fork_server", "modelserver.ext.forking.child")
     handlers = "modelserver_handlers"
-    apart = {"modelserver.ext.cluster.ray_helper", "modelserver.ext.forking.fork_server"}
-    apart |= {"modelserver.tools.migrate.ts_names", "modelserver"}
+    apart = {"modelserver.ext.cluster.ray_helper", "modelserver.tools.migrate.ts_names", "modelserver"}
     others = [m for m in modules() if not m.name.startswith((*side, handlers)) and m.name not in apart]
 
     assert [m.name for m in others if any(i.startswith((*side, handlers)) for i in imported_modules(m))] == []

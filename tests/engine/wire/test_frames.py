@@ -10,20 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modelserver.engine.wire import frames
-from modelserver.engine.wire.arena import (
-    LARGE,
-    Arena,
-    CopiedIncoming,
-    MappedIncoming,
-    OutgoingHalf,
-    ProtocolError,
-)
-from modelserver.engine.wire.frames import (
-    FrameReader,
-    encode,
-    to_server_decoder,
-    to_worker_decoder,
-)
+from modelserver.engine.wire.arena import LARGE, Arena, CopiedIncoming, MappedIncoming, OutgoingHalf
+from modelserver.engine.wire.frames import FrameReader, encode, to_server_decoder, to_worker_decoder
 from modelserver.engine.wire.messages import (
     BODY,
     INSTANCE,
@@ -143,7 +131,7 @@ def test_garbage_is_a_protocol_error_or_an_unfinished_frame(stream, cuts):
     """Random bytes are no message of unknown shape and raise nothing but ProtocolError (F70)."""
     try:
         received = feed(FrameReader(to_server_decoder), stream, cuts)
-    except ProtocolError:
+    except frames.ProtocolError:
         return
     assert all(isinstance(m, (Loaded, LoadFailed, Result, Pong)) for m, _ in received)
 
@@ -154,7 +142,7 @@ def test_garbage_in_the_head_is_a_protocol_error(head):
     try:
         to_server_decoder.decode(head)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        with pytest.raises(ProtocolError):
+        with pytest.raises(frames.ProtocolError):
             from_worker(frame(head))
 
 
@@ -165,7 +153,7 @@ def test_flipped_byte_is_never_another_error(sent, place, value):
     stream[place % len(stream)] = value
     try:
         received = from_worker(bytes(stream))
-    except ProtocolError:
+    except frames.ProtocolError:
         return
     for message, tail in received:
         if isinstance(message, Result):
@@ -205,14 +193,14 @@ PONG = msgspec.msgpack.encode(Pong())
 )
 def test_lying_frame_is_a_protocol_error(stream):
     """Lengths and heads that contradict each other are refused: no answer gets another one's bytes (F23)."""
-    with pytest.raises(ProtocolError):
+    with pytest.raises(frames.ProtocolError):
         from_worker(stream)
 
 
 def test_rows_that_do_not_fill_the_frame_are_refused():
     head = msgspec.msgpack.encode(Predict(1, [Row("a", 2), Row("b", 2)]))
 
-    with pytest.raises(ProtocolError, match="3 bytes of rows came, 4 were announced"):
+    with pytest.raises(frames.ProtocolError, match="3 bytes of rows came, 4 were announced"):
         list(FrameReader(to_worker_decoder).feed(frame(head, b"abc")))
 
 
@@ -222,7 +210,7 @@ def test_frame_over_the_limit_is_refused_before_it_is_read():
     size = len(stream) - 4
 
     assert len(from_worker(stream, limit=size)) == 1
-    with pytest.raises(ProtocolError, match=f"{size} bytes announced"):
+    with pytest.raises(frames.ProtocolError, match=f"{size} bytes announced"):
         from_worker(stream[:8], limit=size - 1)
 
 
@@ -231,7 +219,7 @@ def test_messages_before_a_broken_frame_are_delivered():
     messages = reader.feed(frame(PONG) + frame(b"\xc1"))
 
     assert isinstance(next(messages)[0], Pong)
-    with pytest.raises(ProtocolError):
+    with pytest.raises(frames.ProtocolError):
         next(messages)
 
 
@@ -255,7 +243,7 @@ def test_frame_that_does_not_fit_its_length_field_is_refused():
         def __len__(self) -> int:
             return MAX_FRAME
 
-    with pytest.raises(ProtocolError, match="over the limit"):
+    with pytest.raises(frames.ProtocolError, match="over the limit"):
         encode(Predict(1, []), [Huge()])
 
 
@@ -367,7 +355,7 @@ def test_wrong_places_are_a_protocol_error(arenas, message, place):
     reader = FrameReader(to_server_decoder)
     reader.arena = arenas[0].incoming
 
-    with pytest.raises(ProtocolError):
+    with pytest.raises(frames.ProtocolError):
         list(reader.feed(frame(msgspec.msgpack.encode(message), struct.pack("<Q", place))))
 
 
@@ -378,8 +366,10 @@ def test_rows_in_an_arena_are_refused_above_the_limit_and_without_one(arenas):
     reader = FrameReader(to_server_decoder, LARGE - 1)
     reader.arena = ours.incoming
 
-    with pytest.raises(ProtocolError, match=f"{LARGE} bytes of rows announced, {LARGE - 1} are allowed"):
+    with pytest.raises(
+        frames.ProtocolError, match=f"{LARGE} bytes of rows announced, {LARGE - 1} are allowed"
+    ):
         list(reader.feed(pieces[0]))
 
-    with pytest.raises(ProtocolError, match="8 bytes of rows came"):
+    with pytest.raises(frames.ProtocolError, match="8 bytes of rows came"):
         from_worker(encode(*answer(), arenas[1].outgoing)[0])

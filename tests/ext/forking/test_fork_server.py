@@ -8,23 +8,14 @@ from typing import Any
 
 import pytest
 from tests.engine.pools.conftest import Conversation
-from tests.ext.forking.test_spawner import _HEAVY, preloaded
+from tests.ext.forking.conftest import HEAVY, preloaded
 
 from modelserver.engine.pools.spec import WorkerSpec
 from modelserver.engine.wire.messages import Load, Loaded
 from modelserver.ext.forking import spawner as spawner_module
-from modelserver.ext.forking.spawner import Spawner, can_fork, why_not
+from modelserver.ext.forking.spawner import can_fork, why_not
 
 pytestmark = pytest.mark.skipif(not can_fork(), reason="the system cannot fork workers safely")
-
-
-@pytest.fixture
-async def spawner(monkeypatch):
-    """A spawner that takes a light module for a heavy one."""
-    monkeypatch.setattr("modelserver.ext.forking.preloading.HEAVY", frozenset({_HEAVY}))
-    made = Spawner()
-    yield made
-    await made.close()
 
 
 @pytest.mark.parametrize("file", ["codeop.py", "codeop/__init__.py"])
@@ -32,14 +23,14 @@ async def test_modules_of_the_model_come_first(spawner, tmp_path, file):
     (tmp_path / file).parent.mkdir(exist_ok=True)
     (tmp_path / file).write_text("mine = True\n")
     (tmp_path / "h.py").write_text(
-        f"import {_HEAVY}\ndef handle(data, context):\n    import codeop; codeop.mine\n"
+        f"import {HEAVY}\ndef handle(data, context):\n    import codeop; codeop.mine\n"
     )
     # It loads codeop.
     other = tmp_path / "other"
     other.mkdir()
-    (other / "h.py").write_text(f"import {_HEAVY}, code\ndef handle(data, context):\n    return data\n")
+    (other / "h.py").write_text(f"import {HEAVY}, code\ndef handle(data, context):\n    return data\n")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("modelserver.ext.forking.preloading.HEAVY", frozenset({_HEAVY, "code"}))
+        patch.setattr("modelserver.ext.forking.preloading.HEAVY", frozenset({HEAVY, "code"}))
         before = await Conversation(spawner).start(other)
     talk = await Conversation(spawner).start(tmp_path)
     outcome, _ = await talk.next()

@@ -11,23 +11,19 @@ from pathlib import Path
 import psutil
 import pytest
 from tests.engine.pools.conftest import Conversation
+from tests.ext.forking.conftest import HEAVY, preloaded
 from tests.waiting import until
 
 from modelserver.engine.pools.variables import ALLOCATOR
 from modelserver.engine.wire.marks import MARK, mark_of
 from modelserver.engine.wire.messages import Loaded, Predict, Row, Stop
 from modelserver.ext.forking import spawner as spawner_module
-from modelserver.ext.forking.preload_reader import PreloadReader
-from modelserver.ext.forking.preloading import Preload
 from modelserver.ext.forking.spawner import Spawner, can_fork
 
 pytestmark = pytest.mark.skipif(not can_fork(), reason="the system cannot fork workers safely")
 
-# A light module that is taken for heavy: what is tested here is not torch.
-_HEAVY = "colorsys"
-
 TELL = f"""
-import {_HEAVY}
+import {HEAVY}
 import json, os, random, resource, signal, sys, threading
 def handle(data, context):
     if data is None:
@@ -52,15 +48,6 @@ def handle(data, context):
 
 
 @pytest.fixture
-async def spawner(monkeypatch):
-    """A spawner that takes a light module for a heavy one."""
-    monkeypatch.setattr("modelserver.ext.forking.preloading.HEAVY", frozenset({_HEAVY}))
-    made = Spawner()
-    yield made
-    await made.close()
-
-
-@pytest.fixture
 async def begin_worker(spawner):
     """Starts workers, which load; they are ended after the test."""
     talks: list[Conversation] = []
@@ -76,26 +63,10 @@ async def begin_worker(spawner):
         await talk.process.wait()
 
 
-def preloaded(monkeypatch: pytest.MonkeyPatch, folder: Path, source: str) -> Path:
-    """Has a module with this source imported for all models, though none of them names it; a model."""
-    packages, model = folder / "packages", folder / "model"
-    packages.mkdir()
-    model.mkdir()
-    (packages / "preloaded.py").write_text(source)
-    (model / "h.py").write_text("def handle(data, context):\n    return data\n")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(packages), os.environ.get("PYTHONPATH", "")]))
-
-    async def preload_of(self: PreloadReader, model_dir: Path, handler: str) -> Preload:
-        return Preload(("preloaded",), "")
-
-    monkeypatch.setattr(PreloadReader, "preload_of", preload_of)
-    return model
-
-
 async def test_workers_are_forked_with_how_torch_allocates(begin_worker, spawner, tmp_path):
     """It is in the environment of the spawner, before that imports torch for anybody, and in the worker's."""
     (tmp_path / "h.py").write_text(TELL)
-    await spawner.preload("", [_HEAVY], os.environ)
+    await spawner.preload("", [HEAVY], os.environ)
     talk = await begin_worker(tmp_path)
     environments = psutil.Process(talk.parent()).environ(), (await talk.described())["variables"]
     talk.process.send(Stop())
@@ -144,7 +115,7 @@ async def test_a_forked_worker_is_like_another(spawner, tmp_path):
 
 async def test_light_workers_are_forked_until_something_heavy_is_imported(tmp_path, monkeypatch):
     """A spawner for all forks workers that need no heavy package, though not from a process that has one."""
-    monkeypatch.setattr("modelserver.ext.forking.preloading.HEAVY", frozenset({_HEAVY}))
+    monkeypatch.setattr("modelserver.ext.forking.preloading.HEAVY", frozenset({HEAVY}))
     for name, source in (("light", "def handle(data, context):\n    return data\n"), ("heavy", TELL)):
         (tmp_path / name).mkdir()
         (tmp_path / name / "h.py").write_text(source)
@@ -166,7 +137,7 @@ async def test_light_workers_are_forked_until_something_heavy_is_imported(tmp_pa
 
 async def test_light_workers_that_requests_wait_for_are_forked(spawner, tmp_path):
     """By a process that has imported nothing heavy, and ends with the one that has; others are spawned."""
-    for name, source in (("light", TELL.replace(_HEAVY, "json")), ("heavy", TELL)):
+    for name, source in (("light", TELL.replace(HEAVY, "json")), ("heavy", TELL)):
         (tmp_path / name).mkdir()
         (tmp_path / name / "h.py").write_text(source)
     talks = []
@@ -182,7 +153,7 @@ async def test_light_workers_that_requests_wait_for_are_forked(spawner, tmp_path
     assert parents[0] == parents[3]
     assert parents[2] == os.getpid()
     assert len({*parents}) == 3
-    assert [_HEAVY in names for names in modules] == [False, True, False, False]
+    assert [HEAVY in names for names in modules] == [False, True, False, False]
     await spawner.close()
     assert not any(psutil.pid_exists(pid) for pid in (parents[0], parents[1]))
 
@@ -220,7 +191,7 @@ async def test_forks_share_one_spawner(spawner, tmp_path):
 )
 async def test_ends_are_reported(begin_worker, tmp_path, code, how):
     """How a forked worker ended is known as for any other (F39, F45)."""
-    source = f"import {_HEAVY}\ndef handle(data, context):\n    if data:\n        {code}\n"
+    source = f"import {HEAVY}\ndef handle(data, context):\n    if data:\n        {code}\n"
     (tmp_path / "h.py").write_text(source)
     talk = await begin_worker(tmp_path)
     assert talk.parent() != os.getpid()
@@ -233,7 +204,7 @@ async def test_ends_are_reported(begin_worker, tmp_path, code, how):
 async def test_what_is_left_at_the_end_is_run(begin_worker, tmp_path):
     """Functions for the exit run and buffers are written, though the process does not take itself apart."""
     (tmp_path / "h.py").write_text(
-        f"import {_HEAVY}, atexit, sys\natexit.register(lambda: sys.stdout.write('bye'))\n"
+        f"import {HEAVY}, atexit, sys\natexit.register(lambda: sys.stdout.write('bye'))\n"
         "def handle(data, context):\n    return data\n"
     )
     talk = await begin_worker(tmp_path)
@@ -391,7 +362,7 @@ def test_workers_and_spawner_die_with_the_server(tmp_path):
     """
     # The interpreter lock is held for all that time.
     (tmp_path / "h.py").write_text(
-        f"import {_HEAVY}, re, subprocess, sys, threading\n"
+        f"import {HEAVY}, re, subprocess, sys, threading\n"
         "program = [sys.executable, '-c', 'import time; time.sleep(60)']\n"
         "subprocess.Popen(program, start_new_session=True)\n"
         "def handle(data, context):\n    return data\n"
