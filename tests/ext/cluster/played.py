@@ -121,6 +121,7 @@ class PlayedPlacement:
     def __init__(self) -> None:
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.is_withdrawn = False
+        self.lacks: dict[str, dict[str, float]] = {}
 
     def withdraw(self) -> None:
         self.is_withdrawn = True

@@ -75,6 +75,8 @@ class PlayedRay:
         self.killed: list[PlayedActor] = []
         self.known = True
         self.error: Exception | None = None
+        self.free = {"12345678abc": {"CPU": 1}}
+        self._private = SimpleNamespace(state=SimpleNamespace(available_resources_per_node=lambda: self.free))
         self.may_create = threading.Event()
         self.may_create.set()
 
@@ -110,7 +112,7 @@ class PlayedRay:
         return self.actors[name] if ":" in name else self.actor
 
     def nodes(self) -> list[dict[str, Any]]:
-        return [{"Alive": True, "Resources": {"CPU": 2}, "Labels": {}}]
+        return [{"Alive": True, "NodeID": "12345678abc", "Resources": {"CPU": 2}, "Labels": {}}]
 
     def available_resources(self) -> dict[str, float]:
         return {"CPU": 1}
@@ -254,6 +256,23 @@ def test_the_situation_is_looked_up_while_an_actor_waits(places, ray, monkeypatc
     until(lambda: ray.actor.invitations)
     ray.actor.calls["alive"][0].set_result(None)
     assert places.situation() == ("", "")
+
+
+def test_nodes_lack_what_an_actor_waits_for(places, ray, monkeypatch):
+    """Once a node has room, the actor may be starting there."""
+    places.handle(PlaceActors(1, "a", ["{}"], {"num_cpus": 2}))
+    places.handle(PlaceActors(2, "b", ["{}"], {"num_cpus": 1}))
+    places.handle(PlaceActors(3, "c", ["{}"], {"num_cpus": 9}))
+    until(lambda: len(ray.actor.invitations) == 3)
+    assert places.lacks() == {1: {"12345678": {"CPU": 1}}}
+    ray.free = {"12345678abc": {"CPU": 2}}
+    assert places.lacks() == {}
+    ray.free = {}
+    assert places.lacks() == {}
+    monkeypatch.setattr(ray_helper, "_STARTS", -1.0)
+    assert places.lacks() == {1: {"12345678": {"CPU": 2}}, 2: {"12345678": {"CPU": 1}}}
+    ray.actor.calls["alive"][0].set_result(None)
+    assert len(places.lacks()) == 1
 
 
 def test_a_group_has_its_places_together(places, ray, reports):

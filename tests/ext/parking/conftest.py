@@ -53,7 +53,7 @@ class Floor:
     def add(self, name: str, mib: int = 100, workers: tuple[int, int] = (0, 1), **options) -> Resident:
         """A model whose files have so many MiB less than what a worker needs beside them.
 
-        ``gpus`` are those that its workers get in turn.
+        ``gpus`` are those that its workers get in turn, and ``launcher`` starts them.
         """
         gpus = options.pop("gpus", ())
         spec = WorkerSpec(
@@ -62,6 +62,7 @@ class Floor:
             frame_limit=1 << 20,
             need=BASE_NEED + COPIES * (mib * MIB - BASE),
             gate=self._gate,
+            launcher=options.pop("launcher", None),
         )
         ids = iter(range(9000, 9100))
         pool = Pool(

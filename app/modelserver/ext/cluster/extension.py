@@ -9,7 +9,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 
 from modelserver.engine.demand import Demand
@@ -35,6 +35,8 @@ class ProcessPlacement:
 
     def __init__(self, processes: Sequence[asyncio.subprocess.Process]) -> None:
         self._processes = processes
+        # There is always a place.
+        self.lacks: Mapping[str, Mapping[str, float]] = {}
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.task = asyncio.gather(*map(self._watch, processes))
 

@@ -24,7 +24,7 @@ from modelserver.ext.cluster.greeting import Invitation
 from modelserver.ext.cluster.hub import Hub
 from modelserver.ext.cluster.messages import PYTHON, ArchiveTicket, Meet, Meeting, Present, Start
 from modelserver.ext.cluster.packing import ArchiveSender, Packed, Packer
-from modelserver.ext.cluster.placing import NoPlace, Placement, Placer
+from modelserver.ext.cluster.placing import Guest, NoPlace, Placement, Placer
 from modelserver.ext.cluster.remote import RemoteWorker
 
 # Which rank is which: the processes of one worker, numbered by the machines that they were placed on.
@@ -96,6 +96,8 @@ _log = logging.getLogger("modelserver.workers")
 Outcome = TypeVar("Outcome")
 # Seconds for the process to connect once its agent has started it.
 CONNECT_TIME = 30.0
+# Seconds between reports that there is no room.
+REPORTS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,13 +123,19 @@ class Cluster:
 class ClusterLauncher:
     """Starts the workers of one model version on other machines; ``demand`` is what each needs there.
 
-    The processes of a worker with ranks share that.
+    The processes of a worker with ranks share that. ``guest`` says what memory it needs, where ``demand``
+    does not, and gets the reports that there is no room.
     """
 
     cluster: Cluster
     demand: Demand = field(default_factory=Demand)
     requirements: str = ""
     use_venv: bool = False
+    guest: Guest | None = None
+
+    def sharing(self, guest: Guest) -> ClusterLauncher:
+        """Returns the same with a guest."""
+        return replace(self, guest=guest)
 
     async def __call__(self, spec: WorkerSpec, label: str, on_message: OnMessage, on_lost: OnLost) -> Process:
         """Starts a worker (:class:`~modelserver.engine.pools.spec.Launcher`). Raises NoPlace."""
@@ -186,17 +194,22 @@ class _Launch:
 
     async def _placed(self) -> tuple[list[Present], Placement]:
         """Waits for the agents on some machines."""
-        cluster, demand = self._cluster, self._launcher.demand
+        cluster, demand, guest = self._cluster, self._launcher.demand, self._launcher.guest
+        if guest is not None:
+            demand = replace(demand, memory=demand.memory or guest.reserve())
         if self._ranks is not None:
             demand = demand.share(self._ranks.processes)
         invitations = [start.invitation.text() for start in self._starts]
         placement = self._placement = await cluster.placer.place(invitations, demand, self._label)
         placement.ended.add_done_callback(self._place_ended)
+        reports = asyncio.create_task(_report_lacks(placement, guest))
         try:
             return await _all(start.arrived(cluster.placement_timeout) for start in self._starts), placement
         except NoPlace as error:
             situation = cluster.placer.situation()
             raise NoPlace(f"{error}. {situation}" if situation else str(error)) from None
+        finally:
+            reports.cancel()
 
     def _place_ended(self, ended: asyncio.Future[str]) -> None:
         """Before its agents are there, this ends the start; later their connections tell if they live."""
@@ -255,6 +268,14 @@ class _Launch:
         """Invitations that were not used are void."""
         for start in self._starts:
             start.close()
+
+
+async def _report_lacks(placement: Placement, guest: Guest | None) -> None:
+    """Has others make room, again and again while there is none."""
+    while guest is not None:
+        await asyncio.sleep(REPORTS)
+        if lacks := placement.lacks:
+            guest.make_room(lacks)
 
 
 class ProcessStart:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from modelserver.engine.demand import Demand
@@ -13,13 +13,26 @@ class NoPlace(OSError):
     """No machine could be had for a worker; the message says why, in one line."""
 
 
+class Guest(Protocol):
+    """A model that makes room for others, and for which others make room."""
+
+    def reserve(self) -> int:
+        """Returns the bytes that the next worker needs on its machine."""
+
+    def make_room(self, lacks: Mapping[str, Mapping[str, float]]) -> None:
+        """No machine has room for a worker; ``lacks`` as in :class:`Placement`."""
+
+
 class Placement(Protocol):
     """The place of one worker that was asked for.
 
     ``ended`` is set when it is gone, or that of one of the worker's processes, with the reason in words.
+    ``lacks``: while no machine has room, the amounts that those which could have it lack, by their names and
+    Ray's names of resources.
     """
 
     ended: asyncio.Future[str]
+    lacks: Mapping[str, Mapping[str, float]]
 
     def withdraw(self) -> None:
         """Gives the place back, which ends what runs there. Idempotent."""

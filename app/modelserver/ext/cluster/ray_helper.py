@@ -8,6 +8,7 @@ goes to standard error. It ends with the server. The actors, one for each worker
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import queue
 import re
@@ -17,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import IO, Any, TypeAlias
 
 import modelserver
@@ -28,6 +30,8 @@ from modelserver.ext.cluster.ray_joining import NAMESPACE, Unusable, join, one_l
 
 _LIST = re.compile(r"(!?)in\((.*)\)")
 _GIB = 1 << 30
+# Letters of the ids of nodes that name them.
+NODE_LETTERS = 8
 
 
 def needed(options: Mapping[str, Any]) -> dict[str, float]:
@@ -45,11 +49,7 @@ def impossible(options: Mapping[str, Any], nodes: Iterable[Mapping[str, Any]]) -
     """Why none of these nodes (as in ``ray.nodes()``) could run the actor, were it idle; else empty."""
     alive = [node for node in nodes if node["Alive"]]
     selector: Mapping[str, str] = options.get("label_selector", {})
-    fitting = [
-        node
-        for node in alive
-        if all(_admits(expression, node.get("Labels", {}).get(name)) for name, expression in selector.items())
-    ]
+    fitting = [node for node in alive if _has_labels(node, options)]
     if selector and not fitting:
         return "no node has the labels " + ", ".join(f"{name}={value}" for name, value in selector.items())
     amounts = needed(options)
@@ -62,6 +62,34 @@ def impossible(options: Mapping[str, Any], nodes: Iterable[Mapping[str, Any]]) -
         if most < amount:
             return f"{where} {_amount(name, amount)}, at most {_amount(name, most)}"
     return f"{where} " + " with ".join(_amount(name, amount) for name, amount in amounts.items())
+
+
+def lacking(
+    options: Mapping[str, Any], count: int, nodes: Iterable[Mapping[str, Any]], free: Mapping[str, Any]
+) -> dict[str, dict[str, float]]:
+    """The amounts that nodes lack for ``count`` such actors, by the first letters of their ids.
+
+    ``free``: the free amounts by id. Empty if a node has room; nodes that could never have it are left out.
+    """
+    lacks = {}
+    for node in nodes:
+        if not node["Alive"] or not _has_labels(node, options):
+            continue
+        amounts = {name: count * amount for name, amount in needed(options).items()}
+        if any(node["Resources"].get(name, 0) < amount for name, amount in amounts.items()):
+            continue
+        has = free.get(node["NodeID"], {})
+        missing = {name: amount - has.get(name, 0) for name, amount in amounts.items()}
+        missing = {name: amount for name, amount in missing.items() if amount > 0}
+        if not missing:
+            return {}
+        lacks[node["NodeID"][:NODE_LETTERS]] = missing
+    return lacks
+
+
+def _has_labels(node: Mapping[str, Any], options: Mapping[str, Any]) -> bool:
+    labels, selector = node.get("Labels", {}), options.get("label_selector", {})
+    return all(_admits(expression, labels.get(name)) for name, expression in selector.items())
 
 
 def situation(free: Mapping[str, float], total: Mapping[str, float]) -> str:
@@ -95,11 +123,22 @@ def _admits(expression: str, value: str | None) -> bool:
 _LOOKS = 1.0
 _REACH_PATIENCE = 3.0
 _IMPOSSIBLE_AFTER = 3.0
+# Seconds that an actor may take to start where a node has room for it.
+_STARTS = 10.0
 _LAST_PATIENCE = 3.0
 # Creating and killing actors wait for Ray.
 _THREADS = 8
 # Ray's word for a head that was started anew at the address: what has joined the one before is of no use.
 _ANEW = "WrongClusterID"
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """Actors without a machine yet, since a time; ``fitted_at``: when a node last had room for them."""
+
+    request: messages.PlaceActors
+    since: float = field(default_factory=time.monotonic)
+    fitted_at: float = -math.inf
 
 
 _Watched: TypeAlias = messages.PlaceActors | messages.WatchActors
@@ -122,8 +161,7 @@ class ActorPlaces:
         self._actors: dict[str, list[Any]] = {}
         # The actors that are being created, and whether they are still needed.
         self._creating: dict[str, bool] = {}
-        # The actors without a machine yet: since when, and their options.
-        self._waiting: dict[int, tuple[float, dict[str, Any]]] = {}
+        self._waiting: dict[int, _Waiting] = {}
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="places")
 
     def handle(self, request: messages.ToHelper) -> None:
@@ -131,7 +169,7 @@ class ActorPlaces:
         if isinstance(request, messages.PlaceActors):
             with self._lock:
                 self._creating[request.name] = True
-                self._waiting[request.id] = (time.monotonic(), request.options)
+                self._waiting[request.id] = _Waiting(request)
             self._threads.submit(self._place, request)
         elif isinstance(request, messages.WatchActors):
             self._threads.submit(self._watch, request)
@@ -151,8 +189,26 @@ class ActorPlaces:
         nodes = self._ray.nodes()
         words = situation(self._ray.available_resources(), self._ray.cluster_resources())
         long_since = time.monotonic() - _IMPOSSIBLE_AFTER
-        reasons = {impossible(options, nodes) for since, options in waiting if since < long_since}
+        reasons = {impossible(each.request.options, nodes) for each in waiting if each.since < long_since}
         return words, "; ".join(sorted(reasons - {""}))
+
+    def lacks(self) -> dict[int, dict[str, dict[str, float]]]:
+        """What nodes lack for the actors that wait (:class:`~.ray_messages.RayState`).
+
+        Not for those that had room a moment ago: they may be starting there.
+        """
+        with self._lock:
+            waiting = list(self._waiting.values())
+        lacks = {each.request.id: self._lacks_of(each) for each in waiting}
+        return {id_: nodes for id_, nodes in lacks.items() if nodes}
+
+    def _lacks_of(self, waiting: _Waiting) -> dict[str, dict[str, float]]:
+        request, now = waiting.request, time.monotonic()
+        free = self._ray._private.state.available_resources_per_node()
+        lacks = lacking(request.options, max(1, request.ranks), self._ray.nodes(), free)
+        if not lacks:
+            waiting.fitted_at = now
+        return lacks if now - waiting.fitted_at > _STARTS else {}
 
     def _cancelled(self, name: str) -> bool:
         with self._lock:
@@ -164,6 +220,8 @@ class ActorPlaces:
     def _place(self, request: messages.PlaceActors) -> None:
         actors: list[Any] = []
         try:
+            if (waiting := self._waiting.get(request.id)) is not None:
+                self._lacks_of(waiting)
             for name, options in zip(
                 messages.actor_names(request.name, request.ranks), self._options(request), strict=True
             ):
@@ -347,7 +405,7 @@ def _state(address: str, places: ActorPlaces) -> messages.RayState | messages.Cl
     if lost := unreachable(address):
         return messages.RayState(lost)
     try:
-        return messages.RayState("", *places.situation())
+        return messages.RayState("", *places.situation(), places.lacks())
     except Exception as error:  # noqa: BLE001 - Ray has a dozen kinds; the server is told
         return _left_behind() if _ANEW in str(error) else messages.RayState(one_line(error))
 

@@ -76,11 +76,13 @@ class RayState(Struct, frozen=True, tag="state"):
     """Sent all the time. ``lost``: why Ray cannot be reached.
 
     While actors wait for a machine, ``situation`` is what is free, and ``impossible`` what no node has.
+    ``lacks``: the amounts that nodes lack for the place with that id, by the beginning of their ids.
     """
 
     lost: str = ""
     situation: str = ""
     impossible: str = ""
+    lacks: dict[int, dict[str, dict[str, float]]] = {}
 
 
 def actor_names(name: str, ranks: int) -> list[str]:

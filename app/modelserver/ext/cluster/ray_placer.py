@@ -53,6 +53,7 @@ class RayPlacement:
         self.name = request.name
         self.ranks = request.ranks
         self.placed = False
+        self.lacks: Mapping[str, Mapping[str, float]] = {}
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     def withdraw(self) -> None:
@@ -271,6 +272,8 @@ class RayPlacer:
         if state.impossible and state.impossible != self._state.impossible:
             _log.warning("Ray: %s; waiting for such a node", state.impossible)
         self._state = state
+        for id_, place in self._places.items():
+            place.lacks = state.lacks.get(id_, {})
 
     def _lose(self, how: str) -> None:
         """The helper has ended, or there was none; after one that had joined, the next is waited for."""

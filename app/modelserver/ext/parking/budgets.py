@@ -117,7 +117,7 @@ class Budgets:
 
     def noted(self, resident: Resident, requests: int, now: float) -> None:
         """It got so many requests."""
-        for budget in self.of(resident):
+        for budget in self.of(resident) or [self.machine]:
             budget.policy.used(resident.key, requests, now)
 
     def forget(self, resident: Resident) -> None:

@@ -17,8 +17,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from modelserver.engine.pools.spec import WorkerState
+from modelserver.engine.pools.worker import Worker
 from modelserver.errors import ModelServerError, ServiceUnavailable
 from modelserver.ext.parking.budgets import MIB, Budget, Budgets
+from modelserver.ext.parking.machines import resident_bytes, shared
 from modelserver.ext.parking.memory import gpus_of, is_leaving, own_memory, pids_of
 from modelserver.ext.parking.needs import Need
 from modelserver.ext.parking.prewarming import EVERY, Prewarming, has_habits, is_over
@@ -86,7 +89,8 @@ class Keeper:
         self.budgets.of(resident)
         crew = model.pool.crew
         crew.on_demand = resident
-        crew.spec = replace(crew.spec, worth=lambda: self.value_of(resident))
+        launcher = shared(self, resident, crew.spec.launcher)
+        crew.spec = replace(crew.spec, worth=lambda: self.value_of(resident), launcher=launcher)
         self.residents.append(resident)
         self._by_key[resident.key] = resident
         if has_habits(resident):
@@ -191,7 +195,7 @@ class Keeper:
                 return
         if requests := resident.count_requests(now):
             self.budgets.noted(resident, requests, now)
-        if pool.workers and not any(worker.may_serve for worker in pool.workers):
+        if pool.workers and not any(map(_may_serve, pool.workers)):
             self.failed(resident, ServiceUnavailable(pool.failure or "its workers have failed"))
         idle = now - max(resident.used_at, resident.loaded_at)
         timeout = resident.model.options.values["idle_timeout"]
@@ -254,12 +258,16 @@ class Keeper:
         sizes = await asyncio.to_thread(lambda: [self._memory_of(group) for group in pids])
         if any(gpus_of(each.pool) for each in chosen):
             await self.budgets.read_gpus()
-        for resident, group, size in zip(chosen, pids, sizes, strict=True):
+        for resident, group, here in zip(chosen, pids, sizes, strict=True):
+            size = here or resident_bytes(resident)
             if size and resident.state == "loaded":
                 resident.memory = size
                 resident.device_memory = self.budgets.on_gpus(resident, group)
                 self._learn(resident, is_fresh=resident in fresh)
                 self._occupancy.follow(resident)
+            elif not group and resident in fresh:
+                # Its machine has not reported yet.
+                self._unmeasured.add(resident)
         await asyncio.to_thread(self.budgets.needs.save)
         self._shrink(self._room())
 
@@ -371,6 +379,11 @@ class Keeper:
             "used": room.used[budget],
             "nextToPark": None if coming is None else " ".join(_named(coming)),
         }
+
+
+def _may_serve(worker: Worker) -> bool:
+    """Whether requests may wait for it, also while its first process has no machine of a cluster yet."""
+    return worker.may_serve or (worker.state is WorkerState.LOADING and not worker.failures.loads)
 
 
 def _named(resident: Resident) -> tuple[str, str]:

@@ -1,0 +1,139 @@
+"""Models on demand whose workers are on other machines: idle ones are parked where another has no room.
+
+What is free there only the cluster knows, which counts what workers reserve. So the workers of a model start
+at once, and if the cluster finds no place for them, it says which machines could have them but lack
+something; the models that are worth least are parked on the one where that costs least.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from modelserver.engine.demand import Demand
+from modelserver.engine.pools.spec import Launcher
+from modelserver.engine.pools.worker import Worker
+from modelserver.ext.parking.resident import MEMORY, Resident
+from modelserver.ext.parking.room import MIN_RESIDENCE
+
+if TYPE_CHECKING:
+    from modelserver.ext.parking.keeper import Keeper
+
+# Seconds until a cluster shows as free what a parked model had.
+SETTLES = 5.0
+# The least that Ray counts of a resource.
+LEAST = 1e-4
+
+
+@runtime_checkable
+class SharedLauncher(Protocol):
+    """Starts workers on machines that models share, for ``guest``, each with ``demand``."""
+
+    demand: Demand
+    guest: Any
+
+    def sharing(self, guest: Guest) -> Launcher:
+        """Returns the same for another guest."""
+
+
+class Guest:
+    """A model on the machines of a cluster."""
+
+    def __init__(self, keeper: Keeper, resident: Resident, demand: Demand) -> None:
+        self.resident = resident
+        self._keeper = keeper
+        self._demand = demand
+        # What each worker reserves; the machine that it was last parked on, how much that frees, and when.
+        self._amounts: dict[str, float] = {}
+        self._left: tuple[str, Counter[str], float] = ("", Counter(), -math.inf)
+
+    def reserve(self) -> int:
+        """Returns the bytes that the next worker needs."""
+        demand, need = self._demand, self._keeper.need_of(self.resident).memory
+        memory = demand.memory or need
+        self._amounts = {"CPU": demand.num_cpus, "GPU": demand.num_gpus, "memory": memory, **demand.custom}
+        return need
+
+    def make_room(self, lacks: Mapping[str, Mapping[str, float]]) -> None:
+        """Parks models of one machine, if that is enough; ``lacks`` are amounts by machine."""
+        plans = ((node, self._victims(node, amounts)) for node, amounts in lacks.items())
+        possible = [(node, victims) for node, victims in plans if victims is not None]
+        if possible:
+            node, victims = min(possible, key=lambda plan: sum(each.value for each in plan[1]))
+            for each in victims:
+                each.leave(node)
+
+    @property
+    def value(self) -> float:
+        """What it is worth to have the model loaded."""
+        return self._keeper.value_of(self.resident)
+
+    def leave(self, node: str) -> None:
+        """It is parked, for others on the machine."""
+        self._left = (node, self.amounts(node), self._keeper.clock())
+        self._keeper.park(self.resident, MEMORY)
+
+    def amounts(self, node: str) -> Counter[str]:
+        """What its workers have on the machine."""
+        return self._amounts_of(node, self.resident.pool.workers)
+
+    def leaving(self, node: str) -> Counter[str]:
+        """What becomes free there."""
+        left, amounts, at = self._left
+        if left == node and self._keeper.clock() - at < SETTLES:
+            return amounts
+        return self._amounts_of(node, self.resident.pool.crew.leaving)
+
+    def _amounts_of(self, node: str, workers: Iterable[Worker]) -> Counter[str]:
+        places = [worker.process.node for worker in workers if worker.process is not None]
+        count = sum(place is not None and place.name == node for place in places)
+        return Counter({name: count * amount for name, amount in self._amounts.items() if count * amount})
+
+    @property
+    def may_leave(self) -> bool:
+        age = self._keeper.clock() - self.resident.loaded_at
+        return self.resident.may_park and age >= MIN_RESIDENCE
+
+    def _victims(self, node: str, lacks: Mapping[str, float]) -> list[Guest] | None:
+        """What to park there beside what leaves; None if all together have too little."""
+        needed = Counter(lacks)
+        guests = [each for each in map(guest_of, self._keeper.residents) if each is not None]
+        for each in guests:
+            needed.subtract(each.leaving(node))
+        chosen: list[Guest] = []
+        for each in sorted((each for each in guests if each.may_leave), key=lambda guest: guest.value):
+            amounts = each.amounts(node)
+            if any(needed[name] > LEAST for name in amounts):
+                chosen.append(each)
+                needed.subtract(amounts)
+        if any(needed[name] > LEAST for name in lacks):
+            return None
+        # A large one may have made smaller ones of less value unnecessary.
+        for each in reversed(chosen[:]):
+            amounts = each.amounts(node)
+            if all(needed[name] + amounts[name] <= LEAST for name in lacks):
+                chosen.remove(each)
+                needed.update(amounts)
+        return chosen
+
+
+def guest_of(resident: Resident) -> Guest | None:
+    """The guest that the model's launcher has."""
+    launcher = resident.pool.crew.spec.launcher
+    guest = launcher.guest if isinstance(launcher, SharedLauncher) else None
+    return guest if isinstance(guest, Guest) else None
+
+
+def shared(keeper: Keeper, resident: Resident, launcher: Launcher | None) -> Launcher | None:
+    """The launcher, with the model as a guest if it starts workers on a cluster."""
+    if not isinstance(launcher, SharedLauncher):
+        return launcher
+    return launcher.sharing(Guest(keeper, resident, launcher.demand))
+
+
+def resident_bytes(resident: Resident) -> int:
+    """Bytes of its workers on other machines, as these last reported them; 0: unknown."""
+    nodes = [worker.process.node for worker in resident.pool.workers if worker.process is not None]
+    return sum(node.resident for node in nodes if node is not None)

@@ -1,0 +1,156 @@
+"""Models on demand on a cluster that is played: its machines have so much memory, and workers reserve it."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tests.engine.pools.conftest import PlayedProcess
+
+from modelserver.engine.demand import Demand
+from modelserver.engine.pools.spec import Node
+from modelserver.errors import ServiceUnavailable
+from modelserver.ext.parking.machines import SETTLES
+from modelserver.ext.parking.room import MIN_RESIDENCE
+
+MIB = 1 << 20
+
+
+class RemoteProcess(PlayedProcess):
+    pids: list[int] = []  # noqa: RUF012
+
+
+@dataclass
+class Machines:
+    """Each machine's free memory, as the cluster shows it."""
+
+    stage: Any
+    free: dict[str, float]
+    refusal: OSError | None = None
+    processes: list[PlayedProcess] = field(default_factory=list)
+
+    async def place(self, launcher: Launcher, arguments: tuple[Any, ...]) -> PlayedProcess:
+        """Reports that there is no room until there is."""
+        need = launcher.demand.memory or launcher.guest.reserve()
+        while not (fitting := [node for node, free in self.free.items() if free >= need]):
+            if self.refusal is not None:
+                raise self.refusal
+            lacks = {node: {"memory": need - free} for node, free in self.free.items()}
+            launcher.guest.make_room(lacks)
+            await asyncio.sleep(0)
+        node = max(fitting, key=self.free.__getitem__)
+        self.free[node] -= need
+        spec, _, on_message, on_lost = arguments
+        process = RemoteProcess(1000 + len(self.processes), on_message, on_lost)
+        process.node = Node(node)
+        process.send(spec.load)
+        process._end.add_done_callback(lambda _: self.give_back(node, need))
+        self.processes.append(process)
+        return process
+
+    def give_back(self, node: str, need: int) -> None:
+        self.free[node] += need
+
+
+@dataclass(frozen=True)
+class Launcher:
+    machines: Machines
+    demand: Demand = field(default_factory=Demand)
+    guest: Any = None
+
+    def sharing(self, guest: Any) -> Launcher:
+        return replace(self, guest=guest)
+
+    async def __call__(self, *arguments: Any) -> PlayedProcess:
+        return await self.machines.place(self, arguments)
+
+
+class Site:
+    """Models on those machines."""
+
+    def __init__(self, floor: Any, **free: int) -> None:
+        self.floor = floor
+        self.machines = Machines(floor.stage, {name: mib * MIB for name, mib in free.items()})
+
+    def add(self, name: str, mib: int = 100, **options: Any) -> None:
+        self.floor.add(name, mib, launcher=Launcher(self.machines), **options)
+
+    async def use(self, name: str, requests: int = 1, mib: int = 100) -> str:
+        """So many requests come, one after the other; returns the machine of the worker."""
+        count = len(self.machines.processes)
+        self.floor.ask(name)
+        await self.floor.settle()
+        process = self.machines.processes[count]
+        process.load(seconds=1.0)
+        process.node.resident = mib * MIB
+        await self.floor.answer(process)
+        for _ in range(requests - 1):
+            self.floor.ask(name)
+            await self.floor.answer(process)
+        return process.node.name
+
+
+async def test_models_of_a_machine_make_room(floor):
+    """Those that are worth least, on the machine where that costs least."""
+    site = Site(floor, n1=300, n2=200)
+    where = {}
+    for name, requests in {"a": 5, "b": 2, "c": 1, "d": 3, "e": 4}.items():
+        site.add(name)
+        where[name] = await site.use(name, requests)
+    assert where == {"a": "n1", "b": "n1", "c": "n2", "d": "n1", "e": "n2"}
+    site.add("f", 200)
+    await floor.settle(MIN_RESIDENCE)
+
+    assert await site.use("f", mib=200) in ("n1", "n2")
+    # b and d are worth 5, c and e as much; n1 comes first.
+    assert [name for name, state in floor.states().items() if state == "parked"] == ["b", "d"]
+
+
+async def test_load_waits_until_models_may_be_parked(floor):
+    """It neither fails nor parks what is young or busy."""
+    site = Site(floor, n1=100)
+    site.add("a")
+    await site.use("a")
+    site.add("b")
+    floor.ask("b")
+    await floor.settle(MIN_RESIDENCE - 1)
+    assert floor.states() == {"a": "loaded", "b": "loading"}
+    await floor.settle(1)
+    assert floor.states() == {"a": "parked", "b": "loading"}
+    await floor.settle(SETTLES)
+
+    assert len(site.machines.processes) == 2
+
+
+async def test_load_without_a_place_fails_with_the_reason(floor):
+    """That the cluster says: others that do not help are not parked."""
+    site = Site(floor, n1=150)
+    site.add("a")
+    await site.use("a")
+    site.add("b", 200)
+    request = floor.ask("b")
+    await floor.settle(MIN_RESIDENCE)
+    site.machines.refusal = OSError("no machine was found within 60 s")
+    await floor.settle()
+
+    assert isinstance(request.failure(), ServiceUnavailable)
+    assert "no machine was found" in str(request.failure())
+    assert floor.states() == {"a": "loaded", "b": "failed"}
+
+
+async def test_memory_elsewhere_is_learned(floor):
+    """From the reports of the machine, which come after the load; the next worker reserves as much."""
+    site = Site(floor, n1=1000)
+    site.add("a")
+    await site.use("a", mib=0)
+    resident = floor.keeper.residents[0]
+    assert (resident.memory, site.machines.free["n1"]) == (0, 900 * MIB)
+    site.machines.processes[0].node.resident = 300 * MIB
+    await floor.settle()
+    assert resident.memory == 300 * MIB
+    resident.park()
+    await floor.settle()
+    await site.use("a", mib=300)
+
+    assert site.machines.free["n1"] == 700 * MIB
