@@ -83,8 +83,8 @@ class Site:
         await self.floor.settle()
         process = self.machines.processes[count]
         process.load(seconds=1.0)
-        process.node.resident = mib * MIB
         await self.floor.answer(process)
+        process.node.resident, process.node.reports = mib * MIB, process.node.reports + 1
         for _ in range(requests - 1):
             self.floor.ask(name)
             await self.floor.answer(process)
@@ -140,13 +140,17 @@ async def test_load_without_a_place_fails_with_the_reason(floor):
 
 
 async def test_memory_elsewhere_is_learned(floor):
-    """From the reports of the machine, which come after the load; the next worker reserves as much."""
+    """From the first report that comes after the load; the next worker reserves as much."""
     site = Site(floor, n1=1000)
     site.add("a")
-    await site.use("a", mib=0)
-    resident = floor.keeper.residents[0]
+    floor.ask("a")
+    await floor.settle()
+    process, resident = site.machines.processes[0], floor.keeper.residents[0]
+    process.node.resident, process.node.reports = 3 * MIB, 1
+    process.load()
+    await floor.answer(process)
     assert (resident.memory, site.machines.free["n1"]) == (0, 900 * MIB)
-    site.machines.processes[0].node.resident = 300 * MIB
+    process.node.resident, process.node.reports = 300 * MIB, 2
     await floor.settle()
     assert resident.memory == 300 * MIB
     resident.park()

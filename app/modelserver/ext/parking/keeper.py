@@ -21,7 +21,7 @@ from modelserver.engine.pools.spec import WorkerState
 from modelserver.engine.pools.worker import Worker
 from modelserver.errors import ModelServerError, ServiceUnavailable
 from modelserver.ext.parking.budgets import MIB, Budget, Budgets
-from modelserver.ext.parking.machines import resident_bytes, shared
+from modelserver.ext.parking.machines import guest_of, shared
 from modelserver.ext.parking.memory import gpus_of, is_leaving, own_memory, pids_of
 from modelserver.ext.parking.needs import Need
 from modelserver.ext.parking.prewarming import EVERY, Prewarming, has_habits, is_over
@@ -259,13 +259,14 @@ class Keeper:
         if any(gpus_of(each.pool) for each in chosen):
             await self.budgets.read_gpus()
         for resident, group, here in zip(chosen, pids, sizes, strict=True):
-            size = here or resident_bytes(resident)
+            guest = guest_of(resident)
+            size = here if guest is None else guest.measure()
             if size and resident.state == "loaded":
                 resident.memory = size
                 resident.device_memory = self.budgets.on_gpus(resident, group)
                 self._learn(resident, is_fresh=resident in fresh)
                 self._occupancy.follow(resident)
-            elif not group and resident in fresh:
+            elif guest is not None and resident in fresh:
                 # Its machine has not reported yet.
                 self._unmeasured.add(resident)
         await asyncio.to_thread(self.budgets.needs.save)

@@ -9,22 +9,33 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol, runtime_checkable
 
 from modelserver.engine.demand import Demand
-from modelserver.engine.pools.spec import Launcher
+from modelserver.engine.pools.spec import Launcher, Node
 from modelserver.engine.pools.worker import Worker
+from modelserver.ext.parking.needs import Need
 from modelserver.ext.parking.resident import MEMORY, Resident
 from modelserver.ext.parking.room import MIN_RESIDENCE
-
-if TYPE_CHECKING:
-    from modelserver.ext.parking.keeper import Keeper
 
 # Seconds until a cluster shows as free what a parked model had.
 SETTLES = 5.0
 # The least that Ray counts of a resource.
 LEAST = 1e-4
+
+
+class RemoteModelOwner(Protocol):
+    """Parks models, and says what they are worth; ``residents`` are all."""
+
+    clock: Callable[[], float]
+    residents: list[Resident]
+
+    def need_of(self, resident: Resident) -> Need: ...
+
+    def value_of(self, resident: Resident) -> float: ...
+
+    def park(self, resident: Resident, reason: str) -> None: ...
 
 
 @runtime_checkable
@@ -34,24 +45,26 @@ class SharedLauncher(Protocol):
     demand: Demand
     guest: Any
 
-    def sharing(self, guest: Guest) -> Launcher:
+    def sharing(self, guest: RemoteModel) -> Launcher:
         """Returns the same for another guest."""
 
 
-class Guest:
+class RemoteModel:
     """A model on the machines of a cluster."""
 
-    def __init__(self, keeper: Keeper, resident: Resident, demand: Demand) -> None:
+    def __init__(self, owner: RemoteModelOwner, resident: Resident, demand: Demand) -> None:
         self.resident = resident
-        self._keeper = keeper
+        self._owner = owner
         self._demand = demand
         # What each worker reserves; the machine that it was last parked on, how much that frees, and when.
         self._amounts: dict[str, float] = {}
         self._left: tuple[str, Counter[str], float] = ("", Counter(), -math.inf)
+        # Reports of each machine, by the identity of the worker's, before the model was first measured.
+        self._reports: dict[int, int] = {}
 
     def reserve(self) -> int:
         """Returns the bytes that the next worker needs."""
-        demand, need = self._demand, self._keeper.need_of(self.resident).memory
+        demand, need = self._demand, self._owner.need_of(self.resident).memory
         memory = demand.memory or need
         self._amounts = {"CPU": demand.num_cpus, "GPU": demand.num_gpus, "memory": memory, **demand.custom}
         return need
@@ -68,12 +81,12 @@ class Guest:
     @property
     def value(self) -> float:
         """What it is worth to have the model loaded."""
-        return self._keeper.value_of(self.resident)
+        return self._owner.value_of(self.resident)
 
     def leave(self, node: str) -> None:
         """It is parked, for others on the machine."""
-        self._left = (node, self.amounts(node), self._keeper.clock())
-        self._keeper.park(self.resident, MEMORY)
+        self._left = (node, self.amounts(node), self._owner.clock())
+        self._owner.park(self.resident, MEMORY)
 
     def amounts(self, node: str) -> Counter[str]:
         """What its workers have on the machine."""
@@ -82,27 +95,35 @@ class Guest:
     def leaving(self, node: str) -> Counter[str]:
         """What becomes free there."""
         left, amounts, at = self._left
-        if left == node and self._keeper.clock() - at < SETTLES:
+        if left == node and self._owner.clock() - at < SETTLES:
             return amounts
         return self._amounts_of(node, self.resident.pool.crew.leaving)
 
     def _amounts_of(self, node: str, workers: Iterable[Worker]) -> Counter[str]:
-        places = [worker.process.node for worker in workers if worker.process is not None]
-        count = sum(place is not None and place.name == node for place in places)
+        count = sum(each.name == node for each in _nodes(workers))
         return Counter({name: count * amount for name, amount in self._amounts.items() if count * amount})
+
+    def measure(self) -> int:
+        """Returns the bytes of its workers that machines have reported since the first call after a load; 0:
+        there is no report yet. Reports from before may be of processes that had hardly started.
+        """
+        nodes = _nodes(self.resident.pool.workers)
+        self._reports = {id(node): self._reports.get(id(node), node.reports) for node in nodes}
+        is_current = all(node.reports > self._reports[id(node)] for node in nodes)
+        return sum(node.resident for node in nodes) if is_current else 0
 
     @property
     def may_leave(self) -> bool:
-        age = self._keeper.clock() - self.resident.loaded_at
+        age = self._owner.clock() - self.resident.loaded_at
         return self.resident.may_park and age >= MIN_RESIDENCE
 
-    def _victims(self, node: str, lacks: Mapping[str, float]) -> list[Guest] | None:
+    def _victims(self, node: str, lacks: Mapping[str, float]) -> list[RemoteModel] | None:
         """What to park there beside what leaves; None if all together have too little."""
         needed = Counter(lacks)
-        guests = [each for each in map(guest_of, self._keeper.residents) if each is not None]
+        guests = [each for each in map(guest_of, self._owner.residents) if each is not None]
         for each in guests:
             needed.subtract(each.leaving(node))
-        chosen: list[Guest] = []
+        chosen: list[RemoteModel] = []
         for each in sorted((each for each in guests if each.may_leave), key=lambda guest: guest.value):
             amounts = each.amounts(node)
             if any(needed[name] > LEAST for name in amounts):
@@ -119,21 +140,20 @@ class Guest:
         return chosen
 
 
-def guest_of(resident: Resident) -> Guest | None:
+def _nodes(workers: Iterable[Worker]) -> list[Node]:
+    nodes = [worker.process.node for worker in workers if worker.process is not None]
+    return [node for node in nodes if node is not None]
+
+
+def guest_of(resident: Resident) -> RemoteModel | None:
     """The guest that the model's launcher has."""
     launcher = resident.pool.crew.spec.launcher
     guest = launcher.guest if isinstance(launcher, SharedLauncher) else None
-    return guest if isinstance(guest, Guest) else None
+    return guest if isinstance(guest, RemoteModel) else None
 
 
-def shared(keeper: Keeper, resident: Resident, launcher: Launcher | None) -> Launcher | None:
+def shared(owner: RemoteModelOwner, resident: Resident, launcher: Launcher | None) -> Launcher | None:
     """The launcher, with the model as a guest if it starts workers on a cluster."""
     if not isinstance(launcher, SharedLauncher):
         return launcher
-    return launcher.sharing(Guest(keeper, resident, launcher.demand))
-
-
-def resident_bytes(resident: Resident) -> int:
-    """Bytes of its workers on other machines, as these last reported them; 0: unknown."""
-    nodes = [worker.process.node for worker in resident.pool.workers if worker.process is not None]
-    return sum(node.resident for node in nodes if node is not None)
+    return launcher.sharing(RemoteModel(owner, resident, launcher.demand))
