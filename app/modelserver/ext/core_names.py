@@ -23,7 +23,7 @@ NAMES: Final[Mapping[str, str]] = {
     "engine.pools.process": "describe_exit",
     "engine.pools.ranks": "Position RankGroup",
     "engine.pools.spec": (
-        "Launcher Node OnLost OnMessage PoolLimits Ports Process Ranks SequenceStatistics WorkerSpec WorkerState"
+        "Node OnLost OnMessage PoolLimits Ports Process Ranks SequenceStatistics WorkerSpec WorkerState"
     ),
     "engine.pools.variables": "THREAD_VARIABLES worker_variables",
     "engine.pools.worker": "Worker",

@@ -220,8 +220,9 @@ class ActorPlaces:
     def _place(self, request: messages.PlaceActors) -> None:
         actors: list[Any] = []
         try:
-            if (waiting := self._waiting.get(request.id)) is not None:
-                self._lacks_of(waiting)
+            # Whether there is room is known before the actor takes it.
+            with contextlib.suppress(Exception):
+                self._lacks_of(self._waiting[request.id])
             for name, options in zip(
                 messages.actor_names(request.name, request.ranks), self._options(request), strict=True
             ):

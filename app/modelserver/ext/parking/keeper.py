@@ -89,8 +89,8 @@ class Keeper:
         self.budgets.of(resident)
         crew = model.pool.crew
         crew.on_demand = resident
-        launcher = shared(self, resident, crew.spec.launcher)
-        crew.spec = replace(crew.spec, worth=lambda: self.value_of(resident), launcher=launcher)
+        spec = shared(self, resident, crew.spec)
+        crew.spec = replace(spec, worth=lambda: self.value_of(resident))
         self.residents.append(resident)
         self._by_key[resident.key] = resident
         if has_habits(resident):

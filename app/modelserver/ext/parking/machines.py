@@ -10,10 +10,11 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
 
 from modelserver.engine.demand import Demand
-from modelserver.engine.pools.spec import Launcher, Node
+from modelserver.engine.pools.spec import Node, WorkerSpec
 from modelserver.engine.pools.worker import Worker
 from modelserver.ext.parking.needs import Need
 from modelserver.ext.parking.resident import MEMORY, Resident
@@ -45,7 +46,7 @@ class SharedLauncher(Protocol):
     demand: Demand
     guest: Any
 
-    def sharing(self, guest: RemoteModel) -> Launcher:
+    def sharing(self, guest: RemoteModel) -> Any:
         """Returns the same for another guest."""
 
 
@@ -152,8 +153,9 @@ def guest_of(resident: Resident) -> RemoteModel | None:
     return guest if isinstance(guest, RemoteModel) else None
 
 
-def shared(owner: RemoteModelOwner, resident: Resident, launcher: Launcher | None) -> Launcher | None:
-    """The launcher, with the model as a guest if it starts workers on a cluster."""
+def shared(owner: RemoteModelOwner, resident: Resident, spec: WorkerSpec) -> WorkerSpec:
+    """The spec with the model as a guest of its launcher, if that starts workers on a cluster."""
+    launcher = spec.launcher
     if not isinstance(launcher, SharedLauncher):
-        return launcher
-    return launcher.sharing(RemoteModel(owner, resident, launcher.demand))
+        return spec
+    return replace(spec, launcher=launcher.sharing(RemoteModel(owner, resident, launcher.demand)))
