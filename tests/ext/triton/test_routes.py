@@ -25,7 +25,7 @@ class NoModels:
 def client(folder: Path, host: str = "127.0.0.1") -> httpx.AsyncClient:
     """Of a server without models, which allows shared memory in that folder; errors are raised."""
     app = Application()
-    services = SimpleNamespace(registry=NoModels(), shared=Regions("/", 1 << 20, folder))
+    services = SimpleNamespace(registry=NoModels(), settings=None, shared=Regions("/", 1 << 20, folder))
     add_triton(app, services)
     transport = httpx.ASGITransport(app=app, client=(host, 1))
     return httpx.AsyncClient(transport=transport, base_url="http://server")

@@ -1,1 +1,1 @@
-"""Triton's extensions of the protocol, in its terms: what its clients and tools ask a server."""
+"""The Open Inference Protocol besides inference: what clients and tools, Triton's too, ask a server."""

@@ -1,4 +1,4 @@
-"""Triton's extensions of the Open Inference Protocol, over REST and gRPC."""
+"""The Open Inference Protocol besides inference, with Triton's extensions, over REST and gRPC."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Triton's extensions of the protocol: configuration, statistics, shared memory, settings."""
+"""The Open Inference Protocol besides inference: health and metadata, and Triton's extensions."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 from pydantic import Field
@@ -10,7 +10,7 @@ from starlette.requests import Request  # noqa: TC002 - FastAPI reads annotation
 from starlette.responses import JSONResponse, Response
 from typing_extensions import Required, TypedDict
 
-from modelserver.errors import BadRequest, MethodNotAllowed
+from modelserver.errors import BadRequest, MethodNotAllowed, ServiceUnavailable
 from modelserver.ext.triton.model_config import describe_config
 from modelserver.ext.triton.rpcs import NO_CUDA
 from modelserver.ext.triton.statistics import list_statistics
@@ -21,14 +21,63 @@ from modelserver.ext.triton.switches import (
     trace_settings,
 )
 from modelserver.models.registry import Registry
+from modelserver.models.settings.settings import Settings
 from modelserver.surface.api.application import Application, JsonBody
-from modelserver.surface.api.models import Error, Nothing
+from modelserver.surface.api.metadata import ProtocolMetadata
+from modelserver.surface.api.models import Error, Nothing, V1Models
 from modelserver.surface.api.repository import is_near, read_object
-from modelserver.surface.api.routes import V2_VERSIONS
 from modelserver.surface.api.services import Services
 
 _TAG = "Open Inference"
+# The paths of a model, each with the prefix of its operations' names.
+_VERSIONS = (("/v2/models/{name}", ""), ("/v2/models/{name}/versions/{version}", "version_"))
+Int64: TypeAlias = Annotated[int, Field(json_schema_extra={"format": "int64"})]
 _encode = msgspec.json.Encoder().encode
+
+
+class V2Server(TypedDict):
+    """Name, version and extensions of the server."""
+
+    name: str
+    version: str
+    extensions: list[str]
+
+
+class V2Live(TypedDict):
+    """Whether the server lives."""
+
+    live: bool
+
+
+class V2Ready(TypedDict):
+    """Whether all models are ready."""
+
+    ready: bool
+
+
+class V2ModelReady(TypedDict):
+    """Whether a model is ready."""
+
+    name: str
+    ready: bool
+
+
+class V2TensorSpec(TypedDict):
+    """An input or output of a model."""
+
+    name: str
+    datatype: str
+    shape: Annotated[list[Int64], Field(description="-1 is any size.")]
+
+
+class V2Model(TypedDict, total=False):
+    """Inputs and outputs of a model."""
+
+    name: Required[str]
+    versions: list[str]
+    platform: Required[str]
+    inputs: Required[list[V2TensorSpec]]
+    outputs: Required[list[V2TensorSpec]]
 
 
 class TensorConfig(TypedDict):
@@ -36,7 +85,7 @@ class TensorConfig(TypedDict):
 
     name: str
     data_type: str
-    dims: list[Annotated[int, Field(json_schema_extra={"format": "int64"})]]
+    dims: list[Int64]
 
 
 class V2Config(TypedDict, total=False):
@@ -120,6 +169,7 @@ def add_triton(app: Application, services: Services) -> None:
     """Adds the routes."""
     registry = services.registry
     _add_model_routes(app, registry)
+    _add_protocol(app, registry, services.settings)
     _add_system_memory(app, services)
     _add_cuda_memory(app)
     _add_trace_settings(app, registry)
@@ -142,11 +192,50 @@ def _add_model_routes(app: Application, registry: Registry) -> None:
 
     add, text = app.section(_TAG), "What became of the requests to all models."
     add(all_statistics, "get /v2/models/stats", "v2_statistics", text, V2Statistics)
-    for path, prefix in V2_VERSIONS:
+    for path, prefix in _VERSIONS:
         text = "The configuration of a model."
         add(config, f"get {path}/config", f"v2_{prefix}modelConfig", text, V2Config, (404,))
         text = "What became of the requests to a model."
         add(statistics, f"get {path}/stats", f"v2_{prefix}modelStatistics", text, V2Statistics, (404,))
+
+
+def _add_protocol(app: Application, registry: Registry, settings: Settings) -> None:
+    """What all servers with the protocol have, except inference (kserve reference 5)."""
+
+    metadata = ProtocolMetadata(registry, settings)
+
+    async def server() -> JSONResponse:
+        return JSONResponse(metadata.server())
+
+    async def live() -> JSONResponse:
+        return JSONResponse({"live": True})
+
+    async def ready() -> JSONResponse:
+        if not metadata.is_ready:
+            raise ServiceUnavailable("Server is not ready.")
+        return JSONResponse({"ready": True})
+
+    async def list_models() -> JSONResponse:
+        return JSONResponse({"models": registry.names()})
+
+    async def model(name: str, version: str | None = None) -> JSONResponse:
+        return JSONResponse(metadata.model(name, version))
+
+    async def model_ready(name: str, version: str | None = None) -> JSONResponse:
+        if not registry.is_ready(name, version):
+            raise ServiceUnavailable(f"Model with name {name} is not ready.")
+        return JSONResponse({"name": name, "ready": True})
+
+    add = app.section(_TAG)
+    add(server, "get /v2", "v2_server", "Name, version and extensions of the server.", V2Server)
+    add(live, "get /v2/health/live", "v2_live", "Whether the server lives.", V2Live)
+    add(ready, "get /v2/health/ready", "v2_ready", "Whether all models are ready.", V2Ready, (503,))
+    add(list_models, "get /v2/models", "v2_models", "List the models.", V1Models)
+    for path, prefix in _VERSIONS:
+        about = "Inputs and outputs of a model."
+        add(model, f"get {path}", f"v2_{prefix}model", about, V2Model, (404,))
+        name, about = f"v2_{prefix}modelReady", "Whether a model is ready."
+        add(model_ready, f"get {path}/ready", name, about, V2ModelReady, (404, 503))
 
 
 def _add_system_memory(app: Application, services: Services) -> None:

@@ -30,7 +30,6 @@ from modelserver.surface.api.routes import (
     add_metrics,
     add_repository,
     add_token_renewal,
-    add_v2,
 )
 from modelserver.surface.api.services import AddRoutes, Role, Services
 from modelserver.surface.http.answers import JSON, KSERVE, error_body, form_of, pretty
@@ -51,8 +50,6 @@ def build_app(roles: set[Role], services: Services, added: Iterable[AddRoutes] =
         if not settings.as_torchserve:
             add_liveness(app)
         add_inference(app, registry)
-        if settings.ts_open_inference_protocol:
-            add_v2(app, registry, settings)
     if "management" in roles:
         add_management(app, registry, model_api=settings.enable_model_api)
         add_logging_level(app)

@@ -495,48 +495,6 @@ class V2Headers(BaseModel):
     ]
 
 
-class V2Server(TypedDict):
-    """Name, version and extensions of the server."""
-
-    name: str
-    version: str
-    extensions: list[str]
-
-
-class V2Live(TypedDict):
-    """Whether the server lives."""
-
-    live: bool
-
-
-class V2Ready(TypedDict):
-    """Whether all models are ready."""
-
-    ready: bool
-
-
-class V2ModelReady(V1Ready):
-    """Whether a model is ready."""
-
-
-class V2TensorSpec(TypedDict):
-    """An input or output of a model."""
-
-    name: str
-    datatype: str
-    shape: Annotated[list[Int64], about("-1 is any size.")]
-
-
-class V2Model(TypedDict, total=False):
-    """Inputs and outputs of a model."""
-
-    name: Required[str]
-    versions: list[str]
-    platform: Required[str]
-    inputs: Required[list[V2TensorSpec]]
-    outputs: Required[list[V2TensorSpec]]
-
-
 class InvocationsQuery(BaseModel):
     """The parameter of SageMaker's route that the server reads; the handler gets all."""
 

@@ -18,7 +18,7 @@ from modelserver.models.settings.settings import Settings
 from modelserver.surface.api import models
 from modelserver.surface.api.application import ANY_METHOD, TEXT, Application, JsonBody, Operation
 from modelserver.surface.api.management import ManagementApi
-from modelserver.surface.api.metadata import ProtocolMetadata, readiness
+from modelserver.surface.api.metadata import readiness
 from modelserver.surface.api.parameters import Parameters
 from modelserver.surface.api.repository import RepositoryApi
 from modelserver.surface.auth.keeper import TokenKeeper
@@ -26,8 +26,6 @@ from modelserver.surface.auth.scopes import TOKEN_PATH, Scope
 from modelserver.surface.auth.verifier import InvalidKey
 from modelserver.surface.http.answers import JSON, pretty
 
-# The paths of a model, each with the prefix of its operations' names.
-V2_VERSIONS = (("/v2/models/{name}", ""), ("/v2/models/{name}/versions/{version}", "version_"))
 _RENEWABLE = {scope.value: scope for scope in (Scope.MANAGEMENT, Scope.INFERENCE)}
 _V1_READY = Operation(
     "Inference",
@@ -74,45 +72,6 @@ def add_liveness(app: Application) -> None:
 
     add = app.section("Health")
     add(alive, "get /", "v1_alive", "Whether the server lives, V1 protocol.", models.Status)
-
-
-def add_v2(app: Application, registry: Registry, settings: Settings) -> None:
-    """The Open Inference Protocol except inference: health, readiness, metadata (kserve reference 5)."""
-
-    metadata = ProtocolMetadata(registry, settings)
-
-    async def server() -> JSONResponse:
-        return JSONResponse(metadata.server())
-
-    async def live() -> JSONResponse:
-        return JSONResponse({"live": True})
-
-    async def ready() -> JSONResponse:
-        if not metadata.is_ready:
-            raise ServiceUnavailable("Server is not ready.")
-        return JSONResponse({"ready": True})
-
-    async def list_models() -> JSONResponse:
-        return JSONResponse({"models": registry.names()})
-
-    async def model(name: str, version: str | None = None) -> JSONResponse:
-        return JSONResponse(metadata.model(name, version))
-
-    async def model_ready(name: str, version: str | None = None) -> JSONResponse:
-        if not registry.is_ready(name, version):
-            raise ServiceUnavailable(f"Model with name {name} is not ready.")
-        return JSONResponse({"name": name, "ready": True})
-
-    add = app.section("Open Inference")
-    add(server, "get /v2", "v2_server", "Name, version and extensions of the server.", models.V2Server)
-    add(live, "get /v2/health/live", "v2_live", "Whether the server lives.", models.V2Live)
-    add(ready, "get /v2/health/ready", "v2_ready", "Whether all models are ready.", models.V2Ready, (503,))
-    add(list_models, "get /v2/models", "v2_models", "List the models.", models.V1Models)
-    for path, prefix in V2_VERSIONS:
-        about = "Inputs and outputs of a model."
-        add(model, f"get {path}", f"v2_{prefix}model", about, models.V2Model, (404,))
-        name, about = f"v2_{prefix}modelReady", "Whether a model is ready."
-        add(model_ready, f"get {path}/ready", name, about, models.V2ModelReady, (404, 503))
 
 
 def add_health(app: Application, registry: Registry) -> None:
