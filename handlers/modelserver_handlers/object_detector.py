@@ -66,10 +66,7 @@ class ObjectDetector(VisionHandler):
 
     def _ms_boxes(self, detections: Any) -> list[dict[str, Any]]:
         names = self.mapping or {}
-        boxes = zip(
-            *(detections[field].tolist() for field in ("labels", "boxes", "scores")),
-            strict=True,
-        )
+        boxes = zip(*(detections[field].tolist() for field in ("labels", "boxes", "scores")), strict=True)
         return [
             {names.get(str(label), str(label)): box, "score": score}
             for label, box, score in boxes

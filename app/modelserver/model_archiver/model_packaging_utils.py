@@ -60,14 +60,7 @@ model_handlers: Final = dict.fromkeys(BUILT_IN_HANDLERS, "")
 MAR_INF: Final = "MAR-INF"
 MANIFEST_FILE_NAME: Final = "MANIFEST.json"
 
-PARTS: Final = (
-    "model_file",
-    "serialized_file",
-    "handler",
-    "extra_files",
-    "requirements_file",
-    "config_file",
-)
+PARTS: Final = ("model_file", "serialized_file", "handler", "extra_files", "requirements_file", "config_file")
 """What goes into an archive, as fields of its configuration."""
 
 
@@ -152,10 +145,7 @@ class ModelExportUtils:
 
     @staticmethod
     def archive_dir(
-        path: StrPath,
-        dst: tarfile.TarFile | zipfile.ZipFile | StrPath,
-        archive_format: str,
-        model_name: str,
+        path: StrPath, dst: tarfile.TarFile | zipfile.ZipFile | StrPath, archive_format: str, model_name: str
     ) -> None:
         """Put the files of a directory into an open archive, or into another directory."""
         for parent, folders, files in os.walk(path):

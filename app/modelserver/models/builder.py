@@ -207,9 +207,20 @@ class VersionBuilder:
         pool = self._pool(Pool, spec, options, metrics)
         headers = self._sequence_headers if options.sequence_batching else None
         model = ModelVersion(
-            name, version, archive.url, archive, options, runtime, pool, metrics, at_startup, headers,
-            options.service_envelope, registration=registration, exposes_errors=spec.load.expose,
-        )  # fmt: skip
+            name,
+            version,
+            archive.url,
+            archive,
+            options,
+            runtime,
+            pool,
+            metrics,
+            at_startup,
+            headers,
+            options.service_envelope,
+            registration,
+            exposes_errors=spec.load.expose,
+        )
         for prepare, _ in self.follows:
             prepare(model)
         return model
@@ -244,9 +255,18 @@ class VersionBuilder:
         pool.expect(options.min_workers, options.max_workers)
         runtime = registration.runtime or archive.manifest.runtime
         return FailedVersion(
-            name, version, archive.url, archive, options, runtime, pool, metrics,
-            loaded_at_startup=True, registration=registration, failure=reason,
-        )  # fmt: skip
+            name,
+            version,
+            archive.url,
+            archive,
+            options,
+            runtime,
+            pool,
+            metrics,
+            loaded_at_startup=True,
+            registration=registration,
+            failure=reason,
+        )
 
     def _resolve(
         self, name: str, registration: Registration, archive: ModelArchive, *, at_startup: bool
@@ -270,7 +290,11 @@ class VersionBuilder:
         if options.sequence_batching and kind is Pool:
             affinity = self.affinities["sequences"](limits, options, self._sequence_headers)
         return kind(
-            *(name, f"{name}_{spec.load.model_version}", spec, self._times(options), limits),
+            name,
+            f"{name}_{spec.load.model_version}",
+            spec,
+            self._times(options),
+            limits,
             next_id=self._next_id,
             devices=self._devices_for(options),
             metrics=metrics,

@@ -28,10 +28,8 @@ _log = logging.getLogger("modelserver.models")
 _BY_REQUEST = (REGISTER, SNAPSHOT)
 # Registration parameters with KServe's name for the same option.
 _SYNONYMS = [(option.name, option.kserve) for option in REQUESTABLE.values() if option.kserve]
-_OF_ONE_REQUEST = (
-    *("url", "trusted", "workflow", "trace", "synchronous", "s3_sse_kms"),
-    *("initial_workers", "min_workers", "max_workers"),
-)
+_OF_ONE = "url trusted workflow trace synchronous s3_sse_kms initial_workers min_workers max_workers"
+_OF_ONE_REQUEST = frozenset(_OF_ONE.split())
 _MIB = 1 << 20
 
 
@@ -91,7 +89,10 @@ def _stays(before: ModelVersion, replacement: Replacement, error: BaseException)
     replacement.failed(reason)
     _log.error(
         "Model %s %s could not be replaced by %s and keeps serving: %s",
-        *(before.name, before.version, replacement.url, reason),
+        before.name,
+        before.version,
+        replacement.url,
+        reason,
     )
 
 

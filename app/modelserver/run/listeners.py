@@ -132,11 +132,7 @@ def watch_of(host: Host, *, requests: bool, whole_calls: bool) -> Watch | None:
 
 
 def make_listeners(
-    host: Host,
-    sockets: Mapping[Address, socket.socket],
-    on_response: OnResponse,
-    *,
-    stamped_log: bool,
+    host: Host, sockets: Mapping[Address, socket.socket], on_response: OnResponse, *, stamped_log: bool
 ) -> tuple[Listeners, list[LateApp]]:
     """The listeners, which do not accept connections yet, and the applications to build.
 

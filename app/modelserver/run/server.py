@@ -181,10 +181,7 @@ class Server:
         self._stop.set()
 
     async def _serve(
-        self,
-        sockets: dict[Address, socket.socket],
-        workdir: Path,
-        tokens: Rotation | None,
+        self, sockets: dict[Address, socket.socket], workdir: Path, tokens: Rotation | None
     ) -> None:
         settings, loop = self._settings, asyncio.get_running_loop()
         metrics = ServerMetrics(

@@ -23,12 +23,7 @@ from modelserver_handlers.language.sampling import read_fields, sampling_paramet
 from modelserver_handlers.language.templates import explain_template
 from modelserver_handlers.language.vllm_answers import Answers
 from modelserver_handlers.language.vllm_application import VLLMApplication, is_route
-from modelserver_handlers.language.vllm_library import (
-    Library,
-    make_engine,
-    read_settings,
-    read_template,
-)
+from modelserver_handlers.language.vllm_library import Library, make_engine, read_settings, read_template
 from modelserver_handlers.typed.reading import content_of
 
 MODELS: Final = "v1/models"

@@ -259,11 +259,7 @@ def _opened(path: Path) -> Run:
 
 
 def _compared(
-    model: nn.Module,
-    run: Run,
-    shape: tuple[int, ...],
-    batch_size: int,
-    tolerance: float,
+    model: nn.Module, run: Run, shape: tuple[int, ...], batch_size: int, tolerance: float
 ) -> Compiled:
     """The code for those numbers of rows for which it matches the network.
 

@@ -64,15 +64,12 @@ class Policy(Protocol):
 
     def due(self, waiting: Waiting, now: float) -> float:
         """The time at which the batch is sent; not later than ``now`` means at once."""
-        ...
 
     def arrived(self, count: int, now: float) -> None:
         """``count`` instances arrived."""
-        ...
 
     def finished(self, count: int, seconds: float, now: float) -> None:
         """A batch of ``count`` instances was answered; its worker took ``seconds``."""
-        ...
 
 
 class Greedy:

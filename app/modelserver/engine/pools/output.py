@@ -279,7 +279,9 @@ class Capture:
         It inherits ``connection``; its number and this process's id are added to the arguments.
         """
         return await asyncio.create_subprocess_exec(
-            *(*command, str(connection), str(os.getpid())),
+            *command,
+            str(connection),
+            str(os.getpid()),
             # `-m` searches the current directory first, so nobody else may be able to write to it.
             cwd="/",
             env=environment,

@@ -114,7 +114,6 @@ class Machines(Protocol):
 
     def launcher(self, demand: Demand, requirements: str, *, use_venv: bool) -> Launcher:
         """What starts the workers of one model version, each of which needs ``demand``."""
-        ...
 
 
 class WorkerOwner(Protocol[Worker_contra]):

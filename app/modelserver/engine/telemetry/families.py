@@ -25,12 +25,11 @@ Labels: TypeAlias = tuple[str, ...]
 
 SIZE_BOUNDS: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0)
 # Finer than for the parts of a request, as percentiles are read from them.
-# fmt: off
-REQUEST_BOUNDS: Final = (
-    0.0005, 0.001, 0.0015, 0.002, 0.003, 0.004, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.075,
-    0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 7.5, 10.0, 30.0, 60.0,
-)
-# fmt: on
+_REQUEST_BOUNDS: Final = """
+    0.0005 0.001 0.0015 0.002 0.003 0.004 0.005 0.0075 0.01 0.015 0.02 0.03 0.04 0.05 0.075
+    0.1 0.15 0.2 0.3 0.4 0.5 0.75 1 1.5 2 3 5 7.5 10 30 60
+"""
+REQUEST_BOUNDS: Final = tuple(map(float, _REQUEST_BOUNDS.split()))
 RATIO_BOUNDS: Final = (0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875, 1.0)
 
 REQUESTS, LATENCY, QUEUE_LATENCY = LEGACY_NAMES = (

@@ -255,9 +255,16 @@ def _loaded(handler: LoadedHandler, load: Load, context: Context, started: float
     seconds = time.perf_counter() - started
     pipelined = load.ranks == 1 and not load.mode and not load.envelope and can_prefetch(handler)
     return Loaded(
-        *(splits, seconds, tuple(context._ms_warnings), pipelined, context._ms_precision),
-        *(annotations_of(instance), device_of(instance), concurrency_of(instance)),
-        *(getattr(instance, "_ms_endpoints", {}), tuple(getattr(instance, "_ms_adapters", ()))),
+        splits,
+        seconds,
+        tuple(context._ms_warnings),
+        pipelined,
+        context._ms_precision,
+        annotations_of(instance),
+        device_of(instance),
+        concurrency_of(instance),
+        getattr(instance, "_ms_endpoints", {}),
+        tuple(getattr(instance, "_ms_adapters", ())),
     )
 
 

@@ -264,10 +264,8 @@ def _changed(  # noqa: PLR0917 - one line of the log has it all
 ) -> None:
     scaling.event = ScaleEvent(time.time(), before, after, reason)
     pool.metrics.workers.scaled("up" if after > before else "down", reason)
-    _log.info(
-        "Autoscaling %s: %d -> %d workers (%s)%s",
-        *(pool.label, before, after, reason, f": {failure}" if failure else _seen(scaling)),
-    )
+    why = f": {failure}" if failure else _seen(scaling)
+    _log.info("Autoscaling %s: %d -> %d workers (%s)%s", pool.label, before, after, reason, why)
 
 
 def _remind(pool: Pool, scaling: PoolScaling, decision: Decision, now: float) -> None:
@@ -275,10 +273,8 @@ def _remind(pool: Pool, scaling: PoolScaling, decision: Decision, now: float) ->
     if decision.reason not in {MEMORY, START_FAILED} or now < scaling.reminded + REMIND:
         return
     scaling.reminded = now
-    _log.warning(
-        "Autoscaling %s: keeping %d workers, %d are wanted (%s)%s",
-        *(pool.label, decision.workers, decision.wish, decision.reason, _seen(scaling)),
-    )
+    text = "Autoscaling %s: keeping %d workers, %d are wanted (%s)%s"
+    _log.warning(text, pool.label, decision.workers, decision.wish, decision.reason, _seen(scaling))
 
 
 def _seen(scaling: PoolScaling) -> str:

@@ -91,9 +91,10 @@ class ProcessPlacer:
         return placement
 
     async def _start(self, invitation: str, node: str) -> asyncio.subprocess.Process:
+        command = [sys.executable, "-m", "modelserver.ext.cluster.node", node, str(os.getpid())]
         try:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "modelserver.ext.cluster.node", node, str(os.getpid())),
+                *command,
                 cwd="/",
                 stdin=subprocess.PIPE,
                 start_new_session=True,
@@ -140,10 +141,7 @@ async def open_cluster(settings: Settings, workdir: Path) -> AsyncIterator[Clust
     placer = _placer(settings)
     try:
         yield Cluster(
-            hub,
-            placer,
-            placement_timeout=settings.placement_timeout,
-            lost_after=settings.worker_lost_timeout,
+            hub, placer, placement_timeout=settings.placement_timeout, lost_after=settings.worker_lost_timeout
         )
     finally:
         await placer.close()

@@ -70,8 +70,15 @@ def seats(presents: Sequence[Present]) -> list[Seat]:
             device = devices.index(own) if own and not same else local_rank % (len(devices) or len(members))
             order.append(
                 Seat(
-                    *(place, len(order), len(presents), local_rank, len(members)),
-                    *(node, len(by_node), ",".join(devices), device),
+                    place,
+                    len(order),
+                    len(presents),
+                    local_rank,
+                    len(members),
+                    node,
+                    len(by_node),
+                    ",".join(devices),
+                    device,
                 )
             )
     return order
@@ -81,8 +88,7 @@ def rank_spec(spec: WorkerSpec, ranks: Ranks, seat: Seat, meeting: Meeting, *, h
     """The spec for the process of a rank; ``meeting``: where all meet, on the first machine."""
     host = _HERE if seat.nodes == 1 else meeting.host
     position = Position(
-        *(seat.rank, seat.count, seat.local_rank, seat.local_count, seat.node, seat.nodes),
-        *(host, meeting.port),
+        seat.rank, seat.count, seat.local_rank, seat.local_count, seat.node, seat.nodes, host, meeting.port
     )
     member = position.member_spec(spec, ranks)
     if not has_gpus:
@@ -188,7 +194,11 @@ class _Launch:
             worker = start.worker
             _log.info(
                 "Worker %s has a place on node %s (%s) after %.1f s, and a process after %.1f s.",
-                *(worker.label, worker.node.name, worker.node.host, placed - began, clock() - placed),
+                worker.label,
+                worker.node.name,
+                worker.node.host,
+                placed - began,
+                clock() - placed,
             )
         return process
 
@@ -221,8 +231,7 @@ class _Launch:
             worker.lose(ended.result())
         if not waiting and all(worker.is_alive for worker in workers):
             _log.warning(
-                "Worker %s: its place is gone (%s), but it answers: it serves on",
-                *(self._label, ended.result()),
+                "Worker %s: its place is gone (%s), but it answers: it serves on", self._label, ended.result()
             )
 
     async def _start_alone(self, packed: Packed, placement: Placement) -> Process:

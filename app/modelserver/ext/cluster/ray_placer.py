@@ -199,8 +199,10 @@ class RayPlacer:
         return ""
 
     async def _start(self) -> asyncio.subprocess.Process:
+        module = "modelserver.ext.cluster.ray_helper"
+        command = [self._python, "-m", module, self._address, str(os.getpid())]
         return await asyncio.create_subprocess_exec(
-            *(self._python, "-m", "modelserver.ext.cluster.ray_helper", self._address, str(os.getpid())),
+            *command,
             # `-m` searches the current directory first: it must not be writable by others.
             cwd="/",
             env=_environment(os.environ),

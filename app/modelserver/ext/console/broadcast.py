@@ -26,15 +26,12 @@ class EventSource(Protocol):
         """The changes since the last call, as one event, and the processor seconds that it took to collect
         them. ``opened``: the versions whose pages viewers have open.
         """
-        ...
 
     def whole(self) -> bytes:
         """Everything that was collected last, as one event."""
-        ...
 
     def forget(self) -> None:
         """The last viewer has left."""
-        ...
 
 
 class Broadcast:

@@ -169,8 +169,15 @@ def row_of(model: ModelVersion, *, is_default: bool) -> list[Any]:
     wished = max(pool.min_workers, demanded, 0 if scaling is None else scaling.wish)
     traffic = None if model.traffic is None else model.traffic.describe(model.version)
     return [
-        *(model.name, model.version, _state(model), is_default, pool.statistics().ready, wished),
-        *(_memory_of(model) // _MEGABYTE, model.options.device_type, traffic and traffic.get("effective")),
+        model.name,
+        model.version,
+        _state(model),
+        is_default,
+        pool.statistics().ready,
+        wished,
+        _memory_of(model) // _MEGABYTE,
+        model.options.device_type,
+        traffic and traffic.get("effective"),
         *((round(last.at, 3), last.type) if last is not None else ()),
     ]
 

@@ -28,10 +28,8 @@ DAY: Final = 86_400.0
 ALL: Final = ""
 # Of a minute: requests per second that were answered, lost and failed; milliseconds of a request, of its wait
 # and of its batch; instances of a batch; percent of its size, and of the workers' time.
-COLUMNS: Final = (
-    *("rate", "lost", "errors", "p50", "p99", "queue50", "queue99", "handler50", "handler99"),
-    *("size", "fill", "busy"),
-)
+_COLUMNS: Final = "rate lost errors p50 p99 queue50 queue99 handler50 handler99 size fill busy"
+COLUMNS: Final = tuple(_COLUMNS.split())
 # Seconds of the minute under way that are worth a row.
 _LEAST: Final = 5.0
 # Where latencies begin in what is counted: see :func:`_counts`.
@@ -185,7 +183,9 @@ def _row(
         percentiles += [quantile(share, each, counts) for share in (0.5, 0.99)]
         first += len(counts)
     return [
-        *(answered / seconds, lost / seconds, errors / seconds),
+        answered / seconds,
+        lost / seconds,
+        errors / seconds,
         *(math.nan if value is None else value for value in percentiles),
         instances / batches if batches else math.nan,
         100 * fill / batches if batches else math.nan,

@@ -82,8 +82,7 @@ class EventQuery(BaseModel):
     """Which events."""
 
     since: Annotated[
-        str,
-        Field(None, description="Only newer ones: an id, or a time in UTC such as `2026-05-30T21:46`."),
+        str, Field(None, description="Only newer ones: an id, or a time in UTC such as `2026-05-30T21:46`.")
     ]
     before: Annotated[int, Field(None, description="Only those before this id; for the page before.")]
     model: Annotated[str, Field(None, description="Of this model or workflow.")]

@@ -81,12 +81,9 @@ async def _read(model_dir: Path, handler: str) -> Preload | None:
     if await asyncio.to_thread(_mentions_none, model_dir, handler):
         return None
     heavy = ",".join(sorted(preloading.HEAVY))
+    command = [sys.executable, "-I", "-S", preloading.__file__, str(model_dir), handler, heavy]
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-I", "-S", preloading.__file__, str(model_dir), handler, heavy),
-        cwd="/",
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
+        *command, cwd="/", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     )
     try:
         answer, _ = await asyncio.wait_for(process.communicate(), TIME_LIMIT)

@@ -27,11 +27,7 @@ _PRINTABLE = "".join(chr(code) for code in range(0x20, 0x7F) if code != 0x25)
 _OWN = frozenset({"te", "content-type", "grpc-timeout", "grpc-encoding", "grpc-accept-encoding"})
 
 _CONTENT_TYPE = field(b"content-type", b"application/grpc")
-OK_HEAD = b"%b%b%b" % (
-    _STATUS_200,
-    _CONTENT_TYPE,
-    field(b"grpc-accept-encoding", b"identity,deflate,gzip"),
-)
+OK_HEAD = b"%b%b%b" % (_STATUS_200, _CONTENT_TYPE, field(b"grpc-accept-encoding", b"identity,deflate,gzip"))
 OK_TRAILERS = field(b"grpc-status", b"0")
 
 

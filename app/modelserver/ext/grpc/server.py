@@ -290,9 +290,7 @@ class GrpcServers:
     def _around(self, scope: Scope) -> CallContext:
         tokens = self._services.tokens
         gate = Gate(
-            None if tokens is None else tokens.verifier,
-            scope,
-            ping_token=self._services.settings.ping_token,
+            None if tokens is None else tokens.verifier, scope, ping_token=self._services.settings.ping_token
         )
         return CallContext(
             self._services.metrics, self._access, gate, self._calls if scope is Scope.INFERENCE else None
@@ -315,10 +313,7 @@ class GrpcServers:
         own = socket.socket(fileno=held.detach())
         try:
             server = await asyncio.get_running_loop().create_server(
-                lambda: Http2Connection(listener),
-                sock=own,
-                backlog=_BACKLOG,
-                **tls_arguments(context),
+                lambda: Http2Connection(listener), sock=own, backlog=_BACKLOG, **tls_arguments(context)
             )
         except OSError as error:
             own.close()

@@ -19,14 +19,10 @@ from modelserver.surface.http.exchange import Exchange
 from modelserver.surface.watching import Watcher, Watchers
 
 _LABELS: Final = ("model_name", "model_version")
-# fmt: off
-_FIRST_BOUNDS: Final = (
-    0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 30.0,
-)
-_INTERVAL_BOUNDS: Final = (
-    0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5,
-)
-# fmt: on
+# Seconds: the bounds of both histograms.
+_FIRST: Final = "0.001 0.0025 0.005 0.01 0.02 0.04 0.06 0.08 0.1 0.25 0.5 0.75 1 2.5 5 7.5 10 30"
+_INTERVAL: Final = "0.0005 0.001 0.0025 0.005 0.01 0.025 0.05 0.075 0.1 0.15 0.2 0.3 0.4 0.5 0.75 1 2.5"
+_FIRST_BOUNDS, _INTERVAL_BOUNDS = (tuple(map(float, each.split())) for each in (_FIRST, _INTERVAL))
 
 
 class TokenCounts(msgspec.Struct):

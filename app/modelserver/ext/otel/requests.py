@@ -67,9 +67,7 @@ class TracedBatch:
         status = failed(f"{failures} of {batch.size} instances failed.") if failures else UNSET
         ended = min(started + result.handler_time, now)
         export(
-            *("handler", self._handler, self._context, clock(started), clock(ended)),
-            attributes,
-            status=status,
+            "handler", self._handler, self._context, clock(started), clock(ended), attributes, status=status
         )
         for name, seconds in zip(_PHASES, result.phases, strict=True):
             if seconds > 0:
@@ -98,7 +96,11 @@ class TracedBatch:
             "modelserver.batch.reason": batch.reason,
         }
         request.tracing.export(
-            *("batch", self._context, request.context, request.clock(batch.sent_at), request.clock(now)),
+            "batch",
+            self._context,
+            request.context,
+            request.clock(batch.sent_at),
+            request.clock(now),
             attributes,
             links=[member.request.context for member in self._members],
             status=UNSET if error is None else failed(str(error)),
@@ -124,9 +126,21 @@ class TracedRequest(Watcher):
     """
 
     __slots__ = (
-        "_arrived", "_attributes", "_first_part", "_handled", "_language", "_name", "_parent", "_queued",
-        "_status", "_watched", "batches", "clock", "context", "tracing",
-    )  # fmt: skip
+        "_arrived",
+        "_attributes",
+        "_first_part",
+        "_handled",
+        "_language",
+        "_name",
+        "_parent",
+        "_queued",
+        "_status",
+        "_watched",
+        "batches",
+        "clock",
+        "context",
+        "tracing",
+    )
 
     def __init__(
         self, tracing: Tracing, watched: Watched, contexts: tuple[SpanContext, SpanContext | None]
@@ -212,7 +226,11 @@ class TracedRequest(Watcher):
         if self._language is not None:
             self._attributes |= self._language.attributes
         export(
-            *(self._name, self.context, self._parent, clock(self._arrived), end),
+            self._name,
+            self.context,
+            self._parent,
+            clock(self._arrived),
+            end,
             {**self._attributes, **attributes},
             kind=SpanKind.SERVER,
             links=self.batches,

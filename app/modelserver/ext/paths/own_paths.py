@@ -15,13 +15,12 @@ from modelserver.surface.inference.routes import Route, target_finder
 
 NAME: Final = "paths"
 # The first segments of the server's own paths; a test compares them with its routes.
-RESERVED: Final = frozenset(
-    {
-        *("predictions", "explanations", "invocations", "v1", "v2", "openai", "wfpredict"),
-        *("models", "workflows", "console", "events", "frontends", "logging", "parking", "recording"),
-        *("token", "ping", "livez", "readyz", "metrics", "api-description", "openapi.json", "docs"),
-    }
-)
+_RESERVED: Final = """
+    predictions explanations invocations v1 v2 openai wfpredict
+    models workflows console events frontends logging parking recording
+    token ping livez readyz metrics api-description openapi.json docs
+"""
+RESERVED: Final = frozenset(_RESERVED.split())
 NONE: Final = r"(?!)"
 """As an expression for paths: which these are is only known while models come and go."""
 

@@ -380,10 +380,8 @@ class Recorded(Watcher):
         if parts is None or parts.is_lost:
             self._recording.drop()
             return
-        self._add(
-            *(self._status, parts.take(), self._type, self._lines + lines, parts.sent, parts.count),
-            complete=complete,
-        )
+        answer, lines = parts.take(), self._lines + lines
+        self._add(self._status, answer, self._type, lines, parts.sent, parts.count, complete=complete)
 
     def left(self) -> None:
         if self._watched.method == GRPC:
@@ -405,9 +403,16 @@ class Recorded(Watcher):
         return parts.is_lost
 
     def _add(  # noqa: PLR0917 - called for each request
-        self, status: int, answer: bytes, content_type: str, lines: bytes, sent: int = 0, parts: int = 0,
-        *, complete: bool = True,
-    ) -> None:  # fmt: skip
+        self,
+        status: int,
+        answer: bytes,
+        content_type: str,
+        lines: bytes,
+        sent: int = 0,
+        parts: int = 0,
+        *,
+        complete: bool = True,
+    ) -> None:
         """``parts``: how many the answer came in, with ``sent`` bytes."""
         recording, watched, body = self._recording, self._watched, self._body
         target, recorded = watched.target, recording.headers

@@ -95,8 +95,16 @@ LATER = 0.02
 # What became of a copy, or of a request that would have been copied; those from the third on were not
 # compared.
 OUTCOMES = (
-    *("agreed", "differed"),
-    *("no_time", "queue_full", "not_ready", "refused", "streamed", "unanswered", "not_compared", "ended"),
+    "agreed",
+    "differed",
+    "no_time",
+    "queue_full",
+    "not_ready",
+    "refused",
+    "streamed",
+    "unanswered",
+    "not_compared",
+    "ended",
 )
 
 

@@ -31,8 +31,13 @@ _HANDLERS: Final = {
     RERANK: f"{_PACKAGE}:Reranking",
     **dict.fromkeys(
         (
-            *(CLASSIFICATION, "token-classification", "fill-mask", "image-classification"),
-            *("object-detection", "audio-classification", SPEECH),
+            CLASSIFICATION,
+            "token-classification",
+            "fill-mask",
+            "image-classification",
+            "object-detection",
+            "audio-classification",
+            SPEECH,
         ),
         f"{_PACKAGE}:TaskPipeline",
     ),

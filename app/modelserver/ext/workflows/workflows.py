@@ -10,13 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from modelserver.errors import (
-    BadRequest,
-    Conflict,
-    ModelNotFound,
-    ModelServerError,
-    ServiceUnavailable,
-)
+from modelserver.errors import BadRequest, Conflict, ModelNotFound, ModelServerError, ServiceUnavailable
 from modelserver.ext.workflows.errors import InvalidWorkflow, WorkflowFailed, WorkflowNotFound
 from modelserver.ext.workflows.workflow import Workflow
 from modelserver.models.version import SavedWorkflow

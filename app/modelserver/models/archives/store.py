@@ -30,26 +30,21 @@ class ObjectStores(Protocol):
         It may be the folder of a model in the cache of the Hugging Face hub, which is not held. ``workdir``
         has the cache where the user has none.
         """
-        ...
 
     async def fetch_signed(self, url: str, workdir: Path, transfer: Transfer) -> tuple[Path, Use | None, str]:
         """The archive at an http(s) URL of S3, with a signed request; also its name there."""
-        ...
 
     def without_options(self, url: str) -> str:
         """The URL without the options of :meth:`lay_out`."""
-        ...
 
     def lay_out(self, folder: Path, url: str, workdir: Path) -> Path | None:
         """The archive's folder, made for a model of the Hugging Face hub; None for what is none.
 
         Raises ``InvalidModel``, ``OSError``.
         """
-        ...
 
     async def names(self, url: str) -> list[str]:
         """What is in the folder at a URL, as of a few seconds ago; folders end in a slash."""
-        ...
 
 
 # If several files have the same name, the earlier suffix takes precedence.

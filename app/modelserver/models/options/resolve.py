@@ -264,8 +264,7 @@ class _Resolver:
             "max_workers": (workers[1], workers_source),
             "autoscale": self._autoscale(),
             "job_queue_size": _first(
-                (self.config.job_queue_size or None, YAML),
-                last=self._setting("job_queue_size"),
+                (self.config.job_queue_size or None, YAML), last=self._setting("job_queue_size")
             ),
             "job_queue_bytes": self._setting("job_queue_bytes"),
             "split_instances": self._split_instances(),

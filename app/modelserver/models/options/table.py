@@ -42,9 +42,16 @@ WORKERS, BATCHES, TIMES, DEVICES, CLUSTER, WAYS, SEQUENCES, ENVIRONMENT, PROTOCO
     OptionGroup, range(10)
 )
 TITLES = (
-    *("Workers and batches", "Workers and batches", "Times", "Devices and processes"),
-    *("Other machines", "Ways of serving"),
-    *("Sequences", "Environment", "Open Inference Protocol", "Further forms"),
+    "Workers and batches",
+    "Workers and batches",
+    "Times",
+    "Devices and processes",
+    "Other machines",
+    "Ways of serving",
+    "Sequences",
+    "Environment",
+    "Open Inference Protocol",
+    "Further forms",
 )
 
 

@@ -292,8 +292,7 @@ class ErrorCounts(TypedDict, total=False):
     count: Count
     failing: Annotated[bool, about(f"Whether the last {FAILING} batches all failed.")]
     types: Annotated[
-        dict[str, Count],
-        about("By type: the class of a handler's exception, or of an error of the server."),
+        dict[str, Count], about("By type: the class of a handler's exception, or of an error of the server.")
     ]
     last: LastError
 

@@ -183,12 +183,7 @@ class Exchange(ABC):
         """The bytes that the client has not taken yet, as far as known here."""
 
     def fail(
-        self,
-        error: ModelServerError,
-        *,
-        form: str = "",
-        extra: bytes = b"",
-        batch_id: str | None = None,
+        self, error: ModelServerError, *, form: str = "", extra: bytes = b"", batch_id: str | None = None
     ) -> None:
         """Answers with an error; see :func:`error_body`."""
         status, body = error_body(error, form=form, batch_id=batch_id)
@@ -207,8 +202,6 @@ class HotRoutes(Protocol):
 
     def find(self, url: bytes) -> Target | None:
         """The target of a URL if its requests take the fast path."""
-        ...
 
     def serve(self, exchange: Exchange) -> None:
         """Answers the exchange, now or later."""
-        ...

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import (
-    Iterable,
-    Sequence,
-)
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
@@ -224,12 +221,7 @@ def encode_answer(parts: ResponseParts) -> tuple[bytes, str, bytes]:
         InternalError: the handler's answers are not tensors that fit together.
     """
     body, length = encode_response(
-        parts.name,
-        parts.version,
-        parts.request,
-        parts.id,
-        parts.outputs(),
-        parameters=parts.parameters,
+        parts.name, parts.version, parts.request, parts.id, parts.outputs(), parameters=parts.parameters
     )
     if length is None:
         return body, JSON, b""

@@ -23,19 +23,17 @@ _SHARE: Final = 0.05
 _MOST_PACKAGES: Final = 5
 # What every worker has: the server's own packages, the names that it offers, and torch's family.
 _PROVIDED: Final = {
-    *[
-        "modelserver",
-        "modelserver_handlers",
-        "ts",
-        "torch",
-        "torchvision",
-        "torchaudio",
-        "numpy",
-        "PIL",
-        "yaml",
-        "msgspec",
-        "orjson",
-    ]
+    "modelserver",
+    "modelserver_handlers",
+    "ts",
+    "torch",
+    "torchvision",
+    "torchaudio",
+    "numpy",
+    "PIL",
+    "yaml",
+    "msgspec",
+    "orjson",
 }
 _LARGEST: Final = 1 << 20
 _MOST_FILES: Final = 200

@@ -159,11 +159,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--content-type", metavar="TYPE", help="of --input (default: guessed from its name)")
     add("--ts-config", metavar="FILE", help="a config.properties with further settings")
     add("--task", choices=TASKS, help="of a model of the hub (default: by its configuration)")
-    add(
-        "--engine",
-        choices=ENGINES,
-        help="that computes a model of the hub (default: vllm if installed)",
-    )
+    add("--engine", choices=ENGINES, help="that computes a model of the hub (default: vllm if installed)")
     add("--trust", action="store_true", help="run code of the model: pickles, modules that come with it")
     add("--parent", type=int, help=argparse.SUPPRESS)
     return parser

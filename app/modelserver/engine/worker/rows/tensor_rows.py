@@ -194,10 +194,7 @@ def tensor_parameters(extra: bytes) -> dict[str, Any]:
 
 
 def encode_output(
-    value: Any,
-    row: Row,
-    specs: Sequence[OutputSpec],
-    labels: Callable[[], Mapping[str, str]] = dict,
+    value: Any, row: Row, specs: Sequence[OutputSpec], labels: Callable[[], Mapping[str, str]] = dict
 ) -> bytes:
     """The answer to one row. ``specs`` are the outputs in the model's signature, ``labels`` those of classes.
 

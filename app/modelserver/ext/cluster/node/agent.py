@@ -342,7 +342,8 @@ class Agent:
             try:
                 return await asyncio.create_subprocess_exec(
                     *worker_command(python, "modelserver.ext.cluster.node.agent"),
-                    *(str(other.fileno()), str(os.getpid())),
+                    str(other.fileno()),
+                    str(os.getpid()),
                     # `-m` searches the current directory first, so nobody else may be able to write to it.
                     cwd="/",
                     env={**variables, **self._mark.variables},

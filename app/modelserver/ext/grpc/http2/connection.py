@@ -528,8 +528,7 @@ class Http2Connection(FrameProtocol):
     def _on_goaway(self, number: int, payload: bytes) -> None:
         if number or len(payload) < 2 * NUMBER.size:
             raise Http2Error(
-                Code.PROTOCOL_ERROR if number else Code.FRAME_SIZE_ERROR,
-                "a farewell of a wrong form",
+                Code.PROTOCOL_ERROR if number else Code.FRAME_SIZE_ERROR, "a farewell of a wrong form"
             )
         self._wasted()
         self.drain()
