@@ -87,13 +87,8 @@ async def _begin(
 def _stays(before: ModelVersion, replacement: Replacement, error: BaseException) -> None:
     reason = error.message if isinstance(error, ModelServerError) else str(error) or "cancelled"
     replacement.failed(reason)
-    _log.error(
-        "Model %s %s could not be replaced by %s and keeps serving: %s",
-        before.name,
-        before.version,
-        replacement.url,
-        reason,
-    )
+    text = "Model %s %s could not be replaced by %s and keeps serving: %s"
+    _log.error(text, before.name, before.version, replacement.url, reason)
 
 
 async def _build_beside(
