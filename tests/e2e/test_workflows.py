@@ -74,6 +74,8 @@ def not_loading(data, context):
 """
 SPECIFICATIONS = {
     "branches": "dag:\n  start: [left, right]\n  left: [join]\n  right: [join]\n",
+    "parked": "models: {load: on-demand, timeout-ms: 60000}\n"
+    "dag:\n  start: [left, right]\n  left: [join]\n  right: [join]\n",
     "told": "dag:\n  start: [told]\n",
     "waits": "models: {retry-attempts: 0, timeout-ms: 30000}\ndag:\n  waits: [join]\n",
     "cycle": "dag:\n  start: [join]\n  join: [left]\n  left: [join]\n",
@@ -169,6 +171,21 @@ def test_branches_run_at_once_and_in_workers(server: Server, tmp_path: Path) -> 
     assert {**answer.json(), "pid": 0} == {"left": "left", "right": "right", "pid": 0}
     assert answer.json()["pid"] in {process.pid for process in server.workers()}
     leave(server, "branches")
+
+
+def test_nodes_are_loaded_on_demand(server: Server, tmp_path: Path) -> None:
+    """Requests wait for each node, also after nodes were parked."""
+    entered(server, "parked")
+    assert len(server.workers()) == 0
+    with ThreadPoolExecutor(3) as pool:
+        answers = list(pool.map(lambda n: ask(server, "parked", str(tmp_path)), range(3)))
+    assert server.management.post("/models/parked__join", params={"action": "park"}).status_code == 200
+    answers.append(ask(server, "parked", str(tmp_path)))
+
+    assert [{**answer.json(), "pid": 0} for answer in answers] == [
+        {"left": "left", "right": "right", "pid": 0}
+    ] * 4
+    leave(server, "parked")
 
 
 def test_a_row_that_fails_fails_alone(server: Server) -> None:

@@ -36,7 +36,11 @@ class Workflows:
             common=NodeOptions(batch_size=3), dag="{m=[f]}", nodes=nodes, warnings=("a note",)
         )
         return SimpleNamespace(
-            name=name, url="w.war", specification=specification, model_name=lambda node: f"{name}__{node}"
+            name=name,
+            url="w.war",
+            load="at-start",
+            specification=specification,
+            model_name=lambda node: f"{name}__{node}",
         )
 
     def urls(self) -> dict[str, str]:

@@ -24,7 +24,7 @@ def test_own_options_win_over_common_ones():
         "dag:\n  first: [m]\n  m: [n]\n"
     )
 
-    assert data.common == NodeOptions(1, 2, 2, 7, 0, 500)
+    assert data.common == NodeOptions(None, 2, 2, 7, 0, 500)
     assert data.nodes["m"].options == NodeOptions(3, 3, 4, 7, 0, 500)
     assert data.nodes["n"].options == data.common
     assert data.nodes["first"].options == NodeOptions(retry_attempts=0, timeout_ms=500)
@@ -61,6 +61,7 @@ def test_specification_may_leave_much_out():
         ("models: {timeout-ms: 1.5}", "models.timeout-ms=1.5"),
         ("models: {retry-attempts: true}", "models.retry-attempts=True"),
         ("models: {min-workers: 3, max-workers: 2}", "max-workers=2: .* min-workers=3"),
+        ("models: {load: later}", "models.load=later: at-start or on-demand is needed"),
         ("models: {m: m.mar}", "models.m=m.mar: a model with a url is needed"),
         ("models: {m: {batch-size: 1}}\ndag: {m: []}", "models.m: a url is needed"),
         ("dag: {first: last}", "dag.first=last: a list of nodes"),

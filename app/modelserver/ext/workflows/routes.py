@@ -216,7 +216,7 @@ def describe_workflow(workflow: Workflow) -> dict[str, Any]:
     return {
         "workflowName": workflow.name,
         "workflowUrl": workflow.url,
-        "minWorkers": common.min_workers,
+        "minWorkers": common.workers(workflow.load),
         "maxWorkers": common.max_workers,
         "batchSize": common.batch_size or _BATCH_SIZE,
         "maxBatchDelay": _BATCH_DELAY if common.max_batch_delay is None else common.max_batch_delay,

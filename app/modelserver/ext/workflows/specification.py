@@ -19,6 +19,9 @@ MAX_NODES = 256
 # The range of TorchServe's integers.
 LARGEST = 2**31 - 1
 _SECTIONS = ("models", "dag")
+# How models may be loaded.
+ON_DEMAND = "on-demand"
+_LOADS = ("at-start", ON_DEMAND)
 # The most warnings in a refusal.
 _MOST_WARNINGS = 3
 
@@ -65,17 +68,24 @@ def _check_cycles(after: Mapping[str, Sequence[str]], before: Mapping[str, Seque
 
 
 class NodeOptions(msgspec.Struct, frozen=True):
-    """How a node is served. ``batch_size`` and ``max_batch_delay`` (ms) are None where nothing was said.
+    """How a node is served. Values are None where the specification does not set them.
 
     A failed attempt is repeated ``retry_attempts`` times; ``timeout_ms`` bounds each attempt.
     """
 
-    min_workers: int = 1
+    min_workers: int | None = None
     max_workers: int = 1
     batch_size: int | None = None
     max_batch_delay: int | None = None
     retry_attempts: int = 1
     timeout_ms: int = 10_000
+    load: str | None = None
+
+    def workers(self, load: str) -> int:
+        """The fewest workers; ``load`` is that of the server."""
+        if self.min_workers is not None:
+            return self.min_workers
+        return 0 if (self.load or load) == ON_DEMAND else 1
 
 
 class NodeSpec(msgspec.Struct, frozen=True):
@@ -108,6 +118,7 @@ _KEYS = {
     "retry-attempts": 0,
     "timeout-ms": 1,
 }
+_ALL_KEYS = (*_KEYS, "load")
 
 
 def parse_specification(text: str, file: str, functions: str | None) -> Specification:
@@ -141,21 +152,22 @@ def _specification(
     common = _options(models, NodeOptions(), f"{file}: models")
     urls: dict[str, tuple[str, NodeOptions]] = {}
     for name, model in models.items():
-        if name in _KEYS:
+        if name in _ALL_KEYS:
             continue
         place = f"{file}: models.{excerpt(name)}"
         if not isinstance(model, dict):
             raise InvalidWorkflow(
-                f"{place}={excerpt(model)}: a model with a url is needed, or one of {', '.join(_KEYS)}"
+                f"{place}={excerpt(model)}: a model with a url is needed, or one of {', '.join(_ALL_KEYS)}"
             )
-        warnings += [_unknown(place, key, ("url", *_KEYS)) for key in model if key not in ("url", *_KEYS)]
+        known_keys = ("url", *_ALL_KEYS)
+        warnings += [_unknown(place, key, known_keys) for key in model if key not in known_keys]
         urls[str(name)] = str(model.get("url") or ""), _options(model, common, place)
     edges = {str(name): _targets(name, targets, file) for name, targets in dag.items()}
     graph = make_graph(edges)
     if len(graph.after) > MAX_NODES:
         raise InvalidDag(f"The graph has {len(graph.after)} nodes, {MAX_NODES} are allowed.")
     known = None if functions is None else _functions(functions)
-    alone = NodeOptions(retry_attempts=common.retry_attempts, timeout_ms=common.timeout_ms)
+    alone = NodeOptions(retry_attempts=common.retry_attempts, timeout_ms=common.timeout_ms, load=common.load)
     nodes = {name: _node(name, urls, alone, known, file) for name in graph.after}
     return Specification(nodes, graph, common, _dag_text(dag), tuple(warnings))
 
@@ -178,18 +190,22 @@ def _node(
         raise InvalidDag(
             f"Unknown node {name!r}: it is neither among the models nor a function of the handler file."
         )
-    # As in TorchServe, only retries and timeout of the common options are for functions.
+    # As in TorchServe, only retries and timeout of its common options are for functions.
     return NodeSpec(name, alone)
 
 
 def _options(section: Mapping[str, Any], common: NodeOptions, place: str) -> NodeOptions:
-    values = {
+    values: dict[str, Any] = {
         key.replace("-", "_"): _number(section[key], smallest, f"{place}.{key}")
         for key, smallest in _KEYS.items()
         if section.get(key) is not None
     }
+    if (load := section.get("load")) is not None:
+        if load not in _LOADS:
+            raise InvalidWorkflow(f"{place}.load={excerpt(load)}: {' or '.join(_LOADS)} is needed")
+        values["load"] = load
     options = msgspec.structs.replace(common, **values)
-    if options.max_workers < options.min_workers:
+    if options.min_workers is not None and options.max_workers < options.min_workers:
         if "max_workers" in values:
             needed = f"a whole number of at least min-workers={options.min_workers}"
             raise InvalidWorkflow(f"{place}.max-workers={options.max_workers}: {needed} is needed")

@@ -20,10 +20,11 @@ _BATCH_DELAY = 50
 
 @dataclass(slots=True, eq=False)
 class Workflow:
-    """``runs`` are the requests that it is answering."""
+    """``runs`` are the requests that it is answering, ``load`` the server's setting for models."""
 
     name: str
     archive: WorkflowArchive
+    load: str = "at-start"
     runs: set[object] = field(default_factory=set)
     _quiet: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -54,7 +55,8 @@ class Workflow:
             url=str(self.archive.folder) if function else node.url,
             model_name=self.model_name(node.name),
             handler=f"{self.archive.contents.handler}:{node.name}" if function else None,
-            min_workers=options.min_workers,
+            load=options.load,
+            min_workers=options.workers(self.load),
             max_workers=options.max_workers,
             batch_size=options.batch_size,
             max_batch_delay=delay,

@@ -91,7 +91,7 @@ class Workflows:
         return self._reader
 
     async def _register(self, archive: WorkflowArchive, name: str | None, request: SavedWorkflow) -> Workflow:
-        workflow = Workflow(name or archive.contents.name, archive)
+        workflow = Workflow(name or archive.contents.name, archive, self._settings.load)
         name = workflow.name
         self._check_names(workflow, request)
         for warning in workflow.specification.warnings:
