@@ -127,3 +127,34 @@ def wav2vec2(folder, head="ForSequenceClassification"):
     network.save_pretrained(folder)
     Wav2Vec2FeatureExtractor(sampling_rate=1000).save_pretrained(folder)
     return network
+
+
+def whisper(folder):
+    """A Whisper for sound of 16,000 samples a second, of which it hears a second at a time."""
+    import torch
+    import transformers
+    from tokenizers import ByteLevelBPETokenizer
+
+    torch.manual_seed(0)
+    pieces = ByteLevelBPETokenizer()
+    pieces.train_from_iterator(TEXTS, vocab_size=300, show_progress=False)
+    names = ("<|endoftext|>", "<|startoftranscript|>", "<|notimestamps|>")
+    made = transformers.WhisperTokenizer(*pieces.save_model(str(folder)), pad_token=names[0])
+    made.add_special_tokens({"additional_special_tokens": names})
+    made.add_tokens([f"<|{moment / 50:.2f}|>" for moment in range(51)])
+    made.save_pretrained(folder)
+    end, start, plain = made.convert_tokens_to_ids(names)
+    settings = transformers.WhisperConfig(
+        vocab_size=len(made), num_mel_bins=8, d_model=16, encoder_layers=1, decoder_layers=1,
+        encoder_attention_heads=2, decoder_attention_heads=2, encoder_ffn_dim=32, decoder_ffn_dim=32,
+        max_source_positions=50, max_target_positions=300, decoder_start_token_id=start,
+        pad_token_id=end, bos_token_id=end, eos_token_id=end, suppress_tokens=[], begin_suppress_tokens=[],
+    )  # fmt: skip
+    network = transformers.WhisperForConditionalGeneration(settings).eval()
+    for parameter in network.parameters():
+        parameter.data *= 5
+    more = {"is_multilingual": False, "no_timestamps_token_id": plain, "max_new_tokens": 12}
+    vars(network.generation_config).update(_from_model_config=False, **more)
+    network.save_pretrained(folder)
+    transformers.WhisperFeatureExtractor(8, chunk_length=1).save_pretrained(folder)
+    return network

@@ -85,7 +85,9 @@ class TaskPipeline(RowModel):
                 trust_remote_code=checkpoint.trusts_code,
                 model_kwargs=arguments,
             )
-        self._failures = library.pipelines.base.PipelineException
+        # ValueError: timestamps of a kind that the model of speech does not have.
+        more = (ValueError,) if self._task.kind == "sound" else ()
+        self._failures = (library.pipelines.base.PipelineException, *more)
         tokenizer = self._pipeline.tokenizer
         if self._task.kind == "text":
             limit = length_of(tokenizer, self._pipeline.model.config)
@@ -144,8 +146,9 @@ class TaskPipeline(RowModel):
         """What only rows of one call have in common."""
         if self._task.kind == "sound":
             extractor = self._pipeline.feature_extractor
-            has_one_length = hasattr(extractor, "n_samples") or hasattr(extractor, "max_length")
-            return None if has_one_length else len(value)
+            # Shorter sound is padded to this, and longer sound is cut by those with a `max_length`.
+            most = len(value) if hasattr(extractor, "max_length") else getattr(extractor, "n_samples", 0)
+            return None if len(value) <= most else len(value)
         # Detection keeps the shape of pictures, classification has one for all.
         return value.size if "threshold" in self._task.allows else None
 

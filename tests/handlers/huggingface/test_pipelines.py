@@ -157,6 +157,30 @@ def test_speech_is_heard_as_by_the_pipeline(tmp_path):
     assert all(answer["text"] for answer in answers)
 
 
+def test_speech_is_heard_by_whisper_in_batches(tmp_path):
+    """Sound within its window is padded to one length and shares a call; longer sound has its own."""
+    tiny_models.whisper(tmp_path)
+    bench = Bench(TaskPipeline, tmp_path, task="automatic-speech-recognition").load()
+    noise = numpy.random.default_rng(0).integers(-9000, 9000, 20_000) / 32768
+    sounds = [noise[:9000], noise[9000:14_000], noise]
+    alone = pipeline("automatic-speech-recognition", tmp_path)
+    files = [wav(each * 32768, rate=16_000) for each in sounds]
+    calls, encoder = [], bench.handler._pipeline.model.model.encoder
+    encoder.register_forward_hook(lambda *call: calls.append(len(call[2][0])))
+
+    answers = bench.send(*files, files[0][:30])
+
+    assert answers[:3] == [alone(each.astype("float32")) for each in sounds]
+    assert len({answer["text"] for answer in answers[:3]}) == 3
+    assert answers[3].startswith("the sound cannot be read")
+    assert calls[0] == 2
+    with pytest.raises(PredictionException, match="cannot return `char` timestamps") as caught:
+        bench.send(
+            {"inputs": base64.b64encode(files[0]).decode(), "parameters": {"return_timestamps": "char"}}
+        )
+    assert caught.value.error_code == 400
+
+
 def test_unknown_task_is_named(tmp_path):
     with pytest.raises(ModelLoadError, match=r"task must be one of text-classification, .*, got juggling"):
         Bench(TaskPipeline, tmp_path, task="juggling").load()
