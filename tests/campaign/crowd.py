@@ -20,9 +20,7 @@ ANSWER_SECONDS = 60.0
 BROKEN_OFF = 2
 # Seconds that a client waits after a response with Retry-After.
 BACK_OFF = 0.02
-CODES = {
-    "INTERNAL": 500, "NOT_FOUND": 404, "UNAVAILABLE": 503, "RESOURCE_EXHAUSTED": 503
-}  # fmt: skip
+CODES = {"INTERNAL": 500, "NOT_FOUND": 404, "UNAVAILABLE": 503, "RESOURCE_EXHAUSTED": 503}
 # TorchServe's service has one code for most failures: this one is recognised by its text.
 NO_WORKER = "has no worker to serve"
 

@@ -104,7 +104,7 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
     (CHAT, {"messages": MESSAGES, "model": "nobody"}),
     (CHAT, {"messages": MESSAGES, "response_format": {"type": "json_schema", "json_schema": BAD_SCHEMA}}),
     (COMPLETIONS, {"prompt": [100_000]}),
-]  # fmt: skip
+]
 
 
 class Both:

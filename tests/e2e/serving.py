@@ -214,9 +214,7 @@ class Server:
         ports = {name: free_port() for name in ("inference", "management", "metrics")}
         addresses = {f"{name}_address": f"http://127.0.0.1:{port}" for name, port in ports.items()}
         # However many cores there are: tests look at the process that has the connections.
-        fixed = {
-            **addresses, "model_store": model_store, "frontend_processes": 1, "enable_grpc_api": "false"
-        }  # fmt: skip
+        fixed = {**addresses, "model_store": model_store, "frontend_processes": 1, "enable_grpc_api": "false"}
         self.settings: dict[str, object] = {**fixed, **(settings or {})}
         self.flags = flags
         self.inference = _client(str(self.settings["inference_address"]))

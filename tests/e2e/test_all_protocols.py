@@ -129,8 +129,11 @@ def with_lengths(rows: Sequence[str]) -> bytes:
 
 def post_binary(to: Speaker, model: str, name: str, datatype: str, shape: list[int], data: bytes) -> Reply:
     field = {
-        "name": name, "datatype": datatype, "shape": shape, "parameters": {"binary_data_size": len(data)}
-    }  # fmt: skip
+        "name": name,
+        "datatype": datatype,
+        "shape": shape,
+        "parameters": {"binary_data_size": len(data)},
+    }
     text = json.dumps({"inputs": [field]}).encode()
     headers = {"Inference-Header-Content-Length": str(len(text))}
     return v2_rest_reply(to.post(f"/v2/models/{model}/infer", content=text + data, headers=headers))
@@ -154,9 +157,7 @@ def v2_grpc_reply(to: Speaker, model: str, **fields: Any) -> Reply:
     return Reply([each.decode() for each in outcome], answer.parameters["batchId"].string_param)
 
 
-TEXTS = (
-    by_prediction, by_v1, by_v2_json, by_v2_binary, by_v2_grpc, by_v2_grpc_raw, by_torchserve_grpc
-)  # fmt: skip
+TEXTS = (by_prediction, by_v1, by_v2_json, by_v2_binary, by_v2_grpc, by_v2_grpc_raw, by_torchserve_grpc)
 # These protocols take one row.
 SINGLE = (by_prediction, by_torchserve_grpc)
 

@@ -126,8 +126,9 @@ def test_failing_installation_takes_the_registration_back(server: Server) -> Non
     file than the one whose hash is named is refused (F67).
     """
     for name, reason in (
-        ("failing", "NO MATCHING DISTRIBUTION FOUND FOR NO-SUCH-PACKAGE-ANYWHERE"), ("wrong", "HASH")
-    ):  # fmt: skip
+        ("failing", "NO MATCHING DISTRIBUTION FOUND FOR NO-SUCH-PACKAGE-ANYWHERE"),
+        ("wrong", "HASH"),
+    ):
         response = server.register(f"{name}.mar")
 
         assert (response.status_code, response.json()["type"]) == (400, "ModelException")

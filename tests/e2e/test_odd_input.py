@@ -6,23 +6,18 @@ import re
 import pytest
 from tests.e2e.raw import converse
 
-INFERENCE = (
-    *("/", "/ping", "/predictions", "/predictions/echo", "/predictions/echo/1.0", "/predictions/nobody"),
-    *("/predictions/echo/9", "/explanations/echo", "/invocations", "/models/echo/invoke", "/echo/predict"),
-    *(
-        "/v1/models",
-        "/v1/models/echo",
-        "/v1/models/nobody",
-        "/v1/models/echo:predict",
-        "/v1/models/rows:explain",
-    ),
-    *("/v1/models/nobody:predict", "/v2", "/v2/models/echo/infer", "/api-description", "/openapi.json"),
-    *("/docs", "/metrics", "/nothing"),
-)
-MANAGEMENT = (
-    *("/", "/models", "/models/nobody", "/models/echo/9", "/models/echo/all", "/models/nobody/1/set-default"),
-    *("/v1/models/nobody", "/workflows", "/docs", "/openapi.json", "/ping"),
-)
+_INFERENCE = """
+    / /ping /predictions /predictions/echo /predictions/echo/1.0 /predictions/nobody /predictions/echo/9
+    /explanations/echo /invocations /models/echo/invoke /echo/predict /v1/models /v1/models/echo
+    /v1/models/nobody /v1/models/echo:predict /v1/models/rows:explain /v1/models/nobody:predict /v2
+    /v2/models/echo/infer /api-description /openapi.json /docs /metrics /nothing
+"""
+INFERENCE = tuple(_INFERENCE.split())
+_MANAGEMENT = """
+    / /models /models/nobody /models/echo/9 /models/echo/all /models/nobody/1/set-default
+    /v1/models/nobody /workflows /docs /openapi.json /ping
+"""
+MANAGEMENT = tuple(_MANAGEMENT.split())
 METRICS = ("/", "/metrics", "/models")
 ROUTES = [
     (port, path)

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 from tests.e2e.serving import archived, wait_until
 
-DESCRIBED = [
-    "modelName", "modelVersion", "modelUrl", "runtime", "minWorkers", "maxWorkers", "batchSize",
-    "maxBatchDelay", "responseTimeout", "startupTimeout", "maxRetryTimeoutInSec", "clientTimeoutInMills",
-    "parallelType", "parallelLevel", "deviceType", "continuousBatching", "useJobTicket", "useVenv",
-    "stateful", "sequenceMaxIdleMSec", "sequenceTimeoutMSec", "maxNumSequence", "maxSequenceJobQueueSize",
-    "loadedAtStartup", "workers", "jobQueueStatus", "batching",
-]  # fmt: skip
+_DESCRIBED = """
+    modelName modelVersion modelUrl runtime minWorkers maxWorkers batchSize maxBatchDelay responseTimeout
+    startupTimeout maxRetryTimeoutInSec clientTimeoutInMills parallelType parallelLevel deviceType
+    continuousBatching useJobTicket useVenv stateful sequenceMaxIdleMSec sequenceTimeoutMSec
+    maxNumSequence maxSequenceJobQueueSize loadedAtStartup workers jobQueueStatus batching
+"""
+DESCRIBED = _DESCRIBED.split()
 WORKER = ["id", "startTime", "status", "memoryUsage", "pid", "gpu", "gpuUsage"]
 
 

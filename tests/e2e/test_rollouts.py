@@ -138,7 +138,7 @@ WAYS: dict[str, tuple[Callable[[Server], str], str]] = {
     "v2 grpc": (by_v2_grpc, "2.0"),
     "v2 grpc stream": (by_v2_grpc_stream, "2.0"),
     "grpc parts": (by_grpc_parts, "2.02.0"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -8,9 +8,12 @@ from modelserver.tools.commands import exit_status, read_inputs, termination_is_
 
 @pytest.mark.parametrize(
     ("raised", "status", "message"),
-    [(FileExistsError("it exists"), 2, "it exists"), (OSError("full"), 1, "full"),
-     (KeyboardInterrupt(), 130, "Interrupted.")],
-)  # fmt: skip
+    [
+        (FileExistsError("it exists"), 2, "it exists"),
+        (OSError("full"), 1, "full"),
+        (KeyboardInterrupt(), 130, "Interrupted."),
+    ],
+)
 def test_failures_have_their_status(raised, status, message, capsys):
     def fail() -> int:
         raise raised

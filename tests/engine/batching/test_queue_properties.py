@@ -58,8 +58,10 @@ class Batcher(RuleBasedStateMachine):
         self.name = name
         self.max_delay = max_delay
         policies: dict[str, Policy] = {
-            "window": Window(max_delay), "greedy": Greedy(), "adaptive": Adaptive(max_delay)
-        }  # fmt: skip
+            "window": Window(max_delay),
+            "greedy": Greedy(),
+            "adaptive": Adaptive(max_delay),
+        }
         self.queue = BatchQueue(batch_size, policies[name], self.MAX_REQUESTS, self.MAX_BYTES)
         self.workers: list[list[Batch]] = [[] for _ in range(workers)]
 

@@ -79,8 +79,9 @@ async def test_flood_of_lines_is_cut(reader, tail, caplog):
     reader._loop = _Clock(6.0)
     reader.data_received(b"later\n")
     assert caplog.messages[-2:] == [
-        f"[1000 lines were dropped: more than {LINES_A_SECOND} in a second]", "later",
-    ]  # fmt: skip
+        f"[1000 lines were dropped: more than {LINES_A_SECOND} in a second]",
+        "later",
+    ]
 
 
 async def test_the_end_of_a_flood_is_logged(reader, caplog):

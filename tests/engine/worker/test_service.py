@@ -281,8 +281,9 @@ def test_printed_failures_name_their_requests(capsys):
     assert printed.count("\nValueError: bad row\n") == 2
     assert "During handling" not in printed
     assert [line for line in printed.splitlines() if line.startswith("Failed")] == [
-        "Failed for requests id0, id1:", "Failed for request id1:"
-    ]  # fmt: skip
+        "Failed for requests id0, id1:",
+        "Failed for request id1:",
+    ]
     assert hinted.splitlines()[-1].startswith("Hint: a request has its content")
     assert "id15 and 4 more:" in capsys.readouterr().err
 

@@ -143,8 +143,10 @@ def test_a_part_without_a_form_fails_its_row_alone():
 
     assert bench.parts() == {1: [b"b"]}
     assert [(status, failed) for status, failed, _ in answers(work)] == [
-        (503, True), (200, False), (500, True)
-    ]  # fmt: skip
+        (503, True),
+        (200, False),
+        (500, True),
+    ]
 
 
 def test_later_parts_of_bytes_go_out_as_they_are_where_nothing_is_to_be_added():
@@ -405,12 +407,14 @@ def test_every_row_gets_its_parts_in_order(steps, leaving):
     expected = {
         row: parts
         for row in range(4)
-        if (parts := [
-            f"{row}.{step}".encode()
-            for step, chosen in enumerate(steps)
-            if chosen[row] and step < left.get(row, len(steps))
-        ])
-    }  # fmt: skip
+        if (
+            parts := [
+                f"{row}.{step}".encode()
+                for step, chosen in enumerate(steps)
+                if chosen[row] and step < left.get(row, len(steps))
+            ]
+        )
+    }
 
     assert bench.parts() == expected
     assert all(isinstance(message, Parts) for message, _ in bench.sent)

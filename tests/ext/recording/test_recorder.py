@@ -123,9 +123,12 @@ async def test_streams_failures_and_clients_that_leave_are_recorded():
     _, *calls, _ = await taken(recording)
 
     assert [(c.status, c.answer, c.parts, c.complete) for c in calls] == [
-        (200, b"onetwo", 2, True), (200, b"onetwo", 2, False), (0, b"", 0, True),
-        (200, b"onetwo", 2, False), (503, b"no", 0, True),
-    ]  # fmt: skip
+        (200, b"onetwo", 2, True),
+        (200, b"onetwo", 2, False),
+        (0, b"", 0, True),
+        (200, b"onetwo", 2, False),
+        (503, b"no", 0, True),
+    ]
     assert calls[4].lines == b"x-batch-id: b\r\nx-batch-size: 2"
 
 

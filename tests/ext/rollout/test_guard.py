@@ -30,7 +30,7 @@ GOALS = st.builds(
         (Evidence(5000, 0, None, 99, 0), "stay", "kept", "99 of 100 comparisons"),
         (Evidence(1000, 0, None, None, 0), "on", "kept", "1000 answers within the bounds (failed 0 of 1000)"),
     ],
-)  # fmt: skip
+)
 def test_verdict_follows_the_evidence(seen, action, cause, reason):
     verdict = judge(ALL, seen)
     assert (verdict.action, verdict.cause) == (action, cause)

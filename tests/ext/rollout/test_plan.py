@@ -84,7 +84,7 @@ def test_what_is_no_plan_is_refused(document):
         ({"weights": {"1.0": 100, "2.0": 0}, "promote": BOUND}, "promote: 2.0 gets no requests"),
         ({"shadow": {"2.0": {"percent": 0}}, "promote": BOUND}, "promote: 2.0 gets no requests"),
     ],
-)  # fmt: skip
+)
 def test_plans_that_cannot_be_carried_out_are_refused(parts, message):
     with pytest.raises(BadRequest) as refused:
         check(plan(**parts), ["1.0", "2.0"], "1.0")

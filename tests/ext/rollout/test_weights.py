@@ -9,9 +9,11 @@ def version_at(point: float, weights: dict[str, float], ready: set[str]) -> str:
     return next(version for end, version in intervals(weights, ready) if point < end)
 
 
-WEIGHTS = st.lists(st.integers(0, 100), min_size=1, max_size=5).filter(sum).map(
-    lambda parts: {str(number): part * 100 / sum(parts) for number, part in enumerate(parts)}
-)  # fmt: skip
+WEIGHTS = (
+    st.lists(st.integers(0, 100), min_size=1, max_size=5)
+    .filter(sum)
+    .map(lambda parts: {str(number): part * 100 / sum(parts) for number, part in enumerate(parts)})
+)
 
 
 @given(WEIGHTS, st.sets(st.sampled_from("01234")))

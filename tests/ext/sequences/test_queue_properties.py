@@ -53,9 +53,7 @@ class Sequences(RuleBasedStateMachine):
         max_age=st.sampled_from([3.0, math.inf]),
     )
     def start(self, name, batch_size, workers, max_sequences, max_waiting, max_age):
-        policies: dict[str, Policy] = {
-            "window": Window(0.5), "greedy": Greedy(), "adaptive": Adaptive(0.5)
-        }  # fmt: skip
+        policies: dict[str, Policy] = {"window": Window(0.5), "greedy": Greedy(), "adaptive": Adaptive(0.5)}
         self.limits = SequenceLimits(1.0, max_age, max_sequences, max_waiting)
         self.queue = SequenceQueue(
             batch_size, policies[name], 10, self.MAX_BYTES, self.limits, SequenceHeaders()
@@ -164,9 +162,7 @@ class Sequences(RuleBasedStateMachine):
             self.pump()
             return
         assert request.waiting == 0
-        assert before == (
-            self.queue.requests, self.queue.instances, self.queue.nbytes, len(self.queue.lines)
-        )  # fmt: skip
+        assert before == (self.queue.requests, self.queue.instances, self.queue.nbytes, len(self.queue.lines))
 
     @precondition(lambda self: any(self.workers))
     @rule(which=st.integers(0, 2), ended=st.sets(st.sampled_from(NAMES), max_size=1))

@@ -310,7 +310,7 @@ async def test_requests_of_a_node_are_copied_and_counted():
         choose=lambda exchange: flow.models["b"],
         watch=lambda request, model: seen.append((request, model)),
         refused=lambda model, status: seen.append((model, status)),
-    )  # fmt: skip
+    )
     await flow.models["a"].answer(b"one")
     assert seen == [(flow.models["b"].sent[0], flow.models["b"])]
     flow.models["b"].refusal = ServiceUnavailable("full")

@@ -28,8 +28,11 @@ async def test_hot_request_gets_its_response_in_one_write(wire):
     assert wire.responses == [("127.0.0.1:5000", "POST", "/hot", "1.1", 200)]
     assert exchange.headers[1:3] == [(b"content-LENGTH", b"2"), (b"Content-Type", b"text/plain")]
     assert (exchange.announced, exchange.content_type, exchange.encoding, exchange.deadline_ms) == (
-        2, "text/plain", b"gzip", 250
-    )  # fmt: skip
+        2,
+        "text/plain",
+        b"gzip",
+        250,
+    )
     # A connection that stays open keeps nothing of a request that was answered.
     assert exchange.body == b""
 

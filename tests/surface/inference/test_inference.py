@@ -86,11 +86,14 @@ def test_refusals_of_named_versions_say_nothing_of_a_promotion(path, counted):
     statuses: list[int] = []
     traffic = SimpleNamespace(refused=lambda _, status: statuses.append(status))
     api = InferenceApi(Registry(None), 1 << 20)
-    exchange, model, codec = (SimpleNamespace(**each) for each in (
-        {"target": api.find(path.encode()), "request_id": "r"},
-        {"traffic": traffic, "metrics": ServerMetrics().model("m", "1.0")},
-        {"fail": lambda *_: None},
-    ))  # fmt: skip
+    exchange, model, codec = (
+        SimpleNamespace(**each)
+        for each in (
+            {"target": api.find(path.encode()), "request_id": "r"},
+            {"traffic": traffic, "metrics": ServerMetrics().model("m", "1.0")},
+            {"fail": lambda *_: None},
+        )
+    )
     _fail(exchange, codec, model, ServiceUnavailable("The queue is full."))
 
     assert statuses == counted

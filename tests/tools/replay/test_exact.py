@@ -111,8 +111,9 @@ def test_batches_are_sent_as_they_were(settings_of, queued_call):
     assert replayed.exact
     assert replayed.left_out == 1
     assert [[answer.body for answer in batch.answers] for batch in replayed.batches[:2]] == [
-        [b"7"], [b"0", b"5", b"0"]
-    ]  # fmt: skip
+        [b"7"],
+        [b"0", b"5", b"0"],
+    ]
     first, second = replayed.batches[2].answers
     assert json.loads(first.body)["predictions"] == [2, large]
     assert second.body == b"8"
@@ -126,15 +127,17 @@ def test_a_batch_that_ends_its_worker(tmp_path, queued_call):
         "    if {7, 13} <= {*rows}:\n        os._exit(3)\n    return rows\n"
     )
     build_archive(ArchiveConfig("crashing", str(crashing), "1.0", export_path=tmp_path))
-    calls = [queued_call(i, body, batch, 2, "crashing") for i, (body, batch) in enumerate(
-        [(b"7", "a"), (b"13", "a"), (b"7", "b"), (b"8", "b")]
-    )]  # fmt: skip
+    calls = [
+        queued_call(i, body, batch, 2, "crashing")
+        for i, (body, batch) in enumerate([(b"7", "a"), (b"13", "a"), (b"7", "b"), (b"8", "b")])
+    ]
     replayed = replay_exactly(calls, load_settings({"model_store": str(tmp_path)}, {}, tmp_path))
 
     assert replayed.exact
     assert [[answer.status for answer in batch.answers] for batch in replayed.batches] == [
-        [500, 500], [200, 200]
-    ]  # fmt: skip
+        [500, 500],
+        [200, 200],
+    ]
 
 
 PREDICT = "/org.pytorch.serve.grpc.inference.InferenceAPIsService/"

@@ -18,11 +18,16 @@ def folder(tmp_path):
 
 def test_folders_with_packages_are_watched(folder):
     assert set(folders_of(folder / "handler.py")) == {
-        folder, folder / "package", folder / "package" / "inner"
-    }  # fmt: skip
+        folder,
+        folder / "package",
+        folder / "package" / "inner",
+    }
     assert set(folders_of(folder)) == {
-        folder, folder / "package", folder / "package" / "inner", folder / "data"
-    }  # fmt: skip
+        folder,
+        folder / "package",
+        folder / "package" / "inner",
+        folder / "data",
+    }
     assert folders_of(folder / "net.pt2") == [folder]
 
 

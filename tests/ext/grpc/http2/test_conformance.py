@@ -24,7 +24,7 @@ from tests.ext.grpc.http2.talking import (
     frame,
     number,
     setting,
-)  # fmt: skip
+)
 
 from modelserver.ext.grpc.http2.frames import Code, field
 
@@ -289,7 +289,7 @@ IGNORED: dict[str, Steps] = {
     "6.9 a window": [frame(WINDOW, 0, 0, number(1))],
     "6.9 a window of a stream": [head(), frame(WINDOW, 0, 1, number(1))],
     "7 a reset with an unknown code": [head(), frame(RESET, 0, 1, number(0xFF))],
-}  # fmt: skip
+}
 
 # The sizes of the DATA frames of the answer.
 ANSWERS: dict[str, tuple[Steps, list[int]]] = {

@@ -22,7 +22,7 @@ from tests.ext.grpc.http2.talking import (
     frames_of,
     number,
     setting,
-)  # fmt: skip
+)
 
 from modelserver.ext.grpc.http2 import connection
 from modelserver.ext.grpc.http2.connection import MOST_WASTE
