@@ -20,6 +20,7 @@ from tests.differential.chapters import chapters
 from tests.differential.differences import expected_of
 from tests.differential.replay import recorded
 
+from modelserver.ext.triton.routes import add_triton
 from modelserver.ext.workflows.extension import PATHS as WORKFLOW_PATHS
 from modelserver.ext.workflows.routes import add_workflow_inference, add_workflow_management
 from modelserver.models.settings.settings import KEYS
@@ -430,10 +431,10 @@ def is_there(endpoint: Endpoint) -> bool:
     role: Any = endpoint.port
     nothing: Any = None
     added = {
-        "management": lambda app, _: add_workflow_management(app, nothing, model_api=True),
-        "inference": lambda app, _: add_workflow_inference(app, nothing),
+        "management": [lambda app, _: add_workflow_management(app, nothing, model_api=True)],
+        "inference": [add_triton, lambda app, _: add_workflow_inference(app, nothing)],
     }
-    app = build_app({role}, services, [added[role]] if role in added else [])
+    app = build_app({role}, services, added.get(role, []))
     scope = {"type": "http", "path": path, "method": endpoint.method, "headers": []}
     return any(route.matches(scope)[0] is Match.FULL for route in app.routes)
 

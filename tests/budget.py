@@ -23,10 +23,10 @@ _LONGEST = """
     test_campaign test_ray test_tutorials test_code_blocks test_differential_recorded
     test_openapi_conformance test_examples test_ray_cluster test_hugging_face test_cluster test_serve
     test_compiled test_console_views test_object_stores test_command test_sagemaker test_tabular
-    test_console_actions test_migrate test_doctor test_console_lists test_spawner test_finder
+    test_console_actions test_migrate test_doctor test_console_lists test_fork_server test_finder
     test_console_many test_eight_bits test_builtin_handlers test_worker_start test_device test_replay
     test_console test_model_environments test_worker_faults test_ts_names test_on_demand test_int8
-    test_gpus test_build test_spawn_child test_queue_properties test_identity test_uvicorn_versions
+    test_gpus test_build test_queue_properties test_identity test_uvicorn_versions
     test_clients_that_do_not_read test_default_sets
 """
 LONGEST: Final = tuple(_LONGEST.split())

@@ -408,13 +408,11 @@ def management_bodies() -> Iterator[Heavy]:
     text = "Content-Type: application/json"
     for listener, path in (
         ("management", "/models"),
-        ("management", "/v2/repository/index"),
-        ("inference", "/v2/repository/index"),
+        ("management", "/v2/repository/index"), ("inference", "/v2/repository/index"),
         ("management", "/v2/repository/models/echo/load"),
         ("inference", "/v2/systemsharedmemory/region/r/register"),
-        ("inference", "/v2/logging"),
-        ("inference", "/v2/models/echo/trace/setting"),
-    ):
+        ("inference", "/v2/logging"), ("inference", "/v2/models/echo/trace/setting"),
+    ):  # fmt: skip
         yield by_http(f"{listener} {path}: keys", listener, path, b"{%b}" % many_keys(), text)
         if not path.endswith("load"):
             # The body does not matter for what is loaded.
@@ -512,10 +510,9 @@ WORKFLOWS: dict[str, tuple[str, str]] = {
         "",
     ),
     "functions": (
-        "dag:\n  f0: [missing]\n",
-        "".join(f"def f{n}(data, context): pass\n" for n in range(50_000)),
+        "dag:\n  f0: [missing]\n", "".join(f"def f{n}(data, context): pass\n" for n in range(50_000))
     ),
-}
+}  # fmt: skip
 
 
 def prepare_extensions(server: Server) -> None:
@@ -630,12 +627,9 @@ def grpc_messages() -> Iterator[Heavy]:
         ("gRPC: bytes", predictions, predict("echo", data=b"g" * SIZE)),
         ("gRPC: inputs", infer, oip("ModelInferRequest", model_name="echo", inputs=[tensor] * (SIZE // 40))),
         (f"gRPC: {rows:,} BYTES", infer, oip("ModelInferRequest", model_name="echo", inputs=[many])),
-        (
-            f"gRPC: {count:,} raw BYTES",
-            infer,
-            oip("ModelInferRequest", model_name="echo", inputs=[bare], raw_input_contents=[raw * count]),
-        ),
-    ):
+        (f"gRPC: {count:,} raw BYTES", infer,
+         oip("ModelInferRequest", model_name="echo", inputs=[bare], raw_input_contents=[raw * count])),
+    ):  # fmt: skip
         yield by_grpc(name, "inference", service, method, message)
 
 

@@ -428,11 +428,8 @@ def cpu_seconds(server: Server) -> float:
 def dawdlers(report: Report, server: Server, what: str) -> None:
     """Heads and bodies that come byte by byte, and connections that say nothing, are cut off (F15)."""
     head = b"POST /predictions/echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n"
-    starts = {
-        "a slow head": head[:20],
-        "a slow body": head,
-        "a slow chunk": head.replace(b"Content-Length: 100000", b"Transfer-Encoding: chunked") + b"ffff\r\n",
-    }
+    starts = {"a slow head": head[:20], "a slow body": head, "a slow chunk": head.replace(
+        b"Content-Length: 100000", b"Transfer-Encoding: chunked") + b"ffff\r\n"}  # fmt: skip
     with contextlib.ExitStack() as stack:
         waiting = {}
         for name, start in starts.items():

@@ -25,36 +25,20 @@ from typing import NoReturn
 from tests.e2e import spawners
 
 # This includes modules that a server imports only while it starts or, like gRPC, if they are on.
+_ROOMS = "run.server run.listeners surface.api.app engine.telemetry.logs"
+_EXTENSIONS = "autoscaling console docs events forking grpc openai parking paths workflows"
+_OF_EXTENSIONS = """
+    docs.page events.routes grpc.server openai.routes parking.routes recording.routes rollout.routes
+    triton.routes triton.rpcs workflows.archive workflows.routes workflows.run workflows.workflows
+"""
 _IMPORTED = (
-    *(
-        "uvloop",
-        "modelserver.__main__",
-        "modelserver.run.server",
-        "modelserver.run.listeners",
-        "modelserver.surface.api.app",
-    ),
-    "modelserver.engine.telemetry.logs",
-    *(
-        f"modelserver.ext.{name}.extension"
-        for name in ("autoscaling", "console", "events", "grpc", "openai", "parking", "paths", "workflows")
-    ),
-    *(
-        "modelserver.ext.docs.extension",
-        "modelserver.ext.docs.page",
-        "modelserver.ext.events.routes",
-        "modelserver.ext.forking.extension",
-        "modelserver.ext.grpc.server",
-        "modelserver.ext.workflows.workflows",
-        "modelserver.ext.workflows.archive",
-        "modelserver.ext.openai.routes",
-        "modelserver.ext.parking.routes",
-        "modelserver.ext.recording.routes",
-        "modelserver.ext.rollout.routes",
-        "modelserver.ext.triton.routes",
-        "modelserver.ext.triton.rpcs",
-        "modelserver.ext.workflows.routes",
-    ),
-    *("modelserver.ext.workflows.run", "pynvml", "pydantic.v1"),
+    "uvloop",
+    "modelserver.__main__",
+    *(f"modelserver.{name}" for name in _ROOMS.split()),
+    *(f"modelserver.ext.{name}.extension" for name in _EXTENSIONS.split()),
+    *(f"modelserver.ext.{name}" for name in _OF_EXTENSIONS.split()),
+    "pynvml",
+    "pydantic.v1",
     "uvicorn.lifespan.off",
 )
 

@@ -59,12 +59,9 @@ class Detached:
 
     def config(self) -> Path:
         fixed = {
-            **self.addresses,
-            **self.grpc,
-            "frontend_processes": 1,
-            "default_workers_per_model": 1,
+            **self.addresses, **self.grpc, "frontend_processes": 1, "default_workers_per_model": 1,
             "enable_grpc_api": str(self.command is not None).lower(),
-        }
+        }  # fmt: skip
         return self.home.write_config(fixed)
 
     def ask(self, side: str, method: str, path: str, scope: str | None = None, **arguments: Any) -> Any:
@@ -201,13 +198,10 @@ def test_environment_overrides_flags(tmp_path: Path, model_store: Path) -> None:
     TorchServe's commas then.
     """
     variables = {
-        "TS_COMPAT_DEFAULTS": "torchserve",
-        "TS_ENABLE_MODEL_API": "false",
-        "TS_METRICS_MODE": "prometheus",
-        "TS_DISABLE_TOKEN_AUTHORIZATION": "true",
-        "E2E_STORE": str(model_store),
+        "TS_COMPAT_DEFAULTS": "torchserve", "TS_ENABLE_MODEL_API": "false", "TS_METRICS_MODE": "prometheus",
+        "TS_DISABLE_TOKEN_AUTHORIZATION": "true", "E2E_STORE": str(model_store),
         "TS_ENABLE_WORKFLOWS": "true",
-    }
+    }  # fmt: skip
     home = Home(tmp_path, variables)
     server = Detached(home, model_store, None)
     fixed = {
