@@ -14,8 +14,6 @@ from modelserver.engine.resources import (
     cpu_seconds,
     memory_group,
     memory_kills,
-    parse_cfs,
-    parse_cpu_max,
     parse_own_cgroups,
     resident_bytes,
     usable_cpus,
@@ -136,15 +134,20 @@ def test_resident_bytes_are_read():
         ("1 0", None),
     ],
 )
-def test_cpu_max_is_read(text, expected):
+def test_cpu_max_is_read(tmp_path, text, expected):
     """Quota over period, and none where there is no limit or no sense."""
-    assert parse_cpu_max(text) == expected
+    _write(tmp_path / "own", "0::/\n")
+    _write(tmp_path / "fs/cpu.max", text)
+    assert cgroup_quota(tmp_path / "fs", tmp_path / "own") == expected
 
 
-def test_cfs_is_read():
+@pytest.mark.parametrize(("quota", "expected"), [("150000\n", 1.5), ("-1\n", None)])
+def test_cfs_is_read(tmp_path, quota, expected):
     """A quota of -1 is none."""
-    assert parse_cfs("150000\n", "100000\n") == 1.5
-    assert parse_cfs("-1\n", "100000\n") is None
+    _write(tmp_path / "own", "1:cpu:/\n")
+    _write(tmp_path / "fs/cpu/cpu.cfs_quota_us", quota)
+    _write(tmp_path / "fs/cpu/cpu.cfs_period_us", "100000\n")
+    assert cgroup_quota(tmp_path / "fs", tmp_path / "own") == expected
 
 
 def test_version_2_takes_the_tightest_quota_on_the_way_up(tmp_path):

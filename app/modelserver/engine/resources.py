@@ -171,27 +171,13 @@ def cgroup_quota(cgroup_root: Path, own_cgroups: Path) -> float | None:
     return min((quota for quota in quotas if quota is not None), default=None)
 
 
-def parse_cpu_max(text: str) -> float | None:
-    """CPUs of a version 2 ``cpu.max``, ``<quota or max> <period>`` in microseconds."""
-    parts = text.split()
-    return _ratio(parts[0], parts[1]) if len(parts) == 2 else None
-
-
-def parse_cfs(quota: str, period: str) -> float | None:
-    """CPUs of version 1's ``cpu.cfs_quota_us`` and ``cpu.cfs_period_us``; a quota of -1 is none."""
-    return _ratio(quota.strip(), period.strip())
-
-
 def _quota(group: Group) -> float | None:
-    if group.unified:
-        return parse_cpu_max(read(group.folder / "cpu.max"))
-    return parse_cfs(read(group.folder / "cpu.cfs_quota_us"), read(group.folder / "cpu.cfs_period_us"))
-
-
-def _ratio(quota: str, period: str) -> float | None:
-    if not (quota.isdigit() and period.isdigit()) or int(quota) == 0 or int(period) == 0:
+    """Of ``<quota or max> <period>`` in microseconds, which version 1 has in two files, with -1 for ``max``."""
+    files = ("cpu.max",) if group.unified else ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+    numbers = " ".join(read(group.folder / file) for file in files).split()
+    if len(numbers) != 2 or not all(each.isdigit() and int(each) for each in numbers):
         return None
-    return int(quota) / int(period)
+    return int(numbers[0]) / int(numbers[1])
 
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
