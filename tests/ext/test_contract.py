@@ -12,7 +12,7 @@ import pytest
 
 from modelserver.engine.telemetry.access import AccessLog
 from modelserver.engine.telemetry.metrics import ServerMetrics
-from modelserver.engine.tensors.shared_memory import Regions
+from modelserver.engine.tensors.shared_memory import SharedMemory
 from modelserver.errors import ConfigError
 from modelserver.ext import EXTENSIONS
 from modelserver.extension import Host, close_extensions, open_extensions
@@ -98,7 +98,7 @@ async def make_host(tmp_path):
             off_loop=off_loop,
             intake=intake,
             outgoing=Outgoing.of(settings, intake.give_back),
-            shared=Regions(None, 0),
+            shared=SharedMemory(allowed=False, most=0),
         )
         return Host(services, tmp_path, AccessLog(), print)
 

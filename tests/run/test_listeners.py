@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from modelserver.engine.tensors.shared_memory import Regions
+from modelserver.engine.tensors.shared_memory import SharedMemory
 from modelserver.extension import Endpoints
 from modelserver.models.settings.address import Address
 from modelserver.models.settings.settings import Settings
@@ -36,7 +36,9 @@ async def test_a_listener_does_not_wait_for_its_application():
     settings = Settings(inference_address=address, management_address=address, metrics_address=address)
     nothing, intake = None, Intake.of(settings)
     outgoing = Outgoing.of(settings, intake.give_back)
-    services = Services(nothing, nothing, settings, None, nothing, intake, outgoing, Regions(None, 0))
+    services = Services(
+        nothing, nothing, settings, None, nothing, intake, outgoing, SharedMemory(allowed=False, most=0)
+    )
     late = LateApp({"metrics"}, services)
     endpoints = Endpoints(
         services,

@@ -172,7 +172,7 @@ def cgroup_quota(cgroup_root: Path, own_cgroups: Path) -> float | None:
 
 
 def _quota(group: Group) -> float | None:
-    """Of ``<quota or max> <period>`` in microseconds; version 1 has two files, and -1 for ``max``."""
+    """The CPUs of ``<quota or max> <period>`` in microseconds; version 1 has two files, -1 for ``max``."""
     files = ("cpu.max",) if group.unified else ("cpu.cfs_quota_us", "cpu.cfs_period_us")
     numbers = " ".join(read(group.folder / file) for file in files).split()
     if len(numbers) != 2 or not all(each.isdigit() and int(each) for each in numbers):

@@ -29,7 +29,7 @@ from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.engine.telemetry.metrics_config import load_metrics_config
 from modelserver.engine.telemetry.stalls import LoopWatch
 from modelserver.engine.telemetry.system import SystemMonitor
-from modelserver.engine.tensors.shared_memory import Regions
+from modelserver.engine.tensors.shared_memory import SharedMemory
 from modelserver.engine.wire.marks import end_orphans
 from modelserver.engine.workdir import work_directory
 from modelserver.errors import ConfigError
@@ -208,7 +208,9 @@ class Server:
             off_loop=OffLoop(settings.max_request_size),
             intake=intake,
             outgoing=Outgoing.of(settings, intake.give_back, settings.front_ends),
-            shared=Regions(settings.shared_memory_prefix, settings.max_request_size),
+            shared=SharedMemory(
+                allowed=settings.shared_memory_prefix is not None, most=settings.max_request_size
+            ),
         )
         host = Host(services, workdir, access, self._reports.notice, spawner=self._spawner)
         extensions = await open_extensions(self._extensions, host)

@@ -11,7 +11,7 @@ from modelserver.engine.pools.devices import find_devices
 from modelserver.engine.pools.spec import Forker
 from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.engine.tensors.limits import RequestLimits
-from modelserver.engine.tensors.shared_memory import Regions
+from modelserver.engine.tensors.shared_memory import SharedMemory
 from modelserver.engine.workdir import work_directory
 from modelserver.ext.autoscaling.extension import Extension as Autoscaling
 from modelserver.ext.openai.codec import NAME, PATHS, OpenAI
@@ -103,7 +103,7 @@ async def engine(
                 off_loop=off_loop,
                 intake=intake,
                 outgoing=Outgoing.of(settings, intake.give_back),
-                shared=Regions(None, 0),
+                shared=SharedMemory(allowed=False, most=0),
             )
             yield Engine(services, api, model)
             if model.archive.downloaded is not None:

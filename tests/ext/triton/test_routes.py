@@ -1,12 +1,10 @@
 import logging
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
+from tests.ext.triton.regions import services_with
 
-from modelserver.engine.tensors.shared_memory import Regions
 from modelserver.errors import BadRequest, MethodNotAllowed, ModelNotFound
 from modelserver.ext.triton.routes import add_triton
 from modelserver.surface.api.application import Application
@@ -22,19 +20,21 @@ class NoModels:
         return []
 
 
-def client(folder: Path, host: str = "127.0.0.1") -> httpx.AsyncClient:
-    """Of a server without models, which allows shared memory in that folder; errors are raised."""
+def client(host: str = "127.0.0.1") -> httpx.AsyncClient:
+    """Of a server without models, which allows shared memory; errors are raised."""
     app = Application()
-    services = SimpleNamespace(registry=NoModels(), settings=None, shared=Regions("/", 1 << 20, folder))
+    services = services_with("/")
+    services.registry = NoModels()
     add_triton(app, services)
     transport = httpx.ASGITransport(app=app, client=(host, 1))
     return httpx.AsyncClient(transport=transport, base_url="http://server")
 
 
-async def test_shared_memory_is_registered_and_forgotten(tmp_path):
+async def test_shared_memory_is_registered_and_forgotten(tmp_path, monkeypatch):
+    monkeypatch.setattr("modelserver.ext.triton.regions.SHARED_MEMORY", tmp_path)
     (tmp_path / "k").write_bytes(bytes(64))
     base = "/v2/systemsharedmemory"
-    async with client(tmp_path) as request:
+    async with client() as request:
         for name in ("a", "b", "c"):
             body = {"key": "/k", "byte_size": 32, "offset": 32}
             assert (await request.post(f"{base}/region/{name}/register", json=body)).json() == {}
@@ -58,16 +58,17 @@ async def test_shared_memory_is_registered_and_forgotten(tmp_path):
         ({"key": "/../k", "byte_size": 8}, "not the name of shared memory"),
     ],
 )
-async def test_bad_registration_is_refused(tmp_path, body, reason):
+async def test_bad_registration_is_refused(tmp_path, monkeypatch, body, reason):
+    monkeypatch.setattr("modelserver.ext.triton.regions.SHARED_MEMORY", tmp_path)
     (tmp_path / "k").write_bytes(bytes(64))
-    async with client(tmp_path) as request:
+    async with client() as request:
         with pytest.raises(BadRequest, match=reason):
             await request.post("/v2/systemsharedmemory/region/r/register", json=body)
 
 
-async def test_cuda_memory_is_refused(tmp_path):
+async def test_cuda_memory_is_refused():
     base = "/v2/cudasharedmemory"
-    async with client(tmp_path) as request:
+    async with client() as request:
         assert (await request.get(f"{base}/status")).json() == []
         assert (await request.get(f"{base}/region/r/status")).json() == []
         assert (await request.post(f"{base}/unregister")).json() == {}
@@ -75,22 +76,22 @@ async def test_cuda_memory_is_refused(tmp_path):
             await request.post(f"{base}/region/r/register", json={"raw_handle": {"b64": "x"}})
 
 
-async def test_only_clients_on_this_machine_change_the_log(tmp_path, monkeypatch):
+async def test_only_clients_on_this_machine_change_the_log(monkeypatch):
     # It is put back afterwards.
     monkeypatch.setattr(logging.getLogger("modelserver"), "level", logging.INFO)
-    async with client(tmp_path, "10.0.0.1") as request:
+    async with client("10.0.0.1") as request:
         assert (await request.get("/v2/logging")).status_code == 200
         with pytest.raises(MethodNotAllowed, match="PUT /logging"):
             await request.post("/v2/logging", json={"log_verbose_level": 1})
-    async with client(tmp_path) as request:
+    async with client() as request:
         assert (await request.post("/v2/logging", json={})).json()["log_error"] is True
 
 
 @pytest.mark.parametrize(
     "path", ["config", "stats", "versions/1/config", "versions/1/stats", "trace/setting"]
 )
-async def test_missing_model_is_refused(tmp_path, path):
-    async with client(tmp_path) as request:
+async def test_missing_model_is_refused(path):
+    async with client() as request:
         assert (await request.get("/v2/models/stats")).json() == {"model_stats": []}
         assert (await request.get("/v2/trace/setting")).json() == {"trace_level": ["OFF"]}
         with pytest.raises(ModelNotFound):

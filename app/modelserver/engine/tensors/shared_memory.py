@@ -11,20 +11,17 @@ import contextlib
 import os
 import stat
 from collections.abc import Container, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from modelserver.engine.tensors.weight import TooHeavy
-from modelserver.errors import BadRequest, PayloadTooLarge, ResourceNotFound
+from modelserver.errors import BadRequest, PayloadTooLarge
 
 REGION, SIZE, OFFSET = "shared_memory_region", "shared_memory_byte_size", "shared_memory_offset"
 
 # Bytes that are read on the event loop.
 LIGHT_SHARED = 8 << 20
-_MOST_REGIONS = 4096
-SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - clients' memory
 _LONGEST = 255
 
 
@@ -127,8 +124,7 @@ class Memory(msgspec.Struct, frozen=True):
         name = parameters.pop(REGION, None)
         if name is None:
             return None
-        if not self.allowed:
-            raise BadRequest(f"{where}: {OFF}")
+        self.check_allowed(f"{where}: ")
         region = self.regions.get(name) if isinstance(name, str) else None
         if region is None:
             raise BadRequest(f"{where}: no shared memory is registered as '{str(name)[:_LONGEST]}'")
@@ -154,6 +150,30 @@ class Memory(msgspec.Struct, frozen=True):
             raise TooHeavy
         return part.read()
 
+    def check_allowed(self, where: str = "") -> None:
+        """Raises BadRequest unless regions may be registered."""
+        if not self.allowed:
+            raise BadRequest(
+                f"{where}shared memory is not allowed: the server's operator has set no shared_memory_prefix"
+            )
+
+    def adding(self, name: str, key: str, path: str, offset: int, size: int) -> Memory:
+        """Returns a copy with one more region. Raises BadRequest if its memory is not there, or shorter."""
+        where = f"shared memory '{name}'"
+        descriptor, status = _open(path, os.O_RDWR, where)
+        os.close(descriptor)
+        if offset + size > status.st_size:
+            raise BadRequest(
+                f"{where}: {key} has {status.st_size} bytes, which {size} from byte {offset} on exceed"
+            )
+        region = Region(name, key, path, offset, size, (status.st_dev, status.st_ino))
+        return Memory({**self.regions, name: region}, self.most, self.allowed)
+
+    def without(self, name: str) -> Memory:
+        """Returns a copy that has forgotten a region, or without a name all."""
+        left = {each: region for each, region in self.regions.items() if name and each != name}
+        return Memory(left, self.most, self.allowed)
+
     def for_helper(self, body: bytes) -> Memory:
         """Returns a copy for a process that reads this body, without regions (perhaps many) unless the body
         can name one.
@@ -170,85 +190,17 @@ class Memory(msgspec.Struct, frozen=True):
             )
 
 
-OFF = "shared memory is not allowed: the server's operator has set no shared_memory_prefix"
 NO_MEMORY = Memory()
 
 
-class Regions:
-    """What clients have registered.
+class SharedMemory:
+    """What requests may name now: ``memory`` is replaced when clients register regions.
 
-    Args:
-        prefix: of the keys that may be registered, such as `/tensors_`; None for none, `/` for all.
-        most: bytes of all inputs of a request.
-        folder: where the machine has shared memory.
+    ``allowed``: they may. ``most``: bytes of all inputs of a request.
     """
 
-    def __init__(self, prefix: str | None, most: int, folder: Path = SHARED_MEMORY) -> None:
-        self._prefix = prefix
-        self._folder = folder
-        self._most = most
-        self._regions: dict[str, Region] = {}
-        self.memory = Memory({}, most, prefix is not None)
-
-    def register(self, name: str, key: str, offset: int, size: int) -> None:
-        """Adds a region: ``size`` bytes from ``offset`` on of the shared memory that POSIX calls ``key``.
-
-        Raises BadRequest if the name is taken, the key outside of the prefix, or the memory is not there, not
-        accessible, or shorter.
-        """
-        if self._prefix is None:
-            raise BadRequest(OFF)
-        if not 0 < len(name) <= _LONGEST:
-            raise BadRequest(f"the name of shared memory has 1 to {_LONGEST} characters")
-        where = f"shared memory '{name}'"
-        if name in self._regions:
-            raise BadRequest(f"{where} is already registered")
-        if len(self._regions) >= _MOST_REGIONS:
-            raise BadRequest(f"{where}: {_MOST_REGIONS} regions are registered, unregister some")
-        path = self._path(key, where)
-        if offset < 0 or size <= 0:
-            raise BadRequest(f"{where}: an offset of at least 0 and a size of at least 1 byte are needed")
-        descriptor, status = _open(path, os.O_RDWR, where)
-        os.close(descriptor)
-        if offset + size > status.st_size:
-            raise BadRequest(
-                f"{where}: {key} has {status.st_size} bytes, which {size} from byte {offset} on exceed"
-            )
-        self._regions[name] = Region(name, key, path, offset, size, (status.st_dev, status.st_ino))
-        self._publish()
-
-    def _path(self, key: str, where: str) -> str:
-        file = key.removeprefix("/")
-        invalid = "/" in file or "\0" in file or file in ("", ".", "..")
-        if invalid or len(file.encode(errors="replace")) > _LONGEST:
-            raise BadRequest(f"{where}: the key '{key[:_LONGEST]}' is not the name of shared memory")
-        if not f"/{file}".startswith(f"/{(self._prefix or '').removeprefix('/')}"):
-            raise BadRequest(f"{where}: the key '{key}' does not begin with '{self._prefix}'")
-        return str(self._folder / file)
-
-    def unregister(self, name: str = "") -> None:
-        """Forgets a region, or without a name all; nothing happens if there is none of that name.
-
-        Requests that were read before still write their outputs.
-        """
-        if name:
-            self._regions.pop(name, None)
-        else:
-            self._regions.clear()
-        self._publish()
-
-    def _publish(self) -> None:
-        self.memory = Memory(dict(self._regions), self._most, self._prefix is not None)
-
-    def status(self, name: str = "") -> list[dict[str, Any]]:
-        """The region of this name, or all. Raises ResourceNotFound."""
-        if name and name not in self._regions:
-            raise ResourceNotFound(f"No shared memory is registered as '{name[:_LONGEST]}'.")
-        regions = [self._regions[name]] if name else self._regions.values()
-        return [
-            {"name": each.name, "key": each.key, "offset": each.offset, "byte_size": each.size}
-            for each in regions
-        ]
+    def __init__(self, *, allowed: bool, most: int) -> None:
+        self.memory = Memory({}, most, allowed)
 
 
 def _open(path: str, flags: int, where: str) -> tuple[int, os.stat_result]:

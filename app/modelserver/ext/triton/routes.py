@@ -12,6 +12,7 @@ from typing_extensions import Required, TypedDict
 
 from modelserver.errors import BadRequest, MethodNotAllowed, ServiceUnavailable
 from modelserver.ext.triton.model_config import describe_config
+from modelserver.ext.triton.regions import Regions
 from modelserver.ext.triton.rpcs import NO_CUDA
 from modelserver.ext.triton.statistics import list_statistics
 from modelserver.ext.triton.switches import (
@@ -239,7 +240,7 @@ def _add_protocol(app: Application, registry: Registry, settings: Settings) -> N
 
 
 def _add_system_memory(app: Application, services: Services) -> None:
-    shared = services.shared
+    shared = Regions(services)
 
     async def status(region: str = "") -> JSONResponse:
         return JSONResponse(shared.status(region))

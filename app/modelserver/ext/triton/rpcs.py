@@ -7,6 +7,7 @@ from typing import Any
 
 from modelserver.errors import BadRequest
 from modelserver.ext.triton.model_config import describe_config
+from modelserver.ext.triton.regions import Regions
 from modelserver.ext.triton.statistics import list_statistics
 from modelserver.ext.triton.switches import change_log_settings, change_trace_settings, log_settings
 from modelserver.extension import Rpc
@@ -21,7 +22,7 @@ _LOG_KINDS = {bool: "bool_param", int: "uint32_param", str: "string_param"}
 
 def triton_rpcs(services: Services) -> Mapping[str, Rpc]:
     """The methods by name."""
-    registry, shared = services.registry, services.shared
+    registry, shared = services.registry, Regions(services)
 
     async def model_config(request: Any, _: object) -> Fields:
         yield {"config": describe_config(registry.get(request.name, request.version or None))}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.engine.tensors.limits import RequestLimits
-from modelserver.engine.tensors.shared_memory import Regions
+from modelserver.engine.tensors.shared_memory import SharedMemory
 from modelserver.models.registry import Registry
 from modelserver.models.settings.settings import Settings
 from modelserver.surface.http.intake import Intake
@@ -43,7 +43,7 @@ class Services:
     off_loop: OffLoop
     intake: Intake
     outgoing: Outgoing
-    shared: Regions
+    shared: SharedMemory
 
     @property
     def limits(self) -> RequestLimits:

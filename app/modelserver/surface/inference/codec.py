@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from modelserver.engine.batching.request import Request
     from modelserver.engine.offload.helpers import Helpers
     from modelserver.engine.tensors.limits import RequestLimits
-    from modelserver.engine.tensors.shared_memory import Regions
+    from modelserver.engine.tensors.shared_memory import SharedMemory
     from modelserver.errors import ModelServerError
     from modelserver.models.version import ModelVersion
     from modelserver.surface.inference.routes import Route
@@ -79,7 +79,7 @@ class Codec:
     # Whether errors name the batch of a request to a model that batches.
     names_batch: ClassVar[bool] = False
 
-    def __init__(self, limits: RequestLimits, helpers: Helpers, shared: Regions | None = None) -> None:
+    def __init__(self, limits: RequestLimits, helpers: Helpers, shared: SharedMemory | None = None) -> None:
         self._limits = limits
         self._shared = shared
         self._helpers = helpers

@@ -18,7 +18,7 @@ from modelserver.engine.pools.spec import OnDemand
 from modelserver.engine.telemetry.stalls import served
 from modelserver.engine.tensors import weight
 from modelserver.engine.tensors.limits import RequestLimits
-from modelserver.engine.tensors.shared_memory import Regions
+from modelserver.engine.tensors.shared_memory import SharedMemory
 from modelserver.errors import BadRequest, MethodNotAllowed, ModelServerError, ModelVersionNotFound
 from modelserver.models.registry import Registry
 from modelserver.models.version import ModelVersion
@@ -78,7 +78,7 @@ class InferenceApi:
         max_body: int,
         off_loop: OffLoop | None = None,
         limits: RequestLimits = RequestLimits(),  # noqa: B008 - it never changes
-        shared: Regions | None = None,
+        shared: SharedMemory | None = None,
         watch: Watch | None = None,
         protocols: Sequence[InferenceProtocol] = (),
     ) -> None:

@@ -21,7 +21,7 @@ from modelserver.engine.tensors.rest import (
     encode_response,
 )
 from modelserver.engine.tensors.rows import count_rows, cut, is_plain, join_answers
-from modelserver.engine.tensors.shared_memory import NO_MEMORY, Memory, Regions
+from modelserver.engine.tensors.shared_memory import NO_MEMORY, Memory, SharedMemory
 from modelserver.engine.tensors.tensor import OutputTensor, Tensor, elements
 from modelserver.engine.wire.messages import TENSORS, SequenceHeaders
 from modelserver.errors import BadRequest, InternalError
@@ -63,7 +63,7 @@ class InputRules(msgspec.Struct, frozen=True):
     memory: Memory = NO_MEMORY
 
     @classmethod
-    def of(cls, model: ModelVersion, limits: RequestLimits, shared: Regions | None = None) -> InputRules:
+    def of(cls, model: ModelVersion, limits: RequestLimits, shared: SharedMemory | None = None) -> InputRules:
         """For this model."""
         names, rows = model.sequence_headers, model.splits_tensors
         memory = NO_MEMORY if shared is None else shared.memory
