@@ -6,18 +6,6 @@ from pathlib import Path
 import pytest
 
 from modelserver.engine import resources
-from modelserver.engine.resources import (
-    MemoryGroup,
-    allowed_cpus,
-    available_memory,
-    cgroup_quota,
-    cpu_seconds,
-    memory_group,
-    memory_kills,
-    parse_own_cgroups,
-    resident_bytes,
-    usable_cpus,
-)
 
 
 def _write(path: Path, text: str) -> None:
@@ -34,7 +22,7 @@ def _version_2(folder: Path, limit: str, used: int, inactive: int = 0) -> None:
 def test_own_cgroups_are_read():
     text = "12:cpu,cpuacct:/docker/a:b\n0::/user.slice\nnonsense\n"
 
-    assert parse_own_cgroups(text) == [("cpu,cpuacct", "/docker/a:b"), ("", "/user.slice")]
+    assert resources.parse_own_cgroups(text) == [("cpu,cpuacct", "/docker/a:b"), ("", "/user.slice")]
 
 
 def test_tightest_group_of_version_2_limits_memory(tmp_path):
@@ -43,7 +31,7 @@ def test_tightest_group_of_version_2_limits_memory(tmp_path):
     _version_2(tmp_path / "fs/pod/container", "9000", 1000)
     _version_2(tmp_path / "fs/pod", "5000", 4000, inactive=500)
 
-    assert memory_group(tmp_path / "fs", tmp_path / "own") == MemoryGroup(5000, 3500)
+    assert resources.memory_group(tmp_path / "fs", tmp_path / "own") == resources.MemoryGroup(5000, 3500)
 
 
 @pytest.mark.parametrize("folder", ["memory/docker/x", "memory"])
@@ -55,10 +43,10 @@ def test_version_1_memory_is_read(tmp_path, folder):
     _write(group / "memory.usage_in_bytes", "3000\n")
     _write(group / "memory.stat", "inactive_file 1\ntotal_inactive_file 200\n")
 
-    assert memory_group(tmp_path / "fs", tmp_path / "own") == MemoryGroup(4000, 2800)
+    assert resources.memory_group(tmp_path / "fs", tmp_path / "own") == resources.MemoryGroup(4000, 2800)
 
     _write(group / "memory.limit_in_bytes", "9223372036854771712\n")
-    assert memory_group(tmp_path / "fs", tmp_path / "own") is None
+    assert resources.memory_group(tmp_path / "fs", tmp_path / "own") is None
 
 
 @pytest.mark.parametrize(
@@ -68,16 +56,16 @@ def test_kills_for_memory_are_counted(tmp_path, own, file):
     """They are counted by the process's own group, which a container may show as the root (F43)."""
     root = tmp_path / "fs"
     _write(tmp_path / "own", own)
-    assert memory_kills(root, tmp_path / "own") is None
+    assert resources.memory_kills(root, tmp_path / "own") is None
     _write(root / file, "low 0\noom 3\noom_kill 2\noom_group_kill 0\n")
-    assert memory_kills(root, tmp_path / "own") == 2
+    assert resources.memory_kills(root, tmp_path / "own") == 2
 
     folder, name = (root / file).parent, file.rpartition("/")[2]
     _write(folder / "pod" / name, "oom_kill 5\n")
     (folder / "pod" / "x").mkdir()
-    assert memory_kills(root, tmp_path / "own") is None
+    assert resources.memory_kills(root, tmp_path / "own") is None
     _write(folder / "pod" / "x" / name, "oom_kill 1\n")
-    assert memory_kills(root, tmp_path / "own") == 1
+    assert resources.memory_kills(root, tmp_path / "own") == 1
 
 
 @pytest.mark.parametrize("own", ["0::/pod\n", "4:memory:/pod\n", "1:name=systemd:/\n", ""])
@@ -86,38 +74,38 @@ def test_missing_or_odd_files_limit_nothing(tmp_path, own):
     _version_2(tmp_path / "fs/pod", "max", 5)
     _write(tmp_path / "fs/memory/pod/memory.limit_in_bytes", "many")
 
-    assert memory_group(tmp_path / "fs", tmp_path / "own") is None
+    assert resources.memory_group(tmp_path / "fs", tmp_path / "own") is None
 
 
 def test_available_memory_is_the_lesser(tmp_path):
     _write(tmp_path / "own", "0::/pod\n")
     _write(tmp_path / "meminfo", "MemTotal: 9 kB\nMemAvailable:       8 kB\n")
     places = (tmp_path / "meminfo", tmp_path / "fs", tmp_path / "own")
-    assert available_memory(*places) == 8192
+    assert resources.available_memory(*places) == 8192
 
     _version_2(tmp_path / "fs/pod", "5000", 4000)
-    assert available_memory(*places) == 1000
-    assert available_memory(tmp_path / "none", *places[1:]) == 1000
+    assert resources.available_memory(*places) == 1000
+    assert resources.available_memory(tmp_path / "none", *places[1:]) == 1000
 
     _version_2(tmp_path / "fs/pod", "5000", 6000)
-    assert available_memory(*places) == 0
-    assert available_memory(tmp_path / "none", tmp_path / "none", tmp_path / "none") == float("inf")
+    assert resources.available_memory(*places) == 0
+    assert resources.available_memory(tmp_path / "none", tmp_path / "none", tmp_path / "none") == float("inf")
 
 
 def test_seconds_of_processors_are_read(tmp_path):
     _write(tmp_path / "own", "0::/pod\n")
-    assert cpu_seconds(tmp_path / "fs", tmp_path / "own") is None
+    assert resources.cpu_seconds(tmp_path / "fs", tmp_path / "own") is None
     _write(tmp_path / "fs/pod/cpu.stat", "usage_usec 2500000\nuser_usec 1\n")
-    assert cpu_seconds(tmp_path / "fs", tmp_path / "own") == 2.5
+    assert resources.cpu_seconds(tmp_path / "fs", tmp_path / "own") == 2.5
 
     _write(tmp_path / "own", "3:cpu,cpuacct:/pod\n")
     _write(tmp_path / "old/cpu,cpuacct/pod/cpuacct.usage", "1500000000\n")
-    assert cpu_seconds(tmp_path / "old", tmp_path / "own") == 1.5
+    assert resources.cpu_seconds(tmp_path / "old", tmp_path / "own") == 1.5
 
 
 def test_resident_bytes_are_read():
-    assert resident_bytes(os.getpid()) > 1 << 20
-    assert resident_bytes(-1) == 0
+    assert resources.resident_bytes(os.getpid()) > 1 << 20
+    assert resources.resident_bytes(-1) == 0
 
 
 # Usable processors
@@ -138,7 +126,7 @@ def test_cpu_max_is_read(tmp_path, text, expected):
     """Quota over period, and none where there is no limit or no sense."""
     _write(tmp_path / "own", "0::/\n")
     _write(tmp_path / "fs/cpu.max", text)
-    assert cgroup_quota(tmp_path / "fs", tmp_path / "own") == expected
+    assert resources.cgroup_quota(tmp_path / "fs", tmp_path / "own") == expected
 
 
 @pytest.mark.parametrize(("quota", "expected"), [("150000\n", 1.5), ("-1\n", None)])
@@ -147,7 +135,7 @@ def test_cfs_is_read(tmp_path, quota, expected):
     _write(tmp_path / "own", "1:cpu:/\n")
     _write(tmp_path / "fs/cpu/cpu.cfs_quota_us", quota)
     _write(tmp_path / "fs/cpu/cpu.cfs_period_us", "100000\n")
-    assert cgroup_quota(tmp_path / "fs", tmp_path / "own") == expected
+    assert resources.cgroup_quota(tmp_path / "fs", tmp_path / "own") == expected
 
 
 def test_version_2_takes_the_tightest_quota_on_the_way_up(tmp_path):
@@ -155,12 +143,12 @@ def test_version_2_takes_the_tightest_quota_on_the_way_up(tmp_path):
     _write(tmp_path / "fs/pod/container/cpu.max", "max 100000")
     _write(tmp_path / "fs/pod/cpu.max", "300000 100000")
     _write(tmp_path / "fs/cpu.max", "800000 100000")
-    assert cgroup_quota(tmp_path / "fs", tmp_path / "own") == 3.0
+    assert resources.cgroup_quota(tmp_path / "fs", tmp_path / "own") == 3.0
 
     _write(tmp_path / "own", "0::/../other\n")
     _write(tmp_path / "other/cpu.max", "100000 100000")
     _write(tmp_path / "fs/cpu.max", "400000 100000")
-    assert cgroup_quota(tmp_path / "fs", tmp_path / "own") == 4.0
+    assert resources.cgroup_quota(tmp_path / "fs", tmp_path / "own") == 4.0
 
 
 @pytest.mark.parametrize("folder", ["cpu,cpuacct/docker/x", "cpu,cpuacct", "cpu"])
@@ -168,7 +156,7 @@ def test_version_1_is_read_where_it_is_mounted(tmp_path, folder):
     _write(tmp_path / "own", "5:memory:/docker/x\n4:cpu,cpuacct:/docker/x\n")
     _write(tmp_path / "fs" / folder / "cpu.cfs_quota_us", "250000\n")
     _write(tmp_path / "fs" / folder / "cpu.cfs_period_us", "100000\n")
-    assert cgroup_quota(tmp_path / "fs", tmp_path / "own") == 2.5
+    assert resources.cgroup_quota(tmp_path / "fs", tmp_path / "own") == 2.5
 
 
 @pytest.mark.parametrize(("quota", "expected"), [("150000", 2), ("10000", 1), ("10000000", 8)])
@@ -176,8 +164,8 @@ def test_usable_is_affinity_within_the_quota(tmp_path, monkeypatch, quota, expec
     monkeypatch.setattr(resources, "allowed_cpus", lambda: 8)
     _write(tmp_path / "own", "0::/\n")
     _write(tmp_path / "fs/cpu.max", f"{quota} 100000")
-    assert usable_cpus(tmp_path / "fs", tmp_path / "own") == expected
+    assert resources.usable_cpus(tmp_path / "fs", tmp_path / "own") == expected
 
 
 def test_without_cgroups_affinity_counts(tmp_path):
-    assert usable_cpus(tmp_path, tmp_path / "own") == allowed_cpus() >= 1
+    assert resources.usable_cpus(tmp_path, tmp_path / "own") == resources.allowed_cpus() >= 1

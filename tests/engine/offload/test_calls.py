@@ -10,18 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from modelserver.engine.offload.calls import (
-    CallEnded,
-    HelperClosed,
-    OffloadCall,
-    encode,
-    perform,
-    read_result,
-    receive,
-    send,
-)
+from modelserver.engine.offload import calls
 
-_ENDED = msgspec.msgpack.Decoder(CallEnded)
+_ENDED = msgspec.msgpack.Decoder(calls.CallEnded)
 
 
 def joined(parts: list[bytes], times: int) -> bytes:
@@ -32,10 +23,10 @@ def test_what_is_sent_arrives():
     """A frame of any size, cut as the socket likes, is one message again."""
     here, there = socket.socketpair()
     with here, there:
-        large = CallEnded(msgspec.Raw(encode(b"x" * 3_000_000)))
-        thread = threading.Thread(target=send, args=(here, large))
+        large = calls.CallEnded(msgspec.Raw(calls.encode(b"x" * 3_000_000)))
+        thread = threading.Thread(target=calls.send, args=(here, large))
         thread.start()
-        arrived = _ENDED.decode(receive(there))
+        arrived = _ENDED.decode(calls.receive(there))
         thread.join()
 
     assert bytes(arrived.value) == bytes(large.value)
@@ -47,19 +38,20 @@ def test_the_other_side_may_end():
         with there:
             here.sendall(started)
             here.close()
-            with pytest.raises(HelperClosed):
-                receive(there)
+            with pytest.raises(calls.HelperClosed):
+                calls.receive(there)
 
 
 def test_a_call_is_made():
-    call = OffloadCall(__name__, "joined", 1.0, msgspec.Raw(encode(([b"a", b"b"], 2))))
+    call = calls.OffloadCall(__name__, "joined", 1.0, msgspec.Raw(calls.encode(([b"a", b"b"], 2))))
 
-    assert read_result(joined, perform(call).value) == b"abab"
+    assert calls.read_result(joined, calls.perform(call).value) == b"abab"
 
 
 def test_arguments_of_other_types_are_refused():
+    wrong = msgspec.Raw(calls.encode((["text"], "no number")))
     with pytest.raises(msgspec.ValidationError):
-        perform(OffloadCall(__name__, "joined", 1.0, msgspec.Raw(encode((["text"], "no number")))))
+        calls.perform(calls.OffloadCall(__name__, "joined", 1.0, wrong))
 
 
 def fresh(number: int) -> Callable[[], Any]:
@@ -85,11 +77,11 @@ def test_threads_read_the_first_results_of_a_function_at_once():
         with ThreadPoolExecutor(2) as threads:
             for number in range(200):
                 function, begin = fresh(number), threading.Barrier(2)
-                value = msgspec.Raw(encode({"inner": {"inner": {"f1": {"a": 1}}}}))
+                value = msgspec.Raw(calls.encode({"inner": {"inner": {"f1": {"a": 1}}}}))
 
                 def read(function: Any = function, begin: Any = begin, value: Any = value) -> Any:
                     begin.wait()
-                    return read_result(function, value)
+                    return calls.read_result(function, value)
 
                 both = [threads.submit(read) for _ in range(2)]
                 assert [each.result().inner.inner.f1 for each in both] == [{"a": 1}] * 2

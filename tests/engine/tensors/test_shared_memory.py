@@ -2,23 +2,29 @@
 
 import json
 import os
+import struct
 from typing import Any
 
 import msgspec
 import pytest
-from tests.ext.triton.regions import MOST, NUMBERS, registered
 
 from modelserver.engine.tensors.rest import decode_request, encode_request, encode_response
-from modelserver.engine.tensors.shared_memory import LIGHT_SHARED, Memory
+from modelserver.engine.tensors.shared_memory import LIGHT_SHARED, Memory, SharedMemory
 from modelserver.engine.tensors.tensor import OutputTensor
 from modelserver.engine.tensors.weight import TooHeavy
 from modelserver.errors import BadRequest, PayloadTooLarge
-from modelserver.ext.triton.regions import Regions
+
+MOST = 1 << 24
+NUMBERS = struct.pack("<4f", 1, 2, 3, 4)
 
 
 @pytest.fixture
-def regions(tmp_path, monkeypatch):
-    return registered(tmp_path, monkeypatch)
+def shared(tmp_path):
+    """Memory of 32 bytes is registered as `x`, from byte 8 on."""
+    (tmp_path / "t_x").write_bytes(bytes(8) + NUMBERS + bytes(8))
+    made = SharedMemory(allowed=True, most=MOST)
+    made.memory = made.memory.adding("x", "/t_x", str(tmp_path / "t_x"), 8, 24)
+    return made
 
 
 def request(size: object = 16, offset: object = 0, region: object = "x", **fields: Any) -> bytes:
@@ -35,8 +41,8 @@ def decode(body: bytes, memory: Memory, **more: Any) -> Any:
 
 
 @pytest.mark.parametrize("by_helper", [False, True])
-def test_inputs_and_parts_of_regions_are_read(regions, by_helper):
-    memory = regions.shared.memory
+def test_inputs_and_parts_of_regions_are_read(shared, by_helper):
+    memory = shared.memory
     if by_helper:
         memory = msgspec.msgpack.decode(msgspec.msgpack.encode(memory), type=Memory)
     (whole,) = decode(request(), memory).inputs
@@ -63,73 +69,73 @@ def test_inputs_and_parts_of_regions_are_read(regions, by_helper):
         (request(data=[1]), "both 'data' and shared_memory_region"),
     ],
 )
-def test_bad_inputs_are_refused(regions, body, reason):
+def test_bad_inputs_are_refused(shared, body, reason):
     with pytest.raises(BadRequest, match=reason):
-        decode(body, regions.shared.memory)
+        decode(body, shared.memory)
 
 
-def test_shortened_memory_is_an_error(regions, tmp_path):
+def test_shortened_memory_is_an_error(shared, tmp_path):
     """Memory that its client has cut is an error of the request, where a mapping would end the process."""
     os.truncate(tmp_path / "t_x", 12)
 
     with pytest.raises(BadRequest, match="'x' has become shorter"):
-        decode(request(), regions.shared.memory)
+        decode(request(), shared.memory)
 
 
 @pytest.mark.parametrize("instead", [None, b"another's" * 9])
-def test_renamed_memory_is_not_read(regions, tmp_path, instead):
+def test_renamed_memory_is_not_read(shared, tmp_path, instead):
     """What goes by the name now is not what was registered, and not read."""
     (tmp_path / "t_x").rename(tmp_path / "gone")
     if instead is not None:
         (tmp_path / "t_x").write_bytes(instead)
 
     with pytest.raises(BadRequest, match=r"cannot be opened|no longer what was registered"):
-        decode(request(), regions.shared.memory)
+        decode(request(), shared.memory)
 
 
-def test_sizes_are_limited_together(regions, tmp_path):
+def test_sizes_are_limited_together(shared, tmp_path):
     """The inputs of a request count together, as those of a body; many are not read on the event loop."""
     with (tmp_path / "t_large").open("wb") as file:
         file.truncate(MOST)
-    regions.register("large", "/t_large", 0, MOST)
+    shared.memory = shared.memory.adding("large", "/t_large", str(tmp_path / "t_large"), 0, MOST)
     body = request(LIGHT_SHARED + 4, region="large").replace(b"[4]", b"[%d]" % (LIGHT_SHARED // 4 + 1))
     first = json.loads(body)["inputs"][0]
     both = json.dumps({"inputs": [first, {**first, "name": "b"}]}).encode()
 
     with pytest.raises(TooHeavy):
-        decode(body, regions.shared.memory, light=True)
-    assert len(decode(body, regions.shared.memory).inputs[0].data) == LIGHT_SHARED + 4
+        decode(body, shared.memory, light=True)
+    assert len(decode(body, shared.memory).inputs[0].data) == LIGHT_SHARED + 4
     with pytest.raises(PayloadTooLarge, match=f"max_request_size={MOST}"):
-        decode(both, regions.shared.memory)
+        decode(both, shared.memory)
 
 
-def test_helpers_get_regions_that_a_body_can_name(regions):
+def test_helpers_get_regions_that_a_body_can_name(shared):
     """There may be thousands, which would be copied with each large request."""
     escaped = b'{"inputs": [{"parameters": {"shared\\u005fmemory_region": "in"}}]}'
 
-    assert regions.shared.memory.for_helper(b'{"inputs": []}').regions == {}
-    assert regions.shared.memory.for_helper(b'{"inputs": []}').allowed
-    assert regions.shared.memory.for_helper(b'{"shared_memory_region": "in"}') is regions.shared.memory
-    assert regions.shared.memory.for_helper(escaped) is regions.shared.memory
+    assert shared.memory.for_helper(b'{"inputs": []}').regions == {}
+    assert shared.memory.for_helper(b'{"inputs": []}').allowed
+    assert shared.memory.for_helper(b'{"shared_memory_region": "in"}') is shared.memory
+    assert shared.memory.for_helper(escaped) is shared.memory
 
 
-def test_for_models_that_get_bodies_whole(regions):
+def test_for_models_that_get_bodies_whole(shared):
     """Their JSON has the numbers; a body that names no memory is not touched."""
-    body = encode_request(request(), None, memory=regions.shared.memory)
+    body = encode_request(request(), None, memory=shared.memory)
 
     assert json.loads(body)["inputs"][0]["data"] == [1, 2, 3, 4]
-    assert encode_request(b"{}", None, memory=regions.shared.memory) == b"{}"
+    assert encode_request(b"{}", None, memory=shared.memory) == b"{}"
 
 
 # Outputs
 
 
-def asking(regions: Regions, size: int, offset: int = 0) -> Any:
+def asking(shared: SharedMemory, size: int, offset: int = 0) -> Any:
     """A request whose output `o` goes to shared memory."""
     place = {"shared_memory_region": "x", "shared_memory_byte_size": size, "shared_memory_offset": offset}
     tensor = {"name": "a", "datatype": "FP32", "shape": [1], "data": [1]}
     body = {"inputs": [tensor], "outputs": [{"name": "o", "parameters": place}]}
-    return decode(json.dumps(body).encode(), regions.shared.memory)
+    return decode(json.dumps(body).encode(), shared.memory)
 
 
 OUTPUT = OutputTensor("o", "FP32", (4,), [NUMBERS[::-1][:8], memoryview(NUMBERS[::-1])[8:]])
@@ -141,31 +147,31 @@ def answer(query: Any) -> Any:
     return json.loads(body)["outputs"]
 
 
-def test_outputs_are_written(regions, tmp_path):
-    assert answer(asking(regions, 20, 4)) == [{"name": "o", "shape": [4], "datatype": "FP32"}]
+def test_outputs_are_written(shared, tmp_path):
+    assert answer(asking(shared, 20, 4)) == [{"name": "o", "shape": [4], "datatype": "FP32"}]
     assert (tmp_path / "t_x").read_bytes() == bytes(8) + NUMBERS[:4] + NUMBERS[::-1] + bytes(4)
 
 
-def test_outputs_that_do_not_fit(regions, tmp_path):
+def test_outputs_that_do_not_fit(shared, tmp_path):
     before = (tmp_path / "t_x").read_bytes()
 
     with pytest.raises(BadRequest, match="output 'o': it has 16 bytes, its part of the shared memory 12"):
-        answer(asking(regions, 12))
+        answer(asking(shared, 12))
     assert (tmp_path / "t_x").read_bytes() == before
 
 
-def test_memory_unregistered_in_use_is_still_written(regions, tmp_path):
-    query = asking(regions, 16)
-    regions.unregister()
+def test_memory_unregistered_in_use_is_still_written(shared, tmp_path):
+    query = asking(shared, 16)
+    shared.memory = shared.memory.without("")
 
     answer(query)
     assert (tmp_path / "t_x").read_bytes()[8:24] == NUMBERS[::-1]
     with pytest.raises(BadRequest, match="no shared memory is registered as 'x'"):
-        asking(regions, 16)
+        asking(shared, 16)
 
 
-def test_memory_changed_in_use_is_an_error(regions, tmp_path):
-    query = asking(regions, 16)
+def test_memory_changed_in_use_is_an_error(shared, tmp_path):
+    query = asking(shared, 16)
     os.truncate(tmp_path / "t_x", 10)
     with pytest.raises(BadRequest, match="has become shorter"):
         answer(query)

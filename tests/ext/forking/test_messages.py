@@ -5,17 +5,7 @@ from pathlib import Path
 import pytest
 
 from modelserver.ext.cluster.local_socket import address_of
-from modelserver.ext.forking.messages import (
-    ChildEnded,
-    ForkRefused,
-    ModulesImported,
-    Prepare,
-    Spawn,
-    Spawned,
-    receive_report,
-    receive_request,
-    send,
-)
+from modelserver.ext.forking import messages
 
 
 @pytest.fixture
@@ -24,10 +14,10 @@ def ends():
 
 
 def test_requests_bring_descriptors(ends):
-    request = Spawn("/models/m", "image_classifier", ["torch"], {"A": "é\n" * 4000}, 3)
+    request = messages.Spawn("/models/m", "image_classifier", ["torch"], {"A": "é\n" * 4000}, 3)
     reading, writing = os.pipe()
-    send(ends[0], request, [reading, writing])
-    received = receive_request(ends[1])
+    messages.send(ends[0], request, [reading, writing])
+    received = messages.receive_request(ends[1])
 
     assert received[0] == request
     assert [os.fstat(d).st_ino for d in received[1]] == [os.fstat(reading).st_ino] * 2
@@ -39,30 +29,33 @@ def test_requests_bring_descriptors(ends):
 
 
 def test_what_is_to_be_imported(ends):
-    request = Prepare("/models/m", "", ["torch"])
-    send(ends[0], request)
+    request = messages.Prepare("/models/m", "", ["torch"])
+    messages.send(ends[0], request)
 
-    assert receive_request(ends[1]) == (request, [])
+    assert messages.receive_request(ends[1]) == (request, [])
     for end in ends:
         end.close()
 
 
-@pytest.mark.parametrize("report", [ModulesImported(), Spawned(7), ForkRefused("why"), ChildEnded(7, -9)])
+REPORTS = [messages.Spawned(7), messages.ForkRefused("why"), messages.ChildEnded(7, -9)]
+
+
+@pytest.mark.parametrize("report", [messages.ModulesImported(), *REPORTS])
 def test_reports_are_received(ends, report):
-    send(ends[0], report)
+    messages.send(ends[0], report)
     ends[0].close()
 
-    assert receive_report(ends[1]) == (report, [])
-    assert receive_report(ends[1]) is None
-    assert receive_request(ends[1]) is None
+    assert messages.receive_report(ends[1]) == (report, [])
+    assert messages.receive_report(ends[1]) is None
+    assert messages.receive_request(ends[1]) is None
     ends[1].close()
 
 
 def test_a_server_that_is_gone(ends):
-    send(ends[1], ChildEnded(7, -9))
+    messages.send(ends[1], messages.ChildEnded(7, -9))
     ends[0].close()
 
-    assert receive_request(ends[1]) is None
+    assert messages.receive_request(ends[1]) is None
     ends[1].close()
 
 

@@ -1,15 +1,28 @@
 import os
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from tests.ext.triton.regions import registered, services_with
 
+from modelserver.engine.tensors.shared_memory import SharedMemory
 from modelserver.errors import BadRequest, ResourceNotFound
 from modelserver.ext.triton.regions import Regions
 
 
+def services_with(prefix: str | None) -> Any:
+    """What a server has for regions, with this ``shared_memory_prefix``."""
+    shared = SharedMemory(allowed=prefix is not None, most=1 << 24)
+    return SimpleNamespace(shared=shared, settings=SimpleNamespace(shared_memory_prefix=prefix))
+
+
 @pytest.fixture
 def regions(tmp_path, monkeypatch):
-    return registered(tmp_path, monkeypatch)
+    """Memory `/t_x` of 32 bytes may be registered, and is, as `x`, from byte 8 on."""
+    monkeypatch.setattr("modelserver.ext.triton.regions.SHARED_MEMORY", tmp_path)
+    (tmp_path / "t_x").write_bytes(bytes(32))
+    made = Regions(services_with("/t_"))
+    made.register("x", "/t_x", 8, 24)
+    return made
 
 
 def test_regions_are_listed_until_they_are_unregistered(regions):

@@ -3,7 +3,7 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.ext.triton.regions import services_with
+from tests.ext.triton.test_regions import services_with
 
 from modelserver.errors import BadRequest, MethodNotAllowed, ModelNotFound
 from modelserver.ext.triton.routes import add_triton
