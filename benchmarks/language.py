@@ -249,6 +249,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--streams", type=int, help="only this: so many streams that are open at once")
     parser.add_argument("--peers", type=Path, help="the folder of python -m benchmarks peers: litserve, vllm")
     parser.add_argument("--vllm", action="store_true", help="only vLLM's engine, with the peer vllm")
+    parser.add_argument("--size", default="tiny", choices=("tiny", "medium"), help="of vLLM's model")
+    parser.add_argument("--long", action="store_true", help="vLLM's prompts have 900 tokens, answers 256")
+    parser.add_argument("--clients", type=int, nargs="+", default=(1, 8, 64, 256), help="of vLLM's engine")
     options = parser.parse_args(arguments)
     print(f"answers of {PIECES} pieces, batches of {BATCH}")
     if options.streams:

@@ -12,23 +12,20 @@ from benchmarks.report import Mark, number, table
 from benchmarks.servers import HOST, ROOT, Running, model_server
 
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Iterator, Mapping
+    from argparse import Namespace
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-TOKENS, _FEW = 64, 4
+_FEW: Final = 4
 _OURS, _FRONT, _BARE = "modelserver", "vllm serve", "the engine alone"
-_SETTINGS: Final = {"dtype": "float32", "max_model_len": 512, "max_num_seqs": 64, "enforce_eager": True}
-_FLAGS: Final = (
-    "--dtype float32 --max-model-len 512 --max-num-seqs 64 --enforce-eager --served-model-name chat --model"
-)
+_SETTINGS: Final = {"dtype": "float32", "max_num_seqs": 256, "enforce_eager": True}
+_FLAGS: Final = "--dtype float32 --max-num-seqs 256 --enforce-eager --served-model-name chat --model"
 _PEER: Final = "benchmarks.peers.apps.vllm_language"
 _PATH: Final = ":".join(str(ROOT / part) for part in ("app", "handlers", "."))
 _VARIABLES: Final = {"PYTHONPATH": _PATH, "VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1"}
-_MESSAGES: Final = [{"role": "user", "content": "What is a tensor?"}]
-_BODY: Final = {"model": "chat", "messages": _MESSAGES, "max_tokens": TOKENS, "ignore_eos": True}
-# A Llama of 3 million parameters.
-_MAKE: Final = "import pathlib, tests.differential.tiny_models as t; t.make_llama(pathlib.Path({!r}))"
+# Llamas of 3 and of 130 million parameters: width and layers.
+_SIZES: Final = {"tiny": "256, 4", "medium": "1024, 12"}
+_MAKE: Final = "import tests.differential.tiny_models as t; t.make_llama(t.Path({!r}), {}, length=2048)"
 _HANDLER: Final = f"""import {_PEER} as peer
 peer.async_llm.AsyncLLM = peer.Pretended
 from modelserver_handlers.language.vllm_handler import VLLMHandler as Handler
@@ -50,27 +47,29 @@ def _ours(folder: Path, python: str, model: Path, *, pretended: bool) -> Iterato
         yield server
 
 
-def _compare(
-    servers: Mapping[str, Running], options: argparse.Namespace, connections: tuple[int, ...], least: float
-) -> None:
+def _compare(servers: Mapping[str, Running], options: Namespace, counts: Sequence[int], least: float) -> None:
     """Prints the table of all, and the marks."""
     more = {"stream": True, "stream_options": {"include_usage": True}}
+    # A sign of the long prompt is about a token.
+    tokens, signs = (256, "%" * 900) if options.long else (64, "What is a tensor?")
+    messages = [{"role": "user", "content": signs}]
+    body = {"model": "chat", "messages": messages, "max_tokens": tokens, "ignore_eos": True}
     rows: list[list[str]] = []
     marks: list[Mark] = []
-    for work, fields in (("streamed", {**_BODY, **more}), ("whole", _BODY)):
-        for clients in connections:
-            turns = rounds(servers, request("/v1/chat/completions", fields), clients, options, TOKENS)
+    for work, fields in (("streamed", {**body, **more}), ("whole", body)):
+        for clients in counts:
+            turns = rounds(servers, request("/v1/chat/completions", fields), clients, options, tokens)
             figures = {name: medians(each) for name, each in turns.items()}
             what = f"{work}, {clients} clients"
             for name, (rate, _, _, cost, first) in figures.items():
-                rows.append([what, name, *map(number, (rate, cost, cost * TOKENS, first))])
+                rows.append([what, name, *map(number, (rate, cost, cost * tokens, first))])
             mine, other = figures[_OURS], figures[_FRONT]
             marks += [Mark(f"{what}: tokens/s beside the front end's", mine[0] / other[0], ">=", least)]
             marks += [Mark(f"{what}: processor time beside the front end's", mine[3] / other[3], "<=", 0.5)]
     print(table(["", "", "tokens/s", "µs a token", "µs a request", "first after ms"], rows))
     if _BARE in servers:
         # Short answers: many in a turn.
-        short = request("/v1/chat/completions", {**_BODY, **more, "max_tokens": _FEW})
+        short = request("/v1/chat/completions", {**body, **more, "max_tokens": _FEW})
         turns = rounds(servers, short, 1, options, _FEW)
         firsts = {name: medians(each)[-1] for name, each in turns.items()}
         marks += [Mark("first token after the engine's", firsts[_OURS] - firsts[_BARE], "<=", 2.0, " ms")]
@@ -79,11 +78,12 @@ def _compare(
     print("\n".join(map(str, marks)))
 
 
-def measure(options: argparse.Namespace, python: str, folder: Path) -> None:
+def measure(options: Namespace, python: str, folder: Path) -> None:
     """The tiny model, and then the pretended engine."""
     model = folder / "model"
-    subprocess.run([python, "-c", _MAKE.format(str(model))], check=True, cwd=ROOT, env=_VARIABLES)
-    for pretended, clients, least in ((False, (1, 8, 64), 1.0), (True, (64,), 3.0)):
+    make = _MAKE.format(str(model), _SIZES[options.size])
+    subprocess.run([python, "-c", make], check=True, cwd=ROOT, env=_VARIABLES)
+    for pretended, clients, least in ((False, options.clients, 1.0), (True, (64,), 3.0)):
         place = folder / ("pretended" if pretended else "engine")
         place.mkdir()
         with contextlib.ExitStack() as stack:
@@ -93,5 +93,5 @@ def measure(options: argparse.Namespace, python: str, folder: Path) -> None:
             for name, kind in kinds.items():
                 command = [python, "-m", _PEER, kind, *_FLAGS.split(), str(model), "--host", HOST, "--port"]
                 servers[name] = stack.enter_context(peer(place / kind, command, _VARIABLES))
-            print(f"\n{place.name}, {TOKENS} tokens; processor time outside of vLLM's engine")
+            print(f"\n{place.name}, {options.size} model; processor time outside of vLLM's engine")
             _compare(servers, options, clients, least)

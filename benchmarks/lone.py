@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import http.client
 import re
 import time
 from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPException
 
 from benchmarks.load import percentile
 from benchmarks.servers import HOST, Running
@@ -37,11 +37,11 @@ def measure_lone(server: Running, name: str, body: bytes, content_type: str, req
     seen: list[float] = []
     handler: list[float] = []
     failures = 0
-    connection = http.client.HTTPConnection(HOST, server.port, timeout=60)
+    connection = HTTPConnection(HOST, server.port, timeout=60)
     for number in range(WARMUP + requests):
         try:
             waited, inside = _ask(connection, f"/predictions/{name}", body, content_type)
-        except (OSError, http.client.HTTPException, ValueError):
+        except (OSError, HTTPException, ValueError):
             connection.close()
             failures += 1
             continue
@@ -60,9 +60,7 @@ def handler_ms(server_timing: str | None) -> float:
     return float(match.group(1))
 
 
-def _ask(
-    connection: http.client.HTTPConnection, target: str, body: bytes, content_type: str
-) -> tuple[float, float]:
+def _ask(connection: HTTPConnection, target: str, body: bytes, content_type: str) -> tuple[float, float]:
     """Milliseconds until the whole response was read, and the handler's own. Raises ValueError if not 200."""
     began = time.perf_counter()
     connection.request("POST", target, body, {"Content-Type": content_type})

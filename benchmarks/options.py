@@ -33,9 +33,7 @@ def common_parser(
     """``--duration``, ``--reps``, ``--warmup``, ``--client``; ``--out`` and ``--dry-run`` as told."""
     parser = argparse.ArgumentParser(program, description=description)
     add = parser.add_argument
-    add(
-        "--duration", type=float, default=duration, help=f"seconds of one measurement (default: {duration:g})"
-    )
+    add("--duration", type=float, default=duration, help=f"seconds of a measurement (default: {duration:g})")
     add("--reps", type=int, default=3, help="repetitions, interleaved; figures are medians (default: 3)")
     add("--warmup", type=float, default=2.0, help="seconds of load before anything counts (default: 2)")
     add("--client", choices=CLIENTS, default="auto", help="auto: wrk where it is installed")

@@ -13,8 +13,8 @@ TEMPLATE = (
 )
 
 
-def make_llama(folder):
-    """A Llama of 3 million parameters, whose tokenizer has read the documentation and has a chat template."""
+def make_llama(folder, width=256, layers=4, length=512):
+    """A Llama whose tokenizer has read the documentation and has a template; usually 3 million weights."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -22,11 +22,11 @@ def make_llama(folder):
     _save_tokenizer(folder, TEMPLATE)
     config = LlamaConfig(
         vocab_size=PIECES,
-        hidden_size=256,
-        intermediate_size=512,
-        num_hidden_layers=4,
-        num_attention_heads=4,
-        max_position_embeddings=512,
+        hidden_size=width,
+        intermediate_size=2 * width,
+        num_hidden_layers=layers,
+        num_attention_heads=width // 64,
+        max_position_embeddings=length,
         bos_token_id=0,
         eos_token_id=1,
     )

@@ -53,10 +53,12 @@ async def _serve() -> None:
     engine, names = AsyncLLM.from_engine_args(AsyncEngineArgs.from_cli_args(arguments)), itertools.count()
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        work = json.loads((await reader.read(1 << 16)).partition(b"\r\n\r\n")[2] or b'{"max_tokens": 1}')
+        body = (await reader.read(1 << 16)).partition(b"\r\n\r\n")[2]
+        work = json.loads(body or b'{"max_tokens": 1, "messages": [{"content": "a prompt"}]}')
         kind = RequestOutputKind.DELTA if "stream" in work else RequestOutputKind.FINAL_ONLY
         parameters = SamplingParams(max_tokens=work["max_tokens"], ignore_eos=True, output_kind=kind)
-        async for output in engine.generate(tokens_input([*range(2, 20)]), parameters, str(next(names))):
+        prompt = [*range(2, 2 + len(work["messages"][0]["content"]))]
+        async for output in engine.generate(tokens_input(prompt), parameters, str(next(names))):
             writer.write(b"data: {%b}\n" % output.outputs[0].text.encode())
         writer.write(b'"completion_tokens":%d' % work["max_tokens"])
         writer.close()
