@@ -99,4 +99,4 @@ def gauges() -> set[str]:
     metrics = ServerMetrics(hostname="h")
     model = metrics.model("m", "1.0")
     model.workers.set_states({"ready": 1})
-    return set(re.findall(r"(?m)^# TYPE (modelserver_\w+) gauge$", metrics.render().decode()))
+    return set(re.findall(r"(?m)^# TYPE (modelserver_\w+) gauge$", b"".join(metrics.pieces()).decode()))

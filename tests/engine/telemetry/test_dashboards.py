@@ -40,7 +40,7 @@ def visible() -> dict[str, set[str]]:
     model.workers.loaded("W-9000-m_1.0", 1.0)
     on_demand(metrics)
     result: dict[str, set[str]] = {}
-    for line in metrics.render().decode().splitlines():
+    for line in b"".join(metrics.pieces()).decode().splitlines():
         if not line.startswith("#"):
             name, _, labels = line.partition(" ")[0].partition("{")
             result[name] = set(re.findall(r"(\w+)=", labels))

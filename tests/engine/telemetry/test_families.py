@@ -9,7 +9,7 @@ from modelserver.errors import InternalError
 
 def test_torchserve_metrics_have_its_names_and_help(metrics):
     """Every metric of reference 15.3 is announced under its name, with its type and TorchServe's help."""
-    text = metrics.render().decode()
+    text = b"".join(metrics.pieces()).decode()
     counters = (
         "Requests2XX Requests4XX Requests5XX ts_inference_requests_total "
         "ts_inference_latency_microseconds ts_queue_latency_microseconds"
@@ -33,7 +33,7 @@ def test_legacy_mode_shows_three_counters(caplog):
     metrics = ServerMetrics(mode="legacy", hostname="h")
     metrics.model("m", "1.0").requests.received(explicit_version=True)
     metrics.response(200)
-    families = re.findall(r"# TYPE (\S+)", metrics.render().decode())
+    families = re.findall(r"# TYPE (\S+)", b"".join(metrics.pieces()).decode())
 
     assert families == [
         "ts_inference_requests_total",
@@ -41,7 +41,7 @@ def test_legacy_mode_shows_three_counters(caplog):
         "ts_queue_latency_microseconds",
     ]
     assert [record.getMessage().split(".")[0] for record in caplog.records] == ["Requests2XX"]
-    assert metrics.render(["Requests2XX"]) == b""
+    assert b"".join(metrics.pieces(["Requests2XX"])) == b""
 
 
 def test_series_of_a_version_exist_from_the_start(metrics):

@@ -30,12 +30,12 @@ def metrics(families):
 
 
 def samples(registry: MetricRegistry) -> list[str]:
-    return [line for line in registry.render().decode().splitlines() if not line.startswith("#")]
+    return [line for line in b"".join(registry.pieces()).decode().splitlines() if not line.startswith("#")]
 
 
 def test_known_metrics_are_recorded(registry, metrics):
     metrics.record("PredictionTime", 83.13, "ms", "GAUGE", DIMENSIONS)
-    text = registry.render(["PredictionTime"]).decode().splitlines()
+    text = b"".join(registry.pieces(["PredictionTime"])).decode().splitlines()
 
     assert text == [
         "# HELP PredictionTime Torchserve prometheus gauge metric with unit: ms",
@@ -134,7 +134,7 @@ def names_after(metrics: ServerMetrics) -> set[str]:
     model = metrics.model("m", "1.0")
     for name in ("HandlerTime", "PredictionTime", "Words"):
         model.handler_metric(name, 5.0, "ms", "gauge", DIMENSIONS)
-    text = metrics.render().decode()
+    text = b"".join(metrics.pieces()).decode()
     return {name for name in ("HandlerTime", "PredictionTime", "Words") if f'\n{name}{{ModelName="m"' in text}
 
 

@@ -34,7 +34,7 @@ DIMENSIONS = [("ModelName", "m"), ("Level", "Model")]
 
 
 def rendered(metrics: ServerMetrics) -> list[str]:
-    return metrics.render().decode().splitlines()
+    return b"".join(metrics.pieces()).decode().splitlines()
 
 
 def made(**options: Any) -> ServerMetrics:
@@ -172,7 +172,7 @@ def test_log_mode_logs_what_is_listed(caplog):
     lines = [record.getMessage() for record in caplog.records if record.name.startswith("modelserver.m")]
 
     assert [line.partition("|#")[0] for line in lines] == ["Requests2XX.Count:1.0", "Words.count:3.0"]
-    assert metrics.render() == b""
+    assert b"".join(metrics.pieces()) == b""
 
 
 def test_log_mode_logs_the_times_of_each_batch(caplog):

@@ -159,21 +159,21 @@ def test_log_mode_logs_the_times_of_each_request(caplog):
 def test_changes_by_autoscaling_are_counted():
     metrics = ServerMetrics(hostname="h")
     model = metrics.model("m", "1.0")
-    assert "modelserver_workers_wished{" not in metrics.render().decode()
+    assert "modelserver_workers_wished{" not in b"".join(metrics.pieces()).decode()
     model.workers.set_wish(3)
     model.workers.scaled("up", "queue_wait")
     model.workers.scaled("up", "queue_wait")
     model.workers.scaled("down", "idle")
-    text = metrics.render().decode()
+    text = b"".join(metrics.pieces()).decode()
     assert 'modelserver_workers_wished{model_name="m",model_version="1.0"} 3.0' in text
     of = 'modelserver_scalings_total{model_name="m",model_version="1.0",'
     assert f'{of}direction="up",reason="queue_wait"}} 2.0' in text
     assert f'{of}direction="down",reason="idle"}} 1.0' in text
 
     model.workers.set_wish(None)
-    assert "modelserver_workers_wished{" not in metrics.render().decode()
+    assert "modelserver_workers_wished{" not in b"".join(metrics.pieces()).decode()
     metrics.forget("m", "1.0")
-    assert "modelserver_scalings_total{" not in metrics.render().decode()
+    assert "modelserver_scalings_total{" not in b"".join(metrics.pieces()).decode()
 
 
 def test_every_reason_of_a_refusal_is_listed():

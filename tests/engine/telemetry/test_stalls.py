@@ -43,7 +43,7 @@ def loop(monkeypatch):
 
 def seen(metrics: ServerMetrics) -> tuple[float, float]:
     name = "modelserver_loop_stall_seconds"
-    lines = [line.split() for line in metrics.render([name]).decode().splitlines()]
+    lines = [line.split() for line in b"".join(metrics.pieces([name])).decode().splitlines()]
     values = {line[0]: float(line[1]) for line in lines if line[0] != "#"}
     return values[f"{name}_count"], values[f"{name}_sum"]
 

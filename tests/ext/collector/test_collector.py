@@ -71,7 +71,7 @@ def test_collected_metrics_are_rendered():
     for name, value in (("CPUUtilization", 12.5), ("Own", 3.0), ("Own", -1.0), ("H", 2.0), ("Other", 1.0)):
         metrics.collected(name, value, {"Level": "Host"})
     metrics.collected("modelserver_queue_requests", 77.0, named)
-    text = metrics.render().decode()
+    text = b"".join(metrics.pieces()).decode()
 
     assert 'CPUUtilization{Level="Host",Hostname="h"} 12.5' in text
     assert 'Own{Hostname="h"} 3.0' in text

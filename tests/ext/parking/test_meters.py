@@ -6,7 +6,7 @@ from modelserver.ext.parking.meters import ParkingMeters
 
 def lines(floor: Floor, *words: str) -> set[str]:
     """Series with one of these words in their names, without the prefix."""
-    text = floor.metrics.render().decode().replace("modelserver_", "").replace('model_name="', "")
+    text = b"".join(floor.metrics.pieces()).decode().replace("modelserver_", "").replace('model_name="', "")
     return {line for line in text.splitlines() if line[0] != "#" and any(word in line for word in words)}
 
 

@@ -15,16 +15,16 @@ async def test_traffic_is_rendered_as_long_as_there_is_any():
     item, metrics = [traffic], ServerMetrics(hostname="h")
     Meters(metrics, lambda: item)
 
-    text = metrics.render().decode()
+    text = b"".join(metrics.pieces()).decode()
     labels = 'model_name="m",model_version="2.0"'
     assert f"modelserver_traffic_weight{{{labels}}} 10.0" in text
     assert f"modelserver_traffic_requests_total{{{labels}}} 3.0" in text
     assert f'modelserver_shadow_copies_total{{{labels},outcome="agreed"}} 0.0' in text
     traffic.promotion.decisions["errors"] += 1
-    text = metrics.render().decode()
+    text = b"".join(metrics.pieces()).decode()
     for why, steps in (('direction="on",reason="kept"', 0), ('direction="back",reason="errors"', 1)):
         assert f"modelserver_promotion_steps_total{{{labels},{why}}} {steps}.0" in text
 
     traffic.close()
     item.clear()
-    assert "modelserver_traffic_weight{" not in metrics.render().decode()
+    assert "modelserver_traffic_weight{" not in b"".join(metrics.pieces()).decode()

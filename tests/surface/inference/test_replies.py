@@ -61,7 +61,8 @@ def metrics():
 
 def counted(metrics: ServerMetrics, name: str) -> dict[str, float]:
     """The series of a counter that have counted anything, by their last label."""
-    lines = [line for line in metrics.render([name]).decode().splitlines() if not line.startswith("#")]
+    text = b"".join(metrics.pieces([name])).decode()
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
     series = (line.removesuffix(".0").rpartition(" ") for line in lines)
     return {labels.split('"')[-2]: float(value) for labels, _, value in series if float(value)}
 

@@ -207,7 +207,6 @@ class ConsoleHandler(_StreamHandler):
 class Logs:
     """The logging setup. ``stamped``: access lines include their time, see AccessLog."""
 
-    directory: Path
     stamped: bool
     handlers: tuple[tuple[logging.Logger, logging.Handler], ...] = ()
     writer: LogWriter | None = None
@@ -258,7 +257,7 @@ def setup_logging(
     is_log4j = log_config is not None and log_config.suffix.lower() in _LOG4J
     if log_config is not None and not is_log4j:
         _apply_config(log_config)
-        return Logs(log_dir, stamped=False)
+        return Logs(stamped=False)
     attached: list[tuple[logging.Logger, logging.Handler]] = []
     problems: list[str] = []
     writer = LogWriter() if in_background else None
@@ -273,7 +272,7 @@ def setup_logging(
         _log.warning("Logging to the console only: %s", problem)
     if is_log4j:
         _log.warning("log4j configurations are not supported, using the default logging: %s", log_config)
-    return Logs(log_dir, stamped=not as_json, handlers=tuple(attached), writer=writer)
+    return Logs(stamped=not as_json, handlers=tuple(attached), writer=writer)
 
 
 def log_level() -> str:

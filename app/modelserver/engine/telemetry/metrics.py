@@ -206,12 +206,11 @@ class ServerMetrics:
                 model.requests.count_answers()
         return self._registry.families
 
-    def render(self, names: Sequence[str] = ()) -> bytes:
-        """The Prometheus text; ``names`` are the query's `name[]` values, empty for everything."""
-        return b"".join(self.pieces(names))
-
     def pieces(self, names: Sequence[str] = ()) -> Iterator[bytes]:
-        """Yields the text in pieces, between which the event loop may do other work."""
+        """Yields the Prometheus text in pieces, between which the event loop may do other work.
+
+        ``names`` are the query's `name[]` values, empty for everything.
+        """
         if self._mode == "log":
             return
         self.families()

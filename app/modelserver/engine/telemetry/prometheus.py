@@ -264,12 +264,10 @@ class MetricRegistry:
     def __contains__(self, name: str) -> bool:
         return name in self._owners
 
-    def render(self, names: Collection[str] = ()) -> bytes:
-        """The Prometheus text of everything, or of the samples or metrics called ``names``."""
-        return b"".join(self.pieces(names))
-
     def pieces(self, names: Collection[str] = ()) -> Iterator[bytes]:
-        """Yields the text in pieces of about ``PIECE`` lines, between which metrics may change.
+        """Yields the Prometheus text of everything, or of the samples or metrics called ``names``.
+
+        It is in pieces of about ``PIECE`` lines, between which metrics may change.
 
         Each series is shown as it is at one moment, and each metric has the series of the moment at which it
         begins.

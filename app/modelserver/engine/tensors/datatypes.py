@@ -1,7 +1,8 @@
 """The datatypes of the Open Inference Protocol and their elements as bytes (kserve reference 5 and 9).
 
 Tensors are kept in the protocol's binary form: little-endian, row-major, each BYTES element after its length.
-They are converted to Python numbers only to read or write JSON; the server does not need numpy.
+They are converted to Python numbers only to read or write JSON; the server does not need numpy. Machines are
+little-endian, too.
 """
 
 from __future__ import annotations
@@ -22,8 +23,6 @@ LENGTH = struct.Struct("<I")
 # Excess elements that are counted for the message.
 _COUNTED_ON = 1000
 
-_SWAPS = sys.byteorder == "big"
-
 
 class TensorError(Exception):
     """A tensor's data does not match its description. The message is about the data; callers add the name."""
@@ -42,16 +41,11 @@ class Datatype:
 
 def _numbers(code: str) -> tuple[Callable[[Sequence[Any]], bytes], Callable[[memoryview], list[Any]]]:
     def pack(values: Sequence[Any]) -> bytes:
-        numbers = array(code, values)
-        if _SWAPS:
-            numbers.byteswap()
-        return numbers.tobytes()
+        return array(code, values).tobytes()
 
     def unpack(data: memoryview) -> list[Any]:
         numbers = array(code)
         numbers.frombytes(data)
-        if _SWAPS:
-            numbers.byteswap()
         return numbers.tolist()
 
     return pack, unpack
@@ -72,10 +66,7 @@ def _unpack_halves(data: memoryview) -> list[float]:
 def _pack_brains(values: Sequence[float]) -> bytes:
     """The upper halves of float32, rounded to the nearest, ties to even."""
     wide = array("I", struct.pack(f"={len(values)}f", *values))
-    narrow = array("H", (_upper(bits) for bits in wide))
-    if _SWAPS:
-        narrow.byteswap()
-    return narrow.tobytes()
+    return array("H", (_upper(bits) for bits in wide)).tobytes()
 
 
 def _upper(bits: int) -> int:
@@ -87,8 +78,6 @@ def _upper(bits: int) -> int:
 def _unpack_brains(data: memoryview) -> list[float]:
     narrow = array("H")
     narrow.frombytes(data)
-    if _SWAPS:
-        narrow.byteswap()
     wide = array("I", (element << 16 for element in narrow))
     return list(struct.unpack(f"={len(wide)}f", wide.tobytes()))
 

@@ -325,18 +325,15 @@ def encode_response(
             "shape": list(output.shape),
             "datatype": output.datatype,
         }
-        own = dict(output.parameters)
         if (part := request.shared(output.name)) is not None:
             # No parameters say so: Triton's client would look for a size of binary data among them.
             part.write(output.pieces, f"output '{output.name}'")
         elif request.wants_binary(output.name):
             in_binary = True
-            own[_BINARY_SIZE] = output.size
+            tensor["parameters"] = {_BINARY_SIZE: output.size}
             binary += output.pieces
         else:
             tensor["data"] = msgspec.Raw(_to_json(output))
-        if own:
-            tensor["parameters"] = own
         tensors.append(tensor)
     fields: dict[str, Any] = {"id": identity, "model_name": model}
     if version:

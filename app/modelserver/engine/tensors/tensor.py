@@ -77,7 +77,6 @@ class OutputTensor:
     datatype: str
     shape: tuple[int, ...]
     pieces: Sequence[bytes | memoryview]
-    parameters: dict[str, Any] = field(default_factory=dict)
 
     @property
     def size(self) -> int:
