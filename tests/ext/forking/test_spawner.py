@@ -100,7 +100,6 @@ async def test_a_forked_worker_is_like_another(spawner, tmp_path):
     assert kinds[1] == sorted([*kinds[0], "pipe:[]"])
     marks = [each["variables"].pop(MARK) for each in (other, own)]
     assert own["variables"] == other["variables"]
-    # They begin with the server.
     assert marks[0].rpartition(".")[0] == marks[1].rpartition(".")[0]
     assert marks[0] != marks[1] == mark
     assert own["session"] == pids[1]
