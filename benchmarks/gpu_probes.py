@@ -50,6 +50,7 @@ import importlib, os, torch, torchvision
 from modelserver_handlers import BUILT_IN
 for module in BUILT_IN.values():
     importlib.import_module(f"modelserver_handlers.{module}")
+importlib.import_module("modelserver_handlers.huggingface").preload()
 check_fitness(before)
 """
 _FORKS = """

@@ -1,6 +1,6 @@
 """The pictures of the console in docs/pictures: ``python -m tests.e2e.console_pictures`` takes them anew.
 
-It needs Debian's ``chromium``, and two minutes in which the machine does little else.
+It needs Debian's ``chromium-headless-shell``, and two minutes in which the machine does little else.
 """
 
 import io

@@ -2,9 +2,11 @@
 
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from tests.engine.pools.conftest import Conversation
@@ -12,7 +14,9 @@ from tests.ext.forking.conftest import HEAVY, preloaded
 
 from modelserver.engine.pools.spec import WorkerSpec
 from modelserver.engine.wire.messages import Load, Loaded
+from modelserver.ext.forking import fork_server
 from modelserver.ext.forking import spawner as spawner_module
+from modelserver.ext.forking.messages import Prepare
 from modelserver.ext.forking.spawner import can_fork, why_not
 
 pytestmark = pytest.mark.skipif(not can_fork(), reason="the system cannot fork workers safely")
@@ -69,6 +73,21 @@ async def test_an_unfit_spawner_refuses(spawner, tmp_path, monkeypatch, caplog, 
     assert reason in line
 
 
+def test_handlers_import_for_their_workers(tmp_path, monkeypatch):
+    """What a built-in handler imports only when it loads is imported once, before workers are forked."""
+    here, peer = socket.socketpair()
+    ours, foreign = "modelserver_handlers.late", "torchaudio"
+    modules = {name: Mock(spec=["preload"]) for name in (ours, foreign)}
+    monkeypatch.setattr(fork_server.importlib, "import_module", modules.__getitem__)
+    monkeypatch.setattr(fork_server, "gc", Mock())
+    with here, peer:
+        server = fork_server.ForkServer(here, os.getpid())
+        server._prepare(Prepare(str(tmp_path), ours, [foreign]))
+
+    assert modules[ours].preload.call_count == 1
+    assert modules[foreign].preload.call_count == 0
+
+
 def spec(**fields: Any) -> WorkerSpec:
     return WorkerSpec(load=Load("m", "1.0", "/", "h.py", 1), frame_limit=100, **{"threads": 3, **fields})
 
@@ -117,8 +136,9 @@ print(torch.version.cuda, len(imports), len(calls()))
 @pytest.mark.slow  # imports all that handlers do in a new process
 @pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
 def test_imports_leave_the_gpu_alone(tmp_path):
-    """Those of torch, torchvision and all built-in handlers start no thread, hold no descriptor and make no
-    call of NVIDIA's driver, as asking whether there is a GPU would: a child can still use it.
+    """Those of torch, torchvision, transformers and all built-in handlers start no thread, hold no
+    descriptor and make no call of NVIDIA's driver, as asking whether there is a GPU would: a child can still
+    use it.
     """
     from benchmarks.gpu_probes import IMPORTS
     from benchmarks.servers import ROOT

@@ -7,6 +7,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 
+from modelserver_handlers import huggingface
 from modelserver_handlers.errors import ModelLoadError
 from modelserver_handlers.huggingface import checkpoint
 from modelserver_handlers.huggingface.checkpoint import Checkpoint, length_of
@@ -72,6 +73,16 @@ def test_missing_library_is_named(monkeypatch):
     )
     with pytest.raises(ModelLoadError, match=r"transformers is not installed: .*modelserver\[transformers\]"):
         checkpoint.import_transformers()
+
+
+@pytest.mark.parametrize("library", [SimpleNamespace(), ModelLoadError("transformers is not installed")])
+def test_a_library_that_does_not_fit_is_reported_later(monkeypatch, library):
+    """By the model that loads: the process that forks workers goes on without it."""
+    importing = Mock(side_effect=[library])
+    monkeypatch.setattr(huggingface, "import_transformers", importing)
+    huggingface.preload()
+
+    assert importing.call_count == 1
 
 
 @pytest.mark.parametrize(

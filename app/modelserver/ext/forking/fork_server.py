@@ -100,7 +100,10 @@ class ForkServer:
             return
         try:
             for name in missing:
-                importlib.import_module(name)
+                module = importlib.import_module(name)
+                # What it would import later.
+                if name.startswith("modelserver_handlers.") and hasattr(module, "preload"):
+                    module.preload()
         except Exception as error:
             # A package may be partly loaded now.
             self._broken = f"{type(error).__name__} while importing {', '.join(missing)}: {error}"
