@@ -22,7 +22,6 @@ PROGRAMS = {
     "language": ("benchmarks.language", "what OpenAI's API costs, beside LitServe"),
     "many": ("benchmarks.many", "models on demand beside LRU, Belady's optimum and Ray Serve"),
     "rollouts": ("benchmarks.rollouts", "what recordings, weights and shadows cost"),
-    "decoding": ("benchmarks.decoding", "ways to prepare a picture"),
     "gpu": ("benchmarks.gpu", "the server on a GPU, beside the chip's limit"),
 }
 

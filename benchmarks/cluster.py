@@ -23,7 +23,7 @@ from benchmarks.options import common_parser, perform, run, say, tell, tells_fai
 from benchmarks.peers.launch import SUBJECTS, Job, Setup
 from benchmarks.peers.packages import PEERS, python_of, version_of
 from benchmarks.report import Mark, number, table
-from benchmarks.servers import QUEUE_SIZE, ModelServer, Running, model_server, sample_answer
+from benchmarks.servers import QUEUE_SIZE, ModelServer, Running, call_well, model_server
 from benchmarks.serving import served
 from benchmarks.works import WORKS, Work, raw_body
 from modelserver.ext.cluster.node.dial import LOCAL_SOCKET
@@ -179,7 +179,7 @@ def our_server(folder: Path, work: Work, way: Way) -> Iterator[ModelServer]:
     archive = build_noop(store) if work.kind == "noop" else build_mlp(store)
     with model_server(store, folder / "server", way.settings, variables=way.variables) as server:
         server.register(archive, work.kind, batch_size=work.batch, max_batch_delay=work.delay_ms)
-        sample_answer(server, f"/predictions/{work.kind}", raw_body(work.kind, b"")[0])
+        call_well(server.port, "POST", f"/predictions/{work.kind}", raw_body(work.kind, b"")[0])
         yield server
 
 

@@ -28,7 +28,7 @@ from benchmarks.loops import Loops, loops
 from benchmarks.measure import Figure, Sample, figures, interleaved, of, ratio, readings, sample
 from benchmarks.options import ARCHS, common_parser, numbers, run, tell, tells_failures
 from benchmarks.report import Mark, failure_lines, heading, machine, noise_lines, number, table, write_json
-from benchmarks.servers import BenchmarkError, ModelServer, call_well, model_server, sample_answer
+from benchmarks.servers import BenchmarkError, ModelServer, call_well, model_server
 from modelserver.engine.telemetry.gpus import gpus
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def served(options: argparse.Namespace, folder: Path, picture: bytes) -> Iterato
     with model_server(store, folder / "server", gpu_settings(options.device), options.threads) as server:
         workers = {"min_worker": options.workers, "initial_workers": options.workers}
         server.register(archive, NAME, batch_size=options.batch, batch_policy="adaptive", **workers)
-        sample_answer(server, f"/predictions/{NAME}", picture)
+        call_well(server.port, "POST", f"/predictions/{NAME}", picture)
         check_device(server, options.device, before)
         yield server
 

@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any
 from benchmarks import gpu
 from benchmarks.options import run
 from benchmarks.report import heading, machine, plain
-from benchmarks.servers import ROOT, BenchmarkError, inherited_environment, piped
+from benchmarks.servers import ROOT, BenchmarkError, piped
 from modelserver.engine.telemetry.gpus import gpus
-from modelserver.tools.tune.own_server import stop_process
+from modelserver.tools.tune.own_server import own_environment, stop_process
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -92,7 +92,7 @@ def perform(name: str, options: argparse.Namespace, say: Callable[[str], None]) 
     began = time.monotonic()
     command = [sys.executable, "-m", "benchmarks.gpu_first", "--one", name, "--device", options.device]
     command += ["--dry-run"] if options.dry_run else []
-    child = piped(command, ROOT, inherited_environment() | {"PYTHONUNBUFFERED": "1"})
+    child = piped(command, ROOT, own_environment(os.environ) | {"PYTHONUNBUFFERED": "1"})
     late = threading.Event()
 
     def end() -> None:

@@ -20,10 +20,12 @@ from bisect import bisect_right
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
 
 import uvloop
+
+from modelserver.tools.http_client import Requester, TimedResponse
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -32,10 +34,6 @@ Client = Literal["auto", "wrk", "asyncio"]
 CLIENTS: tuple[Client, ...] = ("auto", "wrk", "asyncio")
 SCRIPT = Path(__file__).with_name("post.lua")
 ANSWER_TIMEOUT = 100.0  # seconds after which an answer counts as lost
-_CONTENT_LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
-_CHUNKED = re.compile(rb"\r\ntransfer-encoding: *chunked", re.IGNORECASE)
-_LAST_CHUNK = b"\r\n0\r\n\r\n"
-_CLOSE = re.compile(rb"\r\nconnection: *close", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,10 +116,14 @@ def read_wrk(stdout: str, stderr: str, cpu: float) -> Outcome:
 
 def run_asyncio(load: Load) -> Outcome:
     """By our client, in this process."""
+
+    async def measure() -> _ClosedLoop:
+        loop = _ClosedLoop(load)
+        await loop.run()
+        return loop
+
     before = cpu_of(resource.RUSAGE_SELF)
-    crowd = Crowd(load, [load.body])
-    uvloop.run(crowd.run())
-    return crowd.outcome(cpu_of(resource.RUSAGE_SELF) - before)
+    return uvloop.run(measure()).outcome(cpu_of(resource.RUSAGE_SELF) - before)
 
 
 def counted(ends: Sequence[float], settle: float) -> tuple[slice, float]:
@@ -166,166 +168,76 @@ def cpu_of(whom: int) -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-class Crowd:
-    """All connections of a load, and what they saw."""
+def address_of(load: Load) -> tuple[str, int]:
+    """Host and port of a load."""
+    parts = urlsplit(load.url)
+    return parts.hostname or "127.0.0.1", parts.port or 80
 
-    def __init__(self, load: Load, bodies: Sequence[bytes]) -> None:
-        self.load = load
-        parts = urlsplit(load.url)
-        self.host, self.port = parts.hostname or "127.0.0.1", parts.port or 80
-        target = f"{parts.path or '/'}{'?' + parts.query if parts.query else ''}"
-        further = "".join(f"{name}: {value}\r\n" for name, value in load.headers)
-        head = (
-            f"POST {target} HTTP/1.1\r\nHost: {self.host}:{self.port}\r\n{further}"
-            f"Content-Type: {load.content_type}\r\nContent-Length: "
-        )
-        self.requests = [b"%s%d\r\n\r\n%s" % (head.encode(), len(each), each) for each in bodies]
-        self.failures: Counter[str] = Counter()
-        self.answers: list[tuple[float, float]] = []  # time of the answer since the start, latency
-        self.late = 0  # answers after the end
-        self.began = 0.0
-        self.open = False
-        self.waiting: set[Connection] = set()
-        self.all_answered = asyncio.Event()
-        self._opening: set[asyncio.Task[None]] = set()
+
+def request_of(load: Load, body: bytes) -> bytes:
+    """A request of a load as it is sent, with another body."""
+    parts, (host, port) = urlsplit(load.url), address_of(load)
+    target = f"{parts.path or '/'}{'?' + parts.query if parts.query else ''}"
+    further = "".join(f"{name}: {value}\r\n" for name, value in load.headers)
+    head = (
+        f"POST {target} HTTP/1.1\r\nHost: {host}:{port}\r\n{further}"
+        f"Content-Type: {load.content_type}\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+def fault_of(answer: TimedResponse) -> str:
+    """Why an answer is a failure; empty if it is none."""
+    return answer.fault or ("" if 200 <= answer.status < 300 else f"status {answer.status}")
+
+
+class _ClosedLoop:
+    """A load by our client, and what came of it."""
+
+    def __init__(self, load: Load) -> None:
+        self._load = load
+        self._request = request_of(load, load.body)
+        self._failures: Counter[str] = Counter()
+        self._answers: list[tuple[float, float]] = []  # time of the answer since the start, latency
+        self._late = 0  # answers after the end
+        self._is_open = True
+        self._requester = Requester(*address_of(load), load.connections, self._answered)
 
     async def run(self) -> None:
-        self.open = True
-        self.began = time.perf_counter()
-        for _ in range(self.load.connections):
-            self.connect()
-        await asyncio.sleep(self.load.settle + self.load.seconds)
+        for _ in range(self._load.connections):
+            self._ask()
+        await asyncio.sleep(self._load.settle + self._load.seconds)
         while self._too_early():  # noqa: ASYNC110 - seldom and short
             await asyncio.sleep(0.01)
-        await self.end()
+        self._is_open = False
+        await self._requester.drain(ANSWER_TIMEOUT)
+        self._failures["timeout"] += self._requester.pending
+        self._requester.close()
 
     def _too_early(self) -> bool:
         """Whether a time shorter than one answer must be made longer: until that answer, or any failure."""
-        counts = bool(self.answers) and self.answers[-1][0] > self.load.settle
-        return not counts and not self.failures and time.perf_counter() - self.began < ANSWER_TIMEOUT
+        counts = bool(self._answers) and self._answers[-1][0] > self._load.settle
+        passed = time.perf_counter() - self._requester.began
+        return not counts and not self._failures and passed < ANSWER_TIMEOUT
 
-    async def end(self) -> None:
-        """Nothing new is sent; return when what was sent is answered or lost."""
-        self.open = False
-        await asyncio.gather(*self._opening)
-        try:
-            if self.waiting:
-                await asyncio.wait_for(self.all_answered.wait(), ANSWER_TIMEOUT)
-        except asyncio.TimeoutError:
-            self.failures["timeout"] += len(self.waiting)
+    def _ask(self) -> None:
+        if self._is_open:
+            self._requester.send(0, self._request)
 
-    def connect(self) -> None:
-        task = asyncio.get_running_loop().create_task(self._connect())
-        self._opening.add(task)
-        task.add_done_callback(self._opening.discard)
-
-    async def _connect(self) -> None:
-        loop = asyncio.get_running_loop()
-        while self.open:
-            try:
-                await loop.create_connection(lambda: Connection(self), self.host, self.port)
-            except OSError:  # noqa: PERF203 - the next attempt is the point
-                self.failures["connect"] += 1
-                await asyncio.sleep(0.05)
-            else:
-                return
-
-    def free(self, connection: Connection) -> None:
-        """A connection may send: in a closed loop it does so at once."""
-        if self.open:
-            connection.ask()
+    def _answered(self, _: int, answer: TimedResponse) -> None:
+        if fault := fault_of(answer):
+            self._failures[fault] += 1
+            asyncio.get_running_loop().call_later(0.05, self._ask)
+            return
+        if self._is_open:
+            self._answers.append((answer.sent + answer.seconds, answer.seconds))
         else:
-            connection.close()
-
-    def answered(self, connection: Connection, status: int, _head: bytes, _content: bytes) -> None:
-        self.waiting.discard(connection)
-        now = time.perf_counter()
-        if not 200 <= status < 300:
-            self.failures[f"status {status}"] += 1
-        elif self.open:
-            self.answers.append((now - self.began, now - connection.sent_at))
-        else:
-            self.late += 1
-        self.check_end()
-
-    def lost(self, connection: Connection) -> None:
-        if connection in self.waiting:
-            self.waiting.discard(connection)
-            self.failures["read"] += 1
-        if self.open:
-            self.connect()
-        self.check_end()
-
-    def check_end(self) -> None:
-        if not self.open and not self.waiting:
-            self.all_answered.set()
+            self._late += 1
+        self._ask()
 
     def outcome(self, cpu: float) -> Outcome:
-        which, seconds = counted([end for end, _ in self.answers], self.load.settle)
-        latencies = [latency for _, latency in self.answers[which]]
+        which, seconds = counted([end for end, _ in self._answers], self._load.settle)
+        latencies = [latency for _, latency in self._answers[which]]
         rate = len(latencies) / seconds if latencies else 0.0
-        requests = len(self.answers) + self.late
-        return outcome_of(latencies, rate, self.failures, "asyncio", cpu, requests=requests)
-
-
-class Connection(asyncio.Protocol):
-    """One client: asks, waits, asks again."""
-
-    def __init__(self, crowd: Crowd) -> None:
-        self.crowd = crowd
-        self.sent_at = 0.0
-        self.number = 0
-        self._received = bytearray()
-        self._transport: asyncio.Transport | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)
-        self.crowd.free(self)
-
-    def data_received(self, data: bytes) -> None:
-        self._received += data
-        end = self._received.find(b"\r\n\r\n")
-        if end < 0:
-            return
-        head = bytes(self._received[:end])
-        length = _CONTENT_LENGTH.search(head)
-        if length is not None:
-            complete = len(self._received) >= end + 4 + int(length.group(1))
-        elif _CHUNKED.search(head) is not None:
-            # Nothing follows it, as nothing else has been asked.
-            complete = self._received.endswith(_LAST_CHUNK)
-        else:
-            self._answered(0, head, keep=False)
-            return
-        if complete:
-            self._answered(int(head[9:12]), head, keep=_CLOSE.search(head) is None)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.crowd.lost(self)
-
-    def ask(self, number: int = 0) -> None:
-        """Send the request, or of several the one whose turn it is; its latency counts from now."""
-        assert self._transport is not None
-        self.crowd.waiting.add(self)
-        self.number, self.sent_at = number, time.perf_counter()
-        requests = self.crowd.requests
-        self._transport.write(requests[number % len(requests)])
-
-    def is_closing(self) -> bool:
-        """Whether nothing more can be sent."""
-        return self._transport is None or self._transport.is_closing()
-
-    def close(self) -> None:
-        """Hang up."""
-        assert self._transport is not None
-        self._transport.close()
-
-    def _answered(self, status: int, head: bytes, *, keep: bool) -> None:
-        assert self._transport is not None
-        content = bytes(self._received[len(head) + 4 :])
-        self._received.clear()
-        self.crowd.answered(self, status, head, content)
-        if keep:
-            self.crowd.free(self)
-        else:
-            self.close()
+        requests = len(self._answers) + self._late
+        return outcome_of(latencies, rate, self._failures, "asyncio", cpu, requests=requests)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import subprocess
 import sys
 import time
@@ -15,7 +16,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.measure import Sample, busy_seconds
-from benchmarks.servers import ROOT, BenchmarkError, CpuMeter, inherited_environment, thread_variables
+from benchmarks.servers import ROOT, BenchmarkError, CpuMeter, thread_variables
+from modelserver.tools.tune.own_server import own_environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -65,7 +67,7 @@ def loops(module: str, arguments: Sequence[str], threads: int | None) -> Iterato
     child = subprocess.Popen(
         [sys.executable, "-m", module, *arguments],
         cwd=ROOT,
-        env=inherited_environment() | thread_variables(threads),
+        env=own_environment(os.environ) | thread_variables(threads),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -6,18 +6,21 @@ import asyncio
 import math
 import re
 import time
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import uvloop
 
-from benchmarks.load import Connection, Crowd, Load
+from benchmarks.load import ANSWER_TIMEOUT, Load, address_of, fault_of, request_of
+from modelserver.tools.http_client import Requester, TimedResponse
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from random import Random
 
 _QUEUE = re.compile(rb"\bqueue;dur=([0-9.]+)", re.IGNORECASE)
+_CONNECTIONS = 10_000  # at the most
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,51 +59,41 @@ def poisson(rate: float, seconds: float, chance: Random) -> list[float]:
 def run_open_loop(load: Load, times: Sequence[float], bodies: Sequence[bytes]) -> Seen:
     """POST at each of the ascending ``times``, in seconds; returns when all are answered.
 
-    The requests take their ``bodies`` in turn. The connections of ``load`` are opened before; more are made
-    when all of them wait for an answer.
+    The requests take their ``bodies`` in turn.
     """
     loop = OpenLoop(load, bodies)
     uvloop.run(loop.send(times))
     return Seen(loop.seen, dict(loop.failures), loop.began)
 
 
-class OpenLoop(Crowd):
-    """Connections that send when a request arrives."""
+class OpenLoop:
+    """Sends a request when it arrives, over a connection of its own if all others wait for an answer."""
 
     def __init__(self, load: Load, bodies: Sequence[bytes]) -> None:
-        super().__init__(load, bodies)
+        self.host, self.port = address_of(load)
+        self.requests = [request_of(load, each) for each in bodies]
+        self.failures: Counter[str] = Counter()
         self.seen: list[Answer] = []
-        self._idle: asyncio.Queue[Connection] = asyncio.Queue()
+        self.began = 0.0
+        self._before = 0.0  # seconds from when times are counted to the beginning
 
     async def send(self, times: Sequence[float]) -> None:
         """All requests; returns when they are answered or lost."""
-        self.open = True
-        for _ in range(self.load.connections):
-            self.connect()
-        await asyncio.gather(*self._opening)
+        requester = Requester(self.host, self.port, _CONNECTIONS, self._answered)
         self.began = time.perf_counter() + 0.05
+        self._before = self.began - requester.began
         for number, at in enumerate(times):
             await asyncio.sleep(max(0.0, self.began + at - time.perf_counter()))
-            if self._idle.empty():
-                self.connect()
-            connection = await self._idle.get()
-            while connection.is_closing():
-                connection = await self._idle.get()
-            connection.ask(number)
-        await self.end()
-        while not self._idle.empty():
-            self._idle.get_nowait().close()
+            requester.send(number, self.requests[number % len(self.requests)])
+        await requester.drain(ANSWER_TIMEOUT)
+        if requester.pending:
+            self.failures["timeout"] = requester.pending
+        requester.close()
 
-    def free(self, connection: Connection) -> None:
-        """It waits for the next request."""
-        self._idle.put_nowait(connection)
-
-    def answered(self, connection: Connection, status: int, head: bytes, content: bytes) -> None:
-        """What the answer tells."""
-        now = time.perf_counter()
-        if 200 <= status < 300:
-            queue = _QUEUE.search(head)
-            waited = float(queue[1]) / 1e3 if queue else math.nan
-            sent = connection.sent_at - self.began
-            self.seen.append(Answer(sent, now - connection.sent_at, waited, connection.number, content))
-        super().answered(connection, status, head, content)
+    def _answered(self, number: int, answer: TimedResponse) -> None:
+        if fault := fault_of(answer):
+            self.failures[fault] += 1
+            return
+        queue = _QUEUE.search(answer.lines)
+        waited = float(queue[1]) / 1e3 if queue else math.nan
+        self.seen.append(Answer(answer.sent - self._before, answer.seconds, waited, number, answer.body))

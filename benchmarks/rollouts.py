@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import signal
 import sys
 import tempfile
@@ -26,18 +27,9 @@ from benchmarks.load import Load, chosen, run_load
 from benchmarks.measure import Sample, cpu_ratio, figures, named, ratio
 from benchmarks.options import common_parser, perform, run, tell, tells_failures
 from benchmarks.report import Mark, number, table
-from benchmarks.servers import (
-    HOST,
-    BenchmarkError,
-    ModelServer,
-    call,
-    call_well,
-    inherited_environment,
-    model_server,
-    piped,
-    sample_answer,
-)
+from benchmarks.servers import HOST, BenchmarkError, ModelServer, call, call_well, model_server, piped
 from modelserver.ext.recording.file import read
+from modelserver.tools.tune.own_server import own_environment
 
 if TYPE_CHECKING:
     import argparse
@@ -91,7 +83,7 @@ def recording(server: ModelServer, model: str) -> Iterator[None]:
         out = Path(folder) / "traffic.msr"
         place = f"http://{HOST}:{server.management_port}"
         command = [sys.executable, "-m", "modelserver", "record", "--out", str(out), "--management", place]
-        process = piped([*command, model], server.folder, inherited_environment())
+        process = piped([*command, model], server.folder, own_environment(os.environ))
         assert process.stdout is not None
         try:
             # It says so once the server records.
@@ -179,7 +171,7 @@ def started(folder: Path) -> Iterator[ModelServer]:
             server.register(noop, "batch32", batch_size=32, **_WINDOW)
             server.register(sleeping, "sleeps", batch_size=8)
         for pair in PAIRS:
-            sample_answer(server, f"/predictions/{pair.model}", b"x")
+            call_well(server.port, "POST", f"/predictions/{pair.model}", b"x")
         yield server
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import http.client
-import json
 import os
 import re
 import socket
@@ -18,7 +17,14 @@ from urllib.parse import urlencode
 
 import psutil
 
-from modelserver.tools.tune.own_server import family, free_ports, start_process, stop_process
+from modelserver.tools.tune.own_server import (
+    family,
+    free_ports,
+    last_output,
+    own_environment,
+    start_process,
+    stop_process,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -231,7 +237,7 @@ def process(
     """
     temporary = folder / "tmp"
     temporary.mkdir(parents=True, exist_ok=True)
-    variables = inherited_environment() | {"TMPDIR": str(temporary)} | dict(environment)
+    variables = own_environment(os.environ) | {"TMPDIR": str(temporary)} | dict(environment)
     child = start_process(command, folder, variables, folder / "output")
     try:
         yield child
@@ -250,15 +256,6 @@ def piped(command: Sequence[str], folder: Path, environment: Mapping[str, str]) 
         text=True,
         errors="replace",
     )
-
-
-def inherited_environment() -> dict[str, str]:
-    """This process's environment without what configures the server, import paths made absolute."""
-    variables = {name: value for name, value in os.environ.items() if not name.startswith("TS_")}
-    if variables.get("PYTHONPATH"):
-        parts = variables["PYTHONPATH"].split(os.pathsep)
-        variables["PYTHONPATH"] = os.pathsep.join(str(Path(part).resolve()) for part in parts if part)
-    return variables
 
 
 def wait_until(
@@ -292,11 +289,5 @@ def wait_until_it_answers(child: subprocess.Popen[bytes], port: int, path: str, 
     try:
         wait_until(child, answers, "no answer", START_TIMEOUT)
     except (TimeoutError, BenchmarkError) as error:
-        output = (folder / "output").read_text("utf-8", "replace")[-3000:]
+        output = last_output(folder / "output")
         raise BenchmarkError(f"{' '.join(map(str, child.args))}: {error}\n{output}") from None  # type: ignore[arg-type]
-
-
-def sample_answer(server: Running, path: str, body: bytes) -> dict[str, object]:
-    """The JSON that a prediction is answered with. Raises BenchmarkError for any status but 200."""
-    parsed = json.loads(call_well(server.port, "POST", path, body))
-    return parsed if isinstance(parsed, dict) else {"answer": parsed}

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.servers import START_TIMEOUT, BenchmarkError, Running, accepts, call, process, wait_until
 from benchmarks.works import Question
+from modelserver.tools.tune.own_server import last_output
 
 if TYPE_CHECKING:
     import subprocess
@@ -51,8 +52,7 @@ def served(launch: Launch, folder: Path) -> Iterator[Served]:
         try:
             start = _started(child, launch, began)
         except (BenchmarkError, TimeoutError) as error:
-            problem = (folder / "output").read_text("utf-8", "replace")[-2000:]
-            raise BenchmarkError(f"{error}\n{problem}") from None
+            raise BenchmarkError(f"{error}\n{last_output(folder / 'output')}") from None
         yield Served(Running(child.pid, launch.port, folder), launch.question, start)
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import subprocess
-import sys
 import venv
 from importlib.util import find_spec
 from pathlib import Path
@@ -53,22 +52,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if failed else 0
 
 
-def install(folder: Path, peer: Peer, wheels: Sequence[Path] = ()) -> None:
-    """Make the environment and run pip in it; what pip complains of goes to standard error.
-
-    ``wheels``: only these are installed, by this interpreter's pip and without an index.
-    """
+def install(folder: Path, peer: Peer) -> None:
+    """Make the environment and run pip in it; what pip complains of goes to standard error."""
     home = (folder / peer.name).resolve()
-    venv.create(home, with_pip=not wheels)
+    venv.create(home, with_pip=True)
     python = python_of(folder.resolve(), peer.name)
     shared = site_packages(python) / SHARED
     # pip must not take what this interpreter has for installed there: what is shared comes after it.
     shared.unlink(missing_ok=True)
     pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     commands = [[*pip, *peer.requirements], *([[*pip, "--no-deps", *peer.bare]] if peer.bare else [])]
-    if wheels:
-        pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-index"]
-        commands = [[*pip, "--no-deps", "--ignore-installed", *map(str, wheels)]]
     for command in commands:
         subprocess.run(command, check=False)
     torch = find_spec("torch")
