@@ -162,6 +162,7 @@ def measure(pairs: Sequence[Pair], options: argparse.Namespace) -> list[Sample]:
 def started(folder: Path) -> Iterator[ModelServer]:
     """A server with two versions of each model. Raises BenchmarkError."""
     store = folder / "store"
+    store.mkdir()
     settings = {"allow_recording": "true", "disable_system_metrics": "true"}
     with model_server(store, folder / "server", settings) as server:
         for version in ("1.0", "2.0"):
