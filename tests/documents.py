@@ -21,12 +21,14 @@ from modelserver.surface.api.application import Application
 _ROLES: dict[str, set[Any]] = {"all": {"inference", "management", "metrics"}}
 
 
-def listener(kind: str, *, tokens=None, recorder=None, **changed) -> Application:
-    """The application of the listener of one role, or of ``all``, with no models; settings may be changed."""
+def listener(kind: str, *, tokens=None, recorder=None, registry=None, **changed) -> Application:
+    """The application of the listener of one role, or of ``all``, with no models but those of ``registry``;
+    settings may be changed.
+    """
     values = {"enable_model_api": True, "ts_open_inference_protocol": True, "as_torchserve": False, **changed}
     values["management_address"] = SimpleNamespace(is_loopback=True)
     services = SimpleNamespace(
-        registry=None, metrics=object(), settings=SimpleNamespace(**values), tokens=tokens, shared=None
+        registry=registry, metrics=object(), settings=SimpleNamespace(**values), tokens=tokens, shared=None
     )
     roles = _ROLES.get(kind, {kind})
     nothing = None

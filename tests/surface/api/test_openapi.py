@@ -1,6 +1,8 @@
 import re
 from itertools import product
+from types import SimpleNamespace
 
+import httpx
 import pytest
 from fastapi import FastAPI
 from openapi_spec_validator import validate
@@ -9,6 +11,7 @@ from tests.documents import describe_listener, listener, operations
 
 from modelserver.ext.openai.codec import NAME, PATHS
 from modelserver.ext.workflows.extension import PATHS as WORKFLOW_PATHS
+from modelserver.models.options.signature import Signature
 from modelserver.surface.api.predictions import describe_model, describe_model_management
 from modelserver.surface.http.answers import OPENAI, form_of
 from modelserver.surface.inference.routes import parse_route, target_finder
@@ -231,3 +234,31 @@ def test_model_management_document_describes_scales_and_unregisters(version):
 
     assert set(document["paths"][path]) == {"get", "put", "delete"}
     assert (f"{path}/set-default" in document["paths"]) == (version is not None)
+
+
+class Models:
+    """A registry of a thousand models, which counts the look-ups."""
+
+    def __init__(self) -> None:
+        self.looked_up: list[str] = []
+
+    def get(self, name: str, version: str | None) -> SimpleNamespace:
+        self.looked_up.append(name)
+        return SimpleNamespace(name=name, version="1.0", signature=Signature(), annotations=None)
+
+    def names(self) -> list[str]:
+        return [f"model-{number:03}" for number in range(1000)]
+
+
+async def test_documents_do_not_grow_with_the_models():
+    """Those of listeners name none and look at none, that of a model only at this one."""
+    models = Models()
+    transport = httpx.ASGITransport(listener("all", registry=models))
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        everything = await client.get("/openapi.json")
+        of_models = [await client.options(f"/{path}/model-999") for path in ("predictions", "models")]
+
+    assert [answer.status_code for answer in (everything, *of_models)] == [200] * 3
+    assert "model-" not in everything.text
+    assert max(len(answer.content) for answer in (everything, *of_models)) < 1_000_000
+    assert models.looked_up == ["model-999"] * 2
