@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import re
 import statistics
 import tempfile
@@ -72,8 +73,8 @@ class Seen:
         return len(self.warm) / max(1, len(self.warm) + len(self.cold) + sum(self.failures.values()))
 
     def median(self, models: Sequence[str]) -> float:
-        """Of the latencies of these models, when they were loaded."""
-        return statistics.median(latency for model, latency in self.warm if model in models)
+        """Of the latencies of these models, when they were loaded; not a number if they never were."""
+        return statistics.median([s for model, s in self.warm if model in models] or [math.nan])
 
     def add(self, other: Seen) -> None:
         self.warm += other.warm
@@ -330,7 +331,7 @@ def take(
         bare.add(other)
         ratios.append(mine.median(few) / other.median(few))
         say(f"hits {ours.rate:.3f}, p50 to all loaded {ratios[-1]:.2f}, failures {ours.failures}")
-    return ours, bare, statistics.median(ratios)
+    return ours, bare, statistics.median(each for each in ratios if not math.isnan(each))
 
 
 def ask(server: Running, arrivals: Sequence[Arrival], *, path: str = "/predictions/{}") -> Seen:
