@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import re
 import statistics
 import tempfile
@@ -74,7 +73,7 @@ class Seen:
 
     def median(self, models: Sequence[str]) -> float:
         """Of the latencies of these models, when they were loaded; not a number if they never were."""
-        return statistics.median([s for model, s in self.warm if model in models] or [math.nan])
+        return statistics.median([s for model, s in self.warm if model in models] or [float("nan")])
 
     def add(self, other: Seen) -> None:
         self.warm += other.warm
@@ -331,7 +330,7 @@ def take(
         bare.add(other)
         ratios.append(mine.median(few) / other.median(few))
         say(f"hits {ours.rate:.3f}, p50 to all loaded {ratios[-1]:.2f}, failures {ours.failures}")
-    return ours, bare, statistics.median(each for each in ratios if not math.isnan(each))
+    return ours, bare, statistics.median(each for each in ratios if each > 0)
 
 
 def ask(server: Running, arrivals: Sequence[Arrival], *, path: str = "/predictions/{}") -> Seen:
