@@ -199,16 +199,19 @@ class ActorPlaces:
         """
         with self._lock:
             waiting = list(self._waiting.values())
-        lacks = {each.request.id: self._lacks_of(each) for each in waiting}
-        return {id_: nodes for id_, nodes in lacks.items() if nodes}
+        return self._lacks_of(waiting) if waiting else {}
 
-    def _lacks_of(self, waiting: _Waiting) -> dict[str, dict[str, float]]:
-        request, now = waiting.request, time.monotonic()
+    def _lacks_of(self, waiting: Iterable[_Waiting]) -> dict[int, dict[str, dict[str, float]]]:
+        nodes, result = self._ray.nodes(), {}
         free = self._ray._private.state.available_resources_per_node()
-        lacks = lacking(request.options, max(1, request.ranks), self._ray.nodes(), free)
-        if not lacks:
-            waiting.fitted_at = now
-        return lacks if now - waiting.fitted_at > _STARTS else {}
+        for each in waiting:
+            request, now = each.request, time.monotonic()
+            lacks = lacking(request.options, max(1, request.ranks), nodes, free)
+            if not lacks:
+                each.fitted_at = now
+            elif now - each.fitted_at > _STARTS:
+                result[request.id] = lacks
+        return result
 
     def _cancelled(self, name: str) -> bool:
         with self._lock:
@@ -222,7 +225,7 @@ class ActorPlaces:
         try:
             # Whether there is room is known before the actor takes it.
             with contextlib.suppress(Exception):
-                self._lacks_of(self._waiting[request.id])
+                self._lacks_of([self._waiting[request.id]])
             for name, options in zip(
                 messages.actor_names(request.name, request.ranks), self._options(request), strict=True
             ):
