@@ -265,8 +265,10 @@ def _checked_archives() -> dict[str, Callable[[Response], Response]]:
         "broken/register b_yaml_tag": "b_yaml_tag.mar: model-config.yaml: <reason>",
     }
     gone = (
-        *("manifests/unregister m_no_handler", "manifests/unregister m_absent_config"),
-        *("broken/unregister b_yaml", "broken/unregister b_yaml_tag"),
+        "manifests/unregister m_no_handler",
+        "manifests/unregister m_absent_config",
+        "broken/unregister b_yaml",
+        "broken/unregister b_yaml_tag",
     )
     return {
         **{name: invalid(message) for name, message in refusals.items()},

@@ -71,7 +71,9 @@ def server(tmp_path_factory: pytest.TempPathFactory, model_store: Path) -> Itera
     (folder / "index_to_name.json").write_text('{"0": "cat", "3": "dog"}')
     build_archive(
         ArchiveConfig(
-            *("labelled", str(folder / "double.py"), "1"),
+            "labelled",
+            str(folder / "double.py"),
+            "1",
             export_path=store,
             extra_files=str(folder / "index_to_name.json"),
         )

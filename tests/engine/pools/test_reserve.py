@@ -163,7 +163,11 @@ class World:
     async def pool(self, workers: int, batch_size: int = 1, **limits: Any) -> Pool:
         numbers = iter(range(1000))
         pool = Pool(
-            *("m", "m_1.0", SPEC, TIMES, replace(LIMITS, batch_size=batch_size, **limits)),
+            "m",
+            "m_1.0",
+            SPEC,
+            TIMES,
+            replace(LIMITS, batch_size=batch_size, **limits),
             next_id=numbers.__next__,
             devices=DeviceRing(0),
             metrics=Counts(),

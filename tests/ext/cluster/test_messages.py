@@ -12,18 +12,16 @@ from modelserver.ext.cluster.greeting import invite
 
 _INVITATION = invite("h", 1, certificate="PEM", path="/p")
 _START = wire.Start(
-    *(
-        Load("m", "1", "/m", "h", 1),
-        "ab",
-        2,
-        {"A": "é"},
-        "S.*",
-        3,
-        "requirements.txt",
-        True,
-        _INVITATION,
-        5.0,
-    ),
+    Load("m", "1", "/m", "h", 1),
+    "ab",
+    2,
+    {"A": "é"},
+    "S.*",
+    3,
+    "requirements.txt",
+    True,
+    _INVITATION,
+    5.0,
     metrics=b"yaml",
 )
 _TO_AGENT: list[wire.ToAgent] = [

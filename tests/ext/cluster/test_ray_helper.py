@@ -327,10 +327,7 @@ def start(folder: Path, ray: str, pid: int | None = None, inherited: int = 2) ->
     """The real process with a module ``ray`` of our own."""
     (folder / "ray.py").write_text(ray)
     return subprocess.Popen(
-        [
-            *(sys.executable, "-m", "modelserver.ext.cluster.ray_helper", "127.0.0.1:1"),
-            str(pid or os.getpid()),
-        ],
+        [sys.executable, "-m", "modelserver.ext.cluster.ray_helper", "127.0.0.1:1", str(pid or os.getpid())],
         env={**os.environ, "PYTHONPATH": str(folder)},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

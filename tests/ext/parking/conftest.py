@@ -66,7 +66,11 @@ class Floor:
         )
         ids = iter(range(9000, 9100))
         pool = Pool(
-            *(name, f"{name}_1.0", spec, self._times, replace(pools.LIMITS)),
+            name,
+            f"{name}_1.0",
+            spec,
+            self._times,
+            replace(pools.LIMITS),
             next_id=ids.__next__,
             devices=DeviceList(gpus),
             metrics=Counts(),  # type: ignore[arg-type]

@@ -151,15 +151,7 @@ class Tokenizer:
             raise ValueError("no template")
         return self._template
 
-    def apply_chat_template(
-        self,
-        messages,
-        *,
-        chat_template,
-        tokenize,
-        return_dict,
-        **wishes,
-    ):
+    def apply_chat_template(self, messages, *, chat_template, tokenize, return_dict, **wishes):
         import jinja2
 
         assert (tokenize, return_dict) == (True, False)
@@ -229,14 +221,7 @@ class AsyncLLM:
     async def get_supported_tasks(self):
         return (self.arguments.runner,)
 
-    async def generate(
-        self,
-        prompt,
-        parameters,
-        request_id,
-        *,
-        lora_request=None,
-    ):
+    async def generate(self, prompt, parameters, request_id, *, lora_request=None):
         self.calls.append((prompt, parameters, request_id, lora_request))
         tokens = prompt["prompt_token_ids"]
         if parameters.structured_outputs is not None and parameters.structured_outputs.json == IMPOSSIBLE:

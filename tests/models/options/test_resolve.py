@@ -355,7 +355,10 @@ _ALL = [
     _key("signature", _TENSOR, Signature((TensorSpec("x", "FP32", (-1, 2)),)), Signature()),
     _key("traffic", 'traffic: {"1.0": 90, "2.0": 10}', {"1.0": 90, "2.0": 10}),
     _key(
-        *("resources", "resources: {num_gpus: 1}", Demand(num_gpus=1), Demand()),
+        "resources",
+        "resources: {num_gpus: 1}",
+        Demand(num_gpus=1),
+        Demand(),
         setting={"worker_resources": '{"num_cpus": 2}'},
     ),
     _key("placement", "placement: pack", "pack", "spread"),

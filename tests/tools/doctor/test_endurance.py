@@ -55,7 +55,8 @@ def test_steady_growth_is_a_finding(rows, changed, seen):
 def test_costs_of_single_calls_are_reported():
     here = SourceLine("h.py", 5, "handle")
     call = Called(
-        *(1, 1),
+        1,
+        1,
         opened=[Opened("/models/m/names.json", here), Opened("/etc/hosts")],
         gradients=here,
         has_gradients=True,
