@@ -28,6 +28,11 @@ class Peer:
     hint: str = ""
 
 
+# Its workers import pkg_resources.
+_TORCHSERVE = """
+    torchserve==0.12.0 torch-model-archiver==0.12.0 enum-compat matplotlib packaging pillow psutil PyYAML
+    requests tqdm setuptools<81
+"""
 PEERS = {
     peer.name: peer
     for peer in (
@@ -35,11 +40,7 @@ PEERS = {
             "torchserve",
             "TorchServe",
             "torchserve",
-            (
-                *("torchserve==0.12.0", "torch-model-archiver==0.12.0", "enum-compat", "matplotlib"),
-                *("packaging", "pillow", "psutil", "PyYAML", "requests", "tqdm"),
-                "setuptools<81",  # its workers import pkg_resources
-            ),
+            tuple(_TORCHSERVE.split()),
             ("captum",),  # would bring a torch of its own
             ("java",),
             "apt-get install openjdk-17-jre-headless",
