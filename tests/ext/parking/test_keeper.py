@@ -188,6 +188,21 @@ async def test_large_model_gets_what_becomes_free_bit_by_bit(floor):
     assert floor.states()["never"] == floor.states()["small"] == "waiting"
 
 
+async def test_requests_wait_on_when_their_model_is_scaled_to_no_workers(floor):
+    """They are answered after it was loaded again, and need no further request for that."""
+    floor.add("a")
+    first = floor.ask("a")
+    process = await floor.load(1)
+    second = floor.ask("a")
+    floor.pools["a"].scale(0, 0)
+    await floor.answer(process)
+    assert (first.done, second.done) == (True, False)
+    await floor.answer(await floor.load(2))
+
+    assert second.failure() is None
+    assert second.done
+
+
 async def test_unregistered_model_is_forgotten(floor):
     floor.add("a")
     floor.ask("a")
