@@ -12,13 +12,12 @@ from modelserver.ext.frontends.routes import add_front_ends
 from modelserver.ext.openai.routes import add_models, describe_endpoints
 from modelserver.ext.parking.routes import add_parking
 from modelserver.ext.recording.routes import add_recording
+from modelserver.ext.repository.routes import add_repository
 from modelserver.ext.rollout.routes import add_traffic
 from modelserver.ext.triton.routes import add_triton
 from modelserver.ext.workflows.routes import add_workflow_inference, add_workflow_management
 from modelserver.surface.api.app import build_app
 from modelserver.surface.api.application import Application
-
-_ROLES: dict[str, set[Any]] = {"all": {"inference", "management", "metrics"}}
 
 
 def listener(kind: str, *, tokens=None, recorder=None, registry=None, **changed) -> Application:
@@ -26,11 +25,10 @@ def listener(kind: str, *, tokens=None, recorder=None, registry=None, **changed)
     settings may be changed.
     """
     values = {"enable_model_api": True, "ts_open_inference_protocol": True, "as_torchserve": False, **changed}
-    values["management_address"] = SimpleNamespace(is_loopback=True)
     services = SimpleNamespace(
         registry=registry, metrics=object(), settings=SimpleNamespace(**values), tokens=tokens, shared=None
     )
-    roles = _ROLES.get(kind, {kind})
+    roles: set[Any] = {"inference", "management", "metrics"} if kind == "all" else {kind}
     nothing = None
     added: list[Any] = [lambda app, _: add_page(app)]
     if "management" in roles:
@@ -38,11 +36,13 @@ def listener(kind: str, *, tokens=None, recorder=None, registry=None, **changed)
         added.append(lambda app, _: add_events(app, events, Followers(), services))
         added.append(lambda app, _: add_front_ends(app, list))
         added.append(lambda app, _: add_parking(app, nothing, nothing))
+        added.append(lambda app, _: add_repository(app, services, everybody=True))
         added.append(lambda app, _: add_traffic(app, nothing, nothing))
         added.append(lambda app, _: add_workflow_management(app, nothing, model_api=True))
         if recorder is not None:
             added.append(lambda app, _: add_recording(app, nothing, recorder))
     if "inference" in roles:
+        added.append(lambda app, _: add_repository(app, services, everybody=False))
         added.append(lambda app, _: add_workflow_inference(app, nothing))
         added.append(lambda app, _: add_models(app, nothing))
         added.append(lambda app, _: describe_endpoints(app))

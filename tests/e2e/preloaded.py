@@ -28,8 +28,9 @@ from tests.e2e import spawners
 _ROOMS = "run.server run.listeners surface.api.app engine.telemetry.logs"
 _EXTENSIONS = "autoscaling console docs events forking grpc openai parking paths workflows"
 _OF_EXTENSIONS = """
-    docs.page events.routes grpc.server openai.routes parking.routes recording.routes rollout.routes
-    triton.routes triton.rpcs workflows.archive workflows.routes workflows.run workflows.workflows
+    docs.page events.routes grpc.server openai.routes parking.routes recording.routes repository.routes
+    rollout.routes triton.routes triton.rpcs workflows.archive workflows.routes workflows.run
+    workflows.workflows
 """
 _IMPORTED = (
     "uvloop",

@@ -34,8 +34,9 @@ ALL_OFF: dict[str, Any] = {
     "ts_open_inference_protocol": False,
     "frontend_processes": 1,
 }
+WITHOUT_SETTINGS = {"docs", "events", "stores", "paths", "repository"}
 # On with any settings: what they need is imported when it is used.
-ALWAYS = {"docs", "events", "stores", "sequences", "autoscaling", "parking", "paths", "rollout", "workflows"}
+ALWAYS = WITHOUT_SETTINGS | {"sequences", "autoscaling", "parking", "rollout", "workflows"}
 # Settings that turn each on, besides its defaults.
 ON: dict[str, dict[str, Any]] = {
     **{name: {} for name in ALWAYS},
@@ -56,7 +57,7 @@ ON: dict[str, dict[str, Any]] = {
 # Seconds for closing.
 GRACE = 20.0
 # A value that each refuses. The settings of the others are names, or true and false as TorchServe reads
-# them, where any text is one of both; docs, events, stores and paths have none.
+# them, where any text is one of both.
 WRONG = {
     "cluster": "worker_lost_timeout=-1",
     "grpc": "grpc_inference_port=70000",
@@ -121,7 +122,7 @@ class _Registry:
 
 def test_table_and_contract_have_the_same_extensions():
     assert set(ON) == set(EXTENSIONS)
-    assert {*WRONG, *ANY_VALUE} == set(EXTENSIONS) - {"docs", "events", "stores", "paths"}
+    assert {*WRONG, *ANY_VALUE} == set(EXTENSIONS) - WITHOUT_SETTINGS
 
 
 @pytest.mark.parametrize("name", EXTENSIONS)

@@ -16,6 +16,7 @@ EXTENSIONS: Final[Mapping[str, ExtensionRow]] = {
     "forking": ExtensionRow(
         "modelserver.ext.forking.extension", lambda settings: settings.worker_start == "auto"
     ),
+    "repository": ExtensionRow("modelserver.ext.repository.extension", lambda _: True),
     "tls": ExtensionRow("modelserver.ext.tls.extension", lambda settings: settings.uses_tls),
     "cluster": ExtensionRow(
         "modelserver.ext.cluster.extension", lambda settings: settings.worker_launcher != "local"

@@ -28,7 +28,6 @@ from modelserver.surface.api.routes import (
     add_logging_level,
     add_management,
     add_metrics,
-    add_repository,
     add_token_renewal,
 )
 from modelserver.surface.api.services import AddRoutes, Role, Services
@@ -54,8 +53,6 @@ def build_app(roles: set[Role], services: Services, added: Iterable[AddRoutes] =
         add_management(app, registry, model_api=settings.enable_model_api)
         add_logging_level(app)
         add_token_renewal(app, services.tokens)
-    if roles & {"inference", "management"}:
-        add_repository(app, registry, settings, everybody="management" in roles)
     add_descriptions(app, roles, registry)
     add_health(app, registry)
     add_metrics(app, services.metrics if "metrics" in roles else None)

@@ -386,38 +386,6 @@ class ModelDescription(TypedDict, total=False):
     ]
 
 
-# The model repository
-
-
-class IndexRequest(TypedDict, total=False):
-    """Which models are listed."""
-
-    ready: Annotated[bool, Field(json_schema_extra={"default": False})]
-
-
-class RepositoryModel(TypedDict, total=False):
-    """A version, or a model of the store that is not loaded."""
-
-    name: Required[str]
-    version: str
-    state: Required[Literal["READY", "LOADING", "UNAVAILABLE"]]
-    reason: Required[str]
-
-
-class Loaded(TypedDict):
-    """The model is loaded."""
-
-    name: str
-    load: bool
-
-
-class Unloaded(TypedDict):
-    """The model is unloaded."""
-
-    name: str
-    unload: bool
-
-
 # V1 and V2 (Open Inference)
 
 

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 from starlette.requests import Request  # noqa: TC002 - FastAPI reads annotations at run time
-from starlette.responses import JSONResponse
 
 from modelserver.engine.pools.spec import OnDemand
-from modelserver.errors import BadRequest, MethodNotAllowed, ModelNotFound, StartFailed
+from modelserver.errors import BadRequest, ModelNotFound, StartFailed
 from modelserver.models.archives.store import file_of
 from modelserver.models.archives.urls import OBJECT_STORES, scheme
 from modelserver.models.options.resolve import Registration
@@ -101,46 +100,6 @@ class ModelRepository:
         return [demand for model in models if (demand := model.pool.crew.on_demand) is not None]
 
 
-class RepositoryApi:
-    """One method per route.
-
-    At an address for inference only, which may be open to many, just clients on this machine may load and
-    unload models.
-    """
-
-    def __init__(self, registry: Registry, settings: Settings, *, everybody: bool) -> None:
-        self._repository = ModelRepository(registry, settings)
-        self._settings = settings
-        self._everybody = everybody
-
-    async def index(self, request: Request) -> JSONResponse:
-        only_ready = (await read_object(request)).get("ready", False)
-        if not isinstance(only_ready, bool):
-            raise BadRequest(f"ready is {only_ready!r} instead of true or false")
-        return JSONResponse(await self._repository.list(only_ready=only_ready))
-
-    async def load(self, request: Request, name: str) -> JSONResponse:
-        self._check_allowed(request)
-        await _check_parameters(request, ())
-        await self._repository.load(name)
-        return JSONResponse({"name": name, "load": True})
-
-    async def unload(self, request: Request, name: str) -> JSONResponse:
-        self._check_allowed(request)
-        await _check_parameters(request, ("unload_dependents",))
-        await self._repository.unload(name)
-        return JSONResponse({"name": name, "unload": True})
-
-    def _check_allowed(self, request: Request) -> None:
-        if not self._settings.enable_model_api:
-            raise MethodNotAllowed
-        if not self._everybody and not is_near(request.client):
-            raise MethodNotAllowed(
-                message="Only clients on the server's machine may load and unload models at this address; "
-                "the management address has these routes too."
-            )
-
-
 def _entry(model: ModelVersion) -> dict[str, str]:
     statistics = model.pool.statistics()
     state, reason = "READY", ""
@@ -161,16 +120,6 @@ async def read_object(request: Request) -> dict[str, Any]:
         return _decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadRequest(f"The body is not a JSON object: {error}") from error
-
-
-async def _check_parameters(request: Request, known: tuple[str, ...]) -> None:
-    """Refuses unsupported parameters, such as a model's files in the request itself."""
-    parameters = (await read_object(request)).get("parameters") or {}
-    if not isinstance(parameters, dict):
-        raise BadRequest("parameters is not an object")
-    for name in parameters:
-        if name not in known:
-            raise BadRequest(f"parameter '{name[:100]}' is not supported")
 
 
 def is_near(client: Address | None) -> bool:

@@ -14,13 +14,11 @@ from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.engine.telemetry.prometheus import CONTENT_TYPE
 from modelserver.errors import BadRequest, ConfigError, InternalError, ResourceNotFound, ServiceUnavailable
 from modelserver.models.registry import Registry
-from modelserver.models.settings.settings import Settings
 from modelserver.surface.api import models
 from modelserver.surface.api.application import ANY_METHOD, TEXT, Application, JsonBody, Operation
 from modelserver.surface.api.management import ManagementApi
 from modelserver.surface.api.metadata import readiness
 from modelserver.surface.api.parameters import Parameters
-from modelserver.surface.api.repository import RepositoryApi
 from modelserver.surface.auth.keeper import TokenKeeper
 from modelserver.surface.auth.scopes import TOKEN_PATH, Scope
 from modelserver.surface.auth.verifier import InvalidKey
@@ -206,22 +204,6 @@ def add_token_renewal(app: Application, tokens: TokenKeeper | None) -> None:
         query=models.TokenQuery,
         others=(*ANY_METHOD, "options"),
     )
-
-
-def add_repository(app: Application, registry: Registry, settings: Settings, *, everybody: bool) -> None:
-    """KServe's model repository. ``everybody``: clients on other machines may load and unload too."""
-    api, add = RepositoryApi(registry, settings, everybody=everybody), app.section("Repository")
-    model = "/v2/repository/models/{name}"
-    body = JsonBody(models.IndexRequest, "Which are wanted.", {}, required=False)
-    about = "The loaded models, and those of the model store that could be loaded."
-    models_ = list[models.RepositoryModel]
-    add(api.index, "post /v2/repository/index", "repository_index", about, models_, (400,), body=body)
-    body = JsonBody(models.Nothing, "Nothing needs to be said.", {}, required=False)
-    refused = (400, 404, 405)
-    about, failed = "Load a model from the model store, also one that is loaded.", (*refused, 500, 503)
-    add(api.load, f"post {model}/load", "repository_load", about, models.Loaded, failed, body=body)
-    about = "Unload all versions of a model."
-    add(api.unload, f"post {model}/unload", "repository_unload", about, models.Unloaded, refused, body=body)
 
 
 def add_metrics(app: Application, metrics: ServerMetrics | None) -> None:

@@ -1,0 +1,1 @@
+"""KServe's model repository; see :mod:`modelserver.ext.repository.extension`."""
