@@ -53,6 +53,7 @@ def test_prompts_are_texts_or_token_ids(prompt, prompts):
         (ChatRequest, {"messages": HELLO, "temperature": -1}, "temperature"),
         (ChatRequest, {"messages": HELLO, "top_p": 0}, "top_p"),
         (ChatRequest, {"messages": HELLO, "max_tokens": 0}, "max_tokens"),
+        (ChatRequest, {"messages": HELLO, "seed": 1 << 70}, "seed"),
         (ChatRequest, {"messages": HELLO, "n": 1000}, "n must be at most 128, and is 1000"),
         (ChatRequest, {"messages": HELLO, "stop": ["x"] * 100_000}, "stop has 100000 texts, 64 are allowed"),
         (ChatRequest, {"messages": HELLO, "stop": ["a", ""]}, "stop has an empty text"),
