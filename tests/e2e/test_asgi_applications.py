@@ -53,6 +53,20 @@ def test_request_and_response_are_those_of_the_application(client):
         assert client.put("/items/5", content=body, headers=head).status_code == 201
 
 
+@pytest.mark.parametrize(
+    ("path", "answer"),
+    [
+        ("/v1/chat/completions", "Model version: 9 does not exist for model: shop"),
+        (f"{SHOP}/9/v1/chat/completions", '{"detail":"Not Found"}'),
+    ],
+)
+def test_version_of_a_body_is_no_part_of_a_path(server, path, answer):
+    """One in the path may be a part of the application's; a version that a body names is missing."""
+    missing = server.inference.post(path, json={"model": "shop:9", "messages": []})
+
+    assert (missing.status_code, answer in missing.text) == (404, True)
+
+
 def test_events_come_as_they_are_sent(server, tmp_path):
     door = tmp_path / "door"
     with ChunkReader(server.port, f"{SHOP}/ticks?count=3&door={door}", None, method="GET") as reader:

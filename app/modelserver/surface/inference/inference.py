@@ -135,7 +135,7 @@ class InferenceApi:
     ) -> None:
         """Answers a request with an error, unless its path goes on below that of an ASGI application."""
         try:
-            if not isinstance(error, ModelVersionNotFound) or not self._takes_scopes(exchange.target.route):
+            if not isinstance(error, ModelVersionNotFound) or not self._takes_scopes(exchange.target):
                 raise error
             exchange.target = without_version(exchange.target)
             model = self._registry.version_for(exchange.target.route.model, None, exchange)
@@ -143,8 +143,11 @@ class InferenceApi:
         except ModelServerError as error:  # noqa: PLR1704 - deleted here: no cycle with this frame
             _fail(exchange, codec, model, error)
 
-    def _takes_scopes(self, route: Route) -> bool:
-        return not route.kserve and self._registry.get(route.model).pool.dispatch.takes_scopes
+    def _takes_scopes(self, target: Target) -> bool:
+        route: Route = target.route
+        # OpenAI's clients name the version in the body.
+        is_in_path = f"/{route.version}/" in f"{target.path}/"
+        return is_in_path and not route.kserve and self._registry.get(route.model).pool.dispatch.takes_scopes
 
     def _serve_other(self, exchange: Exchange, route: Route) -> None:
         try:
