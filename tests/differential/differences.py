@@ -359,7 +359,7 @@ _BAD_WORKFLOWS = {
     "2147483647 is needed",
     "specifications/register w_text_node": "flow.yaml: dag.first=left: a list of nodes is needed",
     "specifications/register w_unknown_key": "flow.yaml: models.unknown=1: a model with a url is needed, or "
-    "one of min-workers, max-workers, batch-size, max-batch-delay, retry-attempts, timeout-ms",
+    "one of min-workers, max-workers, batch-size, max-batch-delay, retry-attempts, timeout-ms, load",
     "specifications/register w_bad_yaml": f"{_PARSING} 2: did not find expected node content",
     "specifications/register w_tagged": f"{_PARSING} 1: could not determine a constructor for the tag "
     "'tag:yaml.org,2002:python/object/apply:os.getcwd': only plain values are allowed, nothing that Python "
