@@ -256,7 +256,7 @@ def build_torch_user(store: Path) -> None:
 def spawners_of(server: Server) -> list[psutil.Process]:
     """The processes that workers are forked from."""
     family = psutil.Process(server.pid).children(recursive=True)
-    return [process for process in family if "spawner" in command_of(process)]
+    return [process for process in family if "fork_server" in command_of(process)]
 
 
 def a_stop_with_thousands_in_flight(report: Report) -> None:
