@@ -54,15 +54,16 @@ def test_request_and_response_are_those_of_the_application(client):
 
 
 @pytest.mark.parametrize(
-    ("path", "answer"),
+    ("version", "path", "answer"),
     [
-        ("/v1/chat/completions", "Model version: 9 does not exist for model: shop"),
-        (f"{SHOP}/9/v1/chat/completions", '{"detail":"Not Found"}'),
+        ("9", "/v1/chat/completions", "Model version: 9 does not exist for model: shop"),
+        ("v1", "/openai/v1/chat/completions", "Model version: v1 does not exist for model: shop"),
+        ("9", f"{SHOP}/9/v1/chat/completions", '{"detail":"Not Found"}'),
     ],
 )
-def test_version_of_a_body_is_no_part_of_a_path(server, path, answer):
+def test_version_of_a_body_is_no_part_of_a_path(server, version, path, answer):
     """One in the path may be a part of the application's; a version that a body names is missing."""
-    missing = server.inference.post(path, json={"model": "shop:9", "messages": []})
+    missing = server.inference.post(path, json={"model": f"shop:{version}", "messages": []})
 
     assert (missing.status_code, answer in missing.text) == (404, True)
 

@@ -29,7 +29,7 @@ from modelserver.surface.inference.codec import Codec, Parsed
 from modelserver.surface.inference.replies import Reply, SequenceReply
 from modelserver.surface.inference.requests import home_of_sequence, make_request
 from modelserver.surface.inference.routes import Route, target_finder
-from modelserver.surface.inference.scopes import without_version
+from modelserver.surface.inference.scopes import names_model, without_version
 from modelserver.surface.inference.v1 import V1
 from modelserver.surface.inference.v2 import V2
 
@@ -145,9 +145,9 @@ class InferenceApi:
 
     def _takes_scopes(self, target: Target) -> bool:
         route: Route = target.route
-        # OpenAI's clients name the version in the body.
-        is_in_path = f"/{route.version}/" in f"{target.path}/"
-        return is_in_path and not route.kserve and self._registry.get(route.model).pool.dispatch.takes_scopes
+        if route.kserve or not names_model(target.path):
+            return False
+        return self._registry.get(route.model).pool.dispatch.takes_scopes
 
     def _serve_other(self, exchange: Exchange, route: Route) -> None:
         try:

@@ -39,10 +39,15 @@ def _root_path(path: str, route: Route) -> str:
     """The part of the path before that of the application."""
     if route.query or route.root:
         return route.root or path
-    if path.startswith(("/v1/", "/openai/v1/")):
+    if not names_model(path):
         return path.partition("/v1/")[0]
     depth = 3 if route.version is None else 4
     return "/".join(path.split("/", depth)[:depth])
+
+
+def names_model(path: str) -> bool:
+    """Whether the model and its version are in the path; OpenAI's own paths leave them to the body."""
+    return not path.startswith(("/v1/", "/openai/v1/"))
 
 
 def without_version(target: Target) -> Target:
