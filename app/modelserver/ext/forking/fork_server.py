@@ -101,7 +101,7 @@ class ForkServer:
         try:
             for name in missing:
                 module = importlib.import_module(name)
-                # What it would import later.
+                # Else each worker would import it when it loads.
                 if name.startswith("modelserver_handlers.") and hasattr(module, "preload"):
                     module.preload()
         except Exception as error:

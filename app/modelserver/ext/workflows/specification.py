@@ -12,6 +12,7 @@ import msgspec
 
 from modelserver.errors import BadRequest
 from modelserver.ext.workflows.errors import InvalidDag, InvalidWorkflow
+from modelserver.models.options.table import OPTIONS
 from modelserver.models.options.values import excerpt
 
 # The number is limited because each node has its own workers.
@@ -19,9 +20,8 @@ MAX_NODES = 256
 # The range of TorchServe's integers.
 LARGEST = 2**31 - 1
 _SECTIONS = ("models", "dag")
-# How models may be loaded.
-ON_DEMAND = "on-demand"
-_LOADS = ("at-start", ON_DEMAND)
+_LOADS = OPTIONS["load"].values.choices
+_, _ON_DEMAND = _LOADS
 # The most warnings in a refusal.
 _MOST_WARNINGS = 3
 
@@ -85,7 +85,7 @@ class NodeOptions(msgspec.Struct, frozen=True):
         """The fewest workers; ``load`` is that of the server."""
         if self.min_workers is not None:
             return self.min_workers
-        return 0 if (self.load or load) == ON_DEMAND else 1
+        return 0 if (self.load or load) == _ON_DEMAND else 1
 
 
 class NodeSpec(msgspec.Struct, frozen=True):
