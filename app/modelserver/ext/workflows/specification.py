@@ -20,8 +20,7 @@ MAX_NODES = 256
 # The range of TorchServe's integers.
 LARGEST = 2**31 - 1
 _SECTIONS = ("models", "dag")
-_LOADS = OPTIONS["load"].values.choices
-_, _ON_DEMAND = _LOADS
+_LOADS = _, _ON_DEMAND = OPTIONS["load"].values.choices
 # The most warnings in a refusal.
 _MOST_WARNINGS = 3
 

@@ -145,9 +145,8 @@ class InferenceApi:
 
     def _takes_scopes(self, target: Target) -> bool:
         route: Route = target.route
-        if route.kserve or not names_model(target.path):
-            return False
-        return self._registry.get(route.model).pool.dispatch.takes_scopes
+        may_go_on = names_model(target.path) and not route.kserve
+        return may_go_on and self._registry.get(route.model).pool.dispatch.takes_scopes
 
     def _serve_other(self, exchange: Exchange, route: Route) -> None:
         try:
