@@ -1,7 +1,7 @@
 """Marked requests to hundreds of models that are loaded on demand, with memory for some of them, while
-workers are killed, archives replaced, and models parked and unregistered in the middle of loads: each gets
-exactly one answer, its own or an error that a change explains, and the server
-holds as much afterwards as before.
+workers are killed, archives replaced, budgets changed, and models parked and unregistered in the middle of
+loads: each gets exactly one answer, its own or an error that a change explains, and the server holds as much
+afterwards as before.
 
 Half of the time with memory for few models, half with memory for more and with two front ends.
 """
@@ -155,7 +155,8 @@ class Disturber(Disturbance):
 
     def __init__(self, server: Server, names: list[str]) -> None:
         super().__init__(server, 0.0)
-        self.budget = self.most = self.most_of_processes = 0
+        self.budget: int = server.management.get("/parking").json()["budget"]
+        self.most = self.most_of_processes = 0
         self.changed: dict[str, float] = {}
         self._names = names
         self._pool = ThreadPoolExecutor(4)
@@ -163,7 +164,7 @@ class Disturber(Disturbance):
     def changes(self) -> Sequence[Change]:
         return [
             *(self.kill, self.kill, self.replace, self.park, self.load, self.come_and_go),
-            *(self.unregister_loading, self.replace_loading),
+            *(self.unregister_loading, self.replace_loading, self.change_budget),
         ]
 
     def run(self) -> None:
@@ -174,7 +175,7 @@ class Disturber(Disturbance):
         """Reads what models have, by the server and by their processes."""
         while time.monotonic() < self.end:
             parking = self.server.management.get("/parking").json()
-            self.budget, self.most = parking["budget"], max(self.most, parking["used"])
+            self.most = max(self.most, parking["used"])
             size = own_memory(each.pid for each in worker_processes(self.server.pid))
             self.most_of_processes = max(self.most_of_processes, size)
             time.sleep(0.5)
@@ -192,6 +193,11 @@ class Disturber(Disturbance):
                 if each.pid in pids:
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(each.pid, signal.SIGKILL)
+
+    def change_budget(self) -> httpx.Response:
+        """To at least half of it."""
+        size = int(self.budget * self.chance.uniform(0.5, 1.0))
+        return self.server.management.put("/parking", params={"max_models_memory": size})
 
     def replace(self) -> httpx.Response:
         with self._one() as name:

@@ -71,6 +71,43 @@ async def test_model_larger_than_the_budget_is_refused(floor):
     assert floor.states() == {"a": "failed"}
 
 
+async def test_smaller_budget_parks_models_and_a_larger_one_loads_them(floor):
+    """At once those that nobody uses, the others after their requests."""
+    floor.add("busy")
+    floor.add("idle")
+    await floor.use(1, "idle")
+    floor.ask("busy")
+    process = await floor.load(2)
+    await floor.settle(MIN_RESIDENCE + 1)
+    floor.keeper.change(99 * MIB, None)
+    await floor.settle()
+    assert floor.states() == {"busy": "loaded", "idle": "parked"}
+    await floor.answer(process)
+    await floor.settle()
+    assert floor.states() == {"busy": "parked", "idle": "parked"}
+    refused = floor.ask("idle")
+    await floor.settle()
+    assert refused.failure().status == 507  # type: ignore[union-attr]
+    floor.keeper.change(100 * MIB, None)
+    floor.ask("idle")
+    await floor.load(3)
+
+    assert floor.states() == {"busy": "parked", "idle": "loaded"}
+
+
+async def test_request_that_waits_for_memory_is_placed_in_a_larger_budget(floor):
+    floor.keeper.budgets.machine.limit = 150 * MIB
+    for name in "ab":
+        floor.add(name)
+        floor.ask(name)
+        await floor.settle()
+    assert floor.states() == {"a": "loading", "b": "waiting"}
+    floor.keeper.change(200 * MIB, None)
+    await floor.settle()
+
+    assert floor.states() == {"a": "loading", "b": "loading"}
+
+
 async def test_request_that_finds_no_room_is_refused_with_the_budget(floor):
     floor.keeper.budgets.machine.limit = 150 * MIB
     floor.add("a")

@@ -72,6 +72,15 @@ class Budgets:
                 self._unread.add(gpu)
         return budget
 
+    def change(self, machine: int | None = None, device: int | None = None) -> None:
+        """Sets the limit of the machine, and that of every GPU; None leaves it."""
+        self.machine.limit = machine or self.machine.limit
+        if device:
+            self._device = device
+            self._unread.clear()
+            for budget in self.devices.values():
+                budget.limit = device
+
     async def read_gpus(self, *, always: bool = True) -> None:
         """Reads all GPUs, or only if there are new ones without a limit; they have none if that fails."""
         if not always and not self._unread:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from modelserver.extension import Host
 
@@ -34,13 +34,10 @@ class Extension:
         async def run() -> None:
             await (await asyncio.shield(made)).run()
 
-        def describe() -> dict[str, Any]:
-            return made.result().describe() if made.done() else {"budget": 0, "used": 0, "models": {}}
-
         def add(app: Application, services: Services) -> None:
             from modelserver.ext.parking.routes import add_parking  # noqa: PLC0415 - with FastAPI
 
-            add_parking(app, services.registry, describe)
+            add_parking(app, services.registry, lambda: self._keeper)
 
         host.prepare(prepare)
         host.run(run)

@@ -128,6 +128,16 @@ class Keeper:
             return LOOKS
         return EVERY if self._habitual else None
 
+    def change(self, machine: int | None, device: int | None) -> None:
+        """Sets the budgets, in bytes; models are parked for smaller ones, and loaded into larger ones."""
+        self.budgets.change(machine, device)
+        _log.info("The budgets are now %s", ", ".join(map(str, self.budgets.all())))
+        for resident in self.residents:
+            if isinstance(resident.refusal, TooLarge):
+                resident.retry_at = self.clock()
+        self._occupancy.is_freed = True
+        self._event.set()
+
     # -- events of residents
 
     def loaded(self, resident: Resident, *, cold: int) -> None:

@@ -55,7 +55,8 @@ class Resident:
 
     ``memory``: bytes of its workers, ``device_memory`` by GPU; 0 and empty until they are measured. Times are
     of the owner's clock:
-    ``waiting_since`` a request needs workers that have no place yet, None if none does.
+    ``waiting_since`` a request needs workers that have no place yet, None if none does; ``retry_at`` another
+    load may begin after a failure.
     """
 
     def __init__(self, owner: ResidentOwner, model: ModelVersion) -> None:
@@ -75,7 +76,7 @@ class Resident:
         self._served = 0
         self._in_a_row = 0
         self._failure: ModelServerError | None = None
-        self._retry_at = 0.0
+        self.retry_at = 0.0
         # What waits in :meth:`load`, and its bytes.
         self._loads: dict[asyncio.Future[None], int] = {}
 
@@ -84,7 +85,7 @@ class Resident:
     @property
     def refusal(self) -> ModelServerError | None:
         """The failure of the last load, until the next one may begin."""
-        left = self._retry_at - self._owner.clock()
+        left = self.retry_at - self._owner.clock()
         if self._failure is None or left <= 0:
             return None
         kind = TooLarge if self._failure.status == TooLarge.status else ServiceUnavailable
@@ -157,7 +158,7 @@ class Resident:
 
     def describe(self) -> dict[str, Any]:
         need = self._owner.need_of(self)
-        left = self._retry_at - self._owner.clock()
+        left = self.retry_at - self._owner.clock()
         is_failed = self.state == "failed"
         return {
             "state": self.state,
@@ -232,7 +233,7 @@ class Resident:
             self.failed_loads += 1
             pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2**self._in_a_row)
             self._in_a_row = min(self._in_a_row + 1, 20)
-        self._failure, self._retry_at = error, self._owner.clock() + pause
+        self._failure, self.retry_at = error, self._owner.clock() + pause
         _log.warning("Model %s %s is not loaded: %s", self.model.name, self.model.version, error.message)
         self.waiting_since = None
         # Workers are gone, or are of no use: the pool sees that there is no hope, and refuses what waits.

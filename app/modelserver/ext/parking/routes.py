@@ -14,11 +14,12 @@ from modelserver.errors import BadRequest, Conflict, MethodNotAllowed
 from modelserver.ext.parking.restarting import restart
 from modelserver.models.registry import Registry
 from modelserver.surface.api.management import status
-from modelserver.surface.api.models import PageQuery, Status
+from modelserver.surface.api.models import PageQuery, Status, optional
 from modelserver.surface.api.parameters import Parameters
 from modelserver.surface.http.answers import JSON, pretty
 
 if TYPE_CHECKING:
+    from modelserver.ext.parking.keeper import Keeper
     from modelserver.surface.api.application import Application
 
 
@@ -44,6 +45,13 @@ class Parking(TypedDict):
     devices: NotRequired[Annotated[list[DeviceMemory], Field(description="The GPUs that they use.")]]
 
 
+class BudgetQuery(BaseModel):
+    """Other budgets, in bytes, until the server ends."""
+
+    max_models_memory: Annotated[int, optional("For the workers of all models on demand.")]
+    max_device_memory: Annotated[int, optional("For those on each GPU.")]
+
+
 class ActionQuery(BaseModel):
     """What is done with a model."""
 
@@ -61,11 +69,25 @@ def page_of(document: dict[str, Any], parameters: Parameters) -> dict[str, Any]:
     return {**document, "counts": counts, "models": models, **token}
 
 
-def add_parking(app: Application, registry: Registry, describe: Callable[[], dict[str, Any]]) -> None:
-    """Adds the routes; ``describe`` says how all such models stand."""
+def add_parking(app: Application, registry: Registry, keeper: Callable[[], Keeper | None]) -> None:
+    """Adds the routes; ``keeper`` returns None while there was no model on demand."""
+
+    def describe() -> dict[str, Any]:
+        owner = keeper()
+        return {"budget": 0, "used": 0, "models": {}} if owner is None else owner.describe()
 
     async def show(request: Request) -> Response:
         return Response(pretty(page_of(describe(), Parameters.of_query(request))), media_type=JSON)
+
+    async def change(request: Request) -> Response:
+        parameters = Parameters.of_query(request)
+        sizes = [parameters.whole(name) for name in BudgetQuery.model_fields]
+        if all(size is None for size in sizes) or any(size is not None and size < 1 for size in sizes):
+            raise BadRequest("max_models_memory or max_device_memory is needed, in bytes")
+        if (owner := keeper()) is None:
+            raise Conflict("No model is loaded on demand yet: the settings have the budgets.")
+        owner.change(*sizes)
+        return await show(request)
 
     async def act(request: Request, name: str, version: str | None = None) -> Response:
         action = request.query_params.get("action")
@@ -88,6 +110,8 @@ def add_parking(app: Application, registry: Registry, describe: Callable[[], dic
     add = app.section("Models on demand")
     about = "Which models are loaded, and what they use. Of many, a page: those that are parked come last."
     add(show, "get /parking", "parking", about, Parking, query=PageQuery)
+    about = "Change the budgets until the server ends; models are parked if they have more."
+    add(change, "put /parking", "setBudgets", about, Parking, errors=(400, 409), query=BudgetQuery)
     for path, word in (("/models/{name}", "actOnModel"), ("/models/{name}/{version}", "actOnVersion")):
         about = "Restart a model's workers (`action=restart`); `load` or `park` one that is loaded on demand."
         errors = (400, 404, 405, 409, 500, 503, 507)
