@@ -3,35 +3,35 @@
 export const PARAGRAPHS = {
  "modelserverdown": [
   "ModelserverDown",
-  "The metrics of a server were not read for a minute: its process has ended, is still starting, or the network is in between. See the supervisor (`systemctl status`, `kubectl describe pod`) and the end of `logs/ts_log.log`; exit status 137 or `OOMKilled` means that the system ended it for lack of memory. A start that fails prints the setting or port that stops it. A server restores its models from the last snapshot."
+  "Prometheus could not read the metrics of a server for a minute: its process has ended or is still starting, or the network fails. Look at the supervisor (`systemctl status`, `kubectl describe pod`) and the end of `logs/ts_log.log`; exit status 137 or `OOMKilled` means that the system ended it for lack of memory. A start that fails prints the setting or port that stops it. A server restores its models from the last snapshot."
  ],
  "modelservererrors": [
   "ModelserverErrors",
-  "More than one request in a hundred was answered with a status of 500 or more. `GET /models/NAME` counts them by type under `errors`, with the last one's message and request id; the paragraph of its type says more, and the log has the handler's traceback under that request id. If it began with a new version, go back to the one before: weights change at once."
+  "More than one request in a hundred was answered with a status of 500 or more. `GET /models/NAME` counts them by type under `errors`, with the last one's message and request id; the paragraph of its type says more, and the log has the handler's traceback under that request id. If the errors began with a new version, go back to the previous one: a change of weights takes effect at once."
  ],
  "modelserverfailing": [
   "ModelserverFailing",
-  "All of the last batches of a model failed: not some inputs are wrong, but the model or what it depends on. `GET /models/NAME` has the last error. Often it is something that the handler reaches over the network, a full disk, or a GPU that needs a reset. Clients of KServe's and Triton's APIs see the model as not ready meanwhile. After mending the cause, the next good batch ends it; a handler that holds a broken state needs new workers: register the same archive again (replacing)."
+  "All of the last batches of a model failed: the cause is not a few bad inputs, but the model or something on which it depends. `GET /models/NAME` has the last error. Often it is something that the handler reaches over the network, a full disk, or a GPU that needs a reset. Clients of KServe's and Triton's APIs see the model as not ready meanwhile. Once the cause is removed, the next batch that succeeds ends this state. A handler whose own state is broken needs new workers: register the same archive again (replacing)."
  ],
  "modelservernoworker": [
   "ModelserverNoWorker",
-  "A model should have workers, and none is ready: requests get 503. `workers` of `GET /models/NAME` has each one's `failure`, the loads that failed and the `nextTry`. A file that is missing, a package that is not installed or a device that is full are the usual causes; the worker's own output is in `logs/model_log.log`. The server tries again by itself, less and less often; after mending the cause, scale to 0 and back (`PUT /models/NAME?min_worker=0&max_worker=0`, then `?min_worker=1`) to try at once."
+  "A model should have workers, and none is ready: requests get 503. `workers` of `GET /models/NAME` has each one's `failure`, the loads that failed and the `nextTry`. A file that is missing, a package that is not installed or a device that is full are the usual causes; the worker's own output is in `logs/model_log.log`. The server tries again automatically, less and less often. Once the cause is removed, scale to 0 and back (`PUT /models/NAME?min_worker=0&max_worker=0`, then `?min_worker=1`) to try at once."
  ],
  "modelserverworkersfail": [
   "ModelserverWorkersFail",
-  "Some workers were given up: they did not load within the retry time, or ended again and again. The others serve on, with less capacity. Their `failure` in `GET /models/NAME` has the reason; with GPUs, look whether one device is full or broken. As for ModelserverNoWorker, scaling to 0 and back, or to the same number again, starts new ones."
+  "Some workers were given up: they did not load within the retry time, or ended again and again. The other workers continue to serve, with less capacity. Their `failure` in `GET /models/NAME` has the reason; with GPUs, check whether one device is full or broken. As for ModelserverNoWorker, scaling to 0 and back, or to the same number again, starts new ones."
  ],
  "modelserverloadsfail": [
   "ModelserverLoadsFail",
-  "A model on demand failed to load three times in 15 minutes. Its requests get the reason with 503, or 507 if it needs more memory than there is, until the next try. `parking.failure` of `GET /models/NAME` has the reason too, and `GET /events?model=NAME` each failure. What lacks memory fits after others are unregistered or `max_models_memory` is raised; everything else is as for ModelserverNoWorker."
+  "A model on demand failed to load three times in 15 minutes. Its requests get the reason with 503, or 507 if it needs more memory than there is, until the next try. `parking.failure` of `GET /models/NAME` has the reason too, and `GET /events?model=NAME` each failure. If memory is missing, unregister other models or raise `max_models_memory` (`PUT /parking`, without a restart). For all other reasons see ModelserverNoWorker."
  ],
  "modelserverrefuses": [
   "ModelserverRefuses",
-  "Requests get 503 (429 from OpenAI's API) because the queue is full, or for the reason in the label. Clients send more than the workers can take: see `pendingRequests` of `GET /models/NAME`, and the throughput in the console. Add workers, raise the batch size (tuning measures it), or let autoscaling do it; a longer queue (`job_queue_size`) only helps against short bursts, as everybody then waits longer. The reason `no_worker` is ModelserverNoWorker, `memory` means that bodies fill `max_incoming_bytes`."
+  "Requests get 503 (429 from OpenAI's API) because the queue is full, or for the reason in the label. If the queue is full, clients send more than the workers can process: see `pendingRequests` of `GET /models/NAME`, and the throughput in the console. Add workers, raise the batch size (tuning measures it), or let autoscaling do it; a longer queue (`job_queue_size`) only helps against short bursts, as all requests then wait longer. For the reason `no_worker` see ModelserverNoWorker; `memory` means that bodies fill `max_incoming_bytes`."
  ],
  "modelserverqueueslow": [
   "ModelserverQueueSlow",
-  "One request in twenty waits for more than a second before its batch goes. It comes before refusals: the same measures help. If the workers are idle meanwhile, the batch delay is too long (batching)."
+  "One request in twenty waits for more than a second until its batch starts. This alert comes before ModelserverRefuses, and the same measures help. If the workers are idle meanwhile, the batch delay is too long (batching)."
  ],
  "modelserverwantsworkers": [
   "ModelserverWantsWorkers",
@@ -43,11 +43,11 @@ export const PARAGRAPHS = {
  ],
  "modelservermemory": [
   "ModelserverMemory",
-  "More than 90 % of the machine's memory is used; the system may end a worker soon. `memoryUsage` of the workers says whose it is. A worker that grows is contained by `max_worker_memory` or `max_worker_requests` (recycling); many models share memory by `load=on-demand` (many models)."
+  "More than 90 % of the machine's memory is used; the system may end a worker soon. `memoryUsage` of each worker shows how much it uses. A worker that grows can be limited by `max_worker_memory` or `max_worker_requests` (recycling); many models share memory by `load=on-demand` (many models)."
  ],
  "modelserverdisk": [
   "ModelserverDisk",
-  "More than 90 % of the disk is used. Logs rotate by themselves; downloads of models are bounded by `download_cache_size`, environments and compiled networks are in `$MODELSERVER_CACHE`. On a full disk the server answers on, but snapshots, new models and access logs fail."
+  "More than 90 % of the disk is used. Logs rotate by themselves; downloads of models are bounded by `download_cache_size`, environments and compiled networks are in `$MODELSERVER_CACHE`. With a full disk the server continues to answer requests, but snapshots, new models and access logs fail."
  ],
  "not-restored": [
   "Not restored",
@@ -55,7 +55,7 @@ export const PARAGRAPHS = {
  ],
  "not-replaced": [
   "Not replaced",
-  "A new archive of a running model could not be loaded: the old one serves on. `replacement` of `GET /models/NAME` has the reason."
+  "A new archive of a running model could not be loaded, and the old one continues to serve. `replacement` of `GET /models/NAME` has the reason."
  ],
  "cannot-load-on-demand": [
   "Cannot load on demand",
@@ -63,19 +63,19 @@ export const PARAGRAPHS = {
  ],
  "last-errors": [
   "Last errors",
-  "The model answered requests with errors in the last hour, and others well. As ModelserverErrors, below the alert's rate."
+  "The model answered some requests of the last hour with errors, fewer than the alert ModelserverErrors requires; its paragraph applies."
  ],
  "certificate": [
   "Certificate",
-  "The certificate of the management address ends within 14 days, or has ended. Write the new one to the same files: the server takes it within a minute, without a restart (security)."
+  "The certificate of the management address ends within 14 days, or has ended. Write the new one to the same files: the server uses it within two seconds, without a restart (security)."
  ],
  "badrequestexception": [
   "BadRequestException",
-  "400. The request cannot be read: its JSON, encoding, a parameter, or an input that the handler refuses. The message names the place. Nothing to do on the server; if it began with a new version, the inputs of the model have changed."
+  "400. The request cannot be read: its JSON, encoding, a parameter, or an input that the handler refuses. The message names the place. There is nothing to do on the server; if the errors began with a new version, the model's inputs have changed."
  ],
  "invalidmodelexception": [
   "InvalidModelException",
-  "400 of a registration. The archive, its manifest or `model-config.yaml` cannot be served; the message names file and key. `modelserver check` finds the same before."
+  "400 of a registration. The archive, its manifest or `model-config.yaml` cannot be served; the message names file and key. `modelserver check` finds such errors before the registration."
  ],
  "downloadarchiveexception": [
   "DownloadArchiveException",
@@ -103,7 +103,7 @@ export const PARAGRAPHS = {
  ],
  "methodnotallowedexception": [
   "MethodNotAllowedException",
-  "405. The path exists, not with this method; the `Allow` header has those that do."
+  "405. The path exists, but not with this method; the `Allow` header lists the methods that it has."
  ],
  "conflictstatusexception": [
   "ConflictStatusException",
@@ -135,7 +135,7 @@ export const PARAGRAPHS = {
  ],
  "invaliddagexception": [
   "InvalidDAGException",
-  "400 of a workflow's registration: the graph of its specification has a circle, or names a node that there is not."
+  "400 of a workflow's registration: the graph of its specification has a circle, or names a node that does not exist."
  ],
  "workflownotfoundexception": [
   "WorkflowNotFoundException",
@@ -143,7 +143,7 @@ export const PARAGRAPHS = {
  ],
  "workflowexception": [
   "WorkflowException",
-  "500 of a workflow's registration: one of its models could not be registered; the message has the reason, and nothing of it is left."
+  "500 of a workflow's registration: one of its models could not be registered; the message has the reason, and none of its models stays registered."
  ],
  "notimplementedexception": [
   "NotImplementedException",
@@ -155,7 +155,7 @@ export const PARAGRAPHS = {
  ],
  "serviceunavailableexception": [
   "ServiceUnavailableException",
-  "503, with `Retry-After`. No worker serves the model right now, the queue is full, or the server stops; the message says which. See ModelserverRefuses and ModelserverNoWorker."
+  "503, with `Retry-After`. No worker can serve the model right now, the queue is full, or the server stops; the message has the reason. See ModelserverRefuses and ModelserverNoWorker."
  ],
  "requesttimeoutexception": [
   "RequestTimeoutException",
@@ -163,7 +163,7 @@ export const PARAGRAPHS = {
  ],
  "predictionexception": [
   "PredictionException",
-  "500 with a message of the handler itself, which raised `PredictionException`: the handler's documentation says what it means."
+  "500 with a message of the handler itself, which raised `PredictionException`: its meaning is up to the handler."
  ],
  "internalserverexception": [
   "InternalServerException",
