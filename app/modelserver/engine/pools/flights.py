@@ -83,11 +83,11 @@ class Flights:
         self.process = None
 
     def lost(self, started: int | None, *, idempotent: bool, failed: bool) -> tuple[list[Batch], list[Batch]]:
-        """Gives up all batches: those that must not be run again, and those that may.
+        """Gives up all batches. Returns those that must not be run again, and those that may.
 
         ``started``: how many the process had started. None: it is alive, or did not report it.
-        ``idempotent``: batches may run again of which nobody knows whether they have started, unless one of
-        them ``failed``.
+        ``idempotent``: batches that may or may not have started may run again, unless one of them
+        ``failed``.
         """
         batches = list(self.in_flight)
         self.in_flight.clear()
@@ -101,7 +101,7 @@ class Flights:
         elif self._is_distant and idempotent and not failed:
             count = 0
         elif self.concurrency or (self._is_distant and not idempotent):
-            # Out of reach, it may have begun all.
+            # The worker is out of reach, and may have begun all batches.
             count = len(batches)
         else:
             count = min(1, len(batches))
@@ -152,7 +152,7 @@ class Flights:
         return next((batch for batch in self.in_flight if batch.sequence == sequence), None)
 
     def streamed(self, sequence: int) -> Batch | None:
-        """The batch that a part came for, whose timeout restarts; None if it has timed out."""
+        """The batch of a part that arrived, whose timeout restarts; None if it has timed out."""
         batch = self.find(sequence)
         if batch is not None:
             self.head_since = batch.active_at = self.active_at
@@ -204,7 +204,7 @@ class Flights:
         return self._remove(first, self._sequence)
 
     def recalled(self, message: Recalled) -> list[Batch]:
-        """The batches that another machine has given back."""
+        """The batches that a worker on another machine has given back."""
         if message.below == self._recalled_below:
             self._recalled_below = 0
         return self._remove(message.started, message.below)

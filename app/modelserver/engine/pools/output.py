@@ -78,9 +78,9 @@ _BACKLOG = 1 << 20
 _OTHERS = 19
 
 _QUOTED = " Its last output was:\n"
-# As torch and vLLM say that the memory of a GPU, or of the machine, does not suffice.
+# Texts with which torch and vLLM report that the memory of a GPU or of the machine ran out.
 _OF_MEMORY = re.compile("out of memory|MemoryError|t allocate|startup is less|available (memory for|KV)")
-# As vLLM marks the lines of its engine's processes; those of the worker itself have no mark.
+# vLLM's mark of its engine processes' lines; lines of the worker itself have none.
 _PROCESS = re.compile(r"\(\w+ pid=\d+\)")
 _NOTHING = " It printed nothing."
 
@@ -327,9 +327,9 @@ def quote(output: str) -> str:
 
 
 def was_out_of_memory(text: str) -> bool:
-    """Whether a worker's output, or an error message with that at its end, says so.
+    """Whether a worker's output, or an error message that ends with it, reports a lack of memory.
 
-    Of the output only what each process has printed last: what came before, it may have survived.
+    Only the last lines of each process count: the process may have survived earlier errors.
     """
     message, _, output = text.rpartition(_QUOTED)
     last = defaultdict[str, deque[str]](lambda: deque(maxlen=2))

@@ -53,7 +53,7 @@ class WorkerProcess:
 
     @property
     def for_memory(self) -> bool | None:
-        """Whether the system killed it for lack of memory; None if unknown. To be asked once."""
+        """Whether the system killed it for lack of memory; None if unknown. Call it once."""
         return kills.claim()
 
     def send(self, message: ToWorker, bodies: Sequence[bytes] = ()) -> None:

@@ -175,7 +175,7 @@ class RankGroup:
 
     @property
     def for_memory(self) -> bool | None:
-        """Whether the system killed one for lack of memory; None if unknown. To be asked once."""
+        """Whether the system killed one for lack of memory; None if unknown. Call it once."""
         return self.members[self.failed_rank or 0].for_memory
 
     def send(self, message: ToWorker, bodies: Sequence[bytes] = ()) -> None:

@@ -22,7 +22,7 @@ class MemoryLimit:
         self._limit = 0
         # Processes that were too large right after loading; other machines may use the same numbers.
         self._large: set[tuple[str, int]] = set()
-        # Workers on other machines whose size after loading is known after so many of their reports.
+        # By worker on another machine: the number of the report from which its size after loading is known.
         self._unknown: dict[str, int] = {}
 
     def change(self, limits: PoolLimits) -> bool:

@@ -99,7 +99,7 @@ class Reserve:
             elif self._is_next(pool, worker, now):
                 free.append(worker)
         if len(free) > 1:
-            # Of two at about the same distance, the one that is certainly free.
+            # Among workers at about the same distance, prefer one that is certainly free.
             free.sort(
                 key=lambda worker: worker.flights.round_trip + (REST if worker.flights.in_flight else 0.0)
             )
@@ -257,7 +257,7 @@ def _may_rest(worker: Worker, now: float, *, others_idle: bool) -> bool:
 def least_loaded(workers: Sequence[Worker]) -> Worker | None:
     """The worker with the fewest batches, of those that may hold another."""
     if len(workers) == 1:
-        # As below, quicker.
+        # The same result as the loop below, faster.
         return workers[0] if workers[0].has_room else None
     least: Worker | None = None
     fewest, ready = math.inf, WorkerState.READY

@@ -137,10 +137,10 @@ class WorkerOwner(Protocol[Worker_contra]):
     def worker_streamed(self, worker: Worker_contra, message: Parts, tail: memoryview) -> None: ...
 
     def worker_returned(self, worker: Worker_contra, batch: Batch) -> None:
-        """The batch was taken back: it has not begun, and will not there."""
+        """The batch was taken back: the worker has not begun it, and never will."""
 
     def worker_broken(self, worker: Worker_contra) -> None:
-        """The process cannot use its GPU any more: it will end, and another one take its place."""
+        """The process cannot use its GPU any more: it ends, and another process replaces it."""
 
     def worker_lost(
         self, worker: Worker_contra, running: Batch | None, unbegun: list[Batch], error: ModelServerError
@@ -312,11 +312,11 @@ class WorkerSpec:
         return max(0, self.need // processes - BASE_NEED) // COPIES
 
     def environment(self, server: Mapping[str, str]) -> dict[str, str]:
-        """The variables of workers of this machine, of those of the server."""
+        """The environment of workers on this machine, made from ``server``, that of the server."""
         return worker_variables(server, self.hidden_variables, self.own_environment(), self.threads)
 
     def own_environment(self) -> dict[str, str]:
-        """The variables of workers beside those of their machine."""
+        """The variables that workers have in addition to the environment of their machine."""
         own = dict.fromkeys(THREAD_VARIABLES, str(self.own_threads)) if self.own_threads else {}
         own["TS_DECODE_INPUT_REQUEST"] = str(self.load.decode_input_request).lower()
         own["TS_IPEX_ENABLE"], own["TS_IPEX_GPU_ENABLE"] = (str(x).lower() for x in self.ipex)

@@ -27,7 +27,7 @@ def worker_variables(
 
 
 def with_allocator(variables: Mapping[str, str]) -> dict[str, str]:
-    """``variables``, with how torch allocates memory of GPUs unless they say it; torch may read it on import.
+    """``variables``, plus a setting of torch's GPU allocator unless set; torch may read it on import.
 
     The memory of a freed batch can then be used for one of any other size.
     """

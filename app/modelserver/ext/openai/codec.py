@@ -39,17 +39,17 @@ PATHS: Final = (
 
 # These are never split.
 _WHOLE: Final = ("v1/chat/completions", "v1/completions")
-# What those that are split may have; an application in the worker may know more.
+# The keys that bodies of split endpoints may have; an application in the worker may accept more.
 _KNOWN: Final = {
     EMBEDDINGS: {"model", "user", "input", "encoding_format", "dimensions"},
     RERANK: {"model", "user", "query", "documents", "top_n", "return_documents"},
     SCORE: {"model", "user", "text_1", "text_2"},
 }
-# Of a body that says nothing of its encoding: it reaches the handler in bytes.
+# The type of a body without a content type: the handler gets its bytes.
 _OCTETS: Final = "application/octet-stream"
 # Separates a model's name from its version in the body's ``model``.
 _VERSION: Final = ":"
-# Separates it from that of one of its adapters.
+# Separates a model's name from the name of one of its adapters.
 _ADAPTER: Final = "/"
 
 
@@ -231,7 +231,7 @@ class OpenAI(Codec):
                 raise ServiceUnavailable(model.pool.failure or f"Model {model.name} is still loading.")
         if endpoint not in endpoints:
             if model.pool.dispatch.takes_scopes:
-                # Of the ASGI application in the worker.
+                # The ASGI application in the worker has this endpoint.
                 return super().read(exchange, model)
             raise BadRequest(_not_offered(model.name, endpoint, endpoints))
         if not endpoints[endpoint]:

@@ -80,7 +80,7 @@ class LanguageMeters:
         return TokenSeries(*(family.labels(model.name, model.version) for family in self._families))
 
     def watch(self, exchange: Exchange) -> TokenMeter:
-        """Measures a request, beside whoever watches it already."""
+        """Measures a request, in addition to a watcher that it already has."""
         meter = TokenMeter(self)
         watcher = exchange.watcher
         exchange.watcher = meter if watcher is None else Watchers((watcher, meter))
@@ -88,7 +88,7 @@ class LanguageMeters:
 
 
 class TokenMeter(Watcher):
-    """Measures one request. ``tokens`` are those of inputs whose answers are joined."""
+    """Measures one request. ``tokens``: the counts of its inputs, whose answers are joined."""
 
     __slots__ = ("_first", "_meters", "_request", "_series", "tokens")
 

@@ -31,7 +31,7 @@ class Budget:
         self.policy = ModelValues()
 
     def __str__(self) -> str:
-        """The setting, as messages say it."""
+        """The setting and its value, for messages."""
         if self.gpu is None:
             return f"max_models_memory={int(self.limit)}"
         return f"max_device_memory={int(self.limit)} of GPU {self.gpu}"

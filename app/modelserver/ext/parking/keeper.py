@@ -66,8 +66,8 @@ class Keeper:
         self._memory_of = memory_of
         self.prewarming = Prewarming(budgets, meters, history)
         self._event = asyncio.Event()
-        # What has changed since the last look, what that looked at, what is not parked, whose metrics are
-        # visible, what is loaded ahead of time, and the versions by key; in order.
+        # In order: models that changed since the last look, models of the last look, models that are not
+        # parked, with visible metrics, that are loaded ahead of time; and the models by key.
         self._changed: dict[Resident, None] = {}
         self._looked: dict[Resident, None] = {}
         self._active: dict[Resident, None] = {}
@@ -95,7 +95,7 @@ class Keeper:
         self._by_key[resident.key] = resident
         if has_habits(resident):
             self._habitual[resident] = None
-        # Of a thousand models, metrics are shown of those that are used.
+        # With a thousand models, only the metrics of models in use are shown.
         model.metrics.series.hide()
 
     def soon(self, resident: Resident) -> None:
@@ -150,7 +150,7 @@ class Keeper:
         self.soon(resident)
 
     def _show(self, resident: Resident) -> None:
-        """Shows its metrics, instead of those of the parked model that was used least recently."""
+        """Shows the model's metrics, and hides those of the parked model that was used least recently."""
         resident.model.metrics.series.show()
         self._visible[resident] = None
         if len(self._visible) > MOST_VISIBLE:
@@ -244,7 +244,7 @@ class Keeper:
         return "others were loaded first"
 
     async def measure(self) -> None:
-        """Measures those that have loaded, and now and then all; parks models if some have grown."""
+        """Measures models that have just loaded, and at intervals all; parks models if some have grown."""
         try:
             await self._measure()
         except Exception:  # noqa: BLE001 - the next measurement may succeed
@@ -333,7 +333,7 @@ class Keeper:
         self.prewarming.place(room, self.clock(), self._park_for)
 
     def _turn(self, resident: Resident) -> tuple[float, float]:
-        """Its place among those that wait: the most valuable first, after what has waited for long."""
+        """The sort key of waiting models: those that have waited for long first, then the most valuable."""
         if self._waited(resident) >= PATIENCE:
             return -self._waited(resident), 0.0
         return 0.0, -self.value_of(resident)

@@ -1,8 +1,8 @@
 """Models on demand whose workers are on other machines: idle ones are parked where another has no room.
 
-What is free there only the cluster knows, which counts what workers reserve. So the workers of a model start
-at once, and if the cluster finds no place for them, it says which machines could have them but lack
-something; the models that are worth least are parked on the one where that costs least.
+Only the cluster knows what is free on its machines, since it counts the resources that workers reserve.
+So the workers of a model start at once. If the cluster finds no place for them, it reports the machines that
+could run them but lack something; the least valuable models are parked on the machine where that costs least.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LEAST = 1e-4
 
 
 class RemoteModelOwner(Protocol):
-    """Parks models, and says what they are worth; ``residents`` are all."""
+    """Parks models, and computes their worth; ``residents`` are all models on demand."""
 
     clock: Callable[[], float]
     residents: list[Resident]

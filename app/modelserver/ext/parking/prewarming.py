@@ -86,7 +86,7 @@ class Prewarming:
         return [each for each, (_, until) in expected if now < until and each.state == "parked"]
 
     def place(self, room: Room, now: float, park: Callable[[list[Resident]], None]) -> None:
-        """Starts those that are expected and fit; parks for them only what is worth less."""
+        """Starts the expected models that fit; to make room, parks only models that are worth less."""
         for resident in self.coming(now):
             requests, until = self._expected[resident]
             if not (missing := room.missing(resident)):

@@ -47,11 +47,11 @@ class ResidentOwner(Protocol):
         """Its workers could not load the model."""
 
     def park(self, resident: Resident, reason: str) -> None:
-        """A client wants it to be parked."""
+        """Parks the model at a client's request."""
 
 
 class Resident:
-    """The workers of a version are started and ended here; its owner says when.
+    """Starts and ends the workers of a version when its owner calls for it.
 
     ``memory``: bytes of its workers, ``device_memory`` by GPU; 0 and empty until they are measured. Times are
     of the owner's clock:
@@ -142,8 +142,8 @@ class Resident:
     def loaded(self, seconds: float) -> None:
         self.loaded_at = self._owner.clock()
         if self._is_starting:
-            # A process that takes the place of one that has died is not started here. What the first load of
-            # a server waits for, such as the process that workers are forked from, says nothing of the model.
+            # A process that replaces a dead one is not started here. The waits of a server's first load, such
+            # as for the process from which workers are forked, are no property of the model.
             self.load_seconds, self._is_starting = seconds, False
             self.loads += 1
             self._owner.loaded(self, cold=self.pool.queue.requests + len(self._loads))
@@ -214,7 +214,7 @@ class Resident:
             worker.first_load.add_done_callback(self._tried)
 
     def end(self, reason: str) -> None:
-        """Ends the workers; what they have begun they finish."""
+        """Ends the workers; they finish the batches that they have begun."""
         self.parks[reason] += 1
         self.memory, self.device_memory = 0, {}
         self.pool.crew.resize(0)

@@ -31,7 +31,7 @@ class Occupancy:
         self._leaving: dict[Resident, dict[Budget, int]] = {}
 
     def __iter__(self) -> Iterator[tuple[Resident, dict[Budget, int]]]:
-        """The models that have some, and how much; not those that leave."""
+        """The models that occupy memory, with their bytes, without models that are leaving."""
         return ((each, sizes) for each, sizes in self._sizes.items() if each not in self._leaving)
 
     def follow(self, resident: Resident) -> None:
