@@ -31,8 +31,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     report = Report(f"{options.campaign}, {options.minutes:g} minutes")
     campaign = importlib.import_module(f"tests.campaign.{options.campaign}")
-    campaign.run(report, options.minutes * 60)
-    print(report)
+    try:
+        campaign.run(report, options.minutes * 60)
+    finally:
+        print(report)
     return 1 if report.failures else 0
 
 

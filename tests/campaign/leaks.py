@@ -26,6 +26,8 @@ BODY = 6_000_000
 # At the most, and however much time there is.
 MOST = 100_000
 WARM_UP = 20
+# Registrations after which the last lines of the log, which the console shows, are as many as are kept.
+LOGGED = 1500
 # Shorter runs have each kind once.
 BOTH_SECONDS = 60.0
 RELEASE_SECONDS = 2.0  # until the allocator returns freed memory to the system
@@ -65,7 +67,14 @@ def run(report: Report, seconds: float) -> None:
         crowds = CROWDS if not short else SHORT_CROWDS if front_ends == 1 else {}
         share = seconds / 16
         attempts = [
-            functools.partial(leak, report, what=f"{what}, {kind}", once=once, seconds=share)
+            functools.partial(
+                leak,
+                report,
+                what=f"{what}, {kind}",
+                once=once,
+                seconds=share,
+                warm_up=LOGGED if once is register_and_unregister and not short else WARM_UP,
+            )
             for kind, once in kinds.items()
         ] + [
             functools.partial(
@@ -80,12 +89,16 @@ def run(report: Report, seconds: float) -> None:
                     attempt(server)
 
 
-def leak(report: Report, server: Server, what: str, once: Callable[[Server], int], seconds: float) -> None:
-    """Does it for so long, and holds that nothing is kept. ``once`` says how many times it did it."""
+def leak(
+    report: Report, server: Server, what: str, once: Callable[[Server], int], seconds: float, warm_up: int
+) -> None:
+    """Does it for so long, and holds that nothing is kept. ``once`` returns how many times it did it;
+    ``warm_up`` times are before the first reading.
+    """
     share = SHARE_OF_CYCLES if once is register_and_unregister else SHARE
     files = temporary_files(server)
     warm = 0
-    while warm < WARM_UP:
+    while warm < warm_up:
         warm += once(server)
     wait_until(lambda: quiet(server), "it is quiet")
     time.sleep(RELEASE_SECONDS)
