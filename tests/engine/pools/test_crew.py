@@ -101,3 +101,18 @@ async def test_close_does_not_wait_longer_for_retired_workers(pool, stage):
 
     assert process.killed
     assert isinstance(running.error, WorkerDied)
+
+
+async def test_closing_pool_starts_no_worker(pool, stage):
+    """While its workers finish what they have begun, a load for a request would start one that nobody ends."""
+    process = await stage.enter()
+    pool.submit(request(b"a"))
+    await stage.settle()
+    closing = asyncio.create_task(pool.close(5.0))
+    await stage.settle()
+
+    assert pool.crew.resize(1) == []
+    process.answer()
+    await closing
+    assert pool.crew.all() == []
+    assert len(stage.processes) == 1

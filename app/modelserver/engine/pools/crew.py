@@ -166,9 +166,10 @@ class Crew:
         self.stop_recycling()
         workers, self._coming = self.all(), None
         self.workers.clear()
-        await asyncio.gather(*(worker.stop(grace) for worker in workers))
-        # It has a reference to the crew: a cycle, which would only be freed by its collection.
+        # Without it no worker starts any more, which nobody would end. And it has a reference to the crew: a
+        # cycle, which would only be freed by its collection.
         self.owner = None
+        await asyncio.gather(*(worker.stop(grace) for worker in workers))
 
     def all(self) -> list[Worker]:
         """Current and leaving workers, and one that is about to replace another."""
