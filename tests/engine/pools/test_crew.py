@@ -104,7 +104,7 @@ async def test_close_does_not_wait_longer_for_retired_workers(pool, stage):
 
 
 async def test_closing_pool_starts_no_worker(pool, stage):
-    """While its workers finish what they have begun, a load for a request would start one that nobody ends."""
+    """While its workers finish what they run, a load for a request would start one that nobody ends."""
     process = await stage.enter()
     pool.submit(request(b"a"))
     await stage.settle()
