@@ -75,7 +75,8 @@ class Keeper:
         self._habitual: dict[Resident, None] = {}
         self._by_key: dict[str, Resident] = {}
         self._occupancy = Occupancy(budgets)
-        # Whether the last look was at everything, and whether somebody gets what has not ended yet.
+        # Whether the last look was at all that is not parked; whether a model waits for the memory of workers
+        # that have not ended yet.
         self._is_due = self._is_promised = False
         self._looked_at = -math.inf
         self._unmeasured: set[Resident] = set()
