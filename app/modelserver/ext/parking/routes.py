@@ -14,7 +14,7 @@ from modelserver.errors import BadRequest, Conflict, MethodNotAllowed
 from modelserver.ext.parking.restarting import restart
 from modelserver.models.registry import Registry
 from modelserver.surface.api.management import status
-from modelserver.surface.api.models import PageQuery, Status, optional
+from modelserver.surface.api.models import PageQuery, Status
 from modelserver.surface.api.parameters import Parameters
 from modelserver.surface.http.answers import JSON, pretty
 
@@ -48,8 +48,8 @@ class Parking(TypedDict):
 class BudgetQuery(BaseModel):
     """Other budgets, in bytes, until the server ends."""
 
-    max_models_memory: Annotated[int, optional("For the workers of all models on demand.")]
-    max_device_memory: Annotated[int, optional("For those on each GPU.")]
+    max_models_memory: Annotated[int, Field(None, description="For the workers of all models on demand.")]
+    max_device_memory: Annotated[int, Field(None, description="For those on each GPU.")]
 
 
 class ActionQuery(BaseModel):
