@@ -102,11 +102,11 @@ def test_many_models_share_a_budget(start_server):
     assert [answer.split("|")[0] for answer in answers] == names[:6]
     assert parking["used"] <= parking["budget"]
     assert len(parking["models"]["parked"]) >= 6
-    changed = server.management.put("/parking", params={"max_models_memory": 1 << 30})
-    assert (changed.status_code, changed.json()["budget"]) == (200, 1 << 30)
-    for wrong in ({}, {"max_models_memory": 0}, {"max_models_memory": 5, "max_device_memory": "much"}):
-        assert server.management.put("/parking", params=wrong).status_code == 400
-    assert server.management.get("/parking").json()["budget"] == 1 << 30
+    assert server.management.put("/parking?max_models_memory=1000000000").json()["budget"] == 10**9
+    for machine, device in (("", ""), (0, ""), (-1, ""), (1 << 2000, ""), (5, "much"), (5, 0)):
+        query = f"max_models_memory={machine}&max_device_memory={device}"
+        assert server.management.put(f"/parking?{query}").status_code == 400
+    assert server.management.get("/parking").json()["budget"] == 10**9
 
 
 def test_first_requests_over_grpc_load_the_model(start_server):

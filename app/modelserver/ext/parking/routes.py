@@ -82,7 +82,8 @@ def add_parking(app: Application, registry: Registry, keeper: Callable[[], Keepe
     async def change(request: Request) -> Response:
         parameters = Parameters.of_query(request)
         sizes = [parameters.whole(name) for name in BudgetQuery.model_fields]
-        if all(size is None for size in sizes) or any(size is not None and size < 1 for size in sizes):
+        # Budgets are compared with floats, which numbers of hundreds of digits do not fit into.
+        if not any(sizes) or not all(size is None or 0 < size < 1 << 63 for size in sizes):
             raise BadRequest("max_models_memory or max_device_memory is needed, in bytes")
         if (owner := keeper()) is None:
             raise Conflict("No model is loaded on demand yet: the settings have the budgets.")
