@@ -26,7 +26,7 @@ BODY = 6_000_000
 # At the most, and however much time there is.
 MOST = 100_000
 WARM_UP = 20
-# Registrations after which the last lines of the log, which the console shows, are as many as are kept.
+# Registrations that fill the last lines of the log, which the server keeps for the console.
 LOGGED = 1500
 # Shorter runs have each kind once.
 BOTH_SECONDS = 60.0

@@ -195,7 +195,7 @@ class Disturber(Disturbance):
                         os.kill(each.pid, signal.SIGKILL)
 
     def change_budget(self) -> httpx.Response:
-        """To at least half of it."""
+        """Sets it to between half and all of what the server began with."""
         size = int(self.budget * self.chance.uniform(0.5, 1.0))
         return self.server.management.put("/parking", params={"max_models_memory": size})
 

@@ -166,8 +166,8 @@ class Crew:
         self.stop_recycling()
         workers, self._coming = self.all(), None
         self.workers.clear()
-        # Without it no worker starts any more, which nobody would end. And it has a reference to the crew: a
-        # cycle, which would only be freed by its collection.
+        # From here on no worker starts: nobody would end it. The owner also refers to the crew, and only a
+        # collection would free the cycle.
         self.owner = None
         await asyncio.gather(*(worker.stop(grace) for worker in workers))
 
