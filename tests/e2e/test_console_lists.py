@@ -146,21 +146,22 @@ def test_the_last_error_of_a_model_leads_to_its_log(page: Page, server: Server) 
 
 def test_nothing_is_sent_while_nobody_looks(page: Page, server: Server) -> None:
     """A list that does not follow, or was left, has no stream."""
-    ended: list[str] = []
-    page.on("requestfailed", lambda request: ended.append(request.url))
     lines = open_list(page, "Logs")
-    page.get_by_label("Follow").click()
-    page.get_by_text("Not following").wait_for()
-    wait_until(lambda: any("console/logs" in url and "follow=true" in url for url in ended), "it ends")
+    with stream_ends(page, "console/logs?"):
+        page.get_by_label("Follow").click()
+        page.get_by_text("Not following").wait_for()
     server.inference.post("/predictions/talks", content="unseen")
     page.get_by_label("Follow").click()
     lines.get_by_text("out: unseen").wait_for()
-    ended.clear()
-    open_list(page, "Events")
-    wait_until(lambda: any("console/logs" in url and "follow=true" in url for url in ended), "it ends")
-    ended.clear()
-    page.get_by_role("button", name="All models").click()
-    wait_until(lambda: any("/events?" in url and "follow=true" in url for url in ended), "it ends")
+    with stream_ends(page, "console/logs?"):
+        open_list(page, "Events")
+    with stream_ends(page, "/events?"):
+        page.get_by_role("button", name="All models").click()
+
+
+def stream_ends(page: Page, path: str) -> Any:
+    """Waits after the block until a stream is closed. Playwright passes events on only during its calls."""
+    return page.expect_event("requestfailed", lambda sent: path in sent.url and "follow=true" in sent.url)
 
 
 @pytest.mark.parametrize("log_files", ["true", "false"])
