@@ -92,9 +92,7 @@ def run(report: Report, seconds: float) -> None:
 def leak(
     report: Report, server: Server, what: str, once: Callable[[Server], int], seconds: float, warm_up: int
 ) -> None:
-    """Does it for so long, and holds that nothing is kept. ``once`` returns how many times it did it;
-    ``warm_up`` times are before the first reading.
-    """
+    """Holds that nothing is kept. ``once`` returns a count, of which ``warm_up`` come before the readings."""
     share = SHARE_OF_CYCLES if once is register_and_unregister else SHARE
     files = temporary_files(server)
     warm = 0
