@@ -7,7 +7,7 @@ helper process, so the event loop does not stall.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from random import Random
 from typing import Annotated, Final, Literal
 
@@ -151,9 +151,9 @@ def cost_of(measured: ArrivalHistory) -> tuple[Cost, bool]:
         raise BadRequest(f"No batches were measured to make an estimate of. {_SEND}")
     sizes = [size for size, _ in points]
     if max(sizes) - min(sizes) >= _SPREAD:
-        return fit("measured", points), False
+        return fit(points), False
     size, seconds = (math.fsum(column) / len(points) for column in zip(*points, strict=True))
-    return Cost("measured", seconds / 2, seconds / 2 / size), True
+    return Cost(seconds / 2, seconds / 2 / size), True
 
 
 def stretches(measured: ArrivalHistory, most: float) -> list[tuple[float, float]]:
@@ -221,9 +221,8 @@ def _simulated(
     choice: Choice, cost: Cost, overhead: float, times: Sequence[float], seconds: float
 ) -> EstimatedFigures:
     server = SimulatedServer(cost, choice.size, choice.workers, overhead, choice.queue)
-    coming: Iterator[float] = iter(times)
     limits = PoolLimits(choice.size, choice.policy, choice.delay / 1e3, choice.queue, _MEMORY)
-    trace = Simulation(server, limits.make_policy(), coming, 1).run(math.inf)
+    trace = Simulation(server, limits.make_policy(), times).run()
     begin = _WARMUP * seconds
     figures = summarize(trace, begin, seconds)
     busy = figures.device_ms / 1e3 * figures.rate / choice.workers

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from random import Random
 from typing import Literal
 
-Pattern = Literal["poisson", "bursty", "diurnal", "closed"]
+Pattern = Literal["poisson", "bursty", "diurnal"]
 
 
 def poisson(rate: float, chance: Random) -> Iterator[float]:

@@ -1,7 +1,7 @@
 """The simulated server: what comes out is checked against theory, and the policies against each other."""
 
 from collections.abc import Callable
-from itertools import islice
+from itertools import islice, takewhile
 from random import Random
 
 import pytest
@@ -9,10 +9,10 @@ from tests.ext.console.simulation.arrivals import OPEN, poisson
 
 from modelserver.engine.batching.policies import Adaptive, Greedy, Policy, Window
 from modelserver.ext.console.simulation.costs import Cost
-from modelserver.ext.console.simulation.engine import Clients, SimulatedServer, Simulation
+from modelserver.ext.console.simulation.engine import SimulatedServer, Simulation
 from modelserver.ext.console.simulation.figures import SimulatedFigures, summarize
 
-MEDIUM = Cost("medium", 0.040, 0.004)
+MEDIUM = Cost(0.040, 0.004)
 POLICIES: dict[str, Callable[[], Policy]] = {
     "greedy": Greedy,
     "adaptive": lambda: Adaptive(0.1),
@@ -24,10 +24,10 @@ def simulated(
     policy: str, server: SimulatedServer, load: float, pattern="poisson", requests: int = 8000
 ) -> SimulatedFigures:
     """One run with a fixed seed."""
-    rate = load * server.cost.capacity(server.batch_size, server.workers)
+    rate = load * server.workers * server.batch_size / server.cost.seconds(server.batch_size)
     seconds = requests / rate
-    source = OPEN[pattern](rate, Random(5))
-    trace = Simulation(server, POLICIES[policy](), source, 5).run(seconds)
+    times = takewhile(lambda at: at < seconds, OPEN[pattern](rate, Random(5)))
+    trace = Simulation(server, POLICIES[policy](), times).run()
     return summarize(trace, 0.1 * seconds, seconds)
 
 
@@ -36,8 +36,9 @@ def simulated(
 
 def test_a_worker_with_batches_of_one_is_the_queue_of_the_books():
     """M/D/1 at a load of 0.5: the mean wait is half a service time (Pollaczek and Khinchine)."""
-    server = SimulatedServer(Cost("x", 0.0, 0.010), batch_size=1)
-    trace = Simulation(server, Greedy(), poisson(50.0, Random(2)), 2).run(1000.0)
+    server = SimulatedServer(Cost(0.0, 0.010), batch_size=1)
+    times = takewhile(lambda at: at < 1000.0, poisson(50.0, Random(2)))
+    trace = Simulation(server, Greedy(), times).run()
     mean = sum(latency for _, latency in trace.answers) / len(trace.answers)
 
     assert mean == pytest.approx(0.010 + 0.005, rel=0.03)
@@ -48,7 +49,7 @@ def test_every_request_is_answered_once_and_never_too_soon():
     """All that came is answered, none in less than the time of a batch, no worker twice at a time."""
     server = SimulatedServer(MEDIUM, batch_size=8, workers=3, overhead=0.001)
     times = list(islice(poisson(100.0, Random(3)), 2000))
-    trace = Simulation(server, Adaptive(0.1), iter(times), 3).run(1e9)
+    trace = Simulation(server, Adaptive(0.1), times).run()
 
     assert sorted(arrived for arrived, _ in trace.answers) == times
     assert min(latency for _, latency in trace.answers) >= MEDIUM.seconds(1)
@@ -63,24 +64,15 @@ def test_every_request_is_answered_once_and_never_too_soon():
 
 def test_a_full_queue_refuses():
     """More than the queue takes is counted, not kept."""
-    server = SimulatedServer(Cost("x", 1.0, 0.0), batch_size=1, queue_size=2)
-    trace = Simulation(server, Greedy(), iter([0.0, 0.1, 0.2, 0.3, 0.4, 0.5]), 1).run(10.0)
+    server = SimulatedServer(Cost(1.0, 0.0), batch_size=1, queue_size=2)
+    trace = Simulation(server, Greedy(), [0.0, 0.1, 0.2, 0.3, 0.4, 0.5]).run()
 
     # One runs, one is sent in advance, two wait.
     assert len(trace.answers) == 4
     assert trace.refused == 2
 
 
-def test_a_closed_loop_has_as_many_requests_as_clients():
-    """One client without a pause gets one answer per batch time, whatever the policy."""
-    for make in (Greedy, lambda: Adaptive(0.1)):
-        trace = Simulation(SimulatedServer(MEDIUM, 8), make(), Clients(1, 0.0), 1).run(44.0)
-
-        assert len(trace.answers) == pytest.approx(1000, abs=1)
-        assert max(latency for _, latency in trace.answers) == pytest.approx(0.044)
-
-
-def test_one_seed_gives_one_result():
+def test_the_same_arrivals_give_one_result():
     """Two runs are alike to the last digit."""
     server = SimulatedServer(MEDIUM, 8, workers=2)
 

@@ -1,4 +1,4 @@
-"""Discrete events around the server's own queue and policies: nothing waits, and a seed gives one result.
+"""Discrete events around the server's own queue and policies: nothing waits, and nothing is random.
 
 The steps between events are those of ``modelserver.engine.pools.dispatch``: the policy decides which batch an
 idle worker gets; a model's only worker gets a full batch in advance; when a result comes, the policy learns
@@ -12,9 +12,8 @@ import heapq
 import itertools
 import math
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from random import Random
 from typing import Literal
 
 from modelserver.engine.batching.policies import Policy
@@ -27,21 +26,6 @@ _ROWS = [Row("r", 0)]
 _BODIES = [b""]
 # What a lone worker may hold, as in modelserver.engine.pools.worker for handlers of a millisecond or more.
 IN_FLIGHT = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Clients:
-    """A closed loop: each of ``count`` clients waits for its answer, thinks, and asks again.
-
-    ``think`` is the mean of exponentially distributed seconds; 0 asks again at once.
-    """
-
-    count: int
-    think: float
-
-    def pause(self, chance: Random) -> float:
-        """Seconds until the next request of a client."""
-        return chance.expovariate(1 / self.think) if self.think else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,70 +71,57 @@ class Simulation:
     Args:
         server: what is simulated.
         policy: one of the server's own, new: it learns.
-        source: ascending arrival times, or clients in a closed loop.
-        seed: of everything random but ``source``.
+        times: of the requests' arrivals, ascending.
     """
 
-    def __init__(
-        self, server: SimulatedServer, policy: Policy, source: Iterator[float] | Clients, seed: int
-    ) -> None:
+    def __init__(self, server: SimulatedServer, policy: Policy, times: Iterable[float]) -> None:
         self.server = server
         self.queue = BatchQueue(server.batch_size, policy, server.queue_size, 1 << 40)
         self.trace = Trace()
         self.now = 0.0
-        self._clients = source if isinstance(source, Clients) else None
-        self._source: Iterator[float] = iter(()) if isinstance(source, Clients) else source
-        self._chance = Random(seed)  # noqa: S311 - no secret
+        self._times = iter(times)
         self._workers = [_Worker() for _ in range(server.workers)]
         self._events: list[_Event] = []
         self._orders = itertools.count()
         self._look = math.inf
 
-    def run(self, seconds: float) -> Trace:
-        """Lets requests come for ``seconds`` and answers them all."""
-        self._begin()
+    def run(self) -> Trace:
+        """Lets the requests come and answers them all."""
+        self._next_arrival()
         events = self._events
         while events:
             event = heapq.heappop(events)
             self.now = event.at
             if event.kind == "arrival":
-                self._arrive(seconds)
+                self._arrive()
                 # As in one turn of the server's loop: what came at once is seen at once.
                 if events and events[0].at == self.now and events[0].kind == "arrival":
                     continue
                 self._pump()
             elif event.kind == "answer":
                 assert event.worker is not None  # noqa: S101 - every answer has one
-                self._answer(event.worker, seconds)
+                self._answer(event.worker)
             elif event.at == self._look:
                 self._pump()
         return self.trace
-
-    def _begin(self) -> None:
-        if self._clients is None:
-            self._next_arrival(math.inf)
-        else:
-            for _ in range(self._clients.count):
-                self._add(self._clients.pause(self._chance), "arrival")
 
     def _add(
         self, at: float, kind: Literal["arrival", "answer", "look"], worker: _Worker | None = None
     ) -> None:
         heapq.heappush(self._events, _Event(at, next(self._orders), kind, worker))
 
-    def _next_arrival(self, seconds: float) -> None:
-        at = next(self._source, math.inf)
-        if at < seconds and at < math.inf:
+    def _next_arrival(self) -> None:
+        if (at := next(self._times, None)) is not None:
             self._add(at, "arrival")
 
-    def _arrive(self, seconds: float) -> None:
+    def _arrive(self) -> None:
         try:
             self.queue.put(Request("r", _ROWS, _BODIES, self.now))
         except QueueFull:
             self.trace.refused += 1
-        self._next_arrival(seconds)
+        self._next_arrival()
 
-    def _answer(self, worker: _Worker, seconds: float) -> None:
+    def _answer(self, worker: _Worker) -> None:
         batch = worker.held.popleft()
         spent = self.server.cost.seconds(batch.size)
         self.queue.policy.finished(batch.size, spent, self.now)
@@ -160,10 +131,6 @@ class Simulation:
         self._pump()
         for parcel in batch.parcels:
             self.trace.answers.append((parcel.request.arrived, self.now - parcel.request.arrived))
-            if self._clients is not None:
-                at = self.now + self._clients.pause(self._chance)
-                if at < seconds:
-                    self._add(at, "arrival")
 
     def _pump(self) -> None:
         """Sends batches to idle workers, as the pool's dispatch does."""

@@ -19,9 +19,7 @@ class SimulatedFigures:
     batch: float
     device_ms: float
     p50_ms: float
-    p90_ms: float
     p99_ms: float
-    requests: int
 
 
 def summarize(trace: Trace, begin: float, end: float) -> SimulatedFigures:
@@ -34,9 +32,7 @@ def summarize(trace: Trace, begin: float, end: float) -> SimulatedFigures:
         batch=answered / len(batches) if batches else 0.0,
         device_ms=1e3 * sum(seconds for _, seconds in batches) / answered if answered else 0.0,
         p50_ms=percentile(latencies, 50),
-        p90_ms=percentile(latencies, 90),
         p99_ms=percentile(latencies, 99),
-        requests=len(latencies),
     )
 
 
