@@ -33,6 +33,11 @@ def exit_status(
         return next(status for kind, status in failures.items() if isinstance(error, kind))
 
 
+def counted(count: int, noun: str) -> str:
+    """How many there are, in words."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def check_least(options: argparse.Namespace, least: float, *names: str) -> None:
     """Raises ConfigError for a number that is given and below ``least``."""
     for name in names:

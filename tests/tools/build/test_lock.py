@@ -47,7 +47,7 @@ def environment(monkeypatch):
             raise metadata.PackageNotFoundError(name) from None
 
     monkeypatch.setattr(module.metadata, "distribution", distribution)
-    monkeypatch.setattr(module, "_providers", lambda: {"torch": ["torch"], "numpyx": ["Numpy_X"]})
+    monkeypatch.setattr(module, "installed_packages", lambda: {"torch": ["torch"], "numpyx": ["Numpy_X"]})
     return packages
 
 

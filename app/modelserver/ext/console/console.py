@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -59,6 +59,15 @@ class Console:
         self._estimates = Estimates()
         self._logs = LogRoute(ring, self._versions_of)
         self._devices = Devices(services.registry, services.settings)
+        self._routes: dict[str, tuple[str, Callable[[Request], Awaitable[Response]]]] = {
+            "estimate": ("POST", self._estimate),
+            "events": ("GET", self._events),
+            "opened": ("PUT", self._opened),
+            "logs": ("GET", lambda request: self._logs.respond(request, self._allowed(request))),
+            "history": ("GET", self._history),
+            "settings": ("GET", self._settings),
+            "devices": ("GET", self._read_devices),
+        }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         response = await self._response(scope["path"], Request(scope, receive))
@@ -76,28 +85,11 @@ class Console:
         if path.startswith(_TRY):
             _check_method(request, "POST")
             return await answer_try(request, self._hot)
-        if path == f"{CONSOLE_PATH}/estimate":
-            _check_method(request, "POST")
-            return await self._estimate(request)
-        if path == f"{CONSOLE_PATH}/events":
-            _check_method(request, "GET")
-            return self._events(request)
-        if path == f"{CONSOLE_PATH}/opened":
-            _check_method(request, "PUT")
-            return self._opened(request)
-        if path == f"{CONSOLE_PATH}/logs":
-            _check_method(request, "GET")
-            return await self._logs.respond(request, self._allowed(request))
-        if path == f"{CONSOLE_PATH}/history":
-            _check_method(request, "GET")
-            return await self._history(request)
-        if path == f"{CONSOLE_PATH}/settings":
-            _check_method(request, "GET")
-            return self._settings()
-        if path == f"{CONSOLE_PATH}/devices":
-            _check_method(request, "GET")
-            return _json(await self._devices.read())
-        raise ResourceNotFound
+        method, respond = self._routes.get(path.removeprefix(f"{CONSOLE_PATH}/"), ("", None))
+        if respond is None:
+            raise ResourceNotFound
+        _check_method(request, method)
+        return await respond(request)
 
     def _page(self, path: str, request: Request) -> Response:
         _check_method(request, "GET", "HEAD")
@@ -109,13 +101,13 @@ class Console:
             raise ResourceNotFound
         return page
 
-    def _events(self, request: Request) -> Response:
+    async def _events(self, request: Request) -> Response:
         query = request.query_params
         viewer, version = query.get("viewer", "")[:_LONGEST_NAME], query.get("version", "")
         events = self._broadcast.watch(self._allowed(request), viewer, version)
         return StreamingResponse(events, headers={**DATA_HEADERS, "content-type": "text/event-stream"})
 
-    def _opened(self, request: Request) -> Response:
+    async def _opened(self, request: Request) -> Response:
         """A viewer opens the page of a version: its stream has all figures from now on; here is the first."""
         version = request.query_params.get("version", "")
         self._broadcast.open(request.query_params.get("viewer", "")[:_LONGEST_NAME], version)
@@ -140,7 +132,10 @@ class Console:
         header = request.headers.get("authorization", "").encode("latin-1")
         return lambda: tokens.verifier.accepts(TokenScope.MANAGEMENT, header)
 
-    def _settings(self) -> Response:
+    async def _read_devices(self, _: Request) -> Response:
+        return _json(await self._devices.read())
+
+    async def _settings(self, _: Request) -> Response:
         services = self._services
         settings = [
             {"name": key.name, "group": key.group, "value": value, "source": source, "about": key.summary}

@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable
-from datetime import datetime, timezone
 from typing import Any, Final
 
 import msgspec
+
+from modelserver.surface.api.describe import moment
 
 # The characters of a message that are kept.
 LONGEST: Final = 2000
@@ -110,13 +111,12 @@ def split(label: str, has: Callable[[str, str], bool]) -> tuple[str, str]:
 
 def event_of(record: logging.LogRecord, number: int, kind: str, subject: tuple[str, str]) -> ServerEvent:
     """The event that a record tells of."""
-    moment = datetime.fromtimestamp(record.created, timezone.utc)
     message = record.getMessage()
     if record.exc_info and record.exc_info[1] is not None:
         message = f"{message}: {type(record.exc_info[1]).__name__}: {record.exc_info[1]}"
     return ServerEvent(
         number,
-        f"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond // 1000:03d}Z",
+        moment(record.created),
         level_of(record),
         kind,
         message if len(message) <= LONGEST else f"{message[: LONGEST - 1]}…",

@@ -9,7 +9,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from datetime import datetime, timezone
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -17,6 +16,7 @@ from typing import Final
 import msgspec
 
 from modelserver.ext.events.records import ServerEvent, event_of, kind_of, subject_of
+from modelserver.surface.api.describe import moment
 
 MOST: Final = 10_000
 # Events at once, and in a second on the whole; more are counted.
@@ -114,9 +114,7 @@ class EventStore(logging.Handler):
 
     def _note(self, kind: str, message: str) -> None:
         """Adds an event that no record tells of."""
-        moment = datetime.now(timezone.utc)
-        time_text = f"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond // 1000:03d}Z"
-        self._add(ServerEvent(self._last + 1, time_text, "warn", kind, message))
+        self._add(ServerEvent(self._last + 1, moment(time.time()), "warn", kind, message))
 
     def _add(self, event: ServerEvent) -> None:
         self._last = event.id

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
 from typing import Any, Literal, NamedTuple, get_args
 
 import msgspec
@@ -13,6 +12,7 @@ from modelserver.engine.batching.request import Request
 from modelserver.ext.rollout.guard import LEAST, Cause, Evidence, Verdict, judge, next_step
 from modelserver.ext.rollout.latencies import Latencies, milliseconds
 from modelserver.ext.rollout.plan import Promotion
+from modelserver.surface.api.describe import moment
 
 State = Literal["watching", "promoted", "rolled back", "stopped"]
 
@@ -39,7 +39,7 @@ class Report:
             "base": self.base,
             "state": self.state,
             "reason": self.reason or None,
-            "since": f"{datetime.fromtimestamp(self.since, timezone.utc):%Y-%m-%dT%H:%M:%S.%f}"[:-3] + "Z",
+            "since": moment(self.since),
             **({} if progress is None else progress.describe()),
         }
 

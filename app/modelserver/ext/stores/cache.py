@@ -18,6 +18,7 @@ import zipfile
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from importlib import import_module
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
@@ -221,23 +222,10 @@ def _read(opened: Store, item: Item, start: int, end: int) -> bytes:
     raise AssertionError
 
 
-class _Crc32c:
-    def __init__(self) -> None:
-        from google_crc32c import Checksum  # noqa: PLC0415
-
-        self._sum = Checksum()
-
-    def update(self, data: bytes) -> None:
-        self._sum.update(data)
-
-    def hexdigest(self) -> str:
-        return str(self._sum.digest().hex())
-
-
 def _digest(path: Path, algorithm: str, size: int = 0) -> str:
     """The digest of a file in hexadecimal; ``git`` is the id of a blob of ``size`` bytes."""
     if algorithm == "crc32c":
-        hasher: Any = _Crc32c()
+        hasher: Any = import_module("google_crc32c").Checksum()
     elif algorithm == "git":
         hasher = hashlib.sha1(f"blob {size}\0".encode(), usedforsecurity=False)
     else:
@@ -245,4 +233,4 @@ def _digest(path: Path, algorithm: str, size: int = 0) -> str:
     with path.open("rb") as file:
         while data := file.read(_PIECE):
             hasher.update(data)
-    return str(hasher.hexdigest())
+    return str(hasher.digest().hex())

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
-from urllib.parse import urlencode
 
 from rich import filesize
 
@@ -22,7 +21,7 @@ from modelserver.models.archives.single_file import SingleFile
 from modelserver.models.settings.model_defaults import ModelDefaults
 from modelserver.tools.build.context import BASE, ImageContext, ImageOptions, Source, write_context
 from modelserver.tools.commands import check_least, exit_status
-from modelserver.tools.serve.options import locate_source
+from modelserver.tools.serve.options import hub_query, locate_source
 
 _ENGINES: Final = ("podman", "docker")
 # Podman leaves the health check out of images of its own format.
@@ -120,16 +119,10 @@ def find_source(options: argparse.Namespace) -> tuple[Source, tuple[str, ...]]:
             f"{options.source} is not on this machine: download it first, a model of the hub with "
             "`hf download ORG/NAME --local-dir FOLDER`, and build from the file or folder"
         )
-    if is_hub_model(file):
-        chosen = {
-            "task": options.task,
-            "engine": options.engine,
-            "trust_remote_code": options.trust and "true",
-        }
-        query = urlencode({name: value for name, value in chosen.items() if value})
-        return Source(options.source, file, query=f"?{query}" if query else ""), _hub_extras(file, options)
-    if options.task or options.engine:
-        raise ConfigError(f"--task and --engine are for models of the hub, and {options.source} is none")
+    of_hub = is_hub_model(file)
+    query = hub_query(options, of_hub=of_hub)
+    if of_hub:
+        return Source(options.source, file, query=f"?{query}" if query else ""), _hub_extras(options)
     if file.is_dir() and not (file / MANIFEST_PATH).is_file():
         scripts = sorted(path.name for path in file.glob("*.py"))
         script = f"; name its script, as in {file.name}/{scripts[0]}" if scripts else ""
@@ -142,7 +135,7 @@ def find_source(options: argparse.Namespace) -> tuple[Source, tuple[str, ...]]:
     return Source(options.source, file, single), ()
 
 
-def _hub_extras(folder: Path, options: argparse.Namespace) -> tuple[str, ...]:
+def _hub_extras(options: argparse.Namespace) -> tuple[str, ...]:
     """The requirements of a model of the hub; of vLLM too where it computes the model."""
     extras: tuple[str, ...] = ("modelserver[transformers]", "transformers")
     if options.engine == "vllm" or (options.engine != "transformers" and find_spec("vllm") is not None):

@@ -53,7 +53,7 @@ def lock(requirements: Iterable[str], imports: Iterable[str]) -> Lock:
     Imported modules that are no package here are the model's own, or optional. Raises ConfigError for a
     requirement that is not installed, or that cannot be installed elsewhere in the same version.
     """
-    providers = _providers()
+    providers = installed_packages()
     imported = {package for module in imports for package in providers.get(module, ())}
     versions: dict[str, str] = {}
     seen: set[tuple[str, str]] = set()
@@ -69,12 +69,12 @@ def lock(requirements: Iterable[str], imports: Iterable[str]) -> Lock:
     while ahead:
         name, extra = ahead.popleft()
         package = _installed(name)
-        if (_normal(name), extra) in seen or package is None:
+        if (normal(name), extra) in seen or package is None:
             # A requirement that is not installed is one for other machines.
             continue
-        seen.add((_normal(name), extra))
-        if _normal(name) != "modelserver":
-            versions[_normal(name)] = _version(package)
+        seen.add((normal(name), extra))
+        if normal(name) != "modelserver":
+            versions[normal(name)] = _version(package)
         for requirement, extras in _required(package, extra):
             ahead += [(requirement, each) for each in ("", *extras)]
     return Lock(versions)
@@ -132,8 +132,8 @@ def _required(package: metadata.Distribution, extra: str) -> Iterator[tuple[str,
         match = _REQUIREMENT.fullmatch(text.strip())
         if match is None:
             continue
-        extras = {_normal(each) for each in _EXTRA.findall(match["marker"] or "")}
-        if (_normal(extra) in extras) if extra else not extras:
+        extras = {normal(each) for each in _EXTRA.findall(match["marker"] or "")}
+        if (normal(extra) in extras) if extra else not extras:
             yield _named(text)
 
 
@@ -162,9 +162,11 @@ def _installed(name: str) -> metadata.Distribution | None:
 
 
 @cache
-def _providers() -> Mapping[str, list[str]]:
+def installed_packages() -> Mapping[str, list[str]]:
+    """The distributions that are installed here, by the packages that they bring; reading takes a while."""
     return metadata.packages_distributions()
 
 
-def _normal(name: str) -> str:
+def normal(name: str) -> str:
+    """The name of a distribution as indexes have it."""
     return re.sub(r"[-_.]+", "-", name).lower()

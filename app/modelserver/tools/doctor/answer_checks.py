@@ -9,6 +9,7 @@ from typing import Any, Final
 from modelserver.ext.rollout.agreement import LONGEST, Tolerance, agree, is_number, pairs, place
 from modelserver.ext.rollout.agreement import excerpt as short_value
 from modelserver.testing.answer import Answer
+from modelserver.tools.commands import counted
 from modelserver.tools.doctor.findings import CheckReport
 from modelserver.tools.doctor.patient import BatchOutcome, Patient, message_of, place_in
 from modelserver.tools.doctor.samples import InputRow, bad_samples
@@ -220,15 +221,11 @@ def _note_count(report: CheckReport, outcome: BatchOutcome) -> bool:
     """Whether the handler returned another number of answers, or none; that is a finding."""
     for call in outcome.calls:
         if not call.failed and not call.is_whole:
-            returned = "no list" if call.answers < 0 else _counted(call.answers, "answer")
-            seen = f"For {_counted(call.rows, 'row')} the handler returned {returned}."
+            returned = "no list" if call.answers < 0 else counted(call.answers, "answer")
+            seen = f"For {counted(call.rows, 'row')} the handler returned {returned}."
             report.add("wrong-count", seen, report.method(*_RESULT))
             return True
     return False
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def _note_failure(report: CheckReport, outcome: BatchOutcome) -> bool:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cache
-from importlib.metadata import packages_distributions
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from modelserver.tools.build.lock import installed_packages, normal
 from modelserver.tools.doctor.probing import Reported, SourceLine, Training
 
 if TYPE_CHECKING:
@@ -123,20 +122,15 @@ def missing(imports: list[Import], requirements: str | None) -> dict[str, Source
     for each in imports:
         if each.package in sys.stdlib_module_names or each.package in _PROVIDED:
             continue
-        if not {_normal(name) for name in (each.package, *_distributions().get(each.package, ()))} & required:
+        names = (each.package, *installed_packages().get(each.package, ()))
+        if required.isdisjoint(map(normal, names)):
             absent.setdefault(each.package, each.place)
     return absent
 
 
 def distribution_of(package: str) -> str:
     """The name to install a package by."""
-    return next(iter(_distributions().get(package, ())), package)
-
-
-@cache
-def _distributions() -> Mapping[str, list[str]]:
-    """What is installed here, by the names of packages; reading it takes a while."""
-    return packages_distributions()
+    return next(iter(installed_packages().get(package, ())), package)
 
 
 def _imports(path: Path, name: str) -> Iterator[Import]:
@@ -187,10 +181,6 @@ def _required(text: str) -> Iterator[str]:
     for written in text.splitlines():
         line = written.partition(" #")[0].strip()
         if "://" in line and "@ " not in line:
-            yield from (_normal(match[1] or match[2]) for match in _EGG.finditer(line))
+            yield from (normal(match[1] or match[2]) for match in _EGG.finditer(line))
         elif not line.startswith(("#", "-")) and (match := _NAME.match(line)):
-            yield _normal(match[1])
-
-
-def _normal(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
+            yield normal(match[1])

@@ -19,6 +19,7 @@ from modelserver.models.archives.single_file import SingleFile
 from modelserver.models.archives.store import SUFFIXES
 from modelserver.models.archives.urls import scheme
 from modelserver.models.options.resolve import Registration
+from modelserver.tools.commands import check_least
 
 # Of a model on the hub, as it is written there.
 _HUB_NAME: Final = re.compile(r"\w[\w.-]*/\w[\w.-]*(@[\w.-]+)?")
@@ -80,23 +81,12 @@ _USUAL: Final = dict(zip(_ROLES, (8080, 8081, 8082), strict=True))
 def read_options(arguments: Sequence[str]) -> ServeOptions:
     """Reads the arguments. Raises ConfigError for a file that is missing, or a value that is not allowed."""
     options = build_parser().parse_args(arguments)
-    for name in ("batch_size", "workers"):
-        value = getattr(options, name)
-        if value is not None and value < 1:
-            raise ConfigError(f"--{name.replace('_', '-')}={value}: a number of at least 1 is needed")
+    check_least(options, 1, "batch_size", "workers")
     if options.port is not None and not 1 <= options.port <= _LAST_PORT:
         raise ConfigError(f"--port={options.port}: a number from 1 to {_LAST_PORT} is needed")
     url, file, model_file = locate_source(options.source, options.model_file)
-    if is_of_hub(url, file):
-        chosen = {
-            "task": options.task,
-            "engine": options.engine,
-            "trust_remote_code": options.trust and "true",
-        }
-        named = {name: value for name, value in chosen.items() if value}
-        url += ("&" if "?" in url else "?") + urlencode(named) if named else ""
-    elif options.task or options.engine:
-        raise ConfigError(f"--task and --engine are for models of the hub, and {options.source} is none")
+    if query := hub_query(options, of_hub=is_of_hub(url, file)):
+        url += ("&" if "?" in url else "?") + query
     try:
         registration = Registration(
             url=url,
@@ -184,6 +174,20 @@ def locate_source(source: str, model_file: str | None = None) -> tuple[str, Path
         return str(file), file, None
     name = f":{single.name}" if single.name else ""
     return f"{file}{name}" + (f"?model_file={weights}" if weights else ""), file, weights
+
+
+def hub_query(options: argparse.Namespace, *, of_hub: bool) -> str:
+    """What the flags say about a model of the hub. Raises ConfigError if there are some, and it is none."""
+    if not of_hub:
+        if options.task or options.engine:
+            raise ConfigError(f"--task and --engine are for models of the hub, and {options.source} is none")
+        return ""
+    chosen = {
+        "task": options.task,
+        "engine": options.engine,
+        "trust_remote_code": options.trust and "true",
+    }
+    return urlencode({name: value for name, value in chosen.items() if value})
 
 
 def is_of_hub(url: str, file: Path | None) -> bool:

@@ -18,7 +18,7 @@ import httpx
 
 from modelserver.errors import ConfigError
 from modelserver.surface.auth.scopes import Scope
-from modelserver.tools.commands import exit_status
+from modelserver.tools.commands import counted, exit_status
 from modelserver.tools.running_server import RunningServer, client_of, management_url, token, trusting
 
 Document = Mapping[str, Any]
@@ -200,16 +200,12 @@ def status(options: argparse.Namespace) -> int:
     if urlsplit(url).scheme == "https":
         troubles += of_certificate(_days_left(url, options.ca_file))
     failing = {each.subject for each in troubles if each.level == FAILS}
-    print(f"{url}: {_counted(len(names))}, {'all well' if not failing else _fail(len(failing))}")
+    print(f"{url}: {counted(len(names), 'model')}, {'all well' if not failing else _fail(len(failing))}")
     for trouble in sorted(troubles, key=lambda each: each.level != FAILS):
         print(f"\n{trouble}")
     if lines := event_lines(events):
         print("\nIn the last hour", *lines, sep="\n")
     return 1 if failing else 0
-
-
-def _counted(models: int) -> str:
-    return "1 model" if models == 1 else f"{models} models"
 
 
 def _fail(count: int) -> str:

@@ -48,10 +48,11 @@ class LocalBench:
         self.description: dict[str, Any] = {}
 
     def now(self) -> float:
+        """The clock of its times, in seconds."""
         return time.monotonic()
 
     def serve(self, setting: ModelSetting) -> int:
-        """See ``Bench``. Raises Refused, TuningError."""
+        """Serves the model with this setting; returns the capacity of its queue. Raises TuningError."""
         if self._server is None:
             self._server = OwnServer(
                 self._folder / "server",
@@ -70,10 +71,12 @@ class LocalBench:
         return int(self.description["jobQueueStatus"]["remainingCapacity"])
 
     def closed(self, clients: int, seconds: float, settle: float, longest: float) -> Figure:
+        """Measures clients that wait for their answers; times in seconds."""
         load = LoadSpec(self._requests, self._port, seconds, settle, least=_ROUNDS * clients, longest=longest)
         return summed_up(run_load(closed_loop(load, clients)), clients=clients)
 
     def arrivals(self, rate: float, seconds: float, settle: float) -> Figure:
+        """Measures independent requests, ``rate`` per second."""
         load = LoadSpec(self._requests, self._port, seconds, settle)
         return summed_up(run_load(at_rate(load, rate)), offered=rate)
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from modelserver.tools.tune import sweep
 from modelserver.tools.tune.errors import SettingRefused, TuningError
@@ -22,6 +22,7 @@ from modelserver.tools.tune.goal import CLOSE, Goal, ModelSetting, Point, best, 
 from modelserver.tools.tune.sweep import Costs, SearchBounds
 
 if TYPE_CHECKING:
+    from modelserver.tools.tune.bench import LocalBench
     from modelserver.tools.tune.progress import Progressing
 
 # Shares of the budget after which a stage starts nothing new, except for a required minimum.
@@ -36,22 +37,6 @@ _ATTEMPTS = 4  # to prove a choice, regardless of the time
 _STRETCH = 4.0  # a load with too few answers continues for up to this factor
 # Rates to try with independent clients, as shares of the throughput.
 _SHARES = (0.9, 0.75, 0.6, 0.45)
-
-
-class Bench(Protocol):
-    """Takes measurements: the model in a server, and clients. Times in seconds."""
-
-    def now(self) -> float:
-        """A clock."""
-
-    def serve(self, setting: ModelSetting) -> int:
-        """Serve the model with this setting; returns the capacity of its queue. Raises Refused."""
-
-    def closed(self, clients: int, seconds: float, settle: float, longest: float) -> Figure:
-        """Measures clients that wait for their answers."""
-
-    def arrivals(self, rate: float, seconds: float, settle: float) -> Figure:
-        """Measures independent requests per second."""
 
 
 @dataclass(slots=True)
@@ -115,7 +100,7 @@ class Tuner:
     """
 
     def __init__(
-        self, bench: Bench, goal: Goal, bounds: SearchBounds, budget: float, listener: Progressing
+        self, bench: LocalBench, goal: Goal, bounds: SearchBounds, budget: float, listener: Progressing
     ) -> None:
         self._bench = bench
         self._goal = goal
