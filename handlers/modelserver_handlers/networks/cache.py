@@ -12,7 +12,6 @@ import hashlib
 import logging
 import os
 import shutil
-import stat
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -21,16 +20,17 @@ from typing import Any
 
 import torch
 
+from modelserver.models.environments.cache_folder import cache_root, is_private
+
 logger = logging.getLogger(__name__)
 
-VARIABLE = "MODELSERVER_CACHE"
 LIMIT = 8 << 30  # maximum bytes of a folder; the longest unused go first
 ABANDONED_AFTER = 86_400.0  # seconds after which nobody is writing what has a hidden name
 
 
 def cache_folder(name: str) -> Path | None:
     """The folder of that name in the cache, created if needed; None if there is no safe place for it."""
-    root = _root()
+    root = cache_root(os.environ)
     if root is None:
         return None
     folder = root / name
@@ -41,7 +41,7 @@ def cache_folder(name: str) -> Path | None:
     except OSError as error:
         logger.info("Nothing is cached: %s cannot be made (%s)", folder, error.strerror)
         return None
-    unsafe = [path for path in (root, folder) if not _is_private(path)]
+    unsafe = [path for path in (root, folder) if not is_private(path)]
     if unsafe:
         logger.warning("Nothing is cached: others than this user can write to %s", unsafe[0])
         return None
@@ -59,23 +59,6 @@ def _remove_leftovers(folder: Path) -> None:
                 shutil.rmtree(path)
             else:
                 path.unlink()
-
-
-def _root() -> Path | None:
-    variable = os.environ.get(VARIABLE)
-    if variable is not None:
-        return None if variable in ("", "off") else Path(variable).absolute()
-    caches = os.environ.get("XDG_CACHE_HOME")
-    if caches and os.path.isabs(caches):
-        return Path(caches) / "modelserver"
-    home = os.path.expanduser("~")
-    return Path(home, ".cache", "modelserver") if os.path.isdir(home) else None
-
-
-def _is_private(path: Path) -> bool:
-    status = path.lstat()
-    others = stat.S_IWGRP | stat.S_IWOTH
-    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & others
 
 
 @contextlib.contextmanager

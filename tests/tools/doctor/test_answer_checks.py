@@ -5,14 +5,7 @@ import pytest
 from tests.tools.doctor.conftest import Handler, Model, answer
 
 from modelserver.testing.answer import Answer
-from modelserver.tools.doctor.answer_checks import (
-    check_alone,
-    check_bad_row,
-    check_batches,
-    check_empty,
-    difference,
-    short,
-)
+from modelserver.tools.doctor.answer_checks import AnswerChecks, difference, short
 from modelserver.tools.doctor.findings import CheckReport
 from modelserver.tools.doctor.probing import SourceLine
 from modelserver.tools.doctor.samples import InputRow
@@ -20,12 +13,11 @@ from modelserver.tools.doctor.samples import InputRow
 
 def result(handler: Handler, rows: list[InputRow], sizes: tuple[int, ...] = (2, 4)) -> dict[str, str]:
     report = CheckReport(methods={"handle": SourceLine("h.py", 1)})
-    model = Model(handler)
-    alone = check_alone(report, model, rows, 1e-3)
-    good = [row for row in rows if row.name in alone]
-    if good:
-        check_batches(report, model, good, alone, sizes, 1e-3)
-        check_bad_row(report, model, good, alone, 1e-3)
+    checks = AnswerChecks(report, Model(handler), rows, 1e-3)
+    checks.check_alone()
+    if checks.samples:
+        checks.check_batches(sizes)
+        checks.check_bad_row()
     return {each.id: each.seen for each in report.findings}
 
 
@@ -70,8 +62,10 @@ def test_wrong_answers_of_batches_are_findings(rows, handler, kind, seen):
 
 def test_no_answer_to_an_input_that_was_made(rows):
     report = CheckReport()
+    checks = AnswerChecks(report, Model(lambda bodies: []), rows, 0)
+    checks.check_alone(generated=True)
 
-    assert check_alone(report, Model(lambda bodies: []), rows, 0, generated=True) == {}
+    assert checks.alone == {}
     assert {each.seen for each in report.findings} == {"For 1 row the handler returned 0 answers."}
     assert report.left_out == {}
 
@@ -100,10 +94,13 @@ def test_inputs_that_are_refused(rows):
     def handle(bodies: list[bytes]) -> list[Any]:
         raise ValueError("never")
 
-    assert check_alone(report, Model(handle), rows, 0, generated=True) == {}
-    assert report.findings == []
+    made = AnswerChecks(report, Model(handle), rows, 0)
+    made.check_alone(generated=True)
+    assert (made.alone, report.findings) == ({}, [])
     assert "an input that was made is refused" in report.left_out["answers"]
-    assert check_alone(report, Model(handle), rows, 0) == {}
+    sent = AnswerChecks(report, Model(handle), rows, 0)
+    sent.check_alone()
+    assert sent.alone == {}
     assert [(each.id, each.place) for each in report.findings] == [
         ("input-refused", SourceLine("h.py", 3, "handle"))
     ]
@@ -112,10 +109,11 @@ def test_inputs_that_are_refused(rows):
 def test_a_worker_that_ends(rows):
     report, model = CheckReport(), Model(lambda bodies: [1 for _ in bodies])
     model.ends = lambda bodies: len(bodies) == 2
-    alone = check_alone(report, model, rows, 0)
-    check_batches(report, model, rows, alone, [2], 0)
+    checks = AnswerChecks(report, model, rows, 0)
+    checks.check_alone()
+    checks.check_batches([2])
     model.ends = lambda bodies: bodies == [b""]
-    check_empty(report, model, [])
+    AnswerChecks(report, model, [], 0).check_empty()
 
     assert [each.seen for each in report.findings] == [
         "The worker ended with a batch of 2 rows: Worker died."
@@ -124,8 +122,8 @@ def test_a_worker_that_ends(rows):
 
 def test_empty_body_must_not_be_500():
     report = CheckReport()
-    check_empty(report, Model(lambda bodies: [number(body) for body in bodies]), [])
-    check_empty(report, Model(lambda bodies: ["nothing"]), [])
+    for handler in (lambda bodies: [number(body) for body in bodies], lambda bodies: ["nothing"]):
+        AnswerChecks(report, Model(handler), [], 0).check_empty()
 
     assert [each.id for each in report.findings] == ["empty-body"]
 

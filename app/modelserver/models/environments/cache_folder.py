@@ -16,7 +16,7 @@ VARIABLE = "MODELSERVER_CACHE"
 
 def cache_folder(name: str, environment: Mapping[str, str] | None = None) -> Path | None:
     """The folder of that name in the cache, created if needed; None if there is no safe place for it."""
-    root = _root(os.environ if environment is None else environment)
+    root = cache_root(os.environ if environment is None else environment)
     if root is None:
         return None
     folder = root / name
@@ -24,20 +24,21 @@ def cache_folder(name: str, environment: Mapping[str, str] | None = None) -> Pat
         root.parent.mkdir(parents=True, exist_ok=True)
         for path in (root, folder):
             path.mkdir(mode=0o700, exist_ok=True)
-        private = all(map(_is_private, (root, folder)))
+        private = all(map(is_private, (root, folder)))
     except OSError:
         return None
     return folder if private else None
 
 
-def _is_private(path: Path) -> bool:
+def is_private(path: Path) -> bool:
     """Whether it is a folder that only this user can write to. Raises OSError."""
     status = path.lstat()
     others = stat.S_IWGRP | stat.S_IWOTH
     return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & others
 
 
-def _root(environment: Mapping[str, str]) -> Path | None:
+def cache_root(environment: Mapping[str, str]) -> Path | None:
+    """The folder that has all others; None if nothing is to be cached."""
     value = environment.get(VARIABLE)
     if value is not None:
         return None if value in ("", "off") else Path(value).absolute()

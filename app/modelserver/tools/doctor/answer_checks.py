@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from modelserver.ext.rollout.agreement import LONGEST, Tolerance, agree, is_number, pairs, place
@@ -25,186 +26,153 @@ TOLERANCE: Final = 1e-3
 _STRAY: Final = 0.001
 
 
-def check_alone(
-    report: CheckReport,
-    patient: Patient,
-    samples: Sequence[InputRow],
-    tolerance: float,
-    *,
-    generated: bool = False,
-) -> dict[str, Answer]:
-    """The answers to rows that are alone, by name; those that the model refuses are a finding.
+@dataclass(slots=True)
+class AnswerChecks:
+    """Checks of the answers to ``samples``; numbers may differ by ``tolerance``, see :data:`TOLERANCE`.
 
-    ``made``: they are not the user's, and the model need not take them.
+    ``alone`` has the answers to rows that are alone, by name.
     """
-    alone: dict[str, Answer] = {}
-    for row in patient.rows(samples, len(samples)):
-        outcome, again = patient.ask([row]), patient.ask([row])
-        (answer,), (second,) = outcome.answers, again.answers
-        if outcome.ended or again.ended:
-            _note_end(report, outcome if outcome.ended else again, f"the input {row.name}")
-        elif not answer.ok and generated:
-            # Any input must get exactly one answer, also one that is refused.
-            if not _note_count(report, outcome):
-                report.left_out["answers"] = (
-                    f"an input that was made is refused ({message_of(answer)}), {GIVE_SOME}"
-                )
-        elif not answer.ok:
-            message = message_of(answer)
-            report.add(
-                "input-refused", f"{row.name} was answered {answer.status}: {message}", place_in(message)
-            )
-        elif _note_count(report, outcome):
-            pass
-        else:
-            alone[row.name] = answer
-            if differs := difference(answer, second, tolerance):
-                _note_variance(report, row, differs)
-    if alone:
-        report.checked.append("answers alone")
-    return alone
 
+    report: CheckReport
+    patient: Patient
+    samples: Sequence[InputRow]
+    tolerance: float
+    alone: dict[str, Answer] = field(default_factory=dict)
 
-def check_batches(  # noqa: PLR0917 - what is checked, with what
-    report: CheckReport,
-    patient: Patient,
-    samples: Sequence[InputRow],
-    alone: dict[str, Answer],
-    sizes: Sequence[int],
-    tolerance: float,
-) -> None:
-    """Rows in batches of these sizes are answered as if they were alone, in order."""
-    for size in sizes:
-        rows = patient.rows(samples, size)
-        outcome = patient.ask(rows)
-        if outcome.ended:
-            _note_end(report, outcome, f"a batch of {size} rows")
-            return
-        if _note_count(report, outcome) or _note_failure(report, outcome):
-            return
-        if report.has("answers-vary"):
-            continue
-        _compare(report, patient, rows, [alone[row.name] for row in rows], outcome, tolerance)
-    if report.has("answers-vary"):
-        report.left_out["answers in batches"] = "the answers to the same request vary"
-    else:
-        report.checked.append("answers in batches of " + " and ".join(map(str, sizes)))
+    def check_alone(self, *, generated: bool = False) -> None:
+        """Leaves only the samples that are answered alone; those that the model refuses are a finding.
 
+        ``generated``: they are not the user's, and the model need not take them.
+        """
+        report = self.report
+        for row in self.patient.rows(self.samples, len(self.samples)):
+            outcome, again = self.patient.ask([row]), self.patient.ask([row])
+            (answer,), (second,) = outcome.answers, again.answers
+            if outcome.ended or again.ended:
+                _note_end(report, outcome if outcome.ended else again, f"the input {row.name}")
+            elif not answer.ok and generated:
+                # Any input must get exactly one answer, also one that is refused.
+                if not _note_count(report, outcome):
+                    why = f"an input that was made is refused ({message_of(answer)}), {GIVE_SOME}"
+                    report.left_out["answers"] = why
+            elif not answer.ok:
+                message = message_of(answer)
+                seen = f"{row.name} was answered {answer.status}: {message}"
+                report.add("input-refused", seen, place_in(message))
+            elif not _note_count(report, outcome):
+                self.alone[row.name] = answer
+                if differs := difference(answer, second, self.tolerance):
+                    _note_variance(report, row, differs)
+        self.samples = [sample for sample in self.samples if sample.name in self.alone]
+        if self.alone:
+            report.checked.append("answers alone")
 
-def check_bad_row(
-    report: CheckReport,
-    patient: Patient,
-    samples: Sequence[InputRow],
-    alone: dict[str, Answer],
-    tolerance: float,
-) -> None:
-    """A bad row among good ones costs them nothing."""
-    good = patient.rows(samples, 2)
-    for bad in bad_samples(samples[0]):
-        rows = [good[0], bad, good[1]]
-        outcome = patient.ask(rows)
-        first, refused, last = outcome.answers
-        if outcome.ended:
-            _note_end(report, outcome, f"{bad.name} beside good rows")
-            return
-        message = message_of(refused) if not refused.ok else short(refused)
-        for row, answer in ((good[0], first), (good[1], last)):
-            differs = difference(alone[row.name], answer, tolerance)
-            if differs and not _varies(report, patient, row, alone[row.name], tolerance):
-                seen = f"Beside {bad.name}, {row.name} was answered {differs}."
-                report.add("bad-row-spreads", seen, place_in(message) or report.method(*_INPUT))
+    def check_batches(self, sizes: Sequence[int]) -> None:
+        """Rows in batches of these sizes are answered as if they were alone, in order."""
+        report = self.report
+        for size in sizes:
+            rows = self.patient.rows(self.samples, size)
+            outcome = self.patient.ask(rows)
+            if outcome.ended:
+                _note_end(report, outcome, f"a batch of {size} rows")
                 return
-        if len(outcome.calls) > 1 and any(not call.is_whole for call in outcome.calls):
-            times = f"The handler was called {len(outcome.calls)} times"
-            report.add(
-                "bad-row-retried",
-                f"{times} for {bad.name} among two good rows; it was answered {refused.status}: {message}",
-                place_in(message) or report.method(*_INPUT),
-            )
-            break
-    report.checked.append("a bad row among good ones")
-
-
-def check_empty(report: CheckReport, patient: Patient, samples: Sequence[InputRow]) -> None:
-    """A request without a body is the client's mistake."""
-    kind = samples[0].content_type if samples and not samples[0].is_json else ""
-    (row,) = patient.rows([InputRow("an empty body", b"", kind)], 1)
-    outcome = patient.ask([row])
-    (answer,) = outcome.answers
-    if outcome.ended:
-        _note_end(report, outcome, "an empty body")
-    elif answer.status >= 500:
-        message = message_of(answer)
-        seen = f"An empty body was answered {answer.status}: {message}"
-        report.add("empty-body", seen, place_in(message) or report.method(*_INPUT))
-    report.checked.append("an empty body")
-
-
-def check_workers(
-    report: CheckReport,
-    patient: Patient,
-    samples: Sequence[InputRow],
-    alone: dict[str, Answer],
-    tolerance: float,
-) -> None:
-    """Another process answers rows as the first one did."""
-    if report.has("answers-vary"):
-        report.left_out["answers of another worker"] = "the answers to the same request vary"
-        return
-    patient.renew()
-    for row in patient.rows(samples, len(samples)):
-        (answer,) = patient.ask([row]).answers
-        if differs := difference(alone[row.name], answer, tolerance):
-            seen = f"In another worker process, {row.name} was answered {differs}."
-            report.add("workers-differ", seen, report.method(*_RESULT))
-            break
-    report.checked.append("answers of another worker")
-
-
-def _varies(report: CheckReport, patient: Patient, row: InputRow, before: Answer, tolerance: float) -> bool:
-    """Whether an answer is another one without any reason, which is a finding of its own."""
-    for _ in range(_TRIES):
+            if _note_count(report, outcome) or _note_failure(report, outcome):
+                return
+            if not report.has("answers-vary"):
+                self._compare(rows, outcome.answers)
         if report.has("answers-vary"):
-            break
-        (again,) = patient.ask([row]).answers
-        if differs := difference(before, again, tolerance):
-            _note_variance(report, row, differs)
-    return report.has("answers-vary")
+            report.left_out["answers in batches"] = "the answers to the same request vary"
+        else:
+            report.checked.append("answers in batches of " + " and ".join(map(str, sizes)))
+
+    def check_bad_row(self) -> None:
+        """A bad row among good ones costs them nothing."""
+        report = self.report
+        good = self.patient.rows(self.samples, 2)
+        for bad in bad_samples(self.samples[0]):
+            outcome = self.patient.ask([good[0], bad, good[1]])
+            first, refused, last = outcome.answers
+            if outcome.ended:
+                _note_end(report, outcome, f"{bad.name} beside good rows")
+                return
+            message = message_of(refused) if not refused.ok else short(refused)
+            for row, answer in ((good[0], first), (good[1], last)):
+                differs = difference(self.alone[row.name], answer, self.tolerance)
+                if differs and not self._varies(row):
+                    seen = f"Beside {bad.name}, {row.name} was answered {differs}."
+                    report.add("bad-row-spreads", seen, place_in(message) or report.method(*_INPUT))
+                    return
+            if len(outcome.calls) > 1 and any(not call.is_whole for call in outcome.calls):
+                seen = f"The handler was called {len(outcome.calls)} times for {bad.name} among two good rows"
+                seen += f"; it was answered {refused.status}: {message}"
+                report.add("bad-row-retried", seen, place_in(message) or report.method(*_INPUT))
+                break
+        report.checked.append("a bad row among good ones")
+
+    def check_empty(self) -> None:
+        """A request without a body is the client's mistake."""
+        kind = self.samples[0].content_type if self.samples and not self.samples[0].is_json else ""
+        (row,) = self.patient.rows([InputRow("an empty body", b"", kind)], 1)
+        outcome = self.patient.ask([row])
+        (answer,) = outcome.answers
+        if outcome.ended:
+            _note_end(self.report, outcome, "an empty body")
+        elif answer.status >= 500:
+            message = message_of(answer)
+            seen = f"An empty body was answered {answer.status}: {message}"
+            self.report.add("empty-body", seen, place_in(message) or self.report.method(*_INPUT))
+        self.report.checked.append("an empty body")
+
+    def check_workers(self) -> None:
+        """Another process answers rows as the first one did."""
+        if self.report.has("answers-vary"):
+            self.report.left_out["answers of another worker"] = "the answers to the same request vary"
+            return
+        self.patient.renew()
+        for row in self.patient.rows(self.samples, len(self.samples)):
+            (answer,) = self.patient.ask([row]).answers
+            if differs := difference(self.alone[row.name], answer, self.tolerance):
+                seen = f"In another worker process, {row.name} was answered {differs}."
+                self.report.add("workers-differ", seen, self.report.method(*_RESULT))
+                break
+        self.report.checked.append("answers of another worker")
+
+    def _varies(self, row: InputRow) -> bool:
+        """Whether an answer is another one without any reason, which is a finding of its own."""
+        for _ in range(_TRIES):
+            if self.report.has("answers-vary"):
+                break
+            (again,) = self.patient.ask([row]).answers
+            if differs := difference(self.alone[row.name], again, self.tolerance):
+                _note_variance(self.report, row, differs)
+        return self.report.has("answers-vary")
+
+    def _compare(self, rows: Sequence[InputRow], answers: Sequence[Answer]) -> None:
+        size, tolerance = len(rows), self.tolerance
+        expected = [self.alone[row.name] for row in rows]
+        for index, (row, alone, answer) in enumerate(zip(rows, expected, answers, strict=True)):
+            differs = difference(alone, answer, tolerance)
+            if not differs:
+                continue
+            if self._varies(row):
+                return
+            if _is_reordered(expected, answers, tolerance):
+                whose = next(other.name for other in rows if self._is_answer(answer, other))
+                kind, seen = "order-changed", f"got the answer of {whose}."
+            else:
+                hint = "" if tolerance == 0 else f" The tolerance is {tolerance:g} of the largest number."
+                kind, seen = "answers-differ", f"was answered {differs}.{hint}"
+            seen = f"In a batch of {size}, row {index} ({row.name}) {seen}"
+            self.report.add(kind, seen, self.report.method(*_RESULT))
+            return
+
+    def _is_answer(self, answer: Answer, row: InputRow) -> bool:
+        return not difference(self.alone[row.name], answer, self.tolerance)
 
 
 def _note_variance(report: CheckReport, row: InputRow, differs: str) -> None:
     seen = f"The same request again: {row.name} was answered {differs}."
     report.add("answers-vary", seen, report.method(*_RESULT))
-
-
-def _compare(  # noqa: PLR0917 - what is compared
-    report: CheckReport,
-    patient: Patient,
-    rows: Sequence[InputRow],
-    expected: Sequence[Answer],
-    outcome: BatchOutcome,
-    tolerance: float,
-) -> None:
-    size, place = len(rows), report.method(*_RESULT)
-    for index, (row, alone, answer) in enumerate(zip(rows, expected, outcome.answers, strict=True)):
-        differs = difference(alone, answer, tolerance)
-        if not differs:
-            continue
-        if _varies(report, patient, row, alone, tolerance):
-            return
-        if _is_reordered(expected, outcome.answers, tolerance):
-            whose = next(
-                other.name
-                for other, answer_alone in zip(rows, expected, strict=True)
-                if not difference(answer_alone, answer, tolerance)
-            )
-            seen = f"In a batch of {size}, row {index} ({row.name}) got the answer of {whose}."
-            report.add("order-changed", seen, place)
-        else:
-            hint = "" if tolerance == 0 else f" The tolerance is {tolerance:g} of the largest number."
-            seen = f"In a batch of {size}, row {index} ({row.name}) was answered {differs}.{hint}"
-            report.add("answers-differ", seen, place)
-        return
 
 
 def _is_reordered(expected: Sequence[Answer], actual: Sequence[Answer], tolerance: float) -> bool:

@@ -10,16 +10,7 @@ from typing import Any, Final
 
 from modelserver.engine.pools.output import without_quote
 from modelserver.errors import StartFailed
-from modelserver.testing.answer import Answer
-from modelserver.tools.doctor.answer_checks import (
-    GIVE_SOME,
-    TOLERANCE,
-    check_alone,
-    check_bad_row,
-    check_batches,
-    check_empty,
-    check_workers,
-)
+from modelserver.tools.doctor.answer_checks import GIVE_SOME, TOLERANCE, AnswerChecks
 from modelserver.tools.doctor.endurance import check_calls, check_endurance
 from modelserver.tools.doctor.findings import CheckReport
 from modelserver.tools.doctor.load_checks import check_imports, check_requirements, check_training
@@ -162,44 +153,38 @@ def _examine(report: CheckReport, patient: Patient, wish: CheckOptions) -> None:
     check_training(report, loaded.training)
     largest = wish.batch_size or patient.grow(max(configured, LARGEST))
     samples = list(wish.samples) or made_samples(model, loaded.base)
-    made = not wish.samples
-    alone = check_alone(report, patient, samples, wish.tolerance, generated=made) if samples else {}
-    samples = [sample for sample in samples if sample.name in alone]
+    checks = AnswerChecks(report, patient, samples, wish.tolerance)
     if samples:
-        measurable = _check_batches(report, patient, samples, alone, wish, largest)
-        check_endurance(report, patient, samples, wish.calls)
+        checks.check_alone(generated=not wish.samples)
+    if checks.samples:
+        measurable = _check_batches(checks, largest)
+        check_endurance(report, patient, checks.samples, wish.calls)
         if measurable:
-            check_cost(report, patient, samples, largest, configured)
+            check_cost(report, patient, checks.samples, largest, configured)
     else:
         why = "no input was answered" if wish.samples else report.left_out.get("answers", _NO_INPUT)
         report.unanswered = why
         for name in ("answers", "answers in batches", "memory, threads and processes", "cost of batches"):
             report.left_out[name] = why
-    check_empty(report, patient, samples)
-    if samples:
+    checks.check_empty()
+    if checks.samples:
         check_calls(report, patient.calls, folder)
-        check_workers(report, patient, samples, alone, wish.tolerance)
+        checks.check_workers()
 
 
-def _check_batches(  # noqa: PLR0917 - what is checked, and with what
-    report: CheckReport,
-    patient: Patient,
-    samples: Sequence[InputRow],
-    alone: dict[str, Answer],
-    wish: CheckOptions,
-    largest: int,
-) -> bool:
+def _check_batches(checks: AnswerChecks, largest: int) -> bool:
     """Whether the cost of batches can be measured."""
-    if len(samples) == 1:
+    report = checks.report
+    if len(checks.samples) == 1:
         report.left_out["order"] = _ONE_INPUT
     sizes = sorted({min(2, largest), largest} - {1})
     if sizes:
-        check_batches(report, patient, samples, alone, sizes, wish.tolerance)
+        checks.check_batches(sizes)
         if not report.has(*_NO_BATCHES):
-            check_bad_row(report, patient, samples, alone, wish.tolerance)
+            checks.check_bad_row()
     else:
         report.left_out["answers in batches"] = "the batch size is 1"
-    if patient.client.model.is_concurrent:
+    if checks.patient.client.model.is_concurrent:
         report.left_out["cost of batches"] = "requests join and leave one by one"
         return False
     return bool(sizes) and not report.has(*_NO_BATCHES)
