@@ -46,11 +46,7 @@ class ReplyWriter:
         head = self._head("chat.completion.chunk" if chat else "text_completion")
         self._start = b"data: " + _encode(head)[:-1]
         self._before: dict[int, bytes] = {}
-        self._after = (
-            b'},"logprobs":null,"finish_reason":null}]}\n\n'
-            if chat
-            else (b',"logprobs":null,"finish_reason":null}]}\n\n')
-        )
+        self._after = (b"}" if chat else b"") + b',"logprobs":null,"finish_reason":null}]}\n\n'
 
     def _head(self, kind: str) -> dict[str, Any]:
         return {"id": self._id, "object": kind, "created": self._created, "model": self._model}
