@@ -23,7 +23,7 @@ class ModelServerError(Exception):
     ``openai_status`` and ``openai_code`` are those of OpenAI's API.
     A ``request_id`` becomes part of what the client is told; ``logged_id`` is the request's in any case, if
     it had reached a model, over gRPC. ``cause`` is what operators are told: the class of a handler's
-    exception, its message and place.
+    exception, its message and place. ``is_handlers``: a worker reported it, and not this server.
     """
 
     status: int = 500
@@ -35,6 +35,7 @@ class ModelServerError(Exception):
     request_id: str | None = None
     logged_id: str = ""
     cause: str = ""
+    is_handlers: bool = False
     headers: tuple[tuple[bytes, bytes], ...] = ()
 
     def __init__(self, message: str) -> None:
@@ -179,6 +180,8 @@ class FailedRow(Protocol):
 
 class HandlerError(InternalError):
     """A failure that a worker reports, with its message and any status."""
+
+    is_handlers = True
 
     def __init__(self, message: str, status: int, kserve_status: int | None = None) -> None:
         super().__init__(message)

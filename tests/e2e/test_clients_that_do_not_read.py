@@ -29,7 +29,7 @@ if {{"modelserver", "modelserver.ext.frontends"}} & set(sys.orig_argv):
     listener = connection.HttpListener
     patient = listener.__init__
     listener.__init__ = lambda *args, **more: patient(*args, send_timeout={SEND_TIMEOUT}, **more)
-    connection.check_regularly.__defaults__ = (0.5,)
+    listener.check_regularly.__defaults__ = (0.5,)
 """
 SIZE = 6_000_000  # bytes; more than the system holds for a connection
 MIB = 1 << 20

@@ -22,9 +22,7 @@ NAMES: Final[Mapping[str, str]] = {
     "engine.pools.pool": "Pool",
     "engine.pools.process": "describe_exit",
     "engine.pools.ranks": "Position RankGroup",
-    "engine.pools.spec": (
-        "Node OnLost OnMessage PoolLimits Ports Process Ranks SequenceStatistics WorkerSpec WorkerState"
-    ),
+    "engine.pools.spec": "Node OnLost OnMessage PoolLimits Ports WorkerSpec WorkerState",
     "engine.pools.variables": "THREAD_VARIABLES worker_variables",
     "engine.pools.worker": "Worker",
     "engine.telemetry.access": "AccessLog",
@@ -35,25 +33,24 @@ NAMES: Final[Mapping[str, str]] = {
     "engine.telemetry.prometheus": "Distribution Histogram Value",
     "engine.telemetry.stalls": "LoopWatch served",
     "engine.telemetry.system": "SystemMonitor worker_memory",
-    "engine.tensors.datatypes": "BYTES from_json pack TensorError unpack",
+    "engine.tensors.datatypes": "BYTES from_json pack TensorError",
     "engine.tensors.rest": "InferRequest RequestedOutput",
     "engine.tensors.rows": "join_answers",
-    "engine.tensors.tensor": "check_data check_form OutputTensor Tensor",
-    "engine.tensors.weight": "is_heavy_json LIGHT_BYTES LIGHT_ELEMENTS TooHeavy",
-    "engine.wire.arena": "Arena LARGE ProtocolError receive_with send_with",
+    "engine.tensors.tensor": "check_form OutputTensor Tensor",
+    "engine.tensors.weight": "is_heavy_json LIGHT_BYTES TooHeavy",
+    "engine.wire.arena": "Arena LARGE ProtocolError",
     "engine.wire.frames": "encode FrameReader",
     "engine.wire.marks": "end_orphans MARK Mark",
     "engine.wire.messages": (
-        "Answer FIELDS INSTANCE Load METRICS_CONFIG Recalled Result Row SequenceHeaders TENSORS "
-        "ToServer ToWorker"
+        "Answer FIELDS INSTANCE Load METRICS_CONFIG Recalled Result Row SequenceHeaders TENSORS ToWorker"
     ),
     "engine.workdir": "work_directory",
     "engine.worker.channel": "ServerChannel",
     "engine.worker.parent": "die_with",
     "engine.worker.runtime": "run_worker",
     "errors": (
-        "BadRequest ConfigError Conflict DeadlineExceeded DownloadFailed HandlerError "
-        "InternalError InvalidModel MethodNotAllowed ModelFileExists ModelNotFound ModelServerError "
+        "BadRequest ConfigError Conflict DeadlineExceeded DownloadFailed InternalError "
+        "InvalidModel MethodNotAllowed ModelFileExists ModelNotFound ModelServerError "
         "PayloadTooLarge ResourceNotFound ServiceUnavailable StartFailed WorkerDied"
     ),
     "extension": "Endpoints ExtensionRow Host Rpc",
@@ -93,20 +90,19 @@ NAMES: Final[Mapping[str, str]] = {
     "surface.auth.verifier": "Fingerprint InvalidKey Verifier",
     "surface.http.answers": "clean form_of JSON pretty",
     "surface.http.asgi_cycle": "prepared",
-    "surface.http.connection": "check_regularly HttpListener",
+    "surface.http.connection": "HttpListener",
     "surface.http.content": "inflate MAX_PARAMETERS_BODY",
     "surface.http.cors": "Cors",
     "surface.http.exchange": "Exchange HotRoutes Target UNREAD with_header",
     "surface.http.intake": "Intake MUCH",
-    "surface.http.outgoing": "Outgoing OutgoingFull",
+    "surface.http.outgoing": "Outgoing",
     "surface.http.protocol": "HttpProtocol",
-    "surface.http.trace_context": "NAMES",
-    "surface.inference.codec": "Codec Parsed SECONDS",
+    "surface.inference.codec": "Codec Parsed",
     "surface.inference.inference": "InferenceProtocol",
     "surface.inference.requests": "home_of_sequence make_request",
     "surface.inference.routes": "Route target_finder",
-    "surface.inference.v2": "header_length Inference InputRules ResponseParts",
+    "surface.inference.v2": "Inference InputRules ResponseParts",
     "surface.tls.context": "Certificate tls_arguments",
     "surface.tls.throwaway": "make_certificate",
-    "surface.watching": "GRPC message_framed Watch Watched Watcher Watchers",
+    "surface.watching": "GRPC message_framed Watch Watched Watcher",
 }

@@ -20,7 +20,7 @@ from modelserver.surface.api.services import LateApp, Role, Services
 from modelserver.surface.auth.guard import Guard
 from modelserver.surface.auth.origins import check_host, check_origin, tells_about_models
 from modelserver.surface.http.asgi_cycle import prepared
-from modelserver.surface.http.connection import HttpListener, check_regularly
+from modelserver.surface.http.connection import HttpListener
 from modelserver.surface.http.cors import Cors
 from modelserver.surface.http.edge import Check, Edge
 from modelserver.surface.http.protocol import HttpProtocol
@@ -73,7 +73,7 @@ class Listeners:
                 server = await loop.create_server(make, sock=bound, backlog=BACKLOG, **tls)
             self._servers.append(server)
             self._listeners.append(listener)
-        check_regularly(loop, self._listeners)
+            listener.check_regularly()
         for other in self._others:
             await other.open()
 

@@ -94,6 +94,10 @@ class Watcher:
     def left(self) -> None:
         """The client has disconnected before the end of the answer."""
 
+    def beside(self, other: Watcher) -> Watcher:
+        """Both as one."""
+        return Watchers((self, other))
+
 
 Watch: TypeAlias = "Callable[[Any], Watcher | None]"
 """From a request (:class:`Watched`) that has arrived to its watcher, if it is watched."""

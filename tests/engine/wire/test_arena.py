@@ -21,8 +21,6 @@ from modelserver.engine.wire.arena import (
     MappedOutgoing,
     OutgoingHalf,
     ProtocolError,
-    receive_with,
-    send_with,
 )
 
 PAGE = 4096
@@ -250,8 +248,8 @@ def test_holes_in_the_memory_are_zeros(arena):
 def test_arena_travels_with_the_first_bytes(arena, with_arena):
     ours, other = socket.socketpair()
     with ours, other:
-        send_with(ours, b"hello", arena if with_arena else None)
-        data, adopted = receive_with(other, 100)
+        Arena.send(ours, b"hello", arena if with_arena else None)
+        data, adopted = Arena.receive(other, 100)
 
     assert data == b"hello"
     assert (adopted is not None) == with_arena
@@ -265,14 +263,14 @@ def test_first_bytes_are_sent_whole_or_not_at_all(arena):
     ours, other = socket.socketpair()
     ours.setblocking(False)
     with ours, other, pytest.raises(OSError, match="does not fit"):
-        send_with(ours, bytes(1 << 24), arena)
+        Arena.send(ours, bytes(1 << 24), arena)
 
 
 def test_end_of_the_connection_brings_no_arena():
     ours, other = socket.socketpair()
     ours.close()
     with other:
-        assert receive_with(other, 100) == (b"", None)
+        assert Arena.receive(other, 100) == (b"", None)
 
 
 def test_arena_is_none_where_it_cannot_be_made(monkeypatch):

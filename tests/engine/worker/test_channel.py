@@ -6,7 +6,7 @@ import threading
 import msgspec
 import pytest
 
-from modelserver.engine.wire.arena import LARGE, Arena, ProtocolError, send_with
+from modelserver.engine.wire.arena import LARGE, Arena, ProtocolError
 from modelserver.engine.wire.frames import FrameReader, encode, to_server_decoder
 from modelserver.engine.wire.messages import (
     Answer,
@@ -120,7 +120,7 @@ def test_arena_of_the_server_is_used(ends):
     arena = Arena.create()
     assert arena is not None
     body, content = os.urandom(LARGE), os.urandom(LARGE)
-    send_with(server_end, b"".join(encode(Ping())), arena)
+    Arena.send(server_end, b"".join(encode(Ping())), arena)
     server_end.sendall(b"".join(encode(Predict(5, [Row("a", LARGE)]), [body], arena.outgoing)))
     server_end.shutdown(socket.SHUT_WR)
     channel = ServerChannel(worker_end)

@@ -21,8 +21,8 @@ def presents(*machines: str | tuple[str, str]) -> list[Present]:
 
 
 def specs(*machines: str | tuple[str, str], has_gpus: bool = False) -> list[WorkerSpec]:
-    order, ranks = seats(presents(*machines)), Ranks(len(machines))
-    return [rank_spec(_SPEC, ranks, seat, _MEETING, has_gpus=has_gpus) for seat in order]
+    order, spec = seats(presents(*machines)), replace(_SPEC, ranks=Ranks(len(machines)))
+    return [rank_spec(spec, seat, _MEETING, has_gpus=has_gpus) for seat in order]
 
 
 def variables(results: list[WorkerSpec], name: str) -> list[str]:
@@ -92,7 +92,7 @@ def test_gpus_of_other_machines_do_not_count():
     assert variables(result, "CUDA_VISIBLE_DEVICES") == ["5", "0,1", "0,1"]
     assert [spec.load.gpu_id for spec in result] == [0, 0, 1]
 
-    order, ranks = seats(presents("a", "a")), Ranks(2)
-    here = replace(_SPEC, load=msgspec.structs.replace(_SPEC.load, gpu_id=7))
+    order = seats(presents("a", "a"))
+    here = replace(_SPEC, load=msgspec.structs.replace(_SPEC.load, gpu_id=7), ranks=Ranks(2))
 
-    assert [rank_spec(here, ranks, s, _MEETING, has_gpus=False).load.gpu_id for s in order] == [None, None]
+    assert [rank_spec(here, s, _MEETING, has_gpus=False).load.gpu_id for s in order] == [None, None]

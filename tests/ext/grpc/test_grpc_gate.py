@@ -37,7 +37,7 @@ def test_the_right_token_opens(verifier):
     Gate(None, Scope.MANAGEMENT, ping_token=True).check(_LOAD, call())
 
 
-@pytest.mark.parametrize("token", [None, "management", "nonsense", ""])
+@pytest.mark.parametrize("token", [None, "management", "nonsense", "", "\u20ac"])
 def test_other_tokens_are_refused(verifier, token):
     """Missing, wrong or another scope's: TorchServe's words (reference 16.2)."""
     gate = Gate(verifier, Scope.INFERENCE, ping_token=False)

@@ -405,7 +405,7 @@ async def test_measuring_that_fails_is_logged(floor, caplog):
 async def test_sequence_keeps_its_worker(floor):
     resident = floor.add("a")
     await floor.use(1, "a")
-    alive = SimpleNamespace(statistics=SimpleNamespace(living=1))
+    alive = SimpleNamespace(statistics={"living": 1})
     floor.pools["a"].affinity = alive
     await floor.settle(3000)
     assert floor.states() == {"a": "loaded"}

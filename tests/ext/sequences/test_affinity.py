@@ -115,7 +115,7 @@ async def test_idle_sequence_ends_by_itself(make, stage):
     with pytest.raises(ServiceUnavailable):
         pool.submit(step("b"))
     stage.processes[0].answer()
-    await until(lambda: pool.affinity.statistics.living == 0)
+    await until(lambda: pool.affinity.statistics["living"] == 0)
 
     submit(pool, other := step("b"))
     assert other.is_first
@@ -132,7 +132,7 @@ async def test_handler_ends_sequences(make, stage):
 
     assert [request.error for request in (a, b, c)] == [None] * 3
     assert isinstance(waiting.error, ServiceUnavailable)
-    assert pool.affinity.statistics.living == 1
+    assert pool.affinity.statistics["living"] == 1
 
 
 async def test_late_step_is_answered_while_it_waits(make, stage):
@@ -257,7 +257,7 @@ async def test_scaled_down_worker_waits_no_longer(make, stage):
     pool.crew.times = replace(pool.crew.times, response=0.02)
     pool.scale(1, 1)
 
-    await until(lambda: pool.affinity.statistics.living == 1)
+    await until(lambda: pool.affinity.statistics["living"] == 1)
     with pytest.raises(WorkerDied):
         pool.submit(step("b"))
 
@@ -360,5 +360,5 @@ async def test_closed_pool_refuses_what_waits(make, stage):
     await pool.close(0.01)
 
     assert isinstance(waiting.error, ServiceUnavailable)
-    assert pool.affinity.statistics.living == 0
+    assert pool.affinity.statistics["living"] == 0
     await until(lambda: not pool.crew.leaving)

@@ -9,7 +9,7 @@ from tests.documents import exactly, schema_of
 from tests.surface.api.doubles import model, worker
 
 from modelserver.engine.batching.request import Request
-from modelserver.engine.pools.spec import Node, SequenceStatistics, WorkerState
+from modelserver.engine.pools.spec import Node, WorkerState
 from modelserver.engine.pools.worker import Failures
 from modelserver.engine.telemetry.gpus import gpus as readings
 from modelserver.engine.wire.messages import Loaded
@@ -137,7 +137,7 @@ def test_stateful_model_shows_its_sequences():
     times = {"sequence_max_idle_ms": 15, "sequence_timeout_ms": 25}
     bounds = {"max_num_sequence": 4, "max_sequence_job_queue_size": 10}
     options = ModelOptions(sequence_batching=True, use_job_ticket=True, **times, **bounds)
-    described = describe(model(options, sequences=SequenceStatistics(living=3, waiting=2)))
+    described = describe(model(options, sequences={"living": 3, "waiting": 2}))
 
     assert (described["stateful"], described["useJobTicket"]) == (True, True)
     assert (described["sequenceMaxIdleMSec"], described["sequenceTimeoutMSec"]) == (15, 25)
@@ -228,7 +228,7 @@ async def test_all_fields_are_documented():
             model=Loaded(precision=precision),
             process=NODE,
         ),
-        sequences=SequenceStatistics(living=1, waiting=1),
+        sequences={"living": 1, "waiting": 1},
     )
     described.pool.warnings = ["no weights"]
     described.pool.crew.autoscaling = scaling = PoolScaling(ScalingRule())

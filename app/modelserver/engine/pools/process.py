@@ -16,7 +16,7 @@ from modelserver.engine.pools.interpreter import worker_command
 from modelserver.engine.pools.memory_kills import kills
 from modelserver.engine.pools.output import Capture
 from modelserver.engine.pools.spec import Child, OnLost, OnMessage, Process, WorkerSpec
-from modelserver.engine.wire.arena import Arena, send_with
+from modelserver.engine.wire.arena import Arena
 from modelserver.engine.wire.frames import encode
 from modelserver.engine.wire.marks import Mark
 from modelserver.engine.wire.messages import ToWorker
@@ -146,7 +146,7 @@ async def launch(spec: WorkerSpec, label: str, on_message: OnMessage, on_lost: O
     try:
         # A duplicate, as the arena is closed with the connection.
         memory = None if arena is None else arena.duplicate()
-        send_with(local, b"".join(encode(spec.load)), arena)
+        Arena.send(local, b"".join(encode(spec.load)), arena)
         process = await _start(spec, environment, remote.fileno(), capture)
     except BaseException:
         local.close()

@@ -148,14 +148,6 @@ class WorkerOwner(Protocol[Worker_contra]):
         """A process ended. ``running`` had begun and is lost; ``unbegun`` batches may go elsewhere."""
 
 
-@dataclass(frozen=True, slots=True)
-class SequenceStatistics:
-    """How many sequences of requests are alive, and how many of their requests wait."""
-
-    living: int
-    waiting: int
-
-
 class Affinity(Protocol):
     """Which worker gets which request: those of one sequence need the state that one worker has.
 
@@ -171,7 +163,8 @@ class Affinity(Protocol):
         """Workers in :meth:`leave`: they get requests of the sequences that they have."""
 
     @property
-    def statistics(self) -> SequenceStatistics: ...
+    def statistics(self) -> dict[str, int]:
+        """How many sequences are ``living``, and how many requests of theirs are ``waiting``."""
 
     def knows(self, sequence_id: str) -> bool:
         """Whether the sequence has begun here and not ended, or its state was lost lately."""

@@ -18,7 +18,6 @@ from modelserver.engine.tensors.tensor import (
     OutputTensor,
     Tensor,
     TensorSpec,
-    check_data,
     check_form,
     elements,
 )
@@ -182,8 +181,7 @@ def _raw_input(data: memoryview, specs: Sequence[TensorSpec]) -> Tensor:
     known = elements([size for size in shape if size != VARIABLE]) * DATATYPES[spec.datatype].width
     variable = len(data) // known if known else 0
     shape = tuple(variable if size == VARIABLE else size for size in shape)
-    check_data(spec.name, spec.datatype, elements(shape), data)
-    return Tensor(spec.name, spec.datatype, shape, data)
+    return Tensor(spec.name, spec.datatype, shape, data).checked()
 
 
 def _check_numbers(request: _Request, limits: RequestLimits) -> None:
@@ -205,7 +203,7 @@ def _inputs(inputs: list[_Input], binary: memoryview, memory: Memory, *, light: 
         if each.name in names:
             raise BadRequest(f"input '{each.name}' is given twice")
         names.add(each.name)
-        count = check_form(each.name, each.datatype, each.shape)
+        check_form(each.name, each.datatype, each.shape)
         parameters = dict(each.parameters or {})
         _check_parameters(parameters, f"input '{each.name}'")
         size = parameters.pop(_BINARY_SIZE, None)
@@ -217,10 +215,8 @@ def _inputs(inputs: list[_Input], binary: memoryview, memory: Memory, *, light: 
         else:
             data, text = _slice(each, size, binary[position:]), False
             position += len(data)
-        if light and not text and each.datatype == BYTES and count > weight.LIGHT_ELEMENTS:
-            raise weight.TooHeavy
-        check_data(each.name, each.datatype, count, data)
-        tensors.append(Tensor(each.name, each.datatype, tuple(each.shape), data, parameters, text))
+        tensor = Tensor(each.name, each.datatype, tuple(each.shape), data, parameters, text)
+        tensors.append(tensor.checked(light=light))
     if position != len(binary):
         raise BadRequest(
             f"{len(binary) - position} bytes follow the data that the inputs' {_BINARY_SIZE} announce"
@@ -368,7 +364,7 @@ def _listed(tensor: Tensor) -> list[Any]:
 
 def _to_json(output: OutputTensor) -> bytes:
     # Infinity and NaN become null.
-    values = unpack(output.datatype, output.data)
+    values = output.values()
     if output.datatype == BYTES:
         try:
             values = [value.decode() for value in values]

@@ -14,7 +14,9 @@ from modelserver.engine.tensors.datatypes import (
     TensorError,
     check_size,
     ends_of_elements,
+    unpack,
 )
+from modelserver.engine.tensors.weight import LIGHT_ELEMENTS, TooHeavy
 from modelserver.errors import BadRequest
 
 # More elements than fit in any body.
@@ -60,6 +62,19 @@ class Tensor:
         """The shape of one row."""
         return self.shape[1:]
 
+    def checked(self, *, light: bool = False) -> Tensor:
+        """Itself, if it has as many elements as its shape says.
+
+        Raises:
+            BadRequest: it has not; names the input.
+            TooHeavy: only if ``light``: to split it would take long.
+        """
+        count = elements(self.shape)
+        if light and self.datatype == BYTES and not self.text and count > LIGHT_ELEMENTS:
+            raise TooHeavy
+        check_data(self.name, self.datatype, count, self.data)
+        return self
+
     def rows(self) -> list[memoryview]:
         """The bytes of each element of the first dimension, in order."""
         count, data = self.shape[0], self.data
@@ -88,6 +103,15 @@ class OutputTensor:
         pieces = self.pieces
         return memoryview(pieces[0] if len(pieces) == 1 else b"".join(pieces))
 
+    def values(self) -> list[Any]:
+        """The elements; BYTES as byte strings. Raises TensorError."""
+        return unpack(self.datatype, self.data)
+
+    def checked(self) -> OutputTensor:
+        """Itself. Raises BadRequest, naming the output, unless it has as many elements as its shape says."""
+        check_data(self.name, self.datatype, elements(self.shape), self.data, "output")
+        return self
+
 
 def _rows_of_elements(data: memoryview, count: int, each: int) -> list[memoryview]:
     ends = [0, *ends_of_elements(data)]
@@ -99,8 +123,8 @@ def elements(shape: Sequence[int]) -> int:
     return math.prod(shape)
 
 
-def check_form(name: str, datatype: str, shape: Sequence[int], where: str = "input") -> int:
-    """The number of elements. Raises BadRequest, naming the tensor, for an invalid datatype or shape."""
+def check_form(name: str, datatype: str, shape: Sequence[int], where: str = "input") -> None:
+    """Raises BadRequest, naming the tensor, for an invalid datatype or shape."""
     if datatype not in DATATYPES and datatype != BYTES:
         raise BadRequest(f"{where} '{name}': unknown datatype '{datatype}', supported are {', '.join(NAMES)}")
     if len(shape) > _MOST_DIMENSIONS:
@@ -113,7 +137,6 @@ def check_form(name: str, datatype: str, shape: Sequence[int], where: str = "inp
     # With a size of zero, the body does not limit the other sizes.
     if count == 0 and elements([size or 1 for size in shape]) > _MOST_EMPTY:
         raise BadRequest(f"{where} '{name}': shape {list(shape)} is too large for a tensor without elements")
-    return count
 
 
 def check_data(name: str, datatype: str, count: int, data: memoryview, where: str = "input") -> None:

@@ -270,6 +270,28 @@ class Arena:
         return cls(descriptor, MappedOutgoing(descriptor, HALF), MappedIncoming(descriptor, 0))
 
     @classmethod
+    def receive(cls, connection: socket.socket, size: int) -> tuple[bytes, Arena | None]:
+        """At most ``size`` of the first bytes of a connection, and the arena that came beside them."""
+        # Not socket.recv_fds, which ignores its flags (Python 3.11).
+        descriptors = array.array("i")
+        data, ancillary, _, _ = connection.recvmsg(size, socket.CMSG_SPACE(descriptors.itemsize), _FLAGS)
+        for level, kind, content in ancillary:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                descriptors.frombytes(content[: descriptors.itemsize])
+        return data, cls.adopt(descriptors[0]) if descriptors else None
+
+    @staticmethod
+    def send(connection: socket.socket, data: bytes, arena: Arena | None) -> None:
+        """Sends the first bytes of a new connection, and the arena beside them.
+
+        Raises:
+            OSError: they do not fit into the connection's buffer, or it is closed.
+        """
+        descriptors = [arena.descriptor] if arena is not None else []
+        if socket.send_fds(connection, [data], descriptors) != len(data):
+            raise OSError("the first message does not fit into the connection's buffer")
+
+    @classmethod
     def _of_server(cls, descriptor: int) -> Arena:
         return cls(descriptor, OutgoingHalf(descriptor, 0), CopiedIncoming(descriptor, HALF))
 
@@ -327,25 +349,3 @@ class Turns:
             return False
         self._started[0] = sequence + 1
         return None if self._recalled[0] > sequence else True
-
-
-def send_with(connection: socket.socket, data: bytes, arena: Arena | None) -> None:
-    """Sends the first bytes of a new connection, and the arena beside them.
-
-    Raises:
-        OSError: they do not fit into the connection's buffer, or it is closed.
-    """
-    descriptors = [arena.descriptor] if arena is not None else []
-    if socket.send_fds(connection, [data], descriptors) != len(data):
-        raise OSError("the first message does not fit into the connection's buffer")
-
-
-def receive_with(connection: socket.socket, size: int) -> tuple[bytes, Arena | None]:
-    """At most ``size`` of the first bytes of a connection, and the arena that came beside them."""
-    # Not socket.recv_fds, which ignores its flags (Python 3.11).
-    descriptors = array.array("i")
-    data, ancillary, _, _ = connection.recvmsg(size, socket.CMSG_SPACE(descriptors.itemsize), _FLAGS)
-    for level, kind, content in ancillary:
-        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-            descriptors.frombytes(content[: descriptors.itemsize])
-    return data, Arena.adopt(descriptors[0]) if descriptors else None

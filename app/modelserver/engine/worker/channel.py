@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NoReturn, Protocol
 
-from modelserver.engine.wire.arena import Arena, Turns, receive_with
+from modelserver.engine.wire.arena import Arena, Turns
 from modelserver.engine.wire.frames import FrameReader, encode, to_worker_decoder
 from modelserver.engine.wire.messages import Pong, Proceed, Returned, ToServer, ToWorker
 
@@ -70,7 +70,7 @@ class ServerChannel:
         """Each message with the bytes after it (valid until the next); ends when the server closes."""
         if self._brings_arena:
             assert isinstance(self._connection, socket.socket)  # noqa: S101 - only a node's is another one
-            data, self._arena = receive_with(self._connection, _CHUNK)
+            data, self._arena = Arena.receive(self._connection, _CHUNK)
             if self._arena is not None:
                 self._reader.arena = self._arena.incoming
                 self._turns = self._arena.turns()

@@ -16,9 +16,9 @@ from modelserver import __version__
 from modelserver.engine.demand import Demand
 from modelserver.engine.pools.output import OutputReaders
 from modelserver.engine.pools.ranks import Position, RankGroup
-from modelserver.engine.pools.spec import OnLost, OnMessage, Process, Ranks, WorkerSpec
+from modelserver.engine.pools.spec import OnLost, OnMessage, WorkerSpec
 from modelserver.engine.telemetry.gpus import VISIBLE
-from modelserver.engine.wire.messages import METRICS_CONFIG, ToServer
+from modelserver.engine.wire.messages import METRICS_CONFIG
 from modelserver.ext.cluster.channel import RemoteChannel
 from modelserver.ext.cluster.greeting import Invitation
 from modelserver.ext.cluster.hub import Hub
@@ -84,13 +84,14 @@ def seats(presents: Sequence[Present]) -> list[Seat]:
     return order
 
 
-def rank_spec(spec: WorkerSpec, ranks: Ranks, seat: Seat, meeting: Meeting, *, has_gpus: bool) -> WorkerSpec:
+def rank_spec(spec: WorkerSpec, seat: Seat, meeting: Meeting, *, has_gpus: bool) -> WorkerSpec:
     """The spec for the process of a rank; ``meeting``: where all meet, on the first machine."""
     host = _HERE if seat.nodes == 1 else meeting.host
     position = Position(
         seat.rank, seat.count, seat.local_rank, seat.local_count, seat.node, seat.nodes, host, meeting.port
     )
-    member = position.member_spec(spec, ranks)
+    assert spec.ranks is not None  # noqa: S101 - it has several processes
+    member = position.member_spec(spec, spec.ranks)
     if not has_gpus:
         return member
     load = msgspec.structs.replace(member.load, gpu_id=seat.device)
@@ -143,7 +144,9 @@ class ClusterLauncher:
         """Returns the same with a guest."""
         return replace(self, guest=guest)
 
-    async def __call__(self, spec: WorkerSpec, label: str, on_message: OnMessage, on_lost: OnLost) -> Process:
+    async def __call__(
+        self, spec: WorkerSpec, label: str, on_message: OnMessage, on_lost: OnLost
+    ) -> RankGroup | RemoteWorker:
         """Starts a worker (:class:`~modelserver.engine.pools.spec.Launcher`). Raises NoPlace."""
         # The machine's cores are shared by Ray, not by this server.
         spec = replace(spec, threads=max(1, int(self.demand.num_cpus)))
@@ -171,13 +174,13 @@ class _Launch:
         self._on_lost = on_lost
         self._placement: Placement | None = None
         ranks = spec.ranks
-        self._ranks: Ranks | None = ranks if ranks is not None and ranks.processes else None
+        self._ranks = ranks if ranks is not None and ranks.processes else None
         self._starts = [
             ProcessStart(cluster.hub, spec, label, cluster.lost_after)
             for _ in range(1 if self._ranks is None else self._ranks.processes)
         ]
 
-    async def run(self) -> Process:
+    async def run(self) -> RankGroup | RemoteWorker:
         """Returns once the worker is connected and has been told what to load. Raises NoPlace."""
         clock = asyncio.get_running_loop().time
         began = clock()
@@ -185,9 +188,9 @@ class _Launch:
         presents, placement = await self._placed()
         placed = clock()
         if self._ranks is None:
-            process = await self._start_alone(packed, placement)
+            process: RankGroup | RemoteWorker = await self._start_alone(packed, placement)
         else:
-            process = await self._start_ranks(self._ranks, presents, packed, placement)
+            process = await self._start_ranks(presents, packed, placement)
         # No process loads before all are connected: the first that cannot load ends the others.
         for start in self._starts:
             start.load()
@@ -234,7 +237,7 @@ class _Launch:
                 "Worker %s: its place is gone (%s), but it answers: it serves on", self._label, ended.result()
             )
 
-    async def _start_alone(self, packed: Packed, placement: Placement) -> Process:
+    async def _start_alone(self, packed: Packed, placement: Placement) -> RemoteWorker:
         (start,) = self._starts
         start.worker.placement = placement
         # The machine numbers its GPUs by itself, and shows a worker only its own.
@@ -243,10 +246,10 @@ class _Launch:
         await start.connect(spec, packed, self._packages, self._on_message, self._on_lost)
         return start.worker
 
-    async def _start_ranks(
-        self, ranks: Ranks, presents: list[Present], packed: Packed, placement: Placement
-    ) -> Process:
+    async def _start_ranks(self, presents: list[Present], packed: Packed, placement: Placement) -> RankGroup:
         """Ranks are numbered by machine, and meet at the first."""
+        ranks = self._ranks
+        assert ranks is not None  # noqa: S101 - see above
         order = seats(presents)
         self._starts = [self._starts[seat.place] for seat in order]
         first = self._starts[0].worker
@@ -257,7 +260,7 @@ class _Launch:
         for rank, (start, seat) in enumerate(zip(self._starts, order, strict=True)):
             start.worker.rename(f"{self._label}-rank{rank}")
             group.members.append(start.worker)
-            spec = rank_spec(self._spec, ranks, seat, meeting, has_gpus=self._launcher.demand.num_gpus > 0)
+            spec = rank_spec(self._spec, seat, meeting, has_gpus=self._launcher.demand.num_gpus > 0)
             receive, lose = partial(group.receive, rank), partial(group.lose, rank)
             connecting.append(start.connect(spec, packed, self._packages, receive, lose))
         await _all(connecting)
@@ -306,12 +309,13 @@ class ProcessStart:
         self._channel: RemoteChannel | None = None
         self._on_message: OnMessage
         self.worker = RemoteWorker(
-            label, lost_after, self._receive, self._send_archive, OutputReaders(spec.measured)
+            label,
+            lost_after,
+            lambda message, tail: self._on_message(message, tail),  # noqa: PLW0108 - set by connect()
+            self._send_archive,
+            OutputReaders(spec.measured),
         )
         self.invitation = self._invite(lambda: self.worker)
-
-    def _receive(self, message: ToServer, tail: memoryview) -> None:
-        self._on_message(message, tail)
 
     async def arrived(self, seconds: float) -> Present:
         """Waits for the agent on some machine. Raises NoPlace."""

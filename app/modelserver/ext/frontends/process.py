@@ -31,7 +31,7 @@ from modelserver.surface.auth.guard import Guard
 from modelserver.surface.auth.scopes import Scope
 from modelserver.surface.auth.verifier import Fingerprint, Verifier
 from modelserver.surface.http.asgi_cycle import prepared
-from modelserver.surface.http.connection import HttpListener, check_regularly
+from modelserver.surface.http.connection import HttpListener
 from modelserver.surface.http.cors import Cors
 from modelserver.surface.http.intake import Intake
 from modelserver.surface.http.outgoing import Outgoing
@@ -244,7 +244,7 @@ class Frontend:
         acceptor = self._acceptor = Acceptor(
             self._socket, self._counts, self._seat, lambda: _Connection(app, listener, acceptor), context
         )
-        check_regularly(self._loop, [listener])
+        listener.check_regularly()
 
     def _trace(self, traced: messages.Traced) -> None:
         exchange = self._forwarder.exchange(traced.number)

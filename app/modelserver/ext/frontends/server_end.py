@@ -15,7 +15,7 @@ from modelserver.ext.frontends import messages
 from modelserver.ext.frontends.link import Link
 from modelserver.surface.http.answers import form_of
 from modelserver.surface.http.exchange import UNREAD, Exchange, HotRoutes, with_header
-from modelserver.surface.http.outgoing import OutgoingFull
+from modelserver.surface.http.outgoing import Outgoing
 
 Application = Callable[[Any, Callable[[], Awaitable[Any]], Callable[[Any], Awaitable[None]]], Awaitable[None]]
 
@@ -205,7 +205,7 @@ class RemoteExchange(Exchange):
             return
         end = self._end
         if len(body) >= LARGE and end.link.unsent > end.most:
-            self.fail(OutgoingFull(end.most), form=form_of(self.target.path))
+            self.fail(Outgoing(end.most).refusal(), form=form_of(self.target.path))
             return
         self.answered = True
         self.on_disconnect = None

@@ -16,7 +16,7 @@ from modelserver.ext.grpc.heads import OK_HEAD, OK_TRAILERS, CallHead, fields_of
 from modelserver.ext.grpc.http2.stream import Http2Stream, StreamCarrier
 from modelserver.ext.grpc.statuses import StatusCode
 from modelserver.surface.http.intake import Intake
-from modelserver.surface.http.outgoing import Outgoing, OutgoingFull
+from modelserver.surface.http.outgoing import Outgoing
 from modelserver.surface.watching import message_framed
 
 _log = logging.getLogger("modelserver.grpc")
@@ -292,7 +292,7 @@ class GrpcCall(Http2Stream):
         """Raises CallRefused if too many answers wait for their clients to serve another request."""
         outgoing = self._port.outgoing
         if not outgoing.has_room():
-            raise CallRefused(StatusCode.UNAVAILABLE, OutgoingFull(outgoing.limit).message)
+            raise CallRefused(StatusCode.UNAVAILABLE, outgoing.refusal().message)
 
     def add_metadata(self, metadata: Iterable[tuple[str, str]]) -> None:
         """Adds to the initial metadata; at most before the first message."""

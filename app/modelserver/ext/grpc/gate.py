@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from modelserver.ext.grpc.call import GrpcCall
 from modelserver.surface.auth.scopes import Scope
-from modelserver.surface.auth.verifier import Verifier
+from modelserver.surface.auth.verifier import InvalidKey, Verifier
 
 _HEADER = "authorization"
 
@@ -37,4 +37,6 @@ class Gate:
             return
         scope = Scope.MANAGEMENT if method.startswith(_MANAGING) else self._scope
         token = next((value for name, value in call.head.metadata if name == _HEADER), None)
-        self._verifier.authorize(scope, token)
+        header = token.encode("utf-8", "replace") if isinstance(token, str) else token
+        if header is None or not self._verifier.accepts(scope, header):
+            raise InvalidKey(scope)

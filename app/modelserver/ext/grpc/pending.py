@@ -13,11 +13,10 @@ import msgspec
 from modelserver.engine.batching.request import Request
 from modelserver.engine.ids import accept_request_id, make_uuid
 from modelserver.engine.wire.messages import Answer
-from modelserver.errors import HandlerError, ModelServerError, PayloadTooLarge
+from modelserver.errors import ModelServerError, PayloadTooLarge
 from modelserver.ext.grpc.watching import WatchedRequest
 from modelserver.models.version import ModelVersion
 from modelserver.surface.http.exchange import with_header
-from modelserver.surface.http.trace_context import NAMES as TRACE_HEADERS
 from modelserver.surface.inference.codec import Parsed
 from modelserver.surface.inference.requests import home_of_sequence, make_request
 
@@ -26,6 +25,8 @@ if TYPE_CHECKING:
 
 REQUEST_ID = "x-request-id"
 _REQUEST_ID = REQUEST_ID.encode()
+# What handlers get of the metadata.
+_TRACE_HEADERS = frozenset({b"traceparent", b"tracestate", b"baggage"})
 # The initial metadata with the id of the request's batch (kserve reference 2.2).
 BATCH_ID = "x-batch-id"
 # Bytes of the parts of an answer that may wait for the client.
@@ -163,7 +164,7 @@ class Pending:
             )
         failure = request.failure(self._where)
         if failure is not None:
-            if self.model.exposes_errors and isinstance(failure, HandlerError):
+            if self.model.exposes_errors and failure.is_handlers:
                 failure.request_id = request.id
             try:
                 raise failure
@@ -175,7 +176,7 @@ class Pending:
 
 def _context_of(call: GrpcCall) -> bytes:
     """The call's trace context (W3C), which handlers get as headers."""
-    headers = [header for header in call.head.headers if header[0] in TRACE_HEADERS]
+    headers = [header for header in call.head.headers if header[0] in _TRACE_HEADERS]
     if call.traceparent:
         headers = with_header(headers, b"traceparent", call.traceparent)
     return _pack(headers) if headers else _NO_HEADERS

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from modelserver.engine.tensors.datatypes import BYTES, TensorError, from_json, pack, unpack
+from modelserver.engine.tensors.datatypes import BYTES, TensorError, from_json, pack
 from modelserver.engine.tensors.rest import InferRequest, RequestedOutput
-from modelserver.engine.tensors.tensor import OutputTensor, Tensor, check_data, check_form
-from modelserver.engine.tensors.weight import LIGHT_BYTES, LIGHT_ELEMENTS, TooHeavy
+from modelserver.engine.tensors.tensor import OutputTensor, Tensor, check_form
+from modelserver.engine.tensors.weight import LIGHT_BYTES, TooHeavy
 from modelserver.engine.wire.messages import TENSORS
 from modelserver.errors import BadRequest, InternalError
 from modelserver.ext.grpc.encoded import EncodedMessage
@@ -194,9 +194,7 @@ def _tensors(request: AnyMessage, takes: InputRules, *, light: bool) -> list[Ten
 
 
 def _tensor(each: AnyMessage, raw: memoryview | None, model: str, *, light: bool) -> Tensor:
-    count = check_form(each.name, each.datatype, each.shape)
-    if light and each.datatype == BYTES and count > LIGHT_ELEMENTS:
-        raise TooHeavy
+    check_form(each.name, each.datatype, each.shape)
     if raw is None:
         data = _typed(each)
     elif each.contents.ListFields():
@@ -206,9 +204,9 @@ def _tensor(each: AnyMessage, raw: memoryview | None, model: str, *, light: bool
         )
     else:
         data = raw
-    check_data(each.name, each.datatype, count, data)
-    parameters = _parameters(each.parameters, f"input '{each.name}'")
-    return Tensor(each.name, each.datatype, tuple(each.shape), data, parameters)
+    tensor = Tensor(each.name, each.datatype, tuple(each.shape), data).checked(light=light)
+    tensor.parameters.update(_parameters(each.parameters, f"input '{each.name}'"))
+    return tensor
 
 
 def _typed(each: AnyMessage) -> memoryview:
@@ -277,7 +275,7 @@ def response(answering: ResponseParts, outputs: Sequence[OutputTensor]) -> AnyMe
             answer.raw_output_contents.append(bytes(output.data))
             continue
         try:
-            values = unpack(output.datatype, output.data)
+            values = output.values()
         except TensorError as error:
             raise InternalError(f"output '{output.name}': {error}") from error
         getattr(made.contents, _FIELDS[output.datatype]).extend(values)
@@ -331,11 +329,10 @@ def outputs_of_json(content: bytes) -> list[OutputTensor]:
 
 
 def _output(each: _JsonOutput) -> OutputTensor:
-    count = check_form(each.name, each.datatype, each.shape, "output")
+    check_form(each.name, each.datatype, each.shape, "output")
     values = _texts(each.data) if each.datatype == BYTES else from_json(each.datatype, each.data)
     data = pack(each.datatype, values)
-    check_data(each.name, each.datatype, count, memoryview(data), "output")
-    return OutputTensor(each.name, each.datatype, tuple(each.shape), [data])
+    return OutputTensor(each.name, each.datatype, tuple(each.shape), [data]).checked()
 
 
 def _texts(data: msgspec.Raw) -> list[bytes]:

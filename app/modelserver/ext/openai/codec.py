@@ -17,7 +17,7 @@ from modelserver.engine.tensors.weight import TooHeavy, is_heavy_json
 from modelserver.engine.wire.messages import INSTANCE
 from modelserver.errors import BadRequest, InternalError, MethodNotAllowed, ModelNotFound, ServiceUnavailable
 from modelserver.surface.http.answers import JSON
-from modelserver.surface.inference.codec import SECONDS, Codec, Parsed
+from modelserver.surface.inference.codec import Codec, Parsed
 
 if TYPE_CHECKING:
     from modelserver.engine.batching.request import Request
@@ -47,6 +47,8 @@ _KNOWN: Final = {
 }
 # The type of a body without a content type: the handler gets its bytes.
 _OCTETS: Final = "application/octet-stream"
+# CPU time that a helper may use for one body.
+_SECONDS: Final = 10.0
 # Separates a model's name from its version in the body's ``model``.
 _VERSION: Final = ":"
 # Separates a model's name from the name of one of its adapters.
@@ -256,7 +258,7 @@ class OpenAI(Codec):
             parsed = super().read(exchange, model)
         if parsed is None:
             endpoint = exchange.target.route.url_path
-            parsed = await self._helpers.call(SECONDS, split, endpoint, exchange.body)
+            parsed = await self._helpers.call(_SECONDS, split, endpoint, exchange.body)
         return self._measured(exchange, parsed)
 
 

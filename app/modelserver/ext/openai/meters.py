@@ -16,7 +16,7 @@ from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.engine.telemetry.prometheus import Distribution, Histogram, Value
 from modelserver.models.version import ModelVersion
 from modelserver.surface.http.exchange import Exchange
-from modelserver.surface.watching import Watcher, Watchers
+from modelserver.surface.watching import Watcher
 
 _LABELS: Final = ("model_name", "model_version")
 # Seconds: the bounds of both histograms.
@@ -83,7 +83,7 @@ class LanguageMeters:
         """Measures a request, in addition to a watcher that it already has."""
         meter = TokenMeter(self)
         watcher = exchange.watcher
-        exchange.watcher = meter if watcher is None else Watchers((watcher, meter))
+        exchange.watcher = meter if watcher is None else watcher.beside(meter)
         return meter
 
 

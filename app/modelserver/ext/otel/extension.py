@@ -25,7 +25,7 @@ class Extension:
                 f"Invalid configuration: otel={host.settings.otel}: {error}; pip install 'modelserver[otel]'"
             ) from error
         otel = self._otel = OpenTelemetry(host.settings)
-        if host.settings.has_traces:
+        if otel.has_traces:
             host.registry.builder.tracer = "modelserver.ext.otel.worker"
         if (tracing := otel.start(host.access.traced)) is not None:
             from modelserver.ext.otel.requests import watch_with  # noqa: PLC0415 - as above

@@ -24,7 +24,8 @@ class OpenTelemetry:
     """Traces and metrics of a server. Nothing is sent before :meth:`start` and :meth:`send_metrics`."""
 
     def __init__(self, settings: Settings) -> None:
-        self._traces = settings.has_traces and is_enabled("traces")
+        self.has_traces = settings.otel in {"traces", "all"}
+        self._traces = self.has_traces and is_enabled("traces")
         self._metrics = settings.otel in {"metrics", "all"} and is_enabled("metrics")
         self._tracing: Tracing | None = None
         self._sender: MetricsSender | None = None

@@ -191,7 +191,7 @@ class Resident:
     @property
     def is_busy(self) -> bool:
         """Whether it has requests, or sequences that need a worker's state."""
-        living = 0 if self.pool.affinity is None else self.pool.affinity.statistics.living
+        living = 0 if self.pool.affinity is None else self.pool.affinity.statistics["living"]
         return bool(self.pool.queue.requests or self.pool.crew.busy or self._loads or living)
 
     @property

@@ -12,7 +12,6 @@ from modelserver.ext.payloads.event import REQUEST, RESPONSE, Event
 from modelserver.ext.payloads.log import PayloadLog
 from modelserver.extension import Host
 from modelserver.surface.http.answers import JSON
-from modelserver.surface.inference.v2 import header_length
 from modelserver.surface.watching import Watch, Watched, Watcher
 
 # The payload log as a watcher of requests.
@@ -23,6 +22,8 @@ from modelserver.surface.watching import Watch, Watched, Watcher
 
 _BATCH_ID = re.compile(rb"(?:\A|\n)x-batch-id: ([!-~]*)\r")
 _ID_HEADER = b"ce-id"
+# With it, binary data follows the JSON.
+_LENGTH_HEADER = b"inference-header-content-length"
 
 
 def watch_with(log: PayloadLog) -> Watch:
@@ -77,7 +78,8 @@ class LoggedRequest(Watcher):
         watched = self._watched
         content_type = watched.content_type
         if not content_type:
-            is_json = watched.target.route.kserve and header_length(watched.headers) is None
+            names = {name.lower() for name, _ in watched.headers}
+            is_json = watched.target.route.kserve and _LENGTH_HEADER not in names
             content_type = JSON if is_json else "application/octet-stream"
         self._put(REQUEST, self._arrived, content_type, watched.body)
 

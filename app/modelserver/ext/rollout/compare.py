@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from modelserver.engine.tensors.datatypes import BYTES, TensorError, unpack
+from modelserver.engine.tensors.datatypes import BYTES, TensorError
 from modelserver.engine.tensors.rows import join_answers
 from modelserver.engine.tensors.tensor import OutputTensor
 from modelserver.ext.rollout.agreement import Tolerance, agree, excerpt, is_number, pairs, place, without_ids
@@ -98,7 +98,7 @@ def _between(one: OutputTensor, other: OutputTensor, mode: Mode, tolerance: floa
         return ""
     if one.datatype == BYTES:
         return f"other elements of {one.name}"
-    numbers, others = unpack(one.datatype, one.data), unpack(other.datatype, other.data)
+    numbers, others = one.values(), other.values()
     width = one.shape[-1] if one.shape else 1
     if mode == "top1" and width > 1:
         return _top(_lines(numbers, width), _lines(others, width))

@@ -23,7 +23,7 @@ import math
 from collections.abc import Hashable, Iterable, Sequence
 
 from modelserver.engine.batching.request import Batch, Request, SequencedRequest
-from modelserver.engine.pools.spec import PoolLimits, SequenceStatistics
+from modelserver.engine.pools.spec import PoolLimits
 from modelserver.engine.wire.messages import Answer, SequenceHeaders
 from modelserver.errors import ModelServerError
 from modelserver.ext.sequences.queue import SequenceLimits, SequenceQueue, state_lost
@@ -66,9 +66,9 @@ class SequenceAffinity:
         queue.on_free = self._freed
 
     @property
-    def statistics(self) -> SequenceStatistics:
+    def statistics(self) -> dict[str, int]:
         lines = self.queue.lines.values()
-        return SequenceStatistics(len(lines), sum(line.waiting for line in lines))
+        return {"living": len(lines), "waiting": sum(line.waiting for line in lines)}
 
     def lives(self, request: Request) -> bool:
         return isinstance(request, SequencedRequest) and request.mark.id in self.queue.lines

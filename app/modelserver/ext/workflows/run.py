@@ -18,7 +18,6 @@ from modelserver.engine.tensors.weight import LIGHT_BYTES
 from modelserver.engine.wire.messages import FIELDS
 from modelserver.errors import (
     DeadlineExceeded,
-    HandlerError,
     InternalError,
     ModelServerError,
     PayloadTooLarge,
@@ -250,7 +249,7 @@ class WorkflowRun:
             failure = DeadlineExceeded(f"{text}: {error.message}")
         elif model is not None and model.exposes_errors:
             failure = InternalError(f"{text}: {error.message}")
-            failure.request_id = self._exchange.request_id if isinstance(error, HandlerError) else None
+            failure.request_id = self._exchange.request_id if error.is_handlers else None
         else:
             failure = InternalError(text)
         self._fail_whole(failure)

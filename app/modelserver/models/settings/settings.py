@@ -599,10 +599,6 @@ class Settings:
         return None if is_missing else self.system_metrics_cmd
 
     @property
-    def has_traces(self) -> bool:
-        return self.otel in {"traces", "all"}
-
-    @property
     def front_ends(self) -> int:
         """How many processes handle HTTP; 1: the server itself.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict
 from datetime import datetime, timezone
 from typing import Any
 
@@ -39,7 +38,7 @@ def describe(model: ModelVersion) -> dict[str, Any]:
     options, pool = model.options, model.pool
     statistics, sequences = pool.statistics(), None if pool.affinity is None else pool.affinity.statistics
     # Only the shared queue: sequences have their own (reference 5.4).
-    pending = statistics.pending - (0 if sequences is None else sequences.waiting)
+    pending = statistics.pending - (0 if sequences is None else sequences["waiting"])
     return {
         "modelName": model.name,
         "modelVersion": model.version,
@@ -73,7 +72,7 @@ def describe(model: ModelVersion) -> dict[str, Any]:
         "traffic": None if model.traffic is None else model.traffic.describe(model.version),
         "workers": [describe_worker(worker) for worker in pool.workers],
         "jobQueueStatus": {"remainingCapacity": statistics.capacity - pending, "pendingRequests": pending},
-        "sequences": None if sequences is None else asdict(sequences),
+        "sequences": sequences,
         "batching": describe_batching(model),
     }
 

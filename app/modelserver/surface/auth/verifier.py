@@ -72,12 +72,6 @@ class Verifier:
         match = _BEARER.fullmatch(header.strip())
         return match is not None and self._look_up(scope, header, sha256(match[1]).digest())
 
-    def authorize(self, scope: Scope, header: str | bytes | None) -> None:
-        """Checks a header or a gRPC metadata value; None: there is none. Raises InvalidKey."""
-        value = header.encode("utf-8", "replace") if isinstance(header, str) else header
-        if value is None or not self.accepts(scope, value):
-            raise InvalidKey(scope)
-
     def _look_up(self, scope: Scope, header: bytes, digest: bytes) -> bool:
         until = -math.inf
         for one in self._fingerprints:

@@ -24,7 +24,7 @@ from modelserver.surface.http.cors import Cors
 from modelserver.surface.http.exchange import UNREAD, HotRoutes
 from modelserver.surface.http.head import invalid_message
 from modelserver.surface.http.intake import Intake
-from modelserver.surface.http.outgoing import Outgoing, OutgoingFull
+from modelserver.surface.http.outgoing import Outgoing
 from modelserver.surface.http.sockets import Addresses, bytes_in_system, is_reset
 
 # How much of its answers a client has taken, and since when it takes none.
@@ -122,6 +122,11 @@ class HttpListener:
         for connection in list(self.connections):
             connection.check(now)
 
+    def check_regularly(self, every: float = CHECK_SECONDS) -> None:
+        """Checks all connections now and every ``every`` seconds from then on."""
+        self.check(monotonic())
+        asyncio.get_running_loop().call_later(every, self.check_regularly, every)
+
 
 class Arrival:
     """The request that is being received, or awaited.
@@ -217,7 +222,7 @@ class Http1Connection:
             self.refuse(PayloadTooLarge.of(listener.max_body), exchange)
             return
         if listener.outgoing.is_tight and not listener.outgoing.has_room():
-            exchange.fail(OutgoingFull(listener.outgoing.limit), form=form_of(exchange.target.path))
+            exchange.fail(listener.outgoing.refusal(), form=form_of(exchange.target.path))
             return
         assert listener.hot is not None  # noqa: S101 - there is no exchange without
         listener.hot.serve(exchange)
@@ -475,13 +480,3 @@ class Http1Connection:
             self.transport.abort()
         else:
             self.transport.close()
-
-
-def check_regularly(
-    loop: asyncio.AbstractEventLoop, listeners: list[HttpListener], every: float = CHECK_SECONDS
-) -> None:
-    """Checks all connections now and every ``every`` seconds from then on."""
-    now = monotonic()
-    for listener in listeners:
-        listener.check(now)
-    loop.call_later(every, check_regularly, loop, listeners, every)

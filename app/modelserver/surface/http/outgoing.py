@@ -84,6 +84,10 @@ class Outgoing:
             self._cut(_PATIENCE)
         return not self.is_tight
 
+    def refusal(self) -> OutgoingFull:
+        """The error for a request that there is no room for."""
+        return OutgoingFull(self.limit)
+
     def _cut(self, patience: float) -> None:
         """Cuts those that have waited longest, and at least ``patience`` seconds, until there is room."""
         waiting = sorted(((holder.waited(), holder) for holder in list(self._holders)), key=_seconds)

@@ -9,8 +9,6 @@ _PARENT = re.compile(
     rb"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(?:-[!-~]*)?"
 )
 _BESIDE = (b"tracestate", b"baggage")
-NAMES = frozenset({b"traceparent", *_BESIDE})
-"""Of the headers, in lower case."""
 _TEXT = re.compile(rb"[ -~\t]+")
 # Of one header; baggage has at most as many by its standard.
 _LONGEST = 8192

@@ -12,7 +12,7 @@ from modelserver.engine.batching.request import Request
 from modelserver.engine.telemetry.stalls import served
 from modelserver.engine.tensors.weight import TooHeavy
 from modelserver.engine.wire.messages import Answer
-from modelserver.errors import HandlerError, InternalError, ModelServerError
+from modelserver.errors import InternalError, ModelServerError
 from modelserver.models.version import ModelVersion
 from modelserver.surface.http.answers import error_body, header_block
 from modelserver.surface.http.exchange import Exchange
@@ -128,7 +128,7 @@ class Reply(msgspec.Struct, eq=False):
         self.model.metrics.requests.failed(error, request.id, form=self.exchange.target.route.form)
         if request.error is None:
             extra = self._extra(request)
-            if self.model.exposes_errors and isinstance(error, HandlerError):
+            if self.model.exposes_errors and error.is_handlers:
                 error.request_id = self.exchange.request_id
         else:
             extra = self._heads(request).encode("latin-1") if request.batch_id else b""

@@ -33,7 +33,7 @@ from modelserver.engine.pools.spec import Ports
 from modelserver.engine.pools.variables import worker_variables
 from modelserver.engine.telemetry.gpus import VISIBLE, Gpus
 from modelserver.engine.telemetry.system import worker_memory
-from modelserver.engine.wire.arena import Arena, ProtocolError, receive_with, send_with
+from modelserver.engine.wire.arena import Arena, ProtocolError
 from modelserver.engine.wire.frames import FrameReader, encode
 from modelserver.engine.wire.marks import Mark, end_orphans
 from modelserver.engine.wire.messages import METRICS_CONFIG, Recalled
@@ -71,12 +71,12 @@ def connect_for(agent_socket: int) -> ServerChannel:
 
 def hand_over(worker: socket.socket, invitation: Invitation, memory: Arena | None) -> None:
     """The agent's side: sends the invitation, and the memory beside it. Raises OSError."""
-    send_with(worker, invitation.text().encode(), memory)
+    Arena.send(worker, invitation.text().encode(), memory)
 
 
 def receive_invitation(agent: socket.socket) -> tuple[Invitation, Arena | None]:
     """Receives the invitation and memory that :func:`hand_over` sends."""
-    data, memory = receive_with(agent, _MAX_INVITATION)
+    data, memory = Arena.receive(agent, _MAX_INVITATION)
     return Invitation.parse(data.decode()), memory
 
 
