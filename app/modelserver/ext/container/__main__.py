@@ -76,10 +76,9 @@ def find_layout(
     Raises:
         ConfigError: there is no model.
     """
-    config = config or next(
-        (path for path in (folder / "config" / "config.properties",) if path.is_file()), None
-    )
-    store = store or next((path for path in (folder / "model-store",) if path.is_dir()), None)
+    usual_config, usual_store = folder / "config" / "config.properties", folder / "model-store"
+    config = config or (usual_config if usual_config.is_file() else None)
+    store = store or (usual_store if usual_store.is_dir() else None)
     if store is None and (folder / _MANIFESTS).is_dir():
         return Layout(folder.parent, f"{name}={folder.name}" if name else folder.name, config)
     store = store or folder

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from modelserver.errors import ConfigError, ModelServerError
-from modelserver.tools.commands import check_least, exit_status
+from modelserver.tools.commands import check_least, counted, exit_status
 from modelserver.tools.doctor.answer_checks import TOLERANCE
 from modelserver.tools.doctor.doctor import CALLS, LARGEST, CheckOptions, examine
 from modelserver.tools.doctor.findings import CheckReport, Finding
@@ -71,7 +71,7 @@ def as_json(source: str, report: CheckReport, file: Path | None, *, ok: bool) ->
 def verdict(report: CheckReport) -> str:
     """Whether answers were checked, and how many findings of each level there are."""
     counts = ((report.count("error"), "error"), (report.count("warning"), "warning"))
-    parts = [f"{count} {word}{'s' if count > 1 else ''}" for count, word in counts if count]
+    parts = [counted(count, word) for count, word in counts if count]
     if report.unanswered:
         parts.insert(0, f"no answer was checked ({report.unanswered})")
     return ", ".join(parts) or "nothing is wrong"

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+import numpy
+
 from modelserver.engine.tensors.datatypes import BYTES, DATATYPES
 from modelserver.engine.tensors.tensor import VARIABLE, TensorSpec
 from modelserver.models.version import ModelVersion
@@ -114,7 +116,7 @@ def _tensors(specs: Sequence[TensorSpec], number: int) -> Any:
     for spec in specs:
         shape = [2 if size == VARIABLE else size for size in spec.shape[1:]]
         values = [_value(spec, chance) for _ in range(math.prod(shape))]
-        rows[spec.name] = _shaped(values, shape)
+        rows[spec.name] = numpy.array(values, object).reshape(shape).tolist()
     return rows if len(rows) > 1 else next(iter(rows.values()))
 
 
@@ -125,14 +127,6 @@ def _value(spec: TensorSpec, chance: random.Random) -> Any:
     if kind is bool:
         return chance.random() < 0.5
     return chance.randrange(2) if kind is int else round(chance.uniform(-1.0, 1.0), 3)
-
-
-def _shaped(values: list[Any], shape: Sequence[int]) -> Any:
-    if not shape:
-        return values[0]
-    for size in reversed(shape[1:]):
-        values = [values[start : start + size] for start in range(0, len(values), size)]
-    return values
 
 
 def _picture(number: int) -> bytes:

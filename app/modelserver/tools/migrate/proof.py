@@ -14,7 +14,7 @@ from modelserver.engine.telemetry.text import shortened
 from modelserver.tools.migrate import grpc_calls
 from modelserver.tools.migrate.archives import Archive, read_archive
 from modelserver.tools.migrate.calls import MigrationError, Probe, Response
-from modelserver.tools.migrate.changes import Rule
+from modelserver.tools.migrate.changes import Rule, good
 from modelserver.tools.migrate.comparison import masked, mismatches
 from modelserver.tools.migrate.requests import Subject, changes_state, requests_of
 from modelserver.tools.migrate.rules import VARIES, explain
@@ -169,7 +169,7 @@ def align_versions(plan: ProofPlan) -> dict[tuple[str, str], str]:
         workers = {"min_worker": reference.min_workers, "max_worker": reference.max_workers}
         if ours is None:
             answer = _manage(plan, "POST", f"/models?{urlencode(_registration(reference))}")
-            if not 200 <= answer.status < 300:
+            if not good(answer):
                 refused[reference.name, reference.version] = message_of(answer.body or b"")
         elif plan.read_only and ours.workers != reference.workers:
             _manage(plan, "PUT", f"{path}?{urlencode(workers)}")
@@ -260,7 +260,7 @@ def compare(plan: ProofPlan, call: Probe) -> Compared:
 def _timed(server: ComparedServer, call: Probe) -> tuple[Response, float]:
     began = time.perf_counter()
     answer = server.ask(call)
-    by_handler = call.port in {"inference", "grpc_inference"} and 200 <= answer.status < 300
+    by_handler = call.port in {"inference", "grpc_inference"} and good(answer)
     return masked(answer, by_handler=by_handler), time.perf_counter() - began
 
 

@@ -13,7 +13,7 @@ from itertools import chain
 from typing import Any, Final
 
 from modelserver.tools.migrate.calls import Probe, digest, readable
-from modelserver.tools.migrate.changes import Rule
+from modelserver.tools.migrate.changes import Rule, good
 from modelserver.tools.migrate.proof import EXPLAINED, SAME, UNKNOWN, Compared, LoadFigures, Proof
 from modelserver.tools.migrate.rules import OF_THE_RUN, RULES, VARIES
 from modelserver.tools.tune.figure import Figure
@@ -132,7 +132,7 @@ def _latencies(proof: Proof, port: str) -> list[float | None]:
     times = [
         each.milliseconds
         for each in proof.compared
-        if each.call.port == port and 200 <= each.reference.status < 300 and 200 <= each.ours.status < 300
+        if each.call.port == port and good(each.reference) and good(each.ours)
     ]
     if not times:
         return [None, None]

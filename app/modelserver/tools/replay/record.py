@@ -23,7 +23,7 @@ from modelserver.ext.recording.file import Writer
 from modelserver.ext.recording.recorder import RecordingOptions
 from modelserver.models.settings.checks import listed
 from modelserver.surface.auth.scopes import Scope
-from modelserver.tools.commands import exit_status, termination_is_interruption
+from modelserver.tools.commands import counted, exit_status, termination_is_interruption
 from modelserver.tools.running_server import RunningServer, client_of, management_url, token
 from modelserver.tools.tune.own_server import message_of
 
@@ -157,7 +157,7 @@ class _RecordingFile:
             print(f"\r{self._sum()}", end="\x1b[K\r", flush=True)
 
     def _sum(self) -> str:
-        requests = f"{self._calls} request{'' if self._calls == 1 else 's'}"
+        requests = counted(self._calls, "request")
         return f"{requests}, not recorded: {self._lost}" if str(self._lost) else requests
 
 
