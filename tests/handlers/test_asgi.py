@@ -46,19 +46,6 @@ async def respond(send: Any, *parts: bytes, status: int = 200, headers: Any = ()
     await send({"type": "http.response.body", "body": parts[-1]})
 
 
-async def test_response_has_status_headers_and_body():
-    cookies = [(b"set-cookie", b"a"), (b"set-cookie", b"b")]
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        await respond(send, (await receive())["body"], status=201, headers=cookies)
-
-    bench = Bench(app, b"body")
-
-    assert await bench.call.answer() == b"body"
-    assert bench.head == (201, [("set-cookie", "a"), ("set-cookie", "b"), ("content-type", "")])
-    assert bench.stream.parts == []
-
-
 async def test_scope_is_that_of_the_specification():
     scopes: list[Any] = []
 
@@ -172,35 +159,6 @@ async def test_failure_after_the_response_is_logged(caplog):
     assert await bench.call.answer() == b"sent"
     await asyncio.sleep(0)
     assert "The application failed after its response" in caplog.text
-
-
-class Counter(modelserver.AsgiModel):
-    """An application whose lifespan counts."""
-
-    async def load(self, context: Any) -> None:
-        self.events: list[str] = []
-
-        async def app(scope: Any, receive: Any, send: Any) -> None:
-            if scope["type"] == "http":
-                await respond(send, str(scope["state"]["number"]).encode())
-                return
-            for event in ("startup", "shutdown"):
-                self.events.append((await receive())["type"])
-                scope["state"]["number"] = 7
-                await send({"type": f"lifespan.{event}.complete"})
-
-        self.app = app
-
-
-async def test_application_is_started_and_shut_down():
-    model = Counter()
-    bench = Bench(None)
-    await model.initialize(bench.context)
-    answers = await model.handle([{"body": b""}], bench.context)
-    await model._ms_close()
-
-    assert answers == [b"7"]
-    assert model.events == ["lifespan.startup", "lifespan.shutdown"]
 
 
 async def test_application_without_a_lifespan_is_served():

@@ -83,12 +83,6 @@ def test_processors_and_inner_names_can_be_set(context):
     assert context.get_request_header(0, "x") == "2"
 
 
-def test_sequence_ids_come_from_a_header(context):
-    context._ms_begin(BatchState(["a"], [{"ts_request_sequence_id": "s1"}]))
-
-    assert context.get_sequence_id(0) == "s1"
-
-
 def test_response_parameters_are_checked(context):
     for value in ("text", 3, 0.5, True):
         context.set_response_parameter(0, "p", value)

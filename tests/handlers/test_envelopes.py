@@ -40,6 +40,11 @@ def put(kind: type[BaseEnvelope], data: list[Any], handler: Any = None, **proper
     return envelope.handle(data, context), context
 
 
+def tensor(**changes: Any) -> dict[str, Any]:
+    """An input of one number, changed."""
+    return {"name": "a", "shape": [1], "datatype": "FP32", "data": [0], **changes}
+
+
 def test_context_shows_the_request_of_each_value():
     def handler(values: list[Any], context: Context) -> list[Any]:
         return [
@@ -105,10 +110,7 @@ def test_every_request_gets_its_own(batch):
     ],
 )
 def test_inputs_may_be_answered_together(inputs, answers, outputs):
-    bodies = [
-        {"inputs": [{"name": name, "shape": [1], "datatype": "FP32", "data": [0]} for name in "abc"[:count]]}
-        for count in inputs
-    ]
+    bodies = [{"inputs": [tensor(name=name) for name in "abc"[:count]]} for count in inputs]
     result, _ = put(KserveV2Envelope, [{"body": body} for body in bodies], lambda *_: answers)
 
     assert [{each["name"]: each["data"][0] for each in one["outputs"]} for one in result] == outputs
@@ -116,8 +118,7 @@ def test_inputs_may_be_answered_together(inputs, answers, outputs):
 
 @pytest.mark.parametrize(("inputs", "answers"), [([2, 2], 1), ([2, 2], 3), ([1], 2), ([2], 3)])
 def test_answers_of_unclear_owners_fail_the_call(inputs, answers):
-    one = {"name": "a", "shape": [1], "datatype": "FP32", "data": [0]}
-    bodies = [{"body": {"inputs": [one] * count}} for count in inputs]
+    bodies = [{"body": {"inputs": [tensor()] * count}} for count in inputs]
     with pytest.raises(PredictionException, match="number of batch response mismatched"):
         put(KserveV2Envelope, bodies, lambda *_: [[0]] * answers)
 
@@ -134,34 +135,20 @@ def test_answers_of_unclear_owners_fail_the_call(inputs, answers):
         ("kserve", b"", "no instances in the request"),
         ("kservev2", {"instances": []}, 'no inputs in the request: the body needs "inputs", a list'),
         ("kservev2", {"inputs": [3]}, "inputs[0] needs name, shape, datatype, data"),
-        (
-            "kservev2",
-            {"inputs": [{"name": "a", "shape": [2], "datatype": "FP32", "data": [1]}]},
-            "inputs[0]: 1 values do not fill the shape [2]",
-        ),
-        (
-            "kservev2",
-            {"inputs": [{"name": "a", "shape": [-1, -1], "datatype": "FP32", "data": [1]}]},
-            "inputs[0]: shape must be a size or a list of sizes, one of them may be -1",
-        ),
-        (
-            "kservev2",
-            {"inputs": [{"name": "a", "shape": [-1, 2], "datatype": "FP32", "data": [1, 2, 3]}]},
-            "inputs[0]: 3 values do not fill the shape [-1, 2]",
-        ),
-        (
-            "kservev2",
-            {"inputs": [{"name": "a", "shape": "2", "datatype": "FP32", "data": [1]}]},
-            "inputs[0]: shape must be a size or a list of sizes",
+        *(
+            ("kservev2", {"inputs": [tensor(shape=shape, data=data)]}, f"inputs[0]: {fault}")
+            for shape, data, fault in (
+                ([2], [1], "1 values do not fill the shape [2]"),
+                ([-1, -1], [1], "shape must be a size or a list of sizes, one of them may be -1"),
+                ([-1, 2], [1, 2, 3], "3 values do not fill the shape [-1, 2]"),
+                ("2", [1], "shape must be a size or a list of sizes"),
+            )
         ),
     ],
 )
 def test_malformed_requests_are_rejected_alone(name, body, fault):
     """They get a 400 that says what is wrong, their neighbours their answers (F2, F9, F10)."""
-    good = {
-        "instances": ["good"],
-        "inputs": [{"name": "i", "shape": [1], "datatype": "BYTES", "data": ["good"]}],
-    }
+    good = {"instances": ["good"], "inputs": [tensor(datatype="BYTES", data=["good"])]}
     answers, context = put(ENVELOPES[name], [{"body": good}, {"body": body}, {"body": good}])
 
     assert [answer is None for answer in answers] == [False, True, False]
@@ -277,42 +264,6 @@ def test_kserve_answers_every_request(explain, key):
     assert answers == [{key: [1, {"b64": "aGk="}]}, {key: [3]}]
 
 
-def test_every_request_is_answered_in_the_protocol():
-    first = {
-        "id": "abc",
-        "inputs": [
-            {"name": "a", "shape": [2, 2], "datatype": "FP32", "data": [1, 2, 3, 4]},
-            {"name": "b", "shape": [1], "datatype": "BYTES", "data": ["hello"]},
-        ],
-    }
-    second = {
-        "inputs": [{"name": "c", "shape": [2, 1, 2], "datatype": "INT64", "data": [[[1, 2]], [[3, 4]]]}]
-    }
-
-    answers, _ = put(
-        KserveV2Envelope,
-        [{"body": first}, {"body": json.dumps(second).encode()}],
-        lambda values, _: [value["data"] for value in values],
-    )
-
-    whole = {"model_name": "m", "model_version": "2.0"}
-    assert answers == [
-        {
-            "id": "abc",
-            **whole,
-            "outputs": [
-                {"name": "a", "datatype": "INT64", "data": [1, 2, 3, 4], "shape": [4]},
-                {"name": "b", "datatype": "BYTES", "data": ["hello"], "shape": [1]},
-            ],
-        },
-        {
-            "id": "id-1",
-            **whole,
-            "outputs": [{"name": "c", "datatype": "INT64", "data": [1, 2, 3, 4], "shape": [4]}],
-        },
-    ]
-
-
 @pytest.mark.parametrize(
     ("answer", "datatype", "data"),
     [
@@ -328,7 +279,7 @@ def test_every_request_is_answered_in_the_protocol():
     ],
 )
 def test_outputs_have_the_widest_datatype(answer, datatype, data):
-    rows = [{"body": {"inputs": [{"name": "i", "shape": [0], "datatype": "FP32", "data": []}]}}]
+    rows = [{"body": {"inputs": [tensor(name="i", shape=[0], data=[])]}}]
     (result,), _ = put(KserveV2Envelope, rows, lambda *_: [answer])
 
     assert result["outputs"] == [{"name": "i", "datatype": datatype, "data": data, "shape": [len(data)]}]
@@ -346,7 +297,7 @@ def test_outputs_have_the_widest_datatype(answer, datatype, data):
     ],
 )
 def test_shapes_of_torchserves_samples_are_read(shape, datatype, data, seen):
-    one = {"name": "i", "shape": shape, "datatype": datatype, "data": data}
+    one = tensor(shape=shape, datatype=datatype, data=data)
     (value,) = KserveV2Envelope(lambda values, _: values).parse_input([{"body": {"inputs": [one]}}])
 
     assert value["data"] == seen
@@ -358,6 +309,6 @@ def test_flat_data_is_reshaped(shape):
     nested = np.reshape(flat, shape).tolist()
 
     for data in (flat, nested):
-        one = {"name": "i", "shape": shape, "datatype": "INT64", "data": data}
+        one = tensor(shape=shape, datatype="INT64", data=data)
         (value,) = KserveV2Envelope(lambda values, _: values).parse_input([{"body": {"inputs": [one]}}])
         assert value == {**one, "data": nested}

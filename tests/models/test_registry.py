@@ -111,41 +111,6 @@ async def test_failure_is_rolled_back(registry, builder):
     assert [version.version for version in registry.versions("m")] == ["1.0"]
 
 
-async def test_failed_scaling_leaves_the_model_registered(registry, builder):
-    model = await register(registry, "m.mar")
-    started = await registry.scale("m", None, 1, 1)
-    model.pool.loaded.set_exception(StartFailed("why"))
-    refusal = r"^Failed to start workers for model m version: null\. Archive 'm\.mar': why$"
-    with pytest.raises(StartFailed, match=refusal):
-        await registry.wait_scaled(model, started, None)
-
-    assert builder.dismantled == []
-    assert registry.get("m") is model
-
-
-async def test_versions_have_a_default_that_goes_last(registry, builder):
-    """The default moves to a version that exists; it can only be removed as the last."""
-    await register(registry, "m-1.0.mar")
-    second = await register(registry, "m-2.0.mar")
-    await registry.set_default("m", "2.0")
-
-    assert registry.get("m") is second
-    with pytest.raises(ModelVersionNotFound, match=r"^Model version 9 does not exist for model m$"):
-        await registry.set_default("m", "9")
-    with pytest.raises(ModelNotFound):
-        await registry.set_default("none", "1.0")
-
-    with pytest.raises(InvalidModelVersion, match=r"^Cannot remove default version for model m$"):
-        await registry.unregister("m", None)
-    await registry.unregister("m", "1.0")
-    await registry.unregister("m", "2.0")
-
-    assert builder.dismantled == ["m-1.0", "m-2.0"]
-    assert registry.names() == []
-    with pytest.raises(ModelNotFound):
-        await registry.unregister("m", None)
-
-
 async def test_changes_of_one_model_take_turns(registry, builder):
     """While a model is being removed a scaling of it waits, and then finds it gone; others go on (F51)."""
     model = await register(registry, "m.mar")

@@ -1,7 +1,5 @@
 """The queue by examples; its laws under random events are in test_queue_properties.py."""
 
-import math
-
 import pytest
 from tests.opcodes import opcodes_of
 
@@ -38,23 +36,6 @@ def names(batch: Batch | None) -> list[str]:
 
 def counters(line: BatchQueue) -> tuple[int, int, int]:
     return line.requests, line.instances, line.nbytes
-
-
-@pytest.mark.parametrize(("count", "sizes"), [(3, []), (4, [4]), (5, [4]), (8, [4, 4]), (9, [4, 4])])
-def test_full_batches_go_at_once_and_the_rest_waits(count, sizes):
-    """Instances up to a whole multiple of the batch size go at once, the remainder waits its window (F25)."""
-    line = queue()
-    for i in range(count):
-        line.put(request(f"r{i}"))
-
-    taken = []
-    while (batch := line.take(0.0, 1)) is not None:
-        taken.append(batch)
-
-    assert [batch.size for batch in taken] == sizes
-    assert all(batch.reason == "size" for batch in taken)
-    assert line.instances == count - sum(sizes)
-    assert line.due(0.0, 1) == (1.0 if line.instances else math.inf)
 
 
 def test_requests_of_thousands_of_instances_are_removed():
@@ -126,25 +107,6 @@ def test_body_over_the_byte_bound_is_taken_when_alone():
     assert counters(line) == (1, 1, 50)
     with pytest.raises(QueueFull):
         line.put(request("b"))
-
-
-@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
-def test_batches_of_several_workers_come_back_in_any_order(order):
-    line = queue(batch_size=2, policy=Window(1.0))
-    line.put(request("big", 3))
-    for i in range(3):
-        line.put(request(f"r{i}"))
-    batches = [line.take(5.0, 1) for _ in range(3)]
-
-    for i in order:
-        batch = batches[i]
-        assert batch is not None
-        line.put_back(batch)
-
-    assert counters(line) == (4, 6, 6)
-    again = [name for _ in range(3) for name in names(line.take(5.0, 1))]
-    assert again == ["big0", "big1", "big2", "r00", "r10", "r20"]
-    assert counters(line) == (0, 0, 0)
 
 
 @pytest.mark.parametrize(

@@ -88,28 +88,6 @@ async def bench(capsys):
         each.end.close()
 
 
-async def test_calls_overlap(bench):
-    doors = {n: asyncio.Event() for n in range(10)}
-    started: list[int] = []
-    all_started = asyncio.Event()
-
-    async def handle(data: list[Any], context: Context) -> list[Any]:
-        number = data[0]["body"]
-        started.append(number)
-        if len(started) == 10:
-            all_started.set()
-        await doors[number].wait()
-        return [f"{number} {context.get_request_id(0)}"]
-
-    made = bench(handle)
-    for number in range(10):
-        made.ask(number, str(number).encode())
-    await all_started.wait()
-    for number in reversed(range(10)):
-        doors[number].set()
-        assert await made.result() == (number, False, f"{number} id{number}".encode())
-
-
 async def test_contexts_are_of_one_request(bench):
     """What initialize has attached or declared is there; values go with the answer (13.6)."""
 

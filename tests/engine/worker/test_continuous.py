@@ -169,18 +169,6 @@ def test_requests_join_between_calls(bench):
     assert [names for names, _ in made.calls] == [["a"], ["a"], ["a", "new"], ["a"]]
 
 
-def test_requests_of_clients_that_leave_end(bench):
-    made = changed(bench, {"a": 100, "b": 4}, lambda made, _: made.send(Cancelled(0, [0])))
-    result = made.finish()
-
-    assert [names for names, _ in made.calls] == [["a", "b"]] * 2 + [["b"]] * 2
-    assert ("failed", 0, b"") in result
-    assert [item for item in result if item[1] == 1] == [
-        *(("part", 1, part) for part in (b"b1", b"b2", b"b3")),
-        ("end", 1, b"b4"),
-    ]
-
-
 def test_without_criteria_each_answer_is_the_only_one(bench):
     criteria: list[Any] = [None, [lambda _: True], [None, None], [lambda _: None] * 2]
 

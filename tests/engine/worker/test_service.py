@@ -150,25 +150,6 @@ def test_answers_have_the_form_of_their_protocol():
 # -- what a handler sees
 
 
-def test_context_shows_the_requests_of_the_batch():
-    """Ids, headers in any case, url_path and explain are those of each row (reference 6.1, 7.3)."""
-    seen: list[Any] = []
-
-    def handler(data: list[Any], context: Context) -> list[Any]:
-        names = ("x-FOO", "explain", "url_path", "nothing")
-        seen.append(dict(context.request_ids or {}))
-        seen.append([context.get_request_header(0, name) for name in names])
-        seen.append(context.get_all_request_header(0)["body"])
-        return ["ok"] * len(data)
-
-    headers = msgspec.Raw(msgspec.msgpack.encode([(b"X-Foo", b"1"), (b"explain", b"forged")]))
-    Bench(handler).run(
-        [b"a", b"b"], headers=headers, url_path="a/b", explain=True, content_type="text/plain; q=1"
-    )
-
-    assert seen == [{0: "id0", 1: "id1"}, ["1", "True", "a/b", None], {"content-type": "text/plain"}]
-
-
 def test_parameters_reach_the_handler():
     """What stood beside the instances of a V1 body is there for each of its rows; what is no JSON is a bad
     request (F2).
@@ -379,11 +360,6 @@ def test_instances_are_answered_with_the_exception(error, text):
 
     assert (answer.status, answer.failed, content) == (500, True, text.encode())
     assert answer.cause.startswith(type(error).__name__)
-
-
-def test_exit_of_the_handler_is_not_swallowed():
-    with pytest.raises(SystemExit):
-        Bench(raising(SystemExit(3))).run([b""])
 
 
 # -- rows that cannot be read, rejections

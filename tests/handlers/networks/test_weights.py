@@ -1,6 +1,7 @@
 import io
 import json
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -142,22 +143,6 @@ def test_misfits_are_named_however_they_are_loaded(folder, tmp_path):
         weights.load_eager(tmp_path, "model.py", tmp_path / "net.pth")
 
 
-def test_several_classes_are_refused(tmp_path):
-    """A model file defines exactly one class (F40)."""
-    (tmp_path / "two_nets_file.py").write_text("class A: pass\nclass B: pass")
-
-    with pytest.raises(ModelLoadError, match="Expected only one class as model definition"):
-        weights.load_eager(tmp_path, "two_nets_file.py", None)
-
-
-def test_a_state_dict_is_no_torchscript(folder):
-    """A state dict called .pt is explained (F40)."""
-    (folder / "net.pth").rename(folder / "net.pt")
-
-    with pytest.raises(ModelLoadError, match=r"net\.pt is not a TorchScript file.*needs a model file"):
-        weights.load_torchscript(folder / "net.pt", CPU)
-
-
 def test_exported_programs_take_any_batch(net, rows, tmp_path):
     size = torch.export.Dim("batch", min=1, max=64)
     program = torch.export.export(net, (rows,), dynamic_shapes=({0: size},))
@@ -278,33 +263,43 @@ def test_packages_that_a_gpu_can_run_are_loaded_there(kernels, capability, notes
     assert weights.device_of(write_package(tmp_path, kernels, **notes), GPU) == GPU
 
 
-@pytest.mark.parametrize("content", [b"nothing", b"PK\x05\x06" + bytes(18)])
-def test_other_files_are_no_programs(content, tmp_path):
-    """A .pt2 file of another kind is named (F40)."""
-    (tmp_path / "bad.pt2").write_bytes(content)
+LOADERS: dict[str, Callable[[Path], Any]] = {
+    "state": weights.read_state,
+    "eager": lambda path: weights.load_eager(path.parent, path.name, None),
+    "TorchScript": lambda path: weights.load_torchscript(path, CPU),
+    "exported": lambda path: weights.load_exported(path, CPU),
+    "library": lambda path: weights.load_compiled_library(path, "cpu"),
+}
 
-    with pytest.raises(ModelLoadError, match=r"^bad\.pt2 is not what torch\.export\.save"):
-        weights.load_exported(tmp_path / "bad.pt2", CPU)
 
-
-def test_an_old_torch_is_named(tmp_path, monkeypatch):
-    """A library or package that an older torch cannot load is refused in so many words (F40)."""
+@pytest.mark.parametrize(
+    ("loader", "name", "content", "message"),
+    [
+        ("state", "gone.pth", None, r"Missing the gone\.pth file"),
+        ("TorchScript", "gone.x", None, r"Missing the gone\.x file"),
+        ("exported", "gone.x", None, r"Missing the gone\.x file"),
+        ("library", "gone.so", None, r"Missing the gone\.so file"),
+        (
+            "eager",
+            "two_nets_file.py",
+            b"class A: pass\nclass B: pass",
+            "Expected only one class as model def",
+        ),
+        ("TorchScript", "net.pth", None, r"net\.pth is not a TorchScript file.*needs a model file"),
+        ("exported", "bad.pt2", b"nothing", r"^bad\.pt2 is not what torch\.export\.save"),
+        ("exported", "bad.pt2", b"PK\x05\x06" + bytes(18), r"^bad\.pt2 is not what torch\.export\.save"),
+        ("library", "net.so", b"", r"net\.so is compiled and needs a newer torch than"),
+    ],
+)
+def test_other_files_are_refused_by_each_loader(loader, name, content, message, folder, monkeypatch):
+    """What is wrong is said of the file: it is missing, of another kind, has several classes, or needs a
+    torch that is not that old (F40).
+    """
     monkeypatch.delattr("torch._export.aot_load", raising=False)
-    (tmp_path / "net.so").write_bytes(b"")
-
-    with pytest.raises(ModelLoadError, match=r"net\.so is compiled and needs a newer torch than"):
-        weights.load_compiled_library(tmp_path / "net.so", "cpu")
-
-
-@pytest.mark.parametrize("load", [weights.load_torchscript, weights.load_exported])
-def test_missing_files_are_named(load, tmp_path):
-    """A missing file is named by every loader (F40)."""
-    with pytest.raises(ModelLoadError, match=r"Missing the gone\.x file"):
-        load(tmp_path / "gone.x", CPU)
-    with pytest.raises(ModelLoadError, match=r"Missing the gone\.pth file"):
-        weights.read_state(tmp_path / "gone.pth")
-    with pytest.raises(ModelLoadError, match=r"Missing the gone\.so file"):
-        weights.load_compiled_library(tmp_path / "gone.so", "cpu")
+    if content is not None:
+        (folder / name).write_bytes(content)
+    with pytest.raises(ModelLoadError, match=message):
+        LOADERS[loader](folder / name)
 
 
 class Layer(nn.Module):

@@ -123,16 +123,6 @@ def test_device_ids_are_absent_unless_set():
     assert b'"failure"' not in pretty(without)
 
 
-def test_model_without_sequences_shows_zeros():
-    """A model without sequences shows zeros, whatever its defaults, and no count of them (reference 5.4)."""
-    described = describe(model(ModelOptions()))
-
-    assert described["stateful"] is False
-    assert described["sequenceMaxIdleMSec"] == described["sequenceTimeoutMSec"] == 0
-    assert described["maxNumSequence"] == described["maxSequenceJobQueueSize"] == 0
-    assert described["sequences"] is None
-
-
 def test_stateful_model_shows_its_sequences():
     times = {"sequence_max_idle_ms": 15, "sequence_timeout_ms": 25}
     bounds = {"max_num_sequence": 4, "max_sequence_job_queue_size": 10}

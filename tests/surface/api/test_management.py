@@ -121,13 +121,6 @@ async def test_registration_whose_workers_are_not_all_there_gets_206():
     assert answer == (206, "Workers scaling in progress...")
 
 
-async def test_failure_to_load_is_the_response_to_a_registration():
-    registry = Registry()
-    registry.error = StartFailed("Failed to start workers: no module", 507)
-
-    assert await ask(registry, "POST", "/models?url=m.mar&initial_workers=1") == (507, registry.error.message)
-
-
 @pytest.mark.parametrize(
     ("query", "bounds"),
     [
@@ -169,41 +162,6 @@ async def test_synchronous_scaling_is_answered_with_the_result(path, version, su
     assert registry.calls == [("scale", "m", version, 2, 2)]
     registry.complete = False
     assert await ask(registry, "PUT", synchronous) == (206, "Workers scaling in progress...")
-
-
-async def test_negative_bounds_of_workers_are_refused():
-    registry = Registry()
-
-    assert (await ask(registry, "PUT", "/models/none?min_worker=-2&max_worker=-1"))[0] == 400
-    assert registry.calls == []
-
-
-@pytest.mark.parametrize(
-    ("query", "names", "token"),
-    [
-        ("", "abc", None),
-        ("?limit=2", "ab", "2"),
-        ("?limit=2&next_page_token=2", "c", None),
-        ("?limit=3", "abc", "3"),
-        ("?limit=0", "", "0"),
-        ("?next_page_token=7", "", None),
-        ("?limit=101", "abc", None),
-        ("?limit=x", "abc", None),
-        ("?next_page_token=-4", "abc", None),
-    ],
-)
-async def test_models_are_listed_in_pages(query, names, token):
-    """Pages are sorted by name; a page that ends exactly at the end names a next one (reference 5.5)."""
-    _, body = await ask(Registry(c="c.mar", a="a.mar", b="b.mar"), "GET", f"/models{query}")
-
-    assert [model["modelName"] for model in body["models"]] == list(names)
-    assert body.get("nextPageToken") == token
-
-
-async def test_kserve_readiness_ignores_what_follows_a_colon():
-    ready = (200, {"name": "m", "ready": True})
-    assert await ask(Registry(m="m.mar"), "GET", "/v1/models/m:predict") == ready
-    assert (await ask(Registry(), "GET", "/v1/models/m"))[0] == 404
 
 
 @pytest.mark.parametrize("path", ["/models/m/1.0", "/models/m?model_version=1.0"])

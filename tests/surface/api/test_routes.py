@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from tests.documents import describe_listener
 
-from modelserver.errors import BadRequest, ServiceUnavailable
+from modelserver.errors import BadRequest
 from modelserver.surface.api.application import Application
 from modelserver.surface.api.routes import add_health, add_logging_level
 
@@ -30,14 +30,6 @@ async def test_readiness_is_200_when_all_models_are_loaded(models):
         answer = await response.get("/readyz")
 
     assert (answer.status_code, answer.json()) == (200, {"status": "Ready"})
-
-
-async def test_readiness_is_503_and_counts_the_models():
-    """It still lives."""
-    async with client((1, False), (1, True), (0, False)) as response:
-        assert (await response.get("/livez")).json() == {"status": "Live"}
-        with pytest.raises(ServiceUnavailable, match=r"^Not ready: 1 of 2 models have no loaded worker\.$"):
-            await response.get("/readyz")
 
 
 def test_documents_name_probes_and_renewal_of_tokens():

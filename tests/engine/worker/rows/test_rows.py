@@ -81,34 +81,6 @@ def test_hostile_json_is_a_value_error(text):
 # -- bodies (reference 7.1, 7.2)
 
 
-OBJECT = b'{"a": [1, 2.5]}'
-
-
-@pytest.mark.parametrize(
-    ("body", "content_type", "on", "value"),
-    [
-        (b"", "", True, bytearray()),
-        (OBJECT, "", True, bytearray(OBJECT)),
-        (OBJECT, "application/octet-stream", True, bytearray(OBJECT)),
-        (OBJECT, "image/jpeg", True, bytearray(OBJECT)),
-        (OBJECT, "Application/JSON", True, bytearray(OBJECT)),
-        (OBJECT, "a/b/c;;", True, bytearray(OBJECT)),
-        (OBJECT, "application/json", True, {"a": [1, 2.5]}),
-        (OBJECT, "application/json; charset=utf-8", True, {"a": [1, 2.5]}),
-        ("grün".encode(), "text/plain", True, "grün"),
-        ("grün".encode(), "text/html; charset=utf-8", True, "grün"),
-        ("grün".encode(), "text", True, "grün"),
-        (b"1", "application/json", False, bytearray(b"1")),
-        (b"1", "text/plain", False, bytearray(b"1")),
-    ],
-)
-def test_bodies_are_decoded_by_their_type(body, content_type, on, value):
-    result = body_of(body, content_type, on=on)
-
-    assert result == value
-    assert type(result) is type(value)
-
-
 @pytest.mark.parametrize(
     ("body", "content_type"), [(b"{no json", "application/json"), (b"\xff\xfe", "text/plain")]
 )
@@ -132,20 +104,6 @@ def test_bodies_do_not_point_into_the_frame():
 
 
 # -- forms
-
-
-def test_parts_are_keys_with_their_own_types():
-    body = (
-        b'--B\r\nContent-Disposition: form-data; name="meta"; filename="m.json"\r\n'
-        b'Content-Type: application/json; x=y\r\n\r\n{"k": 1}\r\n'
-        b'--B\r\nContent-Disposition: form-data; name="data"\r\n\r\nraw\r\n--B--\r\n'
-    )
-
-    decoded = decode(body, "multipart/form-data; boundary=B")
-
-    assert decoded.data == {"meta": {"k": 1}, "data": bytearray(b"raw")}
-    assert type(decoded.data["data"]) is bytearray
-    assert decoded.part_types == {"meta": "application/json", "data": ""}
 
 
 def test_urlencoded_forms_are_known_in_any_case():
