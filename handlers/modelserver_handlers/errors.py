@@ -45,3 +45,11 @@ class BadInput(ValueError):
 def first_line(error: BaseException) -> str:
     """The first line of its message, else its class."""
     return next(iter(str(error).splitlines()), type(error).__name__)
+
+
+def text_of(error: BaseException) -> str:
+    """An exception's text, empty if it cannot be converted."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - the exception is the user's own
+        return ""

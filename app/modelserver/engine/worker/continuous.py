@@ -13,12 +13,13 @@ from functools import partial
 from typing import Any
 
 from modelserver.engine.wire.messages import DESCRIBE, Cancelled, Parts, Ping, Pong, Predict, Stop
-from modelserver.engine.worker import gpu, tracing
+from modelserver.engine.worker import tracing
 from modelserver.engine.worker.channel import ServerChannel
 from modelserver.engine.worker.rows.rows import request_parameters
 from modelserver.engine.worker.service import Service, leave_if_broken, report_failure, timed
 from modelserver.engine.worker.streaming import CLIENT_GONE, unique_id
 from modelserver.engine.worker.work import Encoded, Work, check_contract, rejection
+from modelserver_handlers import gpu_errors
 from modelserver_handlers.context import BatchState, RequestProcessor
 from modelserver_handlers.streaming import ClientsGone
 
@@ -121,7 +122,7 @@ class ContinuousBatch:
             refused = rejection(state, position)
             self._release(member, refused or self._service.describe(failed, member.work.rows[0]))
         if self._service.broken is None:
-            gpu.release(failed)
+            gpu_errors.release(failed)
 
     def _close(self, members: Sequence[RunningRequest], state: BatchState, seconds: float) -> None:
         if state.stream is not None:

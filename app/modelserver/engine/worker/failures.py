@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from modelserver.engine.wire.messages import sendable, without_escapes
+from modelserver_handlers.errors import text_of
 
 _OURS = str(Path(__file__).parent)
 _TYPED = "/modelserver_handlers/typed/"
@@ -54,14 +55,6 @@ def _place(error: BaseException, model_dir: Path) -> str:
         return ""
     last = inside[-1]
     return f" ({Path(last.filename).relative_to(model_dir)}, line {last.lineno}, in {last.name})"
-
-
-def text_of(error: BaseException) -> str:
-    """An exception's text, empty if it cannot be converted."""
-    try:
-        return str(error)
-    except Exception:  # noqa: BLE001 - the exception is the user's own
-        return ""
 
 
 def in_short(text: str) -> str:

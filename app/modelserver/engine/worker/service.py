@@ -39,11 +39,10 @@ from modelserver.engine.wire.messages import (
     TracedPredict,
     sendable,
 )
-from modelserver.engine.worker import gpu, tracing
+from modelserver.engine.worker import tracing
 from modelserver.engine.worker.answers import JSON, OCTETS, TEXT, Unserializable, encode_body, encode_instance
 from modelserver.engine.worker.channel import ServerChannel
 from modelserver.engine.worker.failures import explain_failure, in_short, print_failure
-from modelserver.engine.worker.hints import OUTPUTS, hint_for
 from modelserver.engine.worker.loader import Entry
 from modelserver.engine.worker.metrics import HandlerMetrics
 from modelserver.engine.worker.rows.classes import Labels, NotClassifiable
@@ -57,11 +56,14 @@ from modelserver.engine.worker.work import (
     check_contract,
     describe_failure,
     failure,
+    hint_about,
     http_status,
     is_out_of_memory,
     rejection,
 )
+from modelserver_handlers import gpu_errors
 from modelserver_handlers.context import BatchState, Context, RequestProcessor
+from modelserver_handlers.hints import OUTPUTS, hint_for
 from modelserver_handlers.streaming import ClientsGone
 from modelserver_handlers.tensor_rows import TensorRows
 
@@ -293,12 +295,12 @@ class Service:
         return self.entry(data, self.context)
 
     def _blame(self, work: Work, indices: list[int], error: Exception, state: BatchState) -> None:
-        if gpu.ran_out(error):
+        if gpu_errors.ran_out(error):
             work.note_shortage(len(indices))
         if not self._is_broken_by(error) and self._may_bisect(work, indices, error):
             if work.calls == 1:
                 report_failure(error, [work.rows[index] for index in indices])
-            gpu.release(error)
+            gpu_errors.release(error)
             half = len(indices) // 2
             # Through the whole handler, as prepared data of a failed call is not trusted.
             for part in (indices[:half], indices[half:]):
@@ -316,7 +318,7 @@ class Service:
             refused = rejection(state, position) or self.broken
             work.answers[index] = refused or self._explain(error, work.rows[index])
         if self.broken is None:
-            gpu.release(error)
+            gpu_errors.release(error)
 
     def _may_bisect(self, work: Work, indices: list[int], error: Exception) -> bool:
         # Sent parts cannot be taken back, so such batches are not retried.
@@ -326,14 +328,14 @@ class Service:
             return False
         # One failing row among n costs 2*log2(n) calls, several share the rest.
         budget = 4 * math.ceil(math.log2(max(2, self._load.batch_size, len(work.rows)))) + 4
-        if gpu.ran_out(error):
+        if gpu_errors.ran_out(error):
             # Ranks must stay in step, but only one of them may have run out.
             return several and work.ran_out < budget and self._load.ranks == 1
         return several and work.calls < budget and not is_out_of_memory(error)
 
     def _is_broken_by(self, error: Exception) -> bool:
         """Whether the GPU cannot be used any more, of which the server is informed once."""
-        if self.broken is None and gpu.is_broken_by(error):
+        if self.broken is None and gpu_errors.is_broken_by(error):
             model_dir = Path(self._load.model_dir)
             cause = explain_failure(error, model_dir)
             why = f": {explain_failure(error, model_dir, hint_for(error))}" if self._load.expose else ""
@@ -461,9 +463,7 @@ def leave_if_broken(service: Service) -> None:
 
 def report_failure(error: Exception, rows: Sequence[Row]) -> None:
     """Prints an exception of the handler with the ids of its requests."""
-    print_failure(
-        error, [row.request_id for row in rows], hint_for(error, rows[0].kind, rows[0].content_type)
-    )
+    print_failure(error, [row.request_id for row in rows], hint_about(error, rows[0]))
 
 
 def timed(function: Callable[[], None]) -> float:

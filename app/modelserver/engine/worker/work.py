@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from modelserver.engine.wire.messages import INSTANCE, TENSORS, Answer, Measurement, Result, Row, sendable
-from modelserver.engine.worker.failures import explain_failure, in_short, located, text_of
-from modelserver.engine.worker.gpu import is_of_memory
-from modelserver.engine.worker.hints import hint_for
+from modelserver.engine.worker.failures import explain_failure, in_short, located
 from modelserver.engine.worker.rows.rows import Decoded
 from modelserver_handlers.context import BatchState
+from modelserver_handlers.errors import text_of
+from modelserver_handlers.gpu_errors import is_of_memory
+from modelserver_handlers.hints import hint_for
 from modelserver_handlers.tensor_rows import TensorRows
 
 Encoded = tuple[Answer, bytes]
@@ -127,12 +128,17 @@ def describe_failure(error: Exception, row: Row, model_dir: Path | None = None) 
     status, text = _verdict(error, row)
     if model_dir is None or _is_meant_for_clients(error):
         return failure(text, status)
-    hint = hint_for(error, row.kind, row.content_type)
+    hint = hint_about(error, row)
     if row.kind in _KSERVE_KINDS and not is_out_of_memory(error):
         return failure(located(str(text), error, model_dir, hint), status)
     if isinstance(error, ContractBroken):
         return failure(located(f"{text}: {error}", error, model_dir, hint), status)
     return failure(f"{text}: {explain_failure(error, model_dir, hint)}", status)
+
+
+def hint_about(error: BaseException, row: Row) -> str:
+    """A hint about an exception of the handler, which had this row."""
+    return hint_for(error, row.content_type, is_split=row.kind in _KSERVE_KINDS)
 
 
 def failure(message: object, status: object, error_type: str = "") -> Encoded:

@@ -14,9 +14,8 @@ import pytest
 import torch
 from tests.simulated_gpu import cuda_error
 
-from modelserver.engine.wire.messages import BODY, INSTANCE, TENSORS
-from modelserver.engine.worker.hints import hint_for
 from modelserver.engine.worker.work import check_contract
+from modelserver_handlers.hints import hint_for
 
 
 def raised(call: Callable[[], object]) -> Exception:
@@ -92,7 +91,7 @@ class Demanding:
     ],
 )
 def test_usual_mistakes_have_a_hint(call, words):
-    assert words in hint_for(raised(call), BODY)
+    assert words in hint_for(raised(call), "")
 
 
 def test_arguments_that_a_handler_does_not_take_are_named():
@@ -125,7 +124,7 @@ def test_arguments_that_a_handler_does_not_take_are_named():
     ],
 )
 def test_wrong_content_types_are_named(call, content_type, words):
-    assert words in hint_for(raised(call), BODY, content_type)
+    assert words in hint_for(raised(call), content_type)
 
 
 @pytest.mark.parametrize(
@@ -142,7 +141,7 @@ def test_wrong_content_types_are_named(call, content_type, words):
     ids=["linear", "channels", "dimensions", "sum", "view", "stack", "cat"],
 )
 def test_inputs_of_a_wrong_shape_have_a_hint(call):
-    assert "check what preprocess makes of one row" in hint_for(raised(call), BODY)
+    assert "check what preprocess makes of one row" in hint_for(raised(call), "")
 
 
 @pytest.mark.parametrize(
@@ -155,10 +154,9 @@ def test_inputs_of_a_wrong_shape_have_a_hint(call):
         lambda: operator.getitem(1, "instances"),
     ],
 )
-@pytest.mark.parametrize("kind", [INSTANCE, TENSORS])
-def test_handlers_that_read_a_split_body_have_a_hint(call, kind):
-    assert "split_instances=false" in hint_for(raised(call), kind)
-    assert "split_instances" not in hint_for(raised(call), BODY)
+def test_handlers_that_read_a_split_body_have_a_hint(call):
+    assert "split_instances=false" in hint_for(raised(call), "", is_split=True)
+    assert "split_instances" not in hint_for(raised(call), "")
 
 
 def test_missing_torch_is_installed_with_its_version():
@@ -191,4 +189,4 @@ def test_a_refused_whole_model_has_a_hint():
     ],
 )
 def test_other_exceptions_have_no_hint(call):
-    assert hint_for(raised(call), BODY) == ""
+    assert hint_for(raised(call), "") == ""

@@ -9,9 +9,8 @@ import traceback
 from types import FrameType
 from typing import Any
 
-from modelserver.engine.wire.messages import INSTANCE, TENSORS
-from modelserver.engine.worker import gpu
-from modelserver.engine.worker.failures import text_of
+from modelserver_handlers import gpu_errors
+from modelserver_handlers.errors import text_of
 
 _PACKAGE = (
     "the package {name} is missing: install it with `{python} -m pip install`, or list it in a file for "
@@ -107,9 +106,12 @@ _READS_A_MAPPING = re.compile(
 )
 
 
-def hint_for(error: BaseException, kind: int | None = None, content_type: str = "") -> str:
-    """A hint; ``kind`` is that of the handler's rows, None while loading, ``content_type`` the client's."""
-    text, sent_as = text_of(error), content_type.partition(";")[0].strip().lower()
+def hint_for(error: BaseException, content_type: str | None = None, *, is_split: bool = False) -> str:
+    """A hint; ``content_type`` is that of a request's body, None while the handler is loaded.
+
+    ``is_split``: the server has split the body into the handler's rows.
+    """
+    text, sent_as = text_of(error), (content_type or "").partition(";")[0].strip().lower()
     if about_gpu := _about_the_gpu(error, text):
         return about_gpu
     if isinstance(error, ModuleNotFoundError) and error.name:
@@ -118,9 +120,9 @@ def hint_for(error: BaseException, kind: int | None = None, content_type: str = 
         return _WHOLE_MODEL
     if type(error).__name__ == "ContractBroken":
         return _COUNT.format(method=getattr(error, "method", "handle"))
-    if kind is not None and isinstance(error, RuntimeError) and _WRONG_SHAPE.search(text):
+    if content_type is not None and isinstance(error, RuntimeError) and _WRONG_SHAPE.search(text):
         return _SHAPE
-    if kind in (INSTANCE, TENSORS) and _reads_a_whole_body(error, text):
+    if is_split and _reads_a_whole_body(error, text):
         return _SPLIT
     if _is_uninitialised(error, text):
         return _INITIALIZE
@@ -134,8 +136,8 @@ def hint_for(error: BaseException, kind: int | None = None, content_type: str = 
 
 
 def _about_the_gpu(error: BaseException, text: str) -> str:
-    if gpu.ran_out(error):
-        free = "" if "GiB" in text else gpu.free_memory()
+    if gpu_errors.ran_out(error):
+        free = "" if "GiB" in text else gpu_errors.free_memory()
         return _GPU_MEMORY.format(free=f" ({free})" if free else "")
     return next((hint for words, hint in _GPU.items() if words in text), "")
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from tests.simulated_gpu import GIB, cuda_error
 
-from modelserver.engine.worker.gpu import free_memory, is_broken_by, ran_out, release
+from modelserver_handlers.gpu_errors import free_memory, is_broken_by, ran_out, release
 
 OF_A_GPU = [
     cuda_error(),
@@ -23,6 +23,13 @@ OF_ITS_MEMORY = [
     RuntimeError("CUDA error: out of memory"),
     RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
 ]
+
+
+@pytest.fixture
+def gpus(gpus):
+    """GPUs that this process has used."""
+    gpus.launch()
+    return gpus
 
 
 def because_of(cause: Exception) -> Exception:

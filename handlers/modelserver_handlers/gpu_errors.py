@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Iterator
 from typing import Any
 
-from modelserver.engine.worker.failures import text_of
+from modelserver_handlers.errors import text_of
 
 _OF_A_GPU = re.compile(
     r"(CUDA|HIP) (driver |runtime )?error|CUDA failure|\[CUDA\]|cuDNN error|NCCL error|ncclUnhandledCudaError"
