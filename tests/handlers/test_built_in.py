@@ -8,13 +8,13 @@ import pytest
 import torch
 from tests.handlers.parts import network
 
-from modelserver.engine.worker.loader import load_handler
 from modelserver_handlers import BUILT_IN
 from modelserver_handlers.base import BaseHandler
 from modelserver_handlers.context import Context
 from modelserver_handlers.densenet_handler import DenseNetHandler
 from modelserver_handlers.image_classifier import ImageClassifier
 from modelserver_handlers.image_segmenter import ImageSegmenter
+from modelserver_handlers.loader import load_handler
 from modelserver_handlers.object_detector import ObjectDetector
 from modelserver_handlers.text_classifier import TextClassifier
 

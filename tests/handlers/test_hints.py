@@ -95,7 +95,7 @@ def test_usual_mistakes_have_a_hint(call, words):
 
 
 def test_arguments_that_a_handler_does_not_take_are_named():
-    ours = {"__name__": "modelserver.engine.worker.loader", "Demanding": Demanding}
+    ours = {"__name__": "modelserver_handlers.loader", "Demanding": Demanding}
     for call, words in (
         ("Demanding()", "what it needs is read in initialize(self, context)"),
         ("Demanding('x').handle([], None)", "as handle(self, data, context)"),

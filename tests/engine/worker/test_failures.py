@@ -2,7 +2,9 @@ from typing import Any
 
 import pytest
 
+from modelserver.engine.worker import failures
 from modelserver.engine.worker.failures import explain_failure, print_failure
+from modelserver_handlers import loader
 
 
 def test_failure_without_a_text_is_cut_or_left_out(tmp_path, capsys):
@@ -55,9 +57,8 @@ def test_cause_outside_the_archive_is_one_line(error, text, tmp_path):
     assert explain_failure(error, tmp_path) == text
 
 
-def test_printed_failure_shows_the_authors_frames_only(tmp_path, capsys):
-    import modelserver.engine.worker.failures as ours
-
+@pytest.mark.parametrize("ours", [failures, loader], ids=lambda module: module.__name__)
+def test_printed_failure_shows_the_authors_frames_only(ours, tmp_path, capsys):
     scope: dict[str, Any] = {}
     source = "def handle():\n    1 / 0\n"
     exec(compile(source, str(tmp_path / "handler.py"), "exec"), scope)

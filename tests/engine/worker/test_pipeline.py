@@ -21,12 +21,12 @@ from modelserver.engine.wire.messages import (
     ToServer,
     ToWorker,
 )
-from modelserver.engine.worker.loader import LoadedHandler
 from modelserver.engine.worker.metrics import HandlerMetrics
 from modelserver.engine.worker.pipeline import Pipeline, can_prefetch
 from modelserver.engine.worker.service import Service
 from modelserver_handlers import current_device
 from modelserver_handlers.context import Context
+from modelserver_handlers.loader import LoadedHandler
 from modelserver_handlers.streaming import send_intermediate_predict_response
 
 PATIENCE = 10.0  # seconds after which a test gives up on another thread

@@ -23,7 +23,6 @@ from modelserver.engine.wire.messages import (
     Stop,
 )
 from modelserver.engine.worker.answers import OCTETS
-from modelserver.engine.worker.loader import HandlerNotUsable, LoadedHandler
 from modelserver.engine.worker.runtime import (
     check_device,
     device_of,
@@ -35,6 +34,7 @@ from modelserver.engine.worker.runtime import (
 )
 from modelserver.engine.worker.service import Service
 from modelserver_handlers.errors import GpuNotUsable, ModelLoadError
+from modelserver_handlers.loader import HandlerNotUsable, LoadedHandler
 
 
 @pytest.fixture

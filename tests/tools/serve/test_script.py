@@ -22,7 +22,7 @@ def commands(monkeypatch):
     """The commands that would have been run; no worker code is loaded."""
     ran: list[list[str]] = []
     monkeypatch.setattr(script, "_run", lambda command: ran.append(command) or 0)
-    monkeypatch.delitem(sys.modules, "modelserver.engine.worker.loader", raising=False)
+    monkeypatch.delitem(sys.modules, "modelserver_handlers.loader", raising=False)
     return ran
 
 
@@ -37,7 +37,7 @@ def test_the_command_is_run(commands, monkeypatch):
     ]
     flags = ["--name", "m", "--max-batch-delay", "5", "--model-file", "w.pt"]
     assert commands[1][4:] == [f"{__file__}:handle", *flags]
-    monkeypatch.setitem(sys.modules, "modelserver.engine.worker.loader", ModuleType("loader"))
+    monkeypatch.setitem(sys.modules, "modelserver_handlers.loader", ModuleType("loader"))
     assert modelserver.serve(Doubler) == 0
     assert len(commands) == 2
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import traceback
 from collections.abc import Sequence
@@ -11,7 +12,8 @@ from modelserver.engine.wire.messages import sendable, without_escapes
 from modelserver_handlers.errors import text_of
 
 _OURS = str(Path(__file__).parent)
-_TYPED = "/modelserver_handlers/typed/"
+# Parts of the path of what calls and loads handlers.
+_BETWEEN = re.compile(r"/modelserver_handlers/(typed/|loader\.py$)|importlib/__init__\.py$")
 MAX_TEXT = 4000
 MAX_REQUESTS = 16
 
@@ -65,6 +67,4 @@ def in_short(text: str) -> str:
 
 def _is_of_model(frame: traceback.FrameSummary) -> bool:
     name = frame.filename
-    return not (
-        name.startswith((_OURS, "<frozen ")) or _TYPED in name or name.endswith("importlib/__init__.py")
-    )
+    return not (name.startswith((_OURS, "<frozen ")) or _BETWEEN.search(name))

@@ -20,11 +20,11 @@ from typing import Any
 from modelserver.engine.wire.messages import Cancelled, Ping, Pong, Predict, Stop, ToWorker
 from modelserver.engine.worker import tracing
 from modelserver.engine.worker.channel import ServerChannel
-from modelserver.engine.worker.loader import LoadedHandler
 from modelserver.engine.worker.service import Service, leave_if_broken, timed
 from modelserver.engine.worker.work import Work
 from modelserver_handlers.context import BatchState
 from modelserver_handlers.current_device import enter_thread
+from modelserver_handlers.loader import LoadedHandler
 
 
 def can_prefetch(handler: LoadedHandler) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-_IN_WORKER = "modelserver.engine.worker.loader"
+_IN_WORKER = "modelserver_handlers.loader"
 
 
 def serve(

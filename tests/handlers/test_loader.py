@@ -6,10 +6,10 @@ from collections.abc import Callable
 import pytest
 
 from modelserver.engine.worker.failures import explain_failure
-from modelserver.engine.worker.loader import BUILT_IN_PACKAGE, HandlerExited, HandlerNotUsable, load_handler
 from modelserver.tools.archiver import BUILT_IN_HANDLERS, TORCHSERVE_HANDLERS
 from modelserver_handlers import BUILT_IN
 from modelserver_handlers.context import BatchState, Context
+from modelserver_handlers.loader import HandlerExited, HandlerNotUsable, load_handler
 
 Write = Callable[[str], str]
 _numbers = itertools.count()
@@ -178,7 +178,7 @@ def test_module_of_the_archive_wins_over_a_built_in_handler(model_dir, monkeypat
 
 
 def test_subclass_and_name_like_ours_are_not_built_in(model_dir, write):
-    name = f"{BUILT_IN_PACKAGE}_of_somebody"
+    name = "modelserver_handlers_of_somebody"
     (model_dir / f"{name}.py").write_text(CLASS)
     importlib.invalidate_caches()
 

@@ -27,7 +27,6 @@ from modelserver_handlers import BUILT_IN
 from modelserver_handlers.compat.offered import ABSENT
 from modelserver_handlers.near_misses import near_misses
 
-BUILT_IN_PACKAGE = "modelserver_handlers"
 _TORCHSERVE_PACKAGE = "ts.torch_handler."
 DEFAULT_FUNCTION = "handle"
 DEFAULT_APPLICATION = "app"
@@ -102,7 +101,7 @@ def _import(name: str, model_dir: Path) -> ModuleType:
         return importlib.import_module(name)
     short = name.removeprefix(_TORCHSERVE_PACKAGE)
     if short in BUILT_IN:
-        return importlib.import_module(f"{BUILT_IN_PACKAGE}.{BUILT_IN[short]}")
+        return importlib.import_module(f"{__package__}.{BUILT_IN[short]}")
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -211,7 +210,7 @@ def _from_class(cls: type[Any]) -> LoadedHandler:
             f"Expect handle method in class {cls.__name__}: it needs handle(self, data, context), or as a "
             f"modelserver.Handler predict(self, rows){misspelt}"
         )
-    return _from_instance(instance, built_in=cls.__module__.partition(".")[0] == BUILT_IN_PACKAGE)
+    return _from_instance(instance, built_in=cls.__module__.partition(".")[0] == __package__)
 
 
 def _from_instance(instance: Any, *, built_in: bool) -> LoadedHandler:
