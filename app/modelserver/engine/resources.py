@@ -178,14 +178,3 @@ def _quota(group: Group) -> float | None:
     if len(numbers) != 2 or not all(each.isdigit() and int(each) for each in numbers):
         return None
     return int(numbers[0]) / int(numbers[1])
-
-
-_PAGE = os.sysconf("SC_PAGE_SIZE")
-
-
-def resident_bytes(pid: int) -> int:
-    """The resident memory of a process; 0 if that cannot be read."""
-    try:
-        return int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1]) * _PAGE
-    except (OSError, ValueError, IndexError):
-        return 0

@@ -32,7 +32,7 @@ class Sizes:
 @pytest.fixture
 def sizes(monkeypatch):
     made = Sizes()
-    monkeypatch.setattr(recycling, "resident_bytes", made)
+    monkeypatch.setattr(recycling, "worker_memory", made)
     return made
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from modelserver.engine.pools.spec import Node, PoolLimits, WorkerState
 from modelserver.engine.pools.worker import Worker
-from modelserver.engine.resources import resident_bytes
+from modelserver.engine.telemetry.system import worker_memory
 
 _log = logging.getLogger("modelserver.workers")
 
@@ -80,7 +80,7 @@ def _size(worker: Worker) -> int:
     process = worker.process
     if process is None:
         return 0
-    return sum(map(resident_bytes, process.pids)) if process.node is None else process.node.resident
+    return sum(map(worker_memory, process.pids)) if process.node is None else process.node.resident
 
 
 def _node_of(worker: Worker) -> Node | None:

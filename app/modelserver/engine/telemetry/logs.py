@@ -15,7 +15,6 @@ are kept on one line, whatever a client or handler puts into them (F13), unless 
 
 from __future__ import annotations
 
-import configparser
 import copy
 import json
 import logging
@@ -47,27 +46,12 @@ SERVER_LOGGER = "modelserver"
 ACCESS_LOGGER = "modelserver.access"
 MODEL_LOGGER = "modelserver.model"
 
-if TYPE_CHECKING:
-    _StreamHandler = logging.StreamHandler[Any]
-else:  # not generic at run time before Python 3.11
-    _StreamHandler = logging.StreamHandler
-
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warn": logging.WARNING, "error": logging.ERROR}
 
 _WARNING = "Warning: "
 _LEVEL_NAMES = {"WARNING": "WARN", "CRITICAL": "FATAL"}
 _LOGGER_LABELS = {MODEL_LOGGER: "MODEL_LOG"}
 _LOG4J = (".xml", ".properties")
-_CONFIG_PROBLEMS = (
-    OSError,
-    RuntimeError,
-    LookupError,
-    ValueError,
-    TypeError,
-    AttributeError,
-    ImportError,
-    configparser.Error,
-)
 
 _log = logging.getLogger(__name__)
 
@@ -149,13 +133,6 @@ class PlainFormatter(logging.Formatter):
         return f"{self._stamp(record.created)} - {_message(record)}"
 
 
-class AsIsFormatter(logging.Formatter):
-    """The message alone: the access log formats its lines itself."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        return record.getMessage()
-
-
 class LogFile(logging.handlers.RotatingFileHandler):
     """A log file of up to 100 MB with 5 rotated files; a full disk is reported only once (F56)."""
 
@@ -182,7 +159,7 @@ def _open_private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o640)
 
 
-class ConsoleHandler(_StreamHandler):
+class ConsoleHandler(logging.StreamHandler):  # type: ignore[type-arg]  # not generic in Python 3.10
     """The current standard output; a closed pipe is not an error."""
 
     def __init__(self, formatter: logging.Formatter) -> None:
@@ -223,7 +200,8 @@ class Logs:
 _SINKS: tuple[tuple[str, str, Callable[[], logging.Formatter]], ...] = (
     ("", "ts_log.log", LineFormatter),
     (MODEL_LOGGER, "model_log.log", LineFormatter),
-    (ACCESS_LOGGER, "access_log.log", AsIsFormatter),
+    # AccessLog formats its lines itself.
+    (ACCESS_LOGGER, "access_log.log", logging.Formatter),
     (SERVER_METRICS_LOGGER, "ts_metrics.log", PlainFormatter),
     (MODEL_METRICS_LOGGER, "model_metrics.log", PlainFormatter),
 )
@@ -319,7 +297,9 @@ def _apply_config(path: Path) -> None:
             return
         config = _read_config(path)
         logging.config.dictConfig({"version": 1, "disable_existing_loggers": False, **config})
-    except _CONFIG_PROBLEMS as error:
+    except ConfigError:
+        raise
+    except Exception as error:
         raise ConfigError(f"log_config {path} cannot be used: {error or type(error).__name__}") from error
 
 
@@ -328,20 +308,15 @@ def _read_config(path: Path) -> dict[str, Any]:
     if suffix not in {".json", ".yaml", ".yml"}:
         raise ConfigError(f"log_config {path}: expected a .json, .yaml or .ini file of Python's logging")
     text = path.read_text(encoding="utf-8")
-    config = json.loads(text) if suffix == ".json" else _read_yaml(text)
+    if suffix == ".json":
+        config = json.loads(text)
+    else:
+        import yaml  # noqa: PLC0415 - servers without such a file need none
+
+        config = yaml.safe_load(text)
     if not isinstance(config, dict):
         raise ConfigError(f"log_config {path}: expected a mapping, got {type(config).__name__}")
     return config
-
-
-def _read_yaml(text: str) -> object:
-    """Raises ValueError."""
-    import yaml  # noqa: PLC0415 - servers without such a file need none
-
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ValueError(error) from error
 
 
 def _traces(formatter: logging.Formatter, record: logging.LogRecord) -> list[str]:
