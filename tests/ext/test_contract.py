@@ -33,6 +33,7 @@ ALL_OFF: dict[str, Any] = {
     "openai_api": False,
     "ts_open_inference_protocol": False,
     "frontend_processes": 1,
+    "disable_system_metrics": True,
 }
 WITHOUT_SETTINGS = {"docs", "events", "stores", "paths", "repository"}
 # On with any settings: what they need is imported when it is used.
@@ -45,7 +46,7 @@ ON: dict[str, dict[str, Any]] = {
     "grpc": {"enable_grpc_api": True, "grpc_inference_port": 0, "grpc_management_port": 0},
     "otel": {"otel": "all"},
     "forking": {"worker_start": "auto"},
-    "collector": {"system_metrics_cmd": "collect.py"},
+    "collector": {"disable_system_metrics": False},
     "payloads": {"payload_log_url": "http://127.0.0.1:1/"},
     "recording": {"allow_recording": True},
     "openai": {"openai_api": True},

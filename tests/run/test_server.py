@@ -14,6 +14,7 @@ import pytest
 from tests.e2e.serving import free_port
 
 from modelserver.errors import ConfigError
+from modelserver.ext import EXTENSIONS
 from modelserver.models.settings.address import Address
 from modelserver.models.settings.load import LoadedSettings, load_settings
 from modelserver.run.binding import bind
@@ -97,7 +98,8 @@ async def test_a_server_runs_until_a_signal(temp, monkeypatch):
     monkeypatch.setattr("modelserver.run.server.freeze_garbage", lambda: None)
     loaded = settings_of(temp, inference_address=f"unix:{temp}/socket")
     started = asyncio.Event()
-    server = Server(loaded, Reports(lambda _: started.set()), stamped_log=False)
+    extensions = {"collector": EXTENSIONS["collector"]}
+    server = Server(loaded, Reports(lambda _: started.set()), stamped_log=False, extensions=extensions)
     running = asyncio.create_task(server.run())
     await asyncio.wait_for(started.wait(), 20)
     by_socket = httpx.AsyncHTTPTransport(uds=str(temp / "socket"))

@@ -30,7 +30,8 @@ EXTENSIONS: Final[Mapping[str, ExtensionRow]] = {
     "paths": ExtensionRow("modelserver.ext.paths.extension", lambda _: True),
     "otel": ExtensionRow("modelserver.ext.otel.extension", lambda settings: settings.otel != "off"),
     "collector": ExtensionRow(
-        "modelserver.ext.collector.extension", lambda settings: settings.collector is not None
+        "modelserver.ext.collector.extension",
+        lambda settings: settings.collector is not None or not settings.disable_system_metrics,
     ),
     "payloads": ExtensionRow(
         "modelserver.ext.payloads.extension", lambda settings: settings.payload_log_url is not None

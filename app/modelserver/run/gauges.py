@@ -1,18 +1,12 @@
-"""Gauges that the server keeps current: of pools, of the system, and of the arrivals of requests."""
+"""Gauges that the server keeps current: of pools, and of the arrivals of requests."""
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from collections.abc import Iterable
 
 from modelserver.engine.pools.spec import WorkerState
 from modelserver.engine.pools.worker import Worker
-from modelserver.engine.telemetry.metrics import ServerMetrics
-from modelserver.engine.telemetry.system import SystemMonitor
 from modelserver.models.registry import Registry
-
-_log = logging.getLogger("modelserver.server")
 
 
 def update_pool_gauges(registry: Registry) -> None:
@@ -56,13 +50,3 @@ def _by_node(workers: Iterable[Worker]) -> dict[str, tuple[int, int]]:
             count, resident = nodes.get(node.name, (0, 0))
             nodes[node.name] = count + 1, resident + node.resident
     return nodes
-
-
-async def watch_system(monitor: SystemMonitor, metrics: ServerMetrics, every: float) -> None:
-    """Reads the host's state now and every ``every`` seconds, in a thread, as a driver or disk may hang."""
-    while True:
-        try:
-            metrics.system(await asyncio.to_thread(monitor.read))
-        except Exception:  # noqa: BLE001 - the next reading may succeed, and serving goes on without
-            _log.exception("The state of the system could not be read")
-        await asyncio.sleep(every)

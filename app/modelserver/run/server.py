@@ -28,7 +28,6 @@ from modelserver.engine.telemetry.logs import log_directories
 from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.engine.telemetry.metrics_config import load_metrics_config
 from modelserver.engine.telemetry.stalls import LoopWatch
-from modelserver.engine.telemetry.system import SystemMonitor
 from modelserver.engine.tensors.shared_memory import SharedMemory
 from modelserver.engine.wire.marks import end_orphans
 from modelserver.engine.workdir import work_directory
@@ -45,7 +44,7 @@ from modelserver.models.snapshot import check_routes, parse_snapshot
 from modelserver.models.snapshot_files import SnapshotFolder, StateKeeper, check_archives
 from modelserver.run.binding import bind, roles_by_address
 from modelserver.run.daemon import STARTED_LINE
-from modelserver.run.gauges import note_arrivals, update_pool_gauges, watch_system
+from modelserver.run.gauges import note_arrivals, update_pool_gauges
 from modelserver.run.standby import active
 from modelserver.surface.api.services import LateApp, Role, Services
 from modelserver.surface.auth.policy import WARNING, notice
@@ -286,8 +285,6 @@ class Server:
         loop = asyncio.get_running_loop()
         registry, metrics = host.registry, host.services.metrics
         running: list[asyncio.Task[Any]] = [loop.create_task(task()) for task in host.tasks]
-        if not self._settings.disable_system_metrics and self._settings.collector is None:
-            running.append(loop.create_task(self._watch(metrics)))
         noting = partial(note_arrivals, registry) if self._settings.has_console else None
         loop_watch = LoopWatch(metrics.stalled, each_second=noting)
         if not self._apps_late:
@@ -321,12 +318,6 @@ class Server:
         # The console has it from the command.
         _log.info(STARTED_LINE, extra={"brief": ""})
         return reporting
-
-    def _watch(self, metrics: ServerMetrics) -> Coroutine[Any, Any, None]:
-        """Collects system metrics periodically."""
-        settings = self._settings
-        monitor = SystemMonitor(number_of_gpu=settings.number_of_gpu, of_container=not settings.as_torchserve)
-        return watch_system(monitor, metrics, settings.metric_time_interval)
 
     async def _load(self, registry: Registry) -> None:
         registry.workflows.update(self._restored.workflows)

@@ -7,6 +7,7 @@ from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.engine.telemetry.metrics_config import parse_metrics_config
 from modelserver.errors import ConfigError
 from modelserver.ext.collector.collector import CollectedMetric, Collector, parse_readings
+from modelserver.ext.collector.extension import show
 from modelserver.models.settings.settings import Settings
 
 LINES = """
@@ -69,8 +70,8 @@ def test_collected_metrics_are_rendered():
     metrics.model("m", "1.0")
     named = {"model_name": "m", "model_version": "1.0"}
     for name, value in (("CPUUtilization", 12.5), ("Own", 3.0), ("Own", -1.0), ("H", 2.0), ("Other", 1.0)):
-        metrics.collected(name, value, {"Level": "Host"})
-    metrics.collected("modelserver_queue_requests", 77.0, named)
+        show(metrics, name, value, {"Level": "Host"})
+    show(metrics, "modelserver_queue_requests", 77.0, named)
     text = b"".join(metrics.pieces()).decode()
 
     assert 'CPUUtilization{Level="Host",Hostname="h"} 12.5' in text

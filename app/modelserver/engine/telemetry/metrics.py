@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 import re
 import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from modelserver.engine.telemetry.families import GPU_FIELDS, HOST_FIELDS, LEGACY_NAMES, Families, MetricsMode
-from modelserver.engine.telemetry.handler_metrics import RESERVED_PREFIX, HandlerFamilies, ModelHandlerMetrics
+from modelserver.engine.telemetry.handler_metrics import HandlerFamilies, ModelHandlerMetrics
 from modelserver.engine.telemetry.metrics_config import MetricsConfig
 from modelserver.engine.telemetry.model_metrics import DEFAULT_VERSION, ModelMetrics
 from modelserver.engine.telemetry.prometheus import (
@@ -176,19 +176,9 @@ class ServerMetrics:
                 if (value := getattr(gpu, field)) is not None:
                     values[name].labels("Host", str(gpu.gpu_id), self.hostname).set(value)
 
-    def collected(self, name: str, value: float, dimensions: Mapping[str, str]) -> None:
-        """Shows a metric of reference 15.3 or ``metrics_config``; others are ignored."""
-        family = self._registry.get(name)
-        if family is None or name.startswith(RESERVED_PREFIX):
-            return
-        known = {"Hostname": self.hostname, **dimensions}
-        values = [known.get(label, "") for label in family.label_names]
-        if isinstance(family, Histogram):
-            family.labels(*values).observe(value)
-        elif isinstance(family, Gauge):
-            family.labels(*values).set(value)
-        else:
-            family.labels(*values).add(max(0.0, value))
+    def family(self, name: str) -> AnyFamily | None:
+        """The metric of this name, if there is one."""
+        return self._registry.get(name)
 
     def families(self) -> list[AnyFamily]:
         """All metrics as they are now, whatever the mode."""

@@ -1,1 +1,1 @@
-"""System metrics from the operator's own command."""
+"""System metrics: readings of the host, or the output of the operator's own command."""

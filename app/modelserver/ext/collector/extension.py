@@ -1,29 +1,71 @@
-"""The operator's own collector of system metrics."""
+"""System metrics: readings of the host, or what the operator's own collector prints."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
+from collections.abc import Mapping
 
+from modelserver.engine.telemetry.metrics import ServerMetrics
+from modelserver.engine.telemetry.prometheus import Histogram
+from modelserver.engine.telemetry.system import SystemMonitor
 from modelserver.ext.collector.collector import Collector
 from modelserver.extension import Host
+from modelserver.models.settings.settings import Settings
+
+_log = logging.getLogger("modelserver.server")
 
 
 class Extension:
-    """On with ``system_metrics_cmd``, in place of the metrics that the server reads itself."""
+    """Off with ``disable_system_metrics``; with ``system_metrics_cmd`` the server does not read the host."""
 
     async def open(self, host: Host) -> None:
         settings, metrics = host.settings, host.services.metrics
-        collector = Collector(settings.collector or "", settings.python or sys.executable)
-
-        async def collect() -> None:
-            while True:
-                for reading in await collector.read():
-                    metrics.collected(reading.name, reading.value, reading.dimensions)
-                await asyncio.sleep(settings.metric_time_interval)
-
-        if not settings.disable_system_metrics:
-            host.run(collect)
+        every = settings.metric_time_interval
+        if settings.collector is not None:
+            collector = Collector(settings.collector, settings.python or sys.executable)
+            if not settings.disable_system_metrics:
+                host.run(lambda: collect(collector, metrics, every))
+        else:
+            host.run(lambda: watch_system(_monitor(settings), metrics, every))
 
     async def close(self, grace: float) -> None:
         """Nothing is open."""
+
+
+def _monitor(settings: Settings) -> SystemMonitor:
+    return SystemMonitor(number_of_gpu=settings.number_of_gpu, of_container=not settings.as_torchserve)
+
+
+async def watch_system(monitor: SystemMonitor, metrics: ServerMetrics, every: float) -> None:
+    """Reads the host's state now and every ``every`` seconds, in a thread, as a driver or disk may hang."""
+    while True:
+        try:
+            metrics.system(await asyncio.to_thread(monitor.read))
+        except Exception:  # noqa: BLE001 - the next reading may succeed, and serving goes on without
+            _log.exception("The state of the system could not be read")
+        await asyncio.sleep(every)
+
+
+async def collect(collector: Collector, metrics: ServerMetrics, every: float) -> None:
+    """Runs the collector now and every ``every`` seconds."""
+    while True:
+        for reading in await collector.read():
+            show(metrics, reading.name, reading.value, reading.dimensions)
+        await asyncio.sleep(every)
+
+
+def show(metrics: ServerMetrics, name: str, value: float, dimensions: Mapping[str, str]) -> None:
+    """Shows a metric of reference 15.3 or ``metrics_config``; others are ignored."""
+    family = metrics.family(name)
+    if family is None or name.startswith("modelserver_"):
+        return
+    known = {"Hostname": metrics.hostname, **dimensions}
+    values = [known.get(label, "") for label in family.label_names]
+    if isinstance(family, Histogram):
+        family.labels(*values).observe(value)
+    elif family.kind == "gauge":
+        family.labels(*values).set(value)
+    else:
+        family.labels(*values).add(max(0.0, value))

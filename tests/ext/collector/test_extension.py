@@ -1,7 +1,7 @@
 import asyncio
 from types import SimpleNamespace
 
-from modelserver.run.gauges import watch_system
+from modelserver.ext.collector.extension import watch_system
 
 
 async def test_the_host_is_read_at_its_interval():
