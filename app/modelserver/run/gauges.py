@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from modelserver.engine.pools.spec import WorkerState
-from modelserver.engine.pools.worker import Worker
 from modelserver.models.registry import Registry
 
 
@@ -31,7 +27,6 @@ def update_pool_gauges(registry: Registry) -> None:
         model.metrics.workers.set_states(
             {"ready": statistics.ready, "loading": statistics.loading, "failed": statistics.failed}
         )
-        model.metrics.workers.set_nodes(_by_node(model.pool.workers))
 
 
 def note_arrivals(registry: Registry, now: float) -> None:
@@ -39,14 +34,3 @@ def note_arrivals(registry: Registry, now: float) -> None:
     for model in registry.versions():
         if not model.metrics.series.is_hidden:
             model.arrivals.look(now, model.metrics, len(model.pool.workers))
-
-
-def _by_node(workers: Iterable[Worker]) -> dict[str, tuple[int, int]]:
-    """The number of loaded workers on each other machine, and the bytes of memory that they use."""
-    nodes: dict[str, tuple[int, int]] = {}
-    for worker in workers:
-        node = None if worker.process is None else worker.process.node
-        if node is not None and worker.state is WorkerState.READY:
-            count, resident = nodes.get(node.name, (0, 0))
-            nodes[node.name] = count + 1, resident + node.resident
-    return nodes

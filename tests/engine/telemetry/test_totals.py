@@ -1,20 +1,6 @@
-"""Sums over batches and requests."""
+"""Sums over requests."""
 
 from modelserver.engine.telemetry.totals import MOST_TYPES, Errors, Totals
-
-
-def test_batches_are_summed_by_size():
-    totals = Totals()
-    totals.batch(4, 2, 0.5, (0.1, 0.2, 0.1))
-    totals.batch(4, 1, 0.5, (0.1, 0.2, 0.1))
-    totals.batch(1, 1, 0.5, (0.0, 0.0, 0.0))
-    four, one = totals.by_size[4], totals.by_size[1]
-
-    assert (four.batches, four.requests, one.batches, one.requests) == (2, 3, 1, 1)
-    assert (four.before, four.inference, four.after) == (0.2, 0.4, 0.2)
-    seconds = four.each_before, four.each_inference, four.each_after
-    assert [round(each, 9) for each in seconds] == [0.3, 0.6, 0.3]
-    assert (one.before, one.inference, one.each_inference, one.after) == (0.0, 0.5, 0.5, 0.0)
 
 
 def test_failures_are_counted():

@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 from modelserver.engine.telemetry.metrics import ServerMetrics
+from modelserver.ext.triton.statistics import sum_batches
 from modelserver.models.options.resolve import ModelOptions
 from modelserver.models.options.signature import Signature
 
@@ -16,7 +17,7 @@ def version(
     **options,
 ):
     """A version `m` `1` with a worker for each of ``gpus``; ``splits``: of a built-in handler."""
-    return SimpleNamespace(
+    made = SimpleNamespace(
         name="m",
         version="1",
         signature=signature,
@@ -26,3 +27,5 @@ def version(
         pool=SimpleNamespace(splits=splits, workers=[SimpleNamespace(gpu=gpu) for gpu in gpus]),
         metrics=ServerMetrics().model("m", "1"),
     )
+    sum_batches(made)
+    return made

@@ -90,8 +90,6 @@ _GAUGES: Final[tuple[tuple[str, str, Labels], ...]] = (
     ("queue_instances", "Instances waiting in the queue.", ()),
     ("batches_in_flight", "Batches sent to workers and not yet answered.", ()),
     ("workers", "Workers by state.", ("state",)),
-    ("node_workers", "Loaded workers on another machine.", ("node",)),
-    ("node_worker_memory_bytes", "Resident memory of workers on another machine.", ("node",)),
     ("workers_wished", "Workers that autoscaling wants.", ()),
     ("failing", "Whether all of the last batches failed.", ()),
 )

@@ -135,14 +135,12 @@ class BatchMetrics:
     """A version's batches and queue: distributions for reading, gauges to set, and what a batch counts.
 
     ``waited(seconds)`` counts the wait of an instance, and ``isolated(count)`` instances that made their
-    batch fail. ``log`` is called with the seconds of the handler and of its phases of each batch.
+    batch fail. ``followers`` are called with the size of each batch, its requests, the handler's seconds, and
+    those of its phases.
     """
 
-    def __init__(
-        self, series: VersionSeries, requests: RequestMetrics, log: Callable[[float, float], None] | None
-    ) -> None:
-        self._log = log
-        self._totals = requests.totals
+    def __init__(self, series: VersionSeries, requests: RequestMetrics) -> None:
+        self.followers: list[Callable[[int, int, float, tuple[float, float, float]], None]] = []
         self.queue_seconds = series.distribution("queue_seconds")
         self.sizes = series.distribution("batch_size")
         self._requests = series.distribution("batch_requests")
@@ -189,10 +187,9 @@ class BatchMetrics:
         self._requests.new.append(requests)
         self.fill_ratios.new.append(size / capacity)
         self.handler_seconds.new.append(handler_s)
-        self._totals.batch(size, requests, handler_s, phases)
         (self._dispatch.get(reason) or self._dispatch["flush"]).value += 1.0
-        if self._log is not None:
-            self._log(handler_s, sum(phases) or handler_s)
+        for follow in self.followers:
+            follow(size, requests, handler_s, phases)
         if any(phases):
             for distribution, seconds in zip(self._phases, phases, strict=True):
                 distribution.new.append(seconds)
@@ -213,7 +210,6 @@ class WorkerMetrics:
         self._load_times = families.values["WorkerLoadTime"]
         self._loaded: OrderedDict[str, None] = OrderedDict()
         self._states: dict[str, None] = {}
-        self._nodes: set[str] = set()
         self.gpu_failed: Callable[[], None] = series.value("gpu_failures_total").add
 
     def set_overhead(self, seconds: float) -> None:
@@ -253,16 +249,6 @@ class WorkerMetrics:
         for state in self._states:
             self._series.value("workers", state).set(counts.get(state, 0))
 
-    def set_nodes(self, nodes: Mapping[str, tuple[int, int]]) -> None:
-        """Loaded workers on other machines and their bytes of memory; machines without any are not shown."""
-        for node in self._nodes - nodes.keys():
-            self._series.remove("node_workers", node)
-            self._series.remove("node_worker_memory_bytes", node)
-        for node, (workers, resident) in nodes.items():
-            self._series.value("node_workers", node).set(workers)
-            self._series.value("node_worker_memory_bytes", node).set(resident)
-        self._nodes = set(nodes)
-
     def close(self) -> None:
         for name in list(self._loaded):
             self.gone(name)
@@ -288,8 +274,9 @@ class ModelMetrics:
         self._logs_handler_metrics = logs_handler_metrics
         self.series = VersionSeries(families, name, version)
         self.requests = RequestMetrics(self.series, families, name, hostname)
-        log = self.handler_times if logs_handler_metrics else None
-        self.batches = BatchMetrics(self.series, self.requests, log)
+        self.batches = BatchMetrics(self.series, self.requests)
+        if logs_handler_metrics:
+            self.batches.followers.append(self._log_handler_times)
         self.workers = WorkerMetrics(self.series, families, hostname)
 
     def handler_metric(  # noqa: PLR0917 -- the order of a Measurement
@@ -302,10 +289,12 @@ class ModelMetrics:
             unit, _, dimensions = listed
             log_model_metric(name, value, unit, dimensions, hostname=self._hostname, request_id=request_id)
 
-    def handler_times(self, handler_s: float, phases_s: float) -> None:
+    def _log_handler_times(
+        self, _size: int, _requests: int, handler_s: float, phases: tuple[float, float, float]
+    ) -> None:
         """What TorchServe's workers report for each batch (reference 12.5)."""
         dimensions = (("ModelName", self.name), ("Level", "Model"))
-        for name, seconds in (("PredictionTime", handler_s), ("HandlerTime", phases_s)):
+        for name, seconds in (("PredictionTime", handler_s), ("HandlerTime", sum(phases) or handler_s)):
             self.handler_metric(name, seconds * 1000.0, "ms", "gauge", dimensions)
 
     def close(self) -> None:

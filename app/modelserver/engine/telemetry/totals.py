@@ -1,4 +1,4 @@
-"""What became of a version's requests and batches so far: sums for Triton's statistics, and errors."""
+"""How a version's requests ended so far: sums, and errors."""
 
 from __future__ import annotations
 
@@ -23,59 +23,21 @@ class Total:
         self.seconds += seconds
 
 
-@dataclass(slots=True)
-class SizeTotals:
-    """The batches of one size, and their seconds of preprocessing, inference and postprocessing; ``each_…``
-    are the same seconds once for each request of a batch.
-    """
-
-    batches: int = 0
-    requests: int = 0
-    before: float = 0.0
-    inference: float = 0.0
-    after: float = 0.0
-    each_before: float = 0.0
-    each_inference: float = 0.0
-    each_after: float = 0.0
-
-
 class Totals:
     """A version's sums. ``failed``: requests that ended with an error, from their arrival; ``failed_answers``
-    are those of them that a worker had answered. ``last_batch`` is the time of the last one's end, or 0.
+    are those of them that a worker had answered.
     """
 
-    __slots__ = ("by_size", "cancelled", "failed", "failed_answers", "last_batch")
+    __slots__ = ("cancelled", "failed", "failed_answers")
 
     def __init__(self) -> None:
-        self.by_size: dict[int, SizeTotals] = {}
         self.failed, self.failed_answers, self.cancelled = Total(), Total(), Total()
-        self.last_batch = 0.0
 
     def fail(self, seconds: float, *, answered: bool) -> None:
         """A request ended with an error, which a worker may have answered."""
         self.failed.add(seconds)
         if answered:
             self.failed_answers.add(seconds)
-
-    def batch(self, size: int, requests: int, handler_s: float, phases: tuple[float, float, float]) -> None:
-        """A batch ended. A handler whose ``phases`` are all zero does nothing but infer."""
-        totals = self.by_size.get(size)
-        if totals is None:
-            totals = self.by_size[size] = SizeTotals()
-        totals.batches += 1
-        totals.requests += requests
-        before, inference, after = phases
-        if before or inference or after:
-            totals.before += before
-            totals.inference += inference
-            totals.after += after
-            totals.each_before += requests * before
-            totals.each_inference += requests * inference
-            totals.each_after += requests * after
-        else:
-            totals.inference += handler_s
-            totals.each_inference += requests * handler_s
-        self.last_batch = time.time()
 
 
 @dataclass(frozen=True, slots=True)

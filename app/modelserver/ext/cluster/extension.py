@@ -16,6 +16,7 @@ from modelserver.engine.demand import Demand
 from modelserver.errors import ConfigError
 from modelserver.ext.cluster.hub import Hub
 from modelserver.ext.cluster.launcher import Cluster
+from modelserver.ext.cluster.meters import show_nodes
 from modelserver.ext.cluster.placing import NoPlace, Placer
 from modelserver.extension import Host
 from modelserver.models.settings.address import HostPort
@@ -203,6 +204,7 @@ class Extension:
         self._stack = contextlib.AsyncExitStack()
 
     async def open(self, host: Host) -> None:
+        show_nodes(host.services.metrics, host.registry)
         host.launch(await self._stack.enter_async_context(open_cluster(host.settings, host.workdir)))
 
     async def close(self, grace: float) -> None:

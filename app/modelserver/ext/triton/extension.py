@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from modelserver.ext.triton.rpcs import triton_rpcs
+from modelserver.ext.triton.statistics import sum_batches
 from modelserver.extension import Host
 from modelserver.surface.api.services import Services
 
@@ -22,6 +23,7 @@ class Extension:
             add_triton(app, services)
 
         host.routes("inference", add)
+        host.prepare(sum_batches)
         for name, respond in triton_rpcs(host.services).items():
             host.rpc(name, respond)
 

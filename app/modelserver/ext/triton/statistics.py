@@ -1,21 +1,66 @@
 """Counts and durations of a model's requests, in the terms of Triton's statistics extension.
 
-All of it is derived from what the metrics count anyway, and from sums kept per batch. A request that is
-spread over several batches counts in the queue and in the computation once for each. Durations are in
-nanoseconds.
+All of it is derived from what the metrics count anyway, and from sums of batches. A request that is spread
+over several batches counts in the queue and in the computation once for each. Durations are in nanoseconds.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from modelserver.models.registry import Registry
 from modelserver.models.version import ModelVersion
 
 # By Triton's names.
-_PHASES = {"compute_input": "before", "compute_infer": "inference", "compute_output": "after"}
+_PHASES = {"compute_input": 0, "compute_infer": 1, "compute_output": 2}
+
+
+@dataclass(slots=True)
+class SizeTotals:
+    """The batches of one size, and their seconds of preprocessing, inference and postprocessing; ``each`` are
+    the same seconds once for each request of a batch.
+    """
+
+    batches: int = 0
+    requests: int = 0
+    seconds: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
+    each: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
+
+
+class BatchTotals:
+    """A version's batches by size. ``last`` is the time at which the last one ended, or 0."""
+
+    def __init__(self) -> None:
+        self.by_size: dict[int, SizeTotals] = {}
+        self.last = 0.0
+
+    def add(self, size: int, requests: int, handler_s: float, phases: tuple[float, float, float]) -> None:
+        """A batch ended. A handler whose ``phases`` are all zero does nothing but infer."""
+        totals = self.by_size.get(size)
+        if totals is None:
+            totals = self.by_size[size] = SizeTotals()
+        totals.batches += 1
+        totals.requests += requests
+        for phase, seconds in enumerate(phases if any(phases) else (0.0, handler_s, 0.0)):
+            totals.seconds[phase] += seconds
+            totals.each[phase] += requests * seconds
+        self.last = time.time()
+
+
+# By the metrics of versions, which another archive of the same version takes over.
+_totals: WeakKeyDictionary[object, BatchTotals] = WeakKeyDictionary()
+
+
+def sum_batches(model: ModelVersion) -> None:
+    """Sums the batches of a version from now on."""
+    if model.metrics not in _totals:
+        totals = _totals[model.metrics] = BatchTotals()
+        model.metrics.batches.followers.append(totals.add)
 
 
 async def list_statistics(
@@ -46,12 +91,12 @@ async def list_statistics(
 def statistics_of(model: ModelVersion) -> dict[str, Any]:
     """The statistics of one version, since it was registered."""
     metrics = model.metrics
-    totals = metrics.requests.totals
+    totals, batches = metrics.requests.totals, _totals.get(metrics) or BatchTotals()
     answered, queue = metrics.requests.seconds, metrics.batches.queue_seconds
-    sizes = sorted(totals.by_size.items())
+    sizes = sorted(batches.by_size.items())
     requests = sum(each.requests for _, each in sizes)
     computed = {
-        name: _duration(requests, sum(getattr(each, f"each_{phase}") for _, each in sizes))
+        name: _duration(requests, sum(each.each[phase] for _, each in sizes))
         for name, phase in _PHASES.items()
     }
     success = _duration(
@@ -62,7 +107,7 @@ def statistics_of(model: ModelVersion) -> dict[str, Any]:
     return {
         "name": model.name,
         "version": model.version,
-        "last_inference": round(totals.last_batch * 1000),
+        "last_inference": round(batches.last * 1000),
         "inference_count": sum(size * each.batches for size, each in sizes),
         "execution_count": sum(each.batches for _, each in sizes),
         "inference_stats": {
@@ -85,7 +130,7 @@ def statistics_of(model: ModelVersion) -> dict[str, Any]:
         },
         "batch_stats": [
             {"batch_size": size}
-            | {name: _duration(each.batches, getattr(each, phase)) for name, phase in _PHASES.items()}
+            | {name: _duration(each.batches, each.seconds[phase]) for name, phase in _PHASES.items()}
             for size, each in sizes
         ],
         "memory_usage": [],
