@@ -79,14 +79,8 @@ class Demanding:
         (lambda: bytearray(b"{}")["data"], "Content-Type: application/json"),
         (raising(cuda_error()), "CUDA_LAUNCH_BLOCKING=1"),
         (raising(cuda_error()), "an index out of range"),
-        (
-            raising(cuda_error("CUDA error: an illegal memory access was encountered")),
-            "outside of its tensors",
-        ),
-        (
-            raising(cuda_error("CUDA error: no kernel image is available for execution")),
-            "another architecture",
-        ),
+        (raising(cuda_error("CUDA error: an illegal memory access")), "outside of its tensors"),
+        (raising(cuda_error("CUDA error: no kernel image is available")), "another architecture"),
         (raising(torch.OutOfMemoryError("CUDA out of memory. 2 GiB")), "does not suffice: nvidia-smi"),
     ],
 )
