@@ -13,7 +13,6 @@ from typing import Final
 
 from modelserver.engine.telemetry.background_log import InBackground, LogWriter
 from modelserver.engine.telemetry.logs import ACCESS_LOGGER, MODEL_LOGGER, ConsoleHandler
-from modelserver.engine.telemetry.logs import _StreamHandler as StreamHandler
 from modelserver.engine.telemetry.metric_log import MODEL_METRICS_LOGGER, SERVER_METRICS_LOGGER
 from modelserver.engine.telemetry.text import one_line
 
@@ -69,8 +68,7 @@ class Lines:
             logging.getLogger(name).disabled = False
 
     def _attach(self, logger: logging.Logger, formatter: logging.Formatter, level: int = 0) -> None:
-        target: StreamHandler = ConsoleHandler(formatter)
-        handler = InBackground(target, self._writer)
+        handler = InBackground(ConsoleHandler(formatter), self._writer)
         handler.setLevel(level)
         if level:
             handler.addFilter(_is_news)
