@@ -17,6 +17,7 @@ from modelserver.errors import (
     HandlerError,
     InternalError,
     ModelNotFound,
+    PayloadTooLarge,
     ServiceUnavailable,
 )
 from modelserver.ext.openai.codec import NAME, PATHS, OpenAI, Rows, split
@@ -79,7 +80,18 @@ def test_body_names_model_and_version(name, model_name, version):
 
 
 @pytest.mark.parametrize(
-    "body", [{}, {"model": ""}, {"model": 7}, [], b"{", b'{"model": "\xff"}', b"[" * 100_000]
+    "body",
+    [
+        {},
+        {"model": ""},
+        {"model": "/poet"},
+        {"model": ":1"},
+        {"model": 7},
+        [],
+        b"{",
+        b'{"model": "\xff"}',
+        b"[" * 100_000,
+    ],
 )
 def test_body_without_a_model_is_refused(body):
     with pytest.raises(BadRequest):
@@ -196,6 +208,19 @@ def test_body_without_inputs_is_refused(endpoint, fields):
 @pytest.mark.parametrize(
     ("endpoint", "fields"),
     [
+        ("v1/rerank", {"query": "q" * 100_000, "documents": ["d"] * 1000}),
+        ("v1/score", {"text_1": "q" * 100_000, "text_2": ["d"] * 1000}),
+    ],
+)
+def test_text_of_many_pairs_is_refused_before_it_is_repeated(endpoint, fields):
+    """A body of 100 kB would become 100 MB."""
+    with pytest.raises(PayloadTooLarge, match="100000 characters in each of 1000 pairs"):
+        split(endpoint, json.dumps(fields).encode())
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "fields"),
+    [
         ("v1/embeddings", {"input": ["a", "b"], "dimensions": 2}),
         ("v1/rerank", {"query": "q", "documents": ["a", "b"], "top_n": 1, "return_documents": False}),
         ("v1/score", {"text_1": "q", "text_2": ["a", "b"]}),
@@ -233,7 +258,7 @@ def test_documents_are_sorted_by_score():
     """The best ``top_n`` of them, with their texts unless the client does without."""
     fields = {"query": "q", "documents": ["a", {"text": "b"}, "c"], "top_n": 2}
     answers = [{"score": score, "tokens": 1} for score in (0.1, 0.9, 0.5)]
-    ranked = document("v1/rerank", fields, *answers)["results"]
+    ranked = document("v1/rerank", {**fields, "return_documents": None}, *answers)["results"]
     bare = document("v1/rerank", {**fields, "return_documents": False}, *answers)["results"]
 
     assert [(each["index"], each["document"]["text"]) for each in ranked] == [(1, "b"), (2, "c")]

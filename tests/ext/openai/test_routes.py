@@ -18,14 +18,14 @@ class Registry:
         return ["busy", "loading"]
 
     def get(self, name, version=None):
-        if name not in self.names() or version not in (None, "1.0"):
+        if name not in self.names() or version not in (None, "1.0", "3.0"):
             raise ModelNotFound.named(name)
         workers = [SimpleNamespace(created=5.5)] if name == "busy" else []
         crew = SimpleNamespace(model=Loaded(adapters=("poet",)) if workers else None)
         return SimpleNamespace(name=name, pool=SimpleNamespace(workers=workers, crew=crew))
 
-    def is_ready(self, name):
-        return name == "busy"
+    def is_ready(self, name, version=None):
+        return name == "busy" and version != "3.0"
 
 
 @pytest.fixture
@@ -57,7 +57,8 @@ def test_model_has_the_fields_of_both_protocols(client):
 
 
 @pytest.mark.parametrize(
-    ("name", "status"), [("loading", 503), ("none", 404), ("busy:2", 404), ("busy/nobody", 404)]
+    ("name", "status"),
+    [("loading", 503), ("busy:3.0", 503), ("none", 404), ("busy:2", 404), ("busy/nobody", 404)],
 )
 def test_model_that_cannot_answer_is_an_error(client, name, status):
     with pytest.raises(ModelServerError) as error:

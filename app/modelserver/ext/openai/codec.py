@@ -13,9 +13,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import msgspec
 
+from modelserver.engine.tensors.limits import MAX_REPEATED
 from modelserver.engine.tensors.weight import TooHeavy, is_heavy_json
 from modelserver.engine.wire.messages import INSTANCE
-from modelserver.errors import BadRequest, InternalError, MethodNotAllowed, ModelNotFound, ServiceUnavailable
+from modelserver.errors import (
+    BadRequest,
+    InternalError,
+    MethodNotAllowed,
+    ModelNotFound,
+    PayloadTooLarge,
+    ServiceUnavailable,
+)
 from modelserver.surface.http.answers import JSON
 from modelserver.surface.inference.codec import Codec, Parsed
 
@@ -73,7 +81,7 @@ class _RerankBody(msgspec.Struct):
     query: str
     documents: list[str | _Document]
     top_n: int | None = None
-    return_documents: bool = True
+    return_documents: bool | None = None
 
 
 class _ScoreBody(msgspec.Struct):
@@ -189,10 +197,10 @@ class OpenAI(Codec):
             raise MethodNotAllowed("POST")
         route: Route = exchange.target.route
         name = _decode(_decode_named, exchange.body).model
-        if not name:
-            raise BadRequest("model is missing: it names the model that is to answer")
         # What follows the name is the handler's: an adapter.
         model, _, version = name.partition(_ADAPTER)[0].partition(_VERSION)
+        if not model:
+            raise BadRequest("model is missing: it names the model that is to answer")
         route = replace(route, model=model, version=version or None)
         exchange.target = replace(exchange.target, route=route)
 
@@ -312,6 +320,7 @@ def _split_ranking(body: bytes) -> Ranking:
         raise BadRequest("documents is empty")
     if request.top_n is not None and request.top_n < 1:
         raise BadRequest("top_n must be at least 1")
+    _check_repeated(request.query, len(texts))
     return Ranking(
         [_encode((request.query, text)) for text in texts],
         INSTANCE,
@@ -321,7 +330,7 @@ def _split_ranking(body: bytes) -> Ranking:
         has_one_query=True,
         documents=texts,
         top_n=request.top_n,
-        returns_documents=request.return_documents,
+        returns_documents=request.return_documents is not False,
     )
 
 
@@ -331,12 +340,22 @@ def _split_scores(body: bytes) -> Scores:
     right = [request.text_2] if isinstance(request.text_2, str) else request.text_2
     has_one_query = len(left) == 1
     if has_one_query:
+        _check_repeated(left[0], len(right))
         left = left * len(right)
     if not left or len(left) != len(right):
         raise BadRequest(f"text_1 has {len(left)} texts and text_2 {len(right)}: one, or as many, are needed")
     pairs = [_encode(pair) for pair in zip(left, right, strict=True)]
     key = SCORE.encode()
     return Scores(pairs, INSTANCE, JSON, url_path=SCORE, key=key, has_one_query=has_one_query)
+
+
+def _check_repeated(text: str, count: int) -> None:
+    """Raises PayloadTooLarge if the text of so many pairs would take too much memory."""
+    if len(text) * count > MAX_REPEATED:
+        raise PayloadTooLarge(
+            f"A text of {len(text)} characters in each of {count} pairs is more than the {MAX_REPEATED} that "
+            "are allowed in total; send fewer pairs at once."
+        )
 
 
 def _decode(decode: Any, body: bytes) -> Any:

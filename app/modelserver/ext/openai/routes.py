@@ -88,7 +88,7 @@ def add_models(app: Application, registry: Registry) -> None:
         own, _, adapter = name.partition("/")
         plain, _, version = own.partition(":")
         model = registry.get(plain, version or None)
-        if not registry.is_ready(plain):
+        if not registry.is_ready(plain, version or None):
             raise ServiceUnavailable(f"Model with name {plain} is not ready.")
         if adapter and adapter not in _adapters(model):
             raise ModelNotFound.named(name)
