@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import threading
 from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -34,7 +35,7 @@ class PromptSize:
 
 
 Piece: TypeAlias = "str | dict[str, Any] | PromptSize"
-Pieces: TypeAlias = "str | Iterator[Piece] | AsyncIterator[Piece]"
+Pieces: TypeAlias = "str | dict[str, Any] | Iterator[Piece] | AsyncIterator[Piece]"
 
 CHAT: Final = "v1/chat/completions"
 COMPLETIONS: Final = "v1/completions"
@@ -148,7 +149,7 @@ class ChatModel:
         pieces = call()
         if inspect.isawaitable(pieces):
             pieces = await pieces
-        if isinstance(pieces, str):
+        if isinstance(pieces, (str, dict)):
             yield pieces
         elif isinstance(pieces, AsyncIterator):
             async for piece in pieces:
@@ -294,12 +295,18 @@ def _merge(message: dict[str, Any], part: dict[str, Any]) -> None:
 
 
 _END: Final = object()
+# Pieces that may wait for their client in the worker.
+_AHEAD: Final = 1024
 
 
 async def _in_thread(executor: ThreadPoolExecutor, call: Callable[[], Any]) -> AsyncIterator[Piece]:
-    """The pieces of a call that runs in a thread, which ends at the next piece if nobody takes them."""
+    """The pieces of a call that runs in a thread, which ends at the next piece if nobody takes them.
+
+    It waits while many have not been taken.
+    """
     loop = asyncio.get_running_loop()
     queue: asyncio.Queue[Any] = asyncio.Queue()
+    has_room = threading.Event()
     is_left = False
 
     def put(piece: Any) -> None:
@@ -307,11 +314,17 @@ async def _in_thread(executor: ThreadPoolExecutor, call: Callable[[], Any]) -> A
 
     def run() -> None:
         try:
-            pieces = call()
-            if isinstance(pieces, str):
+            # Its client may have left while the thread computed another's.
+            pieces = () if is_left else call()
+            if isinstance(pieces, (str, dict)):
                 put(pieces)
                 return
             for piece in pieces:
+                if queue.qsize() >= _AHEAD:
+                    has_room.clear()
+                    # Unless the last ones have been taken meanwhile.
+                    if queue.qsize() >= _AHEAD and not is_left:
+                        has_room.wait()
                 if is_left:
                     break
                 put(piece)
@@ -323,7 +336,10 @@ async def _in_thread(executor: ThreadPoolExecutor, call: Callable[[], Any]) -> A
     running = loop.run_in_executor(executor, run)
     try:
         while (piece := await queue.get()) is not _END:
+            if not has_room.is_set() and queue.qsize() < _AHEAD // 2:
+                has_room.set()
             yield piece
         await running
     finally:
         is_left = True
+        has_room.set()

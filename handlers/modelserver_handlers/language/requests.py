@@ -8,8 +8,9 @@ import msgspec
 
 from modelserver_handlers.errors import BadInput
 
-# Most choices, and texts that end an answer: what they cost grows with each.
+# Most choices, answers to all prompts, and texts that end an answer: what they cost grows with each.
 MAX_CHOICES: Final = 128
+MAX_ANSWERS: Final = 2048
 MAX_STOPS: Final = 64
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
@@ -36,7 +37,7 @@ class ChatMessage(msgspec.Struct, kw_only=True):
 class StreamOptions(msgspec.Struct, kw_only=True):
     """``include_usage``: the stream ends with the usage."""
 
-    include_usage: bool = False
+    include_usage: bool | None = None
 
 
 class Generation(msgspec.Struct, kw_only=True):
@@ -79,7 +80,7 @@ class Generation(msgspec.Struct, kw_only=True):
     @property
     def reports_usage(self) -> bool:
         """Whether a stream ends with its usage."""
-        return self.stream_options is not None and self.stream_options.include_usage
+        return self.stream_options is not None and bool(self.stream_options.include_usage)
 
 
 class ChatRequest(Generation, kw_only=True):
@@ -98,7 +99,7 @@ class CompletionRequest(Generation, kw_only=True):
 
     prompt: str | list[Any]
     logprobs: Annotated[int, msgspec.Meta(ge=0, le=20)] | None = None
-    echo: bool = False
+    echo: bool | None = None
     suffix: str | None = None
 
     @property
@@ -110,6 +111,19 @@ class CompletionRequest(Generation, kw_only=True):
 
 def _is_ids(prompt: list[Any]) -> bool:
     return bool(prompt) and isinstance(prompt[0], int)
+
+
+def _check_prompts(request: CompletionRequest) -> None:
+    """Raises BadInput unless there are prompts, each a text or token ids, and not too many answers."""
+    prompts = request.prompts
+    if not prompts:
+        raise BadInput("prompt is empty: there is no token in the input")
+    if (count := len(prompts) * request.choices) > MAX_ANSWERS:
+        raise BadInput(f"{count} answers are requested by prompt and n, {MAX_ANSWERS} are allowed")
+    for each in prompts:
+        is_ids = isinstance(each, list) and all(type(one) is int for one in each)
+        if not isinstance(each, str) and not is_ids:
+            raise BadInput("prompt: a text or token ids are needed")
 
 
 Request = TypeVar("Request", bound=Generation)
@@ -133,5 +147,7 @@ def read_request(kind: type[Request], body: Any) -> Request:
         raise BadInput(f"stop has {len(request.stops)} texts, {MAX_STOPS} are allowed")
     if not all(request.stops):
         raise BadInput("stop has an empty text")
+    if isinstance(request, CompletionRequest):
+        _check_prompts(request)
     request.body = bytes(body)
     return request

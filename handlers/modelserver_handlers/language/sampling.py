@@ -82,7 +82,7 @@ def read_fields(request: Generation) -> VLLMFields | None:
 def _needs_application(request: Generation) -> bool:
     """Whether the values of known fields are more than this package serves."""
     if isinstance(request, CompletionRequest):
-        return request.echo or bool(request.suffix)
+        return bool(request.echo or request.suffix)
     assert isinstance(request, ChatRequest)  # noqa: S101 - there are two kinds
     form = (request.response_format or {}).get("type", "text")
     is_other = form not in ("text", "json_object", "json_schema")

@@ -179,7 +179,7 @@ class VLLMHandler:
     def _prompts(self, request: Any, fields: Any) -> list[list[int]]:
         """The tokens of each prompt."""
         if isinstance(request, CompletionRequest):
-            return [self._tokens(each) for each in request.prompts or [[]]]
+            return [self._tokens(each) for each in request.prompts]
         if self._template is None:
             raise BadInput(_NO_TEMPLATE)
         messages = [_plain(message) for message in request.messages]

@@ -3,6 +3,9 @@
 import asyncio
 import json
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +14,8 @@ from tests.handlers.parts import Stream
 import modelserver
 from modelserver_handlers.context import BatchState, Context
 from modelserver_handlers.errors import PredictionException
-from modelserver_handlers.language.chat import CHAT, COMPLETIONS
+from modelserver_handlers.language import chat
+from modelserver_handlers.language.chat import _AHEAD, CHAT, COMPLETIONS, _in_thread
 
 
 class Bench:
@@ -169,6 +173,22 @@ async def test_parts_of_a_message_are_passed_on():
     assert choice["finish_reason"] == events[-1]["choices"][0]["finish_reason"] == "tool_calls"
 
 
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_message_may_be_returned_whole(is_async):
+    class Caller(modelserver.ChatModel):
+        def chat(self, request):
+            return {"tool_calls": [{"index": 0}]}
+
+    class AsyncCaller(modelserver.ChatModel):
+        async def chat(self, request):
+            return {"tool_calls": [{"index": 0}]}
+
+    choice = (await Bench(AsyncCaller if is_async else Caller).whole())["choices"][0]
+
+    assert choice["message"]["tool_calls"] == [{"index": 0}]
+    assert choice["finish_reason"] == "tool_calls"
+
+
 async def test_generator_in_a_thread_is_closed_when_nobody_takes_its_pieces():
     closed = threading.Event()
 
@@ -184,6 +204,57 @@ async def test_generator_in_a_thread_is_closed_when_nobody_takes_its_pieces():
 
     assert answer["choices"][0]["message"]["content"] == ""
     assert await asyncio.to_thread(closed.wait, 60)
+
+
+async def test_thread_waits_while_the_client_reads_nothing(monkeypatch):
+    """Pieces that nobody takes are not made; all arrive in the end."""
+    pauses, is_over = threading.Event(), False
+
+    class Room(threading.Event):
+        def wait(self, timeout=None):
+            pauses.set()
+            return super().wait(timeout)
+
+    def pieces():
+        nonlocal is_over
+        for number in range(50 * _AHEAD):
+            yield str(number)
+        is_over = True
+        pauses.set()
+
+    monkeypatch.setattr(chat, "threading", SimpleNamespace(Event=Room), raising=False)
+    with ThreadPoolExecutor(1) as executor:
+        source = _in_thread(executor, pieces)
+        taken = [await anext(source)]
+        assert await asyncio.to_thread(pauses.wait, 60)
+        assert not is_over
+        taken += [piece async for piece in source]
+
+    assert taken == list(map(str, range(50 * _AHEAD)))
+
+
+async def test_call_whose_client_has_left_does_not_run():
+    """It waited for the thread, as another's call could not be ended."""
+    calls, go = list[str](), threading.Event()
+
+    def answer(name):
+        calls.append(name)
+        go.wait(60)
+        return name
+
+    async def take(name):
+        return [piece async for piece in _in_thread(executor, partial(answer, name))]
+
+    with ThreadPoolExecutor(1) as executor:
+        tasks = [asyncio.create_task(take(name)) for name in ("first", "left", "last")]
+        await asyncio.sleep(0)
+        tasks[1].cancel()
+        await asyncio.wait({tasks[1]})
+        go.set()
+        answers = await asyncio.gather(tasks[0], tasks[2])
+
+    assert answers == [["first"], ["last"]]
+    assert calls == ["first", "last"]
 
 
 async def test_other_clients_get_the_text_alone():

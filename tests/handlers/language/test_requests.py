@@ -58,11 +58,28 @@ def test_prompts_are_texts_or_token_ids(prompt, prompts):
         (ChatRequest, {"messages": HELLO, "stop": ["x"] * 100_000}, "stop has 100000 texts, 64 are allowed"),
         (ChatRequest, {"messages": HELLO, "stop": ["a", ""]}, "stop has an empty text"),
         (CompletionRequest, {"prompt": {}}, "prompt"),
+        (CompletionRequest, {"prompt": []}, "prompt is empty"),
+        (CompletionRequest, {"prompt": [{"a": 1}]}, "prompt: a text or token ids are needed"),
+        (CompletionRequest, {"prompt": [1, "a"]}, "prompt: a text or token ids are needed"),
+        (CompletionRequest, {"prompt": ["a", 1]}, "prompt: a text or token ids are needed"),
+        (CompletionRequest, {"prompt": [[1], [True]]}, "prompt: a text or token ids are needed"),
+        (CompletionRequest, {"prompt": ["a"] * 2049}, "2049 answers are requested by prompt and n, 2048 are"),
+        (CompletionRequest, {"prompt": ["a"] * 1025, "n": 2}, "2050 answers are requested"),
     ],
 )
 def test_bad_field_is_named(kind, fields, message):
     with pytest.raises(BadInput, match=message):
         read_request(kind, json.dumps(fields).encode())
+
+
+def test_fields_may_be_null():
+    """As a client sends those that its caller leaves out."""
+    names = set(CompletionRequest.__struct_fields__) - {"model", "prompt", "body"}
+    request = read_request(CompletionRequest, {"prompt": "a", **dict.fromkeys(names)})
+    options = {"stream_options": {"include_usage": None}}
+
+    assert not request.echo
+    assert not read_request(ChatRequest, {"messages": HELLO, **options}).reports_usage
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b'{"messages": "\xff"}', b"[" * 100_000])
