@@ -175,6 +175,22 @@ def test_first_requests_wait_within_their_bounds(tmp_path):
     assert answers == [200] * 10 + [503] * 2
 
 
+def test_request_that_waits_for_memory_is_answered_when_the_server_stops(start_server):
+    """By a model that was never loaded: nobody can make room for it, and its client learns so."""
+    settings = {"load": "on-demand", "max_models_memory": 66 << 20, "drain_timeout": 1}
+    server = start_server(**settings)
+    server.registered("witness.mar", model_name="pinned", pin="true", initial_workers=None)
+    server.registered("witness.mar", model_name="waits", initial_workers=None)
+    server.predict("pinned", b"x")
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(server.predict, "waits", b"x", timeout=100)
+        wait_until(lambda: state(server, "waits") == "waiting", "it waits for memory")
+        server.terminate()
+        answer = waiting.result()
+
+    assert answer.status_code == 503, answer.text
+
+
 def test_model_is_not_parked_while_a_client_streams(server, tmp_path):
     """Though it is idle by its timeout, and a client wants it parked: all parts arrive."""
     server.registered("parts.mar", model_name="streams", load="on-demand", idle_timeout=1)

@@ -119,8 +119,24 @@ async def test_gpu_memory_is_measured_and_learned(floor, tmp_path):
     assert resident.describe()["deviceMemory"] is None
     later = Needs(tmp_path)
     later.load()
-    need = later.get("a/1.0")
+    need = later.get(f"a/1.0/{36 * MIB}")
     assert (need.memory, need.device) == (100 * MIB, 400 * MIB)
+
+
+async def test_model_with_other_files_has_other_needs(floor):
+    """A smaller one of the same name and version is loaded where the one before would not fit any more."""
+    resident = floor.add("a", mib=100)
+    await floor.use(1, "a", mib=900)
+    resident.park()
+    await floor.pools["a"].close(0.0)
+    await floor.settle()
+    floor.keeper.change(500 * MIB, None)
+    resident = floor.add("a", mib=90)
+    request = floor.ask("a")
+    assert floor.keeper.need_of(resident).memory == 90 * MIB
+    await floor.answer(await floor.load(2))
+
+    assert request.failure() is None
 
 
 async def test_driver_that_does_not_tell_processes_apart_leaves_the_estimate(floor):

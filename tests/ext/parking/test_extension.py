@@ -1,9 +1,24 @@
+import asyncio
 from types import SimpleNamespace
 from typing import Any
 
 from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.ext.parking.extension import Extension
 from modelserver.ext.parking.keeper import Keeper
+
+
+def _host() -> tuple[Any, list[Any], list[Any]]:
+    """The server as the extension sees it, and what the extension adds: of versions, and tasks."""
+    prepared: list[Any] = []
+    tasks: list[Any] = []
+    host = SimpleNamespace(
+        prepare=prepared.append,
+        run=tasks.append,
+        routes=lambda *_: None,
+        services=SimpleNamespace(metrics=ServerMetrics(hostname="h")),
+        settings=SimpleNamespace(max_models_memory=1 << 30, max_device_memory=0),
+    )
+    return host, prepared, tasks
 
 
 async def test_first_model_on_demand_makes_the_keeper(floor, monkeypatch):
@@ -14,14 +29,7 @@ async def test_first_model_on_demand_makes_the_keeper(floor, monkeypatch):
         closed.append(keeper)
 
     monkeypatch.setattr(Keeper, "close", close)
-    prepared: list[Any] = []
-    host = SimpleNamespace(
-        prepare=prepared.append,
-        run=lambda _: None,
-        routes=lambda *_: None,
-        services=SimpleNamespace(metrics=ServerMetrics(hostname="h")),
-        settings=SimpleNamespace(max_models_memory=1 << 30, max_device_memory=0),
-    )
+    host, prepared, _ = _host()
     extension = Extension()
     await extension.open(host)
     model = floor.add("a", load="at-start").model
@@ -33,3 +41,30 @@ async def test_first_model_on_demand_makes_the_keeper(floor, monkeypatch):
     await extension.close(1.0)
 
     assert [each.model for keeper in closed for each in keeper.residents] == [model]
+
+
+async def test_requests_wait_for_models_while_the_server_drains(floor, monkeypatch):
+    """The keeper goes on after the tasks of a listening server have ended, until the extension closes."""
+    states: list[str] = []
+    runs = asyncio.Event()
+
+    async def run(keeper: Keeper) -> None:
+        runs.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            states.append("ended")
+
+    monkeypatch.setattr(Keeper, "run", run)
+    host, prepared, tasks = _host()
+    extension = Extension()
+    await extension.open(host)
+    running = asyncio.create_task(tasks[0]())
+    prepared[0](floor.add("a").model)
+    await runs.wait()
+    running.cancel()
+    await asyncio.wait({running})
+    assert states == []
+    await extension.close(1.0)
+
+    assert states == ["ended"]

@@ -232,6 +232,8 @@ async def test_requests_wait_on_when_their_model_is_scaled_to_no_workers(floor):
     process = await floor.load(1)
     second = floor.ask("a")
     floor.pools["a"].scale(0, 0)
+    # One is started for requests all the same.
+    assert floor.pools["a"].max_workers == 1
     await floor.answer(process)
     assert (first.done, second.done) == (True, False)
     await floor.answer(await floor.load(2))

@@ -152,6 +152,19 @@ async def test_restart_of_a_worker_says_nothing_of_the_time_to_load(floor):
     assert resident.describe()["loadTime"] == 2000
 
 
+async def test_model_that_is_scaled_is_loaded_and_parked_too(floor):
+    """Without workers it has no memory, and the next one is a load, as for a request."""
+    resident = floor.add("a")
+    await floor.use(1, "a")
+    floor.pools["a"].scale(0, 0)
+    await floor.settle()
+    assert (resident.state, resident.memory, resident.loads) == ("parked", 0, 1)
+    floor.pools["a"].scale(1, 1)
+    await floor.load(2, 70)
+
+    assert (resident.state, resident.memory, resident.loads) == ("loaded", 70 << 20, 2)
+
+
 async def test_what_a_load_waits_for_says_nothing_of_the_time_to_load(floor):
     """As the start of the process from which workers are forked, which the first load of a server needs."""
     resident = floor.add("a")

@@ -168,8 +168,8 @@ class Pool:
 
     @property
     def max_workers(self) -> int:
-        """How many workers there may be."""
-        return self.crew.max_workers
+        """How many workers there may be; on demand at least one, for requests."""
+        return max(self.crew.max_workers, int(self.crew.on_demand is not None))
 
     @property
     def healthy(self) -> bool:

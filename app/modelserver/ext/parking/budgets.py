@@ -100,10 +100,14 @@ class Budgets:
         """What it needs: as learned, else an estimate by its files, which are in memory once."""
         spec = resident.pool.crew.spec
         processes = 1 if spec.ranks is None else max(1, spec.ranks.processes)
-        need = self.needs.get(resident.key) or Need(processes * BASE + spec.files, 0.0)
+        need = self.needs.get(_content_of(resident)) or Need(processes * BASE + spec.files, 0.0)
         if need.device is None and (count := len(gpus_of(resident.pool))):
             need = Need(need.memory, need.seconds, GPU_BASE + spec.files // count)
         return need
+
+    def learn(self, resident: Resident, need: Need) -> None:
+        """It needs that, until it is measured again or has other files."""
+        self.needs.learn(_content_of(resident), need)
 
     def need(self, resident: Resident, budget: Budget) -> int:
         need = self.need_of(resident)
@@ -137,3 +141,8 @@ class Budgets:
         """What it is worth to have it loaded; ``coming`` requests are expected."""
         need, seconds = self.need(resident, budget), max(0.1, self.need_of(resident).seconds)
         return budget.policy.value(resident.key, seconds, need, now, coming)
+
+
+def _content_of(resident: Resident) -> str:
+    """Its key, with the size of its files: another archive of the same name and version has other needs."""
+    return f"{resident.key}/{resident.pool.crew.spec.files}"

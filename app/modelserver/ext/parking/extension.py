@@ -19,6 +19,7 @@ class Extension:
 
     def __init__(self) -> None:
         self._keeper: Keeper | None = None
+        self._keeping: asyncio.Task[None] | None = None
 
     async def open(self, host: Host) -> None:
         made: asyncio.Future[Keeper] = asyncio.get_running_loop().create_future()
@@ -32,7 +33,10 @@ class Extension:
             made.result().keep(model)
 
         async def run() -> None:
-            await (await asyncio.shield(made)).run()
+            keeper = await asyncio.shield(made)
+            self._keeping = asyncio.create_task(keeper.run())
+            # Beyond the end of this task: a server that stops still loads models for requests that wait.
+            await asyncio.shield(self._keeping)
 
         def add(app: Application, services: Services) -> None:
             from modelserver.ext.parking.routes import add_parking  # noqa: PLC0415 - with FastAPI
@@ -45,6 +49,9 @@ class Extension:
 
     async def close(self, grace: float) -> None:
         """Stores when models were last used; what they need is stored as soon as it is measured."""
+        if self._keeping is not None:
+            self._keeping.cancel()
+            await asyncio.wait({self._keeping})
         if self._keeper is not None:
             await self._keeper.close()
 

@@ -294,7 +294,7 @@ class Keeper:
         device = max(resident.device_memory.values(), default=0 if ignores_gpu else None)
         if is_fresh or resident.memory > known.memory or (device or 0) > (known.device or 0):
             seconds = resident.load_seconds or known.seconds
-            self.budgets.needs.learn(resident.key, Need(resident.memory, seconds, device))
+            self.budgets.learn(resident, Need(resident.memory, seconds, device))
 
     def _shrink(self, room: Room) -> None:
         """Parks models if all are above a budget: some have grown, or have workers that nothing waited for,

@@ -105,6 +105,9 @@ class Resident:
             self.changed()
 
     def changed(self) -> None:
+        if not self.pool.workers:
+            # Also if it was scaled; whatever starts the next worker loads the model again.
+            self.memory, self.device_memory, self._is_starting = 0, {}, True
         self._owner.soon(self)
 
     async def load(self, size: int = 0, seconds: float = math.inf) -> None:
@@ -210,14 +213,13 @@ class Resident:
 
     def start(self) -> None:
         """Starts the workers, which requests wait for."""
-        self.waiting_since, self._is_starting = None, True
+        self.waiting_since = None
         for worker in self.pool.crew.resize(max(1, self.pool.min_workers)):
             worker.first_load.add_done_callback(self._tried)
 
     def end(self, reason: str) -> None:
         """Ends the workers; they finish the batches that they have begun."""
         self.parks[reason] += 1
-        self.memory, self.device_memory = 0, {}
         self.pool.crew.resize(0)
         if self.pool.queue.requests:
             self.wake()
