@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import msgspec
 
-from modelserver.engine.tensors.limits import MAX_REPEATED
 from modelserver.engine.tensors.weight import TooHeavy, is_heavy_json
 from modelserver.engine.wire.messages import INSTANCE
 from modelserver.errors import (
@@ -57,6 +56,8 @@ _KNOWN: Final = {
 _OCTETS: Final = "application/octet-stream"
 # CPU time that a helper may use for one body.
 _SECONDS: Final = 10.0
+# Characters of a text that is repeated for each of its pairs, in all of them.
+_MOST_REPEATED: Final = 64 << 20
 # Separates a model's name from its version in the body's ``model``.
 _VERSION: Final = ":"
 # Separates a model's name from the name of one of its adapters.
@@ -351,9 +352,9 @@ def _split_scores(body: bytes) -> Scores:
 
 def _check_repeated(text: str, count: int) -> None:
     """Raises PayloadTooLarge if the text of so many pairs would take too much memory."""
-    if len(text) * count > MAX_REPEATED:
+    if len(text) * count > _MOST_REPEATED:
         raise PayloadTooLarge(
-            f"A text of {len(text)} characters in each of {count} pairs is more than the {MAX_REPEATED} that "
+            f"A text of {len(text)} characters in each of {count} pairs is more than the {_MOST_REPEATED} that "
             "are allowed in total; send fewer pairs at once."
         )
 
