@@ -354,8 +354,8 @@ def _check_repeated(text: str, count: int) -> None:
     """Raises PayloadTooLarge if the text of so many pairs would take too much memory."""
     if len(text) * count > _MOST_REPEATED:
         raise PayloadTooLarge(
-            f"A text of {len(text)} characters in each of {count} pairs is more than the {_MOST_REPEATED} that "
-            "are allowed in total; send fewer pairs at once."
+            f"A text of {len(text)} characters in each of {count} pairs is more than the {_MOST_REPEATED} "
+            "that are allowed in total; send fewer pairs at once."
         )
 
 
