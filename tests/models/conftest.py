@@ -2,15 +2,18 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from tests.models import doubles
 
+from modelserver.engine.offload.helpers import Helpers
 from modelserver.engine.pools.devices import DeviceRing
 from modelserver.engine.pools.pool import Pool
 from modelserver.engine.telemetry.metrics import ServerMetrics
-from modelserver.models import loading
+from modelserver.errors import InvalidModel
+from modelserver.models import loading, reading
 from modelserver.models.builder import VersionBuilder
 from modelserver.models.options.resolve import Registration
 from modelserver.models.registry import Registry
@@ -31,6 +34,18 @@ def write_model(store: Path, folder: str, name: str, version: str = "1.0") -> No
     (place / "own.py").write_text("def handle(data, context):\n    return data\n")
 
 
+@pytest.fixture(scope="module")
+def shared_helpers():
+    """Builders read archives with the same processes: new ones would take longer than most tests."""
+    # So many that none waits for another, in a loop that has ended.
+    made = Helpers("archives", 16, 1 << 30, InvalidModel)
+    shared = SimpleNamespace(call=made.call, close=lambda: None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reading, "Helpers", lambda *_: shared)
+        yield
+    made.close()
+
+
 @pytest.fixture
 def store(tmp_path):
     made = tmp_path / "store"
@@ -41,7 +56,7 @@ def store(tmp_path):
 
 
 @pytest.fixture
-def new_registry(store, tmp_path, monkeypatch):
+def new_registry(store, tmp_path, monkeypatch, shared_helpers):
     """A registry as at a server's start, whose pools note how many workers they should have."""
 
     def expect(pool, min_workers, max_workers):

@@ -48,7 +48,7 @@ def write(folder: Path, config: str = "", **model: object) -> None:
 
 
 @pytest.fixture
-async def prepare(store, tmp_path):
+async def prepare(store, tmp_path, shared_helpers):
     """Composes a model version of the store under the given settings and parameters."""
 
     builders = []

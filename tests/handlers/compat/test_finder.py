@@ -20,6 +20,8 @@ def python(*arguments: str, cwd: Path = ROOT, path: str = "") -> subprocess.Comp
     """A Python of its own, with our packages and ``path`` on its path."""
     roots = [path, str(ROOT / "app"), str(ROOT / "handlers")]
     environment = {"PYTHONPATH": ":".join(filter(None, roots)), "PATH": "/usr/bin:/bin"}
+    # Those of this environment take longer than the tests that one of these processes may run.
+    environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     return subprocess.run(
         [sys.executable, *arguments], cwd=cwd, env=environment, capture_output=True, text=True, check=False
     )
