@@ -11,6 +11,7 @@ import sys
 from typing import Any
 
 from ray._private import services
+from ray._private.node import Node
 from ray.cluster_utils import Cluster
 
 
@@ -33,10 +34,13 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     stay_on_loopback()
+    # What nothing here needs of a head: the dashboard, whose other parts are off, and the autoscaler.
+    Node.start_api_server = lambda *_, **_options: None
     first: dict[str, Any] = {
         "gcs_server_port": int(sys.argv[1]),
         "include_dashboard": False,
         "include_log_monitor": False,
+        "no_monitor": True,
     }
     cluster = Cluster()
     for line in sys.stdin:
