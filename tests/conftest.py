@@ -90,15 +90,17 @@ def pytest_make_collect_report(
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The same order in each process. Files with slow tests come first, so that at the end no process waits
-    for another's long test; then those with tests that others wait for, which would wait for long ones.
+    for another's long test; then those with tests that others wait for, which would wait for long ones; of
+    these, files with nothing else are last, since others have nothing to do meanwhile.
     """
     alone = {item.path for item in items if item.get_closest_marker("alone")}
     slow = {item.path for item in items if item.get_closest_marker("slow")} - alone
+    others = {item.path for item in items if not item.get_closest_marker("alone")}
 
-    def rank(item: pytest.Item) -> tuple[bool, int, bool, Path]:
-        is_slow, name = item.path in slow, item.path.stem
+    def rank(item: pytest.Item) -> tuple[bool, int, bool, bool, Path]:
+        is_slow, name, path = item.path in slow, item.path.stem, item.path
         place = budget.LONGEST.index(name) if is_slow and name in budget.LONGEST else len(budget.LONGEST)
-        return not is_slow, place, item.path not in alone, item.path
+        return not is_slow, place, path not in alone, path not in others, path
 
     items.sort(key=rank)
 

@@ -6,8 +6,8 @@ Of the faults that are not shown to the letter, this is why:
   a running server ``python -m tests.campaign wire`` waits for it.
 * F16, unknown verbs: what the parser knows is 405 with ``Allow``; other words are no HTTP to it, hence 400.
 * F30, 503 within 10 ms: what is bounded is the processor time of a refusal, as a busy machine delays answers.
-* F32, ten times the load for 60 s: the test here ends after as many answers as show a steady state; what
-  is bounded there does not depend on the time.
+* F32, ten times the load for 60 s: ``test_overload.py`` ends after some answers of a steady state; what is
+  bounded there does not depend on the time.
 * F35, clock jumps: a test cannot set the machine's clock. It sets what Python tells of it.
 * F43, smaller batches after want of memory: not offered; the batch is answered 507 and the handler is not
   driven into it again. A kill by a cgroup is told by the system's counter, which the test moves.
@@ -34,15 +34,11 @@ import shutil
 import signal
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-from tests.e2e.conftest import StartServer
-from tests.e2e.load import SLOW_ECHO, Load, is_echo
 from tests.e2e.raw import connect, post
 from tests.e2e.serving import ROOT, Server, archived, connections_of, wait_until
 
@@ -63,9 +59,7 @@ def wait_quiet(server: Server, name: str) -> None:
 
 
 @pytest.mark.slow  # a server with a clock of its own, from nothing
-def test_clock_that_jumps_expires_nothing(
-    start_server: StartServer, tmp_path: Path, pool: ThreadPoolExecutor
-) -> None:
+def test_clock_that_jumps_expires_nothing(start_server, tmp_path, pool):
     offset = tmp_path / "offset"
     offset.write_text("0")
     (tmp_path / "sitecustomize.py").write_text(
@@ -97,7 +91,7 @@ def test_clock_that_jumps_expires_nothing(
 
 
 @pytest.fixture
-def descriptors() -> Any:
+def descriptors():
     """Raises this process's soft limit of open files for a test; gives the limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wish = 3_000 if hard == resource.RLIM_INFINITY else min(hard, 3_000)
@@ -107,7 +101,7 @@ def descriptors() -> Any:
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_thousands_of_idle_connections_hold_up_nobody(server: Server, descriptors: int) -> None:
+def test_thousands_of_idle_connections_hold_up_nobody(server, descriptors):
     """While two thousand connections say nothing, requests on others and on these are served (F38)."""
     server.registered("echo.mar")
     process = psutil.Process(server.pid)
@@ -124,37 +118,8 @@ def test_thousands_of_idle_connections_hold_up_nobody(server: Server, descriptor
     assert count >= 2000 or descriptors < 2500
 
 
-@pytest.mark.slow  # measures two loads for some seconds
-@pytest.mark.alone
-def test_ten_times_the_load_costs_the_answers_nothing(start_server: StartServer, tmp_path: Path) -> None:
-    """What is too much is refused, queue and memory stay bounded, and afterwards all is as before (F32)."""
-    archived(tmp_path, "slowly", SLOW_ECHO)
-    server = start_server(job_queue_size=4, model_store=tmp_path).registered("slowly.mar")
-    process = psutil.Process(server.pid)
-
-    def rate(clients: int) -> tuple[Load, float]:
-        """Answers per second."""
-        with Load(server, "slowly", clients, is_echo) as load:
-            load.more(10)
-            before, began = load.statuses[200], time.monotonic()
-            load.more(60)
-            return load, (load.statuses[200] - before) / (time.monotonic() - began)
-
-    _, peak = rate(4)
-    before = process.memory_info().rss
-    load, under_load = rate(40)
-
-    assert set(load.statuses) == {200, 503}
-    assert load.wrong == []
-    assert load.statuses[503] > load.statuses[200]
-    assert under_load >= 0.9 * peak
-    wait_quiet(server, "slowly")
-    assert process.memory_info().rss - before < 50 << 20
-    assert server.predict("slowly", b"x").content == b"x"
-
-
 @pytest.mark.slow  # looks at processes that do nothing for some seconds
-def test_idle_server_needs_no_processor(start_server: StartServer) -> None:
+def test_idle_server_needs_no_processor(start_server):
     """With models and idle connections a server, and each worker, needs less than 1 % of a processor
     (F29).
     """
@@ -172,9 +137,7 @@ def test_idle_server_needs_no_processor(start_server: StartServer) -> None:
 
 
 @pytest.mark.parametrize("when", ["forming", "running", "returning"])
-def test_clients_that_leave_cost_their_batch_nothing(
-    server: Server, pool: ThreadPoolExecutor, when: str
-) -> None:
+def test_clients_that_leave_cost_their_batch_nothing(server, pool, when):
     """Of four requests that share a batch, two are left by their clients, while it forms, runs or is
     answered: the other clients receive their own, nothing is left, and what never ran is not computed (F24,
     F37).
@@ -220,9 +183,7 @@ def test_clients_that_leave_cost_their_batch_nothing(
 # Disks and models
 
 
-def test_server_without_its_folders_serves_what_it_has(
-    start_server: StartServer, tmp_path: Path, model_store: Path
-) -> None:
+def test_server_without_its_folders_serves_what_it_has(start_server, tmp_path, model_store):
     """If the temporary directory is emptied under the server, what is loaded is served, and more can be; so
     is it without the model store, of which the server says what it cannot find (F56).
     """
@@ -246,9 +207,7 @@ COUNT = 200 if LONG else 12
 
 
 @pytest.mark.timeout(60 + 3 * COUNT)
-def test_one_of_many_that_hangs_keeps_none_from_starting(
-    start_server: StartServer, tmp_path: Path, model_store: Path
-) -> None:
+def test_one_of_many_that_hangs_keeps_none_from_starting(start_server, tmp_path, model_store):
     """Models load at most eight at a time. One that hangs keeps neither the server nor others from starting,
     and one that cannot load is listed as failed with the cause (F55, F57).
     """
@@ -294,7 +253,7 @@ class Change:
 
 
 @pytest.mark.slow  # as long as a hundred changes take
-def test_last_change_counts(server: Server, pool: ThreadPoolExecutor) -> None:
+def test_last_change_counts(server, pool):
     """Twenty clients register, scale and remove one model at random; what was accepted last is how it is when
     they are done (F51).
     """
@@ -340,7 +299,7 @@ def test_last_change_counts(server: Server, pool: ThreadPoolExecutor) -> None:
 # Processes
 
 
-def test_handler_may_have_processes_of_its_own(server: Server) -> None:
+def test_handler_may_have_processes_of_its_own(server):
     """A handler may compute in processes that it forks or spawns itself, and terminate them (F47)."""
     server.registered("children.mar")
     for method in ("fork", "forkserver", "spawn"):
@@ -353,7 +312,7 @@ def test_handler_may_have_processes_of_its_own(server: Server) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
-def test_workers_are_no_copies_of_the_server(server: Server) -> None:
+def test_workers_are_no_copies_of_the_server(server):
     """A worker is a fresh process: it has its own channel and the memory for large bodies, no more (F47)."""
     server.registered("echo.mar")
     [worker] = server.workers()
