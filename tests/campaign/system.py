@@ -208,6 +208,8 @@ def a_killed_server(report: Report) -> None:
     """Its workers, its front ends and the spawner end within five seconds (F48)."""
     for front_ends in (2,) if report.short else (1, 2):
         with target_stopped(front_ends) as server:
+            # Otherwise its helper would be no child.
+            server.home.forks = False
             server.start()
             server.registered("echo.mar", initial_workers=2).registered("obey.mar")
             family = psutil.Process(server.pid).children(recursive=True)

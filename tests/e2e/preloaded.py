@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from tests.e2e import spawners
+from tests.e2e import forked_helpers, spawners
 
 # This includes modules that a server imports only while it starts or, like gRPC, if they are on.
 _ROOMS = "run.server run.listeners surface.api.app engine.telemetry.logs"
@@ -42,6 +42,8 @@ _IMPORTED = (
     "pydantic.v1",
     "uvicorn.lifespan.off",
 )
+# The command of a helper is written over that of this process, which may not be shorter.
+_ROOM = "0" * 16
 
 
 class Forked:
@@ -89,8 +91,9 @@ class Preloaded:
         self._control, peer = socket.socketpair()
         with peer:
             # The command recognises a server by the part "modelserver" of its name.
+            command = [sys.executable, "-m", "tests.e2e.preloaded", "modelserver", _ROOM, str(peer.fileno())]
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.e2e.preloaded", "modelserver", str(peer.fileno())],
+                command,
                 pass_fds=[peer.fileno()],
                 cwd=root,
                 env={**os.environ, "PYTHONPATH": os.pathsep.join((f"{root}/app", f"{root}/handlers"))},
@@ -127,29 +130,39 @@ def main() -> None:
     gc.enable()
     control = socket.socket(fileno=int(sys.argv[-1]))
     ends: dict[int, tuple[int, socket.socket]] = {}
-    waiting = [spawners.listening()]
+    waiting = [spawners.listening(spawners.address_for(os.getpid()))]
+    helpers = spawners.listening(forked_helpers.address_for(os.getpid()))
     # As long as its other end is open, the process that forks spawners lives.
     lease, _end_of_lease = os.pipe()
     while True:
-        for ready in select.select([control, *waiting, *ends], [], [])[0]:
+        for ready in select.select([control, helpers, *waiting, *ends], [], [])[0]:
             if ready in waiting:
                 spawners.start_on(waiting.pop(), lease)
                 os.close(lease)
                 continue
-            if ready is not control:
+            if ready in ends:
                 pid, end = ends.pop(ready)
                 _tell(end, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
                 end.close()
                 os.close(ready)
                 continue
-            size = control.recv(4, socket.MSG_WAITALL)
-            if not size:
-                return
-            _, descriptors, _, _ = socket.recv_fds(control, 1, 2)
-            request = control.recv(int.from_bytes(size, "big"), socket.MSG_WAITALL)
+            if ready is helpers:
+                connection, _ = helpers.accept()
+                with connection:
+                    request, descriptors, _, _ = socket.recv_fds(connection, 1 << 20, 2)
+                become = forked_helpers.become
+            else:
+                size = control.recv(4, socket.MSG_WAITALL)
+                if not size:
+                    return
+                _, descriptors, _, _ = socket.recv_fds(control, 1, 2)
+                request = control.recv(int.from_bytes(size, "big"), socket.MSG_WAITALL)
+                become = _become
+            if not request:
+                continue
             pid = os.fork()
             if pid == 0:
-                _become(*json.loads(request), descriptors[0])
+                become(*json.loads(request), descriptors[0])
             end = socket.socket(fileno=descriptors[1])
             os.close(descriptors[0])
             ends[os.pidfd_open(pid)] = pid, end
@@ -171,6 +184,7 @@ def _become(arguments: list[str], folder: str, environment: dict[str, str], outp
     os.closerange(3, 1024)
     os.chdir(folder)
     spawners.fork_spawners(spawners.address_for(os.getppid()))
+    forked_helpers.fork_helpers(forked_helpers.address_for(os.getppid()), Forked)
     os.environ.clear()
     os.environ.update(environment)
     time.tzset()

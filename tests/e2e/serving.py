@@ -93,17 +93,22 @@ def words_of(pid: int) -> list[str]:
     return words if len(words) > 1 else words[0].split(" ")
 
 
-def worker_processes(server: int) -> list[psutil.Process]:
-    """The living worker processes of the server with this process id."""
+def processes_of(server: int, module: str) -> list[psutil.Process]:
+    """The living processes of the server with this process id that run a module and name the id last."""
     result = []
     for pid in psutil.pids():
         with contextlib.suppress(psutil.Error, OSError):
             words = words_of(pid)
-            if "modelserver.engine.worker" in words and words[-1] == str(server):
+            if module in words and words[-1] == str(server):
                 process = psutil.Process(pid)
                 if process.status() != psutil.STATUS_ZOMBIE:
                     result.append(process)
     return result
+
+
+def worker_processes(server: int) -> list[psutil.Process]:
+    """The living worker processes of the server with this process id."""
+    return processes_of(server, "modelserver.engine.worker")
 
 
 @functools.cache
@@ -293,12 +298,9 @@ class Server:
     @contextlib.contextmanager
     def limited(self, kind: int, soft: int) -> Iterator[None]:
         """A limit (``resource.RLIMIT_*``) of its process and of its helpers, taken back afterwards."""
-        helpers = [
-            child.pid
-            for child in psutil.Process(self.pid).children()
-            if "modelserver.engine.offload" in command_of(child)
-        ]
-        before = {pid: resource.prlimit(pid, kind) for pid in (self.pid, *helpers)}
+        helpers = processes_of(self.pid, "modelserver.engine.offload")
+        limited = (self.pid, *(helper.pid for helper in helpers))
+        before = {pid: resource.prlimit(pid, kind) for pid in limited}
         for pid, (_, hard) in before.items():
             resource.prlimit(pid, kind, (soft, hard))
         try:

@@ -31,10 +31,10 @@ def address_for(pid: int) -> str:
     return f"\0modelserver-spawners-{pid}"
 
 
-def listening() -> socket.socket:
+def listening(address: str) -> socket.socket:
     """A socket that nobody reads yet."""
     result = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    result.bind(address_for(os.getpid()))
+    result.bind(address)
     result.listen(64)
     return result
 
