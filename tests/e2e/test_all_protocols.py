@@ -5,9 +5,8 @@ makes the server fail (kserve reference 2.2, 5, 6 and 9).
 import json
 import random
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from threading import Barrier
 from typing import Any, NamedTuple
 
@@ -23,7 +22,7 @@ BATCH = 8
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory, model_store: Path) -> Iterator[Server]:
+def server(tmp_path_factory, model_store):
     """``left`` and ``right`` gather for a moment, ``texts`` until each protocol has brought a row,
     ``odd`` takes nothing but rows.
     """
@@ -36,7 +35,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, model_store: Path) -> Itera
 
 
 @pytest.fixture(scope="module", autouse=True)
-def odd_worker(server: Server) -> int:
+def odd_worker(server):
     """The process that is to bear everything."""
     return worker_of(server)
 
@@ -56,7 +55,7 @@ class Speaker:
 
 
 @pytest.fixture(scope="module")
-def speaker(server: Server) -> Iterator[Speaker]:
+def speaker(server):
     """One for all tests: its connections are kept."""
     with channel(server, "inference") as to:
         yield Speaker(server, to)
@@ -176,7 +175,7 @@ def at_once(calls: Sequence[Callable[[], Any]]) -> list[Any]:
 # One queue
 
 
-def test_texts_of_all_protocols_share_a_batch(speaker: Speaker) -> None:
+def test_texts_of_all_protocols_share_a_batch(speaker):
     """A row is a row whoever brings it: those of every protocol are in one call, under one batch id."""
     reply = at_once([lambda ask=ask: ask(speaker, "texts", [ask.__name__]) for ask in TEXTS])
 
@@ -204,7 +203,7 @@ def traffic(seed: int, count: int) -> list[Request]:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_random_traffic_gets_its_own_answers(speaker: Speaker, seed: int) -> None:
+def test_random_traffic_gets_its_own_answers(speaker, seed):
     """Clients of all protocols at once send to two models: each gets the answers to its own rows, from its
     own model, in its own order. Rows of one call share a batch id with nobody outside their batch (F22, F23,
     F24).
@@ -241,7 +240,7 @@ REFUSALS = ("INVALID_ARGUMENT", "NOT_FOUND", "RESOURCE_EXHAUSTED", "DEADLINE_EXC
 
 @given(odd_bodies())
 @ANY
-def test_no_body_is_the_servers_failure(server: Server, odd: tuple[bytes, str | None]) -> None:
+def test_no_body_is_the_servers_failure(server, odd):
     """An invalid request is 400 with a reason, or 413; never 500, whatever is wrong with it (F9,
     F70). A requested timeout may pass: 504.
     """
@@ -257,7 +256,7 @@ def test_no_body_is_the_servers_failure(server: Server, odd: tuple[bytes, str | 
 
 @given(odd_messages("odd"))
 @ANY
-def test_no_message_is_the_servers_failure(speaker: Speaker, body: bytes) -> None:
+def test_no_message_is_the_servers_failure(speaker, body):
     """What is no request is the client's fault, in words; never INTERNAL (F11, F70)."""
     call = speaker.tensors.ModelInfer.future(body)
 
@@ -265,6 +264,6 @@ def test_no_message_is_the_servers_failure(speaker: Speaker, body: bytes) -> Non
     assert call.details() or call.code() == grpc.StatusCode.OK
 
 
-def test_it_still_serves(speaker: Speaker, server: Server, odd_worker: int) -> None:
+def test_it_still_serves(speaker, server, odd_worker):
     assert worker_of(server) == odd_worker
     assert by_v2_json(speaker, "left", ["still"]).rows == ["left|still"]

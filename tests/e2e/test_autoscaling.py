@@ -1,7 +1,5 @@
 """A pool that follows its load."""
 
-from pathlib import Path
-
 from tests.e2e.load import SLOW_ECHO, Load, is_echo
 from tests.e2e.serving import Server, archived, wait_until
 
@@ -17,7 +15,7 @@ def workers(server: Server, name: str) -> int:
     return [worker["status"] for worker in server.describe(name)["workers"]].count("READY")
 
 
-def test_workers_follow_the_load(shared_server: Server, model_store: Path) -> None:
+def test_workers_follow_the_load(shared_server, model_store):
     archived(model_store, "slowly", SLOW_ECHO)
     shared_server.registered("slowly.mar", model_name="grows", min_workers=1, max_workers=2, **QUICK)
     with Load(shared_server, "grows", is_own=is_echo) as load:

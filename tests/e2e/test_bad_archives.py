@@ -3,8 +3,6 @@
 import json
 import stat
 import zipfile
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -45,7 +43,7 @@ REFUSED: tuple[tuple[str, dict[str, bytes], str], ...] = (
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def store(tmp_path_factory):
     store = tmp_path_factory.mktemp("bad_archives")
     write_zip(store / "good.mar", plain_files("good"))
     for name, files, _ in REFUSED:
@@ -62,7 +60,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory, store: Path) -> Iterator[Server]:
+def server(tmp_path_factory, store):
     """A server with a good model that must not notice the others."""
     home = Home(tmp_path_factory.mktemp("home"))
     with serving(Server(home, store, settings={"install_py_dep_per_model": "true"})) as server:
@@ -70,7 +68,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, store: Path) -> Iterator[Se
 
 
 @pytest.fixture(autouse=True)
-def untouched(server: Server) -> Iterator[None]:
+def untouched(server):
     before = server.describe("good")["workers"][0]["pid"]
     yield
     assert server.predict("good").text == "fine"
@@ -92,7 +90,7 @@ def refusal(server: Server, url: str, **parameters: object) -> str:
 @pytest.mark.parametrize(
     ("name", "cause"), [(name, cause) for name, _, cause in REFUSED], ids=[row[0] for row in REFUSED]
 )
-def test_bad_archive_is_refused(server: Server, name: str, cause: str) -> None:
+def test_bad_archive_is_refused(server, name, cause):
     """Manifest, handler, configuration and entries: each is a 400 before any worker is started (F58-F60)."""
     message = refusal(server, f"{name}.mar")
 
@@ -108,7 +106,7 @@ def test_bad_archive_is_refused(server: Server, name: str, cause: str) -> None:
         ("empty_module.mar", "Expected only one class in custom service code or a function entry point []"),
     ],
 )
-def test_handler_that_is_not_there_fails_the_registration(server: Server, url: str, cause: str) -> None:
+def test_handler_that_is_not_there_fails_the_registration(server, url, cause):
     """What only a worker notices is taken back, with the archive's name even where the model has another
     (F40).
     """

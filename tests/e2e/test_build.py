@@ -3,7 +3,6 @@
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from tests.e2e.serving import Home, Server, serving
@@ -23,7 +22,7 @@ class Doubler(modelserver.Handler):
 
 
 @pytest.mark.slow  # installs a wheel and starts a server from it, without what tests share: 7 s
-def test_context_serves_its_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_context_serves_its_model(tmp_path, capsys):
     """As docs/build.md begins, and without the folder that it was built from."""
     sources, target = tmp_path / "sources", tmp_path / "image"
     sources.mkdir()

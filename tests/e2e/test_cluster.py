@@ -4,9 +4,7 @@ import json
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -48,7 +46,7 @@ CONFIGURED = {
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory, model_store: Path) -> Iterator[Elsewhere]:
+def server(tmp_path_factory, model_store):
     """One for all tests that do not end it, with archives of its own beside the usual ones."""
     folder = tmp_path_factory.mktemp("c")
     store = store_beside(model_store, folder)
@@ -66,7 +64,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, model_store: Path) -> Itera
 
 
 @pytest.fixture
-def model(server: Elsewhere) -> Iterator[Callable[..., str]]:
+def model(server):
     names = []
 
     def registered(archive: str, **parameters: Any) -> str:
@@ -87,7 +85,7 @@ def loaded(server: Elsewhere, name: str, clients: int = 6) -> Load:
 # -- faults, under load
 
 
-def test_lost_machines_are_replaced(server: Elsewhere, model: Callable[..., str]) -> None:
+def test_lost_machines_are_replaced(server, model):
     """So are agents and workers that are killed, or frozen for longer than ``worker_lost_timeout``; each
     request gets exactly one answer, its own, and only what had begun there fails. With ``idempotent: true``
     that is tried again: no request fails.
@@ -112,7 +110,7 @@ def test_lost_machines_are_replaced(server: Elsewhere, model: Callable[..., str]
     assert all("Worker died." in error for error in load.errors)
 
 
-def test_short_pause_of_a_machine_costs_nothing(server: Elsewhere, model: Callable[..., str]) -> None:
+def test_short_pause_of_a_machine_costs_nothing(server, model):
     name = model("witness", batch_size=4, initial_workers=2)
     before = server.describe(name)["workers"]
     paused = server.agents(name)[0]
@@ -125,7 +123,7 @@ def test_short_pause_of_a_machine_costs_nothing(server: Elsewhere, model: Callab
     assert [each["pid"] for each in server.describe(name)["workers"]] == [each["pid"] for each in before]
 
 
-def test_requests_without_a_machine_are_refused_at_once(server: Elsewhere, model: Callable[..., str]) -> None:
+def test_requests_without_a_machine_are_refused_at_once(server, model):
     """The responses have Retry-After, and requests are served again once there are machines."""
     name = model("witness", initial_workers=2)
     agents = server.agents(name)
@@ -138,7 +136,7 @@ def test_requests_without_a_machine_are_refused_at_once(server: Elsewhere, model
     assert load.statuses[503]
 
 
-def test_network_that_stalls_loses_no_answer(server: Elsewhere, model: Callable[..., str]) -> None:
+def test_network_that_stalls_loses_no_answer(server, model):
     """Workers behind a slow network serve; a stall shorter than ``worker_lost_timeout`` costs nothing, after
     a longer one they are replaced, and what comes late from the old ones reaches nobody.
     """
@@ -166,7 +164,7 @@ def test_network_that_stalls_loses_no_answer(server: Elsewhere, model: Callable[
     assert load.statuses[500] <= 2 * 2 * 4
 
 
-def test_killed_server_places_its_models_anew(tmp_path: Path, model_store: Path) -> None:
+def test_killed_server_places_its_models_anew(tmp_path, model_store):
     """Its agents and workers end within seconds; started again, it has its models. SIGTERM answers what is in
     flight, and SIGINT ends it while workers are being placed.
     """
@@ -200,7 +198,7 @@ def test_killed_server_places_its_models_anew(tmp_path: Path, model_store: Path)
 # -- what works as on the server's machine
 
 
-def test_worker_is_described_with_its_machine(server: Elsewhere, model: Callable[..., str]) -> None:
+def test_worker_is_described_with_its_machine(server, model):
     """Describe names node, pid and memory; the log and the metrics name the node; many megabytes of output
     are bounded, and the worker serves on.
     """
@@ -223,9 +221,7 @@ def test_worker_is_described_with_its_machine(server: Elsewhere, model: Callable
     assert server.predict(name, {}).status_code == 200
 
 
-def test_requests_of_every_kind_are_served(
-    server: Elsewhere, model: Callable[..., str], tmp_path: Path
-) -> None:
+def test_requests_of_every_kind_are_served(server, model, tmp_path):
     """Failures of one row, deadlines, clients that leave, and parts of answers are as for other workers."""
     name = model("rows", batch_size=4, max_batch_delay=50)
     with ThreadPoolExecutor(4) as pool:
@@ -245,7 +241,7 @@ def test_requests_of_every_kind_are_served(
     wait_until(lambda: gone.exists() and "left" in gone.read_text(), "it stops for a client that has left")
 
 
-def test_workers_are_scaled_and_replaced(server: Elsewhere, model: Callable[..., str]) -> None:
+def test_workers_are_scaled_and_replaced(server, model):
     """To none and back; another archive in place; after so many requests; unregistered while it is placed."""
     name = model("echo", model_name="grows", initial_workers=1)
     assert server.management.put("/models/grows?min_worker=0&synchronous=true").status_code == 200
@@ -274,7 +270,7 @@ def test_workers_are_scaled_and_replaced(server: Elsewhere, model: Callable[...,
     wait_until(lambda: len(server.agents()) == 2, "nothing of it is left")
 
 
-def test_ranks_may_be_on_several_machines(server: Elsewhere) -> None:
+def test_ranks_may_be_on_several_machines(server):
     """A worker of three processes has three machines; when one ends, it ends as a whole, and has new ones."""
     server.registered("summing.mar")
     assert len(server.agents()) == len(server.workers()) == 3
@@ -290,9 +286,7 @@ def test_ranks_may_be_on_several_machines(server: Elsewhere) -> None:
     wait_until(lambda: server.agents() == [], "nothing is left")
 
 
-def test_handlers_of_every_kind_are_served(
-    server: Elsewhere, model: Callable[..., str], tmp_path: Path
-) -> None:
+def test_handlers_of_every_kind_are_served(server, model, tmp_path):
     """Of continuous batching, requests join and leave a running batch, and one whose client has left takes no
     more part; calls of an asynchronous handler run at the same time, and one whose client leaves is
     cancelled; sequences stay with the machine that has their state.
@@ -335,7 +329,7 @@ def test_handlers_of_every_kind_are_served(
     assert len(set(pids)) == 2
 
 
-def test_local_worker_is_beside_remote_ones(server: Elsewhere, model: Callable[..., str]) -> None:
+def test_local_worker_is_beside_remote_ones(server, model):
     """A model with ``resources: local`` stays on the server's machine. Metrics of ``metrics_config`` are
     known on the others; what a handler counts and what it prints is shown.
     """
@@ -350,7 +344,7 @@ def test_local_worker_is_beside_remote_ones(server: Elsewhere, model: Callable[.
     wait_until(lambda: server.metric("Steps", Level="Model") == 12, "what is printed, too")
 
 
-def test_packages_are_installed_on_the_machine(server: Elsewhere) -> None:
+def test_packages_are_installed_on_the_machine(server):
     """Pip's lines are in the model's log with the node; if it fails, the registration is refused as on the
     server's machine.
     """

@@ -14,7 +14,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -229,7 +228,7 @@ def not_here(block: Block) -> bool:
     return any(line.startswith(tuple(NOT_HERE)) for line in block.text.splitlines())
 
 
-def test_every_block_is_run_read_or_listed() -> None:
+def test_every_block_is_run_read_or_listed():
     names = {
         name
         for name, block in BLOCKS.items()
@@ -245,13 +244,13 @@ def test_every_block_is_run_read_or_listed() -> None:
 
 
 @pytest.mark.parametrize("block", of_language("python"), ids=lambda block: block.name)
-def test_python_can_be_compiled(block: Block) -> None:
+def test_python_can_be_compiled(block):
     text = f"{{{block.text}}}" if re.match(r'\s*"\w+":', block.text) else block.text
     compile(text, block.name, "exec")
 
 
 @pytest.mark.parametrize("block", of_language("yaml"), ids=lambda block: block.name)
-def test_yaml_is_read_without_a_warning(block: Block) -> None:
+def test_yaml_is_read_without_a_warning(block):
     """A manifest by its schema elsewhere; a metrics file and a ``model-config.yaml`` as the server does."""
     documents = list(yaml.safe_load_all(block.text))
     if any("apiVersion" in document for document in documents):
@@ -264,11 +263,11 @@ def test_yaml_is_read_without_a_warning(block: Block) -> None:
 
 
 @pytest.mark.parametrize("block", of_language("json"), ids=lambda block: block.name)
-def test_json_is_json(block: Block) -> None:
+def test_json_is_json(block):
     json.loads(block.text)
 
 
-def test_properties_are_settings(tmp_path: Path) -> None:
+def test_properties_are_settings(tmp_path):
     """Each block is a ``config.properties`` that the server takes without a warning."""
     for block in of_language("properties"):
         file = tmp_path / "config.properties"
@@ -289,7 +288,7 @@ _PARSERS = {
 
 
 @pytest.mark.parametrize("block", of_language("console"), ids=lambda block: block.name)
-def test_commands_in_a_console_are_ours(block: Block) -> None:
+def test_commands_in_a_console_are_ours(block):
     """Their parsers take the options of commands that last minutes, or need files of one's own."""
     commands = block.text.replace("\\\n", " ").splitlines()
     for line in [line.removeprefix("$ ") for line in commands if line.startswith("$ ")]:
@@ -305,7 +304,7 @@ def test_commands_in_a_console_are_ours(block: Block) -> None:
 
 
 @pytest.fixture(scope="module")
-def model_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def model_store(tmp_path_factory):
     """With the file that docs/handlers.md loads."""
     folder = tmp_path_factory.mktemp("blocks")
     (folder / "prices.json").write_text('{"apple": 1.5}')
@@ -336,11 +335,11 @@ def model_of(name: str) -> str:
 
 
 @pytest.mark.parametrize("name", HANDLERS)
-def test_handlers_answer(shared_server: Server, model_store: Path, name: str) -> None:
+def test_handlers_answer(shared_server, model_store, name):
     ask(shared_server, model_store, name, HANDLERS[name], model_of(name))
 
 
-def test_handlers_of_the_page_refuse_and_count(shared_server: Server) -> None:
+def test_handlers_of_the_page_refuse_and_count(shared_server):
     """One turns down what it cannot read, by "Errors"; one counts, by "Custom metrics"."""
     refusing, counting = (
         f"docs/torchserve-handlers.md: {title}: python 1" for title in ("Errors", "Custom metrics")
@@ -353,7 +352,7 @@ def test_handlers_of_the_page_refuse_and_count(shared_server: Server) -> None:
     assert shared_server.metric("Lookup", ModelName=model) == 1.5
 
 
-def test_sequence_adds_its_numbers_up(shared_server: Server, model_store: Path, tmp_path: Path) -> None:
+def test_sequence_adds_its_numbers_up(shared_server, model_store, tmp_path):
     script, config = tmp_path / "summing.py", tmp_path / "model-config.yaml"
     script.write_text(BLOCKS[SEQUENCES[0]].text, "utf-8")
     config.write_text(BLOCKS[SEQUENCES[1]].text, "utf-8")
@@ -365,9 +364,7 @@ def test_sequence_adds_its_numbers_up(shared_server: Server, model_store: Path, 
     assert sums == [1, 3, 6]
 
 
-def test_handler_of_the_page_answers_open_inference(
-    shared_server: Server, model_store: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_handler_of_the_page_answers_open_inference(shared_server, model_store, capsys):
     """The handler's answer is the one that is shown, but for the id; Triton's client prints numbers."""
     (model_store / "scale.py").write_text(BLOCKS[SCALE].text, "utf-8")
     shared_server.registered("scale.py")
@@ -381,7 +378,7 @@ def test_handler_of_the_page_answers_open_inference(
     assert capsys.readouterr().out == "[2. 5.]\n"
 
 
-def test_archives_are_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_archives_are_built(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("mnist_handler.py", "mnist.pt"):
         (tmp_path / name).write_text("")
@@ -391,7 +388,7 @@ def test_archives_are_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.slow
-def test_picture_becomes_a_tensor_of_the_size_in_the_page() -> None:
+def test_picture_becomes_a_tensor_of_the_size_in_the_page():
     scope: dict[str, Any] = {"__name__": "small"}
     exec(BLOCKS[SMALL].text, scope)
 
@@ -432,7 +429,7 @@ class Sentiment(modelserver.Handler):
 
 
 @pytest.fixture(scope="module")
-def clone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clone]:
+def clone(tmp_path_factory):
     """A clone, with the server that the README's first command starts."""
     path = tmp_path_factory.mktemp("clone")
     programs = path / ".venv" / "bin"
@@ -479,7 +476,7 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clone]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SHELL)
-def test_commands_succeed(clone: Clone, name: str) -> None:
+def test_commands_succeed(clone, name):
     """Commands run in the listed order; curl fails on an error response."""
     message = clone.run(f"{SHELL[name]}\n{BLOCKS[name].text}")
 
@@ -488,7 +485,7 @@ def test_commands_succeed(clone: Clone, name: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_handler_with_torch_answers(clone: Clone) -> None:
+def test_a_handler_with_torch_answers(clone):
     (clone.path / "model_store" / "my_handler.py").write_text(BLOCKS[DOUBLER].text, "utf-8")
     query = "url=my_handler.py&initial_workers=1&synchronous=true"
     clone.run(f"curl -s -X POST 'localhost:8081/models?{query}'")
@@ -498,7 +495,7 @@ def test_a_handler_with_torch_answers(clone: Clone) -> None:
 
 
 @pytest.mark.slow
-def test_grpc_client_prints_classes(clone: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_grpc_client_prints_classes(clone, monkeypatch):
     pytest.importorskip("tritonclient.grpc")
     clone.run(_REMOVED)
     query = (
@@ -515,7 +512,7 @@ def test_grpc_client_prints_classes(clone: Clone, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.slow
-def test_a_script_is_served(clone: Clone) -> None:
+def test_a_script_is_served(clone):
     """By the README's command, on other ports; Ctrl-C stops it."""
     port = free_port(3)
     command: list[Any] = [*shlex.split(BLOCKS[SERVE].text), "--port", str(port)]
@@ -534,7 +531,7 @@ def test_a_script_is_served(clone: Clone) -> None:
 
 
 @pytest.mark.slow
-def test_handlers_and_archives_are_checked(clone: Clone) -> None:
+def test_handlers_and_archives_are_checked(clone):
     """The page's names are those of a handler, an archive, weights and inputs that nothing is wrong with."""
     build_archive(ArchiveConfig("model", str(clone.path / "handler.py"), "1.0", export_path=clone.path))
     for name in ("pictures", "samples"):
@@ -551,7 +548,7 @@ def test_handlers_and_archives_are_checked(clone: Clone) -> None:
 
 
 @pytest.mark.slow
-def test_batcher_flags_apply_to_all_models(clone: Clone) -> None:
+def test_batcher_flags_apply_to_all_models(clone):
     """A server that is started with these flags has the settings for models that set nothing themselves. It
     restores no snapshot here, and neither does the next.
     """
@@ -563,7 +560,7 @@ def test_batcher_flags_apply_to_all_models(clone: Clone) -> None:
 
 
 @pytest.mark.slow
-def test_requests_are_recorded_and_replayed(clone: Clone) -> None:
+def test_requests_are_recorded_and_replayed(clone):
     """A request is sent again to the server that answered it, whose ports are others than on the page."""
     clone.run(".venv/bin/modelserver --stop")
     management = f"--management http://127.0.0.1:{clone.ports[8081]}"

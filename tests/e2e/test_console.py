@@ -18,10 +18,7 @@ from tests.e2e.serving import Home, Server, serving, wait_until
 from modelserver.tools.archiver import ArchiveConfig, build_archive
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Page
 
 pytestmark = pytest.mark.slow
 
@@ -70,7 +67,7 @@ def handle(data, context):
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def store(tmp_path_factory):
     folder = tmp_path_factory.mktemp("store")
     for name, text in (("steady", STEADY), ("broken", BROKEN)):
         (folder / f"{name}.py").write_text(text)
@@ -79,7 +76,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def server(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(store, tmp_path_factory):
     """One without tokens, with a model that works, one that failed, and one of an evil name."""
     with serving(Server(Home(tmp_path_factory.mktemp("open")), store)) as started:
         started.registered("steady.mar", batch_size=2)
@@ -90,7 +87,7 @@ def server(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Se
 
 
 @pytest.fixture(scope="module")
-def opened(browser: Browser, server: Server) -> Iterator[Watched]:
+def opened(browser, server):
     """The console of the server without tokens, opened once."""
     made = Watched(browser)
     made.open(server).wait_for_selector("#status[data-state=live]")
@@ -99,14 +96,14 @@ def opened(browser: Browser, server: Server) -> Iterator[Watched]:
 
 
 @pytest.fixture
-def page(opened: Watched) -> Iterator[Page]:
+def page(opened):
     """The same page for all tests; an error in it fails the test."""
     yield opened.page
     opened.check()
 
 
 @pytest.fixture
-def load(server: Server) -> Iterator[None]:
+def load(server):
     """Requests arrive all the time, several at once."""
     over = threading.Event()
 
@@ -124,7 +121,7 @@ def load(server: Server) -> Iterator[None]:
         thread.join()
 
 
-def test_it_draws_what_is_measured(page: Page, load: None) -> None:
+def test_it_draws_what_is_measured(page, load):
     select(page, "steady")
     shows = "[...document.querySelectorAll('.plot .key b')].filter((each) => /[1-9]/.test(each.textContent))"
     wait_for(page, f"{shows}.length >= 9")
@@ -144,7 +141,7 @@ def test_it_draws_what_is_measured(page: Page, load: None) -> None:
     assert "/s" in page.get_by_role("button", name="steady").inner_text()
 
 
-def test_figures_are_differences_of_counts(page: Page) -> None:
+def test_figures_are_differences_of_counts(page):
     """Percentiles are interpolated within buckets; after a restart of the server there is a gap, no drop."""
     series = page.evaluate(
         """import("/console/static/history.js").then(({ History, quantile }) => {
@@ -174,7 +171,7 @@ def test_figures_are_differences_of_counts(page: Page) -> None:
     assert series["busy"] == [10, 0, None, 5]
 
 
-def test_figures_of_language_models_are_differences_too(page: Page) -> None:
+def test_figures_of_language_models_are_differences_too(page):
     """Those that a model does not have, or not yet, are nothing."""
     series = page.evaluate(
         """import("/console/static/history.js").then(({ History }) => {
@@ -201,7 +198,7 @@ def test_figures_of_language_models_are_differences_too(page: Page) -> None:
     assert series["has"] is False
 
 
-def test_what_a_handler_prints_is_text(page: Page) -> None:
+def test_what_a_handler_prints_is_text(page):
     """So are the reason of a failure, the last lines and a model's name, whatever they hold."""
     select(page, "broken")
     banner = page.get_by_role("alert").locator("p").inner_text()
@@ -222,9 +219,7 @@ def test_what_a_handler_prints_is_text(page: Page) -> None:
     assert page.locator("img[src=x]").count() == 0
 
 
-def test_a_version_that_does_not_load_says_how_often_and_when_again(
-    page: Page, server: Server, store: Path
-) -> None:
+def test_a_version_that_does_not_load_says_how_often_and_when_again(page, server, store):
     (store / "flaky.py").write_text('print("no disk", flush=True)\nraise OSError("not yet")\n')
     assert server.register("flaky.py", synchronous=False).status_code == 202
     select(page, "flaky")
@@ -241,7 +236,7 @@ def test_a_version_that_does_not_load_says_how_often_and_when_again(
     server.unregister("flaky")
 
 
-def test_errors_of_requests_are_red(page: Page, server: Server, store: Path) -> None:
+def test_errors_of_requests_are_red(page, server, store):
     """Although the worker is ready: a rate in the list and in the head; the last error names its request."""
     (store / "raises.py").write_text(RAISES)
     server.registered("raises.py")
@@ -264,9 +259,7 @@ def test_errors_of_requests_are_red(page: Page, server: Server, store: Path) -> 
     server.unregister("raises")
 
 
-def test_a_killed_worker_stays_on_the_page_until_another_is_ready(
-    page: Page, server: Server, store: Path, tmp_path: Path
-) -> None:
+def test_a_killed_worker_stays_on_the_page_until_another_is_ready(page, server, store, tmp_path):
     """Its state, the reason and what it printed; the request that it served gets an error."""
     hold = tmp_path / "hold"
     (store / "mortal.py").write_text(MORTAL.format(hold=str(hold)))
@@ -295,7 +288,7 @@ def test_a_killed_worker_stays_on_the_page_until_another_is_ready(
     page.locator(".title-row .state[data-state=ready]").wait_for()
 
 
-def test_versions_come_and_go(page: Page, server: Server, store: Path, tmp_path: Path) -> None:
+def test_versions_come_and_go(page, server, store, tmp_path):
     """Each is an entry that says whether it is the default. Of a shown one that is removed the page says so,
     until the reader chooses another, or it is back.
     """
@@ -334,7 +327,7 @@ def test_versions_come_and_go(page: Page, server: Server, store: Path, tmp_path:
     )
 
 
-def test_settings_change_while_it_runs(page: Page, server: Server) -> None:
+def test_settings_change_while_it_runs(page, server):
     select(page, "steady")
     form = unfold(page, "Settings of this version")
     form.get_by_label("Batch size").fill("4")
@@ -359,7 +352,7 @@ def test_settings_change_while_it_runs(page: Page, server: Server) -> None:
 @pytest.mark.parametrize(
     ("kind", "size"), [("predictions", "a picture"), ("v2", "a picture"), ("v1", "JSON")]
 )
-def test_requests_can_be_tried(page: Page, kind: str, size: str) -> None:
+def test_requests_can_be_tried(page, kind, size):
     select(page, "steady")
     panel = unfold(page, "Try a request")
     panel.get_by_label("Kind").select_option(kind)
@@ -388,9 +381,7 @@ def test_requests_can_be_tried(page: Page, kind: str, size: str) -> None:
     assert {"predictions": "got", "v1": "predictions", "v2": "outputs"}[kind] in answer
 
 
-def test_chat_shows_the_answer_and_its_speed(
-    page: Page, server: Server, store: Path, model_store: Path
-) -> None:
+def test_chat_shows_the_answer_and_its_speed(page, server, store, model_store):
     """Models without a chat do not have the box; an error of the model is shown in it."""
     box = page.get_by_role("region", name="Chat")
     select(page, "steady")
@@ -421,7 +412,7 @@ def test_chat_shows_the_answer_and_its_speed(
     assert texts[1].split() == [str(number) for number in range(20)]
 
 
-def test_a_change_can_be_estimated(page: Page, server: Server, load: None) -> None:
+def test_a_change_can_be_estimated(page, server, load):
     """The answer stands beside what was measured since the start, also on a page that was just opened; the
     event loop is never held up by it for 20 ms.
     """
@@ -458,7 +449,7 @@ def test_a_change_can_be_estimated(page: Page, server: Server, load: None) -> No
     assert stalls == before
 
 
-def test_the_page_follows_keyboard_and_colours(page: Page) -> None:
+def test_the_page_follows_keyboard_and_colours(page):
     """Tab goes from the top down, Enter chooses a model, and every control has a label; the plots take on the
     colours of the system at once.
     """
@@ -496,9 +487,7 @@ def test_the_page_follows_keyboard_and_colours(page: Page) -> None:
 class TestTokens:
     """A server that requires tokens, which come and go, as the server itself does."""
 
-    def test_a_console_outlives_tokens_and_servers(
-        self, watched: Watched, store: Path, tmp_path_factory: pytest.TempPathFactory
-    ) -> None:
+    def test_a_console_outlives_tokens_and_servers(self, watched, store, tmp_path_factory):
         home = Home(tmp_path_factory.mktemp("secured"))
         first = Server(home, store, settings={"token_authorization": "always", "load_models": "steady.mar"})
         with serving(first):
@@ -541,7 +530,7 @@ class TestTokens:
 
 
 @pytest.mark.parametrize("side", ["inference", "management", "metrics"])
-def test_names_on_the_documentation_are_not_broken(watched: Watched, server: Server, side: str) -> None:
+def test_names_on_the_documentation_are_not_broken(watched, server, side):
     watched.page.set_viewport_size({"width": 400, "height": 900})
     watched.page.goto(f"{server.settings[f'{side}_address']}/docs")
     lines: dict[str, int] = watched.page.evaluate(
@@ -556,7 +545,7 @@ def test_names_on_the_documentation_are_not_broken(watched: Watched, server: Ser
     assert side == "metrics" or {"inference": "model_name", "management": "initial_workers"}[side] in lines
 
 
-def test_all_models_are_seen_first(watched: Watched, server: Server) -> None:
+def test_all_models_are_seen_first(watched, server):
     """In one table, those with trouble on top, without the code of plots; a name leads
     to the model's page, and back.
     """
@@ -584,7 +573,7 @@ def test_all_models_are_seen_first(watched: Watched, server: Server) -> None:
     assert 20_000 < loaded <= 100_000
 
 
-def test_a_phone_shows_what_matters_first(watched: Watched, server: Server) -> None:
+def test_a_phone_shows_what_matters_first(watched, server):
     """The table is as wide as the screen, and the first plot of a model within it."""
     watched.page.set_viewport_size({"width": 390, "height": 844})
     page = watched.open(server)
@@ -599,7 +588,7 @@ def test_a_phone_shows_what_matters_first(watched: Watched, server: Server) -> N
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
-def test_a_thousand_models_are_sorted_by_trouble(page: Page) -> None:
+def test_a_thousand_models_are_sorted_by_trouble(page):
     """Rows do not move while one of them has the focus. The table has a hundred, and more when asked."""
     result = page.evaluate(
         """import("/console/static/overview.js").then(({ Brief, Overview, rowOf }) => {
@@ -648,7 +637,7 @@ def test_a_thousand_models_are_sorted_by_trouble(page: Page) -> None:
     assert (result["sum"], result["hidden"]) == ("11 of 1000, 3 with trouble", True)
 
 
-def test_history_is_there_before_the_page(watched: Watched, server: Server) -> None:
+def test_history_is_there_before_the_page(watched, server):
     """Of a model, and of all, by minute; a part of it can be dragged over. Idle minutes are at zero."""
     for _ in range(20):
         server.inference.post("/predictions/steady", content=b"x")
@@ -682,7 +671,7 @@ def test_history_is_there_before_the_page(watched: Watched, server: Server) -> N
     assert pressed == ["Live"]
 
 
-def test_minutes_without_requests_are_at_zero(page: Page) -> None:
+def test_minutes_without_requests_are_at_zero(page):
     """Before the first, between two, and after the last, from the server's start on."""
     times = page.evaluate(
         """import("/console/static/ranges.js").then(({ Minutes }) => {

@@ -6,15 +6,12 @@ import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, quote, urlsplit
 
 import pytest
 from tests import recorded_nvml
-from tests.e2e.browsing import Watched, unfold, wait_for
-from tests.e2e.conftest import StartServer
+from tests.e2e.browsing import unfold, wait_for
 from tests.e2e.serving import ROOT, Home, Server, archived, serving
 
 from modelserver.tools.archiver import ArchiveConfig, build_archive
@@ -33,7 +30,7 @@ def handle(data, context):
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(tmp_path_factory):
     """One with two versions of a model of an evil name, and a store that has two more models."""
     store = tmp_path_factory.mktemp("store")
     archived(store, "stored", STEADY)
@@ -50,7 +47,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.fixture
-def page(watched: Watched, server: Server) -> "Page":
+def page(watched, server):
     """The console, with nothing open but the table."""
     page = watched.open(server)
     page.wait_for_selector("#status[data-state=live]")
@@ -93,7 +90,7 @@ def run(command: str, token: str = "") -> str:
     return subprocess.run(shell, env=environment, capture_output=True, text=True, check=True).stdout
 
 
-def test_a_dialog_scales_and_restarts_workers(page: "Page", server: Server) -> None:
+def test_a_dialog_scales_and_restarts_workers(page, server):
     """The command does the same as the dialog, whatever the name; without a confirmation nothing happens."""
     show(page, EVIL)
     path = f"{quote(EVIL)}/1.0"
@@ -126,7 +123,7 @@ def test_a_dialog_scales_and_restarts_workers(page: "Page", server: Server) -> N
     assert page.evaluate("typeof hacked") == "undefined"
 
 
-def test_dialogs_change_versions_and_traffic(page: "Page", server: Server) -> None:
+def test_dialogs_change_versions_and_traffic(page, server):
     """Weights are divided, taken back, and the default changes to and fro."""
     traffic = f"/models/{quote(EVIL)}/traffic"
     show(page, EVIL, "2.0")
@@ -155,7 +152,7 @@ def test_dialogs_change_versions_and_traffic(page: "Page", server: Server) -> No
     assert server.management.get(traffic).json()["default"] == "1.0"
 
 
-def test_models_on_demand_are_loaded_and_parked(page: "Page", server: Server) -> None:
+def test_models_on_demand_are_loaded_and_parked(page, server):
     """Models that are not have no such buttons, and one without other versions cannot go back."""
     show(page, EVIL)
     assert not page.get_by_role("button", name="Park…").is_visible()
@@ -169,7 +166,7 @@ def test_models_on_demand_are_loaded_and_parked(page: "Page", server: Server) ->
     page.get_by_text("seldom has no other version.").wait_for()
 
 
-def test_models_are_registered_and_removed(page: "Page", server: Server) -> None:
+def test_models_are_registered_and_removed(page, server):
     """From the store, by a URL, and refused ones: with the answer as the server gave it."""
     dialog = act(page, "Register a model…")
     dialog.get_by_label("Model", exact=True).select_option("stored")
@@ -210,9 +207,7 @@ def test_models_are_registered_and_removed(page: "Page", server: Server) -> None
     assert json.loads(confirm(act(page, "Remove…"), "403 Forbidden"))["code"] == 403
 
 
-def test_a_token_that_ends_while_a_dialog_is_open(
-    watched: Watched, start_server: StartServer, model_store: Path
-) -> None:
+def test_a_token_that_ends_while_a_dialog_is_open(watched, start_server, model_store):
     """The page says so, asks for another one, and goes on; the command never has it."""
     server = start_server(token_authorization="always", load_models="echo.mar")
     page = watched.open(server)
@@ -241,7 +236,7 @@ def enter(page: "Page", token: str) -> None:
     page.keyboard.press("Enter")
 
 
-def test_forms_open_by_keyboard_and_fit_a_phone(page: "Page") -> None:
+def test_forms_open_by_keyboard_and_fit_a_phone(page):
     """They are folded, below the plots; the same ones are open on the page of the next model. A dialog has
     the focus, and gives it back.
     """
@@ -282,9 +277,7 @@ def test_forms_open_by_keyboard_and_fit_a_phone(page: "Page") -> None:
     assert button.evaluate("(each) => each === document.activeElement")
 
 
-def test_devices_with_gpus_and_front_ends(
-    watched: Watched, start_server: StartServer, tmp_path: Path
-) -> None:
+def test_devices_with_gpus_and_front_ends(watched, start_server, tmp_path):
     """The GPUs of a recorded driver, each with its workers; one that cannot be read says so. The page reads
     them while it is open, and no longer.
     """

@@ -6,14 +6,11 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.e2e.browsing import Watched, wait_for
+from tests.e2e.browsing import wait_for
 from tests.e2e.serving import Home, Server, serving, wait_until
 from tests.e2e.test_console import BROKEN, EVIL
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
     from playwright.sync_api import Page
 
 pytestmark = pytest.mark.slow
@@ -35,7 +32,7 @@ def handle(data, context):
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def store(tmp_path_factory):
     folder = tmp_path_factory.mktemp("store")
     (folder / "talks.py").write_text(TALKS)
     (folder / "broken.py").write_text(BROKEN)
@@ -43,7 +40,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def server(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(store, tmp_path_factory):
     """One whose log began before its start, with models: one talks, one has an evil name, one fails."""
     home = Home(tmp_path_factory.mktemp("open"))
     (home.path / "logs").mkdir()
@@ -58,7 +55,7 @@ def server(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Se
 
 
 @pytest.fixture
-def page(watched: Watched, server: Server) -> Page:
+def page(watched, server):
     page = watched.open(server)
     page.wait_for_selector("#status[data-state=live]")
     return page
@@ -72,7 +69,7 @@ def open_list(page: Page, title: str) -> Any:
     return page.get_by_role("log")
 
 
-def test_events_are_seen_searched_and_followed(page: Page, server: Server) -> None:
+def test_events_are_seen_searched_and_followed(page, server):
     """The newest first; what went wrong has its paragraph of the runbook; names and messages are text."""
     events = open_list(page, "Events")
     failed = events.locator("article", has_text="load failed").first
@@ -107,7 +104,7 @@ def test_events_are_seen_searched_and_followed(page: Page, server: Server) -> No
     server.unregister("later")
 
 
-def test_a_request_leads_to_its_lines_and_status(page: Page, server: Server) -> None:
+def test_a_request_leads_to_its_lines_and_status(page, server):
     """From its id, whether it failed or not; lines of before the start are there, too."""
     lines = open_list(page, "Logs")
     lines.get_by_text("The server before <u>failed</u>").wait_for()
@@ -136,7 +133,7 @@ def test_a_request_leads_to_its_lines_and_status(page: Page, server: Server) -> 
     ]
 
 
-def test_the_last_error_of_a_model_leads_to_its_log(page: Page, server: Server) -> None:
+def test_the_last_error_of_a_model_leads_to_its_log(page, server):
     server.inference.post("/predictions/talks", content="fail", headers={"x-request-id": "the-one"})
     page.get_by_role("link", name="talks", exact=True).click()
     page.get_by_role("group", name="Errors").get_by_text("request the-one").wait_for()
@@ -144,7 +141,7 @@ def test_the_last_error_of_a_model_leads_to_its_log(page: Page, server: Server) 
     page.get_by_text("Request the-one was answered with status 503").wait_for()
 
 
-def test_nothing_is_sent_while_nobody_looks(page: Page, server: Server) -> None:
+def test_nothing_is_sent_while_nobody_looks(page, server):
     """A list that does not follow, or was left, has no stream."""
     lines = open_list(page, "Logs")
     with stream_ends(page, "console/logs?"):
@@ -165,7 +162,7 @@ def stream_ends(page: Page, path: str) -> Any:
 
 
 @pytest.mark.parametrize("log_files", ["true", "false"])
-def test_lists_outlive_the_server(watched: Watched, store: Path, tmp_path: Path, log_files: str) -> None:
+def test_lists_outlive_the_server(watched, store, tmp_path, log_files):
     """They go on with what the next server says, which may count from the begin, and ask for its token."""
     home = Home(tmp_path)
     settings = {"log_files": log_files, "token_authorization": "always"}
@@ -244,7 +241,7 @@ FEED = """async ([script, many]) => {
 }"""
 
 
-def test_lists_bear_storms_and_long_sleep(page: Page) -> None:
+def test_lists_bear_storms_and_long_sleep(page):
     """A few that were missed are added; of very many, and of another server, the newest ones are shown."""
     many = 5000
     script = {
@@ -263,7 +260,7 @@ def test_lists_bear_storms_and_long_sleep(page: Page) -> None:
     assert steps["same ids"] == [8, "c1"]
 
 
-def test_lists_fit_a_phone(watched: Watched, server: Server) -> None:
+def test_lists_fit_a_phone(watched, server):
     """And every control has a name."""
     watched.page.set_viewport_size({"width": 390, "height": 844})
     page = watched.open(server)
@@ -279,7 +276,7 @@ def test_lists_fit_a_phone(watched: Watched, server: Server) -> None:
         assert unnamed == 0
 
 
-def test_a_page_of_the_log_is_for_those_with_a_token(store: Path, tmp_path: Path) -> None:
+def test_a_page_of_the_log_is_for_those_with_a_token(store, tmp_path):
     with serving(Server(Home(tmp_path), store, settings={"token_authorization": "always"})) as server:
         refused = server.management.get("/console/logs")
         token = {"Authorization": f"Bearer {server.tokens()['management']}"}

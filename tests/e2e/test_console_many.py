@@ -1,13 +1,11 @@
 """The console in a real browser, in front of a server with more models than it shows at once."""
 
 import json
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.e2e.browsing import Watched, wait_for
+from tests.e2e.browsing import wait_for
 from tests.e2e.serving import Home, Server, serving, wait_until
 
 pytestmark = pytest.mark.slow
@@ -16,7 +14,7 @@ MODELS = 250
 
 
 @pytest.fixture(scope="module")
-def crowded(tmp_path_factory: pytest.TempPathFactory, model_store: Path) -> Iterator[Server]:
+def crowded(tmp_path_factory, model_store):
     """Models on demand, none with a worker, one of which cannot be loaded, and one that works."""
     with serving(Server(Home(tmp_path_factory.mktemp("many")), model_store)) as server:
 
@@ -44,7 +42,7 @@ def first_event(server: Server) -> bytes:
     raise AssertionError("the stream has ended")
 
 
-def test_the_first_message_is_small(crowded: Server) -> None:
+def test_the_first_message_is_small(crowded):
     """It has what the table shows of each; facts come of the version whose page is opened."""
     text = first_event(crowded)
     event: dict[str, Any] = json.loads(text.removeprefix(b"data: "))
@@ -55,7 +53,7 @@ def test_the_first_message_is_small(crowded: Server) -> None:
     assert (event["facts"], list(opened["facts"])) == ({}, ["awake/1.0"])
 
 
-def test_the_table_is_usable(watched: Watched, crowded: Server) -> None:
+def test_the_table_is_usable(watched, crowded):
     """Trouble is on top, a few letters filter names, and the list beside it stays short; a model that
     is not in the list has its page.
     """

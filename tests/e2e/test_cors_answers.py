@@ -1,12 +1,10 @@
 """CORS over real sockets."""
 
-from typing import Any
-
 PAGE = "https://page.example"
 ORIGIN, METHODS = "access-control-allow-origin", "access-control-allow-methods"
 
 
-def test_every_answer_says_it(start_server: Any) -> None:
+def test_every_answer_says_it(start_server):
     """From front ends and from the server: hot routes, all other routes, errors and what is no HTTP; once
     each (reference 4.4).
     """

@@ -3,7 +3,6 @@
 import json
 import re
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +88,7 @@ class Detached:
 
 
 @pytest.fixture(scope="module")
-def torchserve(tmp_path_factory: pytest.TempPathFactory, model_store: Path) -> Iterator[Detached]:
+def torchserve(tmp_path_factory, model_store):
     """Started as ``torchserve`` with a model at start, and nothing else but its addresses."""
     path = tmp_path_factory.mktemp("torchserve")
     command = next(alias for alias in install(path / "bin") if alias.name == "torchserve")
@@ -106,7 +105,7 @@ def torchserve(tmp_path_factory: pytest.TempPathFactory, model_store: Path) -> I
 
 
 @pytest.fixture(scope="module")
-def modelserver(tmp_path_factory: pytest.TempPathFactory, model_store: Path) -> Iterator[Detached]:
+def modelserver(tmp_path_factory, model_store):
     server = Detached(Home(tmp_path_factory.mktemp("modelserver")), model_store, None)
     try:
         server.start("--model-store", model_store, "--models", "echo.mar", "--ts-config", server.config())
@@ -116,7 +115,7 @@ def modelserver(tmp_path_factory: pytest.TempPathFactory, model_store: Path) -> 
         server.stop()
 
 
-def test_tokens_and_switches_follow_the_defaults(torchserve: Detached, modelserver: Detached) -> None:
+def test_tokens_and_switches_follow_the_defaults(torchserve, modelserver):
     """With TorchServe's defaults every inference and management request needs a token, /ping too, and without
     it the status is 400, not 401 (reference 16.2); the model API, the Open Inference Protocol (reference 6.8)
     and workflows (reference 19) are off. With modelserver's nothing of that holds.
@@ -156,7 +155,7 @@ def test_tokens_and_switches_follow_the_defaults(torchserve: Detached, modelserv
         assert modelserver.ask("inference", "GET", path).status_code == 200
 
 
-def test_answers_follow_the_defaults(torchserve: Detached, modelserver: Detached) -> None:
+def test_answers_follow_the_defaults(torchserve, modelserver):
     """TorchServe's: a V1 body reaches the handler whole, a batch waits for its window, and a model that is
     not there is the bare sentence. Ours: instances are rows, batches are adaptive, and each protocol says
     what there is.
@@ -192,7 +191,7 @@ def test_answers_follow_the_defaults(torchserve: Detached, modelserver: Detached
     assert policies == [{"value": "window", "source": "default"}, {"value": "adaptive", "source": "default"}]
 
 
-def test_environment_overrides_flags(tmp_path: Path, model_store: Path) -> None:
+def test_environment_overrides_flags(tmp_path, model_store):
     """TS_CONFIG_FILE names the file, which contains one variable and lets others override file and flags
     (reference 2.4, 3.1, 3.2). Such settings also override TorchServe's defaults; the text of metrics has
     TorchServe's commas then.
@@ -222,7 +221,7 @@ def test_environment_overrides_flags(tmp_path: Path, model_store: Path) -> None:
         server.stop()
 
 
-def test_grpc_has_the_same_rules(torchserve: Detached) -> None:
+def test_grpc_has_the_same_rules(torchserve):
     """Token first, then the switch of the model API; there is no Open Inference service (reference 16)."""
     register = "/org.pytorch.serve.grpc.management.ManagementAPIsService/RegisterModel"
     token = torchserve.keys()["management"]["key"]
@@ -234,7 +233,7 @@ def test_grpc_has_the_same_rules(torchserve: Detached) -> None:
         assert code == "UNIMPLEMENTED"
 
 
-def test_metrics_go_to_the_log(torchserve: Detached, modelserver: Detached) -> None:
+def test_metrics_go_to_the_log(torchserve, modelserver):
     """TorchServe's: the endpoint is empty and needs no token, the logs have the lines (reference 15)."""
     scraped = torchserve.ask("metrics", "GET", "/metrics")
     assert (scraped.status_code, scraped.content) == (200, b"")
@@ -253,7 +252,7 @@ def test_metrics_go_to_the_log(torchserve: Detached, modelserver: Detached) -> N
 
 
 @pytest.mark.slow
-def test_snapshots_are_restored_as_torchserve_does(torchserve: Detached, model_store: Path) -> None:
+def test_snapshots_are_restored_as_torchserve_does(torchserve, model_store):
     """Snapshots are written where TorchServe has them, in its form. A start without a named file uses the
     newest as its configuration and ignores ``--models``; without one of its archives the server does not
     start (reference 17).
@@ -293,7 +292,7 @@ def test_snapshots_are_restored_as_torchserve_does(torchserve: Detached, model_s
 
 
 @pytest.mark.slow
-def test_snapshots_are_restored_beside_a_named_file(modelserver: Detached, model_store: Path) -> None:
+def test_snapshots_are_restored_beside_a_named_file(modelserver, model_store):
     """With a named file the last state is restored too, ``--models`` are loaded too, and the server prints
     which models were restored and which were not.
     """

@@ -2,7 +2,6 @@
 
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -94,7 +93,7 @@ def pack(store: Path, name: str, code: str, config: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(tmp_path_factory):
     store = tmp_path_factory.mktemp("distributed") / "store"
     store.mkdir()
     pack(store, "two", SUMMING, CONFIG.format(processes=2, fails="null"))
@@ -106,7 +105,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
 
 
-def test_ranks_compute_together(server: Server) -> None:
+def test_ranks_compute_together(server):
     """A worker of three processes is one worker; each rank has its part in the result of rank 0."""
     server.registered("three.mar")
     assert len(server.workers()) == 3
@@ -124,7 +123,7 @@ def test_ranks_compute_together(server: Server) -> None:
 
 
 @pytest.mark.slow  # two workers of two processes are replaced
-def test_rank_that_ends_takes_its_worker_along(server: Server) -> None:
+def test_rank_that_ends_takes_its_worker_along(server):
     """A rank that dies takes the batch and its worker with it; a new one takes its place (F39)."""
     server.registered("two.mar")
     before = {process.pid for process in server.workers()}
@@ -150,7 +149,7 @@ def test_rank_that_ends_takes_its_worker_along(server: Server) -> None:
     server.unregister("two")
 
 
-def test_rank_that_cannot_load_fails_the_registration(server: Server) -> None:
+def test_rank_that_cannot_load_fails_the_registration(server):
     """The registration is refused with the rank and its reason, and nothing is left (F40)."""
     answer = server.register("broken.mar")
 
@@ -161,7 +160,7 @@ def test_rank_that_cannot_load_fails_the_registration(server: Server) -> None:
 
 
 @pytest.mark.slow  # imports torch twice
-def test_ranks_reduce_over_gloo(server: Server) -> None:
+def test_ranks_reduce_over_gloo(server):
     """torch.distributed finds its environment variables: two processes reduce over gloo."""
     server.registered("gloo.mar")
     answers = [server.predict("gloo", str(number).encode()).json() for number in (0, 1, 2.5)]

@@ -4,10 +4,9 @@ import math
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
-from pathlib import Path
 
 import httpx
 import pytest
@@ -22,9 +21,7 @@ WAITED = 0.02  # what counts as having waited for that
 @pytest.fixture(
     scope="module", params=[1, pytest.param(2, marks=pytest.mark.slow)], ids="front ends: {}".format
 )
-def server(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, model_store
-) -> Iterator[Server]:
+def server(request, tmp_path_factory, model_store):
     """A server with REST and gRPC, with one process for connections or with two front ends, and ``naps`` in
     batches of two, without waiting for the second.
     """
@@ -38,7 +35,7 @@ def sleep(seconds: float) -> dict[str, object]:
     return {"do": "sleep", "seconds": seconds}
 
 
-def test_slow_request_holds_up_nobody(server: Server, pool: ThreadPoolExecutor) -> None:
+def test_slow_request_holds_up_nobody(server, pool):
     """While one of two workers has a slow request, all that come after it are answered by the other."""
     server.registered("obey.mar", model_name="uneven", initial_workers=2)
     slow = pool.submit(server.predict, "uneven", sleep(1.2))
@@ -123,7 +120,7 @@ class Sender:
 
 
 @pytest.fixture
-def sender(server: Server) -> Iterator[Sender]:
+def sender(server):
     """Two connections, and one of gRPC."""
     made = Sender(server)
     yield made
@@ -141,7 +138,7 @@ def least(take: Callable[[], float], enough: float | None = None) -> float:
 
 
 @pytest.mark.alone
-def test_headers_add_up_to_what_the_client_saw(sender: Sender) -> None:
+def test_headers_add_up_to_what_the_client_saw(sender):
     """Behind a busy worker, queue and inference of ``server-timing`` leave hardly more of a request's time
     than of one that finds the worker free: another millisecond, or as much again on a machine on which that
     takes longer.
@@ -158,7 +155,7 @@ def test_headers_add_up_to_what_the_client_saw(sender: Sender) -> None:
 
 
 @pytest.mark.alone
-def test_metrics_add_up_to_what_the_client_saw(sender: Sender) -> None:
+def test_metrics_add_up_to_what_the_client_saw(sender):
     """So does what the metrics count for a call of gRPC, whose answer cannot report it."""
 
     def alone() -> float:
@@ -180,9 +177,7 @@ def test_metrics_add_up_to_what_the_client_saw(sender: Sender) -> None:
     assert least(behind, bound) < bound
 
 
-def test_time_behind_others_is_counted_wherever_it_is_spent(
-    server: Server, pool: ThreadPoolExecutor, tmp_path: Path
-) -> None:
+def test_time_behind_others_is_counted_wherever_it_is_spent(server, pool, tmp_path):
     """Of three requests that wait for one worker, the second waits for one more than the first and the third
     for two, whether in the queue or at the worker: headers and metrics agree on it. A request whose batch
     failed for another's sake is computed once more, and its header has both runs.

@@ -13,7 +13,6 @@ from tests.e2e.serving import Home, Server, free_port, serving
 sys.path.append(str(Path(__file__).parents[1] / "tls"))
 
 import socket
-from collections.abc import Iterator
 
 from tests.surface.tls.certificates import Authority
 
@@ -29,18 +28,18 @@ EARLY = [
 
 
 @pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+def authority(tmp_path_factory):
     return Authority(tmp_path_factory.mktemp("authority"))
 
 
 # Another server.
 @pytest.fixture(scope="module", params=["http", pytest.param("https", marks=pytest.mark.slow)])
 def server(
-    request: pytest.FixtureRequest,
-    tmp_path_factory: pytest.TempPathFactory,
-    model_store: Path,
-    authority: Authority,
-) -> Iterator[Server]:
+    request,
+    tmp_path_factory,
+    model_store,
+    authority,
+):
     """A server without TLS and tokens, or with both: its front ends answer at the address for inference,
     itself at the others.
     """
@@ -65,9 +64,7 @@ def reach(server: Server, authority: Authority, role: str) -> socket.socket:
 
 
 @pytest.mark.parametrize(("role", "path", "lines"), EARLY)
-def test_an_early_answer_is_whole(
-    server: Server, authority: Authority, role: str, path: str, lines: tuple[str, ...]
-) -> None:
+def test_an_early_answer_is_whole(server, authority, role, path, lines):
     """A client that sends a large body to the end gets the answer that was written meanwhile."""
     with reach(server, authority, role) as connection:
         connection.sendall(post(path, BODY, *lines))
@@ -82,7 +79,7 @@ def test_an_early_answer_is_whole(
     assert len(body) == int(answer.headers["content-length"])
 
 
-def test_answers_before_an_error_are_whole(server: Server, authority: Authority) -> None:
+def test_answers_before_an_error_are_whole(server, authority):
     """So are those to requests in a row, of which one in the middle closes the connection."""
     row = post("/ping") * 3 + post("/nonesuch", BODY) + post("/ping") * 3
     with reach(server, authority, "inference") as connection:

@@ -1,8 +1,5 @@
 """What clients and operators learn about a handler that fails."""
 
-from pathlib import Path
-
-from tests.e2e.conftest import StartServer
 from tests.e2e.grpc_client import INFERENCE, MANAGEMENT, channel, ending, grpc_server, manage, predict, stub
 from tests.e2e.serving import Server, serving, wait_until
 
@@ -19,7 +16,7 @@ def refused(server: Server) -> object:
     return answer.json()
 
 
-def test_settings_can_hide_reasons_and_models(tmp_path: Path, model_store: Path) -> None:
+def test_settings_can_hide_reasons_and_models(tmp_path, model_store):
     """With expose_errors=false answers are TorchServe's to the byte, over gRPC too, whose metadata and log
     have the id; without the model API nothing is registered or removed, and workers are scaled.
     """
@@ -54,7 +51,7 @@ V1 = "/v1/models/whole_body:predict"
 BODY = {"instances": [1, 2]}
 
 
-def test_a_handler_that_reads_the_whole_body(shared_server: Server) -> None:
+def test_a_handler_that_reads_the_whole_body(shared_server):
     """Where bodies are split the answer names the setting, and with the setting the handler runs."""
     shared_server.registered("whole_body.mar")
     failed = shared_server.inference.post(V1, json=BODY)
@@ -66,7 +63,7 @@ def test_a_handler_that_reads_the_whole_body(shared_server: Server) -> None:
     assert shared_server.inference.post(V1, json=BODY).json() == {"predictions": [2, 4]}
 
 
-def test_torchserves_defaults_change_answers(start_server: StartServer) -> None:
+def test_torchserves_defaults_change_answers(start_server):
     """With them reasons are kept back, bytes and text have no type (reference 6.4), bodies of V1 and V2 are
     not split, any other body reaches the handler (F10), and probes count as answers (reference 15.3).
     """

@@ -1,14 +1,13 @@
 """What has happened to a server: listed, followed, and kept; and what is wrong with it (docs/runbook.md)."""
 
 import json
-from pathlib import Path
 
 import pytest
 from tests.e2e.serving import Home, Server, serving
 
 
 @pytest.mark.slow  # starts two servers
-def test_events_are_listed_followed_and_stored(tmp_path: Path, model_store: Path) -> None:
+def test_events_are_listed_followed_and_stored(tmp_path, model_store):
     home, kinds = Home(tmp_path / "home"), []
     with serving(Server(home, model_store)) as server:
         server.registered("echo.mar")

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import httpx
 from tests.e2e.blocks import BLOCKS
@@ -22,7 +21,7 @@ sys.exit(cli.main(sys.argv[1:], {{**EXTENSIONS, **table}}))
 """
 
 
-def test_extension_of_the_page_counts_batches(tmp_path: Path) -> None:
+def test_extension_of_the_page_counts_batches(tmp_path):
     """Its route and its metric have the sizes of the batches; a request gets its answer as before."""
     folder = tmp_path / "batch_sizes"
     folder.mkdir()

@@ -1,7 +1,5 @@
 """A handler that raises on every request is seen: in the metrics, in its description."""
 
-from collections.abc import Iterator
-
 import pytest
 from tests.e2e.grpc_client import INFERENCE, channel, ending, grpc_server, oip, predict, stub
 from tests.e2e.serving import Server, archived, serving
@@ -20,7 +18,7 @@ def handle(data, context):
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(tmp_path_factory):
     """A server with REST behind front ends and gRPC, a model whose handler raises and one that works."""
     folder = tmp_path_factory.mktemp("counted")
     store = folder / "store"
@@ -49,7 +47,7 @@ def rest_statuses(server: Server, name: str) -> list[int]:
     ]
 
 
-def test_every_protocol_counts(server: Server) -> None:
+def test_every_protocol_counts(server):
     """REST and gRPC, failures and answers, of this model and of no other."""
     before = {name: answers(server, name) for name in ("raises", "works")}
     assert rest_statuses(server, "raises") == [507] * 4
@@ -74,7 +72,7 @@ def test_every_protocol_counts(server: Server) -> None:
     assert server.metric(errors, model_name="works") == 0
 
 
-def test_the_description_has_the_last_error(server: Server) -> None:
+def test_the_description_has_the_last_error(server):
     """With its request, time, message and place; after ten batches in a row the version counts as failing,
     and is still served.
     """
@@ -96,7 +94,7 @@ def test_the_description_has_the_last_error(server: Server) -> None:
     assert "errors" not in server.describe("works")
 
 
-def test_health_checks_are_no_errors(server: Server) -> None:
+def test_health_checks_are_no_errors(server):
     """Answers to probes are counted by themselves, over REST and gRPC; names of models that do not exist make
     no series.
     """
@@ -126,7 +124,7 @@ def test_health_checks_are_no_errors(server: Server) -> None:
     assert "never" not in text
 
 
-def test_a_version_that_is_gone_has_no_series(server: Server) -> None:
+def test_a_version_that_is_gone_has_no_series(server):
     """Its counts end with it, and begin with zero when it is registered again."""
     rest_statuses(server, "raises")
     server.unregister("raises")

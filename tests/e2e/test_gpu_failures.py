@@ -1,7 +1,6 @@
 """A server whose worker has a simulated GPU: what breaks it, and what does not fit into it."""
 
 import os
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -35,7 +34,7 @@ class Simulated:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(tmp_path_factory):
     """A server with an archive of it, whose workers can import the simulation."""
     folder = tmp_path_factory.mktemp("gpu")
     archived(folder, "simulated", SOURCE)
@@ -45,7 +44,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield started
 
 
-def test_a_worker_with_a_broken_gpu_is_replaced(server: Server) -> None:
+def test_a_worker_with_a_broken_gpu_is_replaced(server):
     """The request that broke it gets 500 and why; all others are served, by another process from then on. The
     description, the metrics and the log say so, and the server is ready again (F75).
     """
@@ -75,7 +74,7 @@ def test_a_worker_with_a_broken_gpu_is_replaced(server: Server) -> None:
     server.home.wait_for_log("its GPU cannot be used any more: AcceleratorError")
 
 
-def test_a_batch_that_does_not_fit_is_served_in_parts(server: Server) -> None:
+def test_a_batch_that_does_not_fit_is_served_in_parts(server):
     """All rows get their answer, and the description and the log tell how many fit at once."""
     server.registered("simulated.mar", model_name="large", batch_size=8, split_instances=True)
     answers = [server.v1("large", ["x"] * 8) for _ in range(2)]

@@ -1,12 +1,10 @@
 """Servers that believe that they have a GPU, by a driver of the tests, on machines without one."""
 
 import os
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from tests.e2e.conftest import StartServer
 from tests.e2e.serving import ROOT, Home, archived, wait_until
 
 from modelserver.tools.archiver import ArchiveConfig, build_archive
@@ -75,7 +73,7 @@ USAGE = "gpuId::0 utilization.gpu::7 % utilization.memory::5 % memory.used::3072
 
 
 @pytest.fixture
-def driver(tmp_path: Path) -> dict[str, str]:
+def driver(tmp_path):
     folder = tmp_path / "driver"
     folder.mkdir()
     (folder / "pynvml.py").write_text(DRIVER)
@@ -86,9 +84,7 @@ def driver(tmp_path: Path) -> dict[str, str]:
 @pytest.mark.skipif(
     torch.version.cuda is None or torch.cuda.is_available(), reason="needs a torch for CUDA, and no GPU"
 )
-def test_a_gpu_that_cannot_be_used_is_no_processor(
-    start_server: StartServer, driver: dict[str, str], tmp_path: Path
-) -> None:
+def test_a_gpu_that_cannot_be_used_is_no_processor(start_server, driver, tmp_path):
     """A worker that was assigned a GPU and cannot use it does not serve from the CPU: description, readiness
     and answers say so, and loading is tried again.
     """
@@ -124,9 +120,7 @@ def test_a_gpu_that_cannot_be_used_is_no_processor(
     assert "GPU 0 was assigned and cannot be used" in answer.json()["message"]
 
 
-def test_a_server_without_a_gpu_does_not_start_if_one_is_required(
-    home: Home, model_store: Path, driver: dict[str, str], tmp_path: Path
-) -> None:
+def test_a_server_without_a_gpu_does_not_start_if_one_is_required(home, model_store, driver, tmp_path):
     """One line says what is missing and why; with the GPU it starts."""
     config = {"model_store": model_store, "require_gpu": "true"}
     hidden = Home(tmp_path / "hidden", {**driver, "CUDA_VISIBLE_DEVICES": "-1"})
@@ -138,9 +132,7 @@ def test_a_server_without_a_gpu_does_not_start_if_one_is_required(
     )
 
 
-def test_a_model_on_the_cpu_does_not_load_if_a_gpu_is_required(
-    start_server: StartServer, driver: dict[str, str], tmp_path: Path
-) -> None:
+def test_a_model_on_the_cpu_does_not_load_if_a_gpu_is_required(start_server, driver, tmp_path):
     """If the handler chose the CPU, the error says how to allow this."""
     source = """
         class Handler:

@@ -4,7 +4,6 @@ import contextlib
 import json
 import re
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -41,7 +40,7 @@ def whole_log(server: Server) -> str:
     return log if log.count(METHOD) >= CALLS else ""
 
 
-def test_thousands_of_calls_get_their_own_answers(tmp_path: Path, model_store: Path) -> None:
+def test_thousands_of_calls_get_their_own_answers(tmp_path, model_store):
     """Over a few connections, each call gets its own answer or its own error, and each is counted and logged
     once; none is refused or cancelled.
     """

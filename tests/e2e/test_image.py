@@ -14,7 +14,6 @@ import subprocess
 import sys
 import time
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -157,7 +156,7 @@ def make_base(engine: Engine, folder: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+def engine(tmp_path_factory):
     """The engine, with the base and the image; all of it is removed at the end."""
     folder = tmp_path_factory.mktemp("image")
     made = Engine(folder)
@@ -196,7 +195,7 @@ def build(
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+def store(tmp_path_factory):
     """Options that mount a store with the model ``sleeper`` in place of the image's, and give tokens."""
     folder = tmp_path_factory.mktemp("store")
     (folder / "sleeper.py").write_text(HANDLER)
@@ -207,7 +206,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def container(engine: Engine, store: list[str]) -> Container:
+def container(engine, store):
     """One that is ready."""
     return Container(engine, *store, IMAGE).ready()
 
@@ -215,7 +214,7 @@ def container(engine: Engine, store: list[str]) -> Container:
 # What is in it
 
 
-def test_labels_say_what_it_was_made_from(engine: Engine) -> None:
+def test_labels_say_what_it_was_made_from(engine):
     """They name its version, commit, date and base."""
     config = engine.inspect("image", IMAGE)["Config"]
     labels = {name.removeprefix("org.opencontainers.image."): text for name, text in config["Labels"].items()}
@@ -228,7 +227,7 @@ def test_labels_say_what_it_was_made_from(engine: Engine) -> None:
     assert (labels["title"], labels["licenses"]) == ("modelserver", "Apache-2.0")
 
 
-def test_a_layer_of_its_own_for_what_changes(engine: Engine) -> None:
+def test_a_layer_of_its_own_for_what_changes(engine):
     history = engine.run("history", "--format", "{{.Size}} {{.CreatedBy}}", IMAGE).stdout
     ours, packages = (
         float(line.split()[0]) for line in history.splitlines() if re.match(r"\S+ MB .* COPY dir", line)
@@ -237,7 +236,7 @@ def test_a_layer_of_its_own_for_what_changes(engine: Engine) -> None:
     assert ours < 15 < 150 < packages < 400
 
 
-def test_image_lists_its_materials_and_has_nothing_of_torchs_tests(container: Container) -> None:
+def test_image_lists_its_materials_and_has_nothing_of_torchs_tests(container):
     """The bill names all packages of the environment, and torch brings what it needs alone."""
     packages = (
         "import importlib.metadata as m, json\n"
@@ -256,7 +255,7 @@ def test_image_lists_its_materials_and_has_nothing_of_torchs_tests(container: Co
     assert container.python(files) == "['__init__.py', 'torch_shm_manager']"
 
 
-def test_extras_are_installed(engine: Engine) -> None:
+def test_extras_are_installed(engine):
     """They are compatible with all other packages, as `pip check` shows."""
     folder, tag = Path(engine.command[2]).parent, f"{IMAGE}-extras"
     build(engine, folder, "cpu", "--target=server", "--build-arg=MODELSERVER_EXTRAS=tls,otel", "--tag", tag)
@@ -273,7 +272,7 @@ def test_extras_are_installed(engine: Engine) -> None:
         (["torchserve", "--version"], f"modelserver Version is {__version__}"),
     ],
 )
-def test_commands_run_with_their_exit_status(engine: Engine, command: list[str], output: str) -> None:
+def test_commands_run_with_their_exit_status(engine, command, output):
     """Commands of modelserver, of the system and of TorchServe run; the container has their exit status."""
     done = engine.run("run", "--rm", *Container.OPTIONS, IMAGE, *command, check=False)
 
@@ -284,7 +283,7 @@ def test_commands_run_with_their_exit_status(engine: Engine, command: list[str],
 # How it lives
 
 
-def test_it_serves_and_reaps(container: Container) -> None:
+def test_it_serves_and_reaps(container):
     """Its health is good, its model answers, and orphans of its processes do not stay as zombies."""
     assert container.python(ASK, "0") == "awake"
     processes = (
@@ -301,7 +300,7 @@ def test_it_serves_and_reaps(container: Container) -> None:
     assert container.python(processes) == "dumb-init []"
 
 
-def test_it_starts_again_after_it_was_killed(engine: Engine, container: Container) -> None:
+def test_it_starts_again_after_it_was_killed(engine, container):
     """The container keeps nothing of the archives that it had unpacked."""
     engine.run("kill", "--signal", "KILL", container.id)
     assert container.ended() == 137
@@ -313,7 +312,7 @@ def test_it_starts_again_after_it_was_killed(engine: Engine, container: Containe
     assert container.python(folders) == "1"
 
 
-def test_it_drains(engine: Engine, container: Container) -> None:
+def test_it_drains(engine, container):
     """A request that has been accepted is answered, and then it ends well."""
     engine.run("exec", "--detach", container.id, "python", "-c", ASK, "5")
     time.sleep(2)
@@ -325,7 +324,7 @@ def test_it_drains(engine: Engine, container: Container) -> None:
     assert "modelserver stopped." in log
 
 
-def test_it_can_be_stopped_while_it_starts(engine: Engine, store: list[str]) -> None:
+def test_it_can_be_stopped_while_it_starts(engine, store):
     """This works from the first moment on: no grace period passes."""
     started = Container(engine, *store, IMAGE)
     began = time.monotonic()
@@ -335,7 +334,7 @@ def test_it_can_be_stopped_while_it_starts(engine: Engine, store: list[str]) -> 
     assert started.ended() in {0, 143}
 
 
-def test_any_user_of_group_0_can_write(engine: Engine, store: list[str]) -> None:
+def test_any_user_of_group_0_can_write(engine, store):
     """As on OpenShift, such a user can write snapshots."""
     started = Container(engine, "--user", "12345:0", *store, IMAGE).ready()
 
@@ -343,7 +342,7 @@ def test_any_user_of_group_0_can_write(engine: Engine, store: list[str]) -> None
     engine.run("rm", "--force", "--time", 0, started.id)
 
 
-def test_image_runs_read_only(engine: Engine, store: list[str]) -> None:
+def test_image_runs_read_only(engine, store):
     """The container is started as in docs/docker.md; files in the temporary folder can be executed."""
     options = ["--read-only", "--read-only-tmpfs=false", "--tmpfs", "/tmp:exec"]
     options += ["--env=XDG_CACHE_HOME=/tmp/cache"]
@@ -358,7 +357,7 @@ def test_image_runs_read_only(engine: Engine, store: list[str]) -> None:
     assert started.ended() == 0
 
 
-def test_as_kserve_starts_it(engine: Engine, store: list[str]) -> None:
+def test_as_kserve_starts_it(engine, store):
     """The runtime's arguments and variables, volume and read-only root; the model has the service's name."""
     (runtime, *_) = yaml.safe_load_all((ROOT / "deploy/kserve/clusterservingruntime.yaml").read_text("utf-8"))
     (spec,) = runtime["spec"]["containers"]
@@ -376,7 +375,7 @@ def test_as_kserve_starts_it(engine: Engine, store: list[str]) -> None:
 # The image of one model
 
 
-def test_image_of_one_model_is_built_and_serves(engine: Engine, tmp_path: Path) -> None:
+def test_image_of_one_model_is_built_and_serves(engine, tmp_path):
     """From what `modelserver build` writes, with packages of the index alone."""
     (tmp_path / "sleeper.py").write_text(HANDLER)
     context, tag = tmp_path / "context", "localhost/sleeper:test"

@@ -1,8 +1,6 @@
 """Archives with ``precision: int8`` and a calibration set, registered and asked over HTTP."""
 
 import inspect
-from collections.abc import Iterator
-from pathlib import Path
 
 import numpy
 import pytest
@@ -20,7 +18,7 @@ PICTURES = 40
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     """A trained network's files, and a folder of extra files with a calibration set in it."""
     folder = tmp_path_factory.mktemp("digits")
     (folder / "network.py").write_text(IMPORTS + inspect.getsource(digits.Residual))
@@ -32,7 +30,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def server(folder: Path) -> Iterator[Server]:
+def server(folder):
     """With the archives ``digits``, and ``bare``, whose set is missing."""
     store = folder / "store"
     store.mkdir()
@@ -61,7 +59,7 @@ def right_answers(server: Server, name: str) -> float:
     return float((torch.tensor(answers).argmax(1) == sample.labels).float().mean())
 
 
-def test_workers_share_int8_weights(server: Server, folder: Path) -> None:
+def test_workers_share_int8_weights(server, folder):
     """Two workers compute in int8 with one file of weights and recognise the digits; the description has the
     precision.
     """
@@ -81,7 +79,7 @@ def test_workers_share_int8_weights(server: Server, folder: Path) -> None:
     )
 
 
-def test_an_archive_without_its_set_is_served_in_another_precision(server: Server) -> None:
+def test_an_archive_without_its_set_is_served_in_another_precision(server):
     """It is served all the same, in another precision, with a warning that says why."""
     answer = server.register("bare.mar", synchronous="true", initial_workers=1)
     described = server.describe("bare")["precision"]

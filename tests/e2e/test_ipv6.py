@@ -2,7 +2,6 @@
 
 import re
 import socket
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -20,7 +19,7 @@ def lines_of(server: Server, path: str) -> list[str]:
     return [line for line in text.splitlines() if f" {path} " in line]
 
 
-def test_all_ports_are_served_on_loopback(start_server: Callable[..., Server]) -> None:
+def test_all_ports_are_served_on_loopback(start_server):
     """By front ends and by the server, without tokens; pages under foreign names read nothing there, and
     clients are in brackets in the access log.
     """

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import httpx
 import psutil
@@ -57,7 +56,7 @@ def container(home: Home, url: str) -> Iterator[psutil.Process]:
         outside.wait(PATIENCE)
 
 
-def test_killed_container_starts_again(tmp_path: Path) -> None:
+def test_killed_container_starts_again(tmp_path):
     """Process 1 is another than the killed one of this number: neither its PID file nor its directory of
     unpacked models counts as in use.
     """

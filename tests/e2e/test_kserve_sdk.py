@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -37,7 +36,7 @@ SENT = [*(datatype for datatype in VALUES if datatype != "FP16" for _ in range(2
 
 
 @pytest.fixture(scope="module")
-def document(tmp_path_factory: pytest.TempPathFactory, model_store: Path) -> Iterator[dict[str, Any]]:
+def document(tmp_path_factory, model_store):
     """What the clients got: ``mirror`` gives back, ``rows`` has a batcher, ``pair`` waits for three rows, and
     ``idle`` has no workers.
     """
@@ -58,7 +57,7 @@ def document(tmp_path_factory: pytest.TempPathFactory, model_store: Path) -> Ite
         yield json.loads(done.stdout)
 
 
-def test_sdk_speaks_v1(document: dict[str, Any]) -> None:
+def test_sdk_speaks_v1(document):
     reply = document["v1"]
 
     assert (reply["live"], reply["ready"], reply["unready"]) == (True, True, False)
@@ -75,7 +74,7 @@ def answers() -> list[dict[str, Any]]:
     return [{**common, "datatype": datatype, "values": VALUES[datatype]} for datatype in SENT]
 
 
-def test_sdk_speaks_v2(document: dict[str, Any]) -> None:
+def test_sdk_speaks_v2(document):
     reply = document["v2"]
 
     assert (reply["live"], reply["ready"], reply["models"]) == (True, True, [True, False, False])
@@ -85,7 +84,7 @@ def test_sdk_speaks_v2(document: dict[str, Any]) -> None:
     assert reply["wrong"].startswith("400 input 'x': its shape needs 36 bytes, its data has 16")
 
 
-def test_sdk_speaks_v2_over_grpc(document: dict[str, Any]) -> None:
+def test_sdk_speaks_v2_over_grpc(document):
     """The SDK reads health, and raw and typed tensors; requests of different sizes share a batch; errors have
     their codes.
     """

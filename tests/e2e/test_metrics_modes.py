@@ -1,7 +1,6 @@
 """Where metrics go, and which there are (reference 15)."""
 
 import sys
-from pathlib import Path
 
 import pytest
 from tests.e2e.serving import Home, Server, serving, wait_until
@@ -32,7 +31,7 @@ COLLECTOR = "print('CPUUtilization.Percent:12.5|#Level:Host|#hostname:h,timestam
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Path:
+def store(tmp_path):
     """A store with a handler that counts words."""
     made = tmp_path / "store"
     made.mkdir()
@@ -42,7 +41,7 @@ def store(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def listed(tmp_path: Path) -> dict[str, object]:
+def listed(tmp_path):
     """The settings that name a list of metrics and a collector."""
     (tmp_path / "metrics.yaml").write_text(LIST)
     (tmp_path / "collect.py").write_text(COLLECTOR)
@@ -54,9 +53,7 @@ def listed(tmp_path: Path) -> dict[str, object]:
     }
 
 
-def test_list_decides_which_metrics_are_served(
-    tmp_path: Path, store: Path, listed: dict[str, object]
-) -> None:
+def test_list_decides_which_metrics_are_served(tmp_path, store, listed):
     """``metrics_config`` says what is shown; handlers find its metrics, and ``name[]`` chooses among them."""
     with serving(Server(Home(tmp_path / "home"), store, settings=listed)) as server:
         server.registered("words.mar")

@@ -2,7 +2,6 @@
 
 import hashlib
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -78,7 +77,7 @@ def write_wheel(folder: Path, answer: int) -> Path:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(tmp_path_factory):
     store = tmp_path_factory.mktemp("packed") / "store"
     store.mkdir()
     hashed = f"--no-index\n./{WHEEL} --hash=sha256:"
@@ -96,7 +95,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.mark.slow  # pip installs packages, and makes a virtual environment
-def test_each_model_has_its_own_packages(server: Server) -> None:
+def test_each_model_has_its_own_packages(server):
     """Two models with other packages of one name are served side by side, one in a virtual environment; a
     second registration uses the packages in the cache.
     """
@@ -121,7 +120,7 @@ def test_each_model_has_its_own_packages(server: Server) -> None:
 
 
 @pytest.mark.slow  # starts pip twice
-def test_failing_installation_takes_the_registration_back(server: Server) -> None:
+def test_failing_installation_takes_the_registration_back(server):
     """The message is TorchServe's, with pip's last lines; unlike there, the model is not left behind. Another
     file than the one whose hash is named is refused (F67).
     """
@@ -138,7 +137,7 @@ def test_failing_installation_takes_the_registration_back(server: Server) -> Non
         assert server.management.get("/models").json() == {"models": []}
 
 
-def test_handlers_get_the_whole_configuration(server: Server) -> None:
+def test_handlers_get_the_whole_configuration(server):
     """What the author wrote reaches the handler untouched, with the keys that the server reads too."""
     server.registered("showing.mar")
 

@@ -2,12 +2,10 @@
 
 import json
 import signal
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from tests.e2e.serving import Home, Server, free_port, serving, wait_until
-from tests.object_stores import SECRETS, Bucket, GoogleBucket, Hub, denying, google, hub, s3
+from tests.object_stores import SECRETS, denying, google, hub, s3
 
 from modelserver.tools.archiver import ArchiveConfig, build_archive
 
@@ -20,7 +18,7 @@ def handle(data, context):
 
 
 @pytest.fixture(scope="module")
-def archives(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+def archives(tmp_path_factory):
     """Three archives, each answering its name."""
     folder = tmp_path_factory.mktemp("archives")
     for name in ("one", "two", "three"):
@@ -30,7 +28,7 @@ def archives(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 
 
 @pytest.fixture(scope="module")
-def bucket(archives: dict[str, bytes]) -> Iterator[Bucket]:
+def bucket(archives):
     with s3() as made:
         made.put("store/one.mar", archives["one"])
         made.put("store/notes.txt", b"no archive")
@@ -43,7 +41,7 @@ def bucket(archives: dict[str, bytes]) -> Iterator[Bucket]:
 
 
 @pytest.fixture(scope="module")
-def repository(archives: dict[str, bytes]) -> Iterator[Hub]:
+def repository(archives):
     with hub() as made:
         made.files = {"three.mar": archives["three"], "wrong.mar": archives["three"]}
         made.digests = {"wrong.mar": "0" * 64}
@@ -51,23 +49,21 @@ def repository(archives: dict[str, bytes]) -> Iterator[Hub]:
 
 
 @pytest.fixture(scope="module")
-def googles(archives: dict[str, bytes]) -> Iterator[GoogleBucket]:
+def googles(archives):
     with google() as made:
         made.put("two.mar", archives["two"])
         yield made
 
 
 @pytest.fixture(scope="module")
-def variables(
-    bucket: Bucket, repository: Hub, googles: GoogleBucket, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, str]:
+def variables(bucket, repository, googles, tmp_path_factory):
     """Where the stores are, and the cache."""
     cache = str(tmp_path_factory.mktemp("downloads"))
     return {**bucket.variables, **repository.variables, **googles.variables, "MODELSERVER_CACHE": cache}
 
 
 @pytest.fixture(scope="module")
-def server(variables: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(variables, tmp_path_factory):
     """Its model store is in S3, and it loads all of it."""
     home = Home(tmp_path_factory.mktemp("server"), variables, for_children=True)
     settings = {"load_models": "all", "allowed_urls": "(s3|gs|hf)://.*,http://127.0.0.1.*"}
@@ -75,7 +71,7 @@ def server(variables: dict[str, str], tmp_path_factory: pytest.TempPathFactory) 
         yield started
 
 
-def test_models_come_from_each_store(server: Server, bucket: Bucket, archives: dict[str, bytes]) -> None:
+def test_models_come_from_each_store(server, bucket, archives):
     """The model store is loaded at the start, listed, and loaded from when a client says so; other models
     come from a folder or an archive of each store. The URL is described, and the progress logged.
     """
@@ -115,7 +111,7 @@ def test_models_come_from_each_store(server: Server, bucket: Bucket, archives: d
         ("hf://owner/tiny/wrong.mar", 400, "its checksum is wrong: sha256"),
     ],
 )
-def test_refusal_says_what_is_wrong(server: Server, url: str, status: int, message: str) -> None:
+def test_refusal_says_what_is_wrong(server, url, status, message):
     """Nothing else is loaded."""
     refused = server.register(url)
 
@@ -123,7 +119,7 @@ def test_refusal_says_what_is_wrong(server: Server, url: str, status: int, messa
     assert message in refused.json()["message"]
 
 
-def test_permission_is_needed_and_no_secret_is_revealed(server: Server, bucket: Bucket) -> None:
+def test_permission_is_needed_and_no_secret_is_revealed(server, bucket):
     """Without it the message says so, though the archive is in the cache. Neither logs and snapshots nor
     descriptions have a secret.
     """
@@ -140,9 +136,7 @@ def test_permission_is_needed_and_no_secret_is_revealed(server: Server, bucket: 
     assert [secret for secret in SECRETS for text in texts if secret in text] == []
 
 
-def test_snapshot_restores_what_was_downloaded(
-    variables: dict[str, str], bucket: Bucket, tmp_path: Path
-) -> None:
+def test_snapshot_restores_what_was_downloaded(variables, bucket, tmp_path):
     """What came from a store, and what was downloaded with ``s3_sse_kms``."""
     (tmp_path / "store").mkdir()
     home = Home(tmp_path / "home", variables, for_children=True)
@@ -157,7 +151,7 @@ def test_snapshot_restores_what_was_downloaded(
 
 
 @pytest.mark.usefixtures("bucket")
-def test_serve_takes_such_a_url(variables: dict[str, str], tmp_path: Path) -> None:
+def test_serve_takes_such_a_url(variables, tmp_path):
     """``modelserver serve`` takes it without a setting, and shows the progress."""
     home = Home(tmp_path, variables)
     process = home.popen("serve", "s3://models/other/new.mar", "--port", free_port(3))

@@ -1,8 +1,6 @@
 """What a scrape and the log files of a running server hold, to the letter (reference 15)."""
 
 import re
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -40,7 +38,7 @@ TORCHSERVE: dict[str, tuple[str, tuple[str, ...]]] = {
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory, model_store: Path) -> Iterator[Server]:
+def server(tmp_path_factory, model_store):
     """A server that has answered a few requests."""
     with serving(Server(Home(tmp_path_factory.mktemp("observed")), model_store)) as made:
         made.registered("echo.mar").registered("obey.mar")
@@ -61,7 +59,7 @@ def scraped(server: Server) -> dict[str, list[Any]]:
     return result
 
 
-def test_prometheus_parses_the_metrics(server: Server) -> None:
+def test_prometheus_parses_the_metrics(server):
     """Prometheus' own parser reads every line; names, kinds and labels are TorchServe's, in their order."""
     wait_until(lambda: "CPUUtilization{" in server.metrics.get("/metrics").text, "the host was read")
     answer = server.metrics.get("/metrics")
@@ -86,7 +84,7 @@ def test_prometheus_parses_the_metrics(server: Server) -> None:
     assert all(re.fullmatch(r"W-\d+-(echo|obey)_1\.0", name) for name in workers)
 
 
-def test_access_log_has_a_line_per_response(server: Server) -> None:
+def test_access_log_has_a_line_per_response(server):
     """Each response has one line, for any request, and no line has a payload or a header (F13)."""
     hostile = [
         "/predictions/echo?a=%0d%0a2024-01-01T00:00:00,000%20-%20forged",
@@ -119,7 +117,7 @@ def lines_of(server: Server, name: str) -> list[str]:
     return (server.home.path / "logs" / name).read_text().splitlines()
 
 
-def test_logs_have_their_form(server: Server) -> None:
+def test_logs_have_their_form(server):
     """Every line of ts_log has its form, or belongs to the line above. What handlers print stands in
     model_log with worker, model and stream, and nowhere else.
     """
@@ -140,7 +138,7 @@ def test_logs_have_their_form(server: Server) -> None:
     assert not [line for line in lines_of(server, "ts_log.log") if line.endswith("- begin")]
 
 
-def test_disk_that_is_full(server: Server) -> None:
+def test_disk_that_is_full(server):
     """Without room for logs and snapshots requests and changes are answered; then the files go on (F56)."""
     config = server.home.path / "logs" / "config"
     process = psutil.Process(server.pid)

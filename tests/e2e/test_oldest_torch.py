@@ -10,7 +10,6 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +102,7 @@ def versions(python: Path) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def python(tmp_path_factory):
     """The Python of an environment that has the oldest torch, and modelserver as its users install it."""
     folder = tmp_path_factory.mktemp("oldest")
     run(sys.executable, "-m", "venv", folder / "venv", seconds=60)
@@ -127,7 +126,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def files(tmp_path_factory):
     """A folder for what archives are made of, with a network and a picture."""
     folder = tmp_path_factory.mktemp("files")
     (folder / "small_model.py").write_text(NETWORK)
@@ -136,14 +135,14 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def expected(python: Path, files: Path) -> list[Any]:
+def expected(python, files):
     """What the picture and [1, 2, 3, 4] are answered."""
     answers: list[Any] = json.loads(run(python, "-c", MAKE, files, seconds=120).splitlines()[-1])
     return answers
 
 
 @pytest.fixture(scope="module")
-def server(python: Path, tmp_path_factory: pytest.TempPathFactory, files: Path) -> Iterator[Server]:
+def server(python, tmp_path_factory, files):
     """A server of that environment, with all archives in its store."""
     store = tmp_path_factory.mktemp("store")
     home = Home(tmp_path_factory.mktemp("home"))
@@ -161,7 +160,7 @@ def pack(server: Server, name: str, handler: str, **files: Path) -> str:
     return f"{name}.mar"
 
 
-def test_installing_keeps_it_and_models_are_served(server: Server, files: Path, expected: list[Any]) -> None:
+def test_installing_keeps_it_and_models_are_served(server, files, expected):
     """A handler without torch, ``image_classifier`` in two workers, and a program that this torch exported
     answer what they do without a server.
     """
@@ -180,7 +179,7 @@ def test_installing_keeps_it_and_models_are_served(server: Server, files: Path, 
 
 
 @pytest.mark.usefixtures("expected")
-def test_what_needs_a_newer_one_says_so(server: Server, files: Path) -> None:
+def test_what_needs_a_newer_one_says_so(server, files):
     """Programs that a newer torch exported or that this one cannot read again, a compiled package, a compiled
     library, and tensors of UINT16.
     """

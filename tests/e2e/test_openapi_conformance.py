@@ -4,12 +4,10 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.e2e.conftest import StartServer
 from tests.e2e.serving import Home, Server, serving
 
 from modelserver.surface.api.application import UNLISTED
@@ -46,7 +44,7 @@ WORKERS = ("initial_workers", "min_workers", "max_workers", "min_worker", "max_w
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(tmp_path_factory):
     folder = tmp_path_factory.mktemp("conformance")
     code, store = folder / "sizes.py", folder / "store"
     code.write_text(HANDLER)
@@ -106,7 +104,7 @@ def conforms(server: Server, listener: str, folder: Path, *options: str) -> None
     assert client.get("/openapi.json").status_code == 200
 
 
-def test_inference_does_what_its_document_says(server: Server, tmp_path: Path) -> None:
+def test_inference_does_what_its_document_says(server, tmp_path):
     """Requests made from the inference listener's document, valid and not, never get a 5xx, nor an answer
     that the document does not tell of (F70).
     """
@@ -126,9 +124,7 @@ def test_inference_does_what_its_document_says(server: Server, tmp_path: Path) -
     ],
     ids=["each value", "by chance"],
 )
-def test_management_does_what_its_document_says(
-    start_server: StartServer, server: Server, tmp_path: Path, options: tuple[str, ...]
-) -> None:
+def test_management_does_what_its_document_says(start_server, server, tmp_path, options):
     """The same of the management listener, where models come, go and are scaled meanwhile (F70)."""
     own = start_server(model_store=server.settings["model_store"], load_models=f"{MODEL}.mar")
     conforms(own, "management", tmp_path, *options)
@@ -136,6 +132,6 @@ def test_management_does_what_its_document_says(
     assert "Traceback" not in own.home.log()
 
 
-def test_metrics_do_what_their_document_says(server: Server, tmp_path: Path) -> None:
+def test_metrics_do_what_their_document_says(server, tmp_path):
     """Responses of the metrics listener conform to its document, too (F70)."""
     conforms(server, "metrics", tmp_path, "--phases", "coverage,fuzzing" if LONG else "fuzzing")

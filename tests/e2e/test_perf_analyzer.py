@@ -10,7 +10,6 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -57,7 +56,7 @@ def handle(data, context):
 
 
 @pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
+def program(tmp_path_factory):
     """The program and its environment, fetched from the package index and kept for the next run."""
     try:
         ctypes.CDLL("libb64.so.0d")
@@ -90,7 +89,7 @@ _NEEDED = re.compile(r"/perf_analyzer$|/libcudart\.so\.12$")
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(tmp_path_factory):
     """``plain`` batches, ``steps`` takes sequences; a batch takes 4 ms."""
     folder = tmp_path_factory.mktemp("measured")
     (store := folder / "store").mkdir()
@@ -140,9 +139,7 @@ def figure(document: str, text: str) -> int:
     ],
     ids=["shared memory", "a stream of sequences"],
 )
-def test_figures_of_both_sides_agree(
-    program: tuple[Path, dict[str, str]], server: Server, options: tuple[str, ...]
-) -> None:
+def test_figures_of_both_sides_agree(program, server, options):
     """The server counts the requests that the client counts, but for those at the edges of the window; its
     latency is within the client's, and its parts make it up.
     """
@@ -165,9 +162,7 @@ def test_figures_of_both_sides_agree(
     assert server.inference.get("/v2/systemsharedmemory/status").json() == []
 
 
-def test_torchserve_requests_are_served(
-    program: tuple[Path, dict[str, str]], server: Server, tmp_path: Path
-) -> None:
+def test_torchserve_requests_are_served(program, server, tmp_path):
     """The requests that it sends to TorchServe succeed."""
     (tmp_path / "body").write_bytes(b"a row")
     data = {"data": [{"TORCHSERVE_INPUT": [str(tmp_path / "body")]}]}

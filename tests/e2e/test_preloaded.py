@@ -1,8 +1,6 @@
 """What the servers of these tests are forked from."""
 
 import re
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from tests.e2e import serving
@@ -10,7 +8,7 @@ from tests.e2e.preloaded import Preloaded
 
 
 @pytest.fixture
-def printing(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def printing(monkeypatch):
     """Servers print what they import."""
     monkeypatch.setenv("PYTHONPROFILEIMPORTTIME", "1")
     preloaded = Preloaded(serving.ROOT)
@@ -21,7 +19,7 @@ def printing(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.slow  # a server that prints all imports
 @pytest.mark.usefixtures("printing")
-def test_servers_have_imported_all(start_server: Any) -> None:
+def test_servers_have_imported_all(start_server):
     """Hundreds of servers are started: each would need half a second of a processor for what is missing."""
     ports = {f"grpc_{side}_port": serving.free_port() for side in ("inference", "management")}
     server = start_server(enable_grpc_api="true", **ports)

@@ -5,12 +5,10 @@ import statistics
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import httpx
 import psutil
 import pytest
-from tests.e2e.conftest import StartServer
 from tests.e2e.serving import Server, wait_until
 
 from modelserver.engine.pools.output import LINES_A_SECOND
@@ -40,7 +38,7 @@ MIB = 1 << 20
 
 
 @pytest.fixture
-def server(start_server: StartServer, tmp_path: Path) -> Server:
+def server(start_server, tmp_path):
     """Three models with the same handler; the first two can run without end."""
     code = tmp_path / "chatter.py"
     code.write_text(CHATTER)
@@ -90,7 +88,7 @@ def waits(server: Server, seconds: float, mark: str) -> list[float]:
 
 @pytest.mark.slow  # compares some seconds of both
 @pytest.mark.alone
-def test_printing_is_fair(server: Server) -> None:
+def test_printing_is_fair(server):
     """Two models that print without end hold up a third hardly more than two that compute without end, and
     what that one prints is not dropped; memory and log stay bounded.
     """

@@ -2,7 +2,6 @@
 
 import contextlib
 import signal
-from pathlib import Path
 
 import httpx
 import pytest
@@ -11,7 +10,7 @@ from tests.e2e.serving import Home, Server, wait_until
 pytestmark = pytest.mark.slow  # starts two servers
 
 
-def test_standby_takes_over(tmp_path: Path, model_store: Path) -> None:
+def test_standby_takes_over(tmp_path, model_store):
     """It opens the same addresses and serves the models that the other one had, loaded anew; it does not open
     them before.
     """

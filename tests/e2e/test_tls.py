@@ -3,7 +3,6 @@
 import ssl
 import sys
 from pathlib import Path
-from typing import Any
 
 import grpc
 import httpx
@@ -18,7 +17,6 @@ pytest.importorskip("cryptography")
 
 sys.path.append(str(Path(__file__).parents[1] / "tls"))
 
-from collections.abc import Iterator
 
 from tests.surface.tls.certificates import Authority
 
@@ -26,14 +24,12 @@ BODY = bytes(range(256)) * 4000
 
 
 @pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+def authority(tmp_path_factory):
     return Authority(tmp_path_factory.mktemp("certificates"))
 
 
 @pytest.fixture(scope="module")
-def server(
-    tmp_path_factory: pytest.TempPathFactory, model_store: Any, authority: Authority
-) -> Iterator[Server]:
+def server(tmp_path_factory, model_store, authority):
     """A server that speaks TLS on all addresses, with a loaded model: its front ends at the one for
     inference, itself at the others.
     """
@@ -56,7 +52,7 @@ def server(
 
 
 @pytest.fixture(scope="module")
-def client(authority: Authority) -> Iterator[httpx.Client]:
+def client(authority):
     context = ssl.create_default_context(cafile=str(authority.file))
     with httpx.Client(verify=context, trust_env=False, timeout=20) as made:
         yield made
@@ -76,13 +72,11 @@ def ping(server: Server, credentials: grpc.ChannelCredentials | None, side: str 
 
 
 @pytest.fixture
-def trusting(authority: Authority) -> grpc.ChannelCredentials:
+def trusting(authority):
     return grpc.ssl_channel_credentials(authority.file.read_bytes())
 
 
-def test_every_listener_speaks_it(
-    server: Server, client: httpx.Client, trusting: grpc.ChannelCredentials
-) -> None:
+def test_every_listener_speaks_it(server, client, trusting):
     """Predictions, management, metrics and gRPC; small and large bodies; connections are kept."""
     url = address(server, "inference") + "/predictions/echo"
     wait_until(lambda: client.post(url, content=b"x").status_code == 200, "the model is ready")
@@ -93,7 +87,7 @@ def test_every_listener_speaks_it(
     assert [ping(server, trusting, side) for side in ("inference", "management")] == ["OK"] * 2
 
 
-def test_the_clear_is_refused(server: Server, client: httpx.Client) -> None:
+def test_the_clear_is_refused(server, client):
     """A client that speaks plain HTTP, or nothing sensible, is cut off and harms nobody (F66)."""
     for _ in range(3):
         answer = converse(server.port_of("inference"), b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -103,7 +97,7 @@ def test_the_clear_is_refused(server: Server, client: httpx.Client) -> None:
 
 
 @pytest.mark.slow  # waits until the server looks at its files
-def test_changed_files_are_taken_up(server: Server, authority: Authority) -> None:
+def test_changed_files_are_taken_up(server, authority):
     """Connections from then on are shown the new certificate, without a restart; a wrong pair is not."""
     key, chain = (
         Path(str(server.settings["private_key_file"])),
@@ -135,9 +129,7 @@ def test_changed_files_are_taken_up(server: Server, authority: Authority) -> Non
     assert server.home.output().count("keeping the current certificate") == 1
 
 
-def test_keystore_serves_clients_with_certificates(
-    start_server: Any, authority: Authority, trusting: grpc.ChannelCredentials
-) -> None:
+def test_keystore_serves_clients_with_certificates(start_server, authority, trusting):
     """A PKCS12 keystore serves, and only clients with a certificate are accepted, over gRPC too (F66)."""
     server = start_server(
         inference_address=f"https://127.0.0.1:{free_port()}",
@@ -158,7 +150,7 @@ def test_keystore_serves_clients_with_certificates(
     assert (ping(server, known), ping(server, trusting)) == ("OK", "UNAVAILABLE")
 
 
-def test_wrong_files_stop_the_start(home: Home, model_store: Path, authority: Authority) -> None:
+def test_wrong_files_stop_the_start(home, model_store, authority):
     """One line on the output says which file and why; nothing is left running (F66)."""
     key, _ = authority.issue("one")
     _, chain = authority.issue("another")

@@ -1,8 +1,6 @@
 """Tokens over real sockets: one process, front ends, shared addresses."""
 
 import contextlib
-from collections.abc import Iterator
-from typing import Any
 
 import httpx
 import psutil
@@ -24,7 +22,7 @@ def bearer(token: str) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory, model_store: Any) -> Iterator[Server]:
+def server(tmp_path_factory, model_store):
     """A server that requires tokens, with a loaded model. Front ends check those of the inference
     address, the server itself those of others.
     """
@@ -50,7 +48,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, model_store: Any) -> Iterat
         yield started
 
 
-def test_requests_need_the_token_of_their_port(server: Server) -> None:
+def test_requests_need_the_token_of_their_port(server):
     """Without it, or with another scope's, the response is TorchServe's 400, before any model or the model
     API is looked up (F64).
     """
@@ -79,7 +77,7 @@ def test_requests_need_the_token_of_their_port(server: Server) -> None:
     assert server.management.get("/models", headers=good).json()["models"]
 
 
-def test_calls_need_the_token_of_their_port(server: Server) -> None:
+def test_calls_need_the_token_of_their_port(server):
     """Without it any gRPC call is PERMISSION_DENIED, except those of the health service."""
     metadata = {scope: (("authorization", f"Bearer {token}"),) for scope, token in server.tokens().items()}
     prediction, models = predict("echo", data=b"x"), manage("ListModels")
@@ -99,7 +97,7 @@ def test_calls_need_the_token_of_their_port(server: Server) -> None:
         assert stub(one, "inference.GRPCInferenceService").ServerReady(ready).ready
 
 
-def test_renewal_replaces_the_token(server: Server) -> None:
+def test_renewal_replaces_the_token(server):
     """The new token is in the file, the body is a line end, and the old token is refused (reference 16.2)."""
     before = server.tokens()
     for wrong in ({}, bearer(before["management"])):
@@ -126,7 +124,7 @@ def test_renewal_replaces_the_token(server: Server) -> None:
     )
 
 
-def test_tokens_are_nowhere_else(server: Server) -> None:
+def test_tokens_are_nowhere_else(server):
     """Neither logs nor output have one (F64, F68)."""
     place = server.home.path / "key_file.json"
     text = server.home.output() + "".join(
@@ -138,7 +136,7 @@ def test_tokens_are_nowhere_else(server: Server) -> None:
     assert not [key for key in server.tokens().values() if key in text]
 
 
-def test_a_new_front_end_knows_the_tokens(server: Server) -> None:
+def test_a_new_front_end_knows_the_tokens(server):
     """One that takes the place of another lets in the same requests, and no others (F64)."""
     ended = [
         process
@@ -165,7 +163,7 @@ def test_a_new_front_end_knows_the_tokens(server: Server) -> None:
     assert seen == {400}
 
 
-def test_tokens_of_the_environment_do_not_reach_workers(start_server: Any) -> None:
+def test_tokens_of_the_environment_do_not_reach_workers(start_server):
     """Tokens of the environment open the server, and handlers do not find them in theirs (F68)."""
     names = [f"MODELSERVER_{scope}_TOKEN" for scope in ("INFERENCE", "MANAGEMENT", "API")]
     server = start_server(
@@ -182,9 +180,7 @@ def test_tokens_of_the_environment_do_not_reach_workers(start_server: Any) -> No
 
 
 @pytest.mark.parametrize("front_ends", [1, 2])
-def test_path_of_a_model_takes_the_inference_token_at_a_shared_address(
-    start_server: Any, front_ends: int
-) -> None:
+def test_path_of_a_model_takes_the_inference_token_at_a_shared_address(start_server, front_ends):
     names = {scope: f"MODELSERVER_{scope.upper()}_TOKEN" for scope in ("inference", "management", "api")}
     address = f"http://127.0.0.1:{free_port()}"
     server = start_server(

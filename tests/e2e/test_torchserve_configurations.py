@@ -19,7 +19,7 @@ pytest.importorskip("cryptography")
 from tests.surface.tls.certificates import Authority
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
     Start = Callable[..., Server]
@@ -49,19 +49,19 @@ def here(text: str, folder: Path) -> dict[str, object]:
 
 
 @pytest.fixture
-def authority(tmp_path: Path) -> Authority:
+def authority(tmp_path):
     return Authority(tmp_path)
 
 
 @pytest.fixture
-def client(authority: Authority) -> Iterator[httpx.Client]:
+def client(authority):
     context = ssl.create_default_context(cafile=str(authority.file))
     with httpx.Client(verify=context, trust_env=False, timeout=20) as made:
         yield made
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Home:
+def home(tmp_path):
     """Where TorchServe's own tests run, as seen from the files that their configurations name."""
     return Home(tmp_path / "frontend" / "server")
 
@@ -81,9 +81,7 @@ def counts(description: dict[str, Any]) -> list[Any]:
     return [description[name] for name in names] + [len(description["workers"])]
 
 
-def test_absent_models_do_not_prevent_the_start(
-    home: Home, authority: Authority, client: httpx.Client, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_absent_models_do_not_prevent_the_start(home, authority, client, tmp_path_factory):
     """Relative paths are relative to the folder where the server was started. Missing models are reported,
     and the server starts; the key ``models`` applies to a model that is registered later.
     """
@@ -130,7 +128,7 @@ class Unchanged(Server):
 
 
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def pair(tmp_path_factory):
     key, certificate = Authority(tmp_path_factory.mktemp("pair")).issue("server")
     return key, certificate
 
@@ -148,7 +146,7 @@ def covering() -> list[str]:
 
 
 @pytest.mark.parametrize("name", covering())
-def test_each_starts(name: str, tmp_path: Path, pair: tuple[Path, Path]) -> None:
+def test_each_starts(name, tmp_path, pair):
     """With a model store that is empty, and the key, certificate and metrics that the file names."""
     home, text = Home(tmp_path / "h", ENVIRONMENT, for_children=True), CONFIGURATIONS[name]
     for key, content in (

@@ -1,6 +1,5 @@
 """Spans of workers that call their handlers in different ways, on the server's machine and on others."""
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -76,13 +75,13 @@ _WHERE = {"here": "resources: local\n", "elsewhere": ""}
 
 
 @pytest.fixture(scope="module")
-def at() -> Iterator[Collector]:
+def at():
     with collector() as made:
         yield made
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory, at: Collector) -> Iterator[Elsewhere]:
+def server(tmp_path_factory, at):
     folder = tmp_path_factory.mktemp("t")
     store = folder / "store"
     store.mkdir()
@@ -122,7 +121,7 @@ def only(spans: dict[str, list[Received]], name: str) -> Received:
 
 
 @pytest.mark.parametrize("where", _WHERE)
-def test_spans_of_prepare_are_below_the_handler(server: Elsewhere, at: Collector, where: str) -> None:
+def test_spans_of_prepare_are_below_the_handler(server, at, where):
     """Spans that `prepare` opens in its thread are below the handler, too; the batch is linked to all
     requests.
     """
@@ -142,7 +141,7 @@ def test_spans_of_prepare_are_below_the_handler(server: Elsewhere, at: Collector
     assert infer.end - infer.start >= 2_000_000
 
 
-def test_asynchronous_calls_have_their_own_spans(server: Elsewhere, at: Collector) -> None:
+def test_asynchronous_calls_have_their_own_spans(server, at):
     for spans in spans_of_two(server, at, "asynchronous-elsewhere", 7):
         batch, handler = only(spans, "batch"), only(spans, "handler")
         worker = at.trace(batch.trace_id, "own", "deeper")
@@ -154,7 +153,7 @@ def test_asynchronous_calls_have_their_own_spans(server: Elsewhere, at: Collecto
         assert {only(spans, name).parent_id for name in ("preprocess", "inference")} == {handler.span_id}
 
 
-def test_spans_of_a_step_are_linked_to_all_requests(server: Elsewhere, at: Collector) -> None:
+def test_spans_of_a_step_are_linked_to_all_requests(server, at):
     """Spans that a step opens are below the handler of its first request, and linked to that of the other."""
     first, second = spans_of_two(server, at, "continuous-here", 9)
     handlers = {only(each, "handler").span_id: only(each, "handler") for each in (first, second)}

@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any
 import numpy
 import pytest
 from tests.e2e.grpc_client import grpc_server
-from tests.e2e.serving import ROOT, Server, serving, wait_until
+from tests.e2e.serving import ROOT, serving, wait_until
 
 from modelserver.ext.triton.switches import log_settings
 from modelserver.tools.archiver import ArchiveConfig, build_archive
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
+    from collections.abc import Callable
 
     Method = Callable[[Any], Any]
 
@@ -56,7 +55,7 @@ STREAM = {"start_stream", "stop_stream", "async_stream_infer"}
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory, model_store: Path) -> Iterator[Server]:
+def server(tmp_path_factory, model_store):
     """``double`` has a signature, batches, and fails below zero; ``mirror`` gives back what it gets."""
     folder = tmp_path_factory.mktemp("triton")
     store = folder / "store"
@@ -85,19 +84,19 @@ def server(tmp_path_factory: pytest.TempPathFactory, model_store: Path) -> Itera
 
 
 @pytest.fixture(scope="module", params=["http", "grpc"])
-def kind(request: pytest.FixtureRequest) -> Any:
+def kind(request):
     return pytest.importorskip(f"tritonclient.{request.param}")
 
 
 @pytest.fixture(scope="module")
-def client(server: Server, kind: Any) -> Iterator[Any]:
+def client(server, kind):
     port = server.port if kind.__name__.endswith("http") else server.settings["grpc_inference_port"]
     with contextlib.closing(kind.InferenceServerClient(f"127.0.0.1:{port}")) as made:
         yield made
 
 
 @pytest.fixture
-def memory(client: Any) -> Iterator[Callable[[str, int], Any]]:
+def memory(client):
     """Makes shared memory of a name and a size, and registers it; all is gone afterwards."""
     made: list[Any] = []
 
@@ -142,7 +141,7 @@ def methods_of(module: str) -> set[str]:
     return {name for name in dir(outcome) if not name.startswith("_")}
 
 
-def test_the_page_has_each_method() -> None:
+def test_the_page_has_each_method():
     page = (ROOT / "docs" / "open-inference.md").read_text(encoding="utf-8")
     table = page.partition("### `tritonclient`")[2]
     rows = re.findall(r"(?m)^\| (`[^|]*`) \|", table)
@@ -204,7 +203,7 @@ def calls(kind: Any) -> dict[str, Method]:
     }
 
 
-def test_every_method_answers(client: Any, kind: Any) -> None:
+def test_every_method_answers(client, kind):
     uses = calls(kind)
 
     assert set(uses) | LOCAL | STREAM == methods_of(kind.__name__.partition(".")[2]) | LOCAL | STREAM
@@ -212,7 +211,7 @@ def test_every_method_answers(client: Any, kind: Any) -> None:
         assert use(client) is not False, name
 
 
-def test_a_stream_has_one_answer_per_request(server: Server) -> None:
+def test_a_stream_has_one_answer_per_request(server):
     """With an empty last answer asked for, as tools of Triton do, each request still has its one answer."""
     grpc = pytest.importorskip("tritonclient.grpc")
     answers: list[Any] = []
@@ -231,7 +230,7 @@ def test_a_stream_has_one_answer_per_request(server: Server) -> None:
 # What they tell
 
 
-def test_both_clients_read_the_same_facts(client: Any) -> None:
+def test_both_clients_read_the_same_facts(client):
     extensions = as_dict(client.get_server_metadata())["extensions"]
     config = as_dict(client.get_model_config("double"))
     config = config.get("config", config)
@@ -258,7 +257,7 @@ def statistics(client: Any, name: str, version: str = "") -> dict[str, Any]:
     return dict(outcome)
 
 
-def test_statistics_count_requests_by_batch_size(client: Any, kind: Any, server: Server) -> None:
+def test_statistics_count_requests_by_batch_size(client, kind, server):
     """Statistics count this client's requests, successful or not, by batch size, until the model is
     unregistered.
     """
@@ -286,7 +285,7 @@ def test_statistics_count_requests_by_batch_size(client: Any, kind: Any, server:
 # Classes
 
 
-def test_classification_returns_the_highest_values(client: Any, kind: Any, server: Server) -> None:
+def test_classification_returns_the_highest_values(client, kind, server):
     """For each row the output has the highest values, best first, with the model's labels; all if there are
     fewer.
     """
@@ -313,9 +312,7 @@ def shared_input(kind: Any, name: str, region: str, shape: list[int], datatype: 
 
 
 @pytest.mark.parametrize("rows", [1, 2000])
-def test_tensors_are_exchanged_in_shared_memory(
-    client: Any, kind: Any, memory: Callable[[str, int], Any], rows: int
-) -> None:
+def test_tensors_are_exchanged_in_shared_memory(client, kind, memory, rows):
     """Inputs come from there and outputs go there, also those that a helper joins."""
     size = rows * 16
     values, taken = memory("given", size), memory("taken", size + 8)
@@ -332,7 +329,7 @@ def test_tensors_are_exchanged_in_shared_memory(
     assert as_dict(result.get_output("output_0"))["name"] == "output_0"
 
 
-def test_texts_are_read_from_shared_memory(client: Any, kind: Any, memory: Callable[[str, int], Any]) -> None:
+def test_texts_are_read_from_shared_memory(client, kind, memory):
     """There are so many elements that a helper reads them, beside an input that is sent."""
     texts = numpy.array([[f"text {number}".encode() for number in range(6000)]], object)
     packed = import_module("tritonclient.utils").serialize_byte_tensor(texts)
@@ -344,7 +341,7 @@ def test_texts_are_read_from_shared_memory(client: Any, kind: Any, memory: Calla
     assert result.as_numpy("x").tolist() == [[1, 1, 1, 1]]
 
 
-def test_memory_that_changes_is_an_error(client: Any, kind: Any, memory: Callable[[str, int], Any]) -> None:
+def test_memory_that_changes_is_an_error(client, kind, memory):
     """What is shortened, or unregistered, is an error of the request; the server serves on."""
     memory("short", 16)
     query = shared_input(kind, "x", "short", [1, 4], "FP32", 16)

@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -32,7 +31,7 @@ def oldest(name: str) -> str:
 
 
 @pytest.fixture(scope="module", params=["oldest", "newest"])
-def packages(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def packages(request, tmp_path_factory):
     """A folder with these releases."""
     folder = tmp_path_factory.mktemp(request.param)
     requirements = [oldest(name) if request.param == "oldest" else name for name in NAMES]
@@ -50,7 +49,7 @@ def search_path(packages: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def server(packages: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(packages, tmp_path_factory):
     """A server that uses them."""
     store = tmp_path_factory.mktemp("store")
     echo = str(ROOT / "tests" / "e2e" / "model_code" / "echo.py")
@@ -62,7 +61,7 @@ def server(packages: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         yield started
 
 
-def test_connection_keeps_its_rules(packages: Path) -> None:
+def test_connection_keeps_its_rules(packages):
     """All tests of the connection and of the application's requests pass with them."""
     where = f"import {', '.join(NAMES)} as last; print({NAMES[0]}.__file__, last.__file__)"
     environment = {**os.environ, "PYTHONPATH": search_path(packages)}
@@ -79,7 +78,7 @@ def test_connection_keeps_its_rules(packages: Path) -> None:
     assert done.returncode == 0, done.stdout[-5000:]
 
 
-def test_requests_of_both_ways_share_a_connection(server: Server) -> None:
+def test_requests_of_both_ways_share_a_connection(server):
     """Predictions and requests to the application are answered in their order, whole or in chunks."""
     chunks = head("/predictions/echo", "Transfer-Encoding: chunked") + b"3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n"
     received = converse(server.port, post("/predictions/echo", b"first"), chunks, CLOSE)
@@ -90,14 +89,14 @@ def test_requests_of_both_ways_share_a_connection(server: Server) -> None:
     assert b'"status": "Healthy"' in received
 
 
-def test_refusals_come_before_bodies(server: Server) -> None:
+def test_refusals_come_before_bodies(server):
     """Too large a body, on both ways, and what is no HTTP."""
     for path in ("/predictions/echo", "/elsewhere"):
         assert statuses(converse(server.port, head(path, "Content-Length: 10001"), half_close=True)) == [413]
     assert statuses(converse(server.port, b"hello\r\n\r\n")) == [400]
 
 
-def test_application_is_served(server: Server) -> None:
+def test_application_is_served(server):
     """Management, metrics, and the document of the routes; what a proxy says of its client is in the log."""
     assert server.management.get("/models").json()["models"][0]["modelName"] == "echo"
     assert server.management.put("/models/echo", params={"min_worker": 1}).status_code == 202

@@ -1,12 +1,11 @@
 """How workers come into being in a running server."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-from tests.e2e.conftest import MODEL_CODE, StartServer
+from tests.e2e.conftest import MODEL_CODE
 from tests.e2e.serving import Server, archived, wait_until
 
 from modelserver.ext.forking.spawner import can_fork
@@ -24,7 +23,7 @@ def handle(data, context):
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Path:
+def store(tmp_path):
     """Archives that describe their process: one without torch, one with; and one that obeys, with torch."""
     made = tmp_path / "store"
     made.mkdir()
@@ -47,7 +46,7 @@ def helpers(server: Server) -> list[psutil.Process]:
     return [child for child in others if "modelserver.engine.offload" not in child.cmdline()]
 
 
-def test_handler_without_torch_gets_none(start_server: StartServer, store: Path) -> None:
+def test_handler_without_torch_gets_none(start_server, store):
     server = start_server(model_store=store).registered("light.mar", synchronous=True)
 
     assert facts(server, "light")["heavy"] == []
@@ -56,7 +55,7 @@ def test_handler_without_torch_gets_none(start_server: StartServer, store: Path)
 
 @pytest.mark.slow  # imports torch
 @pytest.mark.skipif(not can_fork(), reason="the system cannot fork workers safely")
-def test_workers_with_torch_are_forked(start_server: StartServer, store: Path) -> None:
+def test_workers_with_torch_are_forked(start_server, store):
     """One process imports torch for all workers; those that die are replaced by forks, and what their
     handlers forked ends with them (F39, F45). When the server stops, the process reports how they ended.
     """
@@ -106,7 +105,7 @@ def is_alive(process: psutil.Process) -> bool:
 
 
 @pytest.mark.slow  # imports torch
-def test_workers_may_be_started_one_by_one(start_server: StartServer, store: Path) -> None:
+def test_workers_may_be_started_one_by_one(start_server, store):
     """With worker_start=spawn each worker is a Python process of its own."""
     server = start_server(model_store=store, worker_start="spawn").registered("heavy.mar", synchronous=True)
 

@@ -2,9 +2,7 @@
 
 import gzip
 import zipfile
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import httpx
 import pytest
@@ -89,7 +87,7 @@ JSON = {"content-type": "application/json"}
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def store(tmp_path_factory):
     folder = tmp_path_factory.mktemp("workflows")
     for name in ("kind", "mood"):
         build_archive(ArchiveConfig(name, str(EXAMPLE / f"{name}.py"), "1.0", export_path=folder))
@@ -114,7 +112,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def server(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(store, tmp_path_factory):
     home = Home(tmp_path_factory.mktemp("server"))
     with serving(Server(home, store, settings={"frontend_processes": 2})) as running:
         yield running
@@ -143,7 +141,7 @@ def models(server: Server) -> list[str]:
     return [model["modelName"] for model in server.management.get("/models").json()["models"]]
 
 
-def test_example_of_the_page_is_served(server: Server) -> None:
+def test_example_of_the_page_is_served(server):
     """The example has a function, two models that run at once, and a function that joins their results; all
     of it can be removed.
     """
@@ -163,7 +161,7 @@ def test_example_of_the_page_is_served(server: Server) -> None:
     assert ask(server, "pets").json()["type"] == "WorkflowNotFoundException"
 
 
-def test_branches_run_at_once_and_in_workers(server: Server, tmp_path: Path) -> None:
+def test_branches_run_at_once_and_in_workers(server, tmp_path):
     """Two branches that wait for each other end, in processes other than the server's."""
     entered(server, "branches")
     answer = ask(server, "branches", str(tmp_path))
@@ -173,7 +171,7 @@ def test_branches_run_at_once_and_in_workers(server: Server, tmp_path: Path) -> 
     leave(server, "branches")
 
 
-def test_nodes_are_loaded_on_demand(server: Server, tmp_path: Path) -> None:
+def test_nodes_are_loaded_on_demand(server, tmp_path):
     """Requests wait for each node, also after nodes were parked."""
     entered(server, "parked")
     assert len(server.workers()) == 0
@@ -188,7 +186,7 @@ def test_nodes_are_loaded_on_demand(server: Server, tmp_path: Path) -> None:
     leave(server, "parked")
 
 
-def test_a_row_that_fails_fails_alone(server: Server) -> None:
+def test_a_row_that_fails_fails_alone(server):
     """Another request in the same batch of a node gets its answer."""
     entered(server, "pairs")
     with ThreadPoolExecutor(2) as pool:
@@ -202,7 +200,7 @@ def test_a_row_that_fails_fails_alone(server: Server) -> None:
     leave(server, "pairs")
 
 
-def test_a_model_goes_while_requests_are_on_their_way(server: Server, store: Path) -> None:
+def test_a_model_goes_while_requests_are_on_their_way(server, store):
     """Requests that reach its node get an error that names it; those before are answered."""
     entered(server, "waits")
     (store / "waited.txt").unlink(missing_ok=True)
@@ -229,9 +227,7 @@ def test_a_model_goes_while_requests_are_on_their_way(server: Server, store: Pat
         ("nothing", 404, "WorkflowNotFoundException", "not found in workflow store: nothing.war"),
     ],
 )
-def test_refused_workflows_leave_nothing(
-    server: Server, store: Path, name: str, status: int, kind: str, words: str
-) -> None:
+def test_refused_workflows_leave_nothing(server, store, name, status, kind, words):
     """The answer says why, and no model, file or folder of theirs stays."""
     answer = enter(server, f"{name}.war")
 
@@ -243,7 +239,7 @@ def test_refused_workflows_leave_nothing(
     assert [list((folder / "workflows").glob("*")) for folder in server.home.workdirs()] in ([[]], [])
 
 
-def test_workflows_come_back_after_a_restart(store: Path, tmp_path: Path) -> None:
+def test_workflows_come_back_after_a_restart(store, tmp_path):
     """A snapshot keeps them, without their models; one whose archive is gone says so, and can be removed.
 
     Another version of a node's model comes back beside the workflow's, and the traffic between both.
