@@ -15,7 +15,7 @@ from modelserver.engine.pools.ranks import FAILED_GRACE
 from modelserver.models.environments.environment_store import LIMIT as STORE_LIMIT
 from modelserver.models.environments.environments import INSTALL_LIMIT
 from modelserver.models.options.resolve import ModelOptions
-from modelserver.models.options.table import CONFIG_KEYS, FURTHER, HANDLER_KEYS, TITLES, TORCHRUN_KEYS
+from modelserver.models.options.table import CONFIG_KEYS, FURTHER
 from modelserver.models.options.yaml_file import MAX_PROCESSES
 from modelserver.models.settings.model_defaults import ModelDefaults
 
@@ -23,6 +23,46 @@ if TYPE_CHECKING:
     from modelserver.models.options.option import Option
 
 MODELS = "`models=`"
+
+# Of the groups of keys, by their numbers.
+_TITLES = (
+    "Workers and batches",
+    "Workers and batches",
+    "Times",
+    "Devices and processes",
+    "Other machines",
+    "Ways of serving",
+    "Sequences",
+    "Environment",
+    "Open Inference Protocol",
+    "Further forms",
+)
+_HANDLER_KEYS = {
+    "handler": "Settings that the handler reads itself.",
+    "pt2": "`{compile: {enable: true, backend: inductor, …}}`: `torch.compile` with these arguments; "
+    "`{export: {aot_compile: true}}`: the serialized file is a `.so` compiled by AOTInductor. "
+    "Older forms, with a warning: the name of a backend, or arguments without `compile`.",
+    "optimize": "`auto` or `off`, also under `handler` ([Faster models](faster-models.md)).",
+    "precision": "`tf32`, `fp32`, `bf16` or `int8`, under `handler` too ([Faster models](faster-models.md)).",
+    "warmup": "`true`, `false` or `{shape: […]}`, also under `handler`.",
+    "micro_batching": "`{micro_batch_size: N, parallelism: {preprocess: N, inference: N, postprocess: N}}`, "
+    "for handlers that use micro batching.",
+    "onnx": "For handlers of ONNX models.",
+    "deepspeed": "`{config: FILE, checkpoint: FILE}`, for handlers that use DeepSpeed.",
+    "pippy": "For handlers that use pipeline parallelism.",
+    "dali": "For handlers that use DALI.",
+}
+_TORCHRUN_KEYS = {
+    "nproc-per-node": "Processes per worker; by default 1.",
+    "OMP_NUMBER_THREADS": "Threads of each process; by default its share of the cores.",
+    "nnodes": "1: a worker runs on one machine; other values are refused.",
+    "node-rank": "0; other values are refused.",
+    "rdzv-backend": "No effect: not needed on one machine.",
+    "rdzv-endpoint": "No effect.",
+    "rdzv-conf": "No effect.",
+    "monitor-interval": "No effect: the end of a process is noticed at once.",
+    "max-restarts": "No effect: the worker is started again as a whole.",
+}
 
 _INTRODUCTION = """\
 # model-config.yaml
@@ -174,16 +214,16 @@ def reference() -> str:
     tables = (option for option in CONFIG_KEYS.values() if option.group != FURTHER)
     sections = (
         f"\n### {title}\n{_HEAD}" + "".join(map(_row, options))
-        for title, options in groupby(tables, key=lambda option: TITLES[option.group])
+        for title, options in groupby(tables, key=lambda option: _TITLES[option.group])
     )
     further = {key: _meaning(option) for key, option in CONFIG_KEYS.items() if option.group == FURTHER}
     special = _pairs("key of the server", further)
-    handlers = _pairs("key of handlers", {key.name: key.summary for key in HANDLER_KEYS.values()})
-    torchrun = "".join(f"| `{name}` | {table_cell(meaning)} |\n" for name, meaning in TORCHRUN_KEYS.items())
+    handlers = _pairs("key of handlers", _HANDLER_KEYS)
+    torchrun = "".join(f"| `{name}` | {table_cell(meaning)} |\n" for name, meaning in _TORCHRUN_KEYS.items())
     return (
         _INTRODUCTION
         + "".join(sections)
-        + f"\n### {TITLES[FURTHER]}\n{special}"
+        + f"\n### {_TITLES[FURTHER]}\n{special}"
         + f"\n## Keys of handlers\n\nThe server passes these keys to the handler.\n{handlers}"
         + _FURTHER.replace("{torchrun}", torchrun)
     )

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from modelserver.engine.pools.spec import Machines, StoppableForker
     from modelserver.engine.telemetry.access import AccessLog, OnResponse
+    from modelserver.models.archives.single_file import LayOut
     from modelserver.models.archives.store import ObjectStores
     from modelserver.models.builder import MakeAffinity
     from modelserver.models.registry import Registry
@@ -116,7 +117,8 @@ class Host:
     ``services`` are its parts, with the ``settings``, which do not change; ``workdir`` is a directory that is
     removed when it ends; ``access`` its access log; ``notice`` shows a line to whoever has started it. What
     extensions add is in the other fields: ``certificate`` is for TLS; ``renew`` runs while the server
-    listens, and passes on those that replace it; ``spawner`` forks workers.
+    listens, and passes on those that replace it; ``spawner`` forks workers; ``lay_out`` makes archives'
+    folders of single files.
     """
 
     services: Services
@@ -136,6 +138,7 @@ class Host:
     certificate: Certificate | None = None
     renew: Callable[[Callable[[Certificate], None]], Coroutine[Any, Any, None]] | None = None
     spawner: StoppableForker | None = None
+    lay_out: LayOut | None = None
 
     def __post_init__(self) -> None:
         self.settings = self.services.settings

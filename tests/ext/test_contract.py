@@ -35,7 +35,7 @@ ALL_OFF: dict[str, Any] = {
     "frontend_processes": 1,
     "disable_system_metrics": True,
 }
-WITHOUT_SETTINGS = {"docs", "events", "stores", "paths", "repository"}
+WITHOUT_SETTINGS = {"docs", "events", "files", "stores", "paths", "repository"}
 # On with any settings: what they need is imported when it is used.
 ALWAYS = WITHOUT_SETTINGS | {"sequences", "autoscaling", "parking", "rollout", "workflows"}
 # Settings that turn each on, besides its defaults.
@@ -142,9 +142,9 @@ def test_extension_that_is_off_is_not_imported():
         "from types import SimpleNamespace\n"
         f"settings = Settings(**json.loads('{json.dumps(ALL_OFF)}'))\n"
         "nothing = lambda *_, **__: None\n"
-        "added = ('fetch', 'pool', 'prepare', 'run', 'routes', 'answer', 'settle')\n"
+        "added = ('fetch', 'pool', 'prepare', 'run', 'routes', 'answer', 'settle', 'rpc')\n"
         "host = SimpleNamespace(settings=settings, **dict.fromkeys(added, nothing))\n"
-        "host.route, host.services = nothing, SimpleNamespace(metrics=None)\n"
+        "host.route, host.services = nothing, SimpleNamespace(metrics=None, registry=None, settings=None)\n"
         "host.registry = SimpleNamespace(has=None)\n"
         "asyncio.run(open_extensions(EXTENSIONS, host))\n"
         "print(json.dumps([name for name in sys.modules if name.startswith('modelserver.ext.')]))\n"
@@ -170,7 +170,7 @@ async def test_it_opens_and_closes(name, make_host):
         *(host.protocols, host.restores, host.settles, host.tasks),
         *(host.registry.builder.cluster, host.registry.builder.store.remote),
         *(host.registry.builder.affinities, host.registry.builder.follows),
-        *(host.certificate, host.spawner),
+        *(host.certificate, host.spawner, host.lay_out),
     )
     assert len(extensions) == 1
     assert any(added)

@@ -12,6 +12,7 @@ import pytest
 
 from modelserver import testing
 from modelserver.errors import InvalidModel
+from modelserver.ext.files.layout import lay_out_file
 from modelserver.models.archives.single_file import SingleFile
 from modelserver_handlers.context import Context
 from modelserver_handlers.errors import ModelLoadError
@@ -95,7 +96,7 @@ def test_skops_needs_no_trust(pipeline, tmp_path):
     from sklearn.preprocessing import FunctionTransformer
 
     skops.dump(make_pipeline(FunctionTransformer(json.dumps), LogisticRegression()), tmp_path / "odd.skops")
-    SingleFile(str(tmp_path / "iris.skops")).lay_out(tmp_path / "model")
+    lay_out_file(SingleFile(str(tmp_path / "iris.skops")), tmp_path / "model")
     manifest = json.loads((tmp_path / "model" / "MAR-INF" / "MANIFEST.json").read_text())
 
     assert manifest["model"]["handler"] == "tabular"

@@ -9,6 +9,7 @@ import pytest
 
 from modelserver.engine.offload.helpers import Helpers
 from modelserver.errors import InvalidModel
+from modelserver.ext.files.extension import lay_out
 from modelserver.models.archives.single_file import SingleFile
 from modelserver.models.archives.sources import Located
 from modelserver.models.reading import Reader, read_archive
@@ -45,6 +46,7 @@ async def test_operators_script_needs_no_helper(tmp_path, monkeypatch):
     script.write_text("def handle(data, context):\n    return data\n")
     located = Located("doubler.py", script, single=SingleFile(str(script)))
     with closing(Reader()) as reader:
+        reader.lay_out = lay_out
         archive = await reader.open(located, work, trusted=True)
         with pytest.raises(InvalidModel, match="a helper was asked"):
             await reader.open(located, work)
@@ -64,10 +66,18 @@ async def test_pickles_are_read_if_trusted(trusted, tmp_path):
         "iris.joblib", tmp_path / "iris.joblib", single=SingleFile(str(tmp_path / "iris.joblib"))
     )
     with closing(Reader(trusts_pickles=True)) as trusting, closing(Reader()) as wary:
+        trusting.lay_out = wary.lay_out = lay_out
         opened = await trusting.open(located, tmp_path / "work", trusted=trusted)
         assert opened.manifest.handler == "tabular"
         with pytest.raises(InvalidModel, match="trust_pickles=true"):
             await wary.open(located, tmp_path / "work", trusted=trusted)
+
+
+async def test_a_script_is_refused_without_the_extension(tmp_path):
+    (tmp_path / "doubler.py").write_text("")
+    located = Located("doubler.py", tmp_path / "doubler.py", single=SingleFile(str(tmp_path / "doubler.py")))
+    with closing(Reader()) as reader, pytest.raises(InvalidModel, match=r"doubler\.py is no archive"):
+        await reader.open(located, tmp_path)
 
 
 async def test_a_helper_reads(folder, tmp_path):

@@ -22,6 +22,7 @@ EXTENSIONS: Final[Mapping[str, ExtensionRow]] = {
         "modelserver.ext.cluster.extension", lambda settings: settings.worker_launcher != "local"
     ),
     "stores": ExtensionRow("modelserver.ext.stores.extension", lambda _: True),
+    "files": ExtensionRow("modelserver.ext.files.extension", lambda _: True),
     "sequences": ExtensionRow("modelserver.ext.sequences.extension", lambda _: True),
     "autoscaling": ExtensionRow("modelserver.ext.autoscaling.extension", lambda _: True),
     "parking": ExtensionRow("modelserver.ext.parking.extension", lambda _: True),

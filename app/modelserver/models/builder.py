@@ -83,7 +83,7 @@ class VersionBuilder:
     ``devices`` are the GPUs. ``cluster`` is set where there are other machines for workers, ``spawner`` where
     not each of them is a new Python process, ``affinities``, ``follows``, what gets each version before its
     workers are started, and when its options have changed, and ``tracer``, the module that exports spans of
-    handlers, by extensions.
+    handlers, by extensions, which also add to ``reader`` and ``store``.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class VersionBuilder:
         self.spawner: Forker | None = None
         self.affinities: dict[str, MakeAffinity] = {}
         self.follows: list[tuple[Follow, Follow]] = []
-        self._reader = Reader(trusts_pickles=settings.trust_pickles)
+        self.reader = Reader(trusts_pickles=settings.trust_pickles)
         self.tracer = ""
         self._ports = Ports(settings.initial_distribution_port)
         self._python = settings.python or sys.executable
@@ -146,7 +146,7 @@ class VersionBuilder:
         try:
             if stores is not None and not registration.handler:
                 located = await asyncio.to_thread(with_manifest, located, url, self._workdir, stores)
-            return await self._reader.open(located, self._workdir, trusted=trusted)
+            return await self.reader.open(located, self._workdir, trusted=trusted)
         finally:
             located.release()
 
@@ -167,7 +167,7 @@ class VersionBuilder:
 
     def close(self) -> None:
         """Ends the helper processes; no more archives can be opened."""
-        self._reader.close()
+        self.reader.close()
 
     async def build(
         self,

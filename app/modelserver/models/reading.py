@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
@@ -13,7 +14,7 @@ from modelserver.engine.offload.helpers import Helpers
 from modelserver.errors import InvalidModel, ModelServerError
 from modelserver.models.archives.archive import ModelArchive, ReadConfig, open_archive
 from modelserver.models.archives.manifest import Manifest
-from modelserver.models.archives.single_file import SingleFile
+from modelserver.models.archives.single_file import LayOut, SingleFile
 from modelserver.models.archives.sources import Located
 
 # Concurrent readers, and the address space of each in bytes.
@@ -42,11 +43,13 @@ class Contents(msgspec.Struct, frozen=True):
 class Reader:
     """Opens archives in helper processes, and an operator's own script or model file without one.
 
-    ``trusts_pickles``: a model file may be one.
+    ``trusts_pickles``: a model file may be one. ``lay_out`` is set by an extension; without it, only archives
+    are served.
     """
 
     def __init__(self, *, trusts_pickles: bool = False) -> None:
         self._trusts_pickles = trusts_pickles
+        self.lay_out: LayOut | None = None
         self._helpers = Helpers("archives", _READERS, _MEMORY, InvalidModel)
 
     async def open(self, located: Located, workdir: Path, *, trusted: bool = False) -> ModelArchive:
@@ -54,12 +57,8 @@ class Reader:
 
         ``trusted``: the operator named it at the start.
         """
-        single = located.single
-        if single is not None:
-            single = replace(single, trusts_pickles=self._trusts_pickles)
-        if trusted and single is not None and await asyncio.to_thread(_is_quick, located.path):
-            # Starting a helper would take a quarter of the time to the first answer.
-            return await asyncio.to_thread(open_archive, located.path, located.url, workdir, single=single)
+        if located.single is not None:
+            return await self._open_single(located.single, located, workdir, trusted=trusted)
         size, folder = await asyncio.to_thread(_size, located.path), workdir / uuid4().hex
         opened = ModelArchive(
             located.url,
@@ -68,10 +67,9 @@ class Reader:
             temporary=located.temporary or size is not None,
             downloaded=located.downloaded,
         )
-        seconds = _SECONDS + (size or 0) / _BYTES_A_SECOND
+        arguments = (str(located.path), located.url, str(folder), located.temporary)
         try:
-            arguments = (str(located.path), located.url, str(folder), located.temporary, single)
-            contents = await self._helpers.call(seconds, read_archive, *arguments)
+            contents = await self._helpers.call(_seconds(size), read_archive, *arguments)
         except ModelServerError:
             # A reader that was killed may have left files.
             await asyncio.to_thread(opened.remove)
@@ -85,18 +83,33 @@ class Reader:
             need=contents.need,
         )
 
+    async def _open_single(
+        self, single: SingleFile, located: Located, workdir: Path, *, trusted: bool
+    ) -> ModelArchive:
+        if self.lay_out is None:
+            raise InvalidModel(f"{located.url} is no archive, and this server serves nothing else.")
+        single, folder = replace(single, trusts_pickles=self._trusts_pickles), workdir / uuid4().hex
+        arguments = (single, located.url, str(folder))
+        try:
+            if trusted and await asyncio.to_thread(_is_quick, located.path):
+                # Starting a helper would take a quarter of the time to the first answer.
+                await asyncio.to_thread(self.lay_out, *arguments)
+            else:
+                size = await asyncio.to_thread(_size, located.path)
+                await self._helpers.call(_seconds(size), self.lay_out, *arguments)
+        except Exception:
+            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+            raise
+        return await asyncio.to_thread(open_archive, folder, located.url, workdir, temporary=True)
+
     def close(self) -> None:
         self._helpers.close()
 
 
-def read_archive(
-    path: str, url: str, folder: str, temporary: bool, single: SingleFile | None = None
-) -> Contents:
+def read_archive(path: str, url: str, folder: str, temporary: bool) -> Contents:
     """Runs in a helper; unpacks a packed archive into ``folder``. Raises as :func:`open_archive`."""
     target = Path(folder)
-    archive = open_archive(
-        Path(path), url, target.parent, temporary=temporary, name=target.name, single=single
-    )
+    archive = open_archive(Path(path), url, target.parent, temporary=temporary, name=target.name)
     manifest = replace(archive.manifest, raw={})
     config = _read_config(archive.config_text)
     return Contents(str(archive.model_dir), archive.temporary, manifest, archive.need, config)
@@ -120,6 +133,11 @@ def _is_quick(path: Path) -> bool:
     if path.suffix != ".py":
         return True
     return sum(source.stat().st_size for source in path.parent.glob("*.py") if source.is_file()) <= _FEW
+
+
+def _seconds(size: int | None) -> float:
+    """CPU time for an archive of that many bytes; None for a directory."""
+    return _SECONDS + (size or 0) / _BYTES_A_SECOND
 
 
 def _size(path: Path) -> int | None:

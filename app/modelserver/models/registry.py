@@ -447,6 +447,11 @@ class Registry(ModelTable):
             await asyncio.to_thread(model.archive.close)
 
 
+def readiness(registry: Registry) -> list[bool]:
+    """For each model that should have workers, whether it has a loaded one."""
+    return [model.pool.ready for model in registry.defaults() if model.pool.min_workers]
+
+
 def check_workers(count: int) -> None:
     """Raises :class:`BadRequest` above MAX_WORKERS."""
     if count > MAX_WORKERS:

@@ -38,7 +38,7 @@ class OneModel:
 
 async def respond(registry, method: str, /, *, client: str = LOCAL, **fields):
     """The response to a request with these fields."""
-    services = SimpleNamespace(registry=registry, shared=None)
+    services = SimpleNamespace(registry=registry, settings=None, shared=None)
     request = message(f"inference.{method}Request")(**fields)
     call = SimpleNamespace(client=client)
     return await method_of(method, triton_rpcs(services)[method])(request, call)

@@ -1,8 +1,6 @@
 """What lies in the model store."""
 
-import pytest
-
-from modelserver.models.archives.store import ModelStore, file_of
+from modelserver.models.archives.store import ModelStore
 
 
 async def test_what_is_loadable(tmp_path):
@@ -17,16 +15,3 @@ async def test_what_is_loadable(tmp_path):
     names = {"a": "a.mar", "b-1.0": "b-1.0.tar.gz", "c": "c.tgz", "f": "f.model", "g": "g"}
     assert await ModelStore(tmp_path).by_name() == names
     assert await ModelStore(None).by_name() == await ModelStore(tmp_path / "absent").by_name() == {}
-
-
-@pytest.mark.parametrize(
-    ("url", "file"),
-    [
-        ("a.mar", "a.mar"),
-        ("/store/a/", "a"),
-        ("https://host/path/a.mar?version=1", "a.mar"),
-        ("file:///store/a.mar", "a.mar"),
-    ],
-)
-def test_file_of_a_url_is_its_last_segment(url, file):
-    assert file_of(url) == file

@@ -2,30 +2,30 @@
 
 Requests are cut into rows, batched and joined as over REST. Unlike in KServe, model versions are respected,
 readiness has its status, loading and unloading have responses, and wrong sizes are errors of the client.
+Metadata, the models of the store and Triton's extensions are methods that other extensions add.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
 
 from google.protobuf.json_format import ParseDict
-from starlette.datastructures import Address
 
-from modelserver.errors import BadRequest, MethodNotAllowed, ModelServerError
+from modelserver.errors import MethodNotAllowed, ModelServerError
 from modelserver.ext.grpc.encoded import EncodedMessage
 from modelserver.ext.grpc.management import Uninterrupted
 from modelserver.ext.grpc.messages import AnyMessage, message
 from modelserver.ext.grpc.pending import BATCH_ID, Pending, request_id_of
-from modelserver.ext.grpc.statuses import API_DISABLED, open_inference_status
+from modelserver.ext.grpc.statuses import open_inference_status
 from modelserver.ext.grpc.tensors import ModelInfer
 from modelserver.ext.grpc.watching import WatchedRequest
 from modelserver.extension import Rpc
-from modelserver.surface.api.metadata import ProtocolMetadata
-from modelserver.surface.api.repository import ModelRepository, is_near
+from modelserver.models.registry import readiness
+from modelserver.models.settings.address import HostPort
 from modelserver.surface.api.services import Services
 from modelserver.surface.watching import Watch
 
@@ -39,6 +39,9 @@ TORCHSERVE_NAME = "org.pytorch.serve.grpc.openinference.GRPCInferenceService"
 # Requests of one stream that are in progress, or whose answers the client has not taken.
 WINDOW = 64
 
+# The methods of extensions that TorchServe's service has, too.
+_METADATA = ("ServerMetadata", "ModelMetadata")
+
 _NOT_LOCAL = "Only clients on the server's machine may load and unload models, and change settings, here."
 
 
@@ -47,19 +50,17 @@ def _message(name: str) -> type[AnyMessage]:
 
 
 _Live, _Ready, _ModelReady = _message("ServerLive"), _message("ServerReady"), _message("ModelReady")
-_Server, _Model = _message("ServerMetadata"), _message("ModelMetadata")
-_Part, _Index = _message("ModelStreamInfer"), _message("RepositoryIndex")
-_Loaded, _Unloaded = _message("RepositoryModelLoad"), _message("RepositoryModelUnload")
+_Part = _message("ModelStreamInfer")
 
 
 class OpenInferenceService:
-    """Health, metadata, inference, and the models of the store.
+    """Health and inference, and the methods of extensions.
 
     Args:
-        services: registry, settings and helpers.
+        services: registry and helpers.
         stopping: set when the server accepts no more calls; it is not ready then.
         watch: called with each request, if anybody watches them.
-        rpcs: further methods, those of extensions.
+        rpcs: the methods of extensions.
     """
 
     def __init__(
@@ -70,13 +71,9 @@ class OpenInferenceService:
         rpcs: Mapping[str, Rpc] = MappingProxyType({}),
     ) -> None:
         self._registry = services.registry
-        self._repository = ModelRepository(services.registry, services.settings)
-        self._metadata = ProtocolMetadata(services.registry, services.settings)
         self._stopping = stopping
         self._watch = watch
-        self._settings = services.settings
-        self._finishing = Uninterrupted()
-        self._rpcs = rpcs
+        self._rpcs = {name: method_of(name, respond) for name, respond in rpcs.items()}
         self._codec = ModelInfer(services)
 
     @property
@@ -86,9 +83,8 @@ class OpenInferenceService:
             "ServerLive": self.server_live,
             "ServerReady": self.server_ready,
             "ModelReady": self.model_ready,
-            "ServerMetadata": self.server_metadata,
-            "ModelMetadata": self.model_metadata,
             "ModelInfer": self.infer,
+            **{name: method for name, method in self._rpcs.items() if name in _METADATA},
         }
 
     @property
@@ -96,10 +92,7 @@ class OpenInferenceService:
         return {
             **self.torchserve_methods,
             "ModelStreamInfer": self.stream_infer,
-            "RepositoryIndex": self.index,
-            "RepositoryModelLoad": self.load,
-            "RepositoryModelUnload": self.unload,
-            **{name: method_of(name, respond) for name, respond in self._rpcs.items()},
+            **self._rpcs,
         }
 
     async def server_live(self, _: AnyMessage, __: GrpcCall) -> AnyMessage:
@@ -107,26 +100,11 @@ class OpenInferenceService:
 
     async def server_ready(self, _: AnyMessage, __: GrpcCall) -> AnyMessage:
         """Whether every model that should have workers has a loaded one (TorchServe always says yes)."""
-        return _Ready(ready=self._metadata.is_ready and not self._stopping.is_set())
+        return _Ready(ready=all(readiness(self._registry)) and not self._stopping.is_set())
 
     async def model_ready(self, request: AnyMessage, _: GrpcCall) -> AnyMessage:
         """Whether the model has a loaded worker. Raises ModelNotFound, ModelVersionNotFound."""
         return _ModelReady(ready=self._registry.is_ready(request.name, request.version or None))
-
-    async def server_metadata(self, _: AnyMessage, __: GrpcCall) -> AnyMessage:
-        """Returns the metadata that REST returns; TorchServe only declares this method."""
-        return _Server(**self._metadata.server())
-
-    async def model_metadata(self, request: AnyMessage, _: GrpcCall) -> AnyMessage:
-        """Returns the metadata that REST returns, with the limits of the model's batches."""
-        model = self._registry.get(request.name, request.version or None)
-        return _Model(
-            properties={
-                "maxBatchSize": str(model.options.batch_size),
-                "maxBatchDelay": str(model.options.max_batch_delay),
-            },
-            **self._metadata.model(request.name, request.version or None),
-        )
 
     async def infer(self, request: AnyMessage, call: GrpcCall) -> AnyMessage:
         answer, batch_id, _ = await self.infer_one(request, call)
@@ -178,50 +156,27 @@ class OpenInferenceService:
                 yield part
                 call.hold(-size)
 
-    async def index(self, request: AnyMessage, _: GrpcCall) -> AnyMessage:
-        """The loaded models, and those in the store."""
-        return _Index(models=await self._repository.list(only_ready=request.ready))
-
-    async def load(self, request: AnyMessage, call: GrpcCall) -> AnyMessage:
-        """Loads or reloads a model of the store."""
-        name = self._named(request, call, ())
-        await self._finishing.run(self._repository.load(name))
-        return _Loaded(model_name=name, isLoaded=True)
-
-    async def unload(self, request: AnyMessage, call: GrpcCall) -> AnyMessage:
-        name = self._named(request, call, ("unload_dependents",))
-        await self._finishing.run(self._repository.unload(name))
-        return _Unloaded(model_name=name, isUnloaded=True)
-
-    def _named(self, request: AnyMessage, call: GrpcCall, parameters: Sequence[str]) -> str:
-        if not self._settings.enable_model_api:
-            raise MethodNotAllowed(message=API_DISABLED)
-        _check_local(call)
-        for name in request.parameters:
-            if name not in parameters:
-                raise BadRequest(f"parameter '{name[:100]}' is not supported")
-        # KServe's clients put the name where Triton's have the repository's.
-        named: str = request.model_name or request.repository_name
-        return named
-
 
 def method_of(name: str, respond: Rpc) -> Method:
-    """The method that an extension adds under this name."""
-    response_class = _message(name)
+    """The method that an extension adds under this name; what it changes is finished in any case."""
+    response_class, finishing = _message(name), Uninterrupted()
 
-    async def method(request: AnyMessage, call: GrpcCall) -> AnyMessage:
+    async def response_to(request: AnyMessage, call: GrpcCall) -> AnyMessage:
         response = response_class()
         async for fields in respond(request, lambda: _check_local(call)):
             response.MergeFrom(ParseDict(fields, response_class()))
         return response
+
+    async def method(request: AnyMessage, call: GrpcCall) -> AnyMessage:
+        return await finishing.run(response_to(request, call))
 
     return method
 
 
 def _check_local(call: GrpcCall) -> None:
     """Raises MethodNotAllowed for clients on other machines."""
-    host, _, port = call.client.rpartition(":")
-    if not is_near(Address(host.strip("[]"), int(port or 0))):
+    host = call.client.rpartition(":")[0].strip("[]")
+    if not HostPort(host, 0).is_loopback:
         raise MethodNotAllowed(message=_NOT_LOCAL)
 
 

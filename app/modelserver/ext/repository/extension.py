@@ -1,9 +1,10 @@
-"""KServe's model repository over REST; gRPC has it in its own service."""
+"""KServe's model repository, over REST and gRPC."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from modelserver.ext.repository.rpcs import repository_rpcs
 from modelserver.extension import Host
 from modelserver.surface.api.services import Services
 
@@ -26,6 +27,8 @@ class Extension:
         # An address that has both roles gets the routes twice; the first ones serve.
         host.routes("management", add)
         host.routes("inference", add_near)
+        for name, respond in repository_rpcs(host.services).items():
+            host.rpc(name, respond)
 
     async def close(self, grace: float) -> None:
         """Nothing is open."""

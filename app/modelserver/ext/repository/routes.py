@@ -10,11 +10,13 @@ from starlette.responses import JSONResponse
 from typing_extensions import Required, TypedDict
 
 from modelserver.errors import BadRequest, MethodNotAllowed
+from modelserver.ext.repository.model_repository import ModelRepository
 from modelserver.models.registry import Registry
+from modelserver.models.settings.address import HostPort
 from modelserver.models.settings.settings import Settings
 from modelserver.surface.api.application import Application, JsonBody
 from modelserver.surface.api.models import Nothing
-from modelserver.surface.api.repository import ModelRepository, is_near, read_object
+from modelserver.surface.api.parameters import read_object
 from modelserver.surface.api.services import Services
 
 
@@ -97,7 +99,8 @@ class RepositoryApi:
     def _check_allowed(self, request: Request) -> None:
         if not self._settings.enable_model_api:
             raise MethodNotAllowed
-        if not self._everybody and not is_near(request.client):
+        is_near = request.client is None or HostPort(*request.client).is_loopback
+        if not self._everybody and not is_near:
             raise MethodNotAllowed(
                 message="Only clients on the server's machine may load and unload models at this address; "
                 "the management address has these routes too."

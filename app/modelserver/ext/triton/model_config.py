@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from modelserver.engine.tensors.datatypes import BYTES
-from modelserver.surface.api.metadata import ProtocolMetadata
+from modelserver.ext.triton.metadata import ProtocolMetadata
 
 if TYPE_CHECKING:
     from modelserver.models.version import ModelVersion

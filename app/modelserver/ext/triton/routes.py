@@ -11,6 +11,7 @@ from starlette.responses import JSONResponse, Response
 from typing_extensions import Required, TypedDict
 
 from modelserver.errors import BadRequest, MethodNotAllowed, ServiceUnavailable
+from modelserver.ext.triton.metadata import ProtocolMetadata
 from modelserver.ext.triton.model_config import describe_config
 from modelserver.ext.triton.regions import Regions
 from modelserver.ext.triton.rpcs import NO_CUDA
@@ -22,11 +23,11 @@ from modelserver.ext.triton.switches import (
     trace_settings,
 )
 from modelserver.models.registry import Registry
+from modelserver.models.settings.address import HostPort
 from modelserver.models.settings.settings import Settings
 from modelserver.surface.api.application import Application, JsonBody
-from modelserver.surface.api.metadata import ProtocolMetadata
 from modelserver.surface.api.models import Error, Nothing, V1Models
-from modelserver.surface.api.repository import is_near, read_object
+from modelserver.surface.api.parameters import read_object
 from modelserver.surface.api.services import Services
 
 _TAG = "Open Inference"
@@ -322,7 +323,7 @@ def _add_log_settings(app: Application) -> None:
         return JSONResponse(log_settings())
 
     async def change(request: Request) -> JSONResponse:
-        if not is_near(request.client):
+        if request.client is not None and not HostPort(*request.client).is_loopback:
             raise MethodNotAllowed(
                 message="Only clients on the server's machine may change the log here; "
                 "the management address has PUT /logging."

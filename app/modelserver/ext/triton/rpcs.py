@@ -1,4 +1,4 @@
-"""Triton's extensions over gRPC: methods of the Open Inference service."""
+"""Metadata, and Triton's extensions, over gRPC: methods of the Open Inference service."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Any
 
 from modelserver.errors import BadRequest
+from modelserver.ext.triton.metadata import ProtocolMetadata
 from modelserver.ext.triton.model_config import describe_config
 from modelserver.ext.triton.regions import Regions
 from modelserver.ext.triton.statistics import list_statistics
@@ -59,6 +60,7 @@ def triton_rpcs(services: Services) -> Mapping[str, Rpc]:
         yield {"settings": {name: {"value": value} for name, value in settings.items()}}
 
     return {
+        **_metadata_rpcs(services),
         "ModelConfig": model_config,
         "ModelStatistics": model_statistics,
         "SystemSharedMemoryStatus": memory_status,
@@ -70,6 +72,22 @@ def triton_rpcs(services: Services) -> Mapping[str, Rpc]:
         "TraceSetting": trace_settings,
         "LogSettings": _log_settings,
     }
+
+
+def _metadata_rpcs(services: Services) -> Mapping[str, Rpc]:
+    registry, metadata = services.registry, ProtocolMetadata(services.registry, services.settings)
+
+    async def server_metadata(_: object, __: object) -> Fields:
+        """What REST returns; TorchServe only declares this method."""
+        yield metadata.server()
+
+    async def model_metadata(request: Any, _: object) -> Fields:
+        """What REST returns, with the limits of the model's batches."""
+        options = registry.get(request.name, request.version or None).options
+        limits = {"maxBatchSize": str(options.batch_size), "maxBatchDelay": str(options.max_batch_delay)}
+        yield {**metadata.model(request.name, request.version or None), "properties": limits}
+
+    return {"ServerMetadata": server_metadata, "ModelMetadata": model_metadata}
 
 
 async def _log_settings(request: Any, check_local: Callable[[], None]) -> Fields:

@@ -14,7 +14,6 @@ from uuid import uuid4
 from modelserver.engine.pools.gate import BASE_NEED, need_of
 from modelserver.errors import InternalError, InvalidModel
 from modelserver.models.archives.manifest import MANIFEST_PATH, Manifest, check_handler, parse_manifest
-from modelserver.models.archives.single_file import SingleFile
 from modelserver.models.archives.unpack import unpack
 from modelserver.models.options.table import ModelConfig
 
@@ -101,13 +100,11 @@ def open_archive(
     *,
     temporary: bool = False,
     name: str | None = None,
-    single: SingleFile | None = None,
 ) -> ModelArchive:
     """Open the file or directory at ``path``; not on the event loop, as it blocks.
 
     Files are unpacked into a new directory of ``workdir``, called ``name`` if given; directories are used in
-    place (``temporary``: the server made it). A ``single`` file, a script or a model file, gets a directory
-    of its own, too. Raises ``InvalidModel`` for content that cannot be served and
+    place (``temporary``: the server made it). Raises ``InvalidModel`` for content that cannot be served and
     ``InternalError`` if it cannot be stored, and leaves nothing behind then.
     """
     packed = not path.is_dir()
@@ -117,19 +114,16 @@ def open_archive(
     with contextlib.ExitStack() as undo:
         undo.callback(opened.close)
         if packed:
-            _unpack(path, url, model_dir, single)
+            _unpack(path, url, model_dir)
         archive = _described(opened, path.name)
         undo.pop_all()
     return archive
 
 
-def _unpack(path: Path, url: str, model_dir: Path, single: SingleFile | None) -> None:
+def _unpack(path: Path, url: str, model_dir: Path) -> None:
     try:
         model_dir.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if single is not None:
-            single.lay_out(model_dir)
-        else:
-            unpack(path, model_dir)
+        unpack(path, model_dir)
     except OSError as error:
         raise InternalError(f"Failed to save model: {url}: {error.strerror or error}") from error
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from modelserver.errors import ModelServerError
@@ -90,11 +90,6 @@ class ModelStore:
 def _entries(folder: Path) -> list[str]:
     """The names in a folder; those of folders end in a slash."""
     return [f"{entry.name}/" if entry.is_dir() else entry.name for entry in folder.iterdir()]
-
-
-def file_of(url: str) -> str:
-    """The file of the store that a model registered with this URL was loaded from."""
-    return PurePosixPath(url.partition("?")[0].rstrip("/")).name
 
 
 def _suffix(file: str) -> str:

@@ -41,26 +41,6 @@ RANKED = ("pp", "tp", "pptp")
 WORKERS, BATCHES, TIMES, DEVICES, CLUSTER, WAYS, SEQUENCES, ENVIRONMENT, PROTOCOL, FURTHER = map(
     OptionGroup, range(10)
 )
-TITLES = (
-    "Workers and batches",
-    "Workers and batches",
-    "Times",
-    "Devices and processes",
-    "Other machines",
-    "Ways of serving",
-    "Sequences",
-    "Environment",
-    "Open Inference Protocol",
-    "Further forms",
-)
-
-
-@dataclass(frozen=True, slots=True)
-class HandlerKey:
-    """A key for handlers, which the server passes on unchanged."""
-
-    name: str
-    summary: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -418,45 +398,12 @@ CHANGEABLE = {name: row for name, row in OPTIONS.items() if row.changed}
 CONFIG_KEYS = {row.key: row for row in sorted(OPTIONS.values(), key=lambda row: row.group)}
 """All rows by key, in the order of the page of keys."""
 
-HANDLER_KEYS: dict[str, HandlerKey] = {
-    key.name: key
-    for key in (
-        HandlerKey("handler", "Settings that the handler reads itself."),
-        HandlerKey(
-            "pt2",
-            "`{compile: {enable: true, backend: inductor, …}}`: `torch.compile` with these arguments; "
-            "`{export: {aot_compile: true}}`: the serialized file is a `.so` compiled by AOTInductor. "
-            "Older forms, with a warning: the name of a backend, or arguments without `compile`.",
-        ),
-        HandlerKey("optimize", "`auto` or `off`, also under `handler` ([Faster models](faster-models.md))."),
-        HandlerKey(
-            "precision",
-            "`tf32`, `fp32`, `bf16` or `int8`, under `handler` too ([Faster models](faster-models.md)).",
-        ),
-        HandlerKey("warmup", "`true`, `false` or `{shape: […]}`, also under `handler`."),
-        HandlerKey(
-            "micro_batching",
-            "`{micro_batch_size: N, parallelism: {preprocess: N, inference: N, postprocess: N}}`, for "
-            "handlers that use micro batching.",
-        ),
-        HandlerKey("onnx", "For handlers of ONNX models."),
-        HandlerKey("deepspeed", "`{config: FILE, checkpoint: FILE}`, for handlers that use DeepSpeed."),
-        HandlerKey("pippy", "For handlers that use pipeline parallelism."),
-        HandlerKey("dali", "For handlers that use DALI."),
-    )
-}
+_OF_HANDLERS = "handler pt2 optimize precision warmup micro_batching onnx deepspeed pippy dali"
+HANDLER_KEYS = tuple(_OF_HANDLERS.split())
+"""Keys for handlers, which the server passes on unchanged."""
 
 KNOWN = frozenset((*CONFIG_KEYS, *HANDLER_KEYS))
 
-# The known keys of a ``torchrun`` block; those without effect configure its rendezvous.
-TORCHRUN_KEYS: dict[str, str] = {
-    "nproc-per-node": "Processes per worker; by default 1.",
-    "OMP_NUMBER_THREADS": "Threads of each process; by default its share of the cores.",
-    "nnodes": "1: a worker runs on one machine; other values are refused.",
-    "node-rank": "0; other values are refused.",
-    "rdzv-backend": "No effect: not needed on one machine.",
-    "rdzv-endpoint": "No effect.",
-    "rdzv-conf": "No effect.",
-    "monitor-interval": "No effect: the end of a process is noticed at once.",
-    "max-restarts": "No effect: the worker is started again as a whole.",
-}
+_OF_RENDEZVOUS = "rdzv-backend rdzv-endpoint rdzv-conf monitor-interval max-restarts"
+TORCHRUN_KEYS = ("nproc-per-node", "OMP_NUMBER_THREADS", "nnodes", "node-rank", *_OF_RENDEZVOUS.split())
+"""The known keys of a ``torchrun`` block; those of its rendezvous have no effect."""

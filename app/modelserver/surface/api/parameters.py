@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from starlette.responses import Response
 
 from modelserver.errors import BadRequest
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 LONGEST = 8192
 
 _log = logging.getLogger("modelserver.api")
+_decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 # Characters of a name: known ones are shorter.
@@ -150,3 +152,14 @@ async def read_json(request: Request) -> Any:
         return json.loads(await read_parameters_body(request))
     except (ValueError, RecursionError) as error:
         raise BadRequest(f"The body is not valid JSON: {error}") from error
+
+
+async def read_object(request: Request) -> dict[str, Any]:
+    """The body's JSON object, empty without a body. Raises BadRequest, PayloadTooLarge."""
+    body = await read_parameters_body(request)
+    if not body.strip():
+        return {}
+    try:
+        return _decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadRequest(f"The body is not a JSON object: {error}") from error

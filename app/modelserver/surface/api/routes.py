@@ -13,11 +13,10 @@ from modelserver.engine.telemetry.logs import LEVELS, log_level, set_log_level
 from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.engine.telemetry.prometheus import CONTENT_TYPE
 from modelserver.errors import BadRequest, ConfigError, InternalError, ResourceNotFound, ServiceUnavailable
-from modelserver.models.registry import Registry
+from modelserver.models.registry import Registry, readiness
 from modelserver.surface.api import models
 from modelserver.surface.api.application import ANY_METHOD, TEXT, Application, JsonBody, Operation
 from modelserver.surface.api.management import ManagementApi
-from modelserver.surface.api.metadata import readiness
 from modelserver.surface.api.parameters import Parameters
 from modelserver.surface.auth.keeper import TokenKeeper
 from modelserver.surface.auth.scopes import TOKEN_PATH, Scope

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from modelserver.errors import ConfigError, InvalidModel
+from modelserver.ext.files.layout import lay_out_file
 from modelserver.models.archives.manifest import MANIFEST_PATH, Manifest, parse_manifest
 from modelserver.models.archives.store import SUFFIXES
 from modelserver.models.archives.unpack import unpack
@@ -62,7 +63,7 @@ def pack_model(file: Path, single: SingleFile | None, store: Path, name: str | N
         folder = Path(temporary) / "model"
         try:
             if single is not None:
-                single.lay_out(folder)
+                lay_out_file(single, folder)
             elif file.is_dir():
                 folder = file
             else:

@@ -14,6 +14,7 @@ from typing import Final
 from urllib.parse import urlencode
 
 from modelserver.errors import BadRequest, ConfigError
+from modelserver.ext.files.layout import handler_of
 from modelserver.ext.stores.hub_model import ENGINES, TASKS, is_hub_model
 from modelserver.models.archives.single_file import SingleFile
 from modelserver.models.archives.store import SUFFIXES
@@ -55,7 +56,7 @@ class ServeOptions:
     def handler(self) -> str:
         """The built-in handler of a model file, empty for anything else."""
         single = None if self.file is None else SingleFile.parse(str(self.file))
-        return "" if single is None else single.handler
+        return "" if single is None else handler_of(single)
 
     def flags(self) -> dict[str, object]:
         """The settings that it asks for, by name: loopback, nothing else to load, no gRPC, no log files."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from modelserver import __version__
 from modelserver.engine.tensors.datatypes import BYTES
-from modelserver.engine.tensors.tensor import VARIABLE, TensorSpec
+from modelserver.models.registry import readiness
 
 if TYPE_CHECKING:
     from modelserver.models.registry import Registry
@@ -28,8 +28,8 @@ _EXTENSIONS = (
     "logging",
 )
 # For handlers whose inputs and outputs have no shape: images, text, JSON.
-_ANY_INPUT = (TensorSpec("input_0", BYTES, (VARIABLE,)),)
-_ANY_OUTPUT = (TensorSpec("output_0", BYTES, (VARIABLE,)),)
+_ANY_INPUT = {"name": "input_0", "datatype": BYTES, "shape": [-1]}
+_ANY_OUTPUT = {"name": "output_0", "datatype": BYTES, "shape": [-1]}
 
 
 class ProtocolMetadata:
@@ -61,8 +61,8 @@ class ProtocolMetadata:
         built_in = model.pool.splits and not model.envelope
         return {
             "platform": "pytorch",
-            "inputs": _described(signature.inputs or (_ANY_INPUT if built_in else ())),
-            "outputs": _described(signature.outputs or (_ANY_OUTPUT if built_in else ())),
+            "inputs": _described(signature.inputs) or ([_ANY_INPUT] if built_in else []),
+            "outputs": _described(signature.outputs) or ([_ANY_OUTPUT] if built_in else []),
         }
 
     @property
@@ -71,10 +71,6 @@ class ProtocolMetadata:
         return all(readiness(self._registry))
 
 
-def readiness(registry: Registry) -> list[bool]:
-    """For each model that should have workers, whether it has a loaded one."""
-    return [model.pool.ready for model in registry.defaults() if model.pool.min_workers]
-
-
-def _described(specs: Sequence[TensorSpec]) -> list[dict[str, Any]]:
+def _described(specs: Iterable[Any]) -> list[dict[str, Any]]:
+    """The tensors of one side of a signature."""
     return [{"name": spec.name, "datatype": spec.datatype, "shape": list(spec.shape)} for spec in specs]

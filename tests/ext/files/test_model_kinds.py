@@ -19,7 +19,7 @@ import joblib
 import pytest
 import torch
 
-from modelserver.models.archives.model_kinds import ModelKind, Seen, advice, look
+from modelserver.ext.files.model_kinds import ModelKind, Seen, advice, look
 
 NETWORK = torch.nn.Sequential(torch.nn.Linear(4, 3))
 LINEAR = "sklearn.linear_model._base.LinearRegression"

@@ -1,8 +1,8 @@
 from types import SimpleNamespace
 
 from modelserver.engine.tensors.tensor import TensorSpec
+from modelserver.ext.triton.metadata import ProtocolMetadata
 from modelserver.models.options.signature import Signature
-from modelserver.surface.api.metadata import ProtocolMetadata
 
 ANY = None
 

@@ -2,29 +2,16 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from pathlib import PurePosixPath
 
-import msgspec
-from starlette.requests import Request  # noqa: TC002 - FastAPI reads annotations at run time
-
-from modelserver.engine.pools.spec import OnDemand
-from modelserver.errors import BadRequest, ModelNotFound, StartFailed
-from modelserver.models.archives.store import file_of
+from modelserver.errors import ModelNotFound, StartFailed
 from modelserver.models.archives.urls import OBJECT_STORES, scheme
 from modelserver.models.options.resolve import Registration
 from modelserver.models.registry import Registry
 from modelserver.models.replacing import load_anew
 from modelserver.models.settings.settings import Settings
 from modelserver.models.version import ModelVersion
-from modelserver.surface.http.content import read_parameters_body
-
-if TYPE_CHECKING:
-    from starlette.datastructures import Address
-
-
-_decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 class ModelRepository:
@@ -56,10 +43,10 @@ class ModelRepository:
             ModelServerError: it cannot be loaded; what was loaded before keeps serving (F52).
         """
         registry, settings = self._registry, self._settings
-        demands = self._on_demand(name)
+        demands = [each for model in self._versions(name) if (each := model.pool.crew.on_demand) is not None]
+        for demand in demands:
+            await demand.load()
         if demands:
-            for demand in demands:
-                await demand.load()
             return
         before = registry.get(name) if name in registry.names() else None
         if before is not None and scheme(before.url) in OBJECT_STORES:
@@ -86,7 +73,7 @@ class ModelRepository:
 
     async def unload(self, name: str) -> None:
         """Unregisters all versions of a model, or parks them. Raises ModelNotFound, Conflict if busy."""
-        demands = self._on_demand(name)
+        demands = [each for model in self._versions(name) if (each := model.pool.crew.on_demand) is not None]
         for demand in demands:
             demand.park()
         if demands:
@@ -94,10 +81,9 @@ class ModelRepository:
         for model in sorted(self._registry.versions(name), key=self._registry.is_default):
             await self._registry.unregister(name, model.version)
 
-    def _on_demand(self, name: str) -> Sequence[OnDemand]:
-        """How the versions of a model are loaded and parked, if they are loaded on demand."""
-        models = self._registry.versions(name) if name in self._registry.names() else []
-        return [demand for model in models if (demand := model.pool.crew.on_demand) is not None]
+    def _versions(self, name: str) -> Sequence[ModelVersion]:
+        """The versions of a model, none if it is not registered."""
+        return self._registry.versions(name) if name in self._registry.names() else []
 
 
 def _entry(model: ModelVersion) -> dict[str, str]:
@@ -111,24 +97,6 @@ def _entry(model: ModelVersion) -> dict[str, str]:
     return {"name": model.name, "version": model.version, "state": state, "reason": reason}
 
 
-async def read_object(request: Request) -> dict[str, Any]:
-    """The body's JSON object, empty without a body. Raises BadRequest, PayloadTooLarge."""
-    body = await read_parameters_body(request)
-    if not body.strip():
-        return {}
-    try:
-        return _decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadRequest(f"The body is not a JSON object: {error}") from error
-
-
-def is_near(client: Address | None) -> bool:
-    """Whether a client is on this machine; None stands for a Unix socket."""
-    if client is None:
-        return True
-    try:
-        address = ipaddress.ip_address(client.host.partition("%")[0])
-    except ValueError:
-        return False
-    mapped = getattr(address, "ipv4_mapped", None)
-    return bool((mapped or address).is_loopback)
+def file_of(url: str) -> str:
+    """The file of the store that a model registered with this URL was loaded from."""
+    return PurePosixPath(url.partition("?")[0].rstrip("/")).name

@@ -3,24 +3,10 @@
 from types import SimpleNamespace
 
 import pytest
-from starlette.datastructures import Address
 
 from modelserver.errors import ModelNotFound
+from modelserver.ext.repository.model_repository import ModelRepository, file_of
 from modelserver.models.archives.store import ModelStore
-from modelserver.surface.api.repository import ModelRepository, is_near
-
-
-@pytest.mark.parametrize(
-    ("hosts", "near"),
-    [
-        (["127.0.0.1", "127.8.8.8", "::1", "::ffff:127.0.0.1", "::1%lo"], True),
-        (["10.0.0.1", "192.168.1.1", "::ffff:10.0.0.1", "fe80::1%eth0", "unix", ""], False),
-    ],
-)
-def test_loopback_clients_are_near(hosts, near):
-    """So are those of a Unix socket."""
-    assert [is_near(Address(host, 1)) for host in hosts] == [near] * len(hosts)
-    assert is_near(None)
 
 
 @pytest.mark.parametrize(("tells", "end"), [(False, "."), (True, ". There is none")])
@@ -32,3 +18,16 @@ async def test_what_the_store_does_not_have(tells, end):
     with pytest.raises(ModelNotFound) as caught:
         await ModelRepository(registry, settings).load("m")
     assert caught.value.kserve_message == f"Model with name m does not exist{end}"
+
+
+@pytest.mark.parametrize(
+    ("url", "file"),
+    [
+        ("a.mar", "a.mar"),
+        ("/store/a/", "a"),
+        ("https://host/path/a.mar?version=1", "a.mar"),
+        ("file:///store/a.mar", "a.mar"),
+    ],
+)
+def test_file_of_a_url_is_its_last_segment(url, file):
+    assert file_of(url) == file

@@ -1,0 +1,1 @@
+"""What is served without an archive; see :mod:`modelserver.ext.files.extension`."""
