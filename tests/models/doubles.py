@@ -112,6 +112,7 @@ class VersionBuilder:
             options=ModelOptions(min_workers=workers, max_workers=workers, **self.options),
             registration=registration,
             replacement=None,
+            failure="",
             traffic=None,
             arrivals=Arrivals(0.0),
             sequence_headers=None,
@@ -124,5 +125,6 @@ class VersionBuilder:
         await model.pool.close(0)
         model.archive.remove()
 
-    def forget(self, model: Any) -> None:
-        self.forgotten.append(f"{model.name}-{model.version}")
+    @property
+    def metrics(self) -> Any:
+        return SimpleNamespace(forget=lambda name, version: self.forgotten.append(f"{name}-{version}"))

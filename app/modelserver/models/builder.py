@@ -51,7 +51,7 @@ from modelserver.models.options.resolve import ModelOptions, Registration, resol
 from modelserver.models.options.table import ModelConfig
 from modelserver.models.reading import Reader
 from modelserver.models.settings.settings import Settings
-from modelserver.models.version import FailedVersion, ModelVersion, SavedModel
+from modelserver.models.version import ModelVersion, SavedModel
 
 if TYPE_CHECKING:
     from modelserver.models.changes import Change
@@ -187,9 +187,7 @@ class VersionBuilder:
         """
         manifest = archive.manifest
         version = manifest.model_version
-        fallback = self._settings.models.get(name, {}).get(version)
-        runtime = registration.runtime or (fallback and fallback.runtime_type) or manifest.runtime
-        if runtime == "LSP":
+        if self._runtime(name, registration, manifest) == "LSP":
             raise InvalidModel(
                 f"The runtime LSP (TorchServe's C++ backend) of {archive.url} is not available here."
             )
@@ -205,25 +203,40 @@ class VersionBuilder:
         spec = self._spec(name, handler, archive, options, environment)
         spec = replace(spec, measured=metrics.handler_metric, need=archive.need * max(1, options.processes))
         pool = self._pool(Pool, spec, options, metrics)
-        headers = self._sequence_headers if options.sequence_batching else None
-        model = ModelVersion(
-            name,
-            version,
-            archive.url,
-            archive,
-            options,
-            runtime,
-            pool,
-            metrics,
-            at_startup,
-            headers,
-            options.service_envelope,
-            registration,
-            exposes_errors=spec.load.expose,
-        )
+        model = self._version(name, registration, archive, options, pool, at_startup=at_startup)
         for prepare, _ in self.follows:
             prepare(model)
         return model
+
+    def _version(
+        self,
+        name: str,
+        registration: Registration,
+        archive: ModelArchive,
+        options: ModelOptions,
+        pool: Pool,
+        *,
+        at_startup: bool,
+    ) -> ModelVersion:
+        return ModelVersion(
+            name,
+            archive.manifest.model_version,
+            archive.url,
+            archive,
+            options,
+            self._runtime(name, registration, archive.manifest),
+            pool,
+            pool.metrics,
+            at_startup,
+            self._sequence_headers if options.sequence_batching else None,
+            options.service_envelope,
+            registration,
+            exposes_errors=self._settings.shows_errors,
+        )
+
+    def _runtime(self, name: str, registration: Registration, manifest: Manifest) -> str:
+        fallback = self._settings.models.get(name, {}).get(manifest.model_version)
+        return registration.runtime or (fallback and fallback.runtime_type) or manifest.runtime
 
     def _handler(self, registration: Registration, archive: ModelArchive) -> str:
         """The handler; only ``default_service_handler`` may be outside the archive. Raises InvalidModel."""
@@ -243,7 +256,7 @@ class VersionBuilder:
         archive.check_handler(handler)
         return handler
 
-    def failed(self, saved: SavedModel, reason: str) -> FailedVersion:
+    def failed(self, saved: SavedModel, reason: str) -> ModelVersion:
         """A placeholder for a version that could not be restored."""
         name, version, registration = saved.name, saved.version, saved.registration
         archive = ModelArchive(registration.url or "", self._workdir / "absent", Manifest(name, version))
@@ -253,20 +266,9 @@ class VersionBuilder:
         pool = self._pool(FailedPool, spec, options, metrics)
         pool.reason = reason
         pool.expect(options.min_workers, options.max_workers)
-        runtime = registration.runtime or archive.manifest.runtime
-        return FailedVersion(
-            name,
-            version,
-            archive.url,
-            archive,
-            options,
-            runtime,
-            pool,
-            metrics,
-            loaded_at_startup=True,
-            registration=registration,
-            failure=reason,
-        )
+        model = self._version(name, registration, archive, options, pool, at_startup=True)
+        model.failure = reason
+        return model
 
     def _resolve(
         self, name: str, registration: Registration, archive: ModelArchive, *, at_startup: bool
@@ -480,10 +482,6 @@ class VersionBuilder:
         await model.pool.drain(self.grace)
         await model.pool.close(max(0.0, end - loop.time()))
         await asyncio.to_thread(model.archive.remove)
-
-    def forget(self, model: ModelVersion) -> None:
-        """Removes the metrics of this name and version."""
-        self.metrics.forget(model.name, model.version)
 
 
 DOWNLOADING = "Downloading"

@@ -19,7 +19,7 @@ from modelserver.models.registry import Registry
 from modelserver.models.settings.load import LoadedSettings
 from modelserver.models.settings.settings import Settings
 from modelserver.models.snapshot_files import SnapshotFolder, had_all
-from modelserver.models.version import FailedVersion, ModelVersion, SavedModel, mar_name
+from modelserver.models.version import ModelVersion, SavedModel, mar_name
 
 _log = logging.getLogger("modelserver.models")
 
@@ -201,7 +201,7 @@ def _is_restored(registry: Registry, registration: Registration) -> bool:
     is_restored = any(
         mar_name(model) == file and registration.model_name in (None, model.name)
         for model in registry.versions()
-        if not isinstance(model, FailedVersion)
+        if not model.failure
     )
     if is_restored:
         _log.info("%s was already restored", registration.url)
@@ -223,7 +223,7 @@ def _listed(models: Iterable[ModelVersion]) -> str:
     """Names and versions as text, with the reasons of failures."""
     return "; ".join(
         f"{model.name} {model.version}"
-        + (f" FAILED ({shortened(model.failure, 200)})" if isinstance(model, FailedVersion) else "")
+        + (f" FAILED ({shortened(model.failure, 200)})" if model.failure else "")
         for model in models
     )
 

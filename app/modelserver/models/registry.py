@@ -26,7 +26,6 @@ from modelserver.models.builder import VersionBuilder
 from modelserver.models.options.resolve import Registration
 from modelserver.models.version import (
     DefaultRouter,
-    FailedVersion,
     Headed,
     ModelRouter,
     ModelVersion,
@@ -139,7 +138,7 @@ class ModelTable:
     def add(self, model: ModelVersion) -> None:
         """Adds a version; it replaces a failed one, also as the default."""
         entry = self._models.setdefault(model.name, _Model(model.version))
-        if isinstance(entry.versions.get(entry.default), FailedVersion):
+        if (default := entry.versions.get(entry.default)) is not None and default.failure:
             entry.default = model.version
         entry.versions[model.version] = model
         self._follow(entry)
@@ -305,7 +304,7 @@ class Registry(ModelTable):
 
     def reserve(self, name: str, version: str) -> None:
         """Reserves name and version for one that is being prepared. Raises Conflict."""
-        taken = self.has(name, version) and not isinstance(self.get(name, version), FailedVersion)
+        taken = self.has(name, version) and not self.get(name, version).failure
         if taken or (name, version) in self._reserved:
             raise Conflict(f"Model version {version} is already registered for model {name}")
         self._reserved.add((name, version))
@@ -393,7 +392,7 @@ class Registry(ModelTable):
     def forget(self, model: ModelVersion) -> None:
         """Removes the version's metrics, unless its name and version are in use or reserved again."""
         if (model.name, model.version) not in self._reserved and not self.has(model.name, model.version):
-            self.builder.forget(model)
+            self.builder.metrics.forget(model.name, model.version)
 
     async def _remove(self, model: ModelVersion) -> None:
         if self._holds(model):

@@ -53,7 +53,7 @@ class ModelVersion:
     the handler's envelope, if any. ``replacement``: a version that is replacing it, or failed to.
     ``exposes_errors``: clients see what went wrong in the handler. ``arrivals`` also has those of versions
     that it replaced. ``traffic`` decides which version answers requests that name none; None: the default
-    version does. All versions have the same.
+    version does. All versions have the same. ``failure``: why a version of a snapshot could not be restored.
     """
 
     name: str
@@ -72,6 +72,7 @@ class ModelVersion:
     exposes_errors: bool = False
     arrivals: Arrivals = field(default_factory=lambda: Arrivals(time.monotonic()))
     traffic: ModelRouter | None = None
+    failure: str = ""
 
     @property
     def batches(self) -> bool:
@@ -82,12 +83,6 @@ class ModelVersion:
     def annotations(self) -> Annotations | None:
         """What the annotations of the loaded handler say, None if it has none, or no worker has loaded it."""
         return None if self.pool.crew.model is None else self.pool.crew.model.annotations
-
-    @property
-    def is_concurrent(self) -> bool:
-        """Whether requests join and leave one by one, instead of in batches."""
-        options, model = self.options, self.pool.crew.model
-        return options.continuous_batching or options.async_communication or bool(model and model.concurrency)
 
     @property
     def endpoints(self) -> dict[str, bool]:
@@ -168,13 +163,6 @@ class ModelRouter(Protocol):
 
 def _specs(side: Side) -> tuple[TensorSpec, ...]:
     return tuple(TensorSpec(spec.name, spec.datatype, spec.shape) for spec in side.tensors)
-
-
-@dataclass(slots=True)
-class FailedVersion(ModelVersion):
-    """A version of a snapshot that could not be restored; ``failure`` says why."""
-
-    failure: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,6 @@ def model(options, *workers, name="m", bounds=(1, 2), sequences=None):
     )  # fmt: skip
     return SimpleNamespace(
         name=name, version="1.0", url=f"{name}.mar", runtime="python", options=options, pool=pool,
-        endpoints={}, loaded_at_startup=True, replacement=None, traffic=None,
+        endpoints={}, loaded_at_startup=True, replacement=None, traffic=None, failure="",
         metrics=ServerMetrics().model(name, "1.0"),
     )  # fmt: skip

@@ -18,7 +18,7 @@ from modelserver.ext.autoscaling.scaling import Decision, PoolScaling, Sample, S
 from modelserver.ext.rollout.plan import Plan, patched
 from modelserver.ext.rollout.traffic import ModelTraffic
 from modelserver.models.options.resolve import ModelOptions
-from modelserver.models.version import FailedVersion, Replacement
+from modelserver.models.version import ModelVersion, Replacement
 from modelserver.surface.api.describe import (
     describe,
     describe_autoscaling,
@@ -233,7 +233,7 @@ async def test_all_fields_are_documented():
     described.replacement.failed("why")
     described.traffic = promoting()
     described.metrics.requests.failed(InternalError("no"), "r")
-    failed = describe_failure(FailedVersion(*[None] * 8, failure="why"))
+    failed = describe_failure(ModelVersion(*[None] * 8, failure="why"))
     reported = json.loads(pretty({**describe(described), **failed, "customizedMetadata": {}}))
     schema = schema_of("management", "ModelDescription")
 

@@ -11,7 +11,7 @@ from modelserver.engine.telemetry.gpus import NO_GPU, gpus
 from modelserver.engine.telemetry.system import worker_memory
 from modelserver.models.options.resolve import ModelOptions
 from modelserver.models.options.table import OPTIONS
-from modelserver.models.version import FailedVersion, ModelVersion
+from modelserver.models.version import ModelVersion
 
 # Names in the answer and names of the options.
 _BATCH_SETTINGS = (
@@ -79,7 +79,7 @@ def describe(model: ModelVersion) -> dict[str, Any]:
 
 def describe_failure(model: ModelVersion) -> dict[str, Any]:
     """Why a version from a snapshot could not be restored; empty for others."""
-    return {"status": "FAILED", "failure": model.failure} if isinstance(model, FailedVersion) else {}
+    return {"status": "FAILED", "failure": model.failure} if model.failure else {}
 
 
 def describe_errors(model: ModelVersion) -> dict[str, Any] | None:

@@ -184,7 +184,7 @@ def _check_batches(checks: AnswerChecks, largest: int) -> bool:
             checks.check_bad_row()
     else:
         report.left_out["answers in batches"] = "the batch size is 1"
-    if checks.patient.client.model.is_concurrent:
+    if checks.patient.is_concurrent:
         report.left_out["cost of batches"] = "requests join and leave one by one"
         return False
     return bool(sizes) and not report.has(*_NO_BATCHES)

@@ -98,10 +98,16 @@ class Patient:
         """All calls so far."""
         return self._observed.calls
 
+    @property
+    def is_concurrent(self) -> bool:
+        """Whether requests join and leave one by one, instead of in batches."""
+        options, model = self.client.model.options, self.client.model.pool.crew.model
+        return options.continuous_batching or options.async_communication or bool(model and model.concurrency)
+
     def grow(self, batch_size: int) -> int:
         """Has batches of this size sent, if the model allows that; returns the largest size there is."""
         options = self.client.model.options
-        if self.client.model.is_concurrent:
+        if self.is_concurrent:
             return batch_size
         with contextlib.suppress(ModelServerError):
             if options.batch_size < batch_size:
