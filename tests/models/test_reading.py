@@ -74,8 +74,7 @@ async def test_pickles_are_read_if_trusted(trusted, tmp_path):
 
 
 async def test_a_script_is_refused_without_the_extension(tmp_path):
-    (tmp_path / "doubler.py").write_text("")
-    located = Located("doubler.py", tmp_path / "doubler.py", single=SingleFile(str(tmp_path / "doubler.py")))
+    located = Located("doubler.py", tmp_path / "doubler.py", single=SingleFile("doubler.py"))
     with closing(Reader()) as reader, pytest.raises(InvalidModel, match=r"doubler\.py is no archive"):
         await reader.open(located, tmp_path)
 

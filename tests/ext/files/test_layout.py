@@ -5,14 +5,12 @@ import pickle
 import shutil
 import zipfile
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 
 from modelserver.errors import InvalidModel
 from modelserver.ext.files.extension import lay_out
 from modelserver.ext.files.layout import lay_out_file
-from modelserver.models.archives.archive import ModelArchive
 from modelserver.models.archives.single_file import SingleFile
 from modelserver.models.archives.sources import locate
 from modelserver.models.archives.urls import UrlPolicy
@@ -35,11 +33,10 @@ def folder(tmp_path):
     return made
 
 
-async def opened(url: str, store: Path, workdir: Path, *, trusted: bool = False) -> ModelArchive:
+async def opened(url, store, workdir, *, trusted=False):
     located = await locate(url, store, UrlPolicy(), workdir, trusted=trusted)
     with closing(Reader()) as reader:
         reader.lay_out = lay_out
-        # As the operator's, which needs no helper.
         return await reader.open(located, workdir, trusted=True)
 
 
@@ -127,7 +124,7 @@ async def test_model_file_gets_the_handler_of_tensors(folder, tmp_path, url, fil
     assert (archive.model_dir / file).resolve() == folder / url
 
 
-def laid_out(path: Path, **options: bool) -> tuple[str, str]:
+def laid_out(path, **options):
     """The handler and the linked file of a model file."""
     folder = path.parent / f"laid-out-{path.name}"
     lay_out_file(SingleFile(str(path), **options), folder)

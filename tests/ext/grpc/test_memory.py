@@ -22,6 +22,7 @@ from modelserver.ext.grpc import inference, open_inference
 from modelserver.ext.grpc.calls import method_handlers
 from modelserver.ext.grpc.messages import message
 from modelserver.ext.grpc.statuses import open_inference_status, prediction_status
+from modelserver.ext.repository.rpcs import repository_rpcs
 from modelserver.ext.triton.rpcs import triton_rpcs
 from modelserver.models.options.signature import Signature
 from modelserver.models.settings.settings import Settings
@@ -107,7 +108,7 @@ async def client(pool):
     around = around_calls([])
     predictions = inference.InferenceService(registry).methods
     tensors = open_inference.OpenInferenceService(
-        services, asyncio.Event(), None, triton_rpcs(services)
+        services, asyncio.Event(), None, {**triton_rpcs(services), **repository_rpcs(services)}
     ).methods
     served = method_handlers(inference.NAME, predictions, prediction_status, around)
     served |= method_handlers(open_inference.NAME, tensors, open_inference_status, around)

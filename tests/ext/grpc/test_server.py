@@ -13,6 +13,7 @@ from modelserver.errors import ConfigError, ServiceUnavailable
 from modelserver.ext.grpc.messages import message
 from modelserver.ext.grpc.ports import reserved
 from modelserver.ext.grpc.server import GrpcServers
+from modelserver.ext.repository.rpcs import repository_rpcs
 from modelserver.ext.triton.rpcs import triton_rpcs
 from modelserver.models.settings.settings import Settings
 from modelserver.surface.http.intake import Intake
@@ -37,7 +38,7 @@ def servers(settings: Settings) -> GrpcServers:
         limits=RequestLimits(),
     )
     access = SimpleNamespace(log=lambda *_: None)
-    return GrpcServers(services, access, rpcs=triton_rpcs(services))
+    return GrpcServers(services, access, rpcs={**triton_rpcs(services), **repository_rpcs(services)})
 
 
 @contextlib.asynccontextmanager

@@ -29,8 +29,7 @@ def test_urls_of_scripts_and_model_files_are_parsed(url, expected):
 async def test_clients_stay_in_the_store_but_the_operators_path_is_meant(tmp_path):
     folder = tmp_path / "store"
     folder.mkdir()
-    for name in ("handler.py", "weights.pt"):
-        (folder / name).write_text("")
+    (folder / "handler.py").write_text("")
     (tmp_path / "outside.py").write_text("")
     (tmp_path / "outside.pt").write_text("")
     for url in (
