@@ -61,10 +61,9 @@ async def test_operators_script_needs_no_helper(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("trusted", [True, False])
 async def test_pickles_are_read_if_trusted(trusted, tmp_path):
-    (tmp_path / "iris.joblib").write_bytes(pickle.dumps({}))
-    located = Located(
-        "iris.joblib", tmp_path / "iris.joblib", single=SingleFile(str(tmp_path / "iris.joblib"))
-    )
+    path = tmp_path / "iris.joblib"
+    path.write_bytes(pickle.dumps({}))
+    located = Located("iris.joblib", path, single=SingleFile(str(path)))
     with closing(Reader(trusts_pickles=True)) as trusting, closing(Reader()) as wary:
         trusting.lay_out = wary.lay_out = lay_out
         opened = await trusting.open(located, tmp_path / "work", trusted=trusted)

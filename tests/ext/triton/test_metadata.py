@@ -4,8 +4,6 @@ from modelserver.engine.tensors.tensor import TensorSpec
 from modelserver.ext.triton.metadata import ProtocolMetadata
 from modelserver.models.options.signature import Signature
 
-ANY = None
-
 
 def test_tensors_of_a_signature_are_described():
     signature = Signature((TensorSpec("x", "FP32", (-1, 2)),))
@@ -24,7 +22,7 @@ def test_tensors_of_a_signature_are_described():
 
 def test_shared_memory_is_an_extension_where_it_is_allowed():
     without, with_it = (
-        ProtocolMetadata(ANY, SimpleNamespace(shared_memory_prefix=each)).server()["extensions"]
+        ProtocolMetadata(None, SimpleNamespace(shared_memory_prefix=each)).server()["extensions"]
         for each in (None, "/")
     )
 
