@@ -6,7 +6,7 @@ from modelserver.ext.core_names import NAMES
 
 _CORE = ("engine", "models", "surface", "run", "extension", "errors")
 # 120 are the goal.
-MOST = 204
+MOST = 202
 
 
 def test_extensions_import_only_names_on_the_list():

@@ -24,7 +24,6 @@ from dataclasses import replace
 from typing import Any, cast
 from weakref import WeakKeyDictionary, WeakSet
 
-from modelserver.engine.pools.gate import StartGate
 from modelserver.engine.pools.pool import Pool
 from modelserver.engine.pools.spec import WorkerState
 from modelserver.engine.pools.worker import Worker
@@ -72,8 +71,8 @@ class Autoscaler:
         self._renewing: asyncio.Task[None] | None = None
         self._pools: WeakSet[Pool] = WeakSet()
         self._timer: asyncio.TimerHandle | None = None
-        # When memory was last read, and what was free.
-        self._read: WeakKeyDictionary[StartGate, tuple[float, float]] = WeakKeyDictionary()
+        # By the gate that tells what is free: when memory was last read, and what was free.
+        self._read: WeakKeyDictionary[object, tuple[float, float]] = WeakKeyDictionary()
 
     @property
     def idle(self) -> bool:
@@ -141,7 +140,7 @@ class Autoscaler:
         sample = sample_of(pool, now)
         if pool.min_workers < pool.max_workers:
             waits = sample.wait > scaling.rule.target_wait
-            room = self._room(pool, self._free(pool.crew.spec.gate, now, exactly=waits), measure=waits)
+            room = self._room(pool, self._free(pool, now, exactly=waits), measure=waits)
             sample = replace(sample, room=room)
         decision = scaling.scaler.decide(sample, max(1, pool.min_workers), pool.max_workers)
         scaling.sample, scaling.decision = sample, decision
@@ -170,8 +169,9 @@ class Autoscaler:
 
     # -- memory
 
-    def _free(self, gate: StartGate, now: float, *, exactly: bool) -> float:
+    def _free(self, pool: Pool, now: float, *, exactly: bool) -> float:
         """Bytes available now, or unless ``exactly`` a moment ago, as reading them takes time."""
+        gate = pool.crew.spec.gate
         read_at, free = self._read.get(gate, (-math.inf, 0.0))
         if now - read_at > (0.0 if exactly else STALE):
             free = gate.free()

@@ -14,7 +14,7 @@ from modelserver.errors import InternalError, ResourceNotFound
 from modelserver.ext.frontends import messages
 from modelserver.ext.frontends.link import Link
 from modelserver.surface.http.answers import form_of
-from modelserver.surface.http.exchange import UNREAD, Exchange, HotRoutes, with_header
+from modelserver.surface.http.exchange import Exchange, HotRoutes, Target, with_header
 from modelserver.surface.http.outgoing import Outgoing
 
 Application = Callable[[Any, Callable[[], Awaitable[Any]], Callable[[Any], Awaitable[None]]], Awaitable[None]]
@@ -30,6 +30,7 @@ MOST_UNTAKEN = 1 << 18
 _encode_headers = msgspec.msgpack.Encoder().encode
 _decode_headers = msgspec.msgpack.Decoder(list[tuple[bytes, bytes]]).decode
 _GONE = {"type": "http.disconnect"}
+_UNREAD = Target()
 
 
 class ServerEnd:
@@ -158,7 +159,7 @@ class RemoteExchange(Exchange):
     __slots__ = ("_end", "_headers", "_number", "_packed", "_sent", "taken")
 
     def __init__(self, end: ServerEnd, ask: messages.Ask, body: bytes) -> None:
-        super().__init__(UNREAD, ask.method, ask.version, body)
+        super().__init__(_UNREAD, ask.method, ask.version, body)
         self._end = end
         self._number = ask.number
         self._packed = ask.headers

@@ -21,7 +21,7 @@ from modelserver.surface.http.answers import form_of
 from modelserver.surface.http.asgi_cycle import CONTINUE, AsgiCycle
 from modelserver.surface.http.connection_exchange import ConnectionExchange
 from modelserver.surface.http.cors import Cors
-from modelserver.surface.http.exchange import UNREAD, HotRoutes
+from modelserver.surface.http.exchange import HotRoutes, Target
 from modelserver.surface.http.head import invalid_message
 from modelserver.surface.http.intake import Intake
 from modelserver.surface.http.outgoing import Outgoing
@@ -251,7 +251,7 @@ class Http1Connection:
                 return
             # Anything else that the application answers to this request is dropped.
             newest.leave()
-        unread = ConnectionExchange(self, UNREAD, b"-", "1.1", [], keep_alive=False)
+        unread = ConnectionExchange(self, Target(), b"-", "1.1", [], keep_alive=False)
         unread.fail(error, form=form_of(self._source.url.decode("latin-1")))
 
     def lost(self) -> None:

@@ -30,16 +30,15 @@ MAX_PARAMETERS = 1024
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The URL of a request: ``path`` is decoded, ``text`` as sent; ``route`` belongs to the endpoint."""
+    """The URL of a request: ``path`` is decoded, ``text`` as sent; ``route`` belongs to the endpoint.
 
-    path: str
-    query: bytes
-    text: str
+    The defaults are those of a request whose URL is not read.
+    """
+
+    path: str = ""
+    query: bytes = b""
+    text: str = "-"
     route: Any = None
-
-
-# The target of a request until it is read.
-UNREAD = Target("", b"", "-")
 
 
 def read_target(url: bytes) -> Target | None:
