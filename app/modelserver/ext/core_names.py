@@ -58,7 +58,7 @@ NAMES: Final[Mapping[str, str]] = {
     "models.archives.single_file": "SingleFile",
     "models.archives.store": "SUFFIXES",
     "models.archives.unpack": "safe_parts unpack",
-    "models.archives.urls": "leaves_its_place OBJECT_STORES scheme",
+    "models.archives.urls": "leaves_its_place scheme",
     "models.environments": "environment_store",
     "models.environments.cache_folder": "cache_folder",
     "models.environments.environments": "Environments PackageRequest",

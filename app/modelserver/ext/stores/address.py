@@ -13,9 +13,9 @@ from typing import Final
 from urllib.parse import unquote
 
 from modelserver.errors import BadRequest
-from modelserver.models.archives.urls import OBJECT_STORES, leaves_its_place, scheme
+from modelserver.models.archives.urls import leaves_its_place, scheme
 
-PACKAGES: Final = dict(zip(OBJECT_STORES, ("s3fs", "gcsfs", "adlfs", "huggingface_hub"), strict=True))
+PACKAGES: Final = {"s3": "s3fs", "gs": "gcsfs", "az": "adlfs", "hf": "huggingface_hub"}
 """The schemes, each with the package that reads it."""
 
 _KINDS_OF_HUB: Final = ("datasets", "spaces", "models", "kernels", "buckets", "api")
