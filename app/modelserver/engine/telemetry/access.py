@@ -153,17 +153,11 @@ class AccessLog:
             self.flush()
 
     def _record(self, entry: _Entry, traces: dict[str, str]) -> logging.LogRecord:
-        trace_id = traces.get(entry[-1])
-        record = self._logger.makeRecord(
-            self._logger.name,
-            logging.INFO,
-            __file__,
-            0,
-            "%s",
-            (self._line(entry, traces),),
-            None,
-            extra={"request_ids": [entry[-1]], **({"trace_id": trace_id} if trace_id else {})},
-        )
+        extra: dict[str, object] = {"request_ids": [entry[-1]]}
+        if trace_id := traces.get(entry[-1]):
+            extra["trace_id"] = trace_id
+        name, line = self._logger.name, self._line(entry, traces)
+        record = self._logger.makeRecord(name, logging.INFO, __file__, 0, "%s", (line,), None, extra=extra)
         record.created = entry[0]
         record.msecs = float(int(entry[0] * 1000) % 1000)
         return record

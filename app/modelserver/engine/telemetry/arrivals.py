@@ -109,11 +109,9 @@ class Arrivals:
         while len(self._marks) > 1 and now - self._marks[1].at >= DAY:
             del self._marks[0]
         first, last = self._marks[0], _sums(now, metrics)
-        answers, waits, batches = (
-            sum(last.latencies) - sum(first.latencies),
-            last.waits - first.waits,
-            last.batches - first.batches,
-        )
+        answers = sum(last.latencies) - sum(first.latencies)
+        waits = last.waits - first.waits
+        batches = last.batches - first.batches
         overhead = 0.0
         if answers and waits and batches:
             overhead = (last.latency - first.latency) / answers - (last.queued - first.queued) / waits

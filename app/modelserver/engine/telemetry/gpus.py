@@ -115,11 +115,9 @@ class Driver:
             nvml.nvmlInit()
         except nvml.NVMLError as error:
             self.is_broken = getattr(error, "value", None) != _NO_LIBRARY
-            self.problem = (
-                f"NVIDIA's driver cannot be used: {error}"
-                if self.is_broken
-                else "NVIDIA's driver is not installed"
-            )
+            self.problem = "NVIDIA's driver is not installed"
+            if self.is_broken:
+                self.problem = f"NVIDIA's driver cannot be used: {error}"
             _log.debug("No GPU readings: %s", error)
             return None
         return nvml

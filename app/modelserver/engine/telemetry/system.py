@@ -49,6 +49,7 @@ class SystemMonitor:
         """A reading of now. Quick, but it may access the disk: do not call it on the event loop."""
         used, available, percent = self._memory()
         disk = psutil.disk_usage("/")
+        readings = () if self._number_of_gpu == 0 else self._gpus.read()[: self._number_of_gpu]
         return SystemReading(
             cpu_percent=self._cpu_percent(),
             memory_used_mb=used / MEGABYTE,
@@ -57,14 +58,8 @@ class SystemMonitor:
             disk_used_gb=disk.used / GIGABYTE,
             disk_available_gb=disk.free / GIGABYTE,
             disk_percent=disk.percent,
-            gpus=self._read_gpus(),
+            gpus=tuple(each for each in readings if each is not None),
         )
-
-    def _read_gpus(self) -> tuple[GpuReading, ...]:
-        """Reads the GPUs that can be read."""
-        if self._number_of_gpu == 0:
-            return ()
-        return tuple(each for each in self._gpus.read()[: self._number_of_gpu] if each is not None)
 
     def _cpu_percent(self) -> float:
         busy_before, all_before = self._cpu_before

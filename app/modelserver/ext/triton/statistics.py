@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -17,19 +17,23 @@ from modelserver.models.registry import Registry
 from modelserver.models.version import ModelVersion
 
 # By Triton's names.
-_PHASES = {"compute_input": 0, "compute_infer": 1, "compute_output": 2}
+_PHASES = {"compute_input": "before", "compute_infer": "inference", "compute_output": "after"}
 
 
 @dataclass(slots=True)
 class SizeTotals:
-    """The batches of one size, and their seconds of preprocessing, inference and postprocessing; ``each`` are
-    the same seconds once for each request of a batch.
+    """The batches of one size, and their seconds of preprocessing, inference and postprocessing; ``each_…``
+    are the same seconds once for each request of a batch.
     """
 
     batches: int = 0
     requests: int = 0
-    seconds: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
-    each: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
+    before: float = 0.0
+    inference: float = 0.0
+    after: float = 0.0
+    each_before: float = 0.0
+    each_inference: float = 0.0
+    each_after: float = 0.0
 
 
 class BatchTotals:
@@ -46,9 +50,17 @@ class BatchTotals:
             totals = self.by_size[size] = SizeTotals()
         totals.batches += 1
         totals.requests += requests
-        for phase, seconds in enumerate(phases if any(phases) else (0.0, handler_s, 0.0)):
-            totals.seconds[phase] += seconds
-            totals.each[phase] += requests * seconds
+        before, inference, after = phases
+        if before or inference or after:
+            totals.before += before
+            totals.inference += inference
+            totals.after += after
+            totals.each_before += requests * before
+            totals.each_inference += requests * inference
+            totals.each_after += requests * after
+        else:
+            totals.inference += handler_s
+            totals.each_inference += requests * handler_s
         self.last = time.time()
 
 
@@ -96,7 +108,7 @@ def statistics_of(model: ModelVersion) -> dict[str, Any]:
     sizes = sorted(batches.by_size.items())
     requests = sum(each.requests for _, each in sizes)
     computed = {
-        name: _duration(requests, sum(each.each[phase] for _, each in sizes))
+        name: _duration(requests, sum(getattr(each, f"each_{phase}") for _, each in sizes))
         for name, phase in _PHASES.items()
     }
     success = _duration(
@@ -130,7 +142,7 @@ def statistics_of(model: ModelVersion) -> dict[str, Any]:
         },
         "batch_stats": [
             {"batch_size": size}
-            | {name: _duration(each.batches, each.seconds[phase]) for name, phase in _PHASES.items()}
+            | {name: _duration(each.batches, getattr(each, phase)) for name, phase in _PHASES.items()}
             for size, each in sizes
         ],
         "memory_usage": [],

@@ -45,7 +45,7 @@ _TORCH = {
 }
 _DATATYPES = {name: datatype for datatype, name in _TORCH.items()}
 _ONLY = "data"
-_BRAIN_FLOATS = "modelserver.engine.worker.rows.brain_floats"
+_BRAIN_FLOATS = "modelserver_handlers.brain_floats"
 
 
 class UnknownOutput(Exception):

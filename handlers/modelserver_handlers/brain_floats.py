@@ -1,6 +1,6 @@
 """Arrays of BF16, for which numpy has no type: float32 arrays marked as BF16.
 
-Importing this imports numpy; ``tensor_rows`` does so on first use.
+Importing this imports numpy; workers do so on first use.
 """
 
 from __future__ import annotations
