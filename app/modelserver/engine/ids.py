@@ -38,7 +38,7 @@ make_uuid = itertools.chain.from_iterable(_blocks).__next__
 _USABLE = re.compile(rb"[!-~]{1,128}")
 
 
-def accept_request_id(client_id: bytes) -> str:
+def accept_request_id(client_id: bytes = b"") -> str:
     """The client's id if it is printable ASCII of at most 128 characters, otherwise a new one.
 
     So neither line breaks nor escape sequences can get into headers and logs.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from modelserver.engine.batching.request import Request
-from modelserver.engine.ids import accept_request_id, make_uuid
+from modelserver.engine.ids import accept_request_id
 from modelserver.engine.wire.messages import Answer
 from modelserver.errors import ModelServerError, PayloadTooLarge
 from modelserver.ext.grpc.watching import WatchedRequest
@@ -184,5 +184,4 @@ def _context_of(call: GrpcCall) -> bytes:
 
 def request_id_of(call: GrpcCall) -> str:
     """The id from the call's metadata if it is valid, otherwise a new one."""
-    request_id = next((value for name, value in call.head.headers if name == _REQUEST_ID), None)
-    return make_uuid() if request_id is None else accept_request_id(request_id)
+    return accept_request_id(next((value for name, value in call.head.headers if name == _REQUEST_ID), b""))

@@ -23,7 +23,7 @@ from time import monotonic
 from typing import Any, NamedTuple, Protocol, cast
 
 from modelserver.engine.batching.request import Request
-from modelserver.engine.ids import make_uuid
+from modelserver.engine.ids import accept_request_id
 from modelserver.engine.pools.pool import Pool
 from modelserver.engine.pools.spec import WorkerState
 from modelserver.engine.wire.messages import TENSORS, Answer, Row
@@ -283,9 +283,8 @@ class Shadow:
             rows += copy.request.rows
             bodies += copy.request.bodies
         sent_copies = _SentCopies(self, copies)
-        together = Request(
-            make_uuid(), rows, bodies, monotonic(), key=copies[0].request.key, on_done=sent_copies.done
-        )
+        name, key = accept_request_id(), copies[0].request.key
+        together = Request(name, rows, bodies, monotonic(), key=key, on_done=sent_copies.done)
         together.on_part = sent_copies.part
         try:
             pool.submit(together)
