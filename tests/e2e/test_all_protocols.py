@@ -8,14 +8,13 @@ import struct
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import grpc
-import httpx
 import pytest
 from hypothesis import given, settings
 from tests.e2e.grpc_client import INFERENCE, PATIENCE, channel, grpc_server, oip, predict, stub
-from tests.e2e.serving import Server, serving
+from tests.e2e.serving import serving
 from tests.engine.tensors.odd_requests import odd_bodies, odd_messages
 
 BATCH = 8
@@ -40,15 +39,14 @@ def odd_worker(server):
     return worker_of(server)
 
 
-def worker_of(server: Server) -> int:
+def worker_of(server):
     (worker,) = server.describe("odd")["workers"]
     assert worker["status"] == "READY"
-    pid: int = worker["pid"]
-    return pid
+    return worker["pid"]
 
 
 class Speaker:
-    def __init__(self, server: Server, to: grpc.Channel) -> None:
+    def __init__(self, server, to):
         self.post = server.inference.post
         self.tensors = stub(to, "inference.GRPCInferenceService")
         self.torchserve = stub(to, f"{INFERENCE}InferenceAPIsService")
@@ -68,16 +66,16 @@ class Reply(NamedTuple):
     batch: str | None
 
     @property
-    def call(self) -> str:
+    def call(self):
         (call,) = {answer.rpartition("|")[2] for answer in self.answers}
         return call
 
     @property
-    def rows(self) -> list[str]:
+    def rows(self):
         return [answer.rpartition("|")[0] for answer in self.answers]
 
 
-def by_prediction(to: Speaker, model: str, rows: Sequence[str]) -> Reply:
+def by_prediction(to, model, rows):
     """TorchServe's route; it takes one row."""
     (row,) = rows
     answer = to.post(f"/predictions/{model}", content=row.encode())
@@ -85,48 +83,48 @@ def by_prediction(to: Speaker, model: str, rows: Sequence[str]) -> Reply:
     return Reply([answer.text], answer.headers["x-batch-id"])
 
 
-def by_v1(to: Speaker, model: str, rows: Sequence[str]) -> Reply:
+def by_v1(to, model, rows):
     answer = to.post(f"/v1/models/{model}:predict", json={"instances": [{"data": row} for row in rows]})
     document = answer.json()
     assert document["batchId"] == answer.headers["x-batch-id"]
     return Reply(document["predictions"], document["batchId"])
 
 
-def by_v2_json(to: Speaker, model: str, rows: Sequence[str]) -> Reply:
+def by_v2_json(to, model, rows):
     """V2 over REST, texts in JSON."""
     tensor = {"name": "text", "datatype": "BYTES", "shape": [len(rows)], "data": list(rows)}
     return v2_rest_reply(to.post(f"/v2/models/{model}/infer", json={"inputs": [tensor]}))
 
 
-def by_v2_binary(to: Speaker, model: str, rows: Sequence[str]) -> Reply:
+def by_v2_binary(to, model, rows):
     """V2 over REST, bytes behind the JSON, under another name."""
     return post_binary(to, model, "x", "BYTES", [len(rows), 1], with_lengths(rows))
 
 
-def by_v2_grpc(to: Speaker, model: str, rows: Sequence[str]) -> Reply:
+def by_v2_grpc(to, model, rows):
     contents = {"bytes_contents": [row.encode() for row in rows]}
     tensor = {"name": "x", "datatype": "BYTES", "shape": [len(rows)], "contents": contents}
     return v2_grpc_reply(to, model, inputs=[tensor])
 
 
-def by_v2_grpc_raw(to: Speaker, model: str, rows: Sequence[str]) -> Reply:
+def by_v2_grpc_raw(to, model, rows):
     tensor = {"name": "x", "datatype": "BYTES", "shape": [len(rows)]}
     return v2_grpc_reply(to, model, inputs=[tensor], raw_input_contents=[with_lengths(rows)])
 
 
-def by_torchserve_grpc(to: Speaker, model: str, rows: Sequence[str]) -> Reply:
+def by_torchserve_grpc(to, model, rows):
     """TorchServe's gRPC; it takes one row, and does not tell the batch."""
     (row,) = rows
     answer = to.torchserve.Predictions(predict(model, data=row.encode()))
     return Reply([answer.prediction.decode()], None)
 
 
-def with_lengths(rows: Sequence[str]) -> bytes:
+def with_lengths(rows):
     elements = [row.encode() for row in rows]
     return b"".join(struct.pack("<I", len(element)) + element for element in elements)
 
 
-def post_binary(to: Speaker, model: str, name: str, datatype: str, shape: list[int], data: bytes) -> Reply:
+def post_binary(to, model, name, datatype, shape, data):
     field = {
         "name": name,
         "datatype": datatype,
@@ -138,14 +136,14 @@ def post_binary(to: Speaker, model: str, name: str, datatype: str, shape: list[i
     return v2_rest_reply(to.post(f"/v2/models/{model}/infer", content=text + data, headers=headers))
 
 
-def v2_rest_reply(answer: httpx.Response) -> Reply:
+def v2_rest_reply(answer):
     assert answer.status_code == 200, answer.text
     document = answer.json()
     assert document["parameters"]["batchId"] == answer.headers["x-batch-id"]
     return Reply(document["outputs"][0]["data"], document["parameters"]["batchId"])
 
 
-def v2_grpc_reply(to: Speaker, model: str, **fields: Any) -> Reply:
+def v2_grpc_reply(to, model, **fields):
     answer = to.tensors.ModelInfer(oip("ModelInferRequest", model_name=model, **fields))
     outcome = list(answer.outputs[0].contents.bytes_contents)
     rest = answer.raw_output_contents[0] if answer.raw_output_contents else b""
@@ -161,10 +159,10 @@ TEXTS = (by_prediction, by_v1, by_v2_json, by_v2_binary, by_v2_grpc, by_v2_grpc_
 SINGLE = (by_prediction, by_torchserve_grpc)
 
 
-def at_once(calls: Sequence[Callable[[], Any]]) -> list[Any]:
+def at_once(calls):
     start = Barrier(len(calls))
 
-    def run(call: Callable[[], Any]) -> Any:
+    def run(call):
         start.wait()
         return call()
 
@@ -190,7 +188,7 @@ class Request(NamedTuple):
     rows: list[str]
 
 
-def traffic(seed: int, count: int) -> list[Request]:
+def traffic(seed, count):
     """Requests of all protocols for two models, by chance; no row is like another."""
     chance = random.Random(seed)
     made = []
@@ -216,7 +214,7 @@ def test_random_traffic_gets_its_own_answers(speaker, seed):
     for request, document in zip(requests, reply, strict=True):
         expected = [row.encode("ascii", "backslashreplace").decode() for row in request.rows]
         assert document.rows == [f"{request.model}|{row}" for row in expected]
-    sharers: dict[str, list[int]] = {}
+    sharers = {}
     for place, document in enumerate(reply):
         sharers.setdefault(document.call, []).append(place)
     for places in sharers.values():

@@ -1,7 +1,7 @@
 """A pool that follows its load."""
 
 from tests.e2e.load import SLOW_ECHO, Load, is_echo
-from tests.e2e.serving import Server, archived, wait_until
+from tests.e2e.serving import archived, wait_until
 
 QUICK = {
     "autoscale": True,
@@ -11,7 +11,7 @@ QUICK = {
 }
 
 
-def workers(server: Server, name: str) -> int:
+def workers(server, name):
     return [worker["status"] for worker in server.describe(name)["workers"]].count("READY")
 
 

@@ -3,26 +3,25 @@
 import json
 import stat
 import zipfile
-from typing import Any
 
 import pytest
 from tests.differential.archives import plain_files, write_zip
 from tests.e2e.serving import Home, Server, serving
 
 MANIFEST = "MAR-INF/MANIFEST.json"
-CONFIGURED: dict[str, Any] = {"model": {"configFile": "model-config.yaml"}}
+CONFIGURED = {"model": {"configFile": "model-config.yaml"}}
 PARSE = "Failed to parse signature.json. MAR-INF/MANIFEST.json: "
 
 
-def described(manifest: bytes) -> dict[str, bytes]:
+def described(manifest):
     return {**plain_files("bad"), MANIFEST: manifest}
 
 
-def handled_by(handler: str) -> dict[str, bytes]:
+def handled_by(handler):
     return plain_files("bad", model={"handler": handler})
 
 
-def configured(text: str) -> dict[str, bytes]:
+def configured(text):
     return {**plain_files("bad", **CONFIGURED), "model-config.yaml": text.encode()}
 
 
@@ -30,7 +29,7 @@ TAG = "say: !!python/object/apply:os.system ['true']\n"
 UP = {**plain_files("bad"), "../slip_was_here.txt": b"x"}
 # Name, files, what the message says of step and cause: one of each kind, tests/models/archives and
 # tests/models/options have all.
-REFUSED: tuple[tuple[str, dict[str, bytes], str], ...] = (
+REFUSED = (
     ("cut", described(b'{"model": {"modelName": "b'), f"{PARSE}line 1, column 25: Unterminated string"),
     ("slash", plain_files("a/b"), "The model name 'a/b' cannot be part of a path."),
     ("above", handled_by("../up.py:go"), "Invalid handler '../up.py:go': it must not leave the archive"),
@@ -79,10 +78,10 @@ def untouched(server):
     assert server.inference.get("/ping").status_code == 200
 
 
-def refusal(server: Server, url: str, **parameters: object) -> str:
+def refusal(server, url, **parameters):
     response = server.register(url, **parameters)
     assert response.status_code == 400, response.text
-    message: str = response.json()["message"]
+    message = response.json()["message"]
     assert len(message) < 500
     return message
 

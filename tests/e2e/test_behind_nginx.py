@@ -3,10 +3,8 @@
 import contextlib
 import shutil
 import subprocess
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
 
 import httpx
 import pytest
@@ -48,7 +46,7 @@ WAYS = {
 
 
 @contextlib.contextmanager
-def nginx(folder: Path, servers: list[Server], how: str) -> Iterator[str]:
+def nginx(folder, servers, how):
     """The address of an nginx before these two servers."""
     first, second = (server.port for server in servers)
     port = free_port()
@@ -63,14 +61,14 @@ def nginx(folder: Path, servers: list[Server], how: str) -> Iterator[str]:
             process.terminate()
 
 
-def is_open(port: int) -> bool:
+def is_open(port):
     with contextlib.suppress(OSError), connect(port):
         return True
     return False
 
 
 @pytest.fixture(scope="module")
-def servers(tmp_path_factory: pytest.TempPathFactory, model_store: Path) -> Iterator[list[Server]]:
+def servers(tmp_path_factory, model_store):
     """One in a process, the other with front ends."""
     with contextlib.ExitStack() as stack:
         yield [
@@ -88,7 +86,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory, model_store: Path) -> Iter
 
 
 @pytest.mark.parametrize("how", WAYS)
-def test_large_uploads_to_unknown_paths_are_refused(tmp_path: Path, servers: list[Server], how: str) -> None:
+def test_large_uploads_to_unknown_paths_are_refused(tmp_path, servers, how):
     """Large bodies for paths that do not read them get 404 or 405 through nginx. Predictions beside them are
     answered, although nginx takes out a server that fails once.
     """

@@ -5,14 +5,13 @@ import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import psutil
 import pytest
 from tests.e2e import test_model_environments as environments
 from tests.e2e.chunks import ChunkReader
 from tests.e2e.conftest import MODEL_CODE
-from tests.e2e.elsewhere import LOST, Elsewhere, elsewhere, freezing, store_beside
+from tests.e2e.elsewhere import LOST, elsewhere, freezing, store_beside
 from tests.e2e.load import Load
 from tests.e2e.serving import wait_until
 from tests.e2e.test_distributed import CONFIG, SUMMING, pack
@@ -67,7 +66,7 @@ def server(tmp_path_factory, model_store):
 def model(server):
     names = []
 
-    def registered(archive: str, **parameters: Any) -> str:
+    def registered(archive, **parameters):
         server.registered(f"{archive}.mar", **parameters)
         names.append(str(parameters.get("model_name", archive)))
         return names[-1]
@@ -77,7 +76,7 @@ def model(server):
         server.unregister(name)
 
 
-def loaded(server: Elsewhere, name: str, clients: int = 6) -> Load:
+def loaded(server, name, clients=6):
     """Paced clients: as fast as they can, they would take the processors from agents and workers."""
     return Load(server, name, clients, pause=0.02)
 
@@ -225,13 +224,13 @@ def test_requests_of_every_kind_are_served(server, model, tmp_path):
     """Failures of one row, deadlines, clients that leave, and parts of answers are as for other workers."""
     name = model("rows", batch_size=4, max_batch_delay=50)
     with ThreadPoolExecutor(4) as pool:
-        rows: list[dict[str, object]] = [{"value": 1}, {"raise": "no"}, {"value": 3}, {"value": 4}]
+        rows = [{"value": 1}, {"raise": "no"}, {"value": 3}, {"value": 4}]
         codes = [each.status_code for each in pool.map(lambda row: server.predict(name, row), rows)]
     assert codes == [200, 503, 200, 200]
     late = server.predict(name, {"wait": 1, "value": 1}, headers={"x-request-timeout-ms": "200"})
     assert late.status_code == 504
     parts = model("parts")
-    body: dict[str, object] = {"parts": ["a", "b"], "last": "c", "notes": str(tmp_path / "notes")}
+    body = {"parts": ["a", "b"], "last": "c", "notes": str(tmp_path / "notes")}
     with server.inference.stream("POST", f"/predictions/{parts}", json=body) as answer:
         assert b"".join(answer.iter_raw()) == b"abc"
     gone = tmp_path / "gone"
@@ -293,7 +292,7 @@ def test_handlers_of_every_kind_are_served(server, model, tmp_path):
     """
     turns = model("taking-turns")
 
-    def steps() -> list[list[str]]:
+    def steps():
         return [json.loads(line)["batch"] for line in (tmp_path / "steps").read_text().splitlines()]
 
     long = {"name": "long", "turns": 100_000, "notes": str(tmp_path / "steps")}
@@ -307,7 +306,7 @@ def test_handlers_of_every_kind_are_served(server, model, tmp_path):
 
     meeting, notes = model("meetings"), tmp_path / "notes"
     with ThreadPoolExecutor(8) as pool:
-        orders: list[dict[str, object]] = [{"name": str(number), "meet": 8} for number in range(8)]
+        orders = [{"name": str(number), "meet": 8} for number in range(8)]
         answers = list(pool.map(lambda order: server.predict(meeting, order), orders))
     assert [answer.headers["x-name"] for answer in answers] == [order["name"] for order in orders]
     began = tmp_path / "began"
@@ -319,7 +318,7 @@ def test_handlers_of_every_kind_are_served(server, model, tmp_path):
     summed = model("summed", initial_workers=2)
     names = [f"sequence-{number}" for number in range(6)]
 
-    def step(name: str) -> Any:
+    def step(name):
         return server.predict(summed, {"add": 1}, headers={"ts_request_sequence_id": name}).json()
 
     with ThreadPoolExecutor(6) as pool:

@@ -16,13 +16,12 @@ import sys
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 from PIL import Image
-from tests.e2e.blocks import BLOCKS, Block, of_language
-from tests.e2e.serving import ROOT, Home, Server, free_port, wait_until
+from tests.e2e.blocks import BLOCKS, of_language
+from tests.e2e.serving import ROOT, Home, free_port, wait_until
 from tests.e2e.test_tutorials import HUB_TUTORIALS, TUTORIALS
 
 from modelserver.engine.telemetry.metrics_config import parse_metrics_config
@@ -224,7 +223,7 @@ _READ = ("yaml", "json", "properties", "console", "text")
 # All blocks
 
 
-def not_here(block: Block) -> bool:
+def not_here(block):
     return any(line.startswith(tuple(NOT_HERE)) for line in block.text.splitlines())
 
 
@@ -311,7 +310,7 @@ def model_store(tmp_path_factory):
     return folder
 
 
-def source_of(name: str, around: str = "{block}") -> str:
+def source_of(name, around="{block}"):
     """A block in the code around it, at the depth at which it stands there."""
     before, _, after = around.partition("{block}")
     depth = before.rpartition("\n")[2]
@@ -319,7 +318,7 @@ def source_of(name: str, around: str = "{block}") -> str:
     return before.replace("{{", "{").replace("}}", "}") + indented + after
 
 
-def ask(server: Server, store: Path, name: str, exchange: Exchange, model: str) -> None:
+def ask(server, store, name, exchange, model):
     (store / f"{model}.py").write_text(source_of(name, exchange.around), "utf-8")
     server.registered(f"{model}.py", model_name=model)
     answer = server.inference.post(f"/predictions/{model}", content=exchange.body, headers=_JSON)
@@ -330,7 +329,7 @@ def ask(server: Server, store: Path, name: str, exchange: Exchange, model: str) 
     )
 
 
-def model_of(name: str) -> str:
+def model_of(name):
     return "block_" + "".join(letter if letter.isalnum() else "_" for letter in name)
 
 
@@ -389,7 +388,7 @@ def test_archives_are_built(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_picture_becomes_a_tensor_of_the_size_in_the_page():
-    scope: dict[str, Any] = {"__name__": "small"}
+    scope = {"__name__": "small"}
     exec(BLOCKS[SMALL].text, scope)
 
     assert scope["Small"].image_processing(Image.new("RGB", (300, 200))).shape == (3, 160, 160)
@@ -406,7 +405,7 @@ class Clone:
     environment: dict[str, str]
     ports: dict[int, int]
 
-    def run(self, command: str) -> str:
+    def run(self, command):
         done = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", command],
             cwd=self.path,
@@ -515,7 +514,7 @@ def test_grpc_client_prints_classes(clone, monkeypatch):
 def test_a_script_is_served(clone):
     """By the README's command, on other ports; Ctrl-C stops it."""
     port = free_port(3)
-    command: list[Any] = [*shlex.split(BLOCKS[SERVE].text), "--port", str(port)]
+    command = [*shlex.split(BLOCKS[SERVE].text), "--port", str(port)]
     output = clone.path / "serve.txt"
     with output.open("wb") as file:
         process = subprocess.Popen(command, cwd=clone.path, env=clone.environment, stdout=file)

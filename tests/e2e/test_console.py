@@ -1,7 +1,5 @@
 """The console in a real browser, in front of a real server."""
 
-from __future__ import annotations
-
 import base64
 import json
 import os
@@ -18,7 +16,7 @@ from tests.e2e.serving import Home, Server, serving, wait_until
 from modelserver.tools.archiver import ArchiveConfig, build_archive
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    pass
 
 pytestmark = pytest.mark.slow
 
@@ -107,7 +105,7 @@ def load(server):
     """Requests arrive all the time, several at once."""
     over = threading.Event()
 
-    def ask() -> None:
+    def ask():
         with httpx.Client(base_url=str(server.settings["inference_address"])) as client:
             while not over.wait(0.02):
                 client.post("/predictions/steady", content=b"x")
@@ -417,7 +415,7 @@ def test_a_change_can_be_estimated(page, server, load):
     event loop is never held up by it for 20 ms.
     """
 
-    def count() -> float:
+    def count():
         return server.metric("modelserver_request_seconds_count", model_name="steady")
 
     wait_until(lambda: count() > 10, "some requests are served")
@@ -524,7 +522,7 @@ class TestTokens:
             ]
 
     @staticmethod
-    def enter(page: Page, token: str) -> None:
+    def enter(page, token):
         page.get_by_role("textbox", name="Token").fill(token)
         page.keyboard.press("Enter")
 
@@ -533,7 +531,7 @@ class TestTokens:
 def test_names_on_the_documentation_are_not_broken(watched, server, side):
     watched.page.set_viewport_size({"width": 400, "height": 900})
     watched.page.goto(f"{server.settings[f'{side}_address']}/docs")
-    lines: dict[str, int] = watched.page.evaluate(
+    lines = watched.page.evaluate(
         """() => {
             document.querySelectorAll("details").forEach(each => { each.open = true; });
             const names = [...document.querySelectorAll("td:first-child code")];
@@ -549,7 +547,7 @@ def test_all_models_are_seen_first(watched, server):
     """In one table, those with trouble on top, without the code of plots; a name leads
     to the model's page, and back.
     """
-    sizes: list[int] = []
+    sizes = []
     watched.page.on("requestfinished", lambda each: sizes.append(each.sizes()["responseBodySize"]))
     page = watched.open(server)
     table = page.get_by_role("table", name="All models")

@@ -17,7 +17,7 @@ from tests.e2e.serving import ROOT, Home, Server, archived, serving
 from modelserver.tools.archiver import ArchiveConfig, build_archive
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Locator, Page
+    pass
 
 pytestmark = pytest.mark.slow  # a browser
 
@@ -54,12 +54,12 @@ def page(watched, server):
     return page
 
 
-def show(page: "Page", name: str, version: str = "1.0") -> None:
+def show(page, name, version="1.0"):
     page.locator("#models button").filter(has_text=name).filter(has_text=version).click()
     page.get_by_role("heading", name=f"{name} {version}").wait_for()
 
 
-def act(page: "Page", button: str) -> "Locator":
+def act(page, button):
     """The dialog that this button opens."""
     page.get_by_role("button", name=button).click()
     dialog = page.locator("dialog.action")
@@ -67,23 +67,23 @@ def act(page: "Page", button: str) -> "Locator":
     return dialog
 
 
-def command_of(dialog: "Locator") -> str:
+def command_of(dialog):
     return dialog.get_by_label("The same as a command").inner_text()
 
 
-def confirm(dialog: "Locator", status: str) -> str:
+def confirm(dialog, status):
     """The body of the answer to what the dialog sends."""
     dialog.locator("button[type=submit]").click()
     dialog.locator(".result", has_text=status).wait_for()
     return dialog.get_by_label("The server's answer").inner_text()
 
 
-def close(dialog: "Locator") -> None:
+def close(dialog):
     dialog.get_by_role("button", name=re.compile("Close|Cancel")).click()
     dialog.wait_for(state="detached")
 
 
-def run(command: str, token: str = "") -> str:
+def run(command, token=""):
     """What a shell prints for it."""
     environment = {**os.environ, "TOKEN": token}
     shell = ["bash", "-c", f"{command} -sS"]
@@ -231,7 +231,7 @@ def test_a_token_that_ends_while_a_dialog_is_open(watched, start_server, model_s
     assert "2 workers are restarted" in run(command, new)
 
 
-def enter(page: "Page", token: str) -> None:
+def enter(page, token):
     page.get_by_role("textbox", name="Token").fill(token)
     page.keyboard.press("Enter")
 

@@ -1,9 +1,7 @@
 """Events and logs in the console, in a real browser, in front of a real server."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from tests.e2e.browsing import wait_for
@@ -11,7 +9,7 @@ from tests.e2e.serving import Home, Server, serving, wait_until
 from tests.e2e.test_console import BROKEN, EVIL
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    pass
 
 pytestmark = pytest.mark.slow
 
@@ -61,7 +59,7 @@ def page(watched, server):
     return page
 
 
-def open_list(page: Page, title: str) -> Any:
+def open_list(page, title):
     """The list, when it is followed."""
     page.get_by_role("button", name=title, exact=True).click()
     page.get_by_role("heading", name=title).wait_for()
@@ -156,7 +154,7 @@ def test_nothing_is_sent_while_nobody_looks(page, server):
         page.get_by_role("button", name="All models").click()
 
 
-def stream_ends(page: Page, path: str) -> Any:
+def stream_ends(page, path):
     """Waits after the block until a stream is closed. Playwright passes events on only during its calls."""
     return page.expect_event("requestfailed", lambda sent: path in sent.url and "follow=true" in sent.url)
 
@@ -168,7 +166,7 @@ def test_lists_outlive_the_server(watched, store, tmp_path, log_files):
     settings = {"log_files": log_files, "token_authorization": "always"}
     first = Server(home, store, settings=settings)
 
-    def enter(server: Server) -> None:
+    def enter(server):
         watched.page.get_by_role("textbox", name="Token").fill(server.tokens()["management"])
         watched.page.keyboard.press("Enter")
 

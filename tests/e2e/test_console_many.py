@@ -2,7 +2,6 @@
 
 import json
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
 from tests.e2e.browsing import wait_for
@@ -18,7 +17,7 @@ def crowded(tmp_path_factory, model_store):
     """Models on demand, none with a worker, one of which cannot be loaded, and one that works."""
     with serving(Server(Home(tmp_path_factory.mktemp("many")), model_store)) as server:
 
-        def register(number: int) -> None:
+        def register(number):
             server.registered(
                 "witness.mar", model_name=f"shop-{number}", load="on-demand", initial_workers=None
             )
@@ -31,7 +30,7 @@ def crowded(tmp_path_factory, model_store):
         yield server
 
 
-def first_event(server: Server) -> bytes:
+def first_event(server):
     """What a page gets first."""
     text = b""
     with server.management.stream("GET", "/console/events") as response:
@@ -45,7 +44,7 @@ def first_event(server: Server) -> bytes:
 def test_the_first_message_is_small(crowded):
     """It has what the table shows of each; facts come of the version whose page is opened."""
     text = first_event(crowded)
-    event: dict[str, Any] = json.loads(text.removeprefix(b"data: "))
+    event = json.loads(text.removeprefix(b"data: "))
     opened = crowded.management.put("/console/opened", params={"version": "awake/1.0"}).json()
 
     assert len(text) <= 300 * MODELS

@@ -3,18 +3,12 @@
 import shutil
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.e2e.browsing import Watched, wait_for
+from tests.e2e.browsing import wait_for
 from tests.e2e.serving import ROOT, Home, Server, serving, wait_until
 
 from modelserver.tools.archiver import ArchiveConfig, WorkflowConfig, build_archive, build_workflow
-
-if TYPE_CHECKING:
-    from playwright.sync_api import Browser
 
 pytestmark = pytest.mark.slow
 
@@ -24,7 +18,7 @@ VIEWS = ("All models", "Events", "Logs", "Rollouts", "Workflows", "Devices", "Se
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(tmp_path_factory):
     """A model in two versions, a workflow, and a model that does not load."""
     store, work = tmp_path_factory.mktemp("store"), tmp_path_factory.mktemp("work")
     for number in (1, 2):
@@ -46,10 +40,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield started
 
 
-def send_until(server: Server, body: bytes, happened: Callable[[dict[str, Any]], bool]) -> None:
+def send_until(server, body, happened):
     """Sends requests until the traffic of the model is like this."""
 
-    def has_happened() -> bool:
+    def has_happened():
         if happened(server.management.get("/models/m/traffic").json()):
             return True
         for _ in range(3):
@@ -59,12 +53,12 @@ def send_until(server: Server, body: bytes, happened: Callable[[dict[str, Any]],
     wait_until(has_happened, "the traffic has changed")
 
 
-def put(server: Server, document: Any) -> None:
+def put(server, document):
     answer = server.management.put("/models/m/traffic", json=document)
     assert answer.status_code == 200, answer.text
 
 
-def test_a_rollout_is_seen(watched: Watched, server: Server) -> None:
+def test_a_rollout_is_seen(watched, server):
     """Its weights, what the shadow answers otherwise, and each step of the guard with its reason, the last
     one back.
     """
@@ -94,7 +88,7 @@ def test_a_rollout_is_seen(watched: Watched, server: Server) -> None:
     assert sorted(meters) == [0, 100]
 
 
-def test_a_workflow_is_one_thing(watched: Watched, server: Server) -> None:
+def test_a_workflow_is_one_thing(watched, server):
     """With the state and figures of its nodes, and what follows each."""
     page = watched.open(server)
     page.get_by_role("button", name="Workflows").click()
@@ -107,7 +101,7 @@ def test_a_workflow_is_one_thing(watched: Watched, server: Server) -> None:
     }
     over = threading.Event()
 
-    def send() -> None:
+    def send():
         while not over.wait(0.02):
             server.inference.post("/wfpredict/pets", content=b"a lovely dog")
 
@@ -125,7 +119,7 @@ def test_a_workflow_is_one_thing(watched: Watched, server: Server) -> None:
     assert followers == {"clean": "kind, mood", "kind": "join", "mood": "join", "join": "the answer"}
 
 
-def test_views_fit_a_phone(watched: Watched, server: Server) -> None:
+def test_views_fit_a_phone(watched, server):
     """No view is wider than the screen; the reason of a failure is seen without scrolling."""
     watched.page.set_viewport_size({"width": 390, "height": 844})
     put(server, {"weights": {"1.0": 90, "2.0": 10}, "shadow": {"2.0": {"percent": 10}}})
@@ -155,12 +149,12 @@ def test_views_fit_a_phone(watched: Watched, server: Server) -> None:
 
 
 @pytest.fixture(scope="session")
-def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
+def axe(tmp_path_factory):
     """The source of axe-core, which npm installs into a temporary folder."""
     npm = shutil.which("npm")
     if npm is None:
         pytest.skip("npm is missing: apt-get install npm")
-    folder: Path = tmp_path_factory.mktemp("axe")
+    folder = tmp_path_factory.mktemp("axe")
     command = [npm, "install", "--ignore-scripts", "--no-audit", "--no-fund", "--prefix", str(folder), AXE]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     if done.returncode:
@@ -169,12 +163,12 @@ def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing_serious(browser: "Browser", server: Server, axe: str, scheme: Any) -> None:
+def test_axe_finds_nothing_serious(browser, server, axe, scheme):
     """On every view, wide and on a phone; of the dark scheme the colours, which are the same on both."""
     put(server, {"weights": {"1.0": 90, "2.0": 10}, "shadow": {"2.0": {"percent": 100}}})
     for _ in range(5):
         server.predict("m", b"other")
-    options: dict[str, Any] = {"resultTypes": ["violations"]}
+    options = {"resultTypes": ["violations"]}
     if scheme == "dark":
         options["runOnly"] = ["color-contrast", "link-in-text-block"]
     # The page's policy forbids what axe-core does.
@@ -184,9 +178,9 @@ def test_axe_finds_nothing_serious(browser: "Browser", server: Server, axe: str,
         page.goto(f"{server.settings['management_address']}/console")
         page.get_by_role("link", name="broken").wait_for()
         page.add_script_tag(content=axe)
-        serious: list[str] = []
+        serious = []
 
-        def check(view: str) -> None:
+        def check(view):
             output = page.evaluate("(options) => axe.run(document, options)", options)
             serious.extend(
                 f"{view}: {each['id']}: {each['nodes'][0]['html'][:200]}"

@@ -3,8 +3,6 @@
 import json
 import re
 import subprocess
-from pathlib import Path
-from typing import Any
 
 import grpc
 import httpx
@@ -24,7 +22,7 @@ V1 = {"instances": [[1], [2]]}
 
 
 class Detached:
-    def __init__(self, home: Home, store: Path, command: Path | None) -> None:
+    def __init__(self, home, store, command):
         self.home = home
         self.command = command
         self.store = store
@@ -35,7 +33,7 @@ class Detached:
         self.grpc = {f"grpc_{side}_port": free_port() for side in ("inference", "management")}
         self.printed = ""
 
-    def run(self, *arguments: object) -> subprocess.CompletedProcess[str]:
+    def run(self, *arguments):
         if self.command is None:
             return self.home.run(*arguments)
         return subprocess.run(
@@ -48,28 +46,28 @@ class Detached:
             check=False,
         )
 
-    def start(self, *flags: object) -> None:
+    def start(self, *flags):
         done = self.run("--start", *flags)
         self.printed = done.stdout
         assert (done.returncode, done.stdout.splitlines()[-1:]) == (0, [STARTED]), done.stdout + done.stderr
 
-    def stop(self) -> None:
+    def stop(self):
         self.run("--stop", "--foreground")
 
-    def config(self) -> Path:
+    def config(self):
         fixed = {
             **self.addresses, **self.grpc, "frontend_processes": 1, "default_workers_per_model": 1,
             "enable_grpc_api": str(self.command is not None).lower(),
         }  # fmt: skip
         return self.home.write_config(fixed)
 
-    def ask(self, side: str, method: str, path: str, scope: str | None = None, **arguments: Any) -> Any:
+    def ask(self, side, method, path, scope=None, **arguments):
         """An answer of one of the addresses; with the token of a scope, as the file has it."""
         headers = {} if scope is None else {"Authorization": f"Bearer {self.keys()[scope]['key']}"}
         url = self.addresses[f"{side}_address"] + path
         return httpx.request(method, url, headers=headers, timeout=PATIENCE, trust_env=False, **arguments)
 
-    def call(self, side: str, method: str, token: str | None = None) -> tuple[str, str]:
+    def call(self, side, method, token=None):
         """Code and text that a gRPC call with an empty message ends with."""
         metadata = () if token is None else (("authorization", f"Bearer {token}"),)
         with grpc.insecure_channel(f"127.0.0.1:{self.grpc[f'grpc_{side}_port']}") as channel:
@@ -79,11 +77,10 @@ class Detached:
                 return error.code().name, error.details()
         return "OK", ""
 
-    def keys(self) -> dict[str, dict[str, str]]:
-        document: dict[str, dict[str, str]] = json.loads((self.home.path / "key_file.json").read_text())
-        return document
+    def keys(self):
+        return json.loads((self.home.path / "key_file.json").read_text())
 
-    def snapshots(self) -> list[Path]:
+    def snapshots(self):
         return sorted((self.home.path / "logs" / "config").glob("*.cfg"))
 
 
@@ -172,7 +169,7 @@ def test_answers_follow_the_defaults(torchserve, modelserver):
         ("inference", "/v2/models/Echo/infer", "POST"),
         ("management", "/models/Echo", "GET"),
     ):
-        arguments: dict[str, Any] = {"json": V1} if method == "POST" else {}
+        arguments = {"json": V1} if method == "POST" else {}
         ours = modelserver.ask(side, method, path, **arguments).json()
 
         assert ours["message"] == "Model not found: Echo. There is: echo"

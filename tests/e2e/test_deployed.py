@@ -1,14 +1,9 @@
 """The image's entry point, started as the manifests of ``deploy/`` start it, over real sockets."""
 
-from __future__ import annotations
-
 import contextlib
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import Any
 
 import grpc
 import httpx
@@ -29,7 +24,7 @@ _PREDICT = {"Authorization": f"Bearer {_TOKENS['inference']}"}
 class Container:
     """The entry point in a directory like the image's; ``work`` is the server's own."""
 
-    def __init__(self, home: Home, ports: dict[str, int], arguments: Sequence[str]) -> None:
+    def __init__(self, home, ports, arguments):
         self.home = home
         self.work = home.path / "work"
         self.work.mkdir()
@@ -37,7 +32,7 @@ class Container:
         self._command = [sys.executable, "-m", "modelserver.ext.container", *arguments]
 
     @contextlib.contextmanager
-    def running(self) -> Iterator[Container]:
+    def running(self):
         """Runs until the signal that a runtime sends to process 1."""
         with (self.home.path / "out.txt").open("wb") as out:
             process = subprocess.Popen(
@@ -54,13 +49,13 @@ class Container:
             process.kill()
             process.wait()
 
-    def get(self, path: str, **arguments: Any) -> httpx.Response:
+    def get(self, path, **arguments):
         return httpx.get(f"{self.url}{path}", timeout=PATIENCE, trust_env=False, **arguments)
 
-    def post(self, path: str, **arguments: Any) -> httpx.Response:
+    def post(self, path, **arguments):
         return httpx.post(f"{self.url}{path}", timeout=PATIENCE, trust_env=False, **arguments)
 
-    def health(self) -> subprocess.CompletedProcess[str]:
+    def health(self):
         return subprocess.run(
             [sys.executable, "-m", "modelserver.ext.container.healthcheck"],
             cwd=self.work,
@@ -72,7 +67,7 @@ class Container:
         )
 
 
-def archive(folder: Path) -> None:
+def archive(folder):
     (folder / "rows.py").write_text(_HANDLER, encoding="utf-8")
     build_archive(ArchiveConfig("rows", str(folder / "rows.py"), "1.0", export_path=folder))
 
@@ -81,7 +76,7 @@ def archive(folder: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def pod(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Container]:
+def pod(tmp_path_factory):
     """The Deployment's command with the ConfigMap's file, in a folder of the test's, with good tokens."""
     base = tmp_path_factory.mktemp("pod")
     for name in ("home/model-store", "etc/config", "etc/tokens", "cache"):
@@ -112,7 +107,7 @@ def pod(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Container]:
         yield started
 
 
-def test_a_pod_is_probed_and_serves(pod: Container) -> None:
+def test_a_pod_is_probed_and_serves(pod):
     """The requests are those of the kubelet and of Prometheus, without a token; predictions need one of the
     secret. The image finds itself healthy, at another port.
     """
@@ -132,7 +127,7 @@ def test_a_pod_is_probed_and_serves(pod: Container) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "ready\n", "")
 
 
-def test_nothing_is_written_beside_the_volumes(pod: Container) -> None:
+def test_nothing_is_written_beside_the_volumes(pod):
     """Neither into the working directory, as logs are only printed, nor beside the archives: both may be
     read only. Probes that succeed are not in what is printed.
     """
@@ -153,7 +148,7 @@ def test_nothing_is_written_beside_the_volumes(pod: Container) -> None:
 
 
 @pytest.fixture(scope="module")
-def replaced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Container]:
+def replaced(tmp_path_factory):
     """The arguments of the runtime that takes the place of KServe's, and a folder as its users have it."""
     base = tmp_path_factory.mktemp("kserve")
     models = base / "models"
@@ -186,7 +181,7 @@ def replaced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Container]:
         yield started
 
 
-def test_a_layout_of_kserves_runtime_is_served(replaced: Container) -> None:
+def test_a_layout_of_kserves_runtime_is_served(replaced):
     """Under the snapshot's name, in its batches; the handler gets what the envelope gives it. Management has
     an address of its own, which the file does not change.
     """
@@ -204,7 +199,7 @@ def test_a_layout_of_kserves_runtime_is_served(replaced: Container) -> None:
 
 
 @pytest.mark.slow
-def test_a_model_under_its_services_name(tmp_path: Path) -> None:
+def test_a_model_under_its_services_name(tmp_path):
     """A lone archive and no configuration: V1, V2 and the probe of gRPC, under the URL that KServe shows."""
     models = tmp_path / "models"
     models.mkdir()

@@ -2,7 +2,6 @@
 
 import os
 import signal
-from pathlib import Path
 
 import pytest
 from tests.e2e.blocks import BLOCKS
@@ -76,7 +75,7 @@ handler: {{fails: {fails}}}
 """
 
 
-def pack(store: Path, name: str, code: str, config: str) -> None:
+def pack(store, name, code, config):
     folder = store.parent / name
     folder.mkdir()
     (folder / "own.py").write_text(code)

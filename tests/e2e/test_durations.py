@@ -4,14 +4,13 @@ import math
 import re
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 
 import httpx
 import pytest
 from tests.e2e.grpc_client import INFERENCE, PATIENCE, channel, grpc_server, predict, stub
-from tests.e2e.serving import Server, serving, wait_until
+from tests.e2e.serving import serving, wait_until
 
 OCCUPIED = 0.07  # seconds for which the worker is busy with something else
 NAP = 0.03
@@ -30,7 +29,7 @@ def server(request, tmp_path_factory, model_store):
         yield server.registered("naps.mar", batch_size=2, batch_policy="greedy")
 
 
-def sleep(seconds: float) -> dict[str, object]:
+def sleep(seconds):
     """An order for ``obey``."""
     return {"do": "sleep", "seconds": seconds}
 
@@ -57,12 +56,12 @@ class Report:
     handler: float
 
     @property
-    def rest(self) -> float:
+    def rest(self):
         """What the client saw beyond that."""
         return self.seen - self.queue - self.handler
 
 
-def timing(response: httpx.Response) -> tuple[float, float]:
+def timing(response):
     """Seconds in the queue and in the handler, as the header says."""
     queue, handler = re.findall(r"(?:queue|inference);dur=([0-9.]+)", response.headers["server-timing"])
     return float(queue) / 1e3, float(handler) / 1e3
@@ -71,7 +70,7 @@ def timing(response: httpx.Response) -> tuple[float, float]:
 class Sender:
     """Sends to the model ``naps`` over connections that are kept."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server):
         self.server = server
         address = str(server.settings["inference_address"])
         self.http, self.other = (httpx.Client(base_url=address, trust_env=False) for _ in range(2))
@@ -80,13 +79,13 @@ class Sender:
         for client in (self.http, self.other):
             assert client.get("/ping").status_code == 200
 
-    def close(self) -> None:
+    def close(self):
         """Leaves."""
         self.grpc.close()
         self.http.close()
         self.other.close()
 
-    def post(self, seconds: float = NAP, client: httpx.Client | None = None) -> Report:
+    def post(self, seconds=NAP, client=None):
         """A request, by what its headers report."""
         began = time.perf_counter()
         response = (client or self.http).post("/predictions/naps", content=str(seconds))
@@ -94,18 +93,18 @@ class Sender:
         assert response.status_code == 200, response.text
         return Report(seen, *timing(response))
 
-    def call(self) -> Report:
+    def call(self):
         """A call of gRPC, whose answer reports nothing."""
         began = time.perf_counter()
         self._predictions(predict("naps", data=str(NAP).encode()), timeout=PATIENCE)
         return Report(time.perf_counter() - began, 0.0, 0.0)
 
-    def counted(self) -> tuple[float, float]:
+    def counted(self):
         """The seconds of queue and of handlers that the metrics count so far."""
         queue = self.server.metric("ts_queue_latency_microseconds", model_name="naps") / 1e6
         return queue, self.server.metric("modelserver_handler_seconds_sum", model_name="naps")
 
-    def behind_another(self, send: Callable[[], Report]) -> tuple[Report, Report]:
+    def behind_another(self, send):
         """Of the request that keeps the worker busy, and of the one that waits for it."""
         first = Future[Report]()
         other = threading.Thread(target=lambda: first.set_result(self.post(OCCUPIED, self.other)))
@@ -127,7 +126,7 @@ def sender(server):
     made.close()
 
 
-def least(take: Callable[[], float], enough: float | None = None) -> float:
+def least(take, enough=None):
     """The least of three; of twenty if it is to be small ``enough``: the first that is ends them."""
     lowest = take()
     for _ in range(2 if enough is None else 19):
@@ -146,7 +145,7 @@ def test_headers_add_up_to_what_the_client_saw(sender):
     free = least(lambda: sender.post().rest)
     bound = free + max(free, 0.001)
 
-    def once() -> float:
+    def once():
         _, second = sender.behind_another(sender.post)
         assert second.rest >= 0
         return second.rest if second.queue > WAITED else math.inf
@@ -158,12 +157,12 @@ def test_headers_add_up_to_what_the_client_saw(sender):
 def test_metrics_add_up_to_what_the_client_saw(sender):
     """So does what the metrics count for a call of gRPC, whose answer cannot report it."""
 
-    def alone() -> float:
+    def alone():
         (queue, handler), seen = sender.counted(), sender.call().seen
         after = sender.counted()
         return Report(seen, after[0] - queue, after[1] - handler).rest
 
-    def behind() -> float:
+    def behind():
         before = sender.counted()
         first, second = sender.behind_another(sender.call)
         queue, handler = (now - then for now, then in zip(sender.counted(), before, strict=True))
@@ -184,7 +183,7 @@ def test_time_behind_others_is_counted_wherever_it_is_spent(server, pool, tmp_pa
     """
     server.registered("obey.mar", model_name="three")
 
-    def counted() -> tuple[float, float]:
+    def counted():
         queue = server.metric("ts_queue_latency_microseconds", model_name="three") / 1e6
         return queue, server.metric("ts_inference_latency_microseconds", model_name="three") / 1e6
 

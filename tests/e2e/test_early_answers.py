@@ -12,7 +12,6 @@ from tests.e2e.serving import Home, Server, free_port, serving
 # The module of certificates is imported from its folder.
 sys.path.append(str(Path(__file__).parents[1] / "tls"))
 
-import socket
 
 from tests.surface.tls.certificates import Authority
 
@@ -34,16 +33,11 @@ def authority(tmp_path_factory):
 
 # Another server.
 @pytest.fixture(scope="module", params=["http", pytest.param("https", marks=pytest.mark.slow)])
-def server(
-    request,
-    tmp_path_factory,
-    model_store,
-    authority,
-):
+def server(request, tmp_path_factory, model_store, authority):
     """A server without TLS and tokens, or with both: its front ends answer at the address for inference,
     itself at the others.
     """
-    settings: dict[str, object] = {"frontend_processes": 2}
+    settings = {"frontend_processes": 2}
     if request.param == "https":
         key, chain = authority.issue("server")
         settings |= {"private_key_file": key, "certificate_file": chain, "token_authorization": "always"}
@@ -55,7 +49,7 @@ def server(
         yield started
 
 
-def reach(server: Server, authority: Authority, role: str) -> socket.socket:
+def reach(server, authority, role):
     connection = connect(server.port_of(role))
     if "private_key_file" not in server.settings:
         return connection

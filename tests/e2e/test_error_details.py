@@ -1,7 +1,7 @@
 """What clients and operators learn about a handler that fails."""
 
 from tests.e2e.grpc_client import INFERENCE, MANAGEMENT, channel, ending, grpc_server, manage, predict, stub
-from tests.e2e.serving import Server, serving, wait_until
+from tests.e2e.serving import serving, wait_until
 
 ORDER = {"do": "raise"}
 
@@ -9,7 +9,7 @@ ORDER = {"do": "raise"}
 WITHOUT_REASON = {"code": 503, "type": "InternalServerException", "message": "Prediction failed"}
 
 
-def refused(server: Server) -> object:
+def refused(server):
     """The response to a request that fails, after the log has its id."""
     answer = server.inference.post("/predictions/obey", json=ORDER, headers={"x-request-id": "mine-8"})
     wait_until(lambda: "Failed for request mine-8:" in server.home.log("model_log.log"), "it is in the log")

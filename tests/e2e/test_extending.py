@@ -63,7 +63,7 @@ def test_extension_of_the_page_counts_batches(tmp_path):
     assert 'answers_by_batch_size{size="1"} 1' in text
 
 
-def _is_ready(client: httpx.Client, port: int) -> bool:
+def _is_ready(client, port):
     try:
         return client.get(f"http://127.0.0.1:{port}/readyz").status_code == 200
     except httpx.TransportError:

@@ -2,7 +2,7 @@
 
 import pytest
 from tests.e2e.grpc_client import INFERENCE, channel, ending, grpc_server, oip, predict, stub
-from tests.e2e.serving import Server, archived, serving
+from tests.e2e.serving import archived, serving
 
 # A network that does not fit on its device fails so, with 507 (reference 6.5).
 RAISES = """
@@ -29,7 +29,7 @@ def server(tmp_path_factory):
         yield started.registered("raises.mar").registered("works.mar")
 
 
-def answers(server: Server, name: str) -> dict[str, float]:
+def answers(server, name):
     result = {
         digit: server.metric("modelserver_requests_total", model_name=name, code=f"{digit}xx")
         for digit in "2345"
@@ -37,7 +37,7 @@ def answers(server: Server, name: str) -> dict[str, float]:
     return {f"{digit}xx": count for digit, count in result.items() if count}
 
 
-def rest_statuses(server: Server, name: str) -> list[int]:
+def rest_statuses(server, name):
     tensor = {"name": "x", "shape": [1], "datatype": "FP32", "data": [1]}
     return [
         server.predict(name, b"x").status_code,

@@ -35,12 +35,11 @@ import signal
 import sys
 import time
 from dataclasses import dataclass
-from typing import Any
 
 import psutil
 import pytest
 from tests.e2e.raw import connect, post
-from tests.e2e.serving import ROOT, Server, archived, connections_of, wait_until
+from tests.e2e.serving import ROOT, archived, connections_of, wait_until
 
 # Two readings of the same process may differ by log files and a connection that is about to close.
 SLACK = 4
@@ -48,12 +47,12 @@ LONG = os.environ.get("MODELSERVER_LONG_TESTS")
 JSON = "Content-Type: application/json"
 
 
-def cpu(process: psutil.Process) -> float:
+def cpu(process):
     times = process.cpu_times()
     return times.user + times.system
 
 
-def wait_quiet(server: Server, name: str) -> None:
+def wait_quiet(server, name):
     for metric in ("modelserver_queue_requests", "modelserver_batches_in_flight"):
         wait_until(lambda metric=metric: server.metric(metric, model_name=name) == 0, f"no {metric}")
 
@@ -144,7 +143,7 @@ def test_clients_that_leave_cost_their_batch_nothing(server, pool, when):
     """
     server.registered("obey.mar", batch_size=4, batch_policy="window", max_batch_delay=20_000)
     big = {"do": "big", "bytes": 6_000_000}
-    orders: list[dict[str, Any]] = [
+    orders = [
         big if when == "returning" else {"do": "sleep", "seconds": 0.3, "token": number}
         for number in range(4)
     ]
@@ -258,13 +257,13 @@ def test_last_change_counts(server, pool):
     they are done (F51).
     """
     shortest = time.monotonic() + (60 if LONG else 0)
-    accepted: list[Change] = []
+    accepted = []
 
-    def change(client: int) -> None:
+    def change(client):
         chance = random.Random(client)
         while len(accepted) < 100 or time.monotonic() < shortest:
             kind, sent = chance.randrange(3), time.monotonic()
-            workers: int | None = chance.randrange(3)
+            workers = chance.randrange(3)
             if kind == 0:
                 response = server.register("echo.mar", model_name="contested", initial_workers=workers)
             elif kind == 1:

@@ -1,7 +1,6 @@
 """Servers that believe that they have a GPU, by a driver of the tests, on machines without one."""
 
 import os
-from typing import Any
 
 import pytest
 import torch
@@ -102,7 +101,7 @@ def test_a_gpu_that_cannot_be_used_is_no_processor(start_server, driver, tmp_pat
     server = start_server(environment=driver, model_store=tmp_path)
     assert server.register("needs_gpu.mar", synchronous=False).status_code == 202
 
-    def failed_again() -> dict[str, Any] | None:
+    def failed_again():
         (worker,) = server.describe("needs_gpu")["workers"]
         # From then on, requests no longer wait for it.
         return worker if worker.get("failedLoads", 0) >= 3 else None

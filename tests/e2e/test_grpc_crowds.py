@@ -4,12 +4,11 @@ import contextlib
 import json
 import re
 from collections import Counter
-from typing import Any
 
 import grpc
 import pytest
 from tests.e2e.grpc_client import INFERENCE, grpc_server, predict, stub
-from tests.e2e.serving import Server, serving, wait_until
+from tests.e2e.serving import serving, wait_until
 
 pytestmark = pytest.mark.slow  # thousands of calls, and hundreds of megabytes
 
@@ -18,7 +17,7 @@ FAILING = 10  # one of so many calls fails
 METHOD = "InferenceAPIsService/Predictions HTTP/2.0"
 
 
-def ask(inference: Any, number: int) -> Any:
+def ask(inference, number):
     if number % FAILING:
         request = predict("echo", data=f"answer {number}".encode())
     else:
@@ -27,14 +26,14 @@ def ask(inference: Any, number: int) -> Any:
     return inference.Predictions.future(request, timeout=60, metadata=[("x-request-id", f"crowd-{number}")])
 
 
-def reply(call: Any) -> tuple[str, str]:
+def reply(call):
     """How a call ended, and what its answer or error was."""
     if call.code() is grpc.StatusCode.OK:
         return "OK", call.result().prediction.decode()
     return call.code().name, call.details().partition(" [request")[0]
 
 
-def whole_log(server: Server) -> str:
+def whole_log(server):
     """The access log, once it has all calls."""
     log = server.home.log("access_log.log")
     return log if log.count(METHOD) >= CALLS else ""

@@ -4,8 +4,6 @@ packages in place of torch, and runs it without a network.
 It takes 4 minutes on 2 cores (230 s measured), most of them for installing packages.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -15,7 +13,6 @@ import sys
 import time
 import zipfile
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -61,19 +58,19 @@ TOKENS = [f"MODELSERVER_{scope}_TOKEN=token-of-a-test" for scope in ("INFERENCE"
 
 
 class Engine:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         places = ["--root", str(folder / "storage"), "--runroot", str(folder / "run")]
         self.command = ["podman", *places, "--storage-driver", "overlay", "--cgroup-manager", "cgroupfs"]
         self.command += ["--runtime", "runc"]
 
-    def run(self, *arguments: object, check: bool = True, **more: Any) -> subprocess.CompletedProcess[str]:
+    def run(self, *arguments, check=True, **more):
         done = subprocess.run(
             [*self.command, *map(str, arguments)], capture_output=True, text=True, check=False, **more
         )
         assert done.returncode == 0 or not check, done.stdout[-3000:] + done.stderr[-3000:]
         return done
 
-    def inspect(self, kind: str, name: str) -> dict[str, Any]:
+    def inspect(self, kind, name):
         (result,) = json.loads(self.run(kind, "inspect", name).stdout)
         assert isinstance(result, dict)
         return result
@@ -88,34 +85,32 @@ class Container:
         *("--ulimit", "nofile=1024:4096", "--ulimit", "nproc=4096:4096"),
     )
 
-    def __init__(self, engine: Engine, *arguments: object) -> None:
+    def __init__(self, engine, *arguments):
         self.engine = engine
         self.id = engine.run("run", "--detach", *self.OPTIONS, *arguments).stdout.strip()
 
-    def python(self, code: str, *arguments: object) -> str:
+    def python(self, code, *arguments):
         return self.engine.run("exec", self.id, "python", "-c", code, *arguments).stdout.strip()
 
-    def health(self) -> str:
+    def health(self):
         check = self.engine.inspect("image", IMAGE)["Healthcheck"]["Test"]
         assert check[0] == "CMD"
         return self.engine.run("exec", self.id, *check[1:], check=False).stdout.strip()
 
-    def ready(self) -> Container:
+    def ready(self):
         wait_until(lambda: self.health() == "ready" or not self.is_running(), "it is healthy", 120)
         assert self.is_running(), self.engine.run("logs", self.id).stdout
         return self
 
-    def is_running(self) -> bool:
-        running: bool = self.engine.inspect("container", self.id)["State"]["Running"]
-        return running
+    def is_running(self):
+        return self.engine.inspect("container", self.id)["State"]["Running"]
 
-    def ended(self) -> int:
+    def ended(self):
         wait_until(lambda: not self.is_running(), "it ends", 60)
-        status: int = self.engine.inspect("container", self.id)["State"]["ExitCode"]
-        return status
+        return self.engine.inspect("container", self.id)["State"]["ExitCode"]
 
 
-def stub(folder: Path, name: str, version: str, *files: str) -> None:
+def stub(folder, name, version, *files):
     """A package without content, as an index of one folder for each has it."""
     (folder / name).mkdir(parents=True)
     wheel = f"{name}-{version}-py3-none-any.whl"
@@ -129,7 +124,7 @@ def stub(folder: Path, name: str, version: str, *files: str) -> None:
     (folder / name / "index.html").write_text(f'<a href="{wheel.replace("+", "%2B")}">{wheel}</a>')
 
 
-def make_base(engine: Engine, folder: Path) -> None:
+def make_base(engine, folder):
     """Debian's smallest system with this Python in /usr/local, as in Docker's image."""
     root, prefix = folder / "root", Path(sys.base_prefix)
     packages = "ca-certificates,libbz2-1.0,libffi8,liblzma5,libreadline8,libsqlite3-0,libssl3,libuuid1"
@@ -175,9 +170,7 @@ def engine(tmp_path_factory):
         shutil.rmtree(folder)
 
 
-def build(
-    engine: Engine, folder: Path, index: str, *more: object, check: bool = True
-) -> subprocess.CompletedProcess[str]:
+def build(engine, folder, index, *more, check=True):
     """Builds it as ``scripts/build_image.sh`` does; how this machine reaches the index is mounted."""
     here = [folder / "simple", "/etc/ssl/certs", *(path for path in [Path("/etc/pip.conf")] if path.exists())]
     mounts = [f"--volume={path}:{'/simple' if path == here[0] else path}:ro" for path in here]

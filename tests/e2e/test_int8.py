@@ -52,7 +52,7 @@ def server(folder):
         yield started
 
 
-def right_answers(server: Server, name: str) -> float:
+def right_answers(server, name):
     """The share of digits that the model reads as what they show."""
     sample = digits.held_out().part(0, PICTURES)
     answers = server.v1(name, sample.pictures.tolist()).json()["predictions"]

@@ -3,17 +3,16 @@
 import re
 import socket
 from functools import partial
-from typing import Any
 
 import pytest
-from tests.e2e.serving import Server, free_port, wait_until
+from tests.e2e.serving import free_port, wait_until
 
 pytestmark = pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="there is no IPv6")
 
 ROLES = ("inference", "management", "metrics")
 
 
-def lines_of(server: Server, path: str) -> list[str]:
+def lines_of(server, path):
     """The lines of the access log about a path."""
     text = (server.home.path / "logs" / "access_log.log").read_text("utf-8")
     return [line for line in text.splitlines() if f" {path} " in line]
@@ -23,7 +22,7 @@ def test_all_ports_are_served_on_loopback(start_server):
     """By front ends and by the server, without tokens; pages under foreign names read nothing there, and
     clients are in brackets in the access log.
     """
-    addresses: dict[str, Any] = {f"{role}_address": f"http://[::1]:{free_port()}" for role in ROLES}
+    addresses = {f"{role}_address": f"http://[::1]:{free_port()}" for role in ROLES}
     server = start_server(**addresses, frontend_processes=2)
     server.registered("echo.mar")
 

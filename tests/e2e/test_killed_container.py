@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import httpx
 import psutil
@@ -20,7 +19,7 @@ from modelserver.tools.archiver import ArchiveConfig, build_archive
 _ALONE = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
 
 
-def can_be_alone() -> bool:
+def can_be_alone():
     """Whether process numbers of one's own are allowed here."""
     if shutil.which("unshare") is None:
         return False
@@ -34,7 +33,7 @@ pytestmark = [
 
 
 @contextlib.contextmanager
-def container(home: Home, url: str) -> Iterator[psutil.Process]:
+def container(home, url):
     """The entry point as process 1, once its model is ready; killed at the end if it is still there."""
     with (home.path / "out.txt").open("wb") as out:
         outside = subprocess.Popen(

@@ -6,7 +6,6 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.e2e.grpc_client import grpc_server
@@ -68,7 +67,7 @@ def test_sdk_speaks_v1(document):
     assert reply["wrong"].startswith("400 no instances in the request")
 
 
-def answers() -> list[dict[str, Any]]:
+def answers():
     """The results of a model that returns its input."""
     common = {"id": "7", "model": "mirror", "name": "output_0"}
     return [{**common, "datatype": datatype, "values": VALUES[datatype]} for datatype in SENT]
@@ -99,5 +98,5 @@ def test_sdk_speaks_v2_over_grpc(document):
     assert reply["wrong"] == "INVALID_ARGUMENT input 'x': its shape needs 36 bytes, its data has 16"
 
 
-def by_datatype(result: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def by_datatype(result):
     return sorted(result, key=lambda each: str(each["datatype"]))

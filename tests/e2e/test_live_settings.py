@@ -14,7 +14,7 @@ def echo(shared_server):
     shared_server.unregister("live")
 
 
-def change(server, name: str = "live", **parameters: object):
+def change(server, name="live", **parameters):
     return server.management.put(f"/models/{name}", params={k: str(v) for k, v in parameters.items()})
 
 

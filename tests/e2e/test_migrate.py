@@ -7,9 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -19,7 +17,6 @@ from tests.e2e.serving import PATIENCE, serving, wait_until
 from tests.tools.migrate.grpc_player import playing_grpc
 from tests.tools.migrate.sites import build_site, playing, recorded
 
-from modelserver.tools.migrate.calls import Response
 from modelserver.tools.migrate.command import main
 
 pytestmark = pytest.mark.slow
@@ -28,14 +25,14 @@ JSON = "application/json"
 ENVIRONMENT = os.environ.get(VARIABLE)
 
 
-def migrate(folder: Path, torchserve: list[str], *flags: str) -> tuple[int, dict[str, Any]]:
+def migrate(folder, torchserve, *flags):
     config = folder / "site" / "config.properties"
     status = main([str(config), "--torchserve", *torchserve, "--out", str(folder / "out"), *flags])
     return status, json.loads((folder / "out" / "report.json").read_text("utf-8"))
 
 
 @contextlib.contextmanager
-def played(folder: Path, answers: dict[str, Response]) -> Iterator[list[str]]:
+def played(folder, answers):
     """A TorchServe that gives these answers; its configuration is in ``site``. Gives the flags for it."""
     with playing_grpc(answers) as ports, playing(answers) as urls:
         build_site(folder / "site")
@@ -46,11 +43,11 @@ def played(folder: Path, answers: dict[str, Response]) -> Iterator[list[str]]:
         yield [urls["inference"], *others]
 
 
-def servers() -> list[psutil.Process]:
+def servers():
     return [child for child in psutil.Process().children(recursive=True) if "modelserver" in child.cmdline()]
 
 
-def test_every_difference_from_recorded_answers_has_its_reason(tmp_path: Path) -> None:
+def test_every_difference_from_recorded_answers_has_its_reason(tmp_path):
     """Of the answers that TorchServe 0.12.0 gave for three models, over REST and gRPC, those to which
     modelserver gives others are explained, but for one that was changed: it is reported as unknown, with exit
     status 1. What the command started has ended, and the report names what the installation uses and what to
@@ -60,7 +57,7 @@ def test_every_difference_from_recorded_answers_has_its_reason(tmp_path: Path) -
     wrong = next(
         key for key in answers if key.startswith("inference POST /predictions/plain ") and "fox" in key
     )
-    changed: dict[str, Response] = {**answers, wrong: answers[wrong].but(body=b"another answer")}
+    changed = {**answers, wrong: answers[wrong].but(body=b"another answer")}
     before = servers()
     with played(tmp_path, changed) as torchserve:
         status, report = migrate(tmp_path, torchserve)
@@ -93,7 +90,7 @@ ANOTHER = "TorchServe b'another answer', modelserver b'fine'"
 
 
 @pytest.mark.parametrize("source", ["recording", "folder"])
-def test_requests_of_ones_own_are_sent(tmp_path: Path, source: str) -> None:
+def test_requests_of_ones_own_are_sent(tmp_path, source):
     """Only requests that `modelserver record` has recorded from a running server, or of files, are
     sent. A response that differs is reported with its request.
     """
@@ -116,7 +113,7 @@ def test_requests_of_ones_own_are_sent(tmp_path: Path, source: str) -> None:
     assert report["figures"]["latency_ms"]["modelserver"] > 0
 
 
-def test_explained_differences_end_well(tmp_path: Path) -> None:
+def test_explained_differences_end_well(tmp_path):
     """With exit status 0. Asked for, the load on both is measured, also of a TorchServe that only plays."""
     with played(tmp_path, recorded()) as torchserve:
         requests = a_folder(tmp_path)
@@ -131,7 +128,7 @@ def test_explained_differences_end_well(tmp_path: Path) -> None:
     assert min(rates) > 0
 
 
-def a_folder(folder: Path) -> Path:
+def a_folder(folder):
     """Two files for two models, and a request in ``requests.json``."""
     requests = folder / "requests"
     for name, content in (("plain/fox.txt", FOX), ("parts/numbers.json", NUMBERS)):
@@ -142,7 +139,7 @@ def a_folder(folder: Path) -> Path:
     return requests
 
 
-def a_recording(folder: Path) -> Path:
+def a_recording(folder):
     """The same, and a call over gRPC, sent to a server that is recorded."""
     out = folder / "traffic.msr"
     server = grpc_server(folder / "home", folder / "site" / "store", allow_recording="true")
@@ -173,7 +170,7 @@ def a_recording(folder: Path) -> Path:
 
 @pytest.mark.skipif(missing(ENVIRONMENT) is not None, reason=missing(ENVIRONMENT) or "")
 @pytest.mark.timeout(400)
-def test_the_real_torchserve_is_started_and_compared(tmp_path: Path) -> None:
+def test_the_real_torchserve_is_started_and_compared(tmp_path):
     """TorchServe is started beside by its command, all differences are explained, both are measured."""
     build_site(tmp_path / "site")
     program = str(Path(ENVIRONMENT or "").resolve() / "bin" / "torchserve")

@@ -2,7 +2,6 @@
 
 import hashlib
 import zipfile
-from pathlib import Path
 
 import pytest
 import yaml
@@ -38,9 +37,7 @@ my_own: {anything: 1}
 WHEEL = "tiny-1.0-py3-none-any.whl"
 
 
-def pack(
-    store: Path, name: str, code: str, requirements: str = "", config: str = "", answer: int = 0
-) -> None:
+def pack(store, name, code, requirements="", config="", answer=0):
     """An archive in the store; with an ``answer`` it brings a package ``tiny``. In its requirements ``HASH``
     stands for that of the package.
     """
@@ -65,7 +62,7 @@ def pack(
     )
 
 
-def write_wheel(folder: Path, answer: int) -> Path:
+def write_wheel(folder, answer):
     info = "tiny-1.0.dist-info"
     made = folder / WHEEL
     with zipfile.ZipFile(made, "w") as wheel:

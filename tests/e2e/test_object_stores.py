@@ -67,7 +67,7 @@ def server(variables, tmp_path_factory):
     """Its model store is in S3, and it loads all of it."""
     home = Home(tmp_path_factory.mktemp("server"), variables, for_children=True)
     settings = {"load_models": "all", "allowed_urls": "(s3|gs|hf)://.*,http://127.0.0.1.*"}
-    with serving(Server(home, "s3://models/store", (), settings)) as started:  # type: ignore[arg-type]
+    with serving(Server(home, "s3://models/store", (), settings)) as started:
         yield started
 
 
@@ -78,7 +78,7 @@ def test_models_come_from_each_store(server, bucket, archives):
     assert server.predict("one").text == "one"
     bucket.put("store/two.mar", archives["two"])
 
-    def listed() -> dict[str, str]:
+    def listed():
         models = server.inference.post("/v2/repository/index", json={}).json()
         return {entry["name"]: entry["state"] for entry in models}
 

@@ -1,7 +1,6 @@
 """What a scrape and the log files of a running server hold, to the letter (reference 15)."""
 
 import re
-from typing import Any
 
 import psutil
 import pytest
@@ -19,7 +18,7 @@ MODEL_RECORD = re.compile(rf"{STAMP} \[(INFO |WARN )\] W-\d+-\w+_1\.0-std(out|er
 HOST = ("Level", "Hostname")
 MODEL = ("model_name", "model_version", "hostname")
 # Reference 15.3: kind and labels in their order.
-TORCHSERVE: dict[str, tuple[str, tuple[str, ...]]] = {
+TORCHSERVE = {
     **dict.fromkeys(("Requests2XX", "Requests4XX", "Requests5XX"), ("counter", HOST)),
     "ts_inference_requests_total": ("counter", MODEL),
     "ts_inference_latency_microseconds": ("counter", MODEL),
@@ -47,9 +46,9 @@ def server(tmp_path_factory, model_store):
         yield made
 
 
-def scraped(server: Server) -> dict[str, list[Any]]:
+def scraped(server):
     """The samples of a scrape by name, read by the parser of Prometheus' own client."""
-    result: dict[str, list[Any]] = {}
+    result = {}
     text = server.metrics.get("/metrics").text
     for family in parser.text_string_to_metric_families(text):
         for sample in family.samples:
@@ -106,14 +105,14 @@ def test_access_log_has_a_line_per_response(server):
     assert [word for word in ("body-secret", "header-secret", "agent-secret", "hidden") if word in logs] == []
 
 
-def after_marker(server: Server) -> list[str] | None:
+def after_marker(server):
     """The access lines after that of the request with a marker, None as long as that is not there."""
     lines = lines_of(server, "access_log.log")
     places = [place for place, line in enumerate(lines) if "?marker " in line]
     return lines[places[-1] + 1 :] if places else None
 
 
-def lines_of(server: Server, name: str) -> list[str]:
+def lines_of(server, name):
     return (server.home.path / "logs" / name).read_text().splitlines()
 
 

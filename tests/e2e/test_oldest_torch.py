@@ -10,8 +10,6 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -86,7 +84,7 @@ print(json.dumps([dict(zip(labels, scores.values.tolist())), numbers.tolist()]))
 """
 
 
-def run(*command: object, seconds: float) -> str:
+def run(*command, seconds):
     """What a command printed, which succeeded."""
     done = subprocess.run(
         list(map(str, command)), capture_output=True, text=True, check=False, timeout=seconds
@@ -95,7 +93,7 @@ def run(*command: object, seconds: float) -> str:
     return done.stdout
 
 
-def versions(python: Path) -> dict[str, str]:
+def versions(python):
     """What is installed there, by name."""
     listed = json.loads(run(python, "-m", "pip", "list", "--format", "json", seconds=60))
     return {each["name"]: each["version"] for each in listed}
@@ -137,8 +135,7 @@ def files(tmp_path_factory):
 @pytest.fixture(scope="module")
 def expected(python, files):
     """What the picture and [1, 2, 3, 4] are answered."""
-    answers: list[Any] = json.loads(run(python, "-c", MAKE, files, seconds=120).splitlines()[-1])
-    return answers
+    return json.loads(run(python, "-c", MAKE, files, seconds=120).splitlines()[-1])
 
 
 @pytest.fixture(scope="module")
@@ -153,10 +150,10 @@ def server(python, tmp_path_factory, files):
         yield started
 
 
-def pack(server: Server, name: str, handler: str, **files: Path) -> str:
+def pack(server, name, handler, **files):
     """An archive in its store."""
-    store: Any = server.settings["model_store"]
-    build_archive(ArchiveConfig(name, handler, "1.0", export_path=store, **files))  # type: ignore[arg-type]
+    store = server.settings["model_store"]
+    build_archive(ArchiveConfig(name, handler, "1.0", export_path=store, **files))
     return f"{name}.mar"
 
 
@@ -190,7 +187,7 @@ def test_what_needs_a_newer_one_says_so(server, files):
     (files / "library.so").write_bytes(b"")
     (files / "model-config.yaml").write_text("pt2: {export: {aot_compile: true}}\n")
 
-    def refusal(file: Path, **more: Path) -> str:
+    def refusal(file, **more):
         url = pack(server, file.stem, "base_handler", serialized_file=file, **more)
         answer = server.register(url)
         assert answer.status_code == 500

@@ -5,12 +5,9 @@ import io
 import json
 import shutil
 import struct
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
-import httpx
 import numpy
 import pytest
 from PIL import Image
@@ -40,7 +37,7 @@ NUMPY = {
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory, model_store: Path) -> Iterator[Server]:
+def server(tmp_path_factory, model_store):
     """``mirror`` takes rows one by one, ``gather`` in batches of 4 for up to 0.3 s, ``strict`` in fours at
     once and nothing but tensors; ``typed`` has a signature.
     """
@@ -65,25 +62,25 @@ def server(tmp_path_factory: pytest.TempPathFactory, model_store: Path) -> Itera
 
 
 @pytest.fixture(scope="module")
-def client(server: Server) -> Iterator[Any]:
+def client(server):
     made = triton.InferenceServerClient(f"127.0.0.1:{server.port}")
     yield made
     made.close()
 
 
-def infer(server: Server, model: str, *inputs: dict[str, Any], **fields: Any) -> httpx.Response:
+def infer(server, model, *inputs, **fields):
     return server.inference.post(f"/v2/models/{model}/infer", json={"inputs": list(inputs), **fields})
 
 
-def an_input(name: str, datatype: str, shape: list[int], data: list[Any], **fields: Any) -> dict[str, Any]:
+def an_input(name, datatype, shape, data, **fields):
     return {"name": name, "datatype": datatype, "shape": shape, "data": data, **fields}
 
 
-def numbers(*values: float) -> dict[str, Any]:
+def numbers(*values):
     return an_input("x", "FP32", [len(values)], list(values))
 
 
-def together(*calls: Callable[[], Any]) -> list[Any]:
+def together(*calls):
     with ThreadPoolExecutor(len(calls)) as pool:
         return [future.result(20) for future in [pool.submit(call) for call in calls]]
 
@@ -92,7 +89,7 @@ def together(*calls: Callable[[], Any]) -> list[Any]:
 
 
 @pytest.mark.parametrize("datatype", [*NUMPY, "BYTES"])
-def test_tensors_come_back_in_each_form(client: Any, datatype: str) -> None:
+def test_tensors_come_back_in_each_form(client, datatype):
     if datatype == "BYTES":
         values = numpy.array([["a"], ["ü"], [""]], dtype=object)
     else:
@@ -118,7 +115,7 @@ def test_tensors_come_back_in_each_form(client: Any, datatype: str) -> None:
             assert elements == values.reshape(-1).tolist()
 
 
-def test_response_is_json_unless_binary_is_requested(server: Server) -> None:
+def test_response_is_json_unless_binary_is_requested(server):
     """JSON has a request id and no nulls; before binary data a header says where the JSON ends."""
     plain = infer(server, "mirror", numbers(1, 2))
     body = plain.json()
@@ -135,7 +132,7 @@ def test_response_is_json_unless_binary_is_requested(server: Server) -> None:
     assert binary.content[length:] == struct.pack("<2f", 1, 2)
 
 
-def test_outputs_have_the_requested_order_and_form(client: Any) -> None:
+def test_outputs_have_the_requested_order_and_form(client):
     """A request mixes binary and JSON inputs; the outputs have the requested order, and each its requested
     form.
     """
@@ -154,7 +151,7 @@ def test_outputs_have_the_requested_order_and_form(client: Any) -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["gzip", "deflate"])
-def test_compressed_bodies_are_read(client: Any, algorithm: str) -> None:
+def test_compressed_bodies_are_read(client, algorithm):
     """The length of the JSON is that before compression; a whole body may be compressed (F6)."""
     x = triton.InferInput("x", [1, 1000], "FP64")
     x.set_data_from_numpy(numpy.ones((1, 1000)))
@@ -163,7 +160,7 @@ def test_compressed_bodies_are_read(client: Any, algorithm: str) -> None:
     assert result.as_numpy("output_0").sum() == 1000
 
 
-def test_requests_name_versions_and_may_be_raw(server: Server) -> None:
+def test_requests_name_versions_and_may_be_raw(server):
     """A request may name a version. With a header length of 0 the body is the one input, and the response is
     binary.
     """
@@ -186,13 +183,13 @@ def test_requests_name_versions_and_may_be_raw(server: Server) -> None:
 # What handlers get and give
 
 
-def png(width: int, height: int) -> bytes:
+def png(width, height):
     content = io.BytesIO()
     Image.new("RGB", (width, height)).save(content, "PNG")
     return content.getvalue()
 
 
-def test_bytes_elements_become_rows(client: Any, server: Server) -> None:
+def test_bytes_elements_become_rows(client, server):
     """Each BYTES element is a row, like the body of a prediction; base64 text is one too."""
     pictures = numpy.array([png(4, 3), png(5, 2)], dtype=object)
     x = triton.InferInput("image", [2], "BYTES")
@@ -205,7 +202,7 @@ def test_bytes_elements_become_rows(client: Any, server: Server) -> None:
     assert server.predict("sized", png(4, 3)).json() == binary[0]
 
 
-def test_only_what_may_share_a_batch_does(server: Server) -> None:
+def test_only_what_may_share_a_batch_does(server):
     """Other datatypes, row shapes, parameters or outputs are other batches; ids, forms and timeouts are not
     (F22).
     """
@@ -235,7 +232,7 @@ def test_only_what_may_share_a_batch_does(server: Server) -> None:
 # Errors
 
 
-def test_errors_are_json_with_their_status(server: Server) -> None:
+def test_errors_are_json_with_their_status(server):
     """The body has ``error``, which names what is wrong, and is exactly application/json (F9)."""
     path = "/v2/models/strict/infer"
     cases = [
@@ -260,7 +257,7 @@ def test_errors_are_json_with_their_status(server: Server) -> None:
         assert response.headers["content-type"] == "application/json"
 
 
-def test_rows_that_cannot_be_joined_get_500(server: Server) -> None:
+def test_rows_that_cannot_be_joined_get_500(server):
     """The message names the rows, what they are, and what to do; a request without rows has none to join."""
     response = infer(server, "strict", strings("json:[1]", "json:[1, 2]"))
     empty = infer(server, "tell", an_input("x", "INT32", [0, 3], []))
@@ -276,7 +273,7 @@ def test_rows_that_cannot_be_joined_get_500(server: Server) -> None:
     assert empty.json()["error"] == "the inputs have no rows, but model 'tell' returned some"
 
 
-def test_failing_row_does_not_fail_others(server: Server) -> None:
+def test_failing_row_does_not_fail_others(server):
     """If a handler fails on a row, the response is a 500 that names the row; other requests of its batch
     succeed (F18).
     """
@@ -289,7 +286,7 @@ def test_failing_row_does_not_fail_others(server: Server) -> None:
     assert good.json()["outputs"][0]["data"] == ["b"]
 
 
-def strings(*values: str) -> dict[str, Any]:
+def strings(*values):
     return an_input("x", "BYTES", [len(values)], list(values))
 
 
@@ -300,7 +297,7 @@ X = an_input("x", "FP32", [1, 2], [1, 2])
 Y = an_input("y", "INT64", [1], [1])
 
 
-def test_model_with_signature_takes_and_describes_what_it_says(server: Server, client: Any) -> None:
+def test_model_with_signature_takes_and_describes_what_it_says(server, client):
     """What it does not allow is 400 with the field's name (F9); outputs have the form that it gives them, and
     metadata and OPTIONS show it. Of a model without one nothing is known, and nothing is shown.
     """
@@ -328,7 +325,7 @@ def test_model_with_signature_takes_and_describes_what_it_says(server: Server, c
 # The server
 
 
-def test_health_and_metadata_describe_the_server(client: Any, server: Server) -> None:
+def test_health_and_metadata_describe_the_server(client, server):
     """The server and each model report whether they are live and ready; models that should have no workers do
     not count.
     """
@@ -357,11 +354,11 @@ def test_health_and_metadata_describe_the_server(client: Any, server: Server) ->
 # The repository
 
 
-def states(client: Any) -> dict[str, str]:
+def states(client):
     return {entry["name"]: entry["state"] for entry in client.get_model_repository_index()}
 
 
-def test_repository_lists_loads_and_unloads(server: Server, client: Any) -> None:
+def test_repository_lists_loads_and_unloads(server, client):
     """A model of the store is listed, loaded, reloaded and unloaded by its file's name."""
     server.registered("rows.mar", model_name="other", initial_workers=0)
     shutil.copy(server.settings["model_store"] / "tell.mar", server.settings["model_store"] / "spare.mar")
@@ -382,7 +379,7 @@ def test_repository_lists_loads_and_unloads(server: Server, client: Any) -> None
     assert server.management.get("/models/spare").status_code == 404
 
 
-def test_broken_or_foreign_models_are_refused(server: Server) -> None:
+def test_broken_or_foreign_models_are_refused(server):
     """Loading anew fails in words, and what was loaded goes on serving (F52). Files and configuration come
     from the store, not from the request.
     """
@@ -418,7 +415,7 @@ def test_broken_or_foreign_models_are_refused(server: Server) -> None:
 # Other ways to the handler
 
 
-def test_bodies_that_are_not_split(server: Server) -> None:
+def test_bodies_that_are_not_split(server):
     """``split_instances=false``: the handler gets the JSON and answers for itself; binary data are in it."""
     server.registered("tell.mar", model_name="unsplit", split_instances=False)
     field = {"name": "x", "shape": [2], "datatype": "FP32", "parameters": {"binary_data_size": 8}}

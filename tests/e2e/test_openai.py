@@ -9,7 +9,6 @@ import textwrap
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any
 
 import openai
 import psutil
@@ -17,7 +16,7 @@ import pytest
 from tests.e2e.blocks import BLOCKS
 from tests.e2e.serving import ROOT, Home, Server, serving, wait_until
 
-CLIENTS: list[openai.OpenAI] = []
+CLIENTS = []
 
 
 @pytest.fixture(autouse=True)
@@ -214,7 +213,7 @@ def test_bad_request_has_an_error_that_the_client_reads(chatting, fields, error)
     with pytest.raises(error) as refusal:
         client_of(chatting).chat.completions.create(**{"messages": say("count 1"), **fields})
 
-    body: Any = refusal.value.body
+    body = refusal.value.body
     assert {"message", "type", "param", "code"} == set(body)
     assert body["type"] == "invalid_request_error"
 

@@ -4,8 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.e2e.serving import Home, Server, serving
@@ -55,7 +53,7 @@ def server(tmp_path_factory):
         yield started
 
 
-def closed(document: dict[str, Any]) -> dict[str, Any]:
+def closed(document):
     """The document, with answers that have the named fields and no others."""
     for name, schema in document["components"]["schemas"].items():
         if "Request" not in name:
@@ -67,7 +65,7 @@ def closed(document: dict[str, Any]) -> dict[str, Any]:
     return document
 
 
-def close(schema: Any) -> None:
+def close(schema):
     if isinstance(schema, dict):
         if "properties" in schema:
             schema.setdefault("additionalProperties", False)
@@ -75,7 +73,7 @@ def close(schema: Any) -> None:
             close(child)
 
 
-def few_workers(document: Any) -> Any:
+def few_workers(document):
     """The document, with so few workers that the machine that runs the tests can start them."""
     if isinstance(document, list):
         return [few_workers(item) for item in document]
@@ -87,7 +85,7 @@ def few_workers(document: Any) -> Any:
     return {key: bounded if key in WORKERS else few_workers(value) for key, value in document.items()}
 
 
-def conforms(server: Server, listener: str, folder: Path, *options: str) -> None:
+def conforms(server, listener, folder, *options):
     """Runs schemathesis on a listener's document; fails with what it says."""
     client = getattr(server, listener)
     path = folder / "openapi.json"

@@ -17,7 +17,7 @@ def test_ten_times_the_load_costs_the_answers_nothing(start_server, tmp_path):
     server = start_server(job_queue_size=4, model_store=tmp_path).registered("slowly.mar")
     process = psutil.Process(server.pid)
 
-    def rate(clients: int) -> tuple[Load, float]:
+    def rate(clients):
         """Answers per second."""
         with Load(server, "slowly", clients, is_echo) as load:
             load.more(10)

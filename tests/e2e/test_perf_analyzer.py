@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from tests.e2e.grpc_client import grpc_server
-from tests.e2e.serving import Server, serving
+from tests.e2e.serving import serving
 
 from modelserver.tools.archiver import ArchiveConfig, build_archive
 
@@ -104,7 +104,7 @@ def server(tmp_path_factory):
         yield started
 
 
-def run(program: tuple[Path, dict[str, str]], server: Server, *options: str) -> str:
+def run(program, server, *options):
     """What the program prints; it must end well, and without a word of an error."""
     path, environment = program
     http = "grpc" not in options
@@ -124,7 +124,7 @@ def run(program: tuple[Path, dict[str, str]], server: Server, *options: str) -> 
     return document
 
 
-def figure(document: str, text: str) -> int:
+def figure(document, text):
     """The number after a text, of the last measurement."""
     result = re.findall(rf"{text}: (\d+)", document)
     assert result, document

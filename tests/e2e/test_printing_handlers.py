@@ -4,12 +4,11 @@ import contextlib
 import statistics
 import threading
 import time
-from collections.abc import Iterator
 
 import httpx
 import psutil
 import pytest
-from tests.e2e.serving import Server, wait_until
+from tests.e2e.serving import wait_until
 
 from modelserver.engine.pools.output import LINES_A_SECOND
 from modelserver.tools.archiver import ArchiveConfig, build_archive
@@ -51,10 +50,10 @@ def server(start_server, tmp_path):
 
 
 @contextlib.contextmanager
-def going_on(server: Server, first: str, second: str) -> Iterator[None]:
+def going_on(server, first, second):
     """Both models run; in the end their workers are killed."""
 
-    def tell(name: str, what: str) -> None:
+    def tell(name, what):
         with contextlib.suppress(httpx.HTTPError):
             server.predict(name, what.encode(), timeout=60)
 
@@ -74,9 +73,9 @@ def going_on(server: Server, first: str, second: str) -> Iterator[None]:
             thread.join()
 
 
-def waits(server: Server, seconds: float, mark: str) -> list[float]:
+def waits(server, seconds, mark):
     """Seconds that each request of the quiet model took, one after the other."""
-    durations: list[float] = []
+    durations = []
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         began = time.monotonic()

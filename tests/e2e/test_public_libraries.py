@@ -5,12 +5,10 @@ import os
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
 from pathlib import Path
 
-import httpx
 import pytest
 from PIL import Image
 from tests.e2e.serving import Home, Server, serving
@@ -181,7 +179,7 @@ for found in YOLO(sys.argv[1])(pictures, verbose=False):
 
 
 @pytest.fixture(scope="module")
-def with_packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def with_packages(tmp_path_factory):
     """A Python that has the libraries, beside the torch of the tests."""
     folder = tmp_path_factory.mktemp("libraries")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], check=True, timeout=60)
@@ -203,7 +201,7 @@ def with_packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def home(with_packages: Path, tmp_path: Path) -> Home:
+def home(with_packages, tmp_path):
     """Where that Python runs servers and scripts, which ask nobody for files."""
     offline = {"HF_HUB_OFFLINE": "1", "YOLO_OFFLINE": "true", "YOLO_AUTOINSTALL": "false"}
     home = Home(tmp_path / "home", {**offline, "YOLO_CONFIG_DIR": str(tmp_path)})
@@ -211,7 +209,7 @@ def home(with_packages: Path, tmp_path: Path) -> Home:
     return home
 
 
-def made(home: Home, script: str, *arguments: object) -> list[str]:
+def made(home, script, *arguments):
     """What a script printed that made a model's files."""
     command = [home.python, "-c", script, *map(str, arguments)]
     done = subprocess.run(
@@ -221,9 +219,7 @@ def made(home: Home, script: str, *arguments: object) -> list[str]:
     return done.stdout.splitlines()
 
 
-def answers(
-    home: Home, folder: Path, handler: str, files: Path, bodies: Sequence[bytes]
-) -> list[httpx.Response]:
+def answers(home, folder, handler, files, bodies):
     """What a model of this handler and these files answers to two bodies, which were one batch."""
     code, store = folder / "handler.py", folder / "store"
     code.write_text(handler)
@@ -237,7 +233,7 @@ def answers(
     return responses
 
 
-def test_transformers_classifier_is_served(home: Home, tmp_path: Path) -> None:
+def test_transformers_classifier_is_served(home, tmp_path):
     """A small random BERT has the same results as without a server; texts of different lengths are
     one batch.
     """
@@ -253,7 +249,7 @@ def test_transformers_classifier_is_served(home: Home, tmp_path: Path) -> None:
     assert {each["label"] for each in responses} <= {"LABEL_0", "LABEL_1"}
 
 
-def test_each_client_gets_its_text_from_transformers_streamer(home: Home, tmp_path: Path) -> None:
+def test_each_client_gets_its_text_from_transformers_streamer(home, tmp_path):
     """``TextIteratorStreamerBatch`` in ``generate``: each client gets the text of its own prompt in pieces,
     the same as without a server, though the texts of a batch end at different times.
     """
@@ -268,7 +264,7 @@ def test_each_client_gets_its_text_from_transformers_streamer(home: Home, tmp_pa
     assert [each.text.split() for each in responses] == [text.split() for text in expected]
 
 
-def test_ultralytics_detector_is_served(home: Home, tmp_path: Path) -> None:
+def test_ultralytics_detector_is_served(home, tmp_path):
     """YOLOv8 in a subclass of ``ObjectDetector`` gets pictures of one size as one tensor, and detects the
     same objects as without a server.
     """
@@ -284,7 +280,7 @@ def test_ultralytics_detector_is_served(home: Home, tmp_path: Path) -> None:
     assert [each.json() for each in responses] == [pytest.approx(each, abs=1e-5) for each in expected]
 
 
-def picture(grey: int) -> bytes:
+def picture(grey):
     """A picture of one colour as PNG."""
     file = BytesIO()
     Image.new("RGB", (64, 64), (grey, grey, grey)).save(file, "PNG")

@@ -4,12 +4,10 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import httpx
 import psutil
@@ -36,32 +34,32 @@ class Nodes:
     ``persistent``: variables of a cluster whose head keeps its state; none if there is nothing to keep it.
     """
 
-    def __init__(self, folder: Path, persistent: Mapping[str, str]) -> None:
+    def __init__(self, folder, persistent):
         self._folder, self._port, self.persistent = folder, free_port(), persistent
         self.start()
 
-    def start(self, count: int = 2, **variables: str) -> None:
+    def start(self, count=2, **variables):
         """A cluster at the same address as any before it."""
         self.cluster = RayCluster(self._folder, self._port, **variables)
         self.cluster.add(num_cpus=0)
         self.raylets = [self.add() for _ in range(count)]
 
-    def add(self) -> int:
+    def add(self):
         """One more node; of its resource, it has enough for one rank."""
         return self.cluster.add(num_cpus=2, resources={"rank": 1})["raylet"]
 
-    def kill_gcs(self) -> None:
+    def kill_gcs(self):
         """The head's only task here."""
         for process in self.processes():
             if process.name() == "gcs_server":
                 process.kill()
 
-    def processes(self) -> list[psutil.Process]:
+    def processes(self):
         """All that the cluster has started."""
         return psutil.Process(self.cluster.process.pid).children(recursive=True)
 
 
-def on(nodes: Nodes) -> dict[str, Any]:
+def on(nodes):
     return {
         "worker_launcher": "ray",
         "ray_address": nodes.cluster.address,
@@ -73,7 +71,7 @@ def on(nodes: Nodes) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def nodes() -> Iterator[Nodes]:
+def nodes():
     with short_folder() as folder, guarded(folder), redis(folder) as persistent:
         made = Nodes(folder, persistent)
         yield made
@@ -81,7 +79,7 @@ def nodes() -> Iterator[Nodes]:
 
 
 @pytest.fixture(scope="module")
-def server(nodes: Nodes, model_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(nodes, model_store, tmp_path_factory):
     home = Home(tmp_path_factory.mktemp("ray"))
     store = store_beside(model_store, home.path)
     ranks = "resources: {num_cpus: 0, custom: {rank: 2}}\n"
@@ -94,7 +92,7 @@ def server(nodes: Nodes, model_store: Path, tmp_path_factory: pytest.TempPathFac
 
 
 @pytest.fixture(scope="module")
-def other(server: Server, nodes: Nodes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def other(server, nodes, tmp_path_factory):
     """Another server of the cluster, which soon gives up waiting for room. Its worker needs no CPU."""
     settings = {**on(nodes), "worker_resources": '{"num_cpus": 0}', "placement_timeout": 15}
     store = Path(str(server.settings["model_store"]))
@@ -111,28 +109,28 @@ def other(server: Server, nodes: Nodes, tmp_path_factory: pytest.TempPathFactory
         result.kill()
 
 
-def loaded(server: Server) -> Load:
+def loaded(server):
     """Paced clients: as fast as they can, they would take the processors from the cluster."""
     return Load(server, "echo", 4, is_echo, pause=0.01)
 
 
-def workers(server: Server) -> list[dict[str, Any]]:
+def workers(server):
     return [worker for worker in server.describe("echo")["workers"] if worker["status"] == "READY"]
 
 
-def places(server: Server) -> dict[str, int]:
+def places(server):
     names = [worker["node"]["name"] for worker in workers(server)]
     return {name: names.count(name) for name in names}
 
 
-def test_workers_are_spread_over_the_nodes(server: Server) -> None:
+def test_workers_are_spread_over_the_nodes(server):
     """Each node has as many as fit; the description has their nodes and their memory."""
     assert sorted(places(server).values()) == [2, 2]
     wait_until(lambda: all(worker["memoryUsage"] > 1 << 20 for worker in workers(server)), "sizes are told")
     assert server.predict("echo", b"x" * 1_000_000).content == b"x" * 1_000_000
 
 
-def try_a_worker_of_two_ranks(server: Server, nodes: Nodes) -> None:
+def try_a_worker_of_two_ranks(server, nodes):
     """Each has its part of the resources, here on a node of its own; they meet, and compute together. When
     one is killed, the whole worker ends, and gives back its places: another has them at once.
     """
@@ -151,7 +149,7 @@ def try_a_worker_of_two_ranks(server: Server, nodes: Nodes) -> None:
     wait_until(lambda: worker_pids(nodes) == before, "nothing is left", _PATIENCE)
 
 
-def test_worker_without_room_says_what_is_free(server: Server, nodes: Nodes, other: Server) -> None:
+def test_worker_without_room_says_what_is_free(server, nodes, other):
     """The message names the requested and the free resources; workers that have a place serve on,
     and workers that need other resources get them at once.
     """
@@ -168,7 +166,7 @@ def test_worker_without_room_says_what_is_free(server: Server, nodes: Nodes, oth
     other.unregister("large")
 
 
-def test_another_server_that_is_killed_costs_nothing(server: Server, nodes: Nodes, other: Server) -> None:
+def test_another_server_that_is_killed_costs_nothing(server, nodes, other):
     """Its worker and that one's place are gone; those of this server answer all the time."""
     before = {worker["pid"] for worker in workers(server)}
     with loaded(server) as load:
@@ -184,7 +182,7 @@ def test_another_server_that_is_killed_costs_nothing(server: Server, nodes: Node
     assert set(worker_pids(nodes)) == before
 
 
-def test_killed_worker_comes_back(server: Server) -> None:
+def test_killed_worker_comes_back(server):
     """Only the batch that it had begun fails; it comes back."""
     with loaded(server) as load:
         load.more()
@@ -198,7 +196,7 @@ def test_killed_worker_comes_back(server: Server) -> None:
     assert load.statuses[500] <= 4
 
 
-def test_workers_of_a_killed_node_are_replaced(server: Server, nodes: Nodes) -> None:
+def test_workers_of_a_killed_node_are_replaced(server, nodes):
     """With all that runs there: what its workers had begun fails, and they are replaced on another node."""
     added = nodes.add()
     lost = psutil.Process(nodes.raylets[0])
@@ -219,7 +217,7 @@ def test_workers_of_a_killed_node_are_replaced(server: Server, nodes: Nodes) -> 
     assert sorted(places(server).values()) == [2, 2]
 
 
-def test_killed_helper_and_raylet_cost_nothing(server: Server, nodes: Nodes) -> None:
+def test_killed_helper_and_raylet_cost_nothing(server, nodes):
     """What talks with Ray comes back; a node's Ray is gone, but not its workers: no request is lost."""
     before = {worker["pid"] for worker in workers(server)}
     with loaded(server) as load:
@@ -238,7 +236,7 @@ def test_killed_helper_and_raylet_cost_nothing(server: Server, nodes: Nodes) -> 
     assert len(still) >= 2
 
 
-def test_workers_are_scaled_to_none_and_back(server: Server, nodes: Nodes) -> None:
+def test_workers_are_scaled_to_none_and_back(server, nodes):
     """Places are given back, and asked for again on the node left; meanwhile there is a 503 at once."""
     assert server.management.put("/models/echo", params={"min_worker": 0, "max_worker": 0}).is_success
     wait_until(lambda: not worker_pids(nodes), "the workers end", _PATIENCE)
@@ -250,7 +248,7 @@ def test_workers_are_scaled_to_none_and_back(server: Server, nodes: Nodes) -> No
     assert server.predict("echo", b"x").content == b"x"
 
 
-def test_cluster_that_is_gone_may_come_back(server: Server, nodes: Nodes) -> None:
+def test_cluster_that_is_gone_may_come_back(server, nodes):
     """Without the head, what runs serves on. Once nothing runs, requests are refused with Retry-After at
     once; a new cluster at that address brings the workers back by itself.
     """
@@ -272,7 +270,7 @@ def test_cluster_that_is_gone_may_come_back(server: Server, nodes: Nodes) -> Non
     assert server.predict("echo", b"x").content == b"x"
 
 
-def test_head_that_keeps_its_state_may_start_anew(server: Server, nodes: Nodes) -> None:
+def test_head_that_keeps_its_state_may_start_anew(server, nodes):
     """Its GCS is killed, and starts anew with what it knew: the nodes stay, what runs serves on, and a worker
     that was killed meanwhile is placed again.
     """
@@ -294,7 +292,7 @@ def test_head_that_keeps_its_state_may_start_anew(server: Server, nodes: Nodes) 
     assert all(psutil.pid_exists(raylet) for raylet in nodes.raylets)
 
 
-def worker_pids(nodes: Nodes) -> list[int]:
+def worker_pids(nodes):
     pids = []
     for process in nodes.processes():
         with suppress(psutil.Error):

@@ -6,14 +6,12 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import httpx
 import pytest
 from tests.e2e.grpc_client import INFERENCE, PATIENCE, channel, grpc_server, oip, predict, stub
-from tests.e2e.serving import ROOT, Server, serving, wait_until
+from tests.e2e.serving import ROOT, serving, wait_until
 
 from modelserver.tools.archiver import ArchiveConfig, build_archive
 
@@ -51,15 +49,13 @@ def plain_traffic(server):
 def put(server, document, name="m"):
     answer = server.management.put(f"/models/{name}/traffic", json=document)
     assert answer.status_code == 200, answer.text
-    output: dict[str, Any] = answer.json()
-    return output
+    return answer.json()
 
 
 def show(server, what="traffic", name="m"):
     answer = server.management.get(f"/models/{name}/{what}")
     assert answer.status_code == 200, answer.text
-    output: dict[str, Any] = answer.json()
-    return output
+    return answer.json()
 
 
 def outcomes(server):
@@ -124,7 +120,7 @@ def by_chat(server, order="x"):
     return server.inference.post("/v1/chat/completions", json=body).text
 
 
-WAYS: dict[str, tuple[Callable[[Server], str], str]] = {
+WAYS = {
     "predictions": (lambda server: server.predict("m", b"x").text, "2.0"),
     "v1": (by_v1, "2.0"),
     "v2": (by_v2, "2.0"),
@@ -263,8 +259,8 @@ def test_weights_are_moved_under_load(server):
     """
     numbers = itertools.count()
     stop = threading.Event()
-    wrong: list[object] = []
-    done: collections.Counter[str] = collections.Counter()
+    wrong = []
+    done = collections.Counter()
 
     def ask(_):
         with httpx.Client(base_url=str(server.inference.base_url), timeout=30) as client:

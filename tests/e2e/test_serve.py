@@ -10,16 +10,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import httpx
 import psutil
 import pytest
-from tests.e2e.preloaded import Forked
 from tests.e2e.serving import Home, free_port, wait_until
 
 from modelserver.tools.archiver import ArchiveConfig, build_archive
@@ -111,14 +107,14 @@ class Counting(modelserver.Handler):
 class Served:
     """A command that serves, what it has printed, and a client."""
 
-    def __init__(self, home: Home, port: int, process: subprocess.Popen[bytes] | Forked) -> None:
+    def __init__(self, home, port, process):
         self.home = home
         self.port = port
         self.process = process
         self.client = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE, trust_env=False)
         self.management = httpx.Client(base_url=f"http://127.0.0.1:{port + 1}", timeout=PATIENCE)
 
-    def await_text(self, text: str) -> str:
+    def await_text(self, text):
         """The output, once it has the text."""
         wait_until(
             lambda: text in self.home.output() or self.process.poll() is not None,
@@ -129,7 +125,7 @@ class Served:
         assert text in output, output
         return output
 
-    def end(self) -> str:
+    def end(self):
         """Ends it with Ctrl-C; returns what it printed."""
         self.process.send_signal(signal.SIGINT)
         assert self.process.wait(PATIENCE) == 0, self.home.output()
@@ -138,7 +134,7 @@ class Served:
 
 
 @contextlib.contextmanager
-def ended(served: Served) -> Iterator[Served]:
+def ended(served):
     """What is left of its process afterwards is killed."""
     process = served.process
     try:
@@ -153,7 +149,7 @@ def ended(served: Served) -> Iterator[Served]:
         process.wait()
 
 
-def run_script(home: Home, port: int, script: str) -> contextlib.AbstractContextManager[Served]:
+def run_script(home, port, script):
     with (home.path / "out.txt").open("wb") as out:
         process = subprocess.Popen(
             [sys.executable, script],
@@ -167,12 +163,12 @@ def run_script(home: Home, port: int, script: str) -> contextlib.AbstractContext
 
 
 @contextlib.contextmanager
-def steady_requests(client: httpx.Client, path: str, row: object) -> Iterator[list[str]]:
+def steady_requests(client, path, row):
     """Sends one request after the other; yields the responses so far."""
-    answers: list[str] = []
+    answers = []
     over = threading.Event()
 
-    def ask() -> None:
+    def ask():
         while not over.wait(0.01):
             answers.append(client.post(path, json=row).text)
 
@@ -185,13 +181,13 @@ def steady_requests(client: httpx.Client, path: str, row: object) -> Iterator[li
         thread.join()
 
 
-def serve(home: Home, *arguments: object) -> contextlib.AbstractContextManager[Served]:
+def serve(home, *arguments):
     """The command; a start from nothing is tested by ``test_code_blocks.py``."""
     port = free_port(3)
     return ended(Served(home, port, home.popen("serve", *arguments, "--port", port)))
 
 
-def test_a_script_is_served_from_the_first_save_to_the_last(home: Home) -> None:
+def test_a_script_is_served_from_the_first_save_to_the_last(home):
     """The command that is shown works in a shell, the console is where it says, the annotations are told as
     V2 metadata and OpenAPI, and a wrong row is answered with 400, that of --input too; a broken save keeps
     the old handler and names the user's own line, the next good one replaces it, without a request lost;
@@ -246,7 +242,7 @@ def test_a_script_is_served_from_the_first_save_to_the_last(home: Home) -> None:
     assert not (home.path / "logs").exists()
 
 
-def test_a_script_that_serves_itself(home: Home) -> None:
+def test_a_script_that_serves_itself(home):
     """``modelserver.serve`` serves the class until Ctrl-C; its workers do not serve it again. If the script
     is killed, nothing of it is left.
     """
@@ -270,12 +266,12 @@ def test_a_script_that_serves_itself(home: Home) -> None:
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def models(tmp_path_factory):
     """A folder with a network that multiplies by three in each of its forms, and handlers."""
     import torch
 
     folder = tmp_path_factory.mktemp("models")
-    scope: dict[str, Any] = {}
+    scope = {}
     exec(_NET, scope)
     net = scope["Net"]().eval()
     torch.jit.trace(net, torch.ones(2)).save(folder / "traced.pt")
@@ -302,7 +298,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.timeout(300)
-def test_each_kind_of_source_is_served(home: Home, models: Path) -> None:
+def test_each_kind_of_source_is_served(home, models):
     """A class by its name with weights and several workers, a network and a folder are served, the last two
     also after they were replaced. For a file that is no model, and for a script without a handler, the
     command prints the reason and ends with status 1.
@@ -313,7 +309,7 @@ def test_each_kind_of_source_is_served(home: Home, models: Path) -> None:
     rows = [1.0, 2.0], [3.0, 6.0]
     with contextlib.ExitStack() as stack:
 
-        def begin(source: str, *flags: object) -> Served:
+        def begin(source, *flags):
             own = Home(home.path / source.replace(":", "-"))
             return stack.enter_context(serve(own, sources / source, *flags))
 
@@ -346,7 +342,7 @@ def test_each_kind_of_source_is_served(home: Home, models: Path) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_model_files_and_folders_are_served(models: Path) -> None:
+def test_model_files_and_folders_are_served(models):
     """A torchvision network, TorchScript, torch.export, ONNX, a script with weights, also packed, a function,
     a BaseHandler and a folder are served; a model in the store is registered by its name there.
     """
@@ -356,7 +352,7 @@ def test_model_files_and_folders_are_served(models: Path) -> None:
         printed = subprocess.run(["bash", "-c", f"{command} -s"], capture_output=True, text=True, check=True)
         assert len(eval(printed.stdout)) == 5
 
-        def register(url: str, name: str) -> httpx.Response:
+        def register(url, name):
             query = {"url": url, "model_name": name, "initial_workers": 1, "synchronous": "true"}
             return served.management.post("/models", params=query)
 
@@ -385,7 +381,7 @@ def test_model_files_and_folders_are_served(models: Path) -> None:
         served.end()
 
 
-def check_annotations(served: Served, register: Callable[[str, str], httpx.Response]) -> None:
+def check_annotations(served, register):
     """Structs and pydantic models are read, refused by name, sent back and described; parts are streamed."""
     for name, field, wrong in (("Moved", "x", "Expected `int`"), ("Older", "age", "age: ")):
         assert register(f"typed.py:{name}", name).status_code == 200
@@ -406,7 +402,7 @@ def check_annotations(served: Served, register: Callable[[str, str], httpx.Respo
         assert "".join(answer.iter_text()) == "5 6 7 "
 
 
-def write_onnx(path: Path) -> None:
+def write_onnx(path):
     from onnx import TensorProto, helper, save_model
 
     three = helper.make_tensor("three", TensorProto.FLOAT, [1], [3.0])
@@ -417,7 +413,7 @@ def write_onnx(path: Path) -> None:
     save_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
 
 
-def test_scripts_that_cannot_be_served(home: Home) -> None:
+def test_scripts_that_cannot_be_served(home):
     """One that prints megabytes and raises at import, one with two handlers, and a port in use end the
     command with status 1 and say what to do; with ``--reload`` a script may be mended.
     """

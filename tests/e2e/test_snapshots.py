@@ -1,14 +1,11 @@
 """The state of a server survives its end, however it comes (reference 17)."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json
 import random
 import threading
 import time
-from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
@@ -17,27 +14,21 @@ from tests.e2e.serving import Home, Server, serving, wait_until
 from modelserver.models.settings.properties import parse
 from modelserver.models.snapshot_files import SnapshotFolder
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
-    StartServer = Callable[..., Server]
-
-
-def snapshot_files(home: Home) -> list[Path]:
+def snapshot_files(home):
     return sorted((home.path / "logs" / "config").glob("*.cfg"))
 
 
-def kinds(home: Home) -> list[str]:
+def kinds(home):
     return [path.stem.partition("-")[2] for path in snapshot_files(home)]
 
 
-def names(server: Server) -> set[str]:
+def names(server):
     return {model["modelName"] for model in server.management.get("/models").json()["models"]}
 
 
 @pytest.mark.slow  # starts three servers
-def test_state_survives_a_restart(tmp_path: Path, model_store: Path) -> None:
+def test_state_survives_a_restart(tmp_path, model_store):
     """A server that is stopped and started again serves what it served, as it did; with ``--ncs`` nothing is
     written or restored.
     """
@@ -67,7 +58,7 @@ def test_state_survives_a_restart(tmp_path: Path, model_store: Path) -> None:
     assert snapshot_files(home) == files
 
 
-def test_configured_state_is_restored(tmp_path: Path, model_store: Path) -> None:
+def test_configured_state_is_restored(tmp_path, model_store):
     """A ``model_snapshot`` in the configuration is restored, with ``--ncs`` too; what has no archive is
     listed as failed, and the server's health says so (F55).
     """
@@ -89,12 +80,12 @@ def test_configured_state_is_restored(tmp_path: Path, model_store: Path) -> None
 class Changes(threading.Thread):
     """Registers and removes models while somebody answers; ``states`` has each state that was requested."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server):
         super().__init__()
         self.states: list[dict[str, int]] = [{}]
         self._server = server
 
-    def run(self) -> None:
+    def run(self):
         with contextlib.suppress(httpx.HTTPError):
             for number in itertools.count(1):
                 name = f"m{number % 5}"
@@ -110,28 +101,28 @@ class Changes(threading.Thread):
                     answer = self._server.register("echo.mar", **parameters)
                 assert answer.status_code == 200
 
-    def wait_for(self, count: int) -> None:
+    def wait_for(self, count):
         """Returns once so many have been requested."""
         wait_until(lambda: len(self.states) > count, "models are changed")
 
 
-def restored_state(server: Server) -> dict[str, int]:
+def restored_state(server):
     return {name: server.describe(name)["batchSize"] for name in names(server)}
 
 
-def remove_all(server: Server) -> None:
+def remove_all(server):
     for name in names(server):
         server.unregister(name)
 
 
 @pytest.mark.slow  # starts six servers
-def test_server_killed_at_any_moment_restores_its_state(tmp_path: Path, model_store: Path) -> None:
+def test_server_killed_at_any_moment_restores_its_state(tmp_path, model_store):
     """A server that is killed while it writes its state comes back with what it last confirmed, or with the
     change that it was killed in (F54).
     """
     chance = random.Random(54)
     home = Home(tmp_path)
-    expected: list[dict[str, int]] = [{}]
+    expected = [{}]
     for _ in range(6):
         server = Server(home, model_store).start()
         try:
@@ -149,5 +140,5 @@ def test_server_killed_at_any_moment_restores_its_state(tmp_path: Path, model_st
         expected = changes.states
         newest = SnapshotFolder(home.path / "logs" / "config", {}).newest()
         assert newest is not None
-        written: dict[str, Any] = {m.name: m.registration.batch_size for m in newest[1].models}
+        written = {m.name: m.registration.batch_size for m in newest[1].models}
         assert written in expected[-2:]

@@ -36,7 +36,7 @@ def test_standby_takes_over(tmp_path, model_store):
         first.kill()
 
 
-def serves(server: Server) -> bool:
+def serves(server):
     """Whether somebody answers at its address."""
     with contextlib.suppress(httpx.TransportError):
         return server.predict("echo", b"x").status_code == 200

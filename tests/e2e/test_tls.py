@@ -58,11 +58,11 @@ def client(authority):
         yield made
 
 
-def address(server: Server, name: str) -> str:
+def address(server, name):
     return str(server.settings[f"{name}_address"])
 
 
-def ping(server: Server, credentials: grpc.ChannelCredentials | None, side: str = "inference") -> str:
+def ping(server, credentials, side="inference"):
     """The code of a call of gRPC, which may wait until its channel is ready."""
     target = f"127.0.0.1:{server.settings[f'grpc_{side}_port']}"
     with grpc.secure_channel(target, credentials) if credentials else grpc.insecure_channel(target) as to:
@@ -104,7 +104,7 @@ def test_changed_files_are_taken_up(server, authority):
         Path(str(server.settings["certificate_file"])),
     )
 
-    def serial(name: str) -> str:
+    def serial(name):
         context = ssl.create_default_context(cafile=str(authority.file))
         with (
             connect(server.port_of(name)) as plain,

@@ -17,7 +17,7 @@ FAILED = {
 }
 
 
-def bearer(token: str) -> dict[str, str]:
+def bearer(token):
     return {"Authorization": f"Bearer {token}"}
 
 
@@ -149,7 +149,7 @@ def test_a_new_front_end_knows_the_tokens(server):
     good = bearer(server.tokens()["inference"])
     seen = set()
 
-    def is_back() -> bool:
+    def is_back():
         with contextlib.suppress(httpx.TransportError):
             seen.add(
                 httpx.post(f"http://127.0.0.1:{server.port}/predictions/echo", trust_env=False).status_code

@@ -1,11 +1,9 @@
 """Servers that start with configuration files of TorchServe's repository and documentation."""
 
-from __future__ import annotations
-
 import os
 import re
 import ssl
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import httpx
 import pytest
@@ -20,7 +18,6 @@ from tests.surface.tls.certificates import Authority
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     Start = Callable[..., Server]
 
@@ -30,11 +27,11 @@ METRICS = "ts_metrics:\n  counter:\n    - {name: Requests2XX, unit: Count, dimen
 SERVER_TESTS = "frontend/server/src/test/resources"
 
 
-def moved(text: str, folder: Path) -> str:
+def moved(text, folder):
     """A file with its ports and sockets replaced by free ones; what is on one port stays so."""
-    places: dict[str, str] = {}
+    places = {}
 
-    def place(result: re.Match[str]) -> str:
+    def place(result):
         key, before, scheme = result.groups()
         new = f"unix:{folder}/a.sock" if scheme == "unix" else f"{scheme}://127.0.0.1:{free_port()}"
         return f"{key}={places.setdefault(before, new)}"
@@ -43,7 +40,7 @@ def moved(text: str, folder: Path) -> str:
     return re.sub(r"(?m)^(grpc_\w+_port)=.*$", lambda result: f"{result[1]}={free_port()}", text)
 
 
-def here(text: str, folder: Path) -> dict[str, object]:
+def here(text, folder):
     """The entries of a file that was :func:`moved`. A value of several lines stays one."""
     return {**dict(re.findall(r"(?m)^(\w+)=((?:.*\\\n)*.*)$", moved(text, folder)))}
 
@@ -66,7 +63,7 @@ def home(tmp_path):
     return Home(tmp_path / "frontend" / "server")
 
 
-def store_of(folder: Path, *names: str) -> Path:
+def store_of(folder, *names):
     """A model store with these models, which echo."""
     folder.mkdir(parents=True)
     for name in names:
@@ -75,7 +72,7 @@ def store_of(folder: Path, *names: str) -> Path:
     return folder
 
 
-def counts(description: dict[str, Any]) -> list[Any]:
+def counts(description):
     """The settings of a model that the files name, and how many workers it has."""
     names = ("minWorkers", "maxWorkers", "batchSize", "maxBatchDelay", "responseTimeout")
     return [description[name] for name in names] + [len(description["workers"])]
@@ -108,7 +105,7 @@ def test_absent_models_do_not_prevent_the_start(home, authority, client, tmp_pat
 class Unchanged(Server):
     """Started with a file's text as it is, but for addresses and what it takes from the environment."""
 
-    def __init__(self, home: Home, model_store: Path, text: str) -> None:
+    def __init__(self, home, model_store, text):
         super().__init__(home, model_store)
         addresses = (f"{key}={self.settings[key]}" for key in self.settings if key.endswith("_address"))
         missing = [line for line in addresses if f"{line.partition('=')[0]}=" not in text]
@@ -117,7 +114,7 @@ class Unchanged(Server):
         own = ("frontend_processes=1", f"enable_grpc_api={grpc}", *missing)
         self._text = "\n".join([*own, moved(text, home.path)])
 
-    def start(self) -> Unchanged:
+    def start(self):
         file = self.home.path / "theirs.properties"
         file.write_text(self._text)
         flags = ("--model-store", self.settings["model_store"], "--ts-config", file)
@@ -133,7 +130,7 @@ def pair(tmp_path_factory):
     return key, certificate
 
 
-def covering() -> list[str]:
+def covering():
     """A few of the files that set all keys between them; all files with ``MODELSERVER_LONG_TESTS=1``."""
     if os.environ.get("MODELSERVER_LONG_TESTS"):
         return list(CONFIGURATIONS)

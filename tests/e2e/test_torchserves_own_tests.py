@@ -6,8 +6,6 @@ import os
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator
-from pathlib import Path
 from unittest import mock
 
 import pytest
@@ -49,7 +47,7 @@ class Net(torch.nn.Sequential):
 
 
 @pytest.fixture(scope="module")
-def torchserves(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def torchserves(tmp_path_factory):
     folder = tmp_path_factory.mktemp("torchserve")
     pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(folder)]
     required = ["torchserve==0.12.0", "torch-model-archiver==0.12.0"]
@@ -62,7 +60,7 @@ def torchserves(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "unpacked"
 
 
-def test_their_tests_of_handlers_pass(torchserves: Path, tmp_path: Path) -> None:
+def test_their_tests_of_handlers_pass(torchserves, tmp_path):
     """Byte for byte, with ``ts`` being ours; the digits' handler and its network are stand-ins."""
     tests, example = tmp_path / "ts/torch_handler/unit_tests", tmp_path / "examples/image_classifier/mnist"
     tests.parent.mkdir(parents=True)
@@ -90,7 +88,7 @@ def test_their_tests_of_handlers_pass(torchserves: Path, tmp_path: Path) -> None
 
 
 @pytest.fixture
-def offered() -> Iterator[None]:
+def offered():
     with mock.patch.dict(sys.modules):
         offer("model_archiver")
         yield
@@ -101,7 +99,7 @@ NOT_OFFERED = {"MODEL_SERVER_VERSION", "MODEL_ARCHIVE_VERSION", "version_path", 
 
 
 @pytest.mark.usefixtures("offered")
-def test_the_archivers_names_are_there(torchserves: Path) -> None:
+def test_the_archivers_names_are_there(torchserves):
     """Each module has its functions, constants, classes with their methods, and what it imports of the
     package's own.
     """
@@ -114,7 +112,7 @@ def test_the_archivers_names_are_there(torchserves: Path) -> None:
     assert missing == []
 
 
-def _names(file: Path) -> Iterator[str]:
+def _names(file):
     for node in ast.parse(file.read_text()).body:
         match node:
             case ast.FunctionDef():
@@ -129,6 +127,6 @@ def _names(file: Path) -> Iterator[str]:
                 yield from (each.asname or each.name for each in node.names)
 
 
-def _has(module: object, name: str) -> bool:
+def _has(module, name):
     owner, _, last = name.rpartition(".")
     return last in NOT_OFFERED or hasattr(getattr(module, owner) if owner else module, last)

@@ -1,12 +1,11 @@
 """Spans of workers that call their handlers in different ways, on the server's machine and on others."""
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
-from tests.e2e.elsewhere import Elsewhere, elsewhere
+from tests.e2e.elsewhere import elsewhere
 from tests.e2e.test_distributed import pack
-from tests.ext.otel.collector import Collector, Received, collector, environment
+from tests.ext.otel.collector import collector, environment
 
 pytestmark = pytest.mark.slow
 
@@ -92,7 +91,7 @@ def server(tmp_path_factory, at):
         yield one
 
 
-def spans_of_two(server: Elsewhere, at: Collector, model: str, first: int) -> list[dict[str, list[Received]]]:
+def spans_of_two(server, at, model, first):
     """Sends two requests at the same time, each with its own trace; returns the spans of each by name."""
     ids = [f"{number:032x}" for number in (first, first + 1)]
     server.registered(f"{model}.mar")
@@ -102,20 +101,20 @@ def spans_of_two(server: Elsewhere, at: Collector, model: str, first: int) -> li
     assert [answer.status_code for answer in answers] == [200, 200], answers[0].text
     server.unregister(model)
     at.wait(lambda: all(_ended(at.of(each)) for each in ids), "the requests")
-    result: list[dict[str, list[Received]]] = []
+    result = []
     for each in ids:
-        by_name: dict[str, list[Received]] = {}
+        by_name = {}
         for span in at.of(each):
             by_name.setdefault(span.name, []).append(span)
         result.append(by_name)
     return result
 
 
-def _ended(spans: list[Received]) -> bool:
+def _ended(spans):
     return any(span.name == _REST for span in spans)
 
 
-def only(spans: dict[str, list[Received]], name: str) -> Received:
+def only(spans, name):
     (result,) = spans[name]
     return result
 
@@ -169,10 +168,10 @@ def test_spans_of_a_step_are_linked_to_all_requests(server, at):
         assert infer.end - infer.start >= 19_000_000
 
 
-def _named(spans: list[Received], name: str) -> Received:
+def _named(spans, name):
     (result,) = [span for span in spans if span.name == name]
     return result
 
 
-def _rows(span: Received) -> Any:
+def _rows(span):
     return span.attributes.get("rows") if span.name == "own" else None

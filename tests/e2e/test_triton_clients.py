@@ -1,7 +1,5 @@
 """Triton's extensions, as its own clients use them: each method of both kinds, shared memory, statistics."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re
@@ -98,9 +96,9 @@ def client(server, kind):
 @pytest.fixture
 def memory(client):
     """Makes shared memory of a name and a size, and registers it; all is gone afterwards."""
-    made: list[Any] = []
+    made = []
 
-    def make(name: str, size: int) -> Any:
+    def make(name, size):
         made.append(memories.create_shared_memory_region(name, PREFIX + name, size))
         client.register_system_shared_memory(name, PREFIX + name, size)
         return made[-1]
@@ -111,13 +109,13 @@ def memory(client):
         memories.destroy_shared_memory_region(each)
 
 
-def numbers(kind: Any, name: str = "x", rows: int = 1) -> Any:
+def numbers(kind, name="x", rows=1):
     made = kind.InferInput(name, [rows, 4], "FP32")
     made.set_data_from_numpy(numpy.ones((rows, 4), "f4"))
     return made
 
 
-def as_dict(answer: Any) -> Any:
+def as_dict(answer):
     """An answer over gRPC as JSON has it."""
     json_format = import_module("google.protobuf.json_format")
     return (
@@ -127,7 +125,7 @@ def as_dict(answer: Any) -> Any:
     )
 
 
-def refuses(ask: Callable[[], Any], reason: str) -> str:
+def refuses(ask, reason):
     with pytest.raises(TritonError, match=reason) as caught:
         ask()
     return str(caught.value)
@@ -136,7 +134,7 @@ def refuses(ask: Callable[[], Any], reason: str) -> str:
 # All of the clients' methods
 
 
-def methods_of(module: str) -> set[str]:
+def methods_of(module):
     outcome = pytest.importorskip(f"tritonclient.{module}").InferenceServerClient
     return {name for name in dir(outcome) if not name.startswith("_")}
 
@@ -151,16 +149,16 @@ def test_the_page_has_each_method():
     )
 
 
-def calls(kind: Any) -> dict[str, Method]:
+def calls(kind):
     """One use of each method that sends a request."""
 
-    def refused(name: str, *arguments: Any, reason: str, **more: Any) -> Method:
+    def refused(name, *arguments, reason, **more):
         return lambda client: refuses(lambda: getattr(client, name)(*arguments, **more), reason)
 
-    def asynchronous(client: Any) -> Any:
+    def asynchronous(client):
         if kind.__name__.endswith("http"):
             return client.async_infer("double", [numbers(kind)]).get_result()
-        answers: list[Any] = []
+        answers = []
         client.async_infer("double", [numbers(kind)], lambda result, error: answers.append((result, error)))
         ((result, error),) = wait_until(lambda: answers, "the answer")
         assert error is None
@@ -214,7 +212,7 @@ def test_every_method_answers(client, kind):
 def test_a_stream_has_one_answer_per_request(server):
     """With an empty last answer asked for, as tools of Triton do, each request still has its one answer."""
     grpc = pytest.importorskip("tritonclient.grpc")
-    answers: list[Any] = []
+    answers = []
     with contextlib.closing(
         grpc.InferenceServerClient(f"127.0.0.1:{server.settings['grpc_inference_port']}")
     ) as client:
@@ -250,7 +248,7 @@ def test_both_clients_read_the_same_facts(client):
     assert trace.get("settings", trace)["trace_level"] in (["OFF"], {"value": ["OFF"]})
 
 
-def statistics(client: Any, name: str, version: str = "") -> dict[str, Any]:
+def statistics(client, name, version=""):
     """Of the one version, with counts as numbers."""
     (outcome,) = as_dict(client.get_inference_statistics(name, version))["model_stats"]
     assert outcome["name"] == name
@@ -305,7 +303,7 @@ def test_classification_returns_the_highest_values(client, kind, server):
 # Shared memory
 
 
-def shared_input(kind: Any, name: str, region: str, shape: list[int], datatype: str, size: int) -> Any:
+def shared_input(kind, name, region, shape, datatype, size):
     made = kind.InferInput(name, shape, datatype)
     made.set_shared_memory(region, size)
     return made

@@ -12,8 +12,6 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
-from pathlib import Path
 
 import pytest
 from tests import tiny_models
@@ -22,7 +20,7 @@ from tests.e2e.serving import ROOT, Home, free_port, wait_until
 from tests.object_stores import hub
 
 
-def search_model(folder: Path) -> None:
+def search_model(folder):
     """Texts with common words are similar, as with trained weights."""
     runpy.run_path(str(ROOT / "examples" / "embeddings" / "build.py"))["build"](folder)
 
@@ -45,7 +43,7 @@ _BLOCK = re.compile(r"(?ms)^```(\w+)\n(.*?)^```$")
 class Reader:
     """Somebody with a folder, two terminals and an editor, who does what a page says."""
 
-    def __init__(self, folder: Path, variables: Mapping[str, str]) -> None:
+    def __init__(self, folder, variables):
         self.home = Home(folder, variables)
         self.folder = folder / "here"
         self.folder.mkdir()
@@ -64,7 +62,7 @@ class Reader:
         path = os.pathsep.join([str(programs), os.environ["PATH"]])
         self.environment = {**self.home.environment, **own, "PATH": path}
 
-    def follow(self, page: str) -> None:
+    def follow(self, page):
         """Does what the page says. Raises AssertionError where something else happens."""
         end = 0
         for block in _BLOCK.finditer(page):
@@ -81,7 +79,7 @@ class Reader:
             elif language == "text":
                 self.compare(text)
 
-    def serve(self, command: str) -> None:
+    def serve(self, command):
         """Starts the server of a terminal, after the one before has ended."""
         self.stop()
         output = self.home.path / "serve.txt"
@@ -90,7 +88,7 @@ class Reader:
             self.server = subprocess.Popen(words, cwd=self.folder, env=self.environment, stdout=file)
         wait_until(lambda: "is served from" in output.read_text(), "the script is served")
 
-    def run(self, command: str) -> str:
+    def run(self, command):
         done = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", command],
             cwd=self.folder,
@@ -103,11 +101,11 @@ class Reader:
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    def compare(self, printed: str) -> None:
+    def compare(self, printed):
         lines = [re.escape(line).replace("…", ".+") for line in printed.splitlines()]
         assert re.search("(?s:.*)".join(lines), self.output), self.output
 
-    def stop(self) -> None:
+    def stop(self):
         """Ctrl-C in the terminal of the server."""
         if self.server is not None:
             self.server.send_signal(signal.SIGINT)
@@ -117,7 +115,7 @@ class Reader:
 
 @pytest.mark.slow  # one or two servers for each page: 3 to 8 s
 @pytest.mark.parametrize("name", TUTORIALS)
-def test_tutorial_happens_as_it_is_printed(name: str, tmp_path: Path) -> None:
+def test_tutorial_happens_as_it_is_printed(name, tmp_path):
     page = (ROOT / name).read_text("utf-8")
     follow(page, tmp_path)
 
@@ -125,7 +123,7 @@ def test_tutorial_happens_as_it_is_printed(name: str, tmp_path: Path) -> None:
 @pytest.mark.slow  # imports transformers
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("name", HUB_TUTORIALS)
-def test_tutorial_of_a_hub_model_happens_as_it_is_printed(name: str, tmp_path: Path) -> None:
+def test_tutorial_of_a_hub_model_happens_as_it_is_printed(name, tmp_path):
     pytest.importorskip("transformers")
     folder = tmp_path / "model"
     folder.mkdir()
@@ -143,7 +141,7 @@ def test_tutorial_of_a_hub_model_happens_as_it_is_printed(name: str, tmp_path: P
 
 
 @pytest.mark.slow  # as a tutorial
-def test_first_screen_of_the_readme_happens(tmp_path: Path) -> None:
+def test_first_screen_of_the_readme_happens(tmp_path):
     """README.md: Serve a script."""
     page = (ROOT / "README.md").read_text("utf-8").partition("## Serve a script\n")[2].partition("\n| ")[0]
     output = follow(page, tmp_path)
@@ -151,7 +149,7 @@ def test_first_screen_of_the_readme_happens(tmp_path: Path) -> None:
     assert f"answers `{output}`" in page
 
 
-def follow(page: str, folder: Path, variables: Mapping[str, str] | None = None) -> str:
+def follow(page, folder, variables=None):
     """Does what a page says; returns what the last command printed."""
     reader = Reader(folder, variables or {})
     try:
@@ -163,7 +161,7 @@ def follow(page: str, folder: Path, variables: Mapping[str, str] | None = None) 
     return reader.output
 
 
-def test_tutorials_have_no_block_that_is_left_out() -> None:
+def test_tutorials_have_no_block_that_is_left_out():
     """What is neither run nor compared is marked as ``console``, and needs what is not here."""
     languages = {
         block.language for name, block in BLOCKS.items() if name.startswith((*TUTORIALS, *HUB_TUTORIALS))

@@ -23,7 +23,7 @@ pytestmark = [
 NAMES = ("httptools", "uvicorn")
 
 
-def oldest(name: str) -> str:
+def oldest(name):
     """The requirement of exactly the oldest release."""
     project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     (version,) = re.findall(rf'"{name}[^">]*>=([\d.]+)"', project)
@@ -43,7 +43,7 @@ def packages(request, tmp_path_factory):
     return folder
 
 
-def search_path(packages: Path) -> str:
+def search_path(packages):
     roots = [packages, ROOT / "app", ROOT / "handlers"]
     return os.pathsep.join(map(str, roots))
 

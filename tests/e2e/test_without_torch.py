@@ -30,7 +30,7 @@ def handle(data, context):
 """
 
 
-def environment_without(folder: Path, left_out: tuple[str, ...]) -> Path:
+def environment_without(folder, left_out):
     """The Python of an environment that has the packages of the tests' own, but for some."""
     venv.create(folder, symlinks=True)
     (packages,) = folder.glob("lib/python*/site-packages")
@@ -44,7 +44,7 @@ def environment_without(folder: Path, left_out: tuple[str, ...]) -> Path:
 
 
 @pytest.mark.slow  # an environment and a server from nothing
-def test_torch_is_needed_by_models_only(tmp_path: Path) -> None:
+def test_torch_is_needed_by_models_only(tmp_path):
     """A handler without torch is served; a built-in one, and one that derives from TorchServe's base handler,
     fail with the command that installs torch for this very Python.
     """
@@ -74,7 +74,7 @@ def test_torch_is_needed_by_models_only(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow  # starts workers from nothing
-def test_workers_run_under_another_python(bare: Path, tmp_path: Path) -> None:
+def test_workers_run_under_another_python(bare, tmp_path):
     """``python=`` runs workers where modelserver is not installed, with the server's own code; TorchServe's
     names can be imported.
     """
@@ -87,7 +87,7 @@ def test_workers_run_under_another_python(bare: Path, tmp_path: Path) -> None:
         assert server.predict("where").json() == {"python": str(bare), "code": modelserver.__file__}
 
 
-def test_python_that_is_too_old_is_refused(old: Path, tmp_path: Path) -> None:
+def test_python_that_is_too_old_is_refused(old, tmp_path):
     """The start ends with one line."""
     home = Home(tmp_path / "home")
     done = home.run("--start", "--model-store", tmp_path, "--ts-config", home.write_config({"python": old}))

@@ -1,12 +1,11 @@
 """How workers come into being in a running server."""
 
 import json
-from typing import Any
 
 import psutil
 import pytest
 from tests.e2e.conftest import MODEL_CODE
-from tests.e2e.serving import Server, archived, wait_until
+from tests.e2e.serving import archived, wait_until
 
 from modelserver.ext.forking.spawner import can_fork
 
@@ -34,12 +33,11 @@ def store(tmp_path):
     return made
 
 
-def facts(server: Server, name: str) -> dict[str, Any]:
-    answer: dict[str, Any] = json.loads(server.predict(name, b"x").content)
-    return answer
+def facts(server, name):
+    return json.loads(server.predict(name, b"x").content)
 
 
-def helpers(server: Server) -> list[psutil.Process]:
+def helpers(server):
     """The server's processes that are no workers, but for those that read archives and bodies."""
     workers = {process.pid for process in server.workers()}
     others = [child for child in psutil.Process(server.pid).children(True) if child.pid not in workers]
@@ -97,7 +95,7 @@ def test_workers_with_torch_are_forked(start_server, store):
     assert server.home.log().count(ends) == before + 2
 
 
-def is_alive(process: psutil.Process) -> bool:
+def is_alive(process):
     try:
         return process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

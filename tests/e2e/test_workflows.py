@@ -4,7 +4,6 @@ import gzip
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
 
-import httpx
 import pytest
 from tests.e2e.serving import ROOT, Home, Server, serving, wait_until
 
@@ -118,26 +117,26 @@ def server(store, tmp_path_factory):
         yield running
 
 
-def enter(server: Server, url: str, **parameters: str) -> httpx.Response:
+def enter(server, url, **parameters):
     return server.management.post("/workflows", params={"url": url, **parameters})
 
 
-def entered(server: Server, name: str) -> None:
+def entered(server, name):
     answer = enter(server, f"{name}.war")
     assert answer.status_code == 200, answer.text
 
 
-def ask(server: Server, name: str, body: str = "", **headers: str) -> httpx.Response:
+def ask(server, name, body="", **headers):
     """Sends a request to a workflow; underscores of header names are dashes."""
     values = {key.replace("_", "-"): value for key, value in headers.items()}
     return server.inference.post(f"/wfpredict/{name}", content=body, headers=values)
 
 
-def leave(server: Server, name: str) -> None:
+def leave(server, name):
     assert server.management.delete(f"/workflows/{name}").status_code == 200
 
 
-def models(server: Server) -> list[str]:
+def models(server):
     return [model["modelName"] for model in server.management.get("/models").json()["models"]]
 
 

@@ -25,7 +25,7 @@ from modelserver.surface.http.off_loop import OffLoop
 from modelserver.surface.http.outgoing import Outgoing
 
 # Settings with which only the core is on.
-ALL_OFF: dict[str, Any] = {
+ALL_OFF = {
     "enable_grpc_api": False,
     "enable_workflows": False,
     "enable_console": False,
@@ -39,7 +39,7 @@ WITHOUT_SETTINGS = {"docs", "events", "files", "stores", "paths", "repository"}
 # On with any settings: what they need is imported when it is used.
 ALWAYS = WITHOUT_SETTINGS | {"sequences", "autoscaling", "parking", "rollout", "workflows"}
 # Settings that turn each on, besides its defaults.
-ON: dict[str, dict[str, Any]] = {
+ON = {
     **{name: {} for name in ALWAYS},
     "tls": {"inference_address": Address("https", "127.0.0.1", 0)},
     "cluster": {"worker_launcher": "agents", "worker_address": "127.0.0.1:0"},
@@ -112,7 +112,7 @@ async def make_host(tmp_path):
 class _Registry:
     has = None
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.workflows: dict[str, Any] = {}
         self.builder = self
         self.cluster = None

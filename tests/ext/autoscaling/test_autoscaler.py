@@ -2,7 +2,6 @@ import gc
 import logging
 import math
 from dataclasses import replace
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -26,7 +25,7 @@ PLENTY = 100 << 30
 class Machine:
     """Memory that the test gives and takes."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.available = float(PLENTY)
         self.gpus: dict[int, GpuMemory] = {}
         self.resident = 0
@@ -45,17 +44,9 @@ def autoscaler(machine):
 @pytest.fixture
 async def make(stage, spec, times, counts, machine, autoscaler):
     """Makes followed pools of one loaded worker and at most ``most``."""
-    made: list[Pool] = []
+    made = []
 
-    async def pool(
-        most: int = 4,
-        *,
-        fewest: int = 1,
-        devices=None,
-        rule: ScalingRule | None = RULE,
-        special: dict[str, Any] | None = None,
-        **limits,
-    ) -> Pool:
+    async def pool(most=4, *, fewest=1, devices=None, rule=RULE, special=None, **limits):
         ids = iter(range(9000, 9100))
         gate = StartGate(available=lambda: machine.available)
         own = Pool(
@@ -79,7 +70,7 @@ async def make(stage, spec, times, counts, machine, autoscaler):
         await each.close(0.01)
 
 
-async def load(stage, count: int) -> None:
+async def load(stage, count):
     """Loads all that were started, up to this many."""
     await stage.enter(count)
     for process in stage.processes[:count]:
@@ -89,14 +80,14 @@ async def load(stage, count: int) -> None:
     await stage.settle()
 
 
-def submit(pool: Pool, count: int, arrived: float = 0.0) -> list[Request]:
+def submit(pool, count, arrived=0.0):
     requests = [Request("id", [Row("id", 1)], [b"a"], arrived) for _ in range(count)]
     for request in requests:
         pool.submit(request)
     return requests
 
 
-def look(autoscaler: Autoscaler, start: float, seconds: float) -> float:
+def look(autoscaler, start, seconds):
     """Looks again and again for so long; returns the end."""
     now = start
     while now < start + seconds:
@@ -316,9 +307,9 @@ async def test_gpu_must_have_memory_for_the_next_worker(make, autoscaler, machin
 
 @pytest.mark.parametrize(("devices", "order"), [(None, ["look"]), (DeviceRing(2), ["renew", "look"])])
 async def test_gpus_are_read_before_pools_are_sampled(make, machine, devices, order, monkeypatch):
-    seen: list[str] = []
+    seen = []
 
-    async def renew() -> None:
+    async def renew():
         seen.append("renew")
 
     pool = await make(devices=devices, rule=None)

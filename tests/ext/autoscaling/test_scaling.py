@@ -51,7 +51,7 @@ class Simulation:
     waits: list[tuple[float, float]] = field(default_factory=list)
     attempts: list[float] = field(default_factory=list)
 
-    def run(self, seconds: float, seed: int = 1) -> "Simulation":
+    def run(self, seconds, seed=1):
         self._random = random.Random(seed)
         self._queue: deque[float] = deque()
         self._running: list[float] = []
@@ -70,7 +70,7 @@ class Simulation:
                 self._resize(decision.workers - count, now)
         return self
 
-    def _arrivals(self, seconds: float) -> deque[float]:
+    def _arrivals(self, seconds):
         most = max(self.rate(second) for second in range(int(seconds)))
         result, now = deque[float](), 0.0
         while (now := now + self._random.expovariate(most)) < seconds:
@@ -78,7 +78,7 @@ class Simulation:
                 result.append(now)
         return result
 
-    def _serve(self, arrivals: deque[float], until: float) -> None:
+    def _serve(self, arrivals, until):
         while True:
             arrival = arrivals[0] if arrivals else math.inf
             end = self._running[0] if self._running else math.inf
@@ -91,13 +91,13 @@ class Simulation:
                 self._queue.append(arrivals.popleft())
             self._begin(now)
 
-    def _begin(self, now: float) -> None:
+    def _begin(self, now):
         while self._queue and len(self._running) < self.ready:
             arrived = self._queue.popleft()
             self.waits.append((arrived, now - arrived))
             heapq.heappush(self._running, now + self._random.expovariate(1 / self.service))
 
-    def _load(self, scaler: Scaler, now: float) -> None:
+    def _load(self, scaler, now):
         for start in [start for start in self._starting if start[0] <= now]:
             self._starting.remove(start)
             if start[1]:
@@ -106,23 +106,23 @@ class Simulation:
                 self.ready += 1
         self._begin(now)
 
-    def _resize(self, change: int, now: float) -> None:
+    def _resize(self, change, now):
         if change < 0:
             self.ready += change
             return
         self.attempts.append(now)
         self._starting += [(now + self.loading, self.fails(now))] * change
 
-    def _sample(self, now: float) -> Sample:
+    def _sample(self, now):
         busy = min(len(self._running), self.ready)
         wait = now - self._queue[0] if self._queue and busy == self.ready else 0.0
         room = self.room(self.ready + len(self._starting), now)
         return Sample(now, wait, busy, self.ready, len(self._starting), room=room)
 
-    def most_workers(self) -> int:
+    def most_workers(self):
         return max(after for _, _, after, _ in self.steps)
 
-    def share_waiting(self, since: float, until: float) -> float:
+    def share_waiting(self, since, until):
         """The share of the requests of this time that waited longer than the target."""
         waits = [wait for arrived, wait in self.waits if since <= arrived < until]
         return sum(wait > RULE.target_wait for wait in waits) / len(waits)

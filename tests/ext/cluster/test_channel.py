@@ -3,7 +3,6 @@ import contextlib
 import os
 import socket
 import struct
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -20,7 +19,7 @@ _LIMIT = 1 << 22
 class Line:
     """A channel on a connection whose other end the test has."""
 
-    def __init__(self, family: int) -> None:
+    def __init__(self, family):
         self.messages: list[tuple[Any, bytes]] = []
         self.lost: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
         if family == socket.AF_UNIX:
@@ -35,16 +34,16 @@ class Line:
         self.channel = RemoteChannel(self._take, self.lost.set_result, _LIMIT)
         assert not self.channel.connected.done()
 
-    def _take(self, message, tail: memoryview) -> None:
+    def _take(self, message, tail):
         self.messages.append((message, bytes(tail)))
 
-    async def connect(self) -> None:
+    async def connect(self):
         await asyncio.get_running_loop().connect_accepted_socket(lambda: self.channel, self._ours)
 
-    async def send(self, data: bytes) -> None:
+    async def send(self, data):
         await asyncio.get_running_loop().sock_sendall(self.end, data)
 
-    async def received(self, count: int) -> list[tuple[Any, bytes]]:
+    async def received(self, count):
         await until(lambda: len(self.messages) >= count)
         return self.messages
 
@@ -62,7 +61,7 @@ async def other():
 
 
 @contextlib.asynccontextmanager
-async def opened(family: int) -> AsyncIterator[Line]:
+async def opened(family):
     made = Line(family)
     await made.connect()
     yield made

@@ -7,8 +7,8 @@ from modelserver.ext.cluster.extension import open_cluster
 from modelserver.models.settings.settings import Settings
 
 
-def settings(address: str = "127.0.0.1:0", **more: str) -> Settings:
-    return Settings(worker_launcher="agents", worker_address=address, worker_tls="off", **more)  # type: ignore[arg-type]
+def settings(address="127.0.0.1:0", **more):
+    return Settings(worker_launcher="agents", worker_address=address, worker_tls="off", **more)
 
 
 async def test_address_in_use_is_refused(tmp_path):

@@ -21,31 +21,31 @@ _PATIENCE = 10.0
 class Echo(asyncio.Protocol):
     """What owners of tickets get here."""
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+    def connection_made(self, transport):
         self.transport = cast("asyncio.Transport", transport)
 
-    def data_received(self, data: bytes) -> None:
+    def data_received(self, data):
         self.transport.write(data)
 
 
 class Peer:
     """Someone at the workers' address."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, reader, writer):
         self.reader, self.writer = reader, writer
 
-    async def is_closed(self) -> bool:
+    async def is_closed(self):
         """Waits until the server has closed the connection, with nothing more said."""
         with contextlib.suppress(OSError):
             return await asyncio.wait_for(self.reader.read(1), _PATIENCE) == b""
         return True
 
-    async def echoes(self) -> bool:
+    async def echoes(self):
         """Whether the connection is its ticket's owner's."""
         self.writer.write(b"hello")
         return await asyncio.wait_for(self.reader.readexactly(5), _PATIENCE) == b"hello"
 
-    async def challenged(self) -> bytes:
+    async def challenged(self):
         return await asyncio.wait_for(self.reader.readexactly(CHALLENGE.size), _PATIENCE)
 
 

@@ -1,7 +1,5 @@
 import struct
-from typing import Any
 
-import msgspec
 import pytest
 
 from modelserver.engine.wire.arena import ProtocolError
@@ -24,14 +22,8 @@ _START = wire.Start(
     5.0,
     metrics=b"yaml",
 )
-_TO_AGENT: list[wire.ToAgent] = [
-    _START,
-    wire.Alive(3),
-    wire.Recall(4),
-    wire.Kill(),
-    wire.ArchiveTicket(_INVITATION),
-]
-_FROM_AGENT: list[wire.FromAgent] = [
+_TO_AGENT = [_START, wire.Alive(3), wire.Recall(4), wire.Kill(), wire.ArchiveTicket(_INVITATION)]
+_FROM_AGENT = [
     wire.Present("1", "3.11", "n", "h"),
     wire.Heard(3),
     wire.WantArchive(5),
@@ -45,7 +37,7 @@ _FROM_AGENT: list[wire.FromAgent] = [
 ]
 
 
-def _read(decoder: msgspec.msgpack.Decoder[Any], data: bytes) -> list[object]:
+def _read(decoder, data):
     return [message for message, _ in FrameReader(decoder, wire.MAX_MESSAGE).feed(data)]
 
 

@@ -12,10 +12,10 @@ import pytest
 from tests.waiting import turns_of
 
 from modelserver.ext.cluster import packing
-from modelserver.ext.cluster.packing import PIECE, Packed, Packer, PackingFailed
+from modelserver.ext.cluster.packing import PIECE, Packer, PackingFailed
 
 
-def write(folder: Path) -> Path:
+def write(folder):
     """A model: files of several sizes, an empty folder, a program, links."""
     (folder / "MAR-INF").mkdir(parents=True)
     (folder / "MAR-INF" / "MANIFEST.json").write_text("{}")
@@ -30,11 +30,11 @@ def write(folder: Path) -> Path:
     return folder
 
 
-def names(folder: Path) -> list[Path]:
+def names(folder):
     return sorted(path.relative_to(folder) for path in folder.rglob("*"))
 
 
-async def stream(packed: Packed, offset: int = 0) -> bytes:
+async def stream(packed, offset=0):
     pieces = [piece async for piece in packed.read(offset)]
     assert all(0 < len(piece) <= PIECE for piece in pieces)
     return b"".join(pieces)
@@ -99,7 +99,7 @@ async def test_who_asks_at_the_same_time_shares_the_work(model, monkeypatch):
     def counted(*arguments):
         nonlocal hashed
         hashed += 1
-        return original(*arguments)  # type: ignore[arg-type]
+        return original(*arguments)
 
     monkeypatch.setattr(packing, "_hashed", counted)
     packer = Packer()

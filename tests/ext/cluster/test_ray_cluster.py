@@ -11,7 +11,6 @@ import sys
 import tempfile
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -23,7 +22,7 @@ from modelserver.engine.demand import Demand
 from modelserver.ext.cluster import ray_placer
 from modelserver.ext.cluster.placing import NoPlace
 from modelserver.ext.cluster.ray_joining import demands_token
-from modelserver.ext.cluster.ray_placer import RayPlacement, RayPlacer
+from modelserver.ext.cluster.ray_placer import RayPlacer
 
 pytestmark = [
     pytest.mark.slow,  # starts two clusters of Ray
@@ -94,23 +93,23 @@ def placer(server):
 
 
 class Invited:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self.file = Path(tempfile.mkdtemp(dir=folder)) / "agent"
 
     @property
-    def invitation(self) -> str:
+    def invitation(self):
         return json.dumps({"file": str(self.file), "secret": _SECRET})
 
-    def report(self) -> dict[str, Any]:
+    def report(self):
         """What it wrote last: ``pid``, ``node`` and ``count``, which goes up."""
         return dict(json.loads(self.file.read_text())) if self.file.exists() else {}
 
-    async def until_up(self) -> dict[str, Any]:
+    async def until_up(self):
         await until(self.report, _PATIENCE)
         return self.report()
 
 
-def search_for_secret(folder: Path) -> tuple[int, list[Path]]:
+def search_for_secret(folder):
     """How many files below the folder and of processes can be read, and those that have the secret."""
     paths = [path for kind in ("cmdline", "environ") for path in Path("/proc").glob(f"[0-9]*/{kind}")]
     paths += [path for path in folder.rglob("*") if path.is_file()]
@@ -121,7 +120,7 @@ def search_for_secret(folder: Path) -> tuple[int, list[Path]]:
     return len(texts), [path for path, text in texts.items() if _SECRET.encode() in text]
 
 
-async def put(placer: RayPlacer, folder: Path, **demand) -> tuple[Invited, RayPlacement]:
+async def put(placer, folder, **demand):
     invited = Invited(folder)
     return invited, await placer.place([invited.invitation], Demand(**demand), "W-9000-noop_1.0")
 

@@ -7,9 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import Future
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
@@ -39,18 +37,18 @@ class ActorUnavailableError(Exception):
 class PlayedActor:
     """An actor whose calls are answered by the test."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.calls: dict[str, list[Future[None]]] = {"alive": [], "run": []}
         self.invitations: list[str] = []
         self.alive = SimpleNamespace(remote=lambda: self._call("alive"))
         self.run = SimpleNamespace(remote=self._run)
 
-    def _run(self, invitation: str):
+    def _run(self, invitation):
         self.invitations.append(invitation)
         return self._call("run")
 
-    def _call(self, name: str):
-        call: Future[None] = Future()
+    def _call(self, name):
+        call = Future()
         self.calls[name].append(call)
         return SimpleNamespace(future=lambda: call)
 
@@ -60,7 +58,7 @@ class PlayedRay:
 
     exceptions = SimpleNamespace(ActorDiedError=ActorDiedError, ActorUnavailableError=ActorUnavailableError)
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.actor = PlayedActor()
         # Actors of a group; an actor that is named later is created for it.
         self.actors: dict[str, PlayedActor] = {}
@@ -80,44 +78,44 @@ class PlayedRay:
         self.may_create = threading.Event()
         self.may_create.set()
 
-    def remote(self, _class: type):
+    def remote(self, _class):
         def options(**options):
             self.options = options
             return SimpleNamespace(remote=self._create)
 
         return SimpleNamespace(options=options)
 
-    def _group(self, bundles: list[Any], *, name: str, **options) -> str:
+    def _group(self, bundles, *, name, **options):
         self.groups[name] = bundles, options
         return name
 
     @staticmethod
-    def _in_group(name: str, placement_group_bundle_index: int) -> tuple[str, int]:
+    def _in_group(name, placement_group_bundle_index):
         return name, placement_group_bundle_index
 
-    def _create(self) -> PlayedActor:
+    def _create(self):
         assert self.may_create.wait(10)
         if self.error is not None:
             raise self.error
         name = self.options["name"]
         return self.actors.setdefault(name, PlayedActor()) if ":" in name else self.actor
 
-    def kill(self, actor: PlayedActor) -> None:
+    def kill(self, actor):
         self.killed.append(actor)
 
-    def get_actor(self, name: str, namespace: str) -> PlayedActor:
+    def get_actor(self, name, namespace):
         assert namespace == "modelserver"
         if not self.known:
             raise ValueError(name)
         return self.actors[name] if ":" in name else self.actor
 
-    def nodes(self) -> list[dict[str, Any]]:
+    def nodes(self):
         return [{"Alive": True, "NodeID": "12345678abc", "Resources": {"CPU": 2}, "Labels": {}}]
 
-    def available_resources(self) -> dict[str, float]:
+    def available_resources(self):
         return {"CPU": 1}
 
-    def cluster_resources(self) -> dict[str, float]:
+    def cluster_resources(self):
         return {"CPU": 2}
 
 
@@ -138,7 +136,7 @@ def places(ray, reports):
     made.close()
 
 
-def until(condition: Callable[[], object]) -> None:
+def until(condition):
     deadline = time.monotonic() + 10
     while not condition():
         assert time.monotonic() < deadline, "it does not come to be"
@@ -323,7 +321,7 @@ def test_a_withdrawn_group_is_removed(places, ray, reports):
     until(lambda: ActorEnded(4, "Ray refused it: bad options") in reports and "h" not in ray.groups)
 
 
-def start(folder: Path, ray: str, pid: int | None = None, inherited: int = 2) -> subprocess.Popen[bytes]:
+def start(folder, ray, pid=None, inherited=2):
     """The real process with a module ``ray`` of our own."""
     (folder / "ray.py").write_text(ray)
     return subprocess.Popen(

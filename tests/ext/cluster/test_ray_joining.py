@@ -18,7 +18,7 @@ class AuthenticationError(Exception):
 class PlayedRay:
     """The modules of Ray that joining uses."""
 
-    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+    def __init__(self, patch):
         self.joined: list[str] = []
         self.addresses = ["127.0.0.1"]
         self.about: dict[str, str] = {}
@@ -39,12 +39,12 @@ class PlayedRay:
             patch.setitem(sys.modules, module.__name__, module)
         patch.delenv("RAY_AUTH_MODE", raising=False)
 
-    def _look_for_token(self) -> bool:
+    def _look_for_token(self):
         if isinstance(self.has_token, Exception):
             raise self.has_token
         return self.has_token
 
-    def _client(self, address: str):
+    def _client(self, address):
         assert address
         nodes = [SimpleNamespace(state=0, node_manager_address=host) for host in self.addresses]
         dead = SimpleNamespace(state=1, node_manager_address="10.9.9.9")

@@ -1,12 +1,10 @@
 """What nodes could ever have, and what is free."""
 
-from typing import Any
-
 import pytest
 
 from modelserver.ext.cluster.ray_helper import impossible, situation
 
-_NODES: list[dict[str, Any]] = [
+_NODES = [
     {"Alive": True, "Resources": {"CPU": 4, "memory": 8 << 30}, "Labels": {"zone": "a"}},
     {
         "Alive": True,

@@ -8,7 +8,6 @@ import socket
 import sys
 import textwrap
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.waiting import until
@@ -49,13 +48,13 @@ for request in requests():
 class Played:
     """A helper that does as a text says; ``python`` is what to start it with."""
 
-    def __init__(self, folder: Path, body: str) -> None:
+    def __init__(self, folder, body):
         self._folder = folder
         self.python = folder / "python"
         self.play(body)
         self.python.chmod(0o755)
 
-    def play(self, body: str) -> None:
+    def play(self, body):
         self.python.write_text(
             _HELPER.format(
                 python=sys.executable,
@@ -65,21 +64,21 @@ class Played:
             )
         )
 
-    def _lines(self, name: str) -> list[dict[str, Any]]:
+    def _lines(self, name):
         path = self._folder / name
         lines = path.read_text().splitlines(keepends=True) if path.exists() else []
         # The last one may still be written.
         return [json.loads(line) for line in lines if line.endswith("\n")]
 
     @property
-    def starts(self) -> list[dict[str, Any]]:
+    def starts(self):
         return self._lines("starts")
 
-    def requests_of(self, kind: str) -> list[dict[str, Any]]:
+    def requests_of(self, kind):
         return [request for request in self._lines("requests") if request["type"] == kind]
 
 
-def runs(pid: int) -> bool:
+def runs(pid):
     return Path(f"/proc/{pid}").exists()
 
 

@@ -3,13 +3,12 @@ import logging
 import os
 import re
 import struct
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from tests.ext.cluster.conversation import Conversation, predict
-from tests.ext.cluster.played import End, PlayedAgent, PlayedPlacer, close_all
+from tests.ext.cluster.played import End, PlayedPlacer, close_all
 
 from modelserver.engine.pools.output import OutputReaders
 from modelserver.engine.wire.frames import encode, to_worker_decoder
@@ -39,7 +38,7 @@ _LEASE = 0.8
 class Stage:
     """A server with agents that are played, by the proxies ``way`` (of agents) and ``data`` (of workers)."""
 
-    def __init__(self, hub: Hub, folder: Path) -> None:
+    def __init__(self, hub, folder):
         self.placer = PlayedPlacer()
         self.cluster = Cluster(hub, self.placer, placement_timeout=20.0, lost_after=_LEASE)
         self.hub = hub
@@ -47,24 +46,24 @@ class Stage:
         self.conversation: Conversation
         self.starting: asyncio.Task[RemoteWorker]
 
-    async def placed(self) -> PlayedAgent:
+    async def placed(self):
         self.conversation = Conversation()
         self.starting = asyncio.create_task(self.conversation.start(self.cluster, self.folder))
         return await self.placer.agent()
 
-    async def arrived(self) -> PlayedAgent:
+    async def arrived(self):
         """An agent is there, and listens."""
         agent = await self.placed()
         agent.present()
         agent.listen()
         return agent
 
-    async def started(self) -> tuple[RemoteWorker, PlayedAgent, End]:
+    async def started(self):
         agent = await self.arrived()
         end = await agent.worker()
         return await self.starting, agent, end
 
-    async def refusal(self) -> str:
+    async def refusal(self):
         """Why the start has failed; by then its place has been given back, and its invitations are void."""
         with pytest.raises(NoPlace) as refused:
             await asyncio.wait_for(self.starting, 15)
@@ -200,7 +199,7 @@ async def test_worker_that_never_connects_is_abandoned(stage, monkeypatch):
     agent.send(WorkerStarted(1, "/m", ""))
     assert await stage.refusal() == "its process did not connect within 0.2 s"
     assert await agent.heard.get() is not None
-    late = End(start.worker, None, 1)  # type: ignore[arg-type]
+    late = End(start.worker, None, 1)
     with pytest.raises(ConnectionError):
         await late.dial()
 
@@ -272,17 +271,17 @@ async def test_a_lost_agent_takes_its_worker_along(stage):
 class FakeLoop:
     """The clock of a worker's lease, and the call that is due next."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.now, self.calls = 0.0, list[tuple[float, Any]]()
 
-    def time(self) -> float:
+    def time(self):
         return self.now
 
-    def call_later(self, seconds: float, call):
+    def call_later(self, seconds, call):
         self.calls.append((self.now + seconds, call))
         return SimpleNamespace(cancel=self.calls.clear)
 
-    def pass_time(self, until: float, late: float = 0.0) -> None:
+    def pass_time(self, until, late=0.0):
         """Calls what is due, ``late`` seconds after its time."""
         while self.calls and self.calls[0][0] <= until:
             due, call = self.calls.pop(0)

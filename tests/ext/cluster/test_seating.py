@@ -14,18 +14,18 @@ _MEETING = Meeting("10.0.0.1", 29501)
 _SPEC = WorkerSpec(Load("m", "1.0", "/m", "h", 4), threads=8, frame_limit=1, extra_environment={"OWN": "1"})
 
 
-def presents(*machines: str | tuple[str, str]) -> list[Present]:
+def presents(*machines):
     """Agents on machines, with their GPUs."""
     named = ((m, "") if isinstance(m, str) else m for m in machines)
     return [Present("1", "3.11", node, "h", devices) for node, devices in named]
 
 
-def specs(*machines: str | tuple[str, str], has_gpus: bool = False) -> list[WorkerSpec]:
+def specs(*machines, has_gpus=False):
     order, spec = seats(presents(*machines)), replace(_SPEC, ranks=Ranks(len(machines)))
     return [rank_spec(spec, seat, _MEETING, has_gpus=has_gpus) for seat in order]
 
 
-def variables(results: list[WorkerSpec], name: str) -> list[str]:
+def variables(results, name):
     return [spec.extra_environment[name] for spec in results]
 
 

@@ -1,5 +1,4 @@
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -20,7 +19,7 @@ DiskUsage.Gigabytes:nan|#Level:Host|#hostname:h,1
 """
 
 
-def script(path: Path, text: str) -> str:
+def script(path, text):
     (path / "collect.py").write_text(text)
     return f"'{path / 'collect.py'}' --gpu 0"
 

@@ -6,10 +6,10 @@ from modelserver.ext.collector.extension import watch_system
 
 async def test_the_host_is_read_at_its_interval():
     """At once and then again and again, also after a reading that failed."""
-    read: list[object] = []
+    read = []
     failures = [OSError("no such file")]
 
-    def reading() -> object:
+    def reading():
         if read and failures:
             raise failures.pop()
         return object()

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Set
 
 import pytest
 from tests.waiting import until
@@ -14,7 +13,7 @@ from modelserver.ext.console.broadcast import SHARE, Broadcast
 class Counting:
     """Counts how often it was read."""
 
-    def __init__(self, spent: float = 0.0) -> None:
+    def __init__(self, spent=0.0):
         self.looks = 0
         self.forgotten = 0
         self.fails = False
@@ -22,7 +21,7 @@ class Counting:
         self._spent = spent
         self._looked = asyncio.Event()
 
-    async def collect(self, opened: Set[str]) -> tuple[bytes, float]:
+    async def collect(self, opened):
         if self.fails:
             raise RuntimeError("broken")
         self.looks += 1
@@ -30,16 +29,16 @@ class Counting:
         self._looked.set()
         return b"change %d" % self.looks, self._spent
 
-    async def seen(self, looks: int) -> None:
+    async def seen(self, looks):
         """Returns when it was looked at so often."""
         while self.looks < looks:
             self._looked.clear()
             await self._looked.wait()
 
-    def whole(self) -> bytes:
+    def whole(self):
         return b"all %d" % self.looks
 
-    def forget(self) -> None:
+    def forget(self):
         self.forgotten += 1
 
 
@@ -49,7 +48,7 @@ def quick(monkeypatch):
     monkeypatch.setattr(broadcast, "PAUSE", 0.005)
 
 
-async def next_of(events: AsyncIterator[bytes]) -> bytes:
+async def next_of(events):
     return await asyncio.wait_for(anext(events), 5.0)
 
 

@@ -5,7 +5,6 @@ import json
 import re
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from starlette.requests import Request
@@ -118,7 +117,7 @@ async def test_a_stream_asks_for_its_token_each_time(console):
     now = 0.0
     verifier = Verifier(lambda: now)
     verifier.replace([Fingerprint.of(Scope.MANAGEMENT, "right", 60.0)])
-    console._services = type("S", (), {"tokens": type("T", (), {"verifier": verifier})})  # type: ignore[assignment]
+    console._services = type("S", (), {"tokens": type("T", (), {"verifier": verifier})})
     request = type("R", (), {"headers": {"authorization": "Bearer right"}})
     allowed = console._allowed(request)
 
@@ -131,10 +130,10 @@ async def test_an_estimate_is_cancelled_when_its_client_leaves(console):
     """Estimates of other clients need not wait for it."""
     waiting = Waiting()
     console._estimates._helpers.close()
-    console._estimates._helpers = waiting  # type: ignore[assignment]
+    console._estimates._helpers = waiting
     pool, arrivals = SimpleNamespace(workers=[]), SimpleNamespace(measured=lambda *_: None)
     model = SimpleNamespace(arrivals=arrivals, metrics=None, pool=pool)
-    console._services.registry.get = lambda *_: model  # type: ignore[method-assign]
+    console._services.registry.get = lambda *_: model
     request = json.dumps({"model": "m", "version": "1.0", "now": CHOICE, "then": CHOICE}).encode()
     pieces, left = iter([{"type": "http.request", "body": request}]), asyncio.Event()
 
@@ -159,7 +158,7 @@ async def test_an_estimate_is_cancelled_when_its_client_leaves(console):
 
 async def test_estimates_need_what_they_are_made_of(client):
     """What is no JSON, has an unknown policy, names no model or is too much is refused with the reason."""
-    request: dict[str, Any] = {"model": "m", "version": "1.0", "now": CHOICE, "then": CHOICE}
+    request = {"model": "m", "version": "1.0", "now": CHOICE, "then": CHOICE}
     wrong = [
         (b"{", 400, "cannot be estimated"),
         (json.dumps({**request, "now": {**CHOICE, "policy": "best"}}).encode(), 400, "best"),

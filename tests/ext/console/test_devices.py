@@ -12,12 +12,12 @@ from modelserver.ext.console.devices import Devices
 from modelserver.models.settings.settings import Settings
 
 
-def worker(number: int, *, pid: int = 0, gpu: int | None = None, node=None):
+def worker(number, *, pid=0, gpu=None, node=None):
     process = SimpleNamespace(pids=[pid], node=node)
     return SimpleNamespace(id=number, pid=pid, gpu=gpu, state=WorkerState.READY, process=process)
 
 
-def devices_of(*workers, **settings) -> Devices:
+def devices_of(*workers, **settings):
     model = SimpleNamespace(name="m", version="1.0", pool=SimpleNamespace(workers=workers))
     registry = SimpleNamespace(versions=lambda: [model])
     return Devices(registry, Settings(**settings))

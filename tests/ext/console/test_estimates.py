@@ -11,7 +11,6 @@ from modelserver.errors import BadRequest, ServiceUnavailable
 from modelserver.ext.console.estimates import (
     MOST,
     Choice,
-    Estimate,
     EstimateRequest,
     Estimates,
     arrivals,
@@ -25,26 +24,24 @@ NOW = Choice(size=1, policy="greedy", delay=100, workers=1)
 LATENCIES = [0.0] * 8 + [3.0, 1.0] + [0.0] * (len(REQUEST_BOUNDS) - 9)
 
 
-def interval(
-    seconds: float, arrived: float, batches: float = 1, instances: float = 1, worked: float = 0.1
-) -> ArrivalInterval:
+def interval(seconds, arrived, batches=1, instances=1, worked=0.1):
     return ArrivalInterval(seconds, arrived, 0, batches, instances, worked, seconds)
 
 
-def intervals(sizes: list[int], fixed: float = 0.010, each: float = 0.002) -> list[ArrivalInterval]:
+def intervals(sizes, fixed=0.010, each=0.002):
     """Half seconds with five batches of each size, as a handler of that cost would have them."""
     return [interval(0.5, 5 * n, 5, 5 * n, 5 * (fixed + each * n)) for n in sizes]
 
 
-def measured(history: list[ArrivalInterval]) -> ArrivalHistory:
+def measured(history):
     return ArrivalHistory(history, LATENCIES, 0.0)
 
 
-def question(then: Choice = NOW, factor: float = 1.0) -> EstimateRequest:
+def question(then=NOW, factor=1.0):
     return EstimateRequest("m", "1.0", NOW, then, factor)
 
 
-def estimate_of(history: list[ArrivalInterval], then: Choice = NOW, factor: float = 1.0) -> Estimate:
+def estimate_of(history, then=NOW, factor=1.0):
     return estimate(question(then, factor), measured(history))
 
 
@@ -169,7 +166,7 @@ async def test_only_so_many_wait():
     """Further ones are refused at once; those that are given up make room."""
     estimates = Estimates()
     estimates._helpers.close()
-    estimates._helpers = Waiting()  # type: ignore[assignment]
+    estimates._helpers = Waiting()
     history = measured([interval(0.5, 1)])
     making = [asyncio.ensure_future(estimates.make(question(), history)) for _ in range(MOST)]
     await asyncio.sleep(0)

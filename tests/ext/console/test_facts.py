@@ -1,7 +1,6 @@
 import json
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from tests.surface.api import doubles
@@ -20,33 +19,32 @@ def worker(**changes):
     return doubles.worker(**{"pid": -1, "process": process, **changes})
 
 
-def model(*workers, name: str = "m", options: ModelOptions | None = None, expected: int = 1):
+def model(*workers, name="m", options=None, expected=1):
     return doubles.model(options or ModelOptions(), *workers, name=name, bounds=(expected, expected))
 
 
 class Registry:
     """Models by name."""
 
-    def __init__(self, *models) -> None:
+    def __init__(self, *models):
         self.models = list(models)
 
-    def versions(self) -> list[Any]:
+    def versions(self):
         return self.models
 
-    def has(self, name: str, version: str) -> bool:
+    def has(self, name, version):
         return True
 
-    def is_default(self, model) -> bool:
+    def is_default(self, model):
         return True
 
 
-def read(event: bytes) -> dict[str, Any]:
+def read(event):
     """An event's data."""
     assert event.startswith(b"data: ")
     assert event.endswith(b"\n\n")
     assert event.count(b"\n") == 2
-    result: dict[str, Any] = json.loads(event[6:])
-    return result
+    return json.loads(event[6:])
 
 
 def test_figures_are_the_servers_own_counts():

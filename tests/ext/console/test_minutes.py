@@ -1,7 +1,6 @@
 import asyncio
 import json
 import sys
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,46 +15,46 @@ from modelserver.ext.console.minutes import ALL, COLUMNS, DAY, MINUTE, Minutes
 class Clock:
     """A monotonic clock."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.now = 1e6
 
-    def __call__(self) -> float:
+    def __call__(self):
         return self.now
 
 
 class Site:
     """Models, and the history of them."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.clock = Clock()
         self.models: dict[str, Any] = {}
         registry = SimpleNamespace(versions=lambda: list(self.models.values()))
         self.minutes = Minutes(registry, self.clock)
 
-    def register(self, name: str) -> None:
+    def register(self, name):
         """A model, or another in its place."""
         metrics = ServerMetrics().model(name, "1.0")
         pool = SimpleNamespace(workers=[None])
         self.models[name] = SimpleNamespace(name=name, version="1.0", metrics=metrics, pool=pool)
 
-    def serve(self, name: str, count: int, seconds: float = 0.02) -> None:
+    def serve(self, name, count, seconds=0.02):
         metrics = self.models[name].metrics
         for _ in range(count):
             metrics.requests.answered(seconds, 0.001, False)
             metrics.batches.finished(1, 1, 2, "idle", seconds, (0.0, 0.0, 0.0))
 
-    async def pass_minute(self) -> None:
+    async def pass_minute(self):
         self.clock.now += MINUTE
         await self.minutes.look()
 
-    async def read(self, key: str, span: float = DAY) -> dict[str, Any]:
-        document: dict[str, Any] = json.loads(await self.minutes.document(key, span))
+    async def read(self, key, span=DAY):
+        document = json.loads(await self.minutes.document(key, span))
         assert list(document["series"]) == list(COLUMNS)
         assert {len(each) for each in document["series"].values()} == {len(document["ages"])}
         return document
 
 
-def steps_of(coroutine) -> Iterator[None]:
+def steps_of(coroutine):
     """What it waits for."""
     return (yield from coroutine.__await__())
 
@@ -179,7 +178,7 @@ async def test_a_version_that_is_never_used_has_nothing(site):
 async def test_many_versions_do_not_hold_the_loop_up(site, monkeypatch):
     """The event loop runs other work between versions, and between columns."""
     monkeypatch.setattr("modelserver.ext.console.stopwatch.STRETCH", 0.0)
-    coroutines: list[Any] = [site.minutes.look(), site.minutes.document(ALL, DAY)]
+    coroutines = [site.minutes.look(), site.minutes.document(ALL, DAY)]
     turns = [len(list(steps_of(coroutine))) for coroutine in coroutines]
 
     assert turns == [2, len(COLUMNS)]

@@ -10,11 +10,11 @@ from modelserver.ext.console.tries import MOST_UNSENT, TriedExchange, answer_try
 from modelserver.surface.inference.routes import target_finder
 
 
-def exchange() -> TriedExchange:
+def exchange():
     """One for a model m."""
     target = target_finder()(b"/predictions/m")
     assert target is not None
-    return TriedExchange(target, SimpleNamespace(scope={"headers": [(b"x", b"y")]}), b"")  # type: ignore[arg-type]
+    return TriedExchange(target, SimpleNamespace(scope={"headers": [(b"x", b"y")]}), b"")
 
 
 async def test_the_model_gets_the_request_and_the_page_its_answer(client, hot):
@@ -64,7 +64,7 @@ async def test_answer_without_a_body_has_none(client, hot):
 async def test_parts_of_an_answer_follow_each_other(client, hot):
     """They come one after the other; one that breaks off says so."""
 
-    def answer(each) -> None:
+    def answer(each):
         each.begin(200, "text/plain")
         each.send(b"one ")
         each.send(b"two")
@@ -80,7 +80,7 @@ async def test_parts_of_an_answer_follow_each_other(client, hot):
 async def test_a_page_that_is_left_takes_its_request_along(hot):
     """The model's queue forgets it."""
     messages = iter([{"type": "http.request", "body": b"x"}, {"type": "http.disconnect"}])
-    left: list[str] = []
+    left = []
     hot.answer = lambda each: setattr(each, "on_disconnect", lambda: left.append("left"))
 
     async def receive():
@@ -96,7 +96,7 @@ async def test_a_page_that_is_left_takes_its_request_along(hot):
 
 async def test_what_nobody_reads_ends():
     """More than an answer's limit does not wait for a page that reads nothing."""
-    left: list[str] = []
+    left = []
     tried = exchange()
     tried.on_disconnect = lambda: left.append("left")
     tried.begin(200)

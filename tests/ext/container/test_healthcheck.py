@@ -6,7 +6,6 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
@@ -23,22 +22,22 @@ from modelserver.run.pidfile import address_file
 class Answers(BaseHTTPRequestHandler):
     """Answers its server's ``status`` at the route that needs no token, and 400 elsewhere."""
 
-    def do_GET(self) -> None:
+    def do_GET(self):
         request = self.path == "/v2/health/ready" and "Authorization" not in self.headers
-        self.send_response(self.server.status if request else 400)  # type: ignore[attr-defined]
+        self.send_response(self.server.status if request else 400)
         self.end_headers()
 
-    def log_message(self, *args: object) -> None:
+    def log_message(self, *args):
         pass
 
 
 class UnixServer(HTTPServer):
     address_family = socket.AF_UNIX
 
-    def server_bind(self) -> None:
+    def server_bind(self):
         self.socket.bind(self.server_address)
 
-    def get_request(self) -> tuple[socket.socket, tuple[str, int]]:
+    def get_request(self):
         return self.socket.accept()[0], ("", 0)
 
 
@@ -48,9 +47,9 @@ def plain():
     yield from running(HTTPServer(("127.0.0.1", 0), Answers))
 
 
-def running(server: HTTPServer) -> Iterator[HTTPServer]:
+def running(server):
     """Serves in a thread; ready unless told otherwise."""
-    server.status = 200  # type: ignore[attr-defined]
+    server.status = 200
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     try:
@@ -61,12 +60,12 @@ def running(server: HTTPServer) -> Iterator[HTTPServer]:
         server.server_close()
 
 
-def description(address: Address, *, certificates: bool = False) -> dict[str, object]:
+def description(address, *, certificates=False):
     """What a server says about itself."""
     return {"inference": str(address), "asks_for_certificates": certificates}
 
 
-def on(server: HTTPServer, host: str = "0.0.0.0", scheme: str = "http") -> dict[str, object]:
+def on(server, host="0.0.0.0", scheme="http"):
     """What one at this port says."""
     return description(Address(scheme, host, server.server_port))
 
@@ -91,7 +90,7 @@ def test_request_goes_to_the_servers_address(host):
         pytest.skip("there is no IPv6")
     for server in running(kind((host, 0), Answers)):
         assert ask(on(server, host)) == "ready"
-        server.status = 503  # type: ignore[attr-defined]
+        server.status = 503
         assert ask(on(server, host)) == "/v2/health/ready answers 503"
 
 
@@ -100,7 +99,7 @@ def test_request_goes_over_unix_sockets_and_tls(tmp_path):
     a handshake is enough: the server would end the connection instead of answering.
     """
     path = tmp_path / "socket"
-    for _ in running(UnixServer(str(path), Answers)):  # type: ignore[arg-type]
+    for _ in running(UnixServer(str(path), Answers)):
         assert ask(description(Address("unix", path=str(path)))) == "ready"
 
     server = HTTPServer(("127.0.0.1", 0), Answers)
@@ -108,7 +107,7 @@ def test_request_goes_over_unix_sockets_and_tls(tmp_path):
     server.socket = context.wrap_socket(server.socket, server_side=True)
     for secured in running(server):
         assert ask(on(secured, scheme="https")) == "ready"
-        secured.status = 503  # type: ignore[attr-defined]
+        secured.status = 503
         address = Address("https", "0.0.0.0", secured.server_port)
         assert ask(description(address)) == "/v2/health/ready answers 503"
         assert ask(description(address, certificates=True)) == "ready"

@@ -1,7 +1,5 @@
 """What KServe leaves in a container, and what becomes of it."""
 
-from pathlib import Path
-
 import pytest
 
 from modelserver.errors import ConfigError
@@ -9,7 +7,7 @@ from modelserver.ext.container.__main__ import Layout, PodPorts, configuration, 
 from modelserver.models.settings.properties import parse
 
 
-def put(folder: Path, *names: str) -> Path:
+def put(folder, *names):
     """Empty files of these names."""
     for name in names:
         path = folder / name
@@ -78,7 +76,7 @@ def test_folder_without_model_is_refused(tmp_path, names):
 # Configurations
 
 
-def made(folder: Path, text: str, ports: PodPorts | None = None) -> dict[str, str]:
+def made(folder, text, ports=None):
     """The settings that are made of a configuration."""
     config = folder / "config.properties"
     config.write_bytes(text.encode())

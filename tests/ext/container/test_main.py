@@ -145,7 +145,7 @@ def test_a_temporary_folder_that_is_missing_ends_the_container(models, monkeypat
         prepare([f"--model-dir={models}"], {})
 
 
-def entry_point(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def entry_point(folder, *arguments, **environment):
     """What the entry point does in this folder."""
     roots = os.pathsep.join(str(Path(__file__).parents[3] / name) for name in ("app", "handlers"))
     return subprocess.run(

@@ -20,7 +20,7 @@ VOID = {"meta", "br", "link", "img", "input", "hr"}
 class Page(HTMLParser):
     """Collects tags and attributes, and checks that every tag is closed in order."""
 
-    def __init__(self, html: bytes) -> None:
+    def __init__(self, html):
         super().__init__()
         self.open: list[str] = []
         self.tags: list[str] = []

@@ -7,7 +7,7 @@ from modelserver.ext.events.extension import REMIND, Disks
 def test_it_warns_once_an_hour_while_the_disk_is_full(caplog):
     now, used = [0.0], [95]
 
-    def usage(folder: Path) -> tuple[int, int, int]:
+    def usage(folder):
         if folder == Path("/missing"):
             raise FileNotFoundError
         return 100, used[0], 100 - used[0]

@@ -9,7 +9,7 @@ import pytest
 import modelserver
 from modelserver.ext.events.records import KINDS, LONGEST, event_of, kind_of, level_of, subject_of
 
-NONE: set[tuple[str, str]] = set()
+NONE = set()
 
 
 def record(template, *arguments, level=logging.INFO, **extra):

@@ -13,7 +13,6 @@ import warnings
 import zipfile
 import zlib
 from pathlib import Path
-from typing import Any
 
 import joblib
 import pytest
@@ -25,26 +24,26 @@ NETWORK = torch.nn.Sequential(torch.nn.Linear(4, 3))
 LINEAR = "sklearn.linear_model._base.LinearRegression"
 
 
-def linear_model() -> Any:
+def linear_model():
     """A model of scikit-learn, which takes seconds to import."""
     from sklearn.linear_model import LinearRegression
 
     return LinearRegression().fit([[1.0], [2.0]], [1.0, 2.0])
 
 
-def saved(value: Any, **options: Any) -> bytes:
+def saved(value, **options):
     buffer = io.BytesIO()
     torch.save(value, buffer, **options)
     return buffer.getvalue()
 
 
-def scripted() -> bytes:
+def scripted():
     buffer = io.BytesIO()
     torch.jit.save(torch.jit.script(NETWORK), buffer)
     return buffer.getvalue()
 
 
-def exported() -> bytes:
+def exported():
     buffer = io.BytesIO()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -52,13 +51,13 @@ def exported() -> bytes:
     return buffer.getvalue()
 
 
-def dumped(value: Any) -> bytes:
+def dumped(value):
     buffer = io.BytesIO()
     joblib.dump(value, buffer)
     return buffer.getvalue()
 
 
-def zipped(**files: str) -> bytes:
+def zipped(**files):
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         for name, text in files.items():
@@ -66,7 +65,7 @@ def zipped(**files: str) -> bytes:
     return buffer.getvalue()
 
 
-def safetensors(*names: str) -> bytes:
+def safetensors(*names):
     header = json.dumps({"__metadata__": {}, **{name: {"dtype": "F32"} for name in names}}).encode()
     return len(header).to_bytes(8, "little") + header + bytes(16)
 
@@ -115,10 +114,10 @@ def test_format_is_known_by_content(content, seen, tmp_path):
 
 
 class Running:
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path):
         self.path = path
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self):
         return Path.touch, (self.path,)
 
 
@@ -132,7 +131,7 @@ def test_a_pickle_is_not_run(write, tmp_path):
     assert not (tmp_path / "made").exists()
 
 
-def code_of(advised: str) -> str:
+def code_of(advised):
     return re.split(r":\n\n|\n\nThen: ", advised)[1]
 
 

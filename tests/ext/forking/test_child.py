@@ -20,7 +20,7 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 """
 
 
-def run(before: str, inside: str, **environment: str) -> str:
+def run(before, inside, **environment):
     """What a fork of a process of its own prints."""
     script = IN_A_CHILD.format(before=before, inside=inside)
     done = subprocess.run(
@@ -86,12 +86,9 @@ time.sleep(60)
 """
 
 
-def start(reading: int) -> subprocess.Popen[str]:
+def start(reading):
     return subprocess.Popen(
-        [sys.executable, "-c", LIFE, str(reading)],
-        pass_fds=[reading],
-        stdout=subprocess.PIPE,
-        text=True,
+        [sys.executable, "-c", LIFE, str(reading)], pass_fds=[reading], stdout=subprocess.PIPE, text=True
     )
 
 

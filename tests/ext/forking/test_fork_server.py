@@ -5,7 +5,6 @@ import shutil
 import socket
 import subprocess
 import sys
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -88,7 +87,7 @@ def test_handlers_import_for_their_workers(tmp_path, monkeypatch):
     assert modules[foreign].preload.call_count == 0
 
 
-def spec(**fields: Any) -> WorkerSpec:
+def spec(**fields):
     return WorkerSpec(load=Load("m", "1.0", "/", "h.py", 1), frame_limit=100, **{"threads": 3, **fields})
 
 

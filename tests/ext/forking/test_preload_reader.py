@@ -1,7 +1,6 @@
 """Sources of models are read beside the server: once, within limits, and never in its own process."""
 
 import asyncio
-from pathlib import Path
 
 import pytest
 
@@ -13,12 +12,12 @@ from modelserver.ext.forking.preloading import Preload
 class Readings:
     """Counts the processes that read, which fail with ``error`` if it is set."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch):
         self.count = 0
         self.error: Exception | None = None
         read = preload_reader._read
 
-        async def counted(model_dir: Path, handler: str) -> Preload | None:
+        async def counted(model_dir, handler):
             self.count += 1
             if self.error is not None:
                 raise self.error
@@ -81,7 +80,7 @@ async def test_what_cannot_be_read_is_not_preloaded(tmp_path, monkeypatch):
 
 
 async def test_no_process_where_nothing_is_mentioned(tmp_path, monkeypatch):
-    async def refuse(*_: object, **__: object) -> None:
+    async def refuse(*_, **__):
         raise AssertionError
 
     monkeypatch.setattr(asyncio, "create_subprocess_exec", refuse)

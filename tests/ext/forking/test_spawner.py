@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import psutil
 import pytest
@@ -50,9 +49,9 @@ def handle(data, context):
 @pytest.fixture
 async def begin_worker(spawner):
     """Starts workers, which load; they are ended after the test."""
-    talks: list[Conversation] = []
+    talks = []
 
-    async def begin(folder: Path) -> Conversation:
+    async def begin(folder):
         talks.append(await Conversation(spawner).start(folder))
         await talks[-1].next()
         return talks[-1]

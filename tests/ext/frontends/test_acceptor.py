@@ -14,38 +14,38 @@ from modelserver.ext.frontends.process import Acceptor
 class Taken(asyncio.Protocol):
     """A connection that an acceptor took."""
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+    def connection_made(self, transport):
         self.transport = transport
 
 
 class House:
     """A listening socket with acceptors; keeps the protocols that each of them made."""
 
-    def __init__(self, acceptors: int) -> None:
+    def __init__(self, acceptors):
         self.descriptor, self.counts = make_counts(acceptors)
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.taken: list[list[Taken]] = [[] for _ in range(acceptors)]
         self.clients: list[socket.socket] = []
         self.acceptors = [self._acceptor(seat) for seat in range(acceptors)]
 
-    def _acceptor(self, seat: int) -> Acceptor:
+    def _acceptor(self, seat):
         shared = socket.socket(fileno=os.dup(self.listener.fileno()))
         shared.setblocking(False)
 
-        def make() -> Taken:
+        def make():
             self.taken[seat].append(Taken())
             return self.taken[seat][-1]
 
         return Acceptor(shared, self.counts, seat, make)
 
-    async def take(self, count: int) -> list[int]:
+    async def take(self, count):
         """How many each acceptor has when so many more clients were accepted."""
         before = sum(map(len, self.taken))
         self.clients += [socket.create_connection(self.listener.getsockname()) for _ in range(count)]
         await until(lambda: sum(map(len, self.taken)) == before + count)
         return [len(taken) for taken in self.taken]
 
-    def close(self) -> None:
+    def close(self):
         for acceptor in self.acceptors:
             acceptor.close()
         for connection in [*self.taken[0], *self.taken[1]]:

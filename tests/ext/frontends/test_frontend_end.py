@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import gc
 import time
-from typing import Any
 
 import pytest
 from tests.transports import Transport
@@ -20,7 +19,7 @@ from modelserver.ext.frontends.server_end import ServerEnd
 from modelserver.surface.http.asgi_cycle import AsgiCycle
 from modelserver.surface.http.connection import RECEIVE_TIMEOUT, Http1Connection, HttpListener
 from modelserver.surface.http.edge import Edge
-from modelserver.surface.http.exchange import MAX_UNSENT, Exchange, Target, read_target
+from modelserver.surface.http.exchange import MAX_UNSENT, Exchange, read_target
 from modelserver.surface.http.intake import MUCH
 from modelserver.surface.http.protocol import HttpProtocol
 from modelserver.surface.inference.routes import parse_route
@@ -31,66 +30,66 @@ LIMIT = 1000
 class Hot:
     """An endpoint that behaves as the path of the URL says, and records its requests."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.exchanges: list[Exchange] = []
         self.left: list[str] = []
 
-    def find(self, url: bytes) -> Target | None:
+    def find(self, url):
         target = read_target(url)
         return target if target is not None and parse_route(target.path) is not None else None
 
-    def serve(self, exchange: Exchange) -> None:
+    def serve(self, exchange):
         self.exchanges.append(exchange)
         exchange.on_disconnect = lambda: self.left.append(exchange.request_id)
         verb = exchange.target.path.rpartition("/")[2]
         getattr(self, f"do_{verb}")(exchange)
 
-    def do_echo(self, exchange: Exchange) -> None:
+    def do_echo(self, exchange):
         exchange.reply(200, exchange.body, exchange.content_type, b"x-own: 1\r\n")
 
-    def do_phrase(self, exchange: Exchange) -> None:
+    def do_phrase(self, exchange):
         exchange.reply(404, b"no", phrase="Not Here")
 
-    def do_head(self, exchange: Exchange) -> None:
+    def do_head(self, exchange):
         messages = [repr(exchange.headers), exchange.encoding, exchange.deadline_ms, exchange.http_version]
         exchange.reply(200, repr([*messages, exchange.method, exchange.target.query]).encode())
 
-    def do_packed(self, exchange: Exchange) -> None:
+    def do_packed(self, exchange):
         exchange.reply(200, exchange.packed_headers())
 
-    def do_empty(self, exchange: Exchange) -> None:
+    def do_empty(self, exchange):
         exchange.reply(204, b"")
 
-    def do_fail(self, exchange: Exchange) -> None:
+    def do_fail(self, exchange):
         exchange.fail(ServiceUnavailable("busy"), extra=b"x-batch-size: 2\r\n")
 
-    def do_bug(self, exchange: Exchange) -> None:
+    def do_bug(self, exchange):
         raise ZeroDivisionError
 
-    def do_twice(self, exchange: Exchange) -> None:
+    def do_twice(self, exchange):
         exchange.reply(200, b"first")
         exchange.reply(500, b"second")
 
-    def do_wait(self, exchange: Exchange) -> None:
+    def do_wait(self, exchange):
         pass
 
-    def do_parts(self, exchange: Exchange) -> None:
+    def do_parts(self, exchange):
         exchange.begin(200, "text/plain", b"x-own: 1\r\n")
         for part in (b"one", b"", b"two"):
             exchange.send(part)
         exchange.end()
 
-    def do_broken(self, exchange: Exchange) -> None:
+    def do_broken(self, exchange):
         exchange.begin(200)
         exchange.send(b"one")
         exchange.end(complete=False)
 
-    def do_begin(self, exchange: Exchange) -> None:
+    def do_begin(self, exchange):
         exchange.begin(200)
         exchange.send(b"one")
 
 
-async def application(scope, receive, send) -> None:
+async def application(scope, receive, send):
     verb = scope["path"].rpartition("/")[2]
     body, more = b"", verb not in {"unread", "raise"}
     while more:
@@ -102,7 +101,7 @@ async def application(scope, receive, send) -> None:
         raise ZeroDivisionError
     described = {key: value for key, value in scope.items() if key not in {"state", "app", "asgi"}}
     content = body if verb == "echo" else repr(sorted(described.items())).encode()
-    head: dict[str, Any] = {"type": "http.response.start", "status": 200, "headers": []}
+    head = {"type": "http.response.start", "status": 200, "headers": []}
     if verb != "chunks":
         head["headers"] = [(b"content-length", b"%d" % len(content))]
     await send(head)
@@ -114,7 +113,7 @@ async def application(scope, receive, send) -> None:
 class Client:
     """A connection to one process, and what was counted and logged there."""
 
-    def __init__(self, endpoint, hot: Hot, statuses: list[int], count=None) -> None:
+    def __init__(self, endpoint, hot, statuses, count=None):
         self.hot = hot
         self.statuses = statuses
         self.lines: list[tuple[str, str, int]] = []
@@ -130,7 +129,7 @@ class Client:
         self.transport = Transport()
         self.protocol.connection_made(self.transport)
 
-    async def send(self, *pieces: bytes) -> bytes:
+    async def send(self, *pieces):
         """What is written in answer to these pieces."""
         before = len(self.transport.written)
         for piece in pieces:
@@ -139,12 +138,12 @@ class Client:
             await self.settle()
         return self.transport.written[before:]
 
-    async def settle(self) -> None:
+    async def settle(self):
         """Until no more is written: every step of a request takes a turn of the loop, and no time."""
         for _ in range(60):
             await asyncio.sleep(0)
 
-    async def leave(self) -> None:
+    async def leave(self):
         self.protocol.connection_lost(None)
         await self.settle()
 
@@ -152,19 +151,19 @@ class Client:
 class Pair:
     """The same server as one process, and behind a front end."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.alone = self._one_process()
         self.end: ServerEnd
         self.front: Client
         self.link: Link[ToFrontend]
 
     @staticmethod
-    def _one_process() -> Client:
+    def _one_process():
         hot, statuses = Hot(), []
         counted = Edge(application, lambda *data: statuses.append(data[4]), LIMIT)
         return Client((counted, hot), hot, statuses, statuses.append)
 
-    async def connect(self) -> None:
+    async def connect(self):
         loop = asyncio.get_running_loop()
         hot, statuses = Hot(), []
         app = Edge(application, lambda *data: statuses.append(data[4]), LIMIT)
@@ -176,14 +175,14 @@ class Pair:
         await loop.create_unix_connection(lambda: self.link, sock=other)
         self.front = Client((forwarder, forwarder), hot, statuses, forwarder.count)
 
-    def another(self) -> Client:
+    def another(self):
         before = self.front
         return Client((self.forwarder, self.forwarder), before.hot, before.statuses, self.forwarder.count)
 
-    def _handle(self, message: ToFrontend, body: bytes) -> None:
+    def _handle(self, message, body):
         self.forwarder.handle(message, body)
 
-    async def both(self, *pieces: bytes) -> bytes:
+    async def both(self, *pieces):
         """What both answer to these pieces; fails the test if they differ in a byte, a count or a state."""
         alone, front = await self.alone.send(*pieces), await self.front.send(*pieces)
         assert front == alone
@@ -207,7 +206,7 @@ def head(*lines, path="/predictions/m/1/echo", method="POST", version="1.1"):
     return "\r\n".join([f"{method} {path} HTTP/{version}", *fixed, *lines, "", ""]).encode()
 
 
-def post(verb: str, body: bytes = b"", *lines: str, **more: str) -> bytes:
+def post(verb, body=b"", *lines, **more):
     return head(f"Content-Length: {len(body)}", *lines, path=f"/predictions/m/1/{verb}", **more) + body
 
 
@@ -301,12 +300,12 @@ async def test_endpoint_knows_what_its_client_has_not_taken(pair):
 class Endless:
     """An application that sends parts nearly without end, and counts them."""
 
-    def __init__(self, most: int = 1000) -> None:
+    def __init__(self, most=1000):
         self.parts = 0
         self.ended = False
         self._most = most
 
-    async def __call__(self, _, __, send) -> None:
+    async def __call__(self, _, __, send):
         await send({"type": "http.response.start", "status": 200, "headers": []})
         while self.parts < self._most:
             await send({"type": "http.response.body", "body": bytes(1 << 16), "more_body": True})
@@ -314,7 +313,7 @@ class Endless:
         await send({"type": "http.response.body", "body": b""})
         self.ended = True
 
-    async def end(self) -> None:
+    async def end(self):
         for _ in range(2000):
             await asyncio.sleep(0)
         assert self.ended
@@ -329,7 +328,7 @@ async def test_the_application_waits_for_a_client_that_does_not_read(pair):
         taken += len(data) >= 1 << 16
         flow.pause_writing()
 
-    pair.front.transport.write = write  # type: ignore[method-assign,assignment]
+    pair.front.transport.write = write
     pair.front.protocol.data_received(head(path="/recording"))
     ahead = []
     for _ in range(20):
@@ -351,7 +350,7 @@ async def test_memory_of_large_answers_is_released(pair):
     gave_back = []
     for parts in (MUCH >> 17, MUCH >> 16):
         pair.end._app = Endless(parts)
-        pair.forwarder.on_much = lambda parts=parts: gave_back.append(parts)  # type: ignore[misc]
+        pair.forwarder.on_much = lambda parts=parts: gave_back.append(parts)
         client = pair.another()
         client.protocol.data_received(head("Connection: close", path="/recording"))
         for _ in range(10):
@@ -406,48 +405,48 @@ async def test_end_of_a_front_end_is_that_of_its_clients(pair):
         await calling
 
 
-def reading_call() -> tuple[Any, Any, Any]:
+def reading_call():
     """Scope, receive and send of a request whose body never comes."""
 
     async def receive():
         await asyncio.Event().wait()
 
-    async def send(_) -> None:
+    async def send(_):
         raise AssertionError
 
     scope = {"method": "POST", "path": "/x", "raw_path": b"/x", "query_string": b"", "http_version": "1.1"}
     return scope | {"scheme": "http", "headers": [], "client": None, "server": None}, receive, send
 
 
-async def answered(pair: Pair, path: str) -> None:
+async def answered(pair, path):
     await pair.front.send(head("Content-Length: 5", path=path), b"whole")
     assert pair.front.transport.written.startswith(b"HTTP/1.1 200")
 
 
-async def partly_sent(pair: Pair, path: str) -> None:
+async def partly_sent(pair, path):
     """If a client leaves within its body, the application that reads it learns about it."""
     await pair.front.send(head("Content-Length: 5", path=path), b"part")
     assert len(pair.end._calls) == ("ping" in path)
 
 
-async def announced_too_large(pair: Pair, path: str) -> None:
+async def announced_too_large(pair, path):
     await pair.front.send(head(f"Content-Length: {LIMIT + 1}", path=path), b"x" * LIMIT)
     assert pair.front.transport.written.startswith(b"HTTP/1.1 413")
 
 
-async def too_large(pair: Pair, path: str) -> None:
+async def too_large(pair, path):
     chunks = b"3e8\r\n" + b"x" * LIMIT + b"\r\n"
     await pair.front.send(head("Transfer-Encoding: chunked", path=path), chunks, b"1\r\nx\r\n")
     assert pair.front.transport.written.startswith(b"HTTP/1.1 413")
 
 
-async def beyond_the_intake(pair: Pair, path: str) -> None:
+async def beyond_the_intake(pair, path):
     pair.front.listener.intake.limit = 500
     await pair.front.send(head("Content-Length: 900", path=path), b"x" * 800)
     assert pair.front.transport.written.startswith(b"HTTP/1.1 503")
 
 
-async def left_waiting(pair: Pair, path: str) -> None:
+async def left_waiting(pair, path):
     """If a client leaves before its response, the endpoint learns about it, and the response is dropped."""
     await pair.front.send(post("wait", b"x" * 900) + head("Content-Length: 5", path=path) + b"whole")
     await pair.front.leave()
@@ -457,7 +456,7 @@ async def left_waiting(pair: Pair, path: str) -> None:
     assert pair.front.transport.written == b""
 
 
-async def left_within_its_answer(pair: Pair, path: str) -> None:
+async def left_within_its_answer(pair, path):
     """If a client leaves between two parts of its response, the endpoint learns about it."""
     await pair.front.send(post("begin", b"x" * 900) + head("Content-Length: 5", path=path) + b"whole")
     await pair.front.leave()
@@ -468,12 +467,12 @@ async def left_within_its_answer(pair: Pair, path: str) -> None:
     assert pair.front.transport.written.endswith(b"3\r\none\r\n")
 
 
-async def broken_off(pair: Pair, path: str) -> None:
+async def broken_off(pair, path):
     await pair.front.send(post("broken", b"x" * 900), head("Content-Length: 5", path=path) + b"whole")
     assert pair.front.transport.closed
 
 
-async def not_read(pair: Pair, path: str) -> None:
+async def not_read(pair, path):
     """If a client is cut off because too much of its response waits, the endpoint learns about it."""
     await pair.front.send(post("begin", b"x" * 900) + head("Content-Length: 5", path=path) + b"whole")
     pair.front.transport.unsent = MAX_UNSENT + 1
@@ -484,7 +483,7 @@ async def not_read(pair: Pair, path: str) -> None:
     assert pair.front.hot.left == ["mine"]
 
 
-async def cut_off(pair: Pair, path: str) -> None:
+async def cut_off(pair, path):
     await partly_sent(pair, path)
     pair.front.listener.check(time.monotonic() + RECEIVE_TIMEOUT + 1)
     assert pair.front.transport.closed

@@ -8,7 +8,7 @@ from modelserver.ext.frontends.messages import End, ReplyPart, to_frontend_decod
 
 
 class Side:
-    def __init__(self) -> None:
+    def __init__(self):
         self._came: asyncio.Queue[Any] = asyncio.Queue()
         self.lost = asyncio.get_running_loop().create_future()
         self.link: Link[Any] = Link(
@@ -17,7 +17,7 @@ class Side:
             lambda: self.lost.set_result(None),
         )
 
-    async def come(self) -> tuple[int, bytes]:
+    async def come(self):
         message, body = await asyncio.wait_for(self._came.get(), 10)
         return message.number, body
 
@@ -26,7 +26,7 @@ class Side:
 async def ends():
     loop, pair = asyncio.get_running_loop(), (Side(), Side())
     for end, connection in zip(pair, make_pair(), strict=True):
-        await loop.create_connection(lambda end=end: end.link, sock=connection)  # type: ignore[misc]
+        await loop.create_connection(lambda end=end: end.link, sock=connection)
     yield pair
     for end in pair:
         end.link.abort()

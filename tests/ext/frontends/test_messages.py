@@ -1,7 +1,6 @@
 """Frames between the server and its front ends."""
 
 import itertools
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -42,29 +41,28 @@ NUMBERS = st.integers(0, 2**40)
 PAIRS = st.lists(st.tuples(BYTES, BYTES), max_size=3)
 STATUS = st.integers(100, 999)
 ADDRESS = st.none() | st.tuples(TEXT, st.integers(0, 65535))
-Message = tuple[Any, bytes]
 
 
 @st.composite
-def asks(draw: st.DrawFn) -> Message:
+def asks(draw):
     body = draw(BYTES)
     head = draw(st.tuples(BYTES, BYTES, TEXT, BYTES, TEXT, BYTES, NUMBERS, TEXT, st.booleans()))
     return Ask(draw(NUMBERS), len(body), *head), body
 
 
 @st.composite
-def calls(draw: st.DrawFn) -> Message:
+def calls(draw):
     texts = draw(st.tuples(TEXT, TEXT, BYTES, BYTES, TEXT, TEXT))
     return RequestHead(draw(NUMBERS), *texts, draw(PAIRS), draw(ADDRESS), draw(ADDRESS)), b""
 
 
 @st.composite
-def replies(draw: st.DrawFn) -> Message:
+def replies(draw):
     body = draw(BYTES)
     return WholeReply(draw(NUMBERS), len(body), draw(STATUS), draw(TEXT), draw(BYTES), draw(TEXT)), body
 
 
-def with_body(make) -> st.SearchStrategy[Message]:
+def with_body(make):
     return BYTES.map(lambda body: (make(len(body)), body))
 
 
@@ -99,19 +97,19 @@ TO_FRONTEND = st.lists(
 )
 
 
-def written(output: list[Message]) -> bytes:
+def written(output):
     turn = Turn()
     for message, body in output:
         turn.add(message, body)
     return b"".join(turn.take())
 
 
-def heard(decoder, pieces: list[bytes]) -> list[Message]:
-    reader: TurnReader[Any] = TurnReader(decoder, lambda place, size: bytes([place]) * size)
+def heard(decoder, pieces):
+    reader = TurnReader(decoder, lambda place, size: bytes([place]) * size)
     return [output for piece in pieces for output in reader.feed(piece)]
 
 
-def cut(data: bytes, places: list[int]) -> list[bytes]:
+def cut(data, places):
     borders = [0, *sorted({place % (len(data) + 1) for place in places}), len(data)]
     return [data[start:end] for start, end in itertools.pairwise(borders)]
 

@@ -26,9 +26,9 @@ def test_front_end_imports_little():
 
 
 async def test_records_reach_the_servers_log(caplog):
-    end = ServerEnd(None, None, print, print)  # type: ignore[arg-type]
+    end = ServerEnd(None, None, print, print)
     ended = asyncio.Event()
-    frontend = Frontend(None, None, 0, ended.set)  # type: ignore[arg-type]
+    frontend = Frontend(None, None, 0, ended.set)
     await join(end, frontend)
     logger = logging.Logger("modelserver.somewhere")  # noqa: LOG001 - not among those that pytest watches
     logger.addHandler(LogToServer(frontend.link))
@@ -48,7 +48,7 @@ async def test_records_reach_the_servers_log(caplog):
         logging.INFO,
         "said this",
     )
-    assert (first.request_ids, second.request_ids) == (["a", "b"], [])  # type: ignore[attr-defined]
+    assert (first.request_ids, second.request_ids) == (["a", "b"], [])
     assert second.levelno == logging.ERROR
     assert second.getMessage().startswith("failed\nTraceback")
     assert second.getMessage().endswith("'oh'")
@@ -56,8 +56,8 @@ async def test_records_reach_the_servers_log(caplog):
 
 async def test_stall_is_reported_to_the_server():
     stalls = []
-    end = ServerEnd(None, None, print, stalls.append)  # type: ignore[arg-type]
-    frontend = Frontend(None, None, 0, lambda: None)  # type: ignore[arg-type]
+    end = ServerEnd(None, None, print, stalls.append)
+    frontend = Frontend(None, None, 0, lambda: None)
     await join(end, frontend)
     watch = frontend.watch()
     await asyncio.sleep(0.05)
@@ -70,7 +70,7 @@ async def test_stall_is_reported_to_the_server():
 
 
 async def test_memory_of_large_answers_is_released():
-    frontend = Frontend(None, None, 0, lambda: None)  # type: ignore[arg-type]
+    frontend = Frontend(None, None, 0, lambda: None)
     frontend._set_up(messages.Setup(1000, 1000, access=False, stamped=False, max_outgoing=2000))
     listener = frontend._listener
     assert frontend._forwarder.on_much == listener.outgoing.give_back == listener.intake.give_back
@@ -78,7 +78,7 @@ async def test_memory_of_large_answers_is_released():
     frontend._access.close()
 
 
-async def join(end: ServerEnd, frontend) -> None:
+async def join(end, frontend):
     loop = asyncio.get_running_loop()
     ours, other = make_pair()
     await loop.create_unix_connection(lambda: end.link, sock=ours)

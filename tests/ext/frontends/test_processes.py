@@ -24,8 +24,8 @@ def listener():
         yield made
 
 
-def make_fleet(listener: socket.socket) -> Fleet:
-    return Fleet(2, listener, Setup(100, 1000, True, True), None, None, on_status=print, on_stall=print)  # type: ignore[arg-type]
+def make_fleet(listener):
+    return Fleet(2, listener, Setup(100, 1000, True, True), None, None, on_status=print, on_stall=print)
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,6 @@
 import asyncio
 import gzip
 import logging
-from collections.abc import Coroutine
-from typing import Any
 
 import pytest
 from tests.ext.grpc.http2.talking import (
@@ -21,7 +19,7 @@ from tests.ext.grpc.http2.talking import (
 )
 from tests.waiting import until
 
-from modelserver.ext.grpc.call import GrpcCall, GrpcPort
+from modelserver.ext.grpc.call import GrpcPort
 from modelserver.ext.grpc.framing import CallRefused
 from modelserver.ext.grpc.heads import read_head
 from modelserver.ext.grpc.http2.connection import Http2Connection, Http2Listener
@@ -40,16 +38,16 @@ class Method:
 
     streams = False
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.requests: list[bytes] = []
         self.endings: list[str] = []
         self.go_on = asyncio.Event()
         self.go_on.set()
 
-    def begin(self, call: GrpcCall, body: bytes) -> Coroutine[Any, Any, None]:
+    def begin(self, call, body):
         return self._serve(call, body)
 
-    async def _serve(self, call: GrpcCall, body: bytes) -> None:
+    async def _serve(self, call, body):
         self.requests.append(body)
         try:
             await self.go_on.wait()
@@ -66,7 +64,7 @@ class Talk(Method):
 
     streams = True
 
-    async def _serve(self, call: GrpcCall, body: bytes) -> None:
+    async def _serve(self, call, body):
         try:
             async for message in call.messages():
                 self.requests.append(message)
@@ -82,7 +80,7 @@ class Talk(Method):
 class Caller(Client):
     """A client that calls; it takes 64 KiB, and so does the server unless told otherwise."""
 
-    def __init__(self, intake: int = 10 << 20, **limits) -> None:
+    def __init__(self, intake=10 << 20, **limits):
         self.unary, self.talk, self.intake = Method(), Talk(), Intake(intake)
         self.outgoing = Outgoing(1 << 20)
         port = GrpcPort({"s/unary": self.unary, "s/talk": self.talk}, LARGEST, self.intake, self.outgoing)
@@ -95,16 +93,16 @@ class Caller(Client):
         self.connection.connection_made(self.transport)
         self.greet()
 
-    def call(self, stream: int, path: str = "s/unary", flags: int = WHOLE, **fields: str) -> bytes:
+    def call(self, stream, path="s/unary", flags=WHOLE, **fields):
         more = [(name.replace("_", "-"), value) for name, value in fields.items()]
         head = [(":method", "POST"), (":scheme", "http"), (":path", f"/{path}")]
         return self.head(stream, flags, [*head, ("content-type", "application/grpc"), *more])
 
-    async def received(self) -> list[tuple[int, Any]]:
+    async def received(self):
         """The frames that have come by now: (stream, fields) or (stream, body), or (stream, code)."""
         for _ in range(5):
             await asyncio.sleep(0)
-        results: list[tuple[int, Any]] = []
+        results = []
         for each in self.receive():
             if each.kind == HEADERS:
                 results.append((each.stream, dict(self.fields(each.payload))))
@@ -114,7 +112,7 @@ class Caller(Client):
                 results.append((each.stream, Code(int.from_bytes(each.payload, "big"))))
         return results
 
-    async def status(self, stream: int = 1) -> tuple[StatusCode, str]:
+    async def status(self, stream=1):
         for of, data in await self.received():
             if of == stream and isinstance(data, dict) and "grpc-status" in data:
                 return StatusCode(int(data["grpc-status"])), data.get("grpc-message", "")

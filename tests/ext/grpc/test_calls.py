@@ -7,7 +7,7 @@ import pytest
 from tests.ext.grpc.calling import GREETING, FakeCall, around_calls, asking, connected, listening
 
 from modelserver.errors import BadRequest, ServiceUnavailable
-from modelserver.ext.grpc.calls import MethodHandler, method_handlers
+from modelserver.ext.grpc.calls import method_handlers
 from modelserver.ext.grpc.http2 import frames
 from modelserver.ext.grpc.messages import message
 from modelserver.ext.grpc.statuses import FAILED, StatusCode, prediction_status
@@ -17,7 +17,7 @@ NAME = "org.pytorch.serve.grpc.inference.InferenceAPIsService"
 _Request = message("org.pytorch.serve.grpc.inference.PredictionsRequest")
 
 
-def served(method, codes: list[int], name: str = "Predictions") -> MethodHandler:
+def served(method, codes, name="Predictions"):
     """What serves a method's calls; ``codes`` gets those with which they end."""
     methods = dict.fromkeys(METHODS, method)
     return method_handlers(NAME, methods, prediction_status, around_calls(codes))[f"{NAME}/{name}"]

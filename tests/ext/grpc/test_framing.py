@@ -55,7 +55,7 @@ def test_pieces_and_messages_take_little_memory():
     assert inbox.held == 5 * (count - 1)
 
 
-def deflated(data: bytes) -> bytes:
+def deflated(data):
     return zlib.compress(data)
 
 

@@ -10,7 +10,7 @@ _PING = "org.pytorch.serve.grpc.inference.InferenceAPIsService/Ping"
 _LOAD = "inference.GRPCInferenceService/RepositoryModelLoad"
 
 
-def call(token: str | None = None) -> FakeCall:
+def call(token=None):
     return FakeCall(() if token is None else (("x", "y"), ("authorization", f"Bearer {token}")))
 
 

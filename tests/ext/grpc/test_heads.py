@@ -1,6 +1,5 @@
 """The heads of calls, and the header fields of answers."""
 
-from typing import Any
 from urllib.parse import unquote
 
 import pytest
@@ -21,7 +20,7 @@ USUAL = [
 ]
 
 
-def fields_in(block: bytes) -> list[Any]:
+def fields_in(block):
     return [tuple(each) for each in Decoder().decode(block)]
 
 

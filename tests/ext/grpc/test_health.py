@@ -15,22 +15,22 @@ _SERVING, _NOT_SERVING, _UNKNOWN = 1, 2, 3
 
 
 class Registry:
-    def __init__(self) -> None:
+    def __init__(self):
         self.healthy = True
         self.pool = SimpleNamespace(ready=False)
 
-    def names(self) -> list[str]:
+    def names(self):
         return ["m"]
 
-    def is_ready(self, name: str) -> bool:
+    def is_ready(self, name):
         return bool(self.pool.ready)
 
 
-def question(service: str = ""):
+def question(service=""):
     return message("grpc.health.v1.HealthCheckRequest")(service=service)
 
 
-def call(client: int = 1):
+def call(client=1):
     return SimpleNamespace(client=f"127.0.0.1:{client}")
 
 

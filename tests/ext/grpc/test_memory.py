@@ -5,7 +5,7 @@ import contextlib
 import gc
 import logging
 import tracemalloc
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import grpc
@@ -36,46 +36,46 @@ _Predict = message("org.pytorch.serve.grpc.inference.PredictionsRequest")
 _Infer = message("inference.ModelInferRequest")
 
 
-def handler_fails(request: Request) -> None:
+def handler_fails(request):
     answer = Answer(3, 503, failed=True), b"bad"
     request.deliver(0, [answer] * len(request.rows))
 
 
-def worker_dies(request: Request) -> None:
+def worker_dies(request):
     request.fail(WorkerDied())
 
 
-def breaks_off(request: Request) -> None:
+def breaks_off(request):
     if request.on_part is not None:
         request.on_part(request, Answer(4), b"part")
     handler_fails(request)
 
 
-def strange(request: Request) -> None:
+def strange(request):
     raise ValueError(request.id)
 
 
-def full(_: Request) -> None:
+def full(_):
     raise ServiceUnavailable("The queue is full.")
 
 
-def silent(_: Request) -> None:
+def silent(_):
     """Never answers."""
 
 
 class Pool:
     ready = True
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.does: Callable[[Request], None] = silent
 
-    def submit(self, request: Request, version: str | None) -> None:
+    def submit(self, request, version):
         assert version is None
         if self.does in (full, strange):
             self.does(request)
         asyncio.get_running_loop().call_soon(self.does, request)
 
-    def cancel(self, request: Request) -> None:
+    def cancel(self, request):
         request.on_done = None
         request.fail(ConnectionError("gone"))
 
@@ -130,45 +130,43 @@ def traced():
     logging.disable(logging.NOTSET)
 
 
-def prediction() -> bytes:
-    body: bytes = _Predict(model_name="m", input={"data": bytes(SIZE)}).SerializeToString()
-    return body
+def prediction():
+    return _Predict(model_name="m", input={"data": bytes(SIZE)}).SerializeToString()
 
 
-def tensor(rows: int = 1, *, name: str = "m") -> bytes:
+def tensor(rows=1, *, name="m"):
     form = {"name": "i", "datatype": "UINT8", "shape": [rows, SIZE // rows]}
     made = _Infer(model_name=name, inputs=[form], raw_input_contents=[bytes(SIZE // rows * rows)])
-    body: bytes = made.SerializeToString()
-    return body
+    return made.SerializeToString()
 
 
-async def one(client: grpc.aio.Channel, body: bytes, timeout: float = 20.0) -> None:
+async def one(client, body, timeout=20.0):
     tensors = body.startswith(tensor()[:3]) and b"UINT8" in body[:50]
     path = f"{open_inference.NAME}/ModelInfer" if tensors else f"{inference.NAME}/Predictions"
     call = client.unary_unary(f"/{path}")
     await call(body, timeout=timeout)
 
 
-async def many(client: grpc.aio.Channel, path: str, *bodies: bytes) -> None:
+async def many(client, path, *bodies):
     call = client.stream_stream(f"/{path}")
     async for _ in call(iter(bodies), timeout=20.0):
         pass
 
 
-async def cancelled(client: grpc.aio.Channel) -> None:
+async def cancelled(client):
     task = asyncio.ensure_future(one(client, prediction()))
     await asyncio.sleep(0.1)
     task.cancel()
     await task
 
 
-async def stream(client: grpc.aio.Channel) -> None:
+async def stream(client):
     call = client.unary_stream(f"/{inference.NAME}/StreamPredictions")
     async for _ in call(prediction(), timeout=20.0):
         pass
 
 
-async def broken_off(client: grpc.aio.Channel, path: str, body: bytes) -> None:
+async def broken_off(client, path, body):
     """A stream that its client gives up after the first answer."""
     call = client.stream_stream(f"/{path}")(timeout=20.0)
     await call.write(body)
@@ -177,7 +175,7 @@ async def broken_off(client: grpc.aio.Channel, path: str, body: bytes) -> None:
 
 
 CONVERSATION, TENSORS = f"{inference.NAME}/StreamPredictions2", f"{open_inference.NAME}/ModelStreamInfer"
-CALLS_OF: dict[str, Callable[[grpc.aio.Channel], Awaitable[None]]] = {
+CALLS_OF = {
     "prediction": lambda client: one(client, prediction()),
     "tensors": lambda client: one(client, tensor(2)),
     "too many rows": lambda client: one(client, tensor(8)),

@@ -1,7 +1,5 @@
 """The descriptors: what the protos say, in a pool of their own."""
 
-from typing import Any
-
 import pytest
 from google.protobuf import descriptor_pb2
 from tests.ext.grpc.descriptors import generate
@@ -64,9 +62,9 @@ def test_field_numbers_are_torchserves(name, fields):
     assert [(field.number, field.name) for field in described] == list(enumerate(fields.split(), 1))
 
 
-def fields_of(kind: descriptor_pb2.DescriptorProto) -> dict[str, tuple[Any, ...]]:
+def fields_of(kind):
     """The fields of a message type and of those within it, and the numbers of its enumerations."""
-    result: dict[str, tuple[Any, ...]] = {}
+    result = {}
     for field in kind.field:
         choice = kind.oneof_decl[field.oneof_index].name if field.HasField("oneof_index") else ""
         result[field.name] = field.number, field.type, field.label, field.type_name, choice
@@ -77,7 +75,7 @@ def fields_of(kind: descriptor_pb2.DescriptorProto) -> dict[str, tuple[Any, ...]
     return result
 
 
-def compared(pool, name: str) -> dict[str, tuple[Any, ...]]:
+def compared(pool, name):
     """The fields of a message of the protocol, by names that begin with its own."""
     kind = descriptor_pb2.DescriptorProto()
     pool.FindMessageTypeByName(f"inference.{name}").CopyToProto(kind)

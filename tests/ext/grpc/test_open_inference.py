@@ -2,14 +2,13 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
 
 import pytest
 
 from modelserver.ext.grpc.open_inference import in_order
 
 
-async def numbers(count: int, read: list[int] | None = None) -> AsyncIterator[int]:
+async def numbers(count, read=None):
     for number in range(count):
         if read is not None:
             read.append(number)

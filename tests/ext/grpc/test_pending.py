@@ -23,16 +23,16 @@ UNWATCHED = WatchedRequest(None, "", None, None, prediction_status)
 class Pool:
     """Takes requests and ends none."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.cancelled: list[Request] = []
         self.refusal: Exception | None = None
 
-    def submit(self, request: Request, version: str | None) -> None:
+    def submit(self, request, version):
         assert version is None
         if self.refusal is not None:
             raise self.refusal
 
-    def cancel(self, request: Request) -> None:
+    def cancel(self, request):
         if not request.done:
             self.cancelled.append(request)
             request.on_done = None
@@ -54,25 +54,25 @@ def model():
     )
 
 
-def outcomes(model) -> list[str]:
+def outcomes(model):
     """The classes of status of the requests that were answered."""
     model.metrics.requests.count_answers()
     series = dict(zip(("2xx", "3xx", "4xx", "5xx"), model.metrics.requests._by_class[2:], strict=False))
     return [name for name, one in series.items() for _ in range(int(one.value))]
 
 
-async def fails(model, answer: tuple[Answer, bytes]) -> None:
+async def fails(model, answer):
     with contextlib.suppress(HandlerError):
         async with Pending(model, parsed(), CALL, None, UNWATCHED) as waiting:
             waiting.request.deliver(0, [answer])
             await waiting.answers()
 
 
-def parsed(rows: int = 1) -> Parsed:
+def parsed(rows=1):
     return Parsed([b""] * rows)
 
 
-def failed(text: str, status: int = 503) -> tuple[Answer, bytes]:
+def failed(text, status=503):
     return Answer(len(text), status, failed=True), text.encode()
 
 

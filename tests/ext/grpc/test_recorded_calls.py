@@ -1,5 +1,4 @@
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from tests.ext.grpc.calling import FakeCall
@@ -9,7 +8,7 @@ from modelserver.ext.grpc.messages import message
 from modelserver.ext.grpc.statuses import prediction_status
 from modelserver.ext.grpc.watching import WatchedRequest
 from modelserver.ext.recording.entries import Call, Frames, code_of, unpack
-from modelserver.ext.recording.recorder import LiveRecording, Recorder, RecordingOptions
+from modelserver.ext.recording.recorder import Recorder, RecordingOptions
 from modelserver.surface.watching import message_framed
 
 PATH = "/org.pytorch.serve.grpc.inference.InferenceAPIsService/"
@@ -24,12 +23,12 @@ def recorder():
     return Recorder()
 
 
-def begin(recorder: Recorder, method: str = "Predictions", model: str = "m", **call) -> WatchedRequest:
+def begin(recorder, method="Predictions", model="m", **call):
     request = _Request(model_name=model, input={"data": b"x"})
     return WatchedRequest(recorder.watch, PATH + method, request, FakeCall(**call), prediction_status)
 
 
-async def taken(recording: LiveRecording) -> list[Any]:
+async def taken(recording):
     recording.finish("over")
     frames = Frames()
     entries = [

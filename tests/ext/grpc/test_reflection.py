@@ -1,6 +1,3 @@
-from collections.abc import AsyncIterator
-from typing import Any
-
 import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from tests.ext.grpc.calling import FakeCall
@@ -17,10 +14,10 @@ def name(request):
     return request.param
 
 
-async def ask(name: str, **query):
+async def ask(name, **query):
     request = message(f"{name.rpartition('.')[0]}.ServerReflectionRequest")(host="here", **query)
 
-    async def requests() -> AsyncIterator[Any]:
+    async def requests():
         yield request
 
     service = ReflectionService(name, {_OURS, "a.B"})
@@ -30,7 +27,7 @@ async def ask(name: str, **query):
     return answer
 
 
-def files(answer) -> list[str]:
+def files(answer):
     response = answer.file_descriptor_response.file_descriptor_proto
     return [FileDescriptorProto.FromString(each).name for each in response]
 

@@ -20,7 +20,7 @@ from modelserver.engine.tensors.rows import (
     pack_answer,
     separate,
 )
-from modelserver.engine.tensors.tensor import OutputTensor, Tensor
+from modelserver.engine.tensors.tensor import Tensor
 from modelserver.engine.wire.messages import TENSORS
 from modelserver.ext.grpc.messages import message
 from modelserver.ext.grpc.tensors import read_request, response
@@ -36,7 +36,7 @@ _FIELDS = {
 }  # fmt: skip
 
 
-def elements_of(datatype: str) -> st.SearchStrategy[Any]:
+def elements_of(datatype):
     """Elements that the type holds exactly and JSON can say."""
     if datatype == BYTES:
         return st.text(max_size=6)
@@ -51,10 +51,10 @@ def elements_of(datatype: str) -> st.SearchStrategy[Any]:
         )
     if datatype == "BF16":
         return st.floats(width=32, allow_nan=False, allow_infinity=False).map(truncated)
-    return st.floats(width=8 * DATATYPES[datatype].width, allow_nan=False, allow_infinity=False)  # type: ignore[arg-type]
+    return st.floats(width=8 * DATATYPES[datatype].width, allow_nan=False, allow_infinity=False)
 
 
-def truncated(value: float) -> float:
+def truncated(value):
     """The next number towards zero that has only the upper half of a float32."""
     bits = numpy.array(value, "f4").view("u4") & numpy.uint32(0xFFFF0000)
     return float(bits.view("f4"))
@@ -68,61 +68,61 @@ class Sent(NamedTuple):
     values: list[Any]
 
     @property
-    def data(self) -> bytes:
+    def data(self):
         """The bytes of the tensor."""
         return pack(self.datatype, self.elements)
 
     @property
-    def elements(self) -> list[Any]:
+    def elements(self):
         """The elements as typed contents have them."""
         return [value.encode() for value in self.values] if self.datatype == BYTES else self.values
 
     @property
-    def head(self) -> dict[str, Any]:
+    def head(self):
         return {"name": "x", "datatype": self.datatype, "shape": self.shape}
 
 
 @st.composite
-def tensors(draw: st.DrawFn, datatype: str) -> Sent:
+def tensors(draw, datatype):
     """Any tensor of a type, also without elements or dimensions."""
     shape = draw(st.lists(st.integers(0, 3), max_size=3))
     count = math.prod(shape)
     return Sent(datatype, shape, draw(st.lists(elements_of(datatype), min_size=count, max_size=count)))
 
 
-def nested(values: list[Any], shape: list[int]):
+def nested(values, shape):
     """Lists of lists; a scalar is a list of one, as ``data`` is always a list."""
     if len(shape) < 2:
         return values
     return numpy.array([*values, None], object)[:-1].reshape(shape).tolist()
 
 
-def in_json(sent: Sent, *, flat: bool) -> InferRequest:
+def in_json(sent, *, flat):
     data = sent.values if flat else nested(sent.values, sent.shape)
     return decode_request(json.dumps({"inputs": [{**sent.head, "data": data}]}).encode(), None)
 
 
-def in_binary(sent: Sent) -> InferRequest:
+def in_binary(sent):
     field = {**sent.head, "parameters": {"binary_data_size": len(sent.data)}}
     text = json.dumps({"inputs": [field], "parameters": {"binary_data_output": True}}).encode()
     return decode_request(text + sent.data, str(len(text)))
 
 
-def over_grpc(**fields) -> InferRequest:
+def over_grpc(**fields):
     kind = message("inference.ModelInferRequest")
     takes = InputRules("m", Signature())
     return read_request(kind.FromString(kind(**fields).SerializeToString()), takes)
 
 
-def typed(sent: Sent) -> InferRequest:
+def typed(sent):
     return over_grpc(inputs=[{**sent.head, "contents": {_FIELDS[sent.datatype]: sent.elements}}])
 
 
-def raw(sent: Sent) -> InferRequest:
+def raw(sent):
     return over_grpc(inputs=[sent.head], raw_input_contents=[sent.data])
 
 
-def forms(sent: Sent) -> list[InferRequest]:
+def forms(sent):
     """The request in every form that there is for its type."""
     results = [in_json(sent, flat=True), in_json(sent, flat=False), in_binary(sent), raw(sent)]
     return [*results, typed(sent)] if sent.datatype in _FIELDS else results
@@ -146,7 +146,7 @@ def test_all_forms_of_a_request_are_the_same_tensor(datatype, data):
         assert len(keys) == 1
 
 
-def echoed(request: InferRequest) -> list[OutputTensor]:
+def echoed(request):
     extra, whole, rows = cut(request)
     form = decode_form(extra)
     (tensor,) = form.inputs
@@ -173,7 +173,7 @@ def test_answers_come_back_in_every_form(datatype, data):
         assert from_grpc(request, outputs) == sent.data
 
 
-def from_rest(request: InferRequest, outputs: list[OutputTensor], *, binary: bool) -> bytes:
+def from_rest(request, outputs, *, binary):
     """The bytes of the output in a REST response."""
     requests = InferRequest(request.inputs, binary=binary)
     content, length = encode_response("m", "1", requests, "id", outputs)
@@ -187,7 +187,7 @@ def from_rest(request: InferRequest, outputs: list[OutputTensor], *, binary: boo
     )
 
 
-def from_grpc(request: InferRequest, outputs: list[OutputTensor]) -> bytes:
+def from_grpc(request, outputs):
     """The bytes of the output in a gRPC response: raw if the request was, and where there is no
     other form.
     """

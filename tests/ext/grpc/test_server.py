@@ -24,7 +24,7 @@ _Request = message("org.pytorch.serve.grpc.inference.PredictionsRequest")
 _Health = message("org.pytorch.serve.grpc.inference.TorchServeHealthResponse")
 
 
-def servers(settings: Settings) -> GrpcServers:
+def servers(settings):
     intake = Intake.of(settings)
     services = SimpleNamespace(
         intake=intake,
@@ -55,14 +55,13 @@ async def serving(caplog, **settings):
         await made.close(5)
 
 
-async def ask(port: str, method: str, body: bytes = b"") -> bytes:
+async def ask(port, method, body=b""):
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
         call = channel.unary_unary(method)
-        answer: bytes = await call(body, timeout=20)
-        return answer
+        return await call(body, timeout=20)
 
 
-def watch(channel: grpc.aio.Channel):
+def watch(channel):
     call = channel.unary_stream("/grpc.health.v1.Health/Watch")
     return call(b"", timeout=20)
 

@@ -2,12 +2,10 @@
 
 import json
 import struct
-from typing import Any
 
 import msgspec
 import pytest
 
-from modelserver.engine.tensors.rest import InferRequest
 from modelserver.engine.tensors.tensor import OutputTensor
 from modelserver.engine.tensors.weight import LIGHT_BYTES, TooHeavy
 from modelserver.engine.wire.messages import BODY, TENSORS, SequenceHeaders
@@ -30,11 +28,11 @@ def asking(**fields):
     return message("inference.ModelInferRequest").FromString(made.SerializeToString())
 
 
-def read(request) -> InferRequest:
+def read(request):
     return read_request(request, InputRules("m", Signature()))
 
 
-def answering(request, identity: str = "id", **parameters) -> ResponseParts:
+def answering(request, identity="id", **parameters):
     return ResponseParts("m", "1", request, TENSORS, False, [], identity, parameters)
 
 
@@ -154,7 +152,7 @@ WHOLE = InputRules("m", Signature(), rows=False)
 SEQUENCES = InputRules("m", Signature(), SequenceHeaders("seq-id", "seq-start", "seq-end"))
 
 
-def make_request(rows: int = 2, **parameters):
+def make_request(rows=2, **parameters):
     """A request with so many rows of one number."""
     request = message("inference.ModelInferRequest")(model_name="m", id="own")
     tensor = request.inputs.add(name="x", datatype="UINT8", shape=[rows, 1])
@@ -210,12 +208,12 @@ def test_heavy_request_is_left_to_a_helper():
         read_bytes(b"\xff\xff", TAKES)
 
 
-def floats(*values: float, **changes) -> dict[str, Any]:
+def floats(*values, **changes):
     usual = {"name": "x", "datatype": "FP32", "shape": [len(values)], "contents": {"fp32_contents": values}}
     return {**usual, **changes}
 
 
-def raw(datatype: str = "FP32", size: int = 2) -> dict[str, Any]:
+def raw(datatype="FP32", size=2):
     return {"name": "x", "datatype": datatype, "shape": [size]}
 
 

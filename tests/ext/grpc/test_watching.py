@@ -27,34 +27,34 @@ TYPE = "application/protobuf; proto=org.pytorch.serve.grpc.inference.PredictionR
 class Notes(Watcher):
     """Keeps the events, and the request."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.events: list[Any] = []
         self.watched = None
 
-    def watch(self, watched) -> "Notes":
+    def watch(self, watched):
         self.watched = watched
         return self
 
-    def queued(self, request, model) -> None:
+    def queued(self, request, model):
         self.events.append(("queued", request))
 
-    def replied(self, status: int, body: bytes, content_type: str, lines: bytes) -> None:
+    def replied(self, status, body, content_type, lines):
         self.events.append(("replied", status, body, content_type, lines))
 
-    def started(self, status: int, content_type: str, lines: bytes) -> None:
+    def started(self, status, content_type, lines):
         self.events.append(("started", status, content_type))
 
-    def part(self, part: bytes) -> None:
+    def part(self, part):
         self.events.append(("part", part))
 
-    def ended(self, complete: bool, lines: bytes = b"") -> None:
+    def ended(self, complete, lines=b""):
         self.events.append(("ended", complete, lines))
 
-    def left(self) -> None:
+    def left(self):
         self.events.append(("left",))
 
 
-def begin(notes: Notes | None) -> WatchedRequest:
+def begin(notes):
     request = _Request(model_name="m", model_version="2")
     watch = None if notes is None else notes.watch
     return WatchedRequest(watch, "/service/Predictions", request, FakeCall(), prediction_status)
@@ -128,7 +128,7 @@ def test_whole_call_is_watched_once():
     assert whole.request_id == ""
     notes.watched.replace_header(b"traceparent", b"new")
     for name in ("first", "second"):
-        call.on_queued(SimpleNamespace(id=name), ANY)  # type: ignore[arg-type]
+        call.on_queued(SimpleNamespace(id=name), ANY)
     assert whole.request_id == "first"
     whole.finish(StatusCode.NOT_FOUND, "first")
 

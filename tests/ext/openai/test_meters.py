@@ -21,7 +21,7 @@ MODEL = SimpleNamespace(name="m", version="1.0")
 class Bench:
     """The metrics of a server with one version, and one request with its watcher."""
 
-    def __init__(self, seconds: float = 0.0) -> None:
+    def __init__(self, seconds=0.0):
         self.metrics = ServerMetrics(hostname="h")
         self.metrics.model("m", "1.0")
         self.meters = LanguageMeters(self.metrics)
@@ -31,12 +31,12 @@ class Bench:
         self.watcher: Watcher = self.exchange.watcher
         self.watcher.queued(self.request, MODEL)
 
-    def answer(self, **tokens: int) -> None:
+    def answer(self, **tokens):
         """The handler's answer with what it reports."""
         parameters = json.dumps(tokens).encode() if tokens else b""
         self.request.deliver(0, [(Answer(0, parameters=parameters), b"")])
 
-    def read(self, name: str) -> float:
+    def read(self, name):
         """The value of the version's series."""
         start = f'modelserver_{name}{{model_name="m",model_version="1.0"}} '
         lines = b"".join(self.metrics.pieces()).decode().splitlines()
@@ -104,7 +104,7 @@ def test_versions_that_are_gone_have_no_series():
 def test_request_that_was_not_queued_is_not_measured():
     bench = Bench()
     bench.watcher.replied(503, b"", "application/json", b"")
-    watcher = bench.meters.watch(SimpleNamespace(watcher=None))  # type: ignore[arg-type]
+    watcher = bench.meters.watch(SimpleNamespace(watcher=None))
     watcher.started(200, EVENTS, b"")
     watcher.ended(True)
     watcher.replied(200, b"", EVENTS, b"")

@@ -31,7 +31,7 @@ class Registry:
 @pytest.fixture
 def client():
     app, registry = Application(), Registry()
-    add_models(app, registry)  # type: ignore[arg-type]
+    add_models(app, registry)
     return TestClient(app, raise_server_exceptions=True)
 
 

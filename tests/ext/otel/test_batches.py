@@ -1,5 +1,4 @@
 from types import SimpleNamespace
-from typing import Any
 from unittest.mock import Mock
 
 from tests.ext.otel.spans import tracing
@@ -12,7 +11,7 @@ MODEL = SimpleNamespace(name="m", version="1.0")
 SECOND = 1_000_000_000
 
 
-def members(count: int) -> tuple[list[TracedRequest], list[Request], Any]:
+def members(count):
     """Traced requests, each with a row in the queue since second 10."""
     made, store = tracing()
     traced, requests = [], []
@@ -26,7 +25,7 @@ def members(count: int) -> tuple[list[TracedRequest], list[Request], Any]:
     return traced, requests, store
 
 
-def batch_of(requests: list[Request], at: float = 11.0) -> Batch:
+def batch_of(requests, at=11.0):
     batch = Batch([Parcel(request, 0, 1) for request in requests], len(requests), "delay", id="b")
     batch.sent(None, at)
     return batch

@@ -5,11 +5,11 @@ import pytest
 
 from modelserver.engine.batching.request import Request
 from modelserver.engine.wire.messages import Answer, Row
-from modelserver.ext.otel.language import LanguageCall, language_call
+from modelserver.ext.otel.language import language_call
 from modelserver.surface.inference.routes import Route
 
 
-def call_of(body: bytes = b"", url_path: str = "v1/chat/completions", **fields) -> LanguageCall:
+def call_of(body=b"", url_path="v1/chat/completions", **fields):
     """A request in the queue."""
     body = body or json.dumps({"model": "m/poet", "messages": [], **fields}).encode()
     route = Route("m", url_path=url_path, protocol="openai")

@@ -1,6 +1,5 @@
 import asyncio
 import logging
-from typing import Any
 
 import pytest
 from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
@@ -14,7 +13,7 @@ from modelserver.engine.telemetry.prometheus import Counter, Gauge, Histogram
 from modelserver.ext.otel.metrics import MetricsSender, interval, points, read
 
 
-def server_metrics() -> ServerMetrics:
+def server_metrics():
     """The server's metrics, and one metric of each kind."""
     metrics = ServerMetrics(hostname="h")
     metrics.add(Counter("own_total", "Counts.", ("kind",))).labels("a").add(3)
@@ -26,7 +25,7 @@ def server_metrics() -> ServerMetrics:
     return metrics
 
 
-def encoded(metrics: ServerMetrics) -> dict[str, Any]:
+def encoded(metrics):
     """By name, as a collector reads them."""
     scope = ScopeMetrics(InstrumentationScope("m"), points(read(metrics), 5, 9), "")
     message = encode_metrics(MetricsData([ResourceMetrics(Resource({}), [scope], "")]))

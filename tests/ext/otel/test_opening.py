@@ -13,7 +13,7 @@ from modelserver.ext.otel.opening import OpenTelemetry, is_enabled
 from modelserver.models.settings.settings import Settings
 
 
-def set_environment(monkeypatch: pytest.MonkeyPatch, **variables: str) -> None:
+def set_environment(monkeypatch, **variables):
     for name in ("OTEL_SDK_DISABLED", "OTEL_TRACES_EXPORTER", "OTEL_METRICS_EXPORTER", "OTEL_SERVICE_NAME"):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
@@ -38,7 +38,7 @@ async def test_missing_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
 
     with pytest.raises(ConfigError, match=r"otel=all: .*; pip install 'modelserver\[otel\]'"):
-        await Extension().open(SimpleNamespace(settings=Settings(otel="all")))  # type: ignore[arg-type]
+        await Extension().open(SimpleNamespace(settings=Settings(otel="all")))
 
 
 @pytest.mark.parametrize(

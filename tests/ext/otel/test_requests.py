@@ -3,7 +3,6 @@
 import sys
 import time
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
@@ -24,7 +23,7 @@ REST = "POST /predictions/{name}"
 class TracedExchange:
     """The part of an exchange that a watcher uses."""
 
-    def __init__(self, headers=(PARENT,)) -> None:
+    def __init__(self, headers=(PARENT,)):
         self.target = Target("/predictions/m", b"", "/predictions/m", Route("m", None))
         self.method = b"POST"
         self.request_id = "r"
@@ -34,20 +33,20 @@ class TracedExchange:
         self.code: int | None = None
         self.started = time.monotonic() - 1.0
 
-    def __str__(self) -> str:
+    def __str__(self):
         return REST
 
-    def attributes(self) -> dict[str, str | int]:
+    def attributes(self):
         return {"http.route": self.target.route.template}
 
-    def replace_header(self, name: bytes, value: bytes) -> None:
+    def replace_header(self, name, value):
         self.headers = [pair for pair in self.headers if pair[0] != name] + [(name, value)]
 
-    def note_trace(self, trace_id: str, note) -> None:
+    def note_trace(self, trace_id, note):
         note(self.request_id, trace_id)
 
 
-def traced(headers=(PARENT,)) -> tuple[Any, Any]:
+def traced(headers=(PARENT,)):
     """A request that has arrived, and the spans."""
     made, store = tracing()
     exchange = TracedExchange(headers)
@@ -55,11 +54,11 @@ def traced(headers=(PARENT,)) -> tuple[Any, Any]:
     return exchange, store
 
 
-def calls_of(function, *arguments) -> list[str]:
+def calls_of(function, *arguments):
     """The names of all functions that a call runs, in order."""
-    calls: list[str] = []
+    calls = []
 
-    def note(frame, event: str, called) -> None:
+    def note(frame, event, called):
         if event in {"call", "c_call"}:
             calls.append(called.__name__ if event == "c_call" else frame.f_code.co_name)
 
@@ -71,20 +70,20 @@ def calls_of(function, *arguments) -> list[str]:
     return calls[:-1]  # that of setprofile
 
 
-def queued(exchange, rows: int = 1) -> Request:
+def queued(exchange, rows=1):
     now = time.monotonic()
     request = Request("r", [Row("r", 1)] * rows, [b"x"] * rows, now)
     exchange.watcher.queued(request, MODEL)
     return request
 
 
-def sent(*requests: Request) -> Batch:
+def sent(*requests):
     batch = Batch([Parcel(request, 0, len(request.rows)) for request in requests], len(requests), "size")
     batch.sent(None, time.monotonic())
     return batch
 
 
-def answered(batch: Batch) -> None:
+def answered(batch):
     assert batch.trace is not None
     now = time.monotonic()
     result = Result(0, [Answer(1)] * batch.size, 0.001)

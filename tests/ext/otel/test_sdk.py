@@ -18,7 +18,7 @@ def test_the_end_is_bounded():
     """What takes longer goes on alone."""
     gate, ended = threading.Event(), threading.Event()
 
-    def close() -> None:
+    def close():
         gate.wait(10)
         ended.set()
 

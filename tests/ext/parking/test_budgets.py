@@ -1,7 +1,7 @@
 import math
 from dataclasses import replace
 
-from tests.ext.parking.conftest import MIB, Floor
+from tests.ext.parking.conftest import MIB
 
 from modelserver.engine.pools.gate import BASE_NEED, COPIES, StartGate
 from modelserver.engine.pools.spec import Ports, Ranks
@@ -13,7 +13,7 @@ from modelserver.ext.parking.needs import Need, Needs
 from modelserver.ext.parking.room import MIN_RESIDENCE
 
 
-def set_gpu(floor: Floor, gpu: int, free: int, **by_process: int) -> None:
+def set_gpu(floor, gpu, free, **by_process):
     """A reading of the GPU: MiB that are free, and those of the processes of the worker ``pN``."""
     processes = {floor.stage.processes[int(n[1:]) - 1].pid: size * MIB for n, size in by_process.items()}
     floor.gpus[gpu] = GpuMemory(free * MIB, 0, processes)
@@ -63,7 +63,7 @@ async def test_model_that_is_larger_than_its_gpu_is_refused(floor):
     request = floor.ask("a")
     await floor.settle()
 
-    assert request.failure().status == 507  # type: ignore[union-attr]
+    assert request.failure().status == 507
     assert f"it needs about 548 MiB, max_device_memory={450 * MIB} of GPU 1 is less" in str(request.failure())
 
 
@@ -71,7 +71,7 @@ async def test_models_of_the_same_gpu_make_room(floor):
     """Those on another one, and on the CPU, are worth less and stay: they would free nothing."""
     for gpu in (0, 1):
         set_gpu(floor, gpu, 1500)
-    places: dict[str, tuple[int, ...]] = {"cpu": (), "other": (1,), "a": (0,), "b": (0,)}
+    places = {"cpu": (), "other": (1,), "a": (0,), "b": (0,)}
     for number, (name, gpus) in enumerate(places.items(), 1):
         floor.add(name, gpus=gpus)
         await floor.use(number, name, number + 1)
@@ -191,10 +191,10 @@ async def test_models_on_other_machines_count_nowhere(floor):
     crew = floor.pools["a"].crew
     assert floor.budgets.of(resident) == [floor.budgets.machine]
 
-    async def launch(*_: object) -> None:
+    async def launch(*_):
         raise OSError("no machine")
 
-    crew.spec = replace(crew.spec, launcher=launch)  # type: ignore[arg-type]
+    crew.spec = replace(crew.spec, launcher=launch)
     assert floor.budgets.of(resident) == []
     floor.ask("a")
     floor.keeper.place()

@@ -1,16 +1,15 @@
 import asyncio
 from types import SimpleNamespace
-from typing import Any
 
 from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.ext.parking.extension import Extension
 from modelserver.ext.parking.keeper import Keeper
 
 
-def _host() -> tuple[Any, list[Any], list[Any]]:
+def _host():
     """The server as the extension sees it, and what the extension adds: of versions, and tasks."""
-    prepared: list[Any] = []
-    tasks: list[Any] = []
+    prepared = []
+    tasks = []
     host = SimpleNamespace(
         prepare=prepared.append,
         run=tasks.append,
@@ -23,9 +22,9 @@ def _host() -> tuple[Any, list[Any], list[Any]]:
 
 async def test_first_model_on_demand_makes_the_keeper(floor, monkeypatch):
     """Which is closed with the server; without such a model there is none."""
-    closed: list[Keeper] = []
+    closed = []
 
-    async def close(keeper: Keeper) -> None:
+    async def close(keeper):
         closed.append(keeper)
 
     monkeypatch.setattr(Keeper, "close", close)
@@ -45,10 +44,10 @@ async def test_first_model_on_demand_makes_the_keeper(floor, monkeypatch):
 
 async def test_requests_wait_for_models_while_the_server_drains(floor, monkeypatch):
     """The keeper goes on after the tasks of a listening server have ended, until the extension closes."""
-    states: list[str] = []
+    states = []
     runs = asyncio.Event()
 
-    async def run(keeper: Keeper) -> None:
+    async def run(keeper):
         runs.set()
         try:
             await asyncio.Event().wait()

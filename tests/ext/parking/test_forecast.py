@@ -2,12 +2,12 @@ import pytest
 
 from modelserver.engine.telemetry.arrivals import ArrivalInterval, Arrivals
 from modelserver.engine.telemetry.metrics import ServerMetrics
-from modelserver.ext.parking.forecast import Forecast, PastUse, forecast, uses_of
+from modelserver.ext.parking.forecast import Forecast, forecast, uses_of
 
 HOUR, DAY = 3600.0, 86_400.0
 
 
-def history(*uses: tuple[float, float, float], since: float = 30 * HOUR) -> list[PastUse]:
+def history(*uses, since=30 * HOUR):
     """Requests in intervals that began so long ago, and lasted so many seconds; nothing in between."""
     intervals, at = [], since
     for ago, seconds, requests in sorted(uses, reverse=True):

@@ -1,5 +1,3 @@
-from pathlib import Path
-
 from modelserver.engine.telemetry.arrivals import ArrivalInterval
 from modelserver.ext.parking.forecast import PastUse
 from modelserver.ext.parking.history import MOST_USES, History, StoredUse
@@ -7,11 +5,11 @@ from modelserver.ext.parking.history import MOST_USES, History, StoredUse
 NOW, HOUR = 2e9, 3600.0
 
 
-def interval(seconds: float, requests: float = 0) -> ArrivalInterval:
+def interval(seconds, requests=0):
     return ArrivalInterval(seconds, requests, 0)
 
 
-def restarted(history: History, folder: Path) -> History:
+def restarted(history, folder):
     """What the next server has."""
     history.save()
     again = History(folder)

@@ -66,7 +66,7 @@ async def test_model_larger_than_the_budget_is_refused(floor):
     request = floor.ask("a")
     await floor.settle()
 
-    assert request.failure().status == 507  # type: ignore[union-attr]
+    assert request.failure().status == 507
     assert "it needs about 100 MiB, max_models_memory=103809024 is less" in str(request.failure())
     assert floor.states() == {"a": "failed"}
 
@@ -87,7 +87,7 @@ async def test_smaller_budget_parks_models_and_a_larger_one_loads_them(floor):
     assert floor.states() == {"busy": "parked", "idle": "parked"}
     refused = floor.ask("idle")
     await floor.settle()
-    assert refused.failure().status == 507  # type: ignore[union-attr]
+    assert refused.failure().status == 507
     floor.keeper.change(100 * MIB, None)
     floor.ask("idle")
     await floor.load(3)
@@ -292,7 +292,7 @@ async def test_metrics_are_of_models_that_were_used(floor, monkeypatch):
         floor.keeper.residents[-1].park()
         await floor.settle()
 
-    def names() -> list[str]:
+    def names():
         text = b"".join(floor.metrics.pieces()).decode()
         return [name for name in "abcde" if f'modelserver_split_requests_total{{model_name="{name}"' in text]
 
@@ -386,14 +386,14 @@ async def test_model_that_outgrows_the_budget_is_refused_after_it_was_parked(flo
     request = floor.ask("a")
     await floor.settle()
 
-    assert request.failure().status == 507  # type: ignore[union-attr]
+    assert request.failure().status == 507
 
 
 async def test_measuring_that_fails_is_logged(floor, caplog):
     """Requests are served all the same, and what was not measured is measured later."""
     resident = floor.add("a")
     floor.ask("a")
-    floor.sizes = None  # type: ignore[assignment]
+    floor.sizes = None
     await floor.settle()
     (await floor.stage.enter(1)).load()
     await floor.settle()
@@ -427,24 +427,24 @@ async def test_event_looks_at_what_has_changed(floor, monkeypatch):
     for number in range(9):
         await floor.use(number + 1, f"m{number}")
     await floor.settle(MIN_RESIDENCE)
-    looked: set[str] = set()
+    looked = set()
     for name in ("state", "is_busy"):
         read = getattr(Resident, name).fget
 
-        def watched(resident: Resident, read=read):
+        def watched(resident, read=read):
             looked.add(resident.model.name)
             return read(resident)
 
         monkeypatch.setattr(Resident, name, property(watched))
 
-    async def names(event) -> set[str]:
+    async def names(event):
         """Those that are looked at because of an event."""
         looked.clear()
         await event
         await floor.settle()
         return set(looked)
 
-    async def ask(name: str) -> None:
+    async def ask(name):
         floor.ask(name)
 
     assert await names(ask("m500")) == {"m500"}  # there is memory

@@ -30,7 +30,7 @@ class Machines:
     refusal: OSError | None = None
     processes: list[PlayedProcess] = field(default_factory=list)
 
-    async def place(self, launcher: Launcher, arguments: tuple[Any, ...]) -> PlayedProcess:
+    async def place(self, launcher, arguments):
         """Reports that there is no room until there is."""
         need = launcher.demand.memory or launcher.guest.reserve()
         while not (fitting := [node for node, free in self.free.items() if free >= need]):
@@ -49,7 +49,7 @@ class Machines:
         self.processes.append(process)
         return process
 
-    def give_back(self, node: str, need: int) -> None:
+    def give_back(self, node, need):
         self.free[node] += need
 
 
@@ -59,24 +59,24 @@ class Launcher:
     demand: Demand = field(default_factory=Demand)
     guest: Any = None
 
-    def sharing(self, guest: Any) -> Launcher:
+    def sharing(self, guest):
         return replace(self, guest=guest)
 
-    async def __call__(self, *arguments: Any) -> PlayedProcess:
+    async def __call__(self, *arguments):
         return await self.machines.place(self, arguments)
 
 
 class Site:
     """Models on those machines."""
 
-    def __init__(self, floor: Any, **free: int) -> None:
+    def __init__(self, floor, **free):
         self.floor = floor
         self.machines = Machines(floor.stage, {name: mib * MIB for name, mib in free.items()})
 
-    def add(self, name: str, mib: int = 100, **options: Any) -> None:
+    def add(self, name, mib=100, **options):
         self.floor.add(name, mib, launcher=Launcher(self.machines), **options)
 
-    async def use(self, name: str, requests: int = 1, mib: int = 100) -> str:
+    async def use(self, name, requests=1, mib=100):
         """So many requests come, one after the other; returns the machine of the worker."""
         count = len(self.machines.processes)
         self.floor.ask(name)

@@ -1,10 +1,10 @@
-from tests.ext.parking.conftest import MIB, Floor
+from tests.ext.parking.conftest import MIB
 
 from modelserver.engine.telemetry.gpus import GpuMemory
 from modelserver.ext.parking.meters import ParkingMeters
 
 
-def lines(floor: Floor, *words: str) -> set[str]:
+def lines(floor, *words):
     """Series with one of these words in their names, without the prefix."""
     text = b"".join(floor.metrics.pieces()).decode().replace("modelserver_", "").replace('model_name="', "")
     return {line for line in text.splitlines() if line[0] != "#" and any(word in line for word in words)}

@@ -7,24 +7,23 @@ from tests.ext.parking.conftest import MIB, Floor
 from modelserver.engine.telemetry.arrivals import ArrivalInterval
 from modelserver.ext.parking.keeper import LOOKS
 from modelserver.ext.parking.prewarming import EARLY, EVERY
-from modelserver.ext.parking.resident import Resident
 from modelserver.ext.parking.room import MIN_RESIDENCE
 
 DAY = 86_400.0
 
 
-def add_daily(floor: Floor, name: str, after: float, requests: int = 5, **options) -> Resident:
+def add_daily(floor, name, after, requests=5, **options):
     """A model that was used ``after`` seconds after now a day ago, for ten seconds."""
     start = floor.now
     resident = floor.add(name, prewarm=True, **options)
 
-    def measured(now: float, *_: object):
+    def measured(now, *_):
         passed = now - start
         later = DAY - after + passed - 10
         intervals = [ArrivalInterval(10.0, requests, 0), ArrivalInterval(later, 0, 0)]
         return SimpleNamespace(intervals=intervals)
 
-    resident.model.arrivals = SimpleNamespace(look=lambda *_: None, measured=measured)  # type: ignore[assignment]
+    resident.model.arrivals = SimpleNamespace(look=lambda *_: None, measured=measured)
     return resident
 
 
@@ -32,7 +31,7 @@ async def test_model_is_loaded_before_its_time(floor):
     """Neither much earlier, nor at all without the option."""
     resident = add_daily(floor, "a", after=600)
     add_daily(floor, "b", after=600)
-    floor.keeper.residents[1].model.options.values["prewarm"] = False  # type: ignore[index]
+    floor.keeper.residents[1].model.options.values["prewarm"] = False
     await floor.settle(600 - EARLY - EVERY - 1)
     assert floor.states() == {"a": "parked", "b": "parked"}
     await floor.settle(EVERY)
@@ -143,7 +142,7 @@ async def test_restart_does_not_forget_when_a_model_is_used(stage, times, tmp_pa
     """The next server has the history of the one before, by the time of the day."""
     async with AsyncExitStack() as stack:
 
-        def start(wall: float) -> Floor:
+        def start(wall):
             floor = Floor(stage, times, tmp_path)
             stack.push_async_callback(floor.close)
             floor.keeper.prewarming.history.load()
@@ -151,7 +150,7 @@ async def test_restart_does_not_forget_when_a_model_is_used(stage, times, tmp_pa
             floor.keeper.prewarming._wall = lambda: wall + floor.now - begin
             return floor
 
-        def add(floor: Floor, name: str, *intervals: ArrivalInterval) -> None:
+        def add(floor, name, *intervals):
             history = SimpleNamespace(intervals=intervals)
             arrivals = SimpleNamespace(look=lambda *_: None, measured=lambda *_: history)
             floor.add(name, prewarm=True).model.arrivals = arrivals

@@ -11,7 +11,7 @@ MACHINE, GPU = Budget(100), Budget(100, 0)
 class Model:
     """A model that has so much of the machine and of the GPU, and is worth so much in both."""
 
-    def __init__(self, machine: int, gpu: int = 0, value: float = 1.0, state: str = "loaded") -> None:
+    def __init__(self, machine, gpu=0, value=1.0, state="loaded"):
         self.sizes = {MACHINE: machine, GPU: gpu}
         self.value = value
         crew = SimpleNamespace(leaving=[1] if state == "leaving" else [])
@@ -23,23 +23,23 @@ class Model:
 class FixedBudgets:
     """What models have is what they need."""
 
-    def of(self, model: Model) -> list[Budget]:
+    def of(self, model):
         return [budget for budget, size in model.sizes.items() if size]
 
-    def occupied(self, model: Model, budget: Budget) -> int:
+    def occupied(self, model, budget):
         return model.sizes[budget]
 
     need = occupied
 
-    def value(self, model: Model, budget: Budget, now: float) -> float:
+    def value(self, model, budget, now):
         return model.value
 
 
-def look(*models: Model, now: float = 10.0, **options):
+def look(*models, now=10.0, **options):
     budgets = FixedBudgets()
     occupancy = Occupancy(budgets)
     for each in models:
-        occupancy.follow(each)  # type: ignore[arg-type]
+        occupancy.follow(each)
     return Room(budgets, occupancy, now, **options)
 
 

@@ -1,4 +1,4 @@
-from typing import Any, get_type_hints
+from typing import get_type_hints
 
 import pytest
 
@@ -11,7 +11,7 @@ async def test_document_says_what_the_response_has(floor, gpus):
     for name, devices in zip("ab", (gpus[:1], gpus[1:]), strict=True):
         floor.add(name, gpus=devices)
     await floor.use(1, "a")
-    described: dict[str, Any] = page_of(floor.keeper.describe(), Parameters({"limit": 1}))
+    described = page_of(floor.keeper.describe(), Parameters({"limit": 1}))
     last = page_of(floor.keeper.describe(), Parameters({"next_page_token": described["nextPageToken"]}))
 
     assert described.keys() == get_type_hints(Parking).keys()

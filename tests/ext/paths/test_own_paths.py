@@ -13,7 +13,7 @@ from modelserver.models.registry import Registry
 from modelserver.surface.inference.routes import Route, target_finder
 
 
-def model(name: str, path: str | None, version: str = "1.0"):
+def model(name, path, version="1.0"):
     options = ModelOptions().changed({"route": path}, "")
     return SimpleNamespace(name=name, version=version, options=options, replacement=None, traffic=None)
 
@@ -21,19 +21,19 @@ def model(name: str, path: str | None, version: str = "1.0"):
 class Models:
     """A registry, the paths of its models, and what finds the targets of URLs."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         nothing = None
         self.registry = Registry(nothing)
         self.paths = OwnPaths(self.registry)
         self.find = self.paths.finder(target_finder())
 
-    def add(self, name: str, path: str | None, version: str = "1.0"):
+    def add(self, name, path, version="1.0"):
         added = model(name, path, version)
         self.paths.claim(added)
         self.registry.add(added)
         return added
 
-    def route(self, url: bytes) -> Route | None:
+    def route(self, url):
         target = self.find(url)
         return None if target is None else target.route
 

@@ -5,7 +5,7 @@ from modelserver.ext.payloads.event import HIDDEN, REQUEST, Event, Origin
 from modelserver.models.settings.settings import Settings
 
 
-def event(**fields: object) -> Event:
+def event(**fields):
     fields_of_all = {
         "kind": REQUEST,
         "id": "1",

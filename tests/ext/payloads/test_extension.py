@@ -14,38 +14,38 @@ _HEADERS = [(b"content-type", b"text/plain"), (b"Ce-Id", b"7")]
 
 
 class Log:
-    def __init__(self, mode: str = "all", body: int = 1000) -> None:
+    def __init__(self, mode="all", body=1000):
         self.requests, self.responses = mode != "response", mode != "request"
         self.limits = PayloadLimits(body=body)
         self.events: list[Any] = []
         self.too_large_ones = 0
 
-    def put(self, event) -> None:
+    def put(self, event):
         self.events.append(event)
 
-    def drop(self, why: str) -> None:
+    def drop(self, why):
         assert why == "too_large"
         self.too_large_ones += 1
 
     @property
-    def lines(self) -> list[tuple[str, bytes, str]]:
+    def lines(self):
         """Kind, body and type of each event."""
         return [(e.kind.rpartition(".")[2], e.body, e.content_type) for e in self.events]
 
 
 class Inner:
-    def __init__(self, path: str = "/predictions/m/1.0?key=1", route: Route | None = None) -> None:
+    def __init__(self, path="/predictions/m/1.0?key=1", route=None):
         route = route or Route("m", "1.0")
         self.target = SimpleNamespace(path=path.partition("?")[0], text=path, route=route)
         self.headers = _HEADERS
         self.body = b"question"
         self.content_type = "text/plain"
 
-    def join(self, parts) -> bytes:
+    def join(self, parts):
         return b"".join(parts)
 
 
-def served(act, log: Log | None = None, inner: Inner | None = None) -> Log:
+def served(act, log=None, inner=None):
     """The log after a request was served so: ``act`` gets the request and its watcher."""
     log, inner = log or Log(), inner or Inner()
     act(inner, watch_with(log)(inner))  # type: ignore[arg-type]  # as much of it as is needed

@@ -22,27 +22,27 @@ class Clock:
 
     now = 0.0
 
-    def __call__(self) -> float:
+    def __call__(self):
         return self.now
 
 
-def log_to(url: str, *, timeout: float = 5.0, clock: Clock | None = None, **changes: int) -> PayloadLog:
+def log_to(url, *, timeout=5.0, clock=None, **changes):
     limits = PayloadLimits(**{"connections": 1, **changes})
     log = PayloadLog(Sink(url, timeout), Origin("test"), "all", limits, clock or Clock())
     log.start()
     return log
 
 
-def event(number: int = 0, body: bytes = b"{}") -> Event:
+def event(number=0, body=b"{}"):
     return Event(REQUEST, str(number), 0.0, "application/json", body)
 
 
-def loss_lines(caplog: pytest.LogCaptureFixture) -> list[str]:
+def loss_lines(caplog):
     """The warnings; whether other lines are logged, too, is for whoever runs the tests to say."""
     return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
 
 
-def settled(log: PayloadLog) -> dict[str, int]:
+def settled(log):
     """The counts when nothing waits; those that are zero left out."""
     wait_for(lambda: log.waiting == 0, "the queue is empty")
     return {name: count for name, count in log.counts().items() if count}

@@ -1,7 +1,6 @@
 import contextlib
 import socket
 import threading
-from collections.abc import Iterator
 
 import pytest
 
@@ -13,7 +12,7 @@ _OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 class Script:
     """A server that sends prepared texts, one after the other; each may end its connection."""
 
-    def __init__(self, *answers: bytes, closes: bool = False) -> None:
+    def __init__(self, *answers, closes=False):
         self.received: list[bytes] = []
         self.connections = 0
         self._answers = list(answers)
@@ -23,11 +22,11 @@ class Script:
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
 
-    def _serve(self) -> None:
+    def _serve(self):
         with contextlib.suppress(OSError):
             self._run()
 
-    def _run(self) -> None:
+    def _run(self):
         while self._answers:
             client, _ = self._socket.accept()
             self.connections += 1
@@ -38,7 +37,7 @@ class Script:
                     if self._closes:
                         break
 
-    def close(self) -> None:
+    def close(self):
         with contextlib.suppress(OSError):
             # This wakes a thread that waits for a connection.
             self._socket.shutdown(socket.SHUT_RDWR)
@@ -47,7 +46,7 @@ class Script:
 
 
 @contextlib.contextmanager
-def posting(script: Script, timeout: float = 2.0) -> Iterator[SinkConnection]:
+def posting(script, timeout=2.0):
     connection = SinkConnection(Sink(script.url, timeout))
     try:
         yield connection

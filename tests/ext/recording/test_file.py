@@ -2,7 +2,6 @@
 
 import errno
 import io
-from pathlib import Path
 
 import pytest
 import zstandard
@@ -13,7 +12,7 @@ from modelserver.ext.recording.entries import Beginning, Ended, Lost, pack
 from modelserver.ext.recording.file import Writer, read
 
 
-def written(path: Path, *frames) -> Path:
+def written(path, *frames):
     with path.open("wb", buffering=0) as output:
         writer = Writer(output)
         for entries in frames:
@@ -98,11 +97,11 @@ def test_damage_ends_the_recording_before_it(tmp_path, make_call):
 class Full(io.BytesIO):
     """A disk with so many bytes of room, which writes what fits."""
 
-    def __init__(self, room: int) -> None:
+    def __init__(self, room):
         super().__init__()
         self._room = room
 
-    def write(self, data) -> int:
+    def write(self, data):
         count = super().write(data[: self._room - self.tell()])
         if not count:
             raise OSError(errno.ENOSPC, "No space left on device")

@@ -2,7 +2,6 @@
 
 import asyncio
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -19,14 +18,14 @@ TIMING_LINES = b"x-batch-id: b\r\nx-batch-size: 1\r\nserver-timing: queue;dur=1.
 EXTRA = TIMING_LINES + b"\r\nset-cookie: secret\r\n"
 
 
-def inner(model: str = "m", body: bytes = b"question"):
+def inner(model="m", body=b"question"):
     path = f"/predictions/{model}"
     target = Target(path, b"", path, Route(model, None))
     return SimpleNamespace(target=target, method=b"POST", headers=HEADERS, body=body, watcher=None)
 
 
 def taken(recording):
-    async def take() -> list[Any]:
+    async def take():
         frames = Frames()
         return [
             e async for data in recording.frames() for content in frames.feed(data) for e in unpack(content)
@@ -44,16 +43,16 @@ def started(**options):
 class Routes:
     """Routes that answer as ``serve`` does, watched by the recorder."""
 
-    def __init__(self, recorder: Recorder, serve) -> None:
+    def __init__(self, recorder, serve):
         self._recorder = recorder
         self._serve = serve
 
-    def serve(self, exchange) -> None:
+    def serve(self, exchange):
         exchange.watcher = self._recorder.watch(exchange)
         self._serve(exchange)
 
 
-def answering(recorder: Recorder, answer: bytes = b"a") -> Routes:
+def answering(recorder, answer=b"a"):
     return Routes(recorder, lambda exchange: exchange.watcher.replied(200, answer, "", b""))
 
 

@@ -9,7 +9,7 @@ from modelserver.errors import BadRequest, MethodNotAllowed
 from modelserver.ext.repository.routes import RepositoryApi
 
 
-def request(host: str) -> Request:
+def request(host):
     async def receive():
         return {"type": "http.request", "body": b'{"parameters": {"own": 1}}', "more_body": False}
 

@@ -5,7 +5,7 @@ import pytest
 from modelserver.ext.rollout.agreement import LONGEST, Tolerance, agree, excerpt, pairs, place, without_ids
 
 
-def nested(depth: int, value):
+def nested(depth, value):
     for number in range(depth):
         value = [value] if number % 2 else {"a": value}
     return value

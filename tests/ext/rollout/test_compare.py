@@ -10,11 +10,11 @@ from modelserver.engine.tensors.rows import OutputForm, pack_answer
 from modelserver.ext.rollout.compare import Pair, difference
 
 
-def difference_in_json(primary, shadow, mode="numeric", tolerance: float = 0.01) -> str:
+def difference_in_json(primary, shadow, mode="numeric", tolerance=0.01):
     return difference(Pair(json.dumps(primary).encode(), json.dumps(shadow).encode()), mode, tolerance)
 
 
-def tensor(*numbers: float, datatype: str = "FP32", name: str = "y") -> bytes:
+def tensor(*numbers, datatype="FP32", name="y"):
     form = OutputForm(name, datatype, (len(numbers),))
     return pack_answer([(form, pack(datatype, numbers))])
 

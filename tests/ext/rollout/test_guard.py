@@ -38,7 +38,7 @@ def test_verdict_follows_the_evidence(seen, action, cause, reason):
 
 
 @st.composite
-def evidence(draw) -> Evidence:
+def evidence(draw):
     answers = draw(COUNTS)
     compared = draw(st.integers(0, answers))
     return Evidence(

@@ -14,11 +14,11 @@ HOW = Shadowing(5, "numeric")
 class Helpers:
     """Calls the function here, or fails."""
 
-    def __init__(self, *_: object) -> None:
+    def __init__(self, *_):
         self.calls: list[int] = []
         self.failure: Exception | None = None
 
-    async def call(self, _: float, function, pairs: list[Pair], *more):
+    async def call(self, _, function, pairs, *more):
         assert function is compare_all
         await asyncio.sleep(0)
         self.calls.append(len(pairs))
@@ -26,7 +26,7 @@ class Helpers:
             raise self.failure
         return function(pairs, *more)
 
-    def close(self) -> None:
+    def close(self):
         pass
 
 
@@ -36,8 +36,8 @@ async def judge(monkeypatch):
     return Judge()
 
 
-async def reasons_of(judge: Judge, *cases: list[Pair], how: Shadowing = HOW) -> list[str | None]:
-    results: list[str | None] = []
+async def reasons_of(judge, *cases, how=HOW):
+    results = []
     for case in cases:
         judge.compare(case, how, results.append)
     for _ in range(200):
@@ -50,13 +50,13 @@ async def reasons_of(judge: Judge, *cases: list[Pair], how: Shadowing = HOW) -> 
 async def test_each_case_gets_its_reason_unless_the_helper_fails(judge):
     same, other = Pair(b"1", b"1.0"), Pair(b"1", b"2")
     assert await reasons_of(judge, [same], [same, other], [same, same]) == ["", "1 and 2 at the top", ""]
-    assert judge._helpers.calls == [5]  # type: ignore[union-attr]
+    assert judge._helpers.calls == [5]
 
     await reasons_of(judge, [])
-    judge._helpers.failure = InternalError("no memory")  # type: ignore[union-attr]
+    judge._helpers.failure = InternalError("no memory")
     assert await reasons_of(judge, [Pair(b"1", b"2")], [Pair(b"1", b"1.0")]) == [None, None]
 
-    judge._helpers.failure = None  # type: ignore[union-attr]
+    judge._helpers.failure = None
     assert await reasons_of(judge, [Pair(b"1", b"1.0")]) == [""]
 
 
@@ -84,6 +84,6 @@ async def test_each_way_of_comparing_has_calls_of_its_own(judge):
     while len(results) < judging.TOGETHER + 2:  # noqa: ASYNC110 - the loop has to turn
         await asyncio.sleep(0)
 
-    assert judge._helpers.calls == [judging.TOGETHER, 1, 1]  # type: ignore[union-attr]
+    assert judge._helpers.calls == [judging.TOGETHER, 1, 1]
     assert results[-1] == ""
     judge.close()

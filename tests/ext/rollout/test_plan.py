@@ -17,7 +17,7 @@ HALVES = {"1.0": 50, "2.0": 50}
 BOUND = {"errors": 0.1}
 
 
-def plan(**parts) -> Plan:
+def plan(**parts):
     return patched(Plan(), parts)
 
 

@@ -1,18 +1,17 @@
 import pytest
 from tests.ext.rollout.doubles import answered
 
-from modelserver.engine.batching.request import Request
 from modelserver.errors import BadRequest, WorkerDied
 from modelserver.ext.rollout.guard import Evidence
 from modelserver.ext.rollout.plan import Promotion
 from modelserver.ext.rollout.promoting import Promoter, Report, has_failed
 
 
-def promoter(**goal) -> Promoter:
+def promoter(**goal):
     return Promoter(Promotion(**{"after": 100, "errors": 0.1, **goal}), "2.0", "1.0")
 
 
-def failed(error: Exception) -> Request:
+def failed(error):
     made = answered()
     made.error = error
     return made

@@ -1,6 +1,5 @@
 import asyncio
 import json
-from typing import Any
 
 import pytest
 from tests.models.conftest import entry, register, restore, saved
@@ -10,7 +9,6 @@ from modelserver.errors import BadRequest, ConfigError, InvalidModel, ModelNotFo
 from modelserver.ext.rollout.plan import Plan, patched
 from modelserver.ext.rollout.router import TrafficRouter
 from modelserver.ext.rollout.traffic import ModelTraffic
-from modelserver.models.registry import Registry
 from modelserver.models.snapshot import check_routes, parse_snapshot
 
 HALVES = {"1.0": 50, "2.0": 50}
@@ -32,14 +30,14 @@ async def versions(registry, router):
             model.traffic.close()
 
 
-def traffic_in(registry: Registry) -> ModelTraffic[Any]:
+def traffic_in(registry):
     """The traffic of the model."""
     traffic = registry.get("m").traffic
     assert isinstance(traffic, ModelTraffic)
     return traffic
 
 
-def plan_of(registry: Registry) -> Plan | None:
+def plan_of(registry):
     """A plan with the same values for all versions."""
     (traffic,) = {id(model.traffic): model.traffic for model in registry.versions("m")}.values()
     return None if traffic is None else traffic_in(registry).plan
@@ -184,7 +182,7 @@ async def test_a_file_with_traffic_that_cannot_be(registry, builder):
     await register(registry, "m-3.0.mar")
 
 
-def routed(registry: Registry) -> Registry:
+def routed(registry):
     registry.router = TrafficRouter(registry, ServerMetrics(hostname="h"))
     return registry
 

@@ -14,11 +14,11 @@ from modelserver.ext.rollout.shadow import Shadow
 class Spare:
     """A model that has time unless the test changes this."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.has = True
         self.busy = False
 
-    def left(self) -> bool:
+    def left(self):
         return self.has
 
 
@@ -39,28 +39,28 @@ async def pool():
     return Pool()
 
 
-def shadow_of(pool: Pool, **more) -> Shadow:
+def shadow_of(pool, **more):
     spare = more.pop("spare", Spare())
     return Shadow(Version("2.0", pool), more.pop("how", Shadowing(100)), Judge(), spare=spare, **more)
 
 
-async def turn() -> None:
+async def turn():
     for _ in range(3):
         await asyncio.sleep(0.0005)
 
 
-async def copy(shadow: Shadow, request) -> None:
+async def copy(shadow, request):
     """Another version has answered the request; its copy is sent if it may be."""
     shadow.take(request, Version("1.0"), streamed=False)
     await turn()
 
 
-async def respond(pool: Pool, *contents: bytes, **more) -> None:
+async def respond(pool, *contents, **more):
     pool.answer(*contents, **more)
     await turn()
 
 
-def outcomes(shadow: Shadow) -> dict[str, int]:
+def outcomes(shadow):
     return {name: count for name, count in shadow.counts.outcomes.items() if count}
 
 

@@ -21,7 +21,7 @@ SHADOW = {"2.0": {"percent": 100}}
 class HeadersOnly:
     """A request with these headers."""
 
-    def __init__(self, **headers: str) -> None:
+    def __init__(self, **headers):
         self.headers = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
 
 
@@ -31,15 +31,15 @@ async def versions():
 
 
 class Direct:
-    def __init__(self, versions: dict[str, Version]) -> None:
+    def __init__(self, versions):
         self.saved = 0
         self.traffic: ModelTraffic[Version] = ModelTraffic("m", on_change=self._save)
         self.traffic.follow(versions, "1.0")
 
-    def _save(self) -> None:
+    def _save(self):
         self.saved += 1
 
-    def __call__(self, **parts) -> ModelTraffic[Version]:
+    def __call__(self, **parts):
         self.traffic.adopt(patched(self.traffic.plan, parts))
         return self.traffic
 
@@ -51,7 +51,7 @@ async def direct(versions):
     made.traffic.close()
 
 
-def chosen(traffic: ModelTraffic[Version], count: int = 400, requests=HeadersOnly()) -> Counter[str]:  # noqa: B008
+def chosen(traffic, count=400, requests=HeadersOnly()):  # noqa: B008
     return Counter(traffic.choose(requests).version for _ in range(count))
 
 
@@ -126,8 +126,8 @@ async def test_answers_in_parts_reach_the_client_whatever_becomes_of_copies(dire
     assert parts == [b"1"]
     assert traffic.shadows["2.0"].counts.outcomes["streamed"] == 1
 
-    versions["2.0"].splits = property  # type: ignore[assignment]
-    traffic.shadows["2.0"].take = None  # type: ignore[assignment,method-assign]
+    versions["2.0"].splits = property
+    traffic.shadows["2.0"].take = None
     made = request()
     traffic.watch(made, versions["1.0"])
     made.deliver(0, [(Answer(1), b"1")])
@@ -136,7 +136,7 @@ async def test_answers_in_parts_reach_the_client_whatever_becomes_of_copies(dire
     assert "could not be copied" in caplog.text
 
 
-def serve(traffic: ModelTraffic[Version], version: Version, count: int, status: int = 200) -> None:
+def serve(traffic, version, count, status=200):
     for _ in range(count):
         made = request()
         traffic.watch(made, version)
@@ -255,7 +255,7 @@ async def test_as_many_copies_are_made_as_configured(direct, versions, percent):
     versions["3.0"] = Version("3.0")
     traffic = direct(shadow={"2.0": {"percent": percent}, "3.0": {"percent": percent / 2}})
     for shadow in traffic.shadows.values():
-        shadow.take = lambda *_, shadow=shadow, **__: shadow.count("agreed")  # type: ignore[method-assign,misc]
+        shadow.take = lambda *_, shadow=shadow, **__: shadow.count("agreed")
     serve(traffic, versions["1.0"], 2000)
 
     for name, share in (("2.0", percent), ("3.0", percent / 2)):

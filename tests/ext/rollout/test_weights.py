@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from modelserver.ext.rollout.traffic import intervals, point_of, shares
 
 
-def version_at(point: float, weights: dict[str, float], ready: set[str]) -> str:
+def version_at(point, weights, ready):
     return next(version for end, version in intervals(weights, ready) if point < end)
 
 

@@ -52,28 +52,28 @@ def make(begin, spec, times, counts):
     return pool
 
 
-def step(name: str, body: bytes = b"x", **mark: bool) -> SequencedRequest:
+def step(name, body=b"x", **mark):
     row = Row("id", len(body))
     return SequencedRequest("id", [row], [body], time.monotonic(), mark=SequenceMark(name, **mark))
 
 
-def submit(pool: Pool, *requests: Request) -> None:
+def submit(pool, *requests):
     for each in requests:
         pool.submit(each)
 
 
-async def send(stage, pool: Pool, *requests: Request) -> None:
+async def send(stage, pool, *requests):
     """Submits the requests; the workers get what they may."""
     submit(pool, *requests)
     await stage.settle()
 
 
-def content(request: Request) -> bytes | None:
+def content(request):
     answered = request.answers[0]
     return answered and answered[1]
 
 
-def bodies(process) -> list[list[bytes]]:
+def bodies(process):
     return [sent for message, sent in process.received if hasattr(message, "rows")]
 
 

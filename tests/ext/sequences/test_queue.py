@@ -1,12 +1,11 @@
 import math
-from collections.abc import Iterable
 
 import pytest
 from tests.opcodes import opcodes_of
 
 from modelserver.engine.batching.policies import Greedy, Window
 from modelserver.engine.batching.queue import ImmediateKey, QueueFull, UnsharedKey
-from modelserver.engine.batching.request import Batch, Request, SequencedRequest, SequenceMark
+from modelserver.engine.batching.request import Request, SequencedRequest, SequenceMark
 from modelserver.engine.wire.messages import Row, SequenceHeaders
 from modelserver.ext.sequences import queue as sequences
 from modelserver.ext.sequences.queue import SequenceLimits, SequenceLost, SequenceQueue
@@ -36,26 +35,26 @@ def test_request_of_a_sequence_has_its_times():
     assert (first.is_first, first.began, first.queued) == (True, 3.5, 2.5)
 
 
-def put(target: SequenceQueue, *requests: Request) -> None:
+def put(target, *requests):
     for request in requests:
         target.put(request)
 
 
-def arrive(target: SequenceQueue, *requests: Request) -> None:
+def arrive(target, *requests):
     """New sequences get the only worker, ``w``."""
     put(target, *requests)
     target.place(["w"], 1)
 
 
-def ids(batch: Batch | None) -> list[str]:
+def ids(batch):
     return [parcel.request.id for parcel in batch.parcels]
 
 
-def names(requests: Iterable[Request]) -> list[str]:
+def names(requests):
     return [request.id for request in requests]
 
 
-def run_first_steps(target: SequenceQueue, *names: str, worker: str = "w", now: float = 0.0) -> None:
+def run_first_steps(target, *names, worker="w", now=0.0):
     put(target, *(step(name, now) for name in names))
     target.place([worker], 1)
     batch = target.take_for(worker, now)
@@ -69,7 +68,7 @@ def run_first_steps(target: SequenceQueue, *names: str, worker: str = "w", now: 
 def test_explanations_wait_for_nobody_and_teach_the_policy_nothing():
     seen = []
     policy = Window(5.0)
-    policy.arrived = lambda count, now: seen.append(count)  # type: ignore[method-assign]
+    policy.arrived = lambda count, now: seen.append(count)
     sut = queue(policy=policy)
     arrive(sut, step("a", rows=2), step("b", key=ImmediateKey(None)), step("c", key=ImmediateKey(None)))
 
@@ -323,7 +322,7 @@ def test_ticket_needs_room_at_an_idle_worker():
     assert not sut.would_run(step("new"), ["w"])
 
 
-def many(count: int) -> SequenceQueue:
+def many(count):
     """With sequences at a worker, each with a key of its own."""
     sut = queue(limits=SequenceLimits(max_idle=10.0, max_age=100.0, max_sequences=count))
     arrive(sut, *(step(str(number), key=number, body=b"") for number in range(count)))

@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from modelserver.engine.batching.policies import Adaptive, Greedy, Policy, Window
+from modelserver.engine.batching.policies import Adaptive, Greedy, Window
 from modelserver.engine.batching.queue import QueueFull
-from modelserver.engine.batching.request import Batch, Request, SequencedRequest, SequenceMark
+from modelserver.engine.batching.request import Batch, SequencedRequest, SequenceMark
 from modelserver.engine.wire.messages import Answer, Row, SequenceHeaders
 from modelserver.ext.sequences.queue import SequenceLimits, SequenceLost, SequenceQueue
 
@@ -34,7 +34,7 @@ class Sequences(RuleBasedStateMachine):
 
     MAX_BYTES = 60
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.now = 0.0
         self.clients: dict[str, Client] = {}
@@ -53,7 +53,7 @@ class Sequences(RuleBasedStateMachine):
         max_age=st.sampled_from([3.0, math.inf]),
     )
     def start(self, name, batch_size, workers, max_sequences, max_waiting, max_age):
-        policies: dict[str, Policy] = {"window": Window(0.5), "greedy": Greedy(), "adaptive": Adaptive(0.5)}
+        policies = {"window": Window(0.5), "greedy": Greedy(), "adaptive": Adaptive(0.5)}
         self.limits = SequenceLimits(1.0, max_age, max_sequences, max_waiting)
         self.queue = SequenceQueue(
             batch_size, policies[name], 10, self.MAX_BYTES, self.limits, SequenceHeaders()
@@ -63,7 +63,7 @@ class Sequences(RuleBasedStateMachine):
 
     # -- what a pool does
 
-    def pump(self) -> None:
+    def pump(self):
         self.refuse(self.queue.expire(self.now))
         ready = [worker for worker, loaded in enumerate(self.loaded) if loaded]
         self.queue.place(ready, len(self.workers))
@@ -74,17 +74,17 @@ class Sequences(RuleBasedStateMachine):
                     self.check_batch(worker, batch)
                     self.workers[worker] = batch
 
-    def refuse(self, requests: list[Request]) -> None:
+    def refuse(self, requests):
         for request in requests:
             assert request.waiting == 0
             self.queue.remove(request)
             request.fail(LookupError())
 
-    def done(self, request: Request) -> None:
+    def done(self, request):
         client = self.clients[request.id]
         client.ends.append("answered" if request.error is None else type(request.error).__name__)
 
-    def running(self) -> list[str]:
+    def running(self):
         return [
             parcel.request.mark.id
             for batch in self.workers
@@ -95,7 +95,7 @@ class Sequences(RuleBasedStateMachine):
 
     # -- what must hold of a batch
 
-    def check_batch(self, worker: int, batch: Batch) -> None:
+    def check_batch(self, worker, batch):
         assert 1 <= batch.size == len(batch.parcels) <= self.queue.batch_size
         assert len({parcel.request.key for parcel in batch.parcels}) == 1
         ids = []
@@ -166,7 +166,7 @@ class Sequences(RuleBasedStateMachine):
 
     @precondition(lambda self: any(self.workers))
     @rule(which=st.integers(0, 2), ended=st.sets(st.sampled_from(NAMES), max_size=1))
-    def answer(self, which: int, ended: set[str]) -> None:
+    def answer(self, which, ended):
         """A worker answers, and its handler may end sequences."""
         busy = [worker for worker, batch in enumerate(self.workers) if batch is not None]
         worker = busy[which % len(busy)]
@@ -181,7 +181,7 @@ class Sequences(RuleBasedStateMachine):
             parcel.request.deliver(parcel.start, [(Answer(0), b"")])
 
     @rule(which=st.integers(0, 2))
-    def die(self, which: int) -> None:
+    def die(self, which):
         worker = which % len(self.workers)
         running, self.workers[worker] = self.workers[worker], None
         self.loaded[worker] = False
@@ -201,17 +201,17 @@ class Sequences(RuleBasedStateMachine):
                 parcel.request.fail(ConnectionError())
         self.pump()
 
-    def named(self, name: str) -> SequencedRequest:
+    def named(self, name):
         return SequencedRequest("", [], [], 0.0, mark=SequenceMark(name))
 
     @rule(which=st.integers(0, 2))
-    def load(self, which: int) -> None:
+    def load(self, which):
         self.loaded[which % len(self.workers)] = True
         self.pump()
 
     @precondition(lambda self: any(not client.request.done for client in self.clients.values()))
     @rule(which=st.integers(0, 50))
-    def leave(self, which: int) -> None:
+    def leave(self, which):
         open_ones = [client for client in self.clients.values() if not client.request.done]
         request = open_ones[which % len(open_ones)].request
         self.queue.remove(request)
@@ -219,7 +219,7 @@ class Sequences(RuleBasedStateMachine):
         self.pump()
 
     @rule(seconds=st.sampled_from([0.0078125, 0.125, 0.5, 1.0, 4.0]))
-    def pass_time(self, seconds: float) -> None:
+    def pass_time(self, seconds):
         """Moves the clock, and stops at each time that the queue or a deadline sets."""
         until = self.now + seconds
         while (event := min(self.timer(), self.next_deadline())) <= until:
@@ -234,23 +234,23 @@ class Sequences(RuleBasedStateMachine):
         self.now = until
         self.pump()
 
-    def timer(self) -> float:
+    def timer(self):
         idle = [w for w, batch in enumerate(self.workers) if batch is None and self.loaded[w]]
         return min([self.queue.next_end(), *(self.queue.due_at(worker, self.now) for worker in idle)])
 
-    def next_deadline(self) -> float:
+    def next_deadline(self):
         open_ones = (client.request for client in self.clients.values() if not client.request.done)
         return min((r.deadline for r in open_ones if r.deadline is not None), default=math.inf)
 
     # -- what always holds
 
     @invariant()
-    def every_request_ends_once(self) -> None:
+    def every_request_ends_once(self):
         for client in self.clients.values():
             assert len(client.ends) == client.request.done
 
     @invariant()
-    def bounds(self) -> None:
+    def bounds(self):
         if not hasattr(self, "queue"):
             return
         waiting = [c.request for c in self.clients.values() if c.request.waiting]
@@ -265,7 +265,7 @@ class Sequences(RuleBasedStateMachine):
         assert sum(line.waiting for line in lines) == len(waiting)
 
     @invariant()
-    def nothing_is_forgotten(self) -> None:
+    def nothing_is_forgotten(self):
         """At an idle worker steps wait only while the policy holds them."""
         if not hasattr(self, "queue"):
             return
@@ -273,7 +273,7 @@ class Sequences(RuleBasedStateMachine):
             if batch is None and self.loaded[worker]:
                 assert self.queue.due_at(worker, self.now) > self.now
 
-    def teardown(self) -> None:
+    def teardown(self):
         """With workers that answer, everything ends, and every sequence with time."""
         if not hasattr(self, "queue"):
             return

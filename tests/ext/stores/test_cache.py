@@ -4,9 +4,7 @@ import asyncio
 import hashlib
 import os
 import zipfile
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import fsspec
 import pytest
@@ -20,7 +18,7 @@ from modelserver.ext.stores.stores import Changed, Item, Store
 class Folder(Store):
     """A folder as a store. ``reads`` are the requested ranges; the first ``fails`` reads fail."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path):
         super().__init__(StoreAddress("file", str(path)))
         self.reads: list[tuple[int, int]] = []
         self.fails = 0
@@ -30,15 +28,15 @@ class Folder(Store):
         return fsspec.filesystem("file")
 
     @property
-    def endpoint(self) -> str:
+    def endpoint(self):
         return "here"
 
-    def _item(self, name: str, info: Mapping[str, Any]) -> Item:
+    def _item(self, name, info):
         data = Path(info["name"]).read_bytes()
         digest = "0" * 32 if name in self.wrong else hashlib.md5(data).hexdigest()
         return Item(name, info["name"], info["size"], str(info["mtime"]), ("md5", digest))
 
-    def _range(self, item: Item, start: int, end: int) -> bytes:
+    def _range(self, item, start, end):
         self.reads.append((start, end))
         if self.fails:
             self.fails -= 1
@@ -101,7 +99,7 @@ def test_it_goes_on_where_it_was(cache, source, monkeypatch):
     source.write_bytes(os.urandom(48 << 18))
     items = store.items()
     broken = Folder(source)
-    broken._range = lambda item, start, end: (  # type: ignore[method-assign]
+    broken._range = lambda item, start, end: (
         Folder._range(broken, item, start, end) if start < 8 << 20 else _fail()
     )
     with pytest.raises(OSError, match="torn"):
@@ -111,7 +109,7 @@ def test_it_goes_on_where_it_was(cache, source, monkeypatch):
     assert (path.read_bytes(), store.reads) == (source.read_bytes(), [(8 << 20, 12 << 20)])
 
 
-def _fail() -> bytes:
+def _fail():
     raise OSError("a torn connection")
 
 
@@ -135,7 +133,7 @@ def test_wrong_checksum_is_refused(cache, source, tmp_path):
         held(cache, store)
     assert [path.name for path in (tmp_path / "cache").iterdir() if path.is_dir()] == []
 
-    store.vouches_for = lambda _: False  # type: ignore[method-assign]
+    store.vouches_for = lambda _: False
     assert held(cache, store)[0].stat().st_size == 9 << 20
 
 

@@ -33,7 +33,7 @@ def _environment(bucket, monkeypatch, tmp_path):
         monkeypatch.setenv(name, value)
 
 
-def fetchers() -> list[psutil.Process]:
+def fetchers():
     results = []
     for child in psutil.Process().children():
         with contextlib.suppress(psutil.Error):

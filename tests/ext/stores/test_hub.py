@@ -1,7 +1,6 @@
 """Models of a hub come into the hub's own cache, in a process of its own."""
 
 import asyncio
-from pathlib import Path
 
 import pytest
 from tests.models.archives.conftest import allowing
@@ -38,14 +37,14 @@ def repository(tmp_path, monkeypatch):
         yield made
 
 
-async def fetched(tmp_path: Path, url: str = URL, transfer: Transfer | None = None) -> Path:
+async def fetched(tmp_path, url=URL, transfer=None):
     policy = allowing("hf://.*")
     located = await sources.locate(url, tmp_path, policy, tmp_path, transfer or Transfer(), stores=Stores())
     assert located.held is None
     return located.path
 
 
-def names(folder: Path) -> set[str]:
+def names(folder):
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
 
 

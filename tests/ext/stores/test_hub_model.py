@@ -1,8 +1,6 @@
 """What a folder of the Hugging Face hub is, and the archive that it becomes."""
 
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,7 +18,7 @@ def engines(monkeypatch):
     monkeypatch.setattr(hub_model, "find_spec", lambda name: None)
 
 
-def written(folder: Path, config: dict[str, Any] | None = None, **files) -> Path:
+def written(folder, config=None, **files):
     """The folder of a model; ``files`` are documents without their ending, or texts."""
     folder.mkdir(exist_ok=True)
     (folder / "model.safetensors").write_bytes(b"weights")
@@ -32,7 +30,7 @@ def written(folder: Path, config: dict[str, Any] | None = None, **files) -> Path
     return folder
 
 
-def read(made: Path) -> tuple[str, str, dict[str, Any]]:
+def read(made):
     """Name and handler of the manifest, and the settings of the handler."""
     archive = open_archive(made, URL, made.parent, temporary=True)
     config, warnings = parse_model_config(archive.config_text or "")

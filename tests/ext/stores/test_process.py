@@ -1,7 +1,6 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -10,7 +9,7 @@ from modelserver.ext.stores.address import StoreAddress
 from modelserver.ext.stores.process import Message, Task
 
 
-def start(tmp_path: Path, **changes) -> subprocess.Popen[bytes]:
+def start(tmp_path, **changes):
     task = Task(
         **{
             "url": "s3://models/x.mar",

@@ -8,7 +8,7 @@ from tests.object_stores import SECRETS, azure, denying, google, hub, s3
 
 from modelserver.errors import DownloadFailed, InternalError
 from modelserver.ext.stores.address import parse_address
-from modelserver.ext.stores.stores import Changed, Item, Store, is_missing, open_store, reason_of
+from modelserver.ext.stores.stores import Changed, Item, is_missing, open_store, reason_of
 
 # Warnings of the libraries themselves, about connections that are closed with the process.
 pytestmark = [
@@ -19,7 +19,7 @@ pytestmark = [
 ]
 
 
-def opened(url: str) -> Store:
+def opened(url):
     return open_store(parse_address(url))
 
 

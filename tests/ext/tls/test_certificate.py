@@ -35,7 +35,7 @@ def test_certificate_is_made_without_any_file(authority):
         talk(certificate.server_context(), ssl.create_default_context(cafile=str(authority.file)))
 
 
-def refusal(configured: Settings) -> str:
+def refusal(configured):
     with pytest.raises(ConfigError) as caught:
         load_certificate(configured)
     (line,) = str(caught.value).splitlines()

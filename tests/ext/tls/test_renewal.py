@@ -2,7 +2,6 @@ import asyncio
 import logging
 import shutil
 import ssl
-from pathlib import Path
 
 import pytest
 from tests.surface.tls.conftest import HTTPS, made, subject
@@ -24,7 +23,7 @@ def files(tmp_path, authority):
     return key, chain
 
 
-def put(issued: tuple[Path, Path], files: tuple[Path, Path]) -> None:
+def put(issued, files):
     for source, target in zip(issued, files, strict=True):
         shutil.copy(source, target)
 
@@ -43,7 +42,7 @@ def renewal(files, taken):
     return made
 
 
-def look(renewal: Renewal) -> None:
+def look(renewal):
     renewal.take(renewal.look())
 
 

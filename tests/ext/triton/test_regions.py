@@ -1,6 +1,5 @@
 import os
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -9,7 +8,7 @@ from modelserver.errors import BadRequest, ResourceNotFound
 from modelserver.ext.triton.regions import Regions
 
 
-def services_with(prefix: str | None) -> Any:
+def services_with(prefix):
     """What a server has for regions, with this ``shared_memory_prefix``."""
     shared = SharedMemory(allowed=prefix is not None, most=1 << 24)
     return SimpleNamespace(shared=shared, settings=SimpleNamespace(shared_memory_prefix=prefix))

@@ -1,5 +1,4 @@
 import logging
-from typing import Any
 
 import httpx
 import pytest
@@ -11,16 +10,16 @@ from modelserver.surface.api.application import Application
 
 
 class NoModels:
-    def get(self, name: str, version: str | None = None):
+    def get(self, name, version=None):
         raise ModelNotFound.named(name)
 
-    def versions(self, name: str | None = None) -> list[Any]:
+    def versions(self, name=None):
         if name is not None:
             raise ModelNotFound.named(name)
         return []
 
 
-def client(host: str = "127.0.0.1") -> httpx.AsyncClient:
+def client(host="127.0.0.1"):
     """Of a server without models, which allows shared memory; errors are raised."""
     app = Application()
     services = services_with("/")

@@ -1,7 +1,6 @@
 """Triton's extensions over gRPC; what clients see of them is in tests/e2e/test_triton_clients.py."""
 
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from google.protobuf.json_format import ParseDict
@@ -20,23 +19,23 @@ LOCAL, REMOTE = "127.0.0.1:5000", "10.0.0.1:5000"
 class OneModel:
     """A registry with a hundred times the same model."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.model = version()
         self.model.metrics.batches.finished(2, 2, 4, "size", 0.004, (0.001, 0.002, 0.001))
 
-    def get(self, name: str, _: str | None = None):
+    def get(self, name, _=None):
         if name != "m":
             raise ModelNotFound.named(name)
         return self.model
 
-    def versions(self, _: str | None = None) -> list[Any]:
+    def versions(self, _=None):
         return [self.model] * 100
 
-    def is_default(self, _) -> bool:
+    def is_default(self, _):
         return True
 
 
-async def respond(registry, method: str, /, *, client: str = LOCAL, **fields):
+async def respond(registry, method, /, *, client=LOCAL, **fields):
     """The response to a request with these fields."""
     services = SimpleNamespace(registry=registry, settings=None, shared=None)
     request = message(f"inference.{method}Request")(**fields)

@@ -1,5 +1,4 @@
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from tests.ext.triton.doubles import version
@@ -53,7 +52,7 @@ def test_ends_of_requests_are_counted():
     assert responses["success"] == stats["success"]
 
 
-async def listed(registry, *which: str) -> list[dict[str, Any]]:
+async def listed(registry, *which):
     return [each async for each in list_statistics(registry, *which)]
 
 

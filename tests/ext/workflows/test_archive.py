@@ -1,6 +1,5 @@
 import json
 import zipfile
-from pathlib import Path
 
 import pytest
 
@@ -13,7 +12,7 @@ NAMED = {"workflowName": "w", "specFile": "flow.yaml", "handler": "functions.py"
 FILES = {"flow.yaml": "dag: {first: []}", "functions.py": "def first(data, context): ..."}
 
 
-def pack(path: Path, manifest=None, **files: str) -> Path:
+def pack(path, manifest=None, **files):
     document = {"workflow": NAMED} if manifest is None else manifest
     with zipfile.ZipFile(path, "w") as archive:
         for name, content in {**FILES, **files}.items():
@@ -25,7 +24,7 @@ def pack(path: Path, manifest=None, **files: str) -> Path:
     return path
 
 
-async def _find_file(url: str, store: Path | None, workdir: Path) -> tuple[Path, Path | None] | None:
+async def _find_file(url, store, workdir):
     located = await locate(url, store, UrlPolicy(), workdir)
     is_file = located.path.is_file() and located.single is None
     return (located.path, located.downloaded) if is_file else None

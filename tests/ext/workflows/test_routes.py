@@ -6,7 +6,6 @@ from typing import Any, cast
 import httpx
 import jsonschema
 import pytest
-from starlette.requests import Request
 from starlette.responses import Response
 from tests.documents import exactly, schema_of
 
@@ -22,10 +21,10 @@ from modelserver.surface.http.answers import error_body
 class Workflows:
     """Two workflows; records the calls."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.sent: list[Any] = []
 
-    def get(self, name: str):
+    def get(self, name):
         if name not in self.urls():
             raise WorkflowNotFound.named(name)
         nodes = {
@@ -43,14 +42,14 @@ class Workflows:
             model_name=lambda node: f"{name}__{node}",
         )
 
-    def urls(self) -> dict[str, str]:
+    def urls(self):
         return {"w": "w.war", "a": "a.war"}
 
-    async def register(self, request: SavedWorkflow, name: str | None):
+    async def register(self, request, name):
         self.sent.append((request, name))
         return self.get(name or "w")
 
-    async def unregister(self, name: str) -> None:
+    async def unregister(self, name):
         self.sent.append(self.get(name).name)
 
 
@@ -60,7 +59,7 @@ async def ask(method, path, workflows=None, *, model_api=True, **more):
     add_workflow_management(app, workflows, model_api=model_api)
     add_workflow_inference(app, workflows)
 
-    async def show(_request: Request, error: Exception):
+    async def show(_request, error):
         status, body = error_body(cast("ModelServerError", error))
         return Response(body, status)
 

@@ -3,7 +3,6 @@
 import asyncio
 import json
 from types import SimpleNamespace
-from typing import Any
 
 import msgspec
 import pytest
@@ -18,7 +17,7 @@ from modelserver.models.settings.settings import Settings
 
 
 class Exchange:
-    def __init__(self, deadline_ms: int = 0) -> None:
+    def __init__(self, deadline_ms=0):
         self.body, self.content_type, self.request_id = b"sent", "text/plain", "id"
         self.deadline_ms = deadline_ms
         self.on_disconnect = None
@@ -26,14 +25,14 @@ class Exchange:
         self.answer: tuple[int, bytes] | None = None
         self.error: ModelServerError | None = None
 
-    def packed_headers(self) -> bytes:
+    def packed_headers(self):
         return b"\x90"
 
-    def reply(self, status: int, body: bytes, content_type: str) -> None:
+    def reply(self, status, body, content_type):
         assert self.answer is None
         self.answer = status, body
 
-    def fail(self, error: ModelServerError) -> None:
+    def fail(self, error):
         assert self.error is None
         self.error = error
 
@@ -41,7 +40,7 @@ class Exchange:
 class Model:
     """A model whose pool keeps what it is sent."""
 
-    def __init__(self, exposes: bool = False) -> None:
+    def __init__(self, exposes=False):
         self.sent: list[Request] = []
         self.cancelled: list[Request] = []
         self.refusal: ModelServerError | None = None
@@ -51,22 +50,22 @@ class Model:
         self.options = SimpleNamespace(request_timeout=None)
         self.metrics = ServerMetrics().model("m", "1.0")
 
-    def submit(self, request: Request) -> None:
+    def submit(self, request):
         if self.refusal is not None:
             raise self.refusal
         self.sent.append(request)
 
-    def cancel(self, request: Request) -> None:
+    def cancel(self, request):
         request.on_done = None
         self.cancelled.append(request)
 
-    async def answer(self, content: bytes) -> None:
+    async def answer(self, content):
         """The last request's answer, and what follows from it, for up to two nodes."""
         self.sent[-1].deliver(0, [(Answer(len(content)), content)])
         await asyncio.sleep(0)
         await asyncio.sleep(0)
 
-    async def fail(self, error: ModelServerError | None = None) -> None:
+    async def fail(self, error=None):
         self.sent[-1].fail(error or HandlerError("a reason", 503))
         await asyncio.sleep(0)
 
@@ -76,11 +75,11 @@ class Flow:
 
     def __init__(
         self,
-        edges: dict[str, list[str]],
-        exchange: Exchange | None = None,
-        settings: Settings = Settings(),  # noqa: B008 - frozen
-        **options: int,
-    ) -> None:
+        edges,
+        exchange=None,
+        settings=Settings(),  # noqa: B008 - frozen
+        **options,
+    ):
         graph = make_graph(edges)
         self.models = {name: Model() for name in graph.after}
         self.exchange = exchange or Exchange()
@@ -96,18 +95,18 @@ class Flow:
         self.run = WorkflowRun(*request, on_end=self.end)
         self.run.start()
 
-    def version_for(self, name: str, _version: None, request):
+    def version_for(self, name, _version, request):
         """The version that the registry would return."""
         model = self.models.get(name.removeprefix("w__"))
         if model is None:
             raise ModelNotFound.named(name)
         return model if model.traffic is None else model.traffic.choose(request)
 
-    def end(self, run: WorkflowRun) -> None:
+    def end(self, run):
         self.ended_runs.append(run)
 
 
-def inputs_of(model: Model) -> tuple[int, Any]:
+def inputs_of(model):
     """The kind and the fields of what a node was given last."""
     request = model.sent[-1]
     kind = request.rows[0].kind

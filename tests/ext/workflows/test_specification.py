@@ -1,19 +1,13 @@
 import pytest
 
 from modelserver.ext.workflows.errors import InvalidDag, InvalidWorkflow
-from modelserver.ext.workflows.specification import (
-    MAX_NODES,
-    NodeOptions,
-    Specification,
-    make_graph,
-    parse_specification,
-)
+from modelserver.ext.workflows.specification import MAX_NODES, NodeOptions, make_graph, parse_specification
 
 FUNCTIONS = "import json as js\nfrom os import path\n\nasync def first(data, context): ...\n\nlast = first\n"
 MODELS = "models:\n  m:\n    url: m.mar\n"
 
 
-def parse(text: str, functions: str | None = FUNCTIONS) -> Specification:
+def parse(text, functions=FUNCTIONS):
     return parse_specification(text, "flow.yaml", functions)
 
 

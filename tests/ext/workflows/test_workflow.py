@@ -11,7 +11,7 @@ from modelserver.ext.workflows.workflow import Workflow
 from modelserver.models.version import SavedWorkflow
 
 
-def workflow(text: str, load: str = "at-start") -> Workflow:
+def workflow(text, load="at-start"):
     contents = ArchiveContents("w", "functions.py", parse_specification(text, "flow.yaml", "def f(): ..."))
     return Workflow("w", WorkflowArchive("w.war", Path("folder"), contents), load)
 

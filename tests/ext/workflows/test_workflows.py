@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -26,11 +25,11 @@ TEXT = "models:\n  m: {url: m.mar, min-workers: 1, batch-size: 2}\ndag:\n  f: [m
 class Reader:
     """Archives without files, by URL."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self._folder = folder
         self.removed: list[str] = []
 
-    async def open(self, url: str):
+    async def open(self, url):
         if url == "absent.war":
             raise WorkflowNotFound(f"Workflow not found in workflow store: {url}")
         contents = ArchiveContents(
@@ -50,7 +49,7 @@ class Reader:
 class Prepared(doubles.VersionBuilder):
     """Pools whose workers have loaded."""
 
-    async def build(self, name: str, *arguments, **named):
+    async def build(self, name, *arguments, **named):
         model = await super().build(name, *arguments, **named)
         model.pool.loaded.set_result(None)
         return model
@@ -59,7 +58,7 @@ class Prepared(doubles.VersionBuilder):
 class Known:
     """Workflows, and what they are made of."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self.builder = Prepared()
         self.registry = Registry(self.builder)
         self.workflows = Workflows(SimpleNamespace(registry=self.registry, settings=Settings()), folder)

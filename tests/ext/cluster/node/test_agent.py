@@ -10,7 +10,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import msgspec
 import pytest
 from tests.waiting import gone, is_alive
 
@@ -45,29 +44,29 @@ _LEASE = 30.0
 class PlayedServer(asyncio.Protocol):
     """The server's end of an agent's connection."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.messages: asyncio.Queue[Any] = asyncio.Queue()
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._frames = FrameReader(from_agent_decoder, MAX_MESSAGE)
         self.send_archive: Callable[[int], None] | None = None
 
-    def connection_made(self, transport) -> None:
+    def connection_made(self, transport):
         self.transport = transport
 
-    def data_received(self, data: bytes) -> None:
+    def data_received(self, data):
         for message, _ in self._frames.feed(data):
             if isinstance(message, WantArchive) and self.send_archive is not None:
                 self.send_archive(message.offset)
             else:
                 self.messages.put_nowait(message)
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def connection_lost(self, exc):
         self.lost.set_result(None)
 
-    def send(self, message: msgspec.Struct) -> None:
+    def send(self, message):
         self.transport.write(b"".join(encode(message)))
 
-    async def next(self, *kinds: type):
+    async def next(self, *kinds):
         while True:
             message = await asyncio.wait_for(self.messages.get(), 15)
             if isinstance(message, kinds):
@@ -77,19 +76,19 @@ class PlayedServer(asyncio.Protocol):
 class Stage:
     """A server that is played; the worker's program is a shell script of the test."""
 
-    def __init__(self, hub: Hub, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, hub, folder, monkeypatch):
         self.hub, self.server = hub, PlayedServer()
         self.invitation = hub.invite(lambda: self.server)
         self._folder = folder
         self._monkeypatch = monkeypatch
 
-    def program(self, script: str) -> Path:
+    def program(self, script):
         path = self._folder / "worker.sh"
         path.write_text(f"#!/bin/sh\n{script}\n")
         path.chmod(0o755)
         return path
 
-    async def run(self, script: str, python: str = "", *after: msgspec.Struct) -> asyncio.Task[None]:
+    async def run(self, script, python="", *after):
         """An agent in this process that has received such a start, and other messages with it."""
         self._monkeypatch.setattr(sys, "executable", python or str(self.program(script)))
         task = asyncio.create_task(Agent(self.invitation, "n1").run())
@@ -98,7 +97,7 @@ class Stage:
         self.server.transport.write(b"".join(piece for order in orders for piece in encode(order)))
         return task
 
-    async def start(self, lease: float = _LEASE) -> Start:
+    async def start(self, lease=_LEASE):
         """A start with a model of one file, which the agent gets on request."""
         model = self._folder / "model"
         model.mkdir(exist_ok=True)
@@ -111,7 +110,7 @@ class Stage:
         own = {"SEEN": "1"}
         return Start(load, packed.digest, packed.size, own, "", 1, "", False, worker, lease, metrics=b"")
 
-    async def output_until_end(self) -> tuple[bytes, bytes, WorkerEnded]:
+    async def output_until_end(self):
         got = [b"", b""]
         while not isinstance(message := await self.server.next(WorkerOutput, WorkerEnded), WorkerEnded):
             got[message.is_error] += message.data
@@ -206,15 +205,15 @@ async def test_nonsense_and_the_end_of_the_server_end_the_worker(stage, data):
 class FakeTime:
     """The clock of an agent, which only its sleeping moves on; ``events`` are what happens meanwhile."""
 
-    def __init__(self, agent: Agent, events: dict[float, Callable[[], None]]) -> None:
+    def __init__(self, agent, events):
         self.now = agent._received_at
         self.began = self.now
         self._events = sorted(events.items())
 
-    def monotonic(self) -> float:
+    def monotonic(self):
         return self.now
 
-    async def sleep(self, seconds: float) -> None:
+    async def sleep(self, seconds):
         self.now += seconds
         while self._events and self._events[0][0] <= self.now - self.began:
             self._events.pop(0)[1]()

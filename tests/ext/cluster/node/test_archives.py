@@ -12,7 +12,6 @@ import subprocess
 import sys
 import tarfile
 import textwrap
-from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,7 +26,7 @@ from modelserver.models.environments import environment_store as store
 MIB = 1 << 20
 
 
-def member(name: str, content: bytes = b"", **fields: object) -> tuple[tarfile.TarInfo, bytes]:
+def member(name, content=b"", **fields):
     info = tarfile.TarInfo(name)
     info.size = len(content)
     for key, value in fields.items():
@@ -35,7 +34,7 @@ def member(name: str, content: bytes = b"", **fields: object) -> tuple[tarfile.T
     return info, content
 
 
-def tar(*members: tuple[tarfile.TarInfo, bytes]) -> bytes:
+def tar(*members):
     made = io.BytesIO()
     with tarfile.open(fileobj=made, mode="w") as opened:
         for info, content in members:
@@ -43,7 +42,7 @@ def tar(*members: tuple[tarfile.TarInfo, bytes]) -> bytes:
     return made.getvalue()
 
 
-def model(seed: int = 0, large: int = 3 * MIB) -> bytes:
+def model(seed=0, large=3 * MIB):
     """A model's archive: a large file, small ones, a program, and links, also to a folder and to nothing."""
     return tar(
         member("handler.py", f"SEED = {seed}\n".encode()),
@@ -56,7 +55,7 @@ def model(seed: int = 0, large: int = 3 * MIB) -> bytes:
     )
 
 
-def digest(data: bytes) -> str:
+def digest(data):
     return hashlib.sha256(data).hexdigest()
 
 
@@ -67,29 +66,29 @@ class Server:
     data: bytes
     offsets: list[int] = field(default_factory=list)
 
-    async def fetch(self, offset: int) -> AsyncIterator[bytes]:
+    async def fetch(self, offset):
         self.offsets.append(offset)
         for start in range(offset, len(self.data), MIB // 2):
             await asyncio.sleep(0)
             yield self.data[start : start + MIB // 2]
 
 
-async def hold(cache: ArchiveCache, data: bytes, server: Server | None = None, *rest) -> archives.Held:
+async def hold(cache, data, server=None, *rest):
     """What a worker of the model gets, from this server."""
     return await cache.hold(digest(data), len(data), (server or Server(data)).fetch, *rest)
 
 
-def raising(error: BaseException) -> Mock:
+def raising(error):
     """What fails when it is called."""
     return Mock(side_effect=error)
 
 
-def names(root: Path) -> list[str]:
+def names(root):
     """What a cache has, by kind."""
     return sorted(path.name.partition("-")[0] for path in root.iterdir() if not path.name.endswith(".lock"))
 
 
-def content(folder: Path) -> dict[str, bytes]:
+def content(folder):
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
@@ -169,11 +168,11 @@ async def test_a_changed_archive_is_fetched_anew(root):
 # Transfers
 
 
-def torn(data: bytes, *ends: Callable[[], None]) -> Server:
+def torn(data, *ends):
     """A server whose first connections end like this after a MiB each."""
 
     class Torn(Server):
-        async def fetch(self, offset: int) -> AsyncIterator[bytes]:
+        async def fetch(self, offset):
             if len(self.offsets) >= len(ends):
                 async for piece in super().fetch(offset):
                     yield piece
@@ -351,7 +350,7 @@ def process(root, data, patch="", between="pass"):
             started.kill()
 
 
-def line(started: subprocess.Popen[str]) -> str:
+def line(started):
     return started.stdout.readline().strip()
 
 

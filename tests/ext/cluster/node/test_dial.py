@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from tests.surface.tls.certificates import Authority
 
-from modelserver.ext.cluster.greeting import RESPONSE, GreetingError, Invitation, challenge, confirm, invite
+from modelserver.ext.cluster.greeting import RESPONSE, GreetingError, challenge, confirm, invite
 from modelserver.ext.cluster.node import dial as dial_module
 from modelserver.ext.cluster.node.dial import LOCAL_SOCKET, SecureConnection, dial, dial_streams
 from modelserver.surface.tls.context import Certificate
@@ -27,12 +27,12 @@ _WAYS = {
 }
 
 
-async def _briefly(invitation: Invitation) -> None:
+async def _briefly(invitation):
     _, writer = await dial_streams(invitation)
     writer.transport.abort()
 
 
-def receive(connection: socket.socket, size: int) -> bytes:
+def receive(connection, size):
     received = b""
     while len(received) < size:
         piece = connection.recv(size - len(received))
@@ -56,7 +56,7 @@ class FalseServer:
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
-    def _run(self) -> None:
+    def _run(self):
         while True:
             try:
                 connection, _ = self._listener.accept()
@@ -66,7 +66,7 @@ class FalseServer:
             with connection, contextlib.suppress(OSError):
                 self._answer(connection)
 
-    def close(self) -> None:
+    def close(self):
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self._thread.join()
@@ -91,7 +91,7 @@ def impatience(monkeypatch):
     monkeypatch.setattr(dial_module, "DIAL_TIME", 1.0)
 
 
-def greet(connection: socket.socket, invitation: Invitation) -> None:
+def greet(connection, invitation):
     first, nonce = challenge()
     connection.sendall(first)
     connection.sendall(confirm(invitation, nonce, receive(connection, RESPONSE.size)))
@@ -102,7 +102,7 @@ def secured(certificate, answer, newest=None):
     if newest is not None:
         context.maximum_version = newest
 
-    def answer_securely(connection: socket.socket) -> None:
+    def answer_securely(connection):
         with context.wrap_socket(connection, server_side=True) as secure:
             answer(secure)
 
@@ -270,7 +270,7 @@ def ends():
     worker.close()
 
 
-def received_by(worker: SecureConnection, size: int, flags: int = 0) -> bytes:
+def received_by(worker, size, flags=0):
     """One read of at most so many bytes."""
     buffer = memoryview(bytearray(size))
     return bytes(buffer[: worker.recv_into(buffer, 0, flags)])

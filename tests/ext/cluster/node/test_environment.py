@@ -2,8 +2,6 @@
 
 import re
 import sys
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -22,7 +20,7 @@ def model_dir(tmp_path, monkeypatch):
     return made
 
 
-def played(tmp_path: Path, script: str) -> str:
+def played(tmp_path, script):
     """A Python whose ``-m pip`` is this shell script."""
     path = tmp_path / "python"
     path.write_text(f'#!/bin/sh\nif [ "$2" = pip ]; then\n{script}\nelse\nexec {sys.executable} "$@"\nfi\n')
@@ -30,12 +28,12 @@ def played(tmp_path: Path, script: str) -> str:
     return str(path)
 
 
-def note_in(lines: list[str]) -> Callable[[str, str], None]:
+def note_in(lines):
     """Notes each step, and each line of pip's with its source."""
     return lambda text, source: lines.append(f"{source}: {text}" if source else text)
 
 
-def packages_of(model_dir: Path, requirements: str | None = "requirements.txt") -> PackageRequest:
+def packages_of(model_dir, requirements="requirements.txt"):
     return PackageRequest("m", "1.0", model_dir, requirements, False)
 
 
@@ -44,7 +42,7 @@ async def provide(node, request, fallback, tell):
     return await node.environments(fallback, tell).provide(request, lambda step: tell(step, ""))
 
 
-def environment(hidden: str = "", own: dict[str, str] | None = None, threads: int = 2) -> NodeEnvironment:
+def environment(hidden="", own=None, threads=2):
     return NodeEnvironment(hidden, own or {}, threads)
 
 

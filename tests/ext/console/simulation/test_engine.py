@@ -1,28 +1,21 @@
 """The simulated server: what comes out is checked against theory, and the policies against each other."""
 
-from collections.abc import Callable
 from itertools import islice, takewhile
 from random import Random
 
 import pytest
 from tests.ext.console.simulation.arrivals import OPEN, poisson
 
-from modelserver.engine.batching.policies import Adaptive, Greedy, Policy, Window
+from modelserver.engine.batching.policies import Adaptive, Greedy, Window
 from modelserver.ext.console.simulation.costs import Cost
 from modelserver.ext.console.simulation.engine import SimulatedServer, Simulation
-from modelserver.ext.console.simulation.figures import SimulatedFigures, summarize
+from modelserver.ext.console.simulation.figures import summarize
 
 MEDIUM = Cost(0.040, 0.004)
-POLICIES: dict[str, Callable[[], Policy]] = {
-    "greedy": Greedy,
-    "adaptive": lambda: Adaptive(0.1),
-    "window": lambda: Window(0.1),
-}
+POLICIES = {"greedy": Greedy, "adaptive": lambda: Adaptive(0.1), "window": lambda: Window(0.1)}
 
 
-def simulated(
-    policy: str, server: SimulatedServer, load: float, pattern="poisson", requests: int = 8000
-) -> SimulatedFigures:
+def simulated(policy, server, load, pattern="poisson", requests=8000):
     """One run with a fixed seed."""
     rate = load * server.workers * server.batch_size / server.cost.seconds(server.batch_size)
     seconds = requests / rate

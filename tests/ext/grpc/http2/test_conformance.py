@@ -1,7 +1,7 @@
-"""What RFC 9113 and RFC 7541 ask of a server, section by section, as h2spec does."""
+"""What RFC 9113 and RFC 7541 ask of a server, section by section, as h2spec does.
 
-from collections.abc import Iterable, Sequence
-from typing import TypeAlias
+``steps`` are the frames of a client, and None where the server responds on stream 1.
+"""
 
 import pytest
 from tests.ext.grpc.http2.talking import (
@@ -28,15 +28,12 @@ from tests.ext.grpc.http2.talking import (
 
 from modelserver.ext.grpc.http2.frames import Code, field
 
-# The frames of a client, and None where the server responds on stream 1.
-Steps: TypeAlias = "Sequence[bytes | None]"
-
 PING_ME, PONG = frame(PING, 0, 0, b"12345678"), (PING, 1, 0, b"12345678")
 LARGEST = 1 << 18  # bytes of a frame that the server takes
 REPLY = b"12345"
 
 
-def block(fields: Iterable[tuple[str, str]]) -> bytes:
+def block(fields):
     """A header block that needs no table."""
     return b"".join(field(name.encode("latin-1"), value.encode("latin-1")) for name, value in fields)
 
@@ -44,26 +41,26 @@ def block(fields: Iterable[tuple[str, str]]) -> bytes:
 USUAL = block(POST)
 
 
-def head(flags: int = WHOLE, *more: tuple[str, str], stream: int = 1) -> bytes:
+def head(flags=WHOLE, *more, stream=1):
     """The head of a request, with these fields besides the usual ones."""
     return frame(HEADERS, flags, stream, USUAL + block(more))
 
 
-def request(fields: Iterable[tuple[str, str]]) -> bytes:
+def request(fields):
     """A request without a body, with these fields only."""
     return frame(HEADERS, WHOLE | END, 1, block(fields))
 
 
-def without(name: str) -> list[tuple[str, str]]:
+def without(name):
     return [each for each in POST if each[0] != name]
 
 
-def with_field(representation: bytes) -> bytes:
+def with_field(representation):
     """A request with a field in the representation of HPACK."""
     return frame(HEADERS, WHOLE | END, 1, USUAL + representation)
 
 
-def settings(name: int, *values: int) -> bytes:
+def settings(name, *values):
     return frame(SETTINGS, 0, 0, b"".join(setting(name, value) for value in values))
 
 
@@ -72,7 +69,7 @@ RESET_ONE = frame(RESET, 0, 1, number(Code.CANCEL))
 LATE = frame(DATA, END, 1, b"test")
 PRIORITIZED = WHOLE | END | WITH_PRIORITY
 
-ENDS_CONNECTION: dict[Code, dict[str, Steps]] = {
+ENDS_CONNECTION = {
     Code.FRAME_SIZE_ERROR: {
         "4.2 a frame over the limit": [frame(DATA, 0, 1, length=LARGEST + 1)],
         "4.2 a head over the limit": [frame(HEADERS, WHOLE, 1, length=LARGEST + 1)],
@@ -162,7 +159,7 @@ ENDS_CONNECTION: dict[Code, dict[str, Steps]] = {
     },
 }
 
-ENDS_STREAM: dict[Code, dict[str, Steps]] = {
+ENDS_STREAM = {
     Code.STREAM_CLOSED: {"5.1 data after the end": [FULL, LATE], "5.1 a head after the end": [FULL, FULL]},
     Code.PROTOCOL_ERROR: {
         "6.9 a window larger by nothing": [head(), frame(WINDOW, 0, 1, number(0))],
@@ -193,7 +190,7 @@ ENDS_STREAM: dict[Code, dict[str, Steps]] = {
     },
 }
 
-MALFORMED: dict[str, bytes] = {
+MALFORMED = {
     "8.1.1 no body in spite of its length": head(WHOLE | END, ("content-length", "5")),
     "8.1.1 a length that is none": head(WHOLE, ("content-length", "-1")),
     "8.1.1 two lengths": head(WHOLE, ("content-length", "4"), ("content-length", "4")),
@@ -224,7 +221,7 @@ MALFORMED: dict[str, bytes] = {
     "8.3.1 two authorities": request([*POST, (":authority", "x")]),
 }
 
-REQUESTS: dict[str, Steps] = {
+REQUESTS = {
     "4.2 a frame as large as may be": [
         head(),
         *[frame(DATA, 0, 1, bytes(1 << 14))] * 2,
@@ -271,7 +268,7 @@ REQUESTS: dict[str, Steps] = {
     "HPACK 6.3 a size": [frame(HEADERS, WHOLE | END, 1, b"\x20" + USUAL)],
 }
 
-IGNORED: dict[str, Steps] = {
+IGNORED = {
     "4.1 an unknown frame": [frame(22, 0, 0, bytes(8))],
     "4.1 unknown flags": [frame(PING, 0x16, 0, b"12345678"), FULL],
     "4.1 the reserved bit": [frame(PING, 0, 1 << 31, b"12345678"), FULL],
@@ -292,7 +289,7 @@ IGNORED: dict[str, Steps] = {
 }
 
 # The sizes of the DATA frames of the answer.
-ANSWERS: dict[str, tuple[Steps, list[int]]] = {
+ANSWERS = {
     "5.1 a window after the end": ([settings(4, 0), FULL, None, frame(WINDOW, 0, 1, number(1))], [1]),
     "5.1 a priority after the end": (
         [settings(4, 0), FULL, frame(PRIORITY, 0, 1, bytes(5)), None, frame(WINDOW, 0, 1, number(1))],
@@ -313,7 +310,7 @@ async def client():
     return Client(frame=LARGEST).greet()
 
 
-def talk(client: Client, steps: Steps) -> None:
+def talk(client, steps):
     """Goes through the steps, as far as the connection lives."""
     for step in steps:
         if step is not None:

@@ -1,7 +1,6 @@
 """Connections: what clients may do, what ends their stream, and what ends their connection."""
 
 import asyncio
-from typing import Any
 
 import pytest
 from tests.ext.grpc.http2.talking import (
@@ -172,12 +171,12 @@ async def test_early_answer_ends_the_request_of_which_little_is_remembered(clien
     assert client.ending() == Code.STREAM_CLOSED
 
 
-def cut_off(client: Client, stream: int) -> bytes:
+def cut_off(client, stream):
     """A request that is refused, but not whole."""
     return client.head(stream, WHOLE, [("x", "no request")])
 
 
-ATTACKS: dict[str, Any] = {
+ATTACKS = {
     "pings": lambda *_: frame(PING, 0, 0, bytes(8)),
     "settings": lambda *_: frame(SETTINGS, 0, 0),
     "settings that change all streams": lambda _, each: frame(SETTINGS, 0, 0, setting(4, 10 + each % 2)),
@@ -263,7 +262,7 @@ async def test_head_that_is_too_long_is_not_decoded():
     # A value of Huffman's code, in which each byte of the letter a takes five bits.
     coded = b"\x18\xc6\x31\x8c\x63" * 300
     block = b"\0\1x\xff" + bytes((len(coded) - 127 & 127 | 128, len(coded) - 127 >> 7)) + coded
-    client.connection._decoder.decode = None  # type: ignore[assignment]
+    client.connection._decoder.decode = None
     client.send(frame(HEADERS, WHOLE, 1, block))
 
     assert client.ending() == Code.ENHANCE_YOUR_CALM
@@ -344,7 +343,7 @@ async def test_http_1_gets_400(data):
 # -- time
 
 
-def at(client: Client, seconds: float) -> None:
+def at(client, seconds):
     """Looks at the connections as if it were so much later."""
     loop = asyncio.get_running_loop()
     for each in list(client.listener.connections):
@@ -425,7 +424,7 @@ def at_once(monkeypatch):
     monkeypatch.setattr(connection, "_NOTICE", 0.0)
 
 
-async def turns() -> None:
+async def turns():
     for _ in range(4):
         await asyncio.sleep(0)
 

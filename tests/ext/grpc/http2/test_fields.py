@@ -14,7 +14,7 @@ LISTS = st.lists(st.tuples(NAMES, VALUES), max_size=6)
 FIELDS = st.tuples(LISTS, st.booleans(), st.sampled_from([None, None, None, 0, 300, 4096]))
 
 
-def outcome(decode, block: bytes):
+def outcome(decode, block):
     """The fields, or None if the connection ends."""
     try:
         return tuple(decode(block))

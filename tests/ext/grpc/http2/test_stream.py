@@ -21,7 +21,7 @@ def stream(client):
     return client.streams[1]
 
 
-async def is_done(task: asyncio.Task[None]) -> bool:
+async def is_done(task):
     """Whether a task has ended by now."""
     for _ in range(3):
         await asyncio.sleep(0)
