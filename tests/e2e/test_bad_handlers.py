@@ -149,9 +149,7 @@ class Deeds:
         self.preprocess(rows)
         self.inference(rows)
         self.postprocess(rows)
-        answers = [{"pid": os.getpid()} for _ in rows]
-        returned = next((row["return"] for row in rows if "return" in row), None)
-        return answers if returned is None else RETURNS[returned](answers)
+        return [{"pid": os.getpid()} for _ in rows]
 
     def preprocess(self, rows):
         self.do("preprocess", rows)
@@ -242,16 +240,6 @@ class Deeds:
     def fork(self):
         if os.fork() == 0:
             return
-
-RETURNS = {
-    "few": lambda answers: answers[:-1],
-    "many": lambda answers: answers * 2,
-    "none": lambda answers: None,
-    "generator": lambda answers: (answer for answer in answers),
-    "dict": lambda answers: {"answers": answers},
-    "text": lambda answers: "x" * len(answers),
-    "class": lambda answers: list,
-}
 '''
 
 
@@ -300,33 +288,6 @@ def test_exception_that_ends_the_process_costs_one_request(deeds, deed, end):
     assert end in failure
     assert deeds.predict("deeds", {}).status_code == 200
     assert is_untouched(deeds)
-
-
-def test_wrong_return_fails_its_request_only(deeds):
-    """Of anything but a list of one answer per request the log says what it was, and the worker stays
-    (F19).
-    """
-    before = deeds.predict("deeds", {}).json()["pid"]
-    causes = {
-        "few": "the handler returned 0",
-        "many": "the handler returned 2",
-        "none": "The handler returned NoneType, a list is needed.",
-        "generator": "The handler returned generator, a list is needed.",
-        "dict": "The handler returned dict, a list is needed.",
-        "text": "The handler returned str, a list is needed.",
-        "class": "The handler returned type, a list is needed.",
-    }
-    for returned, cause in causes.items():
-        seen = len(deeds.home.log("model_log.log"))
-        response = deeds.predict("deeds", {"return": returned})
-        beginning = "number of batch response" if returned in {"few", "many"} else "Invalid model predict"
-
-        assert response.status_code == 503
-        assert response.json()["message"].startswith(beginning)
-        wait_until(
-            lambda cause=cause, seen=seen: cause in failures_of("deeds", deeds, seen), "it is in the log"
-        )
-    assert deeds.predict("deeds", {}).json()["pid"] == before
 
 
 @pytest.mark.parametrize(

@@ -202,33 +202,6 @@ def test_bytes_elements_become_rows(client, server):
     assert server.predict("sized", png(4, 3)).json() == binary[0]
 
 
-def test_only_what_may_share_a_batch_does(server):
-    """Other datatypes, row shapes, parameters or outputs are other batches; ids, forms and timeouts are not
-    (F22).
-    """
-    same = [
-        lambda: infer(server, "gather", numbers(1), id="a"),
-        lambda: infer(server, "gather", numbers(2), parameters={"binary_data_output": True}),
-        lambda: infer(server, "gather", numbers(3), parameters={"timeout": 9_000_000}),
-    ]
-    other = [
-        lambda: infer(server, "gather", an_input("x", "FP64", [1], [1])),
-        lambda: infer(server, "gather", an_input("x", "FP32", [1, 1], [1])),
-        lambda: infer(server, "gather", an_input("z", "FP32", [1], [1])),
-        lambda: infer(server, "gather", numbers(1), parameters={"k": 1}),
-        lambda: infer(server, "gather", numbers(1), outputs=[{"name": "output_0"}]),
-        lambda: server.predict("gather", b"1"),
-    ]
-    answers = together(*same, *other)
-    ids = [answer.headers["x-batch-id"] for answer in answers]
-
-    assert {answer.status_code for answer in answers} == {200}
-    assert len(set(ids[: len(same)])) == 1
-    assert len(set(ids)) == 1 + len(other)
-    assert [answer.headers["x-rows"] for answer in answers] == ["3"] * 3 + ["1"] * len(other)
-    assert answers[0].json()["parameters"] == {"batchId": ids[0]}
-
-
 # Errors
 
 

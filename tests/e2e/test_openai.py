@@ -159,24 +159,6 @@ def test_embeddings_of_several_clients_share_a_batch(chatting):
     assert max(map(int, sizes)) > 1
 
 
-@pytest.mark.parametrize(
-    ("endpoint", "fields"),
-    [
-        ("rerank", {"query": "x", "documents": ["x"] * 6_000, "top_n": 6_000}),
-        ("score", {"text_1": "x", "text_2": ["x"] * 6_000}),
-    ],
-)
-def test_thousands_of_inputs_are_answered_as_few_are(chatting, endpoint, fields):
-    """Their bodies are read by a helper process."""
-    client = client_of(chatting)
-    texts = ["a" * (number % 7) for number in range(6_000)]
-    vectors = client.embeddings.create(model="letters", input=texts, encoding_format="float")
-    scored = chatting.inference.post(f"/v1/{endpoint}", json={"model": "overlap", **fields}).json()
-
-    assert [each.embedding[0] for each in vectors.data] == [float(len(text)) for text in texts]
-    assert len(scored["results" if endpoint == "rerank" else "data"]) == 6_000
-
-
 def test_answer_that_json_cannot_hold_fails_its_request_alone(chatting):
     """The worker goes on."""
 

@@ -49,3 +49,5 @@ def test_probes_follow_the_models(server, model_store):
     assert server.home.log().count("is given up") == 1
     server.unregister("missing_module")
     assert probes(server) == [200] * 4
+    checks = {"path": "/readyz", "code": "2xx"}
+    assert server.metric("modelserver_health_checks_total", **checks) > 0

@@ -110,26 +110,6 @@ def test_many_sequences_share_batches(server, model, pool):
     assert max(len(batch) for batch in batches) > 1
 
 
-def test_sequences_are_bounded(server, model, pool):
-    """Too many sequences, and too many requests of one, are refused at once; what waits is run in order."""
-    name = model("narrow")
-    running = pool.submit(step, server, name, "a", {"add": 1, "sleep": 0.6})
-    wait_sequences(server, name, living=1, waiting=0)
-    waiting = pool.submit(step, server, name, "a", {"add": 2})
-    wait_sequences(server, name, waiting=1)
-    other = pool.submit(step, server, name, "b")
-    wait_sequences(server, name, living=2)
-    refused = [send(server, name, sequence) for sequence in ("a", "c", None)]
-
-    for response in refused:
-        assert response.status_code == 503
-        assert response.json()["type"] == "ServiceUnavailableException"
-        assert "please check if it is closed, or expired" in response.json()["message"]
-        assert response.headers["retry-after"]
-    assert (running.result()["seen"], waiting.result()["seen"]) == ([1], [1, 2])
-    assert other.result()["seen"] == [0]
-
-
 def test_handler_and_client_end_sequences(server, model):
     """The handler's header ends those that it names, and reaches the client; a request that says it is the
     last frees the place of its sequence. Without sequenceMaxIdleMSec it is a minute; describe shows the

@@ -143,20 +143,6 @@ def test_a_client_that_leaves_stops_the_work(server, tmp_path):
     assert server.predict("parts", {"parts": ["a"], "last": "b"}).text == "ab"
 
 
-def test_a_handler_may_ask_whether_its_client_is_gone(server, tmp_path):
-    """context.is_cancelled; a call that has started threads is not ended by force, as they would go on."""
-    file = tmp_path / "notes"
-    with ask(server, {"endless": 10, "thread": 5, "ask": True, "notes": str(file)}) as client:
-        client.head()
-        client.chunk()
-
-    assert wait_until(lambda: len(notes(file)) == 3 and notes(file), "it ends") == [
-        "asked",
-        "complete",
-        "left",
-    ]
-
-
 def test_a_handler_that_is_quicker_than_its_client(server):
     """It waits for the client, so that a long answer arrives whole and little of it is held in memory."""
     before = psutil.Process(server.pid).memory_info().rss
@@ -166,18 +152,6 @@ def test_a_handler_that_is_quicker_than_its_client(server):
             assert client.chunk() == bytes([step]) * (1 << 20)
             assert psutil.Process(server.pid).memory_info().rss - before < 32 << 20
         assert client.chunks() == []
-
-
-def test_v1_bodies_that_are_split_cannot_stream(server, tmp_path):
-    """One response for several instances has no parts: the request fails with this reason, and the
-    work stops.
-    """
-    file = tmp_path / "notes"
-    answer = server.v1("parts", [{"body": {"endless": 10, "notes": str(file)}}])
-
-    assert answer.status_code == 500
-    assert "streams its answer" in answer.json()["error"]
-    assert wait_until(lambda: notes(file), "the handler leaves") == ["left"]
 
 
 # Around it

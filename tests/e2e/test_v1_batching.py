@@ -84,27 +84,6 @@ def test_request_above_maximum_is_split(shared_server):
     assert shared_server.metric("modelserver_split_requests_total", model_name="eager") == split + 1
 
 
-@pytest.mark.parametrize(
-    ("body", "message"),
-    [
-        (b"", "can't Unmarshal body"),
-        (b"[1]", "can't Unmarshal body"),
-        (b'{"instances": [' + b"[" * 100_000 + b"]" * 100_000 + b"]}", "can't Unmarshal body"),
-        (b'{"instances": []}', "no instances in the request"),
-    ],
-    ids=["nothing", "an array", "deep", "no instances"],
-)
-def test_malformed_body_gets_400(shared_server, body, message):
-    """It is refused with KServe's words, in JSON, as clients of its batcher read it (F1, F2, F3, F10)."""
-    answer = shared_server.inference.post("/v1/models/eager:predict", content=body)
-    document = answer.json()
-
-    assert answer.status_code == 400
-    assert list(document) == ["code", "type", "message", "error", "batchId", "predictions"]
-    assert document["error"].startswith(message)
-    assert (document["batchId"], document["predictions"]) == ("", None)
-
-
 def test_other_bodies_reach_models_that_take_them_whole(shared_server):
     """What is no V1 or V2 body is 400, unless `split_instances=false` hands it to the handler (F10)."""
     shared_server.registered("echo.mar", model_name="rowwise")
@@ -148,18 +127,6 @@ def test_handler_error_has_its_status(shared_server, order, status, message):
     assert message in description["error"]
     assert (description["batchId"], description["predictions"]) == (answer.headers["x-batch-id"], None)
     assert shared_server.v1("obedient", [{"do": "nothing"}]).status_code == 200
-
-
-def test_guilty_requests_fail_alone(shared_server, pool):
-    """Two guilty ones among four leave the two others their answers; four guilty ones all fail (F20)."""
-    poison = [{"raise": "poison"}]
-    half = together(
-        pool, *(lambda body=body: shared_server.v1("four", body) for body in ([1], poison, [3], poison))
-    )
-    whole = together(pool, *(lambda: shared_server.v1("four", poison) for _ in range(4)))
-
-    assert [answer.status_code for answer in half] == [200, 500, 200, 500]
-    assert [answer.status_code for answer in whole] == [500] * 4
 
 
 def test_routes_show_models(shared_server):

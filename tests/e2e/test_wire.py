@@ -1,7 +1,6 @@
 """What clients can do at the level of HTTP to requests and to the server, on all ports, front ends or not."""
 
 import contextlib
-import json
 import os
 import re
 import select
@@ -13,7 +12,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.e2e.raw import CLOSE, connect, converse, everything, statuses
+from tests.e2e.raw import CLOSE, connect, converse, statuses
 from tests.e2e.serving import Home, Server, free_port, serving, wait_until
 
 UPGRADES = {
@@ -57,18 +56,6 @@ def post(path, body, lines=b""):
 def chunked(path, body, lines=b"", trailers=b""):
     head = b"POST %b HTTP/1.1\r\nHost: localhost\r\n%bTransfer-Encoding: chunked\r\n\r\n" % (path, lines)
     return head + b"%x\r\n%b\r\n0\r\n%b\r\n" % (len(body), body, trailers)
-
-
-@pytest.mark.parametrize("offer", UPGRADES.values(), ids=UPGRADES)
-@pytest.mark.parametrize("make", [post, chunked])
-def test_an_offer_to_upgrade_takes_nothing_from_a_body(either, offer, make):
-    """The handler gets the whole body; what it holds is no request, and what follows it is one."""
-    inner = post(b"/predictions/obey", b'{"do": "sleep", "seconds": 0, "token": "smuggled"}')
-    received = converse(either.port, make(b"/predictions/echo", inner, offer), CLOSE)
-
-    assert statuses(received.replace(inner, b"")) == [200, 200]
-    assert inner in received
-    assert b"smuggled" not in received.replace(inner, b"")
 
 
 def get(path, body, lines=b""):
@@ -126,26 +113,6 @@ def test_request_inside_a_body_is_not_executed_with_a_token(start_server):
     listed = server.management.get("/models", headers={"authorization": f"Bearer {token}"})
     assert listed.json() == {"models": []}
     assert statuses(converse(port, evil, last)) == [200, 200]
-
-
-def test_trailers_reach_nobody(server):
-    """Trailers of a chunked body are not among the headers that a handler sees, and set neither the
-    request's id nor its sequence or token.
-    """
-    server.registered("tell.mar")
-    trailers = (
-        b"x-request-id: stolen\r\nts_request_sequence_id: stolen\r\n"
-        b"Authorization: Bearer stolen\r\nX-Trusted: stolen\r\n"
-    )
-    reply = b"x-request-id: mine\r\nX-Own: yes\r\n"
-    received = converse(server.port, chunked(b"/predictions/tell", b"hi", reply, trailers), CLOSE)
-    headers = json.loads(re.search(rb"\r\n\r\n({.*})HTTP/1.1", received, re.DOTALL)[1])["headers"]
-
-    assert statuses(received.replace(b"}HTTP", b"}\nHTTP")) == [200, 200]
-    assert b"stolen" not in received
-    assert {name.lower() for name in headers} >= {"x-request-id", "x-own", "host", "transfer-encoding"}
-    assert headers["x-request-id"] == "mine"
-    server.unregister("tell")
 
 
 @pytest.mark.parametrize("role", ["inference", "management", "metrics"])
@@ -238,20 +205,6 @@ def test_a_client_that_leaves_in_mid_body(either, role):
     reply = either.home.log()[logged:]
     assert "ERROR" not in reply, reply
     assert "Traceback" not in either.home.log("model_log.log") + reply
-
-
-@pytest.mark.parametrize(
-    "one", [post(b"/predictions/echo", b"1"), post(b"/ping", b"1")], ids=["hot", "other"]
-)
-def test_hundreds_of_pipelined_requests_are_answered(either, one):
-    """All requests are answered, and those of other clients are not held up."""
-    with connect(either.port) as connection:
-        connection.sendall(one * 500)
-        assert either.inference.get("/livez").status_code == 200
-        connection.sendall(CLOSE)
-        received = everything(connection)
-
-    assert received.count(b"HTTP/1.1 200 OK") == 501
 
 
 def upload(server, body, announced):

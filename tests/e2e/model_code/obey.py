@@ -29,8 +29,6 @@ class Obey:
             answers.append(verb(order, index))
         if any(isinstance(answer, type(self)) for answer in answers):
             return answers[:-1]
-        if any(answer is Ellipsis for answer in answers):
-            return tuple(answers)
         return answers
 
     def do_nothing(self, order, index):
@@ -54,9 +52,6 @@ class Obey:
 
     def do_memory(self, order, index):
         raise MemoryError
-
-    def do_cuda(self, order, index):
-        raise RuntimeError("CUDA error: out of memory")
 
     def do_daemon(self, order, index):
         program = [sys.executable, "-c", "import time; time.sleep(60)"]
@@ -93,9 +88,6 @@ class Obey:
     def do_short(self, order, index):
         return self
 
-    def do_tuple(self, order, index):
-        return ...
-
     def do_object(self, order, index):
         return object()
 
@@ -109,12 +101,3 @@ class Obey:
             sys.stderr.write("e" * 1000 + "\n")
         sys.stdout.flush()
         return "printed"
-
-    def do_status(self, order, index):
-        self.context.set_response_status(order["code"], order.get("phrase", ""), index)
-        for name, value in order.get("headers", {}).items():
-            self.context.set_response_header(index, name, value)
-        return order.get("answer", "done")
-
-    def do_return(self, order, index):
-        return order["value"]

@@ -9,7 +9,6 @@
 import itertools
 import os
 import signal
-import threading
 import time
 from pathlib import Path
 
@@ -31,8 +30,6 @@ class Parts:
                 context.set_response_header(idx, name, value)
         if first.get("generator"):
             return [self.generate(order, idx) for idx, order in enumerate(orders)]
-        if first.get("thread"):
-            threading.Thread(target=time.sleep, args=(first["thread"],), daemon=True).start()
         try:
             for step in self.steps(orders):
                 self.wait_for_gate(first, step)
@@ -40,9 +37,6 @@ class Parts:
                     self.fail(order, step)
                 parts = [self.part(order, step) for order in orders]
                 send_intermediate_predict_response(parts, context.request_ids, "Intermediate", 200, context)
-                if first.get("ask") and context.is_cancelled(0):
-                    note(first, "asked")
-                    break
             note(first, "complete")
         finally:
             note(first, "left")
