@@ -84,32 +84,6 @@ def test_detached_server_lives_from_start_to_stop(home, detached, model_store):
         assert re.fullmatch(stage, output)
 
 
-@pytest.mark.parametrize(
-    ("flags", "line", "message"),
-    [
-        ([], None, "Missing mandatory parameter --model-store"),
-        (["--model-store", "."], "job_queue_size=many", "Invalid configuration: job_queue_size=many: "),
-        (
-            ["--model-store", "."],
-            "certificate_file=bad.properties\ninference_address=https://127.0.0.1:0",
-            "Invalid configuration: private_key_file=: ",
-        ),
-    ],
-)
-def test_impossible_settings_stop_the_start(home, flags, line, message):
-    """What cannot work stops the start with one line that says what and why, and status 1."""
-    if line is not None:
-        flags = [*flags, "--ts-config", home.path / "bad.properties"]
-        (home.path / "bad.properties").write_text(line + "\n")
-    done = home.run("--start", *flags)
-
-    assert done.returncode == 1
-    assert message.format(cwd=home.path) in done.stdout
-    assert len(done.stdout.splitlines()) == 1
-    assert done.stderr == ""
-    assert not home.pid_file.exists()
-
-
 def test_management_off_loopback_needs_tokens(home, detached):
     """If others can reach the management address, it requires tokens; the server prints at its start where
     they are (F63).

@@ -4,7 +4,6 @@ import json
 import re
 import shutil
 import threading
-import uuid
 
 import pytest
 from google.protobuf.descriptor_pool import DescriptorPool
@@ -17,7 +16,6 @@ from tests.e2e.grpc_client import (
     ending,
     grpc_server,
     manage,
-    oip,
     predict,
     stub,
 )
@@ -151,32 +149,6 @@ def test_a_failure_can_be_followed(server, inference):
     wait_until(lambda: "Failed for request mine-9:" in server.home.log("model_log.log"), "it is in the log")
     line = r"InferenceAPIsService/Predictions HTTP/2\.0\" 14 \d+ mine-9\n"
     wait_until(lambda: re.search(line, server.home.log("access_log.log")), "the call is logged")
-
-
-@pytest.mark.parametrize(
-    ("side", "service", "method", "query"),
-    [
-        ("inference", f"{INFERENCE}InferenceAPIsService", "Predictions", predict("refusing")),
-        ("inference", "inference.GRPCInferenceService", "ModelInfer", oip("ModelInferRequest")),
-        ("management", f"{MANAGEMENT}ManagementAPIsService", "DescribeModel", manage("DescribeModel")),
-    ],
-    ids=["no worker", "V2", "management"],
-)
-def test_refused_call_has_its_id_in_trailers_and_log(server, management, side, service, method, query):
-    """The request's id, or one that the server makes, is in the trailing metadata and in the access log."""
-    management.RegisterModel(manage("RegisterModel", url="echo.mar", model_name="refusing"))
-    named = f"refused-{uuid.uuid4()}"
-    with channel(server, side) as to:
-        call = getattr(stub(to, service), method).future
-        own = call(query, metadata=[("x-request-id", named)])
-        made = dict(call(query).trailing_metadata())["x-request-id"]
-        assert ("x-request-id", named) in own.trailing_metadata()
-    server.unregister("refusing")
-
-    assert re.fullmatch(r"[0-9a-f-]{36}", made)
-    for known in (named, made):
-        line = rf"/{method} HTTP/2\.0\" \d+ \d+ {known}\n"
-        wait_until(lambda line=line: re.search(line, server.home.log("access_log.log")), "the call is logged")
 
 
 @pytest.mark.parametrize("how", ["cancelled", "late"])

@@ -13,7 +13,6 @@ from tests.e2e.grpc_client import INFERENCE, channel, ending, grpc_server, oip, 
 from tests.e2e.serving import PATIENCE, serving, wait_until
 
 from modelserver.ext.recording import requests_of
-from modelserver.ext.recording.entries import code_of
 from modelserver.ext.recording.file import read
 
 pytestmark = pytest.mark.slow
@@ -181,25 +180,6 @@ def infer(**fields):
     )
     sent_message.inputs.add(name="x", datatype="FP32", shape=[1, 2])
     return sent_message
-
-
-def test_what_is_recorded_of_grpc(calls):
-    """Each request of a stream by itself, with its message, chosen metadata, code, batch and time."""
-    matches = read(calls).calls
-    methods = [(call.target.rpartition("/")[2], call.status) for call in matches]
-
-    assert {call.method for call in matches} == {b"gRPC"}
-    assert sorted(methods) == sorted([
-        *[("Predictions", 200)] * 4, ("Predictions", 500), *[("StreamPredictions", 200)] * 3,
-        *[("ModelInfer", 200)] * 3, ("ModelInfer", 404), ("StreamPredictions", 503),
-    ])  # fmt: skip
-    assert [call.headers[0] for call in matches[:4]] == [(b"x-mark", b"7")] * 4
-    assert {name for call in matches for name, _ in call.headers} == {b"x-mark", b"grpc-timeout"}
-    assert all(call.batch and call.took > 0 and call.timing[1] > 0 for call in matches if call.status == 200)
-    assert {call.parts for call in matches if "Stream" in call.target and call.complete} == {4, 2, 1}
-    assert {code_of(call.lines) for call in matches} == {0, 5, 13, 14}
-    assert [call.target.rpartition("/")[2] for call in matches if not call.complete] == ["StreamPredictions"]
-    assert [call.model for call in matches].count("nobody") == 1
 
 
 @pytest.mark.parametrize("speed", ["2", "max"])

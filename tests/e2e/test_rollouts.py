@@ -177,21 +177,6 @@ def test_parked_versions_have_their_share(server):
     assert loads == [2, 2]
 
 
-def test_weights_divide_the_requests(server):
-    put(server, {"1.0": 75, "2.0": 25})
-    seen = collections.Counter(server.predict("m", b"x").text for _ in range(200))
-
-    assert 20 <= seen["2.0"] <= 85
-    assert seen["1.0"] + seen["2.0"] == 200
-    assert (
-        server.metric("modelserver_traffic_requests_total", model_name="m", model_version="2.0")
-        == seen["2.0"]
-    )
-    assert server.metric("modelserver_traffic_weight", model_name="m", model_version="2.0") == 25
-    described = server.management.get("/models/m/2.0").json()[0]["traffic"]
-    assert described == {"wanted": 25, "effective": 25}
-
-
 def test_a_shadow_gets_copies(server):
     """Of requests in every protocol but those with answers in parts; clients see the primary only."""
     put(server, {"shadow": {"2.0": {"percent": 100}}})

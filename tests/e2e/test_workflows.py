@@ -1,7 +1,6 @@
 """Workflows of real archives and worker processes, on one server with two front ends."""
 
 import gzip
-import zipfile
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -64,10 +63,6 @@ def waits(data, context):
         open(WAITED, "a").write("begun;")
         time.sleep(float(text(data[0]["body"])))
         return ["waited"]
-
-
-def not_loading(data, context):
-    raise ValueError("it does not load")
 """
 SPECIFICATIONS = {
     "branches": "dag:\n  start: [left, right]\n  left: [join]\n  right: [join]\n",
@@ -75,8 +70,6 @@ SPECIFICATIONS = {
     "dag:\n  start: [left, right]\n  left: [join]\n  right: [join]\n",
     "told": "dag:\n  start: [told]\n",
     "waits": "models: {retry-attempts: 0, timeout-ms: 30000}\ndag:\n  waits: [join]\n",
-    "cycle": "dag:\n  start: [join]\n  join: [left]\n  left: [join]\n",
-    "not_loading": "dag:\n  start: [not_loading]\n",
     "pairs": "models:\n  retry-attempts: 0\n  timeout-ms: 30000\n  batch-size: 2\n  max-batch-delay: 10000\n"
     "  rows: {url: rows.mar}\ndag:\n  rows: []\n",
 }
@@ -104,9 +97,6 @@ def store(tmp_path_factory):
         build_workflow(
             WorkflowConfig(name, parts / f"{name}.yaml", parts / "functions.py", export_path=folder)
         )
-    with zipfile.ZipFile(folder / "slip.war", "w") as archive:
-        archive.writestr("WAR-INF/MANIFEST.json", '{"workflow": {"workflowName": "slip"}}')
-        archive.writestr("../outside.txt", "x")
     return folder
 
 
@@ -215,27 +205,6 @@ def test_a_model_goes_while_requests_are_on_their_way(server, store):
     described = server.management.get("/workflows/waits").json()[0]
     assert [node["model"] for node in described["nodes"]] == ["waits__waits", "waits__join"]
     leave(server, "waits")
-
-
-@pytest.mark.parametrize(
-    ("name", "status", "kind", "words"),
-    [
-        ("cycle", 400, "InvalidDAGException", "cycle, join -> left -> join"),
-        ("slip", 400, "InvalidWorkflowException", "'..' is not allowed"),
-        ("not_loading", 500, "WorkflowException", "it does not load"),
-        ("nothing", 404, "WorkflowNotFoundException", "not found in workflow store: nothing.war"),
-    ],
-)
-def test_refused_workflows_leave_nothing(server, store, name, status, kind, words):
-    """The answer says why, and no model, file or folder of theirs stays."""
-    answer = enter(server, f"{name}.war")
-
-    assert (answer.status_code, answer.json()["type"]) == (status, kind)
-    assert words in answer.json()["message"]
-    assert models(server) == []
-    assert server.management.get("/workflows").json() == {"workflows": []}
-    assert not (store.parent / "outside.txt").exists()
-    assert [list((folder / "workflows").glob("*")) for folder in server.home.workdirs()] in ([[]], [])
 
 
 def test_workflows_come_back_after_a_restart(store, tmp_path):
