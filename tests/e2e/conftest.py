@@ -8,15 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.e2e.browsing import Watched, chromium
-from tests.e2e.serving import Home, Server, serving
+from tests.e2e.serving import MODEL_CODE, Home, Server, archived, serving
 from tests.ext.payloads.sinks import SinkServer, sink_server
-
-from modelserver.tools.archiver import ArchiveConfig, build_archive
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
-
-MODEL_CODE = Path(__file__).parent / "model_code"
 
 StartServer = Callable[..., Server]
 # Characters of each server's log that a failed test shows.
@@ -41,11 +37,8 @@ def model_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     broken = tmp_path_factory.mktemp("broken") / "syntax.py"
     broken.write_text("def handle(data, context)\n    return data\n")
     for handler in (*sorted(MODEL_CODE.glob("*.py")), broken):
-        build_archive(ArchiveConfig(handler.stem, str(handler), "1.0", export_path=store))
-    second = build_archive(
-        ArchiveConfig("echo", str(MODEL_CODE / "tell.py"), "2.0", export_path=broken.parent)
-    )
-    second.rename(store / "echo-v2.mar")
+        archived(store, handler.stem, handler)
+    archived(broken.parent, "echo", MODEL_CODE / "tell.py", "2.0").rename(store / "echo-v2.mar")
     return store
 
 

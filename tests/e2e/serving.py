@@ -15,6 +15,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -31,6 +32,7 @@ STARTED = "Model server started."
 # Seconds, however much else runs: a start takes two of a processor.
 PATIENCE = 60.0
 ROOT = Path(__file__).parents[2]
+MODEL_CODE = Path(__file__).parent / "model_code"
 
 # Between those of Ray's workers and those that connections get, and others for each process of pytest-xdist:
 # nobody takes a port before the server that it is for.
@@ -54,10 +56,18 @@ def free_port(adjacent: int = 1) -> int:
                 return ports[0]
 
 
-def archived(store: Path, name: str, source: str, **options: Any) -> Path:
-    path = store / f"{name}.py"
-    path.write_text(textwrap.dedent(source))
-    return build_archive(ArchiveConfig(name, str(path), "1.0", export_path=store, **options))
+def archived(
+    store: Path, name: str, source: str | Path, version: str = "1.0", config: str = "", **options: Any
+) -> Path:
+    """``<name>.mar`` in the store, of a handler's text or file; ``config`` is its ``model-config.yaml``."""
+    path = source if isinstance(source, Path) else store / (re.sub(r"\W", "_", name) + ".py")
+    if isinstance(source, str):
+        path.write_text(textwrap.dedent(source))
+    with tempfile.TemporaryDirectory() as folder:
+        if config:
+            options["config_file"] = Path(folder) / "model-config.yaml"
+            options["config_file"].write_text(config)
+        return build_archive(ArchiveConfig(name, str(path), version, export_path=store, **options))
 
 
 def wait_until(happened: Callable[[], Any], what: str, seconds: float = PATIENCE) -> Any:

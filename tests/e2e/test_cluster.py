@@ -13,8 +13,8 @@ from tests.e2e.chunks import ChunkReader
 from tests.e2e.conftest import MODEL_CODE
 from tests.e2e.elsewhere import LOST, elsewhere, freezing, store_beside
 from tests.e2e.load import Load
-from tests.e2e.serving import wait_until
-from tests.e2e.test_distributed import CONFIG, SUMMING, pack
+from tests.e2e.serving import archived, wait_until
+from tests.e2e.test_distributed import CONFIG, SUMMING
 
 pytestmark = pytest.mark.slow  # starts agents, and waits until they are missed
 
@@ -50,9 +50,10 @@ def server(tmp_path_factory, model_store):
     folder = tmp_path_factory.mktemp("c")
     store = store_beside(model_store, folder)
     for name, (handler, config) in CONFIGURED.items():
-        pack(store, name, (MODEL_CODE / f"{handler}.py").read_text(), config)
-    pack(store, "summing", SUMMING, CONFIG.format(processes=3, fails="null") + "placement: spread\n")
-    pack(store, "counting", COUNTING, "")
+        archived(store, name, MODEL_CODE / f"{handler}.py", config=config)
+    spread = CONFIG.format(processes=3, fails="null") + "placement: spread\n"
+    archived(store, "summing", SUMMING, config=spread)
+    archived(store, "counting", COUNTING)
     installed = f"--no-index\n./{environments.WHEEL}\n"
     environments.pack(store, "needy", environments.HANDLER, installed, answer=3)
     environments.pack(store, "failing", environments.HANDLER, "--no-index\nno-such-package-anywhere\n")

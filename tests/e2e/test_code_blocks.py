@@ -21,14 +21,14 @@ import pytest
 import yaml
 from PIL import Image
 from tests.e2e.blocks import BLOCKS, of_language
-from tests.e2e.serving import ROOT, Home, free_port, wait_until
+from tests.e2e.serving import ROOT, Home, archived, free_port, wait_until
 from tests.e2e.test_tutorials import HUB_TUTORIALS, TUTORIALS
 
 from modelserver.engine.telemetry.metrics_config import parse_metrics_config
 from modelserver.models.options.yaml_file import parse_model_config
 from modelserver.models.settings.load import load_settings
 from modelserver.models.settings.settings import KEYS
-from modelserver.tools.archiver import ArchiveConfig, build_archive, make_parser
+from modelserver.tools.archiver import make_parser
 from modelserver.tools.doctor.command import build_parser as checking_parser
 from modelserver.tools.migrate.command import build_parser as migrating_parser
 from modelserver.tools.serve.options import build_parser as serving_parser
@@ -351,11 +351,9 @@ def test_handlers_of_the_page_refuse_and_count(shared_server):
     assert shared_server.metric("Lookup", ModelName=model) == 1.5
 
 
-def test_sequence_adds_its_numbers_up(shared_server, model_store, tmp_path):
-    script, config = tmp_path / "summing.py", tmp_path / "model-config.yaml"
-    script.write_text(BLOCKS[SEQUENCES[0]].text, "utf-8")
-    config.write_text(BLOCKS[SEQUENCES[1]].text, "utf-8")
-    build_archive(ArchiveConfig("summing", str(script), "1.0", export_path=model_store, config_file=config))
+def test_sequence_adds_its_numbers_up(shared_server, model_store):
+    code, config = (BLOCKS[name].text for name in SEQUENCES)
+    archived(model_store, "summing", code, config=config)
     shared_server.registered("summing.mar")
     headers = {"ts_request_sequence_id": "a"}
     sums = [shared_server.predict("summing", b"%d" % n, headers=headers).json()["sum"] for n in (1, 2, 3)]
@@ -532,7 +530,7 @@ def test_a_script_is_served(clone):
 @pytest.mark.slow
 def test_handlers_and_archives_are_checked(clone):
     """The page's names are those of a handler, an archive, weights and inputs that nothing is wrong with."""
-    build_archive(ArchiveConfig("model", str(clone.path / "handler.py"), "1.0", export_path=clone.path))
+    archived(clone.path, "model", clone.path / "handler.py")
     for name in ("pictures", "samples"):
         (clone.path / name).mkdir()
         for number in (1, 2):

@@ -4,44 +4,34 @@ import json
 import os
 import signal
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from tests.e2e.chunks import BrokenOff, ChunkReader, examples_under
-from tests.e2e.serving import wait_until
-
-from modelserver.tools.archiver import ArchiveConfig, build_archive
+from tests.e2e.serving import MODEL_CODE, archived, wait_until
 
 PATH = "/predictions/three"
 
 
 @pytest.fixture(scope="module")
-def register(shared_server, tmp_path_factory):
+def register(shared_server):
     """Registers a handler of ``model_code`` with a configuration of its own."""
 
-    def registered(name, handler, *lines):
-        config = tmp_path_factory.mktemp(name) / "model-config.yaml"
-        config.write_text("\n".join(lines) + "\n")
-        path = Path(__file__).parent / "model_code" / f"{handler}.py"
-        store = shared_server.settings["model_store"]
-        build_archive(ArchiveConfig(name, str(path), "1.0", config_file=config, export_path=store))
-        return shared_server.register(f"{name}.mar")
+    def registered(name, handler, config):
+        archived(shared_server.settings["model_store"], name, MODEL_CODE / f"{handler}.py", config=config)
+        return shared_server.registered(f"{name}.mar")
 
     return registered
 
 
 @pytest.fixture(scope="module")
-def server(shared_server, register):
+def server(register):
     """The server with a model that batches continuously, three requests at most."""
-    assert register("three", "turns", "continuousBatching: true", "batchSize: 3").status_code == 200
-    return shared_server
+    return register("three", "turns", "continuousBatching: true\nbatchSize: 3\n")
 
 
 @pytest.fixture(scope="module")
-def calls(shared_server, register):
-    assert register("calls", "meeting", "asyncCommunication: true").status_code == 200
-    return shared_server
+def calls(register):
+    return register("calls", "meeting", "asyncCommunication: true\n")
 
 
 def ask(server, name, turns, **order):
@@ -143,14 +133,11 @@ def test_nothing_is_left_behind(calls):
         ("Asynchronous handlers", "asyncCommunication: true"),
     ],
 )
-def test_handlers_of_the_guide_stream_to_several_clients(shared_server, tmp_path, section, line):
+def test_handlers_of_the_guide_stream_to_several_clients(shared_server, section, line):
     """docs/streaming.md: the handlers of these sections count down in parts, for several clients."""
     name = section.split()[0].lower()
-    (tmp_path / "model-config.yaml").write_text(line + "\n")
-    (tmp_path / "countdown.py").write_text(examples_under(section)[0])
-    config = ArchiveConfig(name, str(tmp_path / "countdown.py"), "1.0")
     store = shared_server.settings["model_store"]
-    build_archive(replace(config, config_file=tmp_path / "model-config.yaml", export_path=store))
+    archived(store, name, examples_under(section)[0], config=f"{line}\n")
     shared_server.registered(f"{name}.mar")
     clients = [ChunkReader(shared_server.port, f"/predictions/{name}", count) for count in (3, 5, 2)]
     chunks = [(client.head(), client.chunks())[1] for client in clients]

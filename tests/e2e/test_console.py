@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 from tests.e2e.browsing import Watched, select, unfold, wait_for
-from tests.e2e.serving import Home, Server, serving, wait_until
-
-from modelserver.tools.archiver import ArchiveConfig, build_archive
+from tests.e2e.serving import Home, Server, archived, serving, wait_until
 
 if TYPE_CHECKING:
     pass
@@ -67,9 +65,8 @@ def handle(data, context):
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
     folder = tmp_path_factory.mktemp("store")
-    for name, text in (("steady", STEADY), ("broken", BROKEN)):
-        (folder / f"{name}.py").write_text(text)
-        build_archive(ArchiveConfig(name, str(folder / f"{name}.py"), "1.0", export_path=folder))
+    archived(folder, "steady", STEADY)
+    archived(folder, "broken", BROKEN)
     return folder
 
 
@@ -290,10 +287,8 @@ def test_versions_come_and_go(page, server, store, tmp_path):
     """Each is an entry that says whether it is the default. Of a shown one that is removed the page says so,
     until the reader chooses another, or it is back.
     """
-    (tmp_path / "twin.py").write_text(STEADY)
     for version in ("1.0", "2.0"):
-        made = ArchiveConfig("twin", str(tmp_path / "twin.py"), version, export_path=store, force=True)
-        build_archive(made)
+        archived(store, "twin", STEADY, version, force=True)
         server.registered("twin.mar")
     entries, about = (
         page.locator("#models button", has_text="twin"),

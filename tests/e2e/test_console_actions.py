@@ -6,18 +6,12 @@ import re
 import shlex
 import shutil
 import subprocess
-from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, quote, urlsplit
 
 import pytest
 from tests import recorded_nvml
 from tests.e2e.browsing import unfold, wait_for
 from tests.e2e.serving import ROOT, Home, Server, archived, serving
-
-from modelserver.tools.archiver import ArchiveConfig, build_archive
-
-if TYPE_CHECKING:
-    pass
 
 pytestmark = pytest.mark.slow  # a browser
 
@@ -35,9 +29,7 @@ def server(tmp_path_factory):
     store = tmp_path_factory.mktemp("store")
     archived(store, "stored", STEADY)
     for version in ("1.0", "2.0"):
-        code = store / "steady.py"
-        code.write_text(STEADY)
-        build_archive(ArchiveConfig(f"steady-{version}", str(code), version, export_path=store))
+        archived(store, f"steady-{version}", STEADY, version)
     archived(store, "spare", STEADY)
     with serving(Server(Home(tmp_path_factory.mktemp("open")), store)) as started:
         for version in ("1.0", "2.0"):

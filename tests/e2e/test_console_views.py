@@ -6,9 +6,9 @@ import threading
 
 import pytest
 from tests.e2e.browsing import wait_for
-from tests.e2e.serving import ROOT, Home, Server, serving, wait_until
+from tests.e2e.serving import MODEL_CODE, ROOT, Home, Server, archived, serving, wait_until
 
-from modelserver.tools.archiver import ArchiveConfig, WorkflowConfig, build_archive, build_workflow
+from modelserver.tools.archiver import WorkflowConfig, build_workflow
 
 pytestmark = pytest.mark.slow
 
@@ -22,11 +22,10 @@ def server(tmp_path_factory):
     """A model in two versions, a workflow, and a model that does not load."""
     store, work = tmp_path_factory.mktemp("store"), tmp_path_factory.mktemp("work")
     for number in (1, 2):
-        code = str(ROOT / "tests" / "e2e" / "model_code" / "variants.py")
-        build_archive(ArchiveConfig("m", code, f"{number}.0", export_path=work))
-        (work / "m.mar").rename(store / f"m{number}.mar")
+        made = archived(work, "m", MODEL_CODE / "variants.py", f"{number}.0")
+        made.rename(store / f"m{number}.mar")
     for name in ("kind", "mood"):
-        build_archive(ArchiveConfig(name, str(EXAMPLE / f"{name}.py"), "1.0", export_path=store))
+        archived(store, name, EXAMPLE / f"{name}.py")
     build_workflow(
         WorkflowConfig("pets", EXAMPLE / "workflow.yaml", EXAMPLE / "functions.py", export_path=store)
     )

@@ -9,9 +9,7 @@ import grpc
 import httpx
 import pytest
 import yaml
-from tests.e2e.serving import PATIENCE, ROOT, STARTED, Home, free_port, wait_until
-
-from modelserver.tools.archiver import ArchiveConfig, build_archive
+from tests.e2e.serving import PATIENCE, ROOT, STARTED, Home, archived, free_port, wait_until
 
 _HANDLER = """
 def handle(data, context):
@@ -67,11 +65,6 @@ class Container:
         )
 
 
-def archive(folder):
-    (folder / "rows.py").write_text(_HANDLER, encoding="utf-8")
-    build_archive(ArchiveConfig("rows", str(folder / "rows.py"), "1.0", export_path=folder))
-
-
 # Kubernetes
 
 
@@ -81,7 +74,7 @@ def pod(tmp_path_factory):
     base = tmp_path_factory.mktemp("pod")
     for name in ("home/model-store", "etc/config", "etc/tokens", "cache"):
         (base / name).mkdir(parents=True)
-    archive(base / "home" / "model-store")
+    archived(base / "home" / "model-store", "rows", _HANDLER)
     for scope, token in _TOKENS.items():
         (base / "etc" / "tokens" / scope).write_text(token + "\n", encoding="utf-8")
     ports = {name: free_port() for name in ("inference", "management", "metrics", "grpc")}
@@ -154,7 +147,7 @@ def replaced(tmp_path_factory):
     models = base / "models"
     for name in ("config", "model-store"):
         (models / name).mkdir(parents=True)
-    archive(models / "model-store")
+    archived(models / "model-store", "rows", _HANDLER)
     snapshot = (
         '{"name":"startup.cfg","modelCount":1,"models":{"digits":{"1.0":{"defaultVersion":true,'
         '"marName":"rows.mar","minWorkers":1,"maxWorkers":5,"batchSize":5,"maxBatchDelay":200,'
@@ -203,7 +196,7 @@ def test_a_model_under_its_services_name(tmp_path):
     """A lone archive and no configuration: V1, V2 and the probe of gRPC, under the URL that KServe shows."""
     models = tmp_path / "models"
     models.mkdir()
-    archive(models)
+    archived(models, "rows", _HANDLER)
     ports = {name: free_port() for name in ("inference", "management", "metrics")}
     environment = {f"TS_{name.upper()}_ADDRESS": f"http://127.0.0.1:{port}" for name, port in ports.items()}
     grpc_port = free_port()

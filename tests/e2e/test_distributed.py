@@ -5,9 +5,7 @@ import signal
 
 import pytest
 from tests.e2e.blocks import BLOCKS
-from tests.e2e.serving import Home, Server, serving, wait_until
-
-from modelserver.tools.archiver import ArchiveConfig, build_archive
+from tests.e2e.serving import Home, Server, archived, serving, wait_until
 
 # Sums what all ranks have, by the means of the standard library.
 SUMMING = """
@@ -75,30 +73,14 @@ handler: {{fails: {fails}}}
 """
 
 
-def pack(store, name, code, config):
-    folder = store.parent / name
-    folder.mkdir()
-    (folder / "own.py").write_text(code)
-    (folder / "model-config.yaml").write_text(config)
-    build_archive(
-        ArchiveConfig(
-            name,
-            str(folder / "own.py"),
-            "1.0",
-            export_path=store,
-            config_file=str(folder / "model-config.yaml"),
-        )
-    )
-
-
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     store = tmp_path_factory.mktemp("distributed") / "store"
     store.mkdir()
-    pack(store, "two", SUMMING, CONFIG.format(processes=2, fails="null"))
-    pack(store, "three", SUMMING, CONFIG.format(processes=3, fails="null"))
-    pack(store, "broken", SUMMING, CONFIG.format(processes=3, fails="1"))
-    pack(store, "gloo", REDUCING, CONFIG.format(processes=2, fails="null"))
+    archived(store, "two", SUMMING, config=CONFIG.format(processes=2, fails="null"))
+    archived(store, "three", SUMMING, config=CONFIG.format(processes=3, fails="null"))
+    archived(store, "broken", SUMMING, config=CONFIG.format(processes=3, fails="1"))
+    archived(store, "gloo", REDUCING, config=CONFIG.format(processes=2, fails="null"))
     home = Home(tmp_path_factory.mktemp("home"))
     with serving(Server(home, store, settings={"initial_distribution_port": 0})) as server:
         yield server

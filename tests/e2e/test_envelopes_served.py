@@ -4,12 +4,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from tests.e2e.grpc_client import channel, grpc_server, oip, stub
-from tests.e2e.serving import ROOT, serving
-
-from modelserver.tools.archiver import ArchiveConfig, build_archive
+from tests.e2e.serving import MODEL_CODE, archived, serving
 
 TENSOR = {"name": "a", "shape": [2, 2], "datatype": "FP32", "data": [1, 2, 3, 4]}
-SAW = ROOT / "tests" / "e2e" / "model_code" / "saw.py"
 BATCHES = "batchSize: 4\nmaxBatchDelay: 300\n"
 
 
@@ -21,11 +18,8 @@ def server(tmp_path_factory, model_store):
     folder = tmp_path_factory.mktemp("envelopes")
     with serving(grpc_server(folder, model_store, service_envelope="kserve")) as started:
         for name in ("none", "body", "json", "kservev2"):
-            config = folder / "model-config.yaml"
-            config.write_text(f"serviceEnvelope: {name}\n{BATCHES}")
-            build_archive(
-                ArchiveConfig(f"saw_{name}", str(SAW), "1.0", config_file=config, export_path=model_store)
-            )
+            config = f"serviceEnvelope: {name}\n{BATCHES}"
+            archived(model_store, f"saw_{name}", MODEL_CODE / "saw.py", config=config)
             started.registered(f"saw_{name}.mar", split_instances="false" if name == "none" else None)
         yield started.registered("saw.mar", model_name="saw_kserve", batch_size=4, max_batch_delay=300)
 
@@ -85,14 +79,12 @@ def test_envelope_kservev2_answers_tensors_by_name(server):
     assert b"FP32" in response.outputs[0].contents.bytes_contents[0]
 
 
-def test_envelope_kservev2_takes_what_torchserves_samples_send(server, model_store, tmp_path):
+def test_envelope_kservev2_takes_what_torchserves_samples_send(server, model_store):
     """A shape of -1, and text as data; a handler that answers once for two inputs, as the sample of its
     documentation does, gives one output, named after the first. Values must fill their shape.
     """
-    (tmp_path / "once.py").write_text("def handle(data, context):\n    return data and [[len(data)]]\n")
-    (tmp_path / "model-config.yaml").write_text("serviceEnvelope: kservev2\n")
-    files = {"config_file": tmp_path / "model-config.yaml", "export_path": model_store}
-    build_archive(ArchiveConfig("once", str(tmp_path / "once.py"), "1.0", **files))
+    source = "def handle(data, context):\n    return data and [[len(data)]]\n"
+    archived(model_store, "once", source, config="serviceEnvelope: kservev2\n")
     server.registered("once.mar")
     text = {"name": "context", "shape": -1, "datatype": "BYTES", "data": "Bloomberg is a city"}
     rows = {"name": "n", "shape": [-1, 2], "datatype": "INT64", "data": [1, 2, 3, 4]}

@@ -19,10 +19,9 @@ from tests.e2e.grpc_client import (
     predict,
     stub,
 )
-from tests.e2e.serving import ROOT, serving, wait_until
+from tests.e2e.serving import MODEL_CODE, archived, serving, wait_until
 
 from modelserver.ext.grpc.messages import message
-from modelserver.tools.archiver import ArchiveConfig, build_archive
 
 SERVICES = {
     f"{INFERENCE}InferenceAPIsService",
@@ -39,12 +38,10 @@ def server(tmp_path_factory, model_store):
     100 000 bytes.
     """
     home = tmp_path_factory.mktemp("grpc")
-    config = home / "sequences.yaml"
-    config.write_text("sequenceBatching: true\nsequenceMaxIdleMSec: 60000\nmaxNumSequence: 8\n")
-    code = str(ROOT / "tests" / "e2e" / "model_code" / "sums.py")
+    config = "sequenceBatching: true\nsequenceMaxIdleMSec: 60000\nmaxNumSequence: 8\n"
     store = home / "store"
     shutil.copytree(model_store, store)
-    build_archive(ArchiveConfig("summing", code, "1.0", export_path=store, config_file=config))
+    archived(store, "summing", MODEL_CODE / "sums.py", config=config)
     with serving(grpc_server(home, store, job_queue_size=2, max_request_size=100000)) as server:
         for name in ("echo", "fields", "obey", "summing"):
             server.registered(f"{name}.mar")

@@ -8,14 +8,11 @@ import shutil
 import numpy
 import pytest
 from tests.e2e.grpc_client import PATIENCE, channel, ending, grpc_server, oip, stub
-from tests.e2e.serving import ROOT, serving
-
-from modelserver.tools.archiver import ArchiveConfig, build_archive
+from tests.e2e.serving import MODEL_CODE, archived, serving
 
 triton = pytest.importorskip("tritonclient.grpc")
 np_to_triton_dtype = pytest.importorskip("tritonclient.utils").np_to_triton_dtype
 
-MODEL_CODE = ROOT / "tests" / "e2e" / "model_code"
 SIGNATURE = """
 signature:
   inputs: [{name: x, datatype: FP32, shape: [-1, 2]}]
@@ -32,16 +29,11 @@ def server(tmp_path_factory, model_store):
     store.mkdir()
     for name in ("obey", "echo", "sums"):
         shutil.copy(model_store / f"{name}.mar", store)
-    config = folder / "model-config.yaml"
-    code = str(MODEL_CODE / "mirror.py")
     # A stream has more requests at a time than the queues of the others take.
-    config.write_text("jobQueueSize: 100\n")
-    build_archive(ArchiveConfig("mirror", code, "1.0", export_path=store, config_file=config))
-    config.write_text(SIGNATURE)
-    build_archive(ArchiveConfig("typed", code, "3", export_path=store, config_file=config))
-    config.write_text("sequenceBatching: true\nsequenceMaxIdleMSec: 60000\n")
-    code = str(MODEL_CODE / "sums.py")
-    build_archive(ArchiveConfig("summing", code, "1.0", export_path=store, config_file=config))
+    archived(store, "mirror", MODEL_CODE / "mirror.py", config="jobQueueSize: 100\n")
+    archived(store, "typed", MODEL_CODE / "mirror.py", "3", SIGNATURE)
+    sequences = "sequenceBatching: true\nsequenceMaxIdleMSec: 60000\n"
+    archived(store, "summing", MODEL_CODE / "sums.py", config=sequences)
     with serving(grpc_server(folder, store, job_queue_size=2)) as started:
         for name in ("mirror", "typed", "obey", "summing"):
             started.registered(f"{name}.mar")

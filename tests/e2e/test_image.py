@@ -16,10 +16,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tests.e2e.serving import ROOT, wait_until
+from tests.e2e.serving import ROOT, archived, wait_until
 
 from modelserver import __version__
-from modelserver.tools.archiver import ArchiveConfig, build_archive
 from modelserver.tools.build.command import main as build_context
 
 _PROGRAMS = ("podman", "runc", "mmdebstrap")
@@ -191,8 +190,7 @@ def build(engine, folder, index, *more, check=True):
 def store(tmp_path_factory):
     """Options that mount a store with the model ``sleeper`` in place of the image's, and give tokens."""
     folder = tmp_path_factory.mktemp("store")
-    (folder / "sleeper.py").write_text(HANDLER)
-    build_archive(ArchiveConfig("sleeper", str(folder / "sleeper.py"), "1.0", export_path=folder))
+    archived(folder, "sleeper", HANDLER)
     folder.chmod(0o755)
     mounted = f"--volume={folder}:/home/model-server/model-store:ro"
     return [mounted, *(f"--env={token}" for token in TOKENS), "--env=TS_DEFAULT_WORKERS_PER_MODEL=1"]

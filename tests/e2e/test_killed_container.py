@@ -12,9 +12,7 @@ import sys
 import httpx
 import psutil
 import pytest
-from tests.e2e.serving import PATIENCE, ROOT, STARTED, Home, free_port, wait_until
-
-from modelserver.tools.archiver import ArchiveConfig, build_archive
+from tests.e2e.serving import MODEL_CODE, PATIENCE, STARTED, Home, archived, free_port, wait_until
 
 _ALONE = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
 
@@ -71,8 +69,7 @@ def test_killed_container_starts_again(tmp_path):
             "TS_DEFAULT_WORKERS_PER_MODEL": "1",
         },
     )
-    echo = ROOT / "tests" / "e2e" / "model_code" / "echo.py"
-    build_archive(ArchiveConfig("echo", str(echo), "1.0", export_path=tmp_path))
+    archived(tmp_path, "echo", MODEL_CODE / "echo.py")
     (tmp_path / "config.properties").write_text("enable_envvars_config=true\n")
     with container(home, url) as first:
         first.send_signal(signal.SIGKILL)

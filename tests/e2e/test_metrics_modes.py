@@ -3,9 +3,7 @@
 import sys
 
 import pytest
-from tests.e2e.serving import Home, Server, serving, wait_until
-
-from modelserver.tools.archiver import ArchiveConfig, build_archive
+from tests.e2e.serving import Home, Server, archived, serving, wait_until
 
 HANDLER = """
 from ts.metrics.metric_type_enum import MetricTypes
@@ -35,8 +33,7 @@ def store(tmp_path):
     """A store with a handler that counts words."""
     made = tmp_path / "store"
     made.mkdir()
-    (tmp_path / "words.py").write_text(HANDLER)
-    build_archive(ArchiveConfig("words", str(tmp_path / "words.py"), "1.0", export_path=made))
+    archived(made, "words", HANDLER)
     return made
 
 

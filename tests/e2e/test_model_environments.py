@@ -5,9 +5,7 @@ import zipfile
 
 import pytest
 import yaml
-from tests.e2e.serving import Home, Server, serving
-
-from modelserver.tools.archiver import ArchiveConfig, build_archive
+from tests.e2e.serving import Home, Server, archived, serving
 
 HANDLER = """
 import json, sys
@@ -43,23 +41,13 @@ def pack(store, name, code, requirements="", config="", answer=0):
     """
     folder = store.parent / name
     folder.mkdir()
-    (folder / "own.py").write_text(code)
     wheel = write_wheel(folder, answer) if answer else None
     digest = hashlib.sha256(wheel.read_bytes()).hexdigest() if wheel else ""
-    files = {"requirements.txt": requirements.replace("HASH", digest), "model-config.yaml": config}
-    for file, text in files.items():
-        (folder / file).write_text(text)
-    build_archive(
-        ArchiveConfig(
-            name,
-            str(folder / "own.py"),
-            "1.0",
-            export_path=store,
-            extra_files=str(wheel) if wheel else None,
-            requirements_file=str(folder / "requirements.txt") if requirements else None,
-            config_file=str(folder / "model-config.yaml") if config else None,
-        )
-    )
+    options = {"extra_files": str(wheel)} if wheel else {}
+    if requirements:
+        options["requirements_file"] = folder / "requirements.txt"
+        options["requirements_file"].write_text(requirements.replace("HASH", digest))
+    archived(store, name, code, config=config, **options)
 
 
 def write_wheel(folder, answer):

@@ -4,10 +4,8 @@ import json
 import signal
 
 import pytest
-from tests.e2e.serving import Home, Server, free_port, serving, wait_until
+from tests.e2e.serving import Home, Server, archived, free_port, serving, wait_until
 from tests.object_stores import SECRETS, denying, google, hub, s3
-
-from modelserver.tools.archiver import ArchiveConfig, build_archive
 
 pytestmark = pytest.mark.slow  # starts stores, and servers that download
 
@@ -22,8 +20,7 @@ def archives(tmp_path_factory):
     """Three archives, each answering its name."""
     folder = tmp_path_factory.mktemp("archives")
     for name in ("one", "two", "three"):
-        (folder / f"{name}.py").write_text(_HANDLER.format(name))
-        build_archive(ArchiveConfig(name, str(folder / f"{name}.py"), "1.0", export_path=folder))
+        archived(folder, name, _HANDLER.format(name))
     return {name: (folder / f"{name}.mar").read_bytes() for name in ("one", "two", "three")}
 
 

@@ -10,9 +10,7 @@ from PIL import Image
 from tests import tiny_models
 from tests.e2e.chunks import ChunkReader
 from tests.e2e.grpc_client import channel, grpc_settings, oip, stub
-from tests.e2e.serving import ROOT, Home, Server, serving, wait_until
-
-from modelserver.tools.archiver import ArchiveConfig, build_archive
+from tests.e2e.serving import MODEL_CODE, Home, Server, archived, serving, wait_until
 
 MISSING = "No module named"
 
@@ -148,12 +146,10 @@ def test_first_requests_wait_within_their_bounds(tmp_path):
     """Deadline and bytes count for a model that was never loaded; large bodies that wait for it take nothing
     from those of models that are loaded.
     """
-    gate, store, code = tmp_path / "gate", tmp_path / "store", tmp_path / "gated.py"
+    gate, store = tmp_path / "gate", tmp_path / "store"
     store.mkdir()
-    code.write_text(GATED.format(gate=str(gate)), encoding="utf-8")
-    build_archive(ArchiveConfig("cold", str(code), "1.0", export_path=store))
-    witness = str(ROOT / "tests" / "e2e" / "model_code" / "witness.py")
-    build_archive(ArchiveConfig("warm", witness, "1.0", export_path=store))
+    archived(store, "cold", GATED.format(gate=str(gate)))
+    archived(store, "warm", MODEL_CODE / "witness.py")
     settings = {"load": "on-demand", "job_queue_bytes": 62_000_000}
     home = Home(tmp_path / "home", {"MODELSERVER_CACHE": str(tmp_path / "cache")})
     with serving(Server(home, store, (), settings)) as server, ThreadPoolExecutor(12) as pool:
@@ -215,9 +211,8 @@ def test_replacement_waits_for_memory(tmp_path):
     """Without a place in time it fails, and the old version goes on serving."""
     store = tmp_path / "store"
     store.mkdir()
-    code = str(ROOT / "tests" / "e2e" / "model_code" / "witness.py")
     for number in (1, 2):
-        build_archive(ArchiveConfig(f"m{number}", code, f"{number}.0", export_path=store))
+        archived(store, f"m{number}", MODEL_CODE / "witness.py", f"{number}.0")
     settings = {"load": "on-demand", "max_models_memory": 66 << 20, "default_startup_timeout": 3}
     home = Home(tmp_path / "home", {"MODELSERVER_CACHE": str(tmp_path / "cache")})
     with serving(Server(home, store, (), settings)) as server:
@@ -259,14 +254,13 @@ def test_kinds_of_models_are_loaded_and_parked(tmp_path):
     pytest.importorskip("transformers")
     pytest.importorskip("torchvision")
     torch = pytest.importorskip("torch")
-    store, config = tmp_path / "store", tmp_path / "sums.yaml"
+    store = tmp_path / "store"
     (store / "chat").mkdir(parents=True)
     tiny_models.llama(store / "chat")
     torch.jit.script(torch.nn.Identity()).save(store / "script.pt")
-    config.write_text("sequenceBatching: true\nsequenceMaxIdleMSec: 60000\nmaxNumSequence: 8\n", "utf-8")
-    code = ROOT / "tests" / "e2e" / "model_code"
-    build_archive(ArchiveConfig("witness", str(code / "witness.py"), "1.0", export_path=store))
-    build_archive(ArchiveConfig("sums", str(code / "sums.py"), "1.0", export_path=store, config_file=config))
+    config = "sequenceBatching: true\nsequenceMaxIdleMSec: 60000\nmaxNumSequence: 8\n"
+    archived(store, "witness", MODEL_CODE / "witness.py")
+    archived(store, "sums", MODEL_CODE / "sums.py", config=config)
     image = io.BytesIO()
     Image.new("RGB", (64, 64), "red").save(image, "PNG")
     messages = [{"role": "user", "content": "fox"}]

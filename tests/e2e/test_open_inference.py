@@ -6,20 +6,17 @@ import json
 import shutil
 import struct
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy
 import pytest
 from PIL import Image
-from tests.e2e.serving import Home, Server, serving
+from tests.e2e.serving import MODEL_CODE, Home, Server, archived, serving
 
 from modelserver.engine.tensors.datatypes import DATATYPES
-from modelserver.tools.archiver import ArchiveConfig, build_archive
 
 triton = pytest.importorskip("tritonclient.http")
 bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
 
-MODEL_CODE = Path(__file__).parent / "model_code"
 SIGNATURE = """
 signature:
   inputs:
@@ -46,11 +43,7 @@ def server(tmp_path_factory, model_store):
     store.mkdir()
     for name in ("mirror", "obey", "sized", "tell", "rows", "syntax"):
         shutil.copy(model_store / f"{name}.mar", store)
-    config = folder / "model-config.yaml"
-    config.write_text(SIGNATURE)
-    build_archive(
-        ArchiveConfig("typed", str(MODEL_CODE / "mirror.py"), "3", export_path=store, config_file=config)
-    )
+    archived(store, "typed", MODEL_CODE / "mirror.py", "3", SIGNATURE)
     with serving(Server(Home(folder), store)) as started:
         started.registered("mirror.mar")
         started.registered("mirror.mar", model_name="gather", max_batch_size=4, max_latency=300)

@@ -6,10 +6,9 @@ import subprocess
 import sys
 
 import pytest
-from tests.e2e.serving import Home, Server, serving
+from tests.e2e.serving import Home, Server, archived, serving
 
 from modelserver.surface.api.application import UNLISTED
-from modelserver.tools.archiver import ArchiveConfig, build_archive
 
 pytestmark = pytest.mark.slow  # sends thousands of requests
 
@@ -44,10 +43,9 @@ WORKERS = ("initial_workers", "min_workers", "max_workers", "min_worker", "max_w
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     folder = tmp_path_factory.mktemp("conformance")
-    code, store = folder / "sizes.py", folder / "store"
-    code.write_text(HANDLER)
+    store = folder / "store"
     store.mkdir()
-    build_archive(ArchiveConfig(MODEL, str(code), "1.0", export_path=store))
+    archived(store, MODEL, HANDLER)
     with serving(Server(Home(folder / "home"), store, settings=SETTINGS)) as started:
         started.wait_ready(MODEL)
         yield started

@@ -5,10 +5,10 @@ import time
 
 import pytest
 from tests.e2e.grpc_client import INFERENCE, PATIENCE, channel, oip, predict, stub
-from tests.e2e.serving import Home, Server, free_port, serving, wait_until
+from tests.e2e.serving import Home, Server, archived, free_port, serving, wait_until
 from tests.ext.otel.collector import collector, environment
 
-from modelserver.tools.archiver import ArchiveConfig, WorkflowConfig, build_archive, build_workflow
+from modelserver.tools.archiver import WorkflowConfig, build_workflow
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 SERVER_KIND = 2
@@ -63,10 +63,7 @@ def server(tmp_path_factory, model_store, at, sink):
     """Two front ends, gRPC, a payload log; all requests are traced unless the client says otherwise."""
     folder = tmp_path_factory.mktemp("code")
     for name, text in (("spans", SPANS), ("headers", HEADERS)):
-        (folder / f"{name}.py").write_text(text)
-        build_archive(
-            ArchiveConfig(name, str(folder / f"{name}.py"), "1.0", export_path=model_store, force=True)
-        )
+        archived(model_store, name, text, force=True)
     (folder / "functions.py").write_text(FUNCTIONS)
     (folder / "two.yaml").write_text("dag:\n  first: [second]\n")
     build_workflow(

@@ -14,9 +14,7 @@ from pathlib import Path
 
 import pytest
 from tests.e2e.grpc_client import grpc_server
-from tests.e2e.serving import serving
-
-from modelserver.tools.archiver import ArchiveConfig, build_archive
+from tests.e2e.serving import archived, serving
 
 pytestmark = [
     *(pytest.mark.slow, pytest.mark.timeout(120)),
@@ -93,11 +91,8 @@ def server(tmp_path_factory):
     """``plain`` batches, ``steps`` takes sequences; a batch takes 4 ms."""
     folder = tmp_path_factory.mktemp("measured")
     (store := folder / "store").mkdir()
-    (code := folder / "code.py").write_text(HANDLER)
     for name, text in CONFIGS.items():
-        (config := folder / "model-config.yaml").write_text(text)
-        version = VERSIONS[name]
-        build_archive(ArchiveConfig(name, str(code), version, export_path=store, config_file=config))
+        archived(store, name, HANDLER, VERSIONS[name], text)
     with serving(grpc_server(folder, store, shared_memory_prefix="/")) as started:
         for name in CONFIGS:
             started.registered(f"{name}.mar")

@@ -8,10 +8,9 @@ import time
 import httpx
 import psutil
 import pytest
-from tests.e2e.serving import wait_until
+from tests.e2e.serving import archived, wait_until
 
 from modelserver.engine.pools.output import LINES_A_SECOND
-from modelserver.tools.archiver import ArchiveConfig, build_archive
 
 # The request names what it does without end; "say" prints one line and ends.
 CHATTER = """
@@ -39,10 +38,9 @@ MIB = 1 << 20
 @pytest.fixture
 def server(start_server, tmp_path):
     """Three models with the same handler; the first two can run without end."""
-    code = tmp_path / "chatter.py"
-    code.write_text(CHATTER)
     store = tmp_path / "own-store"
-    archive = build_archive(ArchiveConfig("chatter", str(code), "1.0", export_path=store))
+    store.mkdir()
+    archive = archived(store, "chatter", CHATTER)
     started = start_server(model_store=store)
     for name in ("first", "second", "quiet"):
         started.registered(archive.name, model_name=name, response_timeout=60)

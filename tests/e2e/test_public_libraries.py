@@ -11,9 +11,7 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
-from tests.e2e.serving import Home, Server, serving
-
-from modelserver.tools.archiver import ArchiveConfig, build_archive
+from tests.e2e.serving import Home, Server, archived, serving
 
 pytestmark = [
     pytest.mark.slow,
@@ -221,10 +219,9 @@ def made(home, script, *arguments):
 
 def answers(home, folder, handler, files, bodies):
     """What a model of this handler and these files answers to two bodies, which were one batch."""
-    code, store = folder / "handler.py", folder / "store"
-    code.write_text(handler)
+    store = folder / "store"
     store.mkdir()
-    build_archive(ArchiveConfig("m", str(code), "1.0", extra_files=str(files), export_path=store))
+    archived(store, "m", handler, extra_files=str(files))
     window = {"batch_size": len(bodies), "max_batch_delay": 10_000, "batch_policy": "window"}
     with serving(Server(home, store)) as server, ThreadPoolExecutor(len(bodies)) as senders:
         server.registered("m.mar", startup_timeout=100, **window)

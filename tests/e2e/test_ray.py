@@ -14,8 +14,8 @@ import psutil
 import pytest
 from tests.e2e.elsewhere import store_beside
 from tests.e2e.load import Load, is_echo
-from tests.e2e.serving import Home, Server, command_of, free_port, serving, wait_until
-from tests.e2e.test_distributed import CONFIG, SUMMING, pack
+from tests.e2e.serving import Home, Server, archived, command_of, free_port, serving, wait_until
+from tests.e2e.test_distributed import CONFIG, SUMMING
 from tests.ext.cluster.ray_nodes import RayCluster, guarded, redis, short_folder
 
 pytestmark = [
@@ -83,7 +83,7 @@ def server(nodes, model_store, tmp_path_factory):
     home = Home(tmp_path_factory.mktemp("ray"))
     store = store_beside(model_store, home.path)
     ranks = "resources: {num_cpus: 0, custom: {rank: 2}}\n"
-    pack(store, "summing", SUMMING, CONFIG.format(processes=2, fails="null") + ranks)
+    archived(store, "summing", SUMMING, config=CONFIG.format(processes=2, fails="null") + ranks)
     with serving(Server(home, store, settings=on(nodes))) as made:
         # The first of a node starts Ray's own processes.
         made.management.timeout = httpx.Timeout(_PATIENCE)
@@ -96,7 +96,7 @@ def other(server, nodes, tmp_path_factory):
     """Another server of the cluster, which soon gives up waiting for room. Its worker needs no CPU."""
     settings = {**on(nodes), "worker_resources": '{"num_cpus": 0}', "placement_timeout": 15}
     store = Path(str(server.settings["model_store"]))
-    pack(store, "large", SUMMING, "resources: {num_cpus: 1}\n")
+    archived(store, "large", SUMMING, config="resources: {num_cpus: 1}\n")
     result = Server(Home(tmp_path_factory.mktemp("other")), store, settings=settings)
     try:
         result.start()

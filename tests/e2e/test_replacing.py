@@ -4,10 +4,9 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from tests.e2e.serving import Home, Server, serving, wait_until
+from tests.e2e.serving import Home, Server, archived, serving, wait_until
 
 from modelserver.models.settings.properties import parse
-from modelserver.tools.archiver import ArchiveConfig, build_archive
 
 # Answers with its own name before what came; a body that is a number is slept through first.
 SOURCE = """
@@ -29,15 +28,9 @@ def archive(folder, name, version, config=""):
     """``<name>.mar`` of the model ``m``."""
     code = folder / f"{name}_code"
     code.mkdir()
-    handler = code / "own.py"
     broken = "raise RuntimeError('this one is no good')\n"
-    handler.write_text(broken if name == "broken" else SOURCE.format(name=name))
-    yaml = code / "model-config.yaml"
-    yaml.write_text(config)
-    build_archive(
-        ArchiveConfig("m", str(handler), version, export_path=code, config_file=str(yaml) if config else None)
-    )
-    (code / "m.mar").rename(folder / f"{name}.mar")
+    source = broken if name == "broken" else SOURCE.format(name=name)
+    archived(code, "m", source, version, config).rename(folder / f"{name}.mar")
 
 
 @pytest.fixture(scope="module")

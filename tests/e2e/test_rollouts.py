@@ -11,9 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 from tests.e2e.grpc_client import INFERENCE, PATIENCE, channel, grpc_server, oip, predict, stub
-from tests.e2e.serving import ROOT, serving, wait_until
-
-from modelserver.tools.archiver import ArchiveConfig, build_archive
+from tests.e2e.serving import MODEL_CODE, archived, serving, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -22,10 +20,9 @@ pytestmark = pytest.mark.slow
 def store(tmp_path_factory):
     """Both versions of a model, ``m1.mar`` and ``m2.mar``."""
     store, work = tmp_path_factory.mktemp("store"), tmp_path_factory.mktemp("work")
-    code = str(ROOT / "tests" / "e2e" / "model_code" / "variants.py")
     for number in (1, 2):
-        build_archive(ArchiveConfig("m", code, f"{number}.0", export_path=work))
-        (work / "m.mar").rename(store / f"m{number}.mar")
+        made = archived(work, "m", MODEL_CODE / "variants.py", f"{number}.0")
+        made.rename(store / f"m{number}.mar")
     return store
 
 

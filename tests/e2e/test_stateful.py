@@ -7,17 +7,15 @@ import os
 import signal
 
 import pytest
-from tests.e2e.serving import ROOT, Home, Server, serving, wait_until
+import yaml
+from tests.e2e.serving import MODEL_CODE, ROOT, Home, Server, archived, serving, wait_until
 
-from modelserver.tools.archiver import ArchiveConfig, build_archive
-
-MODEL_CODE = ROOT / "tests" / "e2e" / "model_code"
 ID, START, END = (f"ts_request_sequence_{name}" for name in ("id", "start", "end"))
 WIDE = {
     "minWorkers": 2,
     "maxWorkers": 2,
     "batchSize": 4,
-    "sequenceBatching": "true",
+    "sequenceBatching": True,
     "sequenceMaxIdleMSec": 60000,
     "maxNumSequence": 64,
     "maxSequenceJobQueueSize": 8,
@@ -26,24 +24,20 @@ NARROW = {**WIDE, "minWorkers": 1, "maxWorkers": 1, "maxNumSequence": 2, "maxSeq
 MODELS = {
     "wide": ("sums", WIDE),
     "narrow": ("sums", NARROW),
-    "careless": ("sums", {"sequenceBatching": "true"}),
-    "continuous": ("talks", {**NARROW, "continuousBatching": "true", "maxSequenceJobQueueSize": 4}),
-    "tickets": ("obey", {"useJobTicket": "true", "clientTimeoutInMills": 600}),
+    "careless": ("sums", {"sequenceBatching": True}),
+    "continuous": ("talks", {**NARROW, "continuousBatching": True, "maxSequenceJobQueueSize": 4}),
+    "tickets": ("obey", {"useJobTicket": True, "clientTimeoutInMills": 600}),
 }
 
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
     """A model store with an archive of each configuration, and the example of the documentation."""
-    store, configs = tmp_path_factory.mktemp("store"), tmp_path_factory.mktemp("configs")
+    store = tmp_path_factory.mktemp("store")
     for name, (handler, config) in MODELS.items():
-        path = configs / f"{name}.yaml"
-        path.write_text("".join(f"{key}: {value}\n" for key, value in config.items()))
-        code = str(MODEL_CODE / f"{handler}.py")
-        build_archive(ArchiveConfig(name, code, "1.0", export_path=store, config_file=path))
+        archived(store, name, MODEL_CODE / f"{handler}.py", config=yaml.safe_dump(config))
     example = ROOT / "examples" / "stateful"
-    code, config_file = str(example / "sum_handler.py"), example / "model-config.yaml"
-    build_archive(ArchiveConfig("sum", code, "1.0", export_path=store, config_file=config_file))
+    archived(store, "sum", example / "sum_handler.py", config_file=example / "model-config.yaml")
     return store
 
 

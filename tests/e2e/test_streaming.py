@@ -1,13 +1,9 @@
 """Answers in parts over real sockets: order, heads, neighbours, failures, clients that leave or wait."""
 
-from dataclasses import replace
-
 import psutil
 import pytest
 from tests.e2e.chunks import BrokenOff, ChunkReader, examples_under
-from tests.e2e.serving import ROOT, wait_until
-
-from modelserver.tools.archiver import ArchiveConfig, build_archive
+from tests.e2e.serving import ROOT, archived, wait_until
 
 PATH = "/predictions/parts"
 
@@ -178,9 +174,8 @@ def test_streams_end_before_the_server_does(start_server, tmp_path):
 def test_the_example_streams(server):
     """examples/streaming answers word by word, the same for the same seed, and refuses what is no request."""
     folder = ROOT / "examples" / "streaming"
-    config = ArchiveConfig("babble", str(folder / "babble_handler.py"), "1.0")
-    store = server.settings["model_store"]
-    build_archive(replace(config, extra_files=str(folder / "text.txt"), export_path=store))
+    store, words = server.settings["model_store"], str(folder / "text.txt")
+    archived(store, "babble", folder / "babble_handler.py", extra_files=words)
     server.registered("babble.mar", batch_size=4, max_batch_delay=50)
     path = "/predictions/babble"
     orders = {"words": 5, "seed": 3}, {"words": 3, "first": "the"}
@@ -196,12 +191,10 @@ def test_the_example_streams(server):
 
 
 @pytest.mark.parametrize("number", [0, 1], ids=["handler", "generator"])
-def test_handlers_of_the_guide_stream(server, tmp_path, number):
+def test_handlers_of_the_guide_stream(server, number):
     """docs/streaming.md: the handlers of "Answers in parts" count down in parts."""
     name = f"countdown{number}"
-    handler = tmp_path / "countdown.py"
-    handler.write_text(examples_under("Answers in parts")[number])
-    build_archive(ArchiveConfig(name, str(handler), "1.0", export_path=server.settings["model_store"]))
+    archived(server.settings["model_store"], name, examples_under("Answers in parts")[number])
     server.registered(f"{name}.mar")
     with ask(server, 3, f"/predictions/{name}") as client:
         client.head()

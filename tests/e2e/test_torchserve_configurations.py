@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING
 
 import httpx
 import pytest
-from tests.e2e.serving import ROOT, STARTED, Home, Server, free_port, serving, wait_until
+from tests.e2e.serving import MODEL_CODE, STARTED, Home, Server, archived, free_port, serving, wait_until
 from tests.models.settings.torchserve_configurations import CONFIGURATIONS, ENVIRONMENT
-
-from modelserver.tools.archiver import ArchiveConfig, build_archive
 
 pytest.importorskip("cryptography")
 
@@ -67,8 +65,7 @@ def store_of(folder, *names):
     """A model store with these models, which echo."""
     folder.mkdir(parents=True)
     for name in names:
-        echo = ROOT / "tests" / "e2e" / "model_code" / "echo.py"
-        build_archive(ArchiveConfig(name, str(echo), "1.0", export_path=folder))
+        archived(folder, name, MODEL_CODE / "echo.py")
     return folder
 
 

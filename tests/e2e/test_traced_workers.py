@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from tests.e2e.elsewhere import elsewhere
-from tests.e2e.test_distributed import pack
+from tests.e2e.serving import archived
 from tests.ext.otel.collector import collector, environment
 
 pytestmark = pytest.mark.slow
@@ -86,7 +86,7 @@ def server(tmp_path_factory, at):
     store.mkdir()
     for name, (code, config) in _MODELS.items():
         for where, placed in _WHERE.items():
-            pack(store, f"{name}-{where}", _HEAD + code, config + placed)
+            archived(store, f"{name}-{where}", _HEAD + code, config=config + placed)
     with elsewhere(folder, store, environment(at), otel="traces") as one:
         yield one
 

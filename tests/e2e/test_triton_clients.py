@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy
 import pytest
 from tests.e2e.grpc_client import grpc_server
-from tests.e2e.serving import ROOT, serving, wait_until
+from tests.e2e.serving import ROOT, archived, serving, wait_until
 
 from modelserver.ext.triton.switches import log_settings
-from modelserver.tools.archiver import ArchiveConfig, build_archive
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,22 +58,9 @@ def server(tmp_path_factory, model_store):
     store = folder / "store"
     store.mkdir()
     shutil.copy(model_store / "mirror.mar", store)
-    (folder / "double.py").write_text(DOUBLE)
-    (folder / "model-config.yaml").write_text(CONFIG)
-    config = ArchiveConfig(
-        "double", str(folder / "double.py"), "1", export_path=store, config_file=folder / "model-config.yaml"
-    )
-    build_archive(config)
+    archived(store, "double", DOUBLE, "1", CONFIG)
     (folder / "index_to_name.json").write_text('{"0": "cat", "3": "dog"}')
-    build_archive(
-        ArchiveConfig(
-            "labelled",
-            str(folder / "double.py"),
-            "1",
-            export_path=store,
-            extra_files=str(folder / "index_to_name.json"),
-        )
-    )
+    archived(store, "labelled", DOUBLE, "1", extra_files=str(folder / "index_to_name.json"))
     with serving(grpc_server(folder, store, shared_memory_prefix=PREFIX)) as started:
         started.registered("double.mar").registered("labelled.mar")
         started.registered("mirror.mar", batch_size=4, job_queue_size=2000)

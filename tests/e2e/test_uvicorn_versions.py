@@ -11,9 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.e2e.raw import CLOSE, converse, head, post, statuses
-from tests.e2e.serving import ROOT, Home, Server, serving
-
-from modelserver.tools.archiver import ArchiveConfig, build_archive
+from tests.e2e.serving import MODEL_CODE, ROOT, Home, Server, archived, serving
 
 pytestmark = [
     pytest.mark.slow,  # installs packages, and starts a server with each
@@ -52,8 +50,7 @@ def search_path(packages):
 def server(packages, tmp_path_factory):
     """A server that uses them."""
     store = tmp_path_factory.mktemp("store")
-    echo = str(ROOT / "tests" / "e2e" / "model_code" / "echo.py")
-    build_archive(ArchiveConfig("echo", echo, "1.0", export_path=store))
+    archived(store, "echo", MODEL_CODE / "echo.py")
     home = Home(tmp_path_factory.mktemp("home"), {"PYTHONPATH": search_path(packages)})
     settings = {"max_request_size": 10_000, "load_models": "echo.mar"}
     with serving(Server(home, store, settings=settings)) as started:

@@ -5,7 +5,7 @@ import venv
 from pathlib import Path
 
 import pytest
-from tests.e2e.serving import Home, Server, serving, wait_until
+from tests.e2e.serving import Home, Server, archived, serving, wait_until
 
 import modelserver
 from modelserver.tools.archiver import ArchiveConfig, build_archive
@@ -50,11 +50,9 @@ def test_torch_is_needed_by_models_only(tmp_path):
     """
     store = tmp_path / "store"
     store.mkdir()
-    (tmp_path / "plain.py").write_text(PLAIN)
-    (tmp_path / "derived.py").write_text("from ts.torch_handler.base_handler import BaseHandler as Own\n")
+    archived(store, "plain", PLAIN)
+    archived(store, "derived", "from ts.torch_handler.base_handler import BaseHandler as Own\n")
     (tmp_path / "weights.pt").write_bytes(b"")
-    for name in ("plain", "derived"):
-        build_archive(ArchiveConfig(name, str(tmp_path / f"{name}.py"), "1.0", export_path=store))
     weights = str(tmp_path / "weights.pt")
     build_archive(
         ArchiveConfig("pictures", "image_classifier", "1.0", export_path=store, serialized_file=weights)
@@ -78,8 +76,7 @@ def test_workers_run_under_another_python(bare, tmp_path):
     """``python=`` runs workers where modelserver is not installed, with the server's own code; TorchServe's
     names can be imported.
     """
-    (tmp_path / "where.py").write_text(WHERE)
-    build_archive(ArchiveConfig("where", str(tmp_path / "where.py"), "1.0", export_path=tmp_path))
+    archived(tmp_path, "where", WHERE)
     home = Home(tmp_path / "home", {"PYTHONPATH": ""}, for_children=True)
 
     with serving(Server(home, tmp_path, settings={"python": bare})) as server:

@@ -4,8 +4,7 @@ import json
 
 import psutil
 import pytest
-from tests.e2e.conftest import MODEL_CODE
-from tests.e2e.serving import archived, wait_until
+from tests.e2e.serving import MODEL_CODE, archived, wait_until
 
 from modelserver.ext.forking.spawner import can_fork
 

@@ -4,14 +4,13 @@ import gzip
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from tests.e2e.serving import ROOT, Home, Server, serving, wait_until
+from tests.e2e.serving import MODEL_CODE, ROOT, Home, Server, archived, serving, wait_until
 
-from modelserver.tools.archiver import ArchiveConfig, WorkflowConfig, build_archive, build_workflow
+from modelserver.tools.archiver import WorkflowConfig, build_workflow
 
 pytestmark = pytest.mark.slow
 
 EXAMPLE = ROOT / "examples" / "workflow"
-ROWS = ROOT / "tests" / "e2e" / "model_code" / "rows.py"
 
 FUNCTIONS = """
 import os
@@ -73,8 +72,6 @@ SPECIFICATIONS = {
     "pairs": "models:\n  retry-attempts: 0\n  timeout-ms: 30000\n  batch-size: 2\n  max-batch-delay: 10000\n"
     "  rows: {url: rows.mar}\ndag:\n  rows: []\n",
 }
-# The archives that nodes run, by name; all have the code of ``rows``.
-MODELS = {"rows": "batchPolicy: window\n"}
 JSON = {"content-type": "application/json"}
 
 
@@ -82,15 +79,12 @@ JSON = {"content-type": "application/json"}
 def store(tmp_path_factory):
     folder = tmp_path_factory.mktemp("workflows")
     for name in ("kind", "mood"):
-        build_archive(ArchiveConfig(name, str(EXAMPLE / f"{name}.py"), "1.0", export_path=folder))
+        archived(folder, name, EXAMPLE / f"{name}.py")
     build_workflow(
         WorkflowConfig("pets", EXAMPLE / "workflow.yaml", EXAMPLE / "functions.py", export_path=folder)
     )
     parts = tmp_path_factory.mktemp("parts")
-    for name, text in MODELS.items():
-        (parts / f"{name}.yaml").write_text(text)
-        config = parts / f"{name}.yaml"
-        build_archive(ArchiveConfig(name, str(ROWS), "1.0", export_path=folder, config_file=config))
+    archived(folder, "rows", MODEL_CODE / "rows.py", config="batchPolicy: window\n")
     (parts / "functions.py").write_text(f"WAITED = {str(folder / 'waited.txt')!r}\n{FUNCTIONS}")
     for name, text in SPECIFICATIONS.items():
         (parts / f"{name}.yaml").write_text(text)
@@ -216,7 +210,7 @@ def test_workflows_come_back_after_a_restart(store, tmp_path):
     """
     settings = {"snapshot_folder": str(tmp_path / "snapshots"), "workflow_store": str(store)}
     (tmp_path / "models").mkdir()
-    build_archive(ArchiveConfig("other", str(ROWS), "2.0", export_path=tmp_path / "models"))
+    archived(tmp_path / "models", "other", MODEL_CODE / "rows.py", "2.0")
     weights = {"weights": {"1.0": 100, "2.0": 0}}
     waited = store / "waited.txt"
     waited.unlink(missing_ok=True)
