@@ -62,9 +62,7 @@ def start_server(tmp_path: Path, model_store: Path) -> Iterator[StartServer]:
 
 @pytest.fixture(scope="module")
 def shared_server(tmp_path_factory: pytest.TempPathFactory, model_store: Path) -> Iterator[Server]:
-    """One server with its defaults for all tests of a module, which register what they
-    need under own names.
-    """
+    """One server with its defaults for a module, whose tests register what they need under own names."""
     with serving(Server(Home(tmp_path_factory.mktemp("shared")), model_store)) as server:
         yield server
 

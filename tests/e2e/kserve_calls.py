@@ -27,9 +27,7 @@ INSTANCES = {"instances": [1, "two"]}
 
 
 def request(model: str, datatype: str, *, binary: bool, rows: int = 2) -> InferRequest:
-    """A request with one input, as users of the SDK make it; with a binary input the response is
-    binary too.
-    """
+    """A request with one input, as users of the SDK make it; the response is binary if the input is."""
     values = VALUES[datatype][:rows]
     tensor = InferInput("x", list(values.shape), datatype)
     tensor.set_data_from_numpy(values, binary_data=binary)

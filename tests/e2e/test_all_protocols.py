@@ -22,9 +22,7 @@ BATCH = 8
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory, model_store):
-    """``left`` and ``right`` gather for a moment, ``texts`` until each protocol has brought a row,
-    ``odd`` takes nothing but rows.
-    """
+    """``left`` and ``right`` gather, ``texts`` until each protocol has a row, ``odd`` takes rows only."""
     with serving(grpc_server(tmp_path_factory.mktemp("all"), model_store)) as started:
         for name in ("left", "right"):
             started.registered("witness.mar", model_name=name, batch_size=BATCH, max_batch_delay=50)

@@ -25,9 +25,7 @@ def client(server):
 
 
 def test_request_and_response_are_those_of_the_application(client):
-    """Method, path, query, form, body, status and headers; the path may name the version, and a large body in
-    gzip is inflated beside the event loop.
-    """
+    """All parts of both; the path may name the version, a large body in gzip is inflated off the loop."""
     item = client.get("/items/5", params={"q": "a b"})
     put = client.put("/1.0/items/5", json={"name": "x"})
     wrong = client.put("/items/x", json={})

@@ -106,9 +106,7 @@ def test_bad_archive_is_refused(server, name, cause):
     ],
 )
 def test_handler_that_is_not_there_fails_the_registration(server, url, cause):
-    """What only a worker notices is taken back, with the archive's name even where the model has another
-    (F40).
-    """
+    """What only a worker notices is taken back, with the archive's name for a renamed model too (F40)."""
     response = server.register(url, model_name="renamed")
 
     assert response.status_code == 500

@@ -62,9 +62,7 @@ UNLOADABLE = {
 
 
 def test_handler_that_cannot_load_fails_its_registration(server, model_store, pool):
-    """The message has the archive's name, the cause and the handler's last output, in a sane size; the model
-    is not left behind (F40, F44, F45).
-    """
+    """The message has archive, cause and last output; the model is not left behind (F40, F44, F45)."""
     for name, (source, _) in UNLOADABLE.items():
         archived(model_store, name, source)
     responses = pool.map(lambda name: server.register(f"{name}.mar", startup_timeout=20), UNLOADABLE)
@@ -80,9 +78,7 @@ def test_handler_that_cannot_load_fails_its_registration(server, model_store, po
 
 
 def test_deeds_while_loading_do_no_harm(server, model_store):
-    """What a handler prints, which directory it changes to, which signals it ignores and which threads it
-    leaves keep its process from nothing (F44, F45).
-    """
+    """Output, directory, ignored signals and threads left behind keep its process from nothing (F44, F45)."""
     deeds = [
         "import signal, threading",
         "print('y' * 20_000_000)",
@@ -300,9 +296,7 @@ def test_exception_that_ends_the_process_costs_one_request(deeds, deed, end):
     ids=["outputs", "signals", "surroundings"],
 )
 def test_worker_serves_on_whatever_its_handler_changes(deeds, chosen):
-    """What a handler does to its process does not keep the worker from this batch and the next; a line
-    without an end is cut in the log (F44, F45).
-    """
+    """It serves this batch and the next; a line without an end is cut in the log (F44, F45)."""
     for deed in chosen:
         first = deeds.predict("deeds", {"do": deed})
 

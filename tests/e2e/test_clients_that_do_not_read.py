@@ -189,9 +189,7 @@ def is_served(server):
 
 
 def test_many_connections_that_do_not_read(bounded):
-    """What they do not take is bounded: those that have waited longest end, new requests are refused, and
-    somebody who reads is served.
-    """
+    """Those that waited longest end, new requests are refused, and somebody who reads is served."""
     before = bounded.memory()
     with contextlib.ExitStack() as stack:
         for number in range(CLIENTS):

@@ -345,9 +345,7 @@ def test_local_worker_is_beside_remote_ones(server, model):
 
 
 def test_packages_are_installed_on_the_machine(server):
-    """Pip's lines are in the model's log with the node; if it fails, the registration is refused as on the
-    server's machine.
-    """
+    """Pip's lines are in the model's log with the node; a failure is refused as on the server's machine."""
     with ThreadPoolExecutor() as pool:
         refused, _ = pool.map(server.register, ("failing.mar", "needy.mar"))
     message = refused.json()["message"]

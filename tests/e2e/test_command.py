@@ -85,9 +85,7 @@ def test_detached_server_lives_from_start_to_stop(home, detached, model_store):
 
 
 def test_management_off_loopback_needs_tokens(home, detached):
-    """If others can reach the management address, it requires tokens; the server prints at its start where
-    they are (F63).
-    """
+    """If others can reach the address, tokens are required; the start prints where they are (F63)."""
     port = free_port()
     done, _ = detached(management_address=f"http://0.0.0.0:{port}")
     url = f"http://127.0.0.1:{port}/models"

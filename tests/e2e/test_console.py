@@ -443,9 +443,7 @@ def test_a_change_can_be_estimated(page, server, load):
 
 
 def test_the_page_follows_keyboard_and_colours(page):
-    """Tab goes from the top down, Enter chooses a model, and every control has a label; the plots take on the
-    colours of the system at once.
-    """
+    """Tab goes down, Enter chooses, every control has a label; plots take on the system's colours at once."""
     page.reload()
     page.locator("#models button").first.wait_for()
     page.keyboard.press("Tab")
@@ -539,9 +537,7 @@ def test_names_on_the_documentation_are_not_broken(watched, server, side):
 
 
 def test_all_models_are_seen_first(watched, server):
-    """In one table, those with trouble on top, without the code of plots; a name leads
-    to the model's page, and back.
-    """
+    """In one table, trouble on top, without the code of plots; a name leads to its page, and back."""
     sizes = []
     watched.page.on("requestfinished", lambda each: sizes.append(each.sizes()["responseBodySize"]))
     page = watched.open(server)

@@ -53,9 +53,7 @@ def test_the_first_message_is_small(crowded):
 
 
 def test_the_table_is_usable(watched, crowded):
-    """Trouble is on top, a few letters filter names, and the list beside it stays short; a model that
-    is not in the list has its page.
-    """
+    """Trouble is on top, letters filter names, the list stays short; models beyond it have their page."""
     page = watched.open(crowded)
     table = page.get_by_role("table", name="All models")
     page.get_by_text(f"{MODELS} of {MODELS}, 1 with trouble").wait_for()

@@ -58,9 +58,7 @@ def put(server, document):
 
 
 def test_a_rollout_is_seen(watched, server):
-    """Its weights, what the shadow answers otherwise, and each step of the guard with its reason, the last
-    one back.
-    """
+    """Its weights, what the shadow answers otherwise, and the guard's steps with their reasons."""
     page = watched.open(server)
     page.get_by_role("button", name="Rollouts").click()
     page.get_by_text("No model divides its requests").wait_for()

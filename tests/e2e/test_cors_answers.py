@@ -5,9 +5,7 @@ ORIGIN, METHODS = "access-control-allow-origin", "access-control-allow-methods"
 
 
 def test_every_answer_says_it(start_server):
-    """From front ends and from the server: hot routes, all other routes, errors and what is no HTTP; once
-    each (reference 4.4).
-    """
+    """From front ends and server: hot and other routes, errors, no HTTP; once each (reference 4.4)."""
     server = start_server(
         cors_allowed_origin=PAGE,
         cors_allowed_methods="GET, POST, OPTIONS",

@@ -34,9 +34,7 @@ def authority(tmp_path_factory):
 # Another server.
 @pytest.fixture(scope="module", params=["http", pytest.param("https", marks=pytest.mark.slow)])
 def server(request, tmp_path_factory, model_store, authority):
-    """A server without TLS and tokens, or with both: its front ends answer at the address for inference,
-    itself at the others.
-    """
+    """Without TLS and tokens, or with both; front ends answer for inference, the server for the others."""
     settings = {"frontend_processes": 2}
     if request.param == "https":
         key, chain = authority.issue("server")

@@ -73,9 +73,7 @@ def test_every_protocol_counts(server):
 
 
 def test_the_description_has_the_last_error(server):
-    """With its request, time, message and place; after ten batches in a row the version counts as failing,
-    and is still served.
-    """
+    """With request, time, message and place; after ten batches in a row the version counts as failing."""
     for number in range(10):
         answer = server.inference.post(
             "/predictions/raises", content=b"x", headers={"x-request-id": f"mine-{number}"}

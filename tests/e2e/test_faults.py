@@ -119,9 +119,7 @@ def test_thousands_of_idle_connections_hold_up_nobody(server, descriptors):
 
 @pytest.mark.slow  # looks at processes that do nothing for some seconds
 def test_idle_server_needs_no_processor(start_server):
-    """With models and idle connections a server, and each worker, needs less than 1 % of a processor
-    (F29).
-    """
+    """With models and idle connections server and workers need less than 1 % of a processor (F29)."""
     server = start_server().registered("echo.mar", initial_workers=2, batch_size=8).registered("obey.mar")
     assert server.predict("echo", b"x").content == b"x"
     time.sleep(1)
@@ -242,9 +240,7 @@ def test_one_of_many_that_hangs_keeps_none_from_starting(start_server, tmp_path,
 
 @dataclass(frozen=True)
 class Change:
-    """An accepted change: when it was sent and answered, and the number of workers that it sets;
-    None: no model.
-    """
+    """An accepted change: when it was sent and answered, and its number of workers; None: no model."""
 
     sent: float
     answered: float
@@ -253,9 +249,7 @@ class Change:
 
 @pytest.mark.slow  # as long as a hundred changes take
 def test_last_change_counts(server, pool):
-    """Twenty clients register, scale and remove one model at random; what was accepted last is how it is when
-    they are done (F51).
-    """
+    """Twenty clients register, scale and remove one model at random: what was accepted last holds (F51)."""
     shortest = time.monotonic() + (60 if LONG else 0)
     accepted = []
 

@@ -131,9 +131,7 @@ def alone(shared_server):
 
 @pytest.mark.parametrize("conversation", CONVERSATIONS.values(), ids=CONVERSATIONS.keys())
 def test_answers_are_those_of_one_process(fronts, alone, conversation):
-    """Byte for byte, ids and times apart: answers, refusals, errors, other routes; each has its type, and
-    browsers must not look for another.
-    """
+    """Byte for byte, ids and times apart; each has its type, and browsers must not look for another."""
     answer = plain(converse(fronts.port, conversation))
 
     assert answer == plain(converse(alone.port, conversation))
@@ -177,9 +175,7 @@ def test_each_answer_is_counted_and_logged_once(fronts):
 
 @pytest.mark.parametrize("kind", ["alone", "fronts"])
 def test_failure_can_be_followed(request, kind):
-    """The answer has the reason and the place; its id is in the body, in the log of models and in that of
-    access, which front ends write.
-    """
+    """The answer has reason and place; its id is in the body, and in the logs of models and of access."""
     server = request.getfixturevalue(kind)
     answer = server.inference.post(
         "/predictions/obey", json={"do": "raise"}, headers={"x-request-id": "mine-7"}
@@ -245,9 +241,7 @@ def ignores_sigterm(process):
 
 
 def test_all_addresses_may_be_one(start_server, tmp_path):
-    """Management and metrics work behind the front ends too, where they share the address; a socket file
-    is shared as a port is.
-    """
+    """Management and metrics work behind front ends that share the address; so does a socket file."""
     path = tmp_path / "s"
     names = ("inference_address", "management_address", "metrics_address")
     server = start_server(frontend_processes=2, **dict.fromkeys(names, f"unix:{path}"))

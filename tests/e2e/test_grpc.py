@@ -34,9 +34,7 @@ SERVICES = {
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory, model_store):
-    """``echo``, ``fields``, ``obey`` and ``summing``, which has sequences; a queue of 2, messages of at most
-    100 000 bytes.
-    """
+    """``echo``, ``fields``, ``obey``, ``summing`` with sequences; a queue of 2, messages of 100 000 bytes."""
     home = tmp_path_factory.mktemp("grpc")
     config = "sequenceBatching: true\nsequenceMaxIdleMSec: 60000\nmaxNumSequence: 8\n"
     store = home / "store"
@@ -105,9 +103,7 @@ def test_handler_gets_the_fields_of_a_call(server, inference):
 
 
 def test_unknown_models_and_versions_are_internal(server, inference, management):
-    """An unknown model or version is INTERNAL, with TorchServe's texts and the known ones; a model without
-    workers is UNAVAILABLE.
-    """
+    """With TorchServe's texts and the known ones; a model without workers is UNAVAILABLE."""
     code, text = ending(lambda: inference.Predictions(predict("no")))
     first, second = text.splitlines()
     assert (code, second) == ("INTERNAL", "org.pytorch.serve.archive.model.ModelNotFoundException")
@@ -133,9 +129,7 @@ def test_unknown_models_and_versions_are_internal(server, inference, management)
 
 
 def test_a_failure_can_be_followed(server, inference):
-    """The id of the request is in the answer, in the log of models and in that of access (V2 and the stream
-    of sequences tell it in the same way).
-    """
+    """The request's id is in the answer, in the log of models and in that of access."""
     call = inference.Predictions.future(order("raise"), metadata=[("x-request-id", "mine-9")])
     message, kind = call.details().splitlines()
 
@@ -178,9 +172,7 @@ def test_message_above_limit_is_resource_exhausted(inference):
 
 
 def test_stream_ends_with_its_parts_or_its_failure(inference):
-    """The parts are messages; a handler without parts answers with one. After a failure what came before is
-    there, and the status says what went wrong.
-    """
+    """Parts are messages, no parts are one; after a failure what came before is there, then the status."""
     answers = inference.StreamPredictions(predict("fields", parts=b"3"))
     assert [answer.prediction for answer in answers] == [b"part 0", b"part 1", b"part 2", b"last"]
 
@@ -212,9 +204,7 @@ def asking(model, *orders, sequence=None):
 
 
 def test_stream_continues_sequences(inference):
-    """Requests of a stream are steps of the sequence that they name, and responses name it too. A sequence
-    without a name gets one.
-    """
+    """Requests are steps of the sequence that they name, as responses do. One without a name gets one."""
     steps = [{"add": 1}, {"add": 2}, {"add": 3}]
     answers = list(inference.StreamPredictions2(asking("summing", *steps, sequence="mine")))
 
@@ -359,9 +349,7 @@ def test_reflection_lists_services_and_messages(server):
 
 
 def test_stopping_server_finishes_accepted_calls(tmp_path, model_store):
-    """A server that stops finishes accepted calls, ends streams that only wait, and refuses new
-    calls (F49).
-    """
+    """It finishes accepted calls, ends streams that only wait, and refuses new calls (F49)."""
     with serving(grpc_server(tmp_path, model_store)) as server, channel(server, "inference") as to:
         server.registered("obey.mar")
         inference = stub(to, f"{INFERENCE}InferenceAPIsService")

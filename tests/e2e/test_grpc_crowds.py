@@ -40,9 +40,7 @@ def whole_log(server):
 
 
 def test_thousands_of_calls_get_their_own_answers(tmp_path, model_store):
-    """Over a few connections, each call gets its own answer or its own error, and each is counted and logged
-    once; none is refused or cancelled.
-    """
+    """Each gets its own answer or error, counted and logged once; none is refused or cancelled."""
     options = [("grpc.use_local_subchannel_pool", 1)]
     failing = CALLS // FAILING
     expected = {"echo": CALLS - failing, "obey": failing}

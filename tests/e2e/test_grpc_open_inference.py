@@ -78,9 +78,7 @@ def infer(service, model="mirror", timeout=PATIENCE, **fields):
 
 
 def test_raw_tensors_come_back_raw(client):
-    """They keep their type and shape, and parameters that a handler sets have their own types; an element of
-    BYTES is like the body of a prediction.
-    """
+    """With type and shape; parameters of a handler have types; a BYTES element is a prediction's body."""
     tensors = [numpy.array([[0, 1, 1], [1, 0, 1]], dtype) for dtype in DTYPES]
     for sent in (*tensors, numpy.array([b"one", b"\xff\x00"], object)):
         result = client.infer("mirror", [tensor("x", sent)], request_id="seven")

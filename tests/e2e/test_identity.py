@@ -21,9 +21,7 @@ def connections():
 
 
 async def ask(port, numbers, barrier):
-    """Sends the requests of these numbers over one connection, each when all are
-    connected; returns the mismatches.
-    """
+    """Sends these requests over one connection, when all are connected; returns the mismatches."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     await barrier()
     wrong = []

@@ -60,9 +60,7 @@ def right_answers(server, name):
 
 
 def test_workers_share_int8_weights(server, folder):
-    """Two workers compute in int8 with one file of weights and recognise the digits; the description has the
-    precision.
-    """
+    """Two workers compute with one file of weights and recognise digits; the precision is described."""
     answer = server.register("digits.mar", synchronous="true", initial_workers=2, batch_size=8)
     described = server.describe("digits")
     files = list((folder / "cache" / "weights").glob("*.pt"))

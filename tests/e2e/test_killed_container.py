@@ -54,9 +54,7 @@ def container(home, url):
 
 
 def test_killed_container_starts_again(tmp_path):
-    """Process 1 is another than the killed one of this number: neither its PID file nor its directory of
-    unpacked models counts as in use.
-    """
+    """Process 1 is another than the killed one: its PID file and directory do not count as in use."""
     url = f"http://127.0.0.1:{free_port()}"
     home = Home(
         tmp_path,

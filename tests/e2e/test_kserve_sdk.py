@@ -36,9 +36,7 @@ SENT = [*(datatype for datatype in VALUES if datatype != "FP16" for _ in range(2
 
 @pytest.fixture(scope="module")
 def document(tmp_path_factory, model_store):
-    """What the clients got: ``mirror`` gives back, ``rows`` has a batcher, ``pair`` waits for three rows, and
-    ``idle`` has no workers.
-    """
+    """Of the clients: ``mirror`` returns its input, ``rows`` batches, ``pair`` waits, ``idle`` rests."""
     with serving(grpc_server(tmp_path_factory.mktemp("sdk"), model_store)) as server:
         server.registered("mirror.mar")
         server.registered("rows.mar", max_batch_size=8, max_latency=20)
@@ -84,9 +82,7 @@ def test_sdk_speaks_v2(document):
 
 
 def test_sdk_speaks_v2_over_grpc(document):
-    """The SDK reads health, and raw and typed tensors; requests of different sizes share a batch; errors have
-    their codes.
-    """
+    """Health, raw and typed tensors; requests of different sizes share a batch; errors have their codes."""
     reply = document["grpc"]
 
     assert (reply["live"], reply["ready"], reply["models"]) == (True, True, [True, False])

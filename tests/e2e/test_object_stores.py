@@ -98,9 +98,7 @@ def test_models_come_from_each_store(server, bucket, archives):
 
 
 def test_permission_is_needed_and_no_secret_is_revealed(server, bucket):
-    """Without it the message says so, though the archive is in the cache. Neither logs and snapshots nor
-    descriptions have a secret.
-    """
+    """Also for an archive in the cache. Neither logs and snapshots nor descriptions have a secret."""
     with denying(bucket):
         refused = server.register("s3://models/store/one.mar", model_name="x")
     texts = [server.management.get("/models/one").text]

@@ -24,9 +24,7 @@ def act(server, name, action):
 
 
 def test_first_requests_of_all_protocols_load_the_model(server):
-    """Those that come together share a worker, each gets its own answer, and nothing is parsed before the
-    handler has said what it takes.
-    """
+    """They share a worker, each gets its answer; nothing is parsed before the handler has loaded."""
     server.registered("witness.mar", model_name="cold", load="on-demand", batch_size=4)
     described = server.describe("cold")
     assert (described["minWorkers"], described["maxWorkers"], described["workers"]) == (0, 1, [])

@@ -126,9 +126,7 @@ def test_response_is_json_unless_binary_is_requested(server):
 
 
 def test_outputs_have_the_requested_order_and_form(client):
-    """A request mixes binary and JSON inputs; the outputs have the requested order, and each its requested
-    form.
-    """
+    """Inputs are binary and JSON; outputs have the requested order, and each its requested form."""
     x = triton.InferInput("x", [2, 2], "FP32")
     x.set_data_from_numpy(numpy.array([[1, 2], [3, 4]], "f4"))
     y = triton.InferInput("y", [2], "INT64")
@@ -154,9 +152,7 @@ def test_compressed_bodies_are_read(client, algorithm):
 
 
 def test_requests_name_versions_and_may_be_raw(server):
-    """A request may name a version. With a header length of 0 the body is the one input, and the response is
-    binary.
-    """
+    """With a header length of 0 the body is the one input, and the response is binary."""
     path = "/v2/models/mirror/versions/{}/infer"
     body = {"inputs": [numbers(1)]}
 
@@ -240,9 +236,7 @@ def test_rows_that_cannot_be_joined_get_500(server):
 
 
 def test_failing_row_does_not_fail_others(server):
-    """If a handler fails on a row, the response is a 500 that names the row; other requests of its batch
-    succeed (F18).
-    """
+    """The response is a 500 that names the row; other requests of its batch succeed (F18)."""
     mixed, good = together(
         lambda: infer(server, "gather", strings("a", "raise")), lambda: infer(server, "gather", strings("b"))
     )
@@ -292,9 +286,7 @@ def test_model_with_signature_takes_and_describes_what_it_says(server, client):
 
 
 def test_health_and_metadata_describe_the_server(client, server):
-    """The server and each model report whether they are live and ready; models that should have no workers do
-    not count.
-    """
+    """Server and models are live, ready or not; models that should have no workers do not count."""
     server.registered("rows.mar", model_name="resting", initial_workers=0)
     get = server.inference.get
 

@@ -107,9 +107,7 @@ def test_commands_of_the_example_are_answered(chatting, model_store, capsys):
 
 
 def test_stream_is_one_of_events(chatting):
-    """Browsers and proxies read it as such. A failure ends it without the mark of the end; the same request
-    whole is a 500.
-    """
+    """As browsers read it. A failure ends it without the mark of the end; the same request whole is a 500."""
     body = {"model": "chatty", "messages": say("count 2"), "stream": True}
     answer = chatting.inference.post("/v1/chat/completions", json=body)
 

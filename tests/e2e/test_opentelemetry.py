@@ -149,9 +149,7 @@ def test_what_handlers_and_sinks_get(server, at, sink):
 
 
 def test_failed_spans_have_an_error_status(server, at):
-    """The spans of a failing handler and of a worker that died have an error; those of a client error have
-    none.
-    """
+    """Those of a failing handler and of a dead worker have an error; those of a client error have none."""
     trace_id = "d" * 32
     assert server.predict("spans", {"fail": 1}, headers=parent(trace_id)).status_code == 503
     spans = at.trace(trace_id, _REST, "handler", "own")
@@ -239,9 +237,7 @@ def test_lines_of_the_access_log_have_trace_ids(server):
 
 
 def test_metrics_match_those_of_prometheus(server, at):
-    """Names and values are those that Prometheus reads; counters are sums, and histograms have their
-    bounds.
-    """
+    """Names and values are Prometheus's; counters are sums, and histograms have their bounds."""
     server.predict("headers", b"")
     counted = server.metric("ts_inference_requests_total", model_name="headers")
 

@@ -17,9 +17,7 @@ SECRET = "Bearer very-secret"
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory, model_store, sink):
-    """Two front ends, gRPC, the agent's flags and variables; ``echo``, ``rows``, ``fields``, ``obey``,
-    ``mirror``.
-    """
+    """Two front ends, gRPC, the agent's flags and variables, and models of each kind."""
     variables = {"MODELSERVER_INFERENCE_SERVICE": "digits", "MODELSERVER_NAMESPACE": "research"}
     home = Home(tmp_path_factory.mktemp("payloads"), variables)
     flags = ("--log-url", sink.url, "--source-uri", "pod-1", "--metadata-headers", "X-Request-Id,X-Mark")
@@ -57,9 +55,7 @@ def settled(server):
 
 
 def test_predictions_are_logged(server, sink):
-    """Events have the unchanged bodies and KServe's attributes, and only those headers that the setting
-    names.
-    """
+    """Events have the unchanged bodies, KServe's attributes, and of headers only those of the setting."""
     answer = server.predict(
         "echo",
         b"\x00\xff",
@@ -121,9 +117,7 @@ def test_chats_are_logged(server, sink, stream):
 
 
 def test_errors_and_other_paths_are_not_logged(server, sink):
-    """A request that fails is logged, and its error is not; nor are requests to other paths than those of
-    inference.
-    """
+    """A request that fails is logged without its error; requests to paths besides inference are not."""
     failed = server.predict("obey", {"do": "raise"}, headers={"ce-id": "failed"})
     unknown = server.predict("nothing", b"x", headers={"ce-id": "unknown"})
     server.predict("echo", b"x", headers={"ce-id": "after"})

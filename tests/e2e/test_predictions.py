@@ -17,9 +17,7 @@ def models(shared_server):
 
 
 def error(answer):
-    """Status, type and message; the body says the status too, the request's id where a worker answered, and
-    nothing else.
-    """
+    """Status, type and message; the body has the status too, and the request's id from a worker."""
     body = answer.json()
     assert body.pop("request_id", answer.headers["x-request-id"]) == answer.headers["x-request-id"]
     # A request without a route may be one of V1 or V2, whose clients read this field.
@@ -32,9 +30,7 @@ def error(answer):
 
 
 def test_bodies_and_answers_keep_their_type(shared_server):
-    """A raw body is a bytearray under "body". On every port each answer has a type, and browsers must not
-    look for another.
-    """
+    """A raw body is a bytearray under "body". Each answer has a type, and browsers look for no other."""
     answer = shared_server.predict("echo", b"\x00\xffhello")
 
     assert (answer.status_code, answer.content) == (200, b"\x00\xffhello")
@@ -73,9 +69,7 @@ def test_unknown_model_or_version_gets_404_with_what_there_is(shared_server):
 
 
 def test_answer_names_request_batch_and_times(shared_server):
-    """Each answer has a request id, the client's own if it has one, forbids caching, and says its batch and
-    its times.
-    """
+    """With a request id, the client's own if it has one; it forbids caching."""
     answer = shared_server.predict("echo", b"x")
     headers = answer.headers
 

@@ -231,9 +231,7 @@ def answers(home, folder, handler, files, bodies):
 
 
 def test_transformers_classifier_is_served(home, tmp_path):
-    """A small random BERT has the same results as without a server; texts of different lengths are
-    one batch.
-    """
+    """A small random BERT has the same results as alone; texts of different lengths are one batch."""
     files, texts = tmp_path / "files", ("a good film", "bad")
     files.mkdir()
     expected = [json.loads(line) for line in made(home, MAKE_TEXTS, files, *texts)]

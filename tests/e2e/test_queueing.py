@@ -38,9 +38,7 @@ def occupy(server, pool, name, seconds=0.6):
 
 
 def test_requests_that_wait_share_a_batch(shared_server, model, pool):
-    """What gathers behind a busy worker leaves in one batch; with an explicit delay, a lone request waits for
-    others that long (F26).
-    """
+    """What gathers behind a busy worker; with an explicit delay a lone request waits for others (F26)."""
     name = model("obey.mar", batch_size=16, batch_policy="greedy")
     busy = occupy(shared_server, pool, name)
     futures = [pool.submit(shared_server.predict, name, sleep(0)) for _ in range(10)]

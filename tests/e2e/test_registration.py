@@ -93,9 +93,7 @@ def test_absurd_numbers_are_served_or_refused(shared_server):
 
 
 def test_strange_names_are_served(shared_server):
-    """A name may hold what it likes as long as a path can ask for it; what quotes it stays
-    well-formed (F12, F65).
-    """
+    """Any name that a path can have; what quotes it stays well-formed (F12, F65)."""
     name = 'we"ird <script> \\ ü'
     shared_server.registered("echo.mar", model_name=name)
     names = [model["modelName"] for model in shared_server.management.get("/models").json()["models"]]

@@ -122,9 +122,7 @@ def test_a_replay_to_the_same_server_differs_in_nothing(server, traffic, speed, 
 
 
 def test_a_failure_of_one_batch_shows_again(server, tmp_path):
-    """Two inputs that only together get wrong answers get right ones alone, and the recorded ones with
-    ``--exact``.
-    """
+    """Two inputs that only together get wrong answers get right ones alone; wrong with ``--exact``."""
     out = tmp_path / "pair.msr"
     options = {"batch_size": 2, "batch_policy": "window", "max_batch_delay": 10_000}
     server.registered("neighbours.mar", synchronous=True, **options)

@@ -80,9 +80,7 @@ def test_settings_of_models_are_in_effect(tuned):
 
 
 def test_settings_of_requests_are_in_effect(tuned):
-    """Sizes to the byte on every port, bodies as bytes and whole, and variables that are hidden from workers
-    (F68).
-    """
+    """Sizes to the byte on every port, bodies as bytes and whole, variables hidden from workers (F68)."""
     assert tuned.predict("named", b"x" * 1000).status_code == 200
     assert tuned.predict("named", b"x" * 1001).status_code == 413
     refused = tuned.management.post(

@@ -55,9 +55,7 @@ def test_drained_server_answers_what_it_accepted(start_server, pool):
 
 
 def test_drain_timeout_ends_what_is_not_done(start_server, pool):
-    """What is not done within ``drain_timeout`` is answered with an error, and the server ends; models that
-    load do not keep it (F49).
-    """
+    """Such requests get an error, and the server ends; models that load do not keep it (F49)."""
     server = start_server(drain_timeout="0.5").registered("obey.mar")
     server.register("slow_start.mar", synchronous=False)
     futures = send(server, 3, pool, 30)

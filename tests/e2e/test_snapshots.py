@@ -29,9 +29,7 @@ def names(server):
 
 @pytest.mark.slow  # starts three servers
 def test_state_survives_a_restart(tmp_path, model_store):
-    """A server that is stopped and started again serves what it served, as it did; with ``--ncs`` nothing is
-    written or restored.
-    """
+    """The next server serves the same in the same way; with ``--ncs`` nothing is written or restored."""
     home = Home(tmp_path / "home")
     with serving(Server(home, model_store)) as server:
         server.registered("echo.mar", batch_size=4, max_batch_delay=30, batch_policy="greedy")

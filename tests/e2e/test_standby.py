@@ -11,9 +11,7 @@ pytestmark = pytest.mark.slow  # starts two servers
 
 
 def test_standby_takes_over(tmp_path, model_store):
-    """It opens the same addresses and serves the models that the other one had, loaded anew; it does not open
-    them before.
-    """
+    """It opens the same addresses, not before, and loads the models that the other one had anew."""
     shared = {"standby": "true", "snapshot_folder": tmp_path / "shared"}
     homes = [Home(tmp_path / "first"), Home(tmp_path / "second")]
     first = Server(homes[0], model_store, settings=shared).start()

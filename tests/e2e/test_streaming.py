@@ -94,9 +94,7 @@ def test_rows_of_a_batch_stream_to_their_clients(batches):
 
 @pytest.mark.parametrize("generator", [True, False], ids=["generator", "handler"])
 def test_failure_after_the_first_part_closes_the_connection(server, generator):
-    """The connection is closed without the last chunk; the failure is logged and counted, and the worker
-    keeps running.
-    """
+    """Without the last chunk; it is logged and counted, and the worker keeps running."""
     pid = server.describe("parts")["workers"][0]["pid"]
     broken, errors = (server.metric(n) for n in ("modelserver_broken_off_total", "Requests5XX"))
     with ask(server, {"parts": ["a", "b"], "fail_at": 1, "how": "raises", "generator": generator}) as client:

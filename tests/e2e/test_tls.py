@@ -30,9 +30,7 @@ def authority(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory, model_store, authority):
-    """A server that speaks TLS on all addresses, with a loaded model: its front ends at the one for
-    inference, itself at the others.
-    """
+    """TLS on all addresses, and a loaded model: front ends for inference, the server for the others."""
     key, chain = authority.issue("server")
     settings = {
         **{

@@ -23,9 +23,7 @@ def bearer(token):
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory, model_store):
-    """A server that requires tokens, with a loaded model. Front ends check those of the inference
-    address, the server itself those of others.
-    """
+    """With tokens and a loaded model. Front ends check for inference, the server for the others."""
     settings = {
         "token_authorization": "always",
         "load_models": "echo.mar",
@@ -49,9 +47,7 @@ def server(tmp_path_factory, model_store):
 
 
 def test_requests_need_the_token_of_their_port(server):
-    """Without it, or with another scope's, the response is TorchServe's 400, before any model or the model
-    API is looked up (F64).
-    """
+    """Otherwise it is TorchServe's 400, before a model or the model API is looked up (F64)."""
     tokens = server.tokens()
     for headers in (
         {},

@@ -100,9 +100,7 @@ NOT_OFFERED = {"MODEL_SERVER_VERSION", "MODEL_ARCHIVE_VERSION", "version_path", 
 
 @pytest.mark.usefixtures("offered")
 def test_the_archivers_names_are_there(torchserves):
-    """Each module has its functions, constants, classes with their methods, and what it imports of the
-    package's own.
-    """
+    """Functions, constants, classes with methods, and what modules import of the package's own."""
     missing = []
     for file in sorted((torchserves / "model_archiver").rglob("*.py")):
         name = ".".join(file.relative_to(torchserves).with_suffix("").parts).removesuffix(".__init__")

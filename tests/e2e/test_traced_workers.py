@@ -121,9 +121,7 @@ def only(spans, name):
 
 @pytest.mark.parametrize("where", _WHERE)
 def test_spans_of_prepare_are_below_the_handler(server, at, where):
-    """Spans that `prepare` opens in its thread are below the handler, too; the batch is linked to all
-    requests.
-    """
+    """Also those that `prepare` opens in its thread; the batch is linked to all requests."""
     spans = spans_of_two(server, at, f"pipelined-{where}", 1 if where == "here" else 3)
     (batched,) = [each for each in spans if "batch" in each]
     (other,) = [each for each in spans if "batch" not in each]

@@ -242,9 +242,7 @@ def statistics(client, name, version=""):
 
 
 def test_statistics_count_requests_by_batch_size(client, kind, server):
-    """Statistics count this client's requests, successful or not, by batch size, until the model is
-    unregistered.
-    """
+    """Successful or not, of this client, until the model is unregistered."""
     name = f"counted_{kind.__name__.rpartition('.')[2]}"
     server.registered("double.mar", model_name=name)
     failing = kind.InferInput("x", [1, 4], "FP32")
@@ -270,9 +268,7 @@ def test_statistics_count_requests_by_batch_size(client, kind, server):
 
 
 def test_classification_returns_the_highest_values(client, kind, server):
-    """For each row the output has the highest values, best first, with the model's labels; all if there are
-    fewer.
-    """
+    """Of each row, best first, with the model's labels; all if there are fewer."""
     values = kind.InferInput("x", [2, 4], "FP32")
     values.set_data_from_numpy(numpy.array([[0.5, 1.65, 0, 2], [4, 0.1, 0.2, 0.3]], "f4"))
     result = client.infer(

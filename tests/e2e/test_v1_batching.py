@@ -70,9 +70,7 @@ def test_parameters_keep_requests_apart(shared_server, pool):
 
 
 def test_request_above_maximum_is_split(shared_server):
-    """A request above the maximum is split into batches and joined in order; one of exactly the maximum is
-    one batch (F25).
-    """
+    """Into batches, joined in order; one of exactly the maximum is one batch (F25)."""
     counted = shared_server.metric("modelserver_batch_size_count", model_name="eager")
     split = shared_server.metric("modelserver_split_requests_total", model_name="eager")
     assert len(shared_server.v1("eager", [0] * 4).json()["predictions"]) == 4

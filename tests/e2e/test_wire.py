@@ -130,9 +130,7 @@ def test_a_client_that_ends_its_side(server, role):
 
 
 def test_a_client_that_waits_for_a_slow_answer(either):
-    """While a client waits for a slow response, the server checks whether it is still connected, and
-    it is.
-    """
+    """The server checks meanwhile whether it is still connected, and it is."""
     received = converse(
         either.port,
         post(b"/predictions/obey", b'{"do": "sleep", "seconds": 0.5, "token": "here"}'),

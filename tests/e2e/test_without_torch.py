@@ -73,9 +73,7 @@ def test_torch_is_needed_by_models_only(tmp_path):
 
 @pytest.mark.slow  # starts workers from nothing
 def test_workers_run_under_another_python(bare, tmp_path):
-    """``python=`` runs workers where modelserver is not installed, with the server's own code; TorchServe's
-    names can be imported.
-    """
+    """``python=`` runs them without modelserver installed, with the server's code and TorchServe's names."""
     archived(tmp_path, "where", WHERE)
     home = Home(tmp_path / "home", {"PYTHONPATH": ""}, for_children=True)
 

@@ -125,9 +125,7 @@ def models(server):
 
 
 def test_example_of_the_page_is_served(server):
-    """The example has a function, two models that run at once, and a function that joins their results; all
-    of it can be removed.
-    """
+    """A function, two models at once, a function that joins their results; all of it can be removed."""
     entered(server, "pets")
     answer = ask(server, "pets", "What a lovely little dog")
 

@@ -92,9 +92,7 @@ async def ranks_on(cluster, folder, placement, name="m", processes=2):
     [("spread", [[0, 1, 0, 2, 1], [0, 1, 1, 2, 1]]), ("pack", [[0, 2, 0, 1, 1], [1, 2, 0, 1, 1]])],
 )
 async def test_ranks_compute_together(cluster, tmp_path, placement, expected):
-    """On one machine or several, each rank has its number, ranks connect to each other, and they end on
-    request.
-    """
+    """On one machine or several, ranks have numbers, connect to each other, and end on request."""
     conversation = await ranks_on(cluster, tmp_path, placement)
     worker = conversation.worker
     message, _ = await conversation.next()

@@ -167,9 +167,7 @@ def test_what_ray_raises_is_one_line(ray, monkeypatch, error):
     ],
 )
 def test_versions_are_compared_as_ray_does(ray, monkeypatch, ray_version, python_version, level, refused):
-    """Ray's version must be equal, Python's equal to the patch or as Ray's setting says; a refusal
-    has both sides.
-    """
+    """Ray's must be equal, Python's to the patch or as Ray's setting says; a refusal has both sides."""
     monkeypatch.setenv("RAY_DEFAULT_PYTHON_VERSION_MATCH_LEVEL", level)
     monkeypatch.setattr(sys, "version_info", (3, 12, 1, "final", 0))
     ray.about = {"ray_version": ray_version, "python_version": python_version}

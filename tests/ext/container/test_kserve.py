@@ -48,9 +48,7 @@ def test_layout_of_either_server_is_recognized(tmp_path, names, store, load, con
 
 
 def test_unpacked_archive_and_named_places_are_recognized(tmp_path):
-    """A .tgz comes unpacked out of KServe's storage initializer; its runtime gives ``--model-store`` and
-    ``--ts-config``.
-    """
+    """The storage initializer unpacks a .tgz; KServe's runtime gives ``--model-store``, ``--ts-config``."""
     folder = put(tmp_path / "models", "MAR-INF/MANIFEST.json", "model.py")
 
     assert find_layout(folder, "service") == Layout(tmp_path, "service=models")

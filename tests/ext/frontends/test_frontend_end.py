@@ -506,9 +506,7 @@ async def cut_off(pair, path):
     ],
 )
 async def test_nothing_outlives_its_connection(pair, path, happen):
-    """What both sides have of a connection and its requests is gone when it is, without the collector of
-    circles, however it ended.
-    """
+    """Both sides free it and its requests without the collector of circles, however it ended."""
     calls = (frontend_end._Call, frontend_end._Stream, server_end._Call)
     kinds = (HttpProtocol, Http1Connection, Exchange, AsgiCycle, *calls)
     gc.disable()

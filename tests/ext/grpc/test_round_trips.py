@@ -188,9 +188,7 @@ def from_rest(request, outputs, *, binary):
 
 
 def from_grpc(request, outputs):
-    """The bytes of the output in a gRPC response: raw if the request was, and where there is no
-    other form.
-    """
+    """The output's bytes in a gRPC response: raw if the request was, or if there is no other form."""
     answer = message("inference.ModelInferResponse").FromString(
         response(ResponseParts("m", "1", request, TENSORS, False, [], "id"), outputs).SerializeToString()
     )

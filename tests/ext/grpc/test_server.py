@@ -90,9 +90,7 @@ async def test_each_side_has_its_port(caplog, address):
     [("modelserver", grpc.StatusCode.UNAVAILABLE), ("torchserve", grpc.StatusCode.INTERNAL)],
 )
 async def test_refusal_is_unavailable_or_torchserves_internal(defaults, code, caplog):
-    """If no queue accepts a request, its status makes clients retry, unless TorchServe's defaults
-    apply (reference 20).
-    """
+    """Clients retry what no queue accepts, but for TorchServe's defaults (reference 20)."""
     body = _Request(model_name="m").SerializeToString()
     async with serving(caplog, compat_defaults=defaults) as (made, (inference, _)):
         registry = made._services.registry

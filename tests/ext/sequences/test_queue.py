@@ -227,18 +227,6 @@ def test_sequence_ends_after_its_lifetime():
     assert len(sut.lines) == 0
 
 
-def test_handler_ends_a_running_one():
-    sut = queue()
-    arrive(sut, step("a"), waiting := step("a"))
-    batch = sut.take_for("w", 0.0)
-
-    assert sut.end("w", ["a"]) == []
-    with pytest.raises(QueueFull):
-        sut.put(step("a"))
-    assert sut.finish(batch, 0.0) == [waiting]
-    assert len(sut.lines) == 0
-
-
 def test_client_closes_a_sequence():
     """After its last request a sequence accepts no other, and ends."""
     sut = queue()
@@ -256,20 +244,6 @@ def test_client_closes_a_sequence():
     assert refused_while_it_waits.value.reason == "sequence_closed"
     assert refused_while_it_runs.value.reason == "sequence_closed"
     assert again.is_first
-
-
-def test_what_is_past_its_deadline_is_in_no_batch():
-    sut = queue()
-    run_first_steps(sut, "a")
-    arrive(
-        sut, late := step("a", rows=2, deadline=1.0), step("a"), lone := step("b", deadline=0.5), step("c")
-    )
-
-    assert ids(sut.take_for("w", 1.0)) == ["a", "c"]
-    assert (sut.requests, sut.instances, sut.nbytes) == (0, 0, 0)
-    assert (late.waiting, lone.waiting) == (0, 0)
-    assert lone.mark.id not in sut.lines
-    assert sut.take_for("w", 1.0) is None
 
 
 def test_removed_requests_leave_their_sequences_in_order():

@@ -80,9 +80,7 @@ def test_what_is_rays_or_the_agents_is_hidden():
 
 
 def test_the_operators_pattern_hides_more_and_libraries_get_a_thread():
-    """``blacklist_env_vars`` counts on nodes as on the server, and only for whole names. Libraries would take
-    0 for all cores.
-    """
+    """``blacklist_env_vars`` counts for whole names, as on the server. Libraries take 0 for all cores."""
     node = {"AWS_SECRET": "x", "KEY": "x", "KEYBOARD": "us", "RAY_X": "x"}
     variables = environment("AWS_.*|KEY").variables(node, {})
     assert variables.keys() & node.keys() == {"KEYBOARD"}
