@@ -188,36 +188,6 @@ def test_answers_follow_the_defaults(torchserve, modelserver):
     assert policies == [{"value": "window", "source": "default"}, {"value": "adaptive", "source": "default"}]
 
 
-def test_environment_overrides_flags(tmp_path, model_store):
-    """TS_CONFIG_FILE names the file, which contains one variable and lets others override file and flags
-    (reference 2.4, 3.1, 3.2). Such settings also override TorchServe's defaults; the text of metrics has
-    TorchServe's commas then.
-    """
-    variables = {
-        "TS_COMPAT_DEFAULTS": "torchserve", "TS_ENABLE_MODEL_API": "false", "TS_METRICS_MODE": "prometheus",
-        "TS_DISABLE_TOKEN_AUTHORIZATION": "true", "E2E_STORE": str(model_store),
-        "TS_ENABLE_WORKFLOWS": "true",
-    }  # fmt: skip
-    home = Home(tmp_path, variables)
-    server = Detached(home, model_store, None)
-    fixed = {
-        **server.addresses, "frontend_processes": 1, "enable_grpc_api": "false",
-        "model_store": "$$E2E_STORE$$", "enable_envvars_config": "true", "metrics_mode": "log",
-        "default_workers_per_model": 1,
-    }  # fmt: skip
-    home.environment["TS_CONFIG_FILE"] = str(home.write_config(fixed, "named.properties"))
-    try:
-        server.start("--enable-model-api", "--ts-config", "is-not-read.properties", "--models", "echo.mar")
-        assert "Defaults: TorchServe's (environment TS_COMPAT_DEFAULTS)" in server.printed
-        assert server.ask("management", "POST", "/models?url=rows.mar").status_code == 405
-        assert server.ask("management", "GET", "/workflows").json() == {"workflows": []}
-        assert server.ask("management", "GET", "/models/echo").status_code == 200
-        text = server.ask("metrics", "GET", "/metrics").text
-        assert re.search(r'Requests2XX\{Level="Host",Hostname=".+",\} \d+\.\d+', text)
-    finally:
-        server.stop()
-
-
 def test_grpc_has_the_same_rules(torchserve):
     """Token first, then the switch of the model API; there is no Open Inference service (reference 16)."""
     register = "/org.pytorch.serve.grpc.management.ManagementAPIsService/RegisterModel"

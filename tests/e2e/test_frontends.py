@@ -141,18 +141,6 @@ def test_answers_are_those_of_one_process(fronts, alone, conversation):
     assert answer.count(b"content-type: ") == count
 
 
-def test_parts_of_an_answer_are_those_of_one_process(fronts, alone):
-    body = b'{"parts": ["one", "two", "three"], "last": "four", "headers": {"x-own": "1"}}'
-    request = post("/predictions/parts", body, "Content-Type: application/json", "Connection: close")
-    for server in (fronts, alone):
-        server.registered("parts.mar")
-    answer = plain(converse(fronts.port, request))
-
-    assert b"5\r\nthree\r\n4\r\nfour\r\n0\r\n\r\n" in answer
-    assert answer == plain(converse(alone.port, request))
-    fronts.unregister("parts")
-
-
 def test_each_answer_is_counted_and_logged_once(fronts):
     """Each answer is counted once and has one line in the access log, whoever gave it (reference 15.5)."""
     before = {name: fronts.metric(name) for name in ("Requests2XX", "Requests4XX")}

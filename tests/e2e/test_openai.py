@@ -80,15 +80,6 @@ def test_chat_of_the_page_answers(chatting, model_store, monkeypatch, capsys):
     assert capsys.readouterr().out == "one two three \none two three "
 
 
-def test_chat_of_the_example_answers(chatting, model_store):
-    """examples/chat turns a statement into a question."""
-    shutil.copy(ROOT / "examples/chat/chat.py", model_store / "eliza.py")
-    chatting.registered("eliza.py")
-    answer = client_of(chatting).chat.completions.create(model="eliza", messages=say("I need my GPU."))
-
-    assert answer.choices[0].message.content == "Why do you need your gpu?"
-
-
 def test_commands_of_the_example_are_answered(chatting, model_store, capsys):
     """Those of examples/chat: with curl, as the events arrive, and with OpenAI's client."""
     shutil.copy(ROOT / "examples/chat/chat.py", model_store / "rephrase.py")

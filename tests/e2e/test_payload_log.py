@@ -31,9 +31,8 @@ def server(tmp_path_factory, model_store, sink):
         "job_queue_size": 2,
     }
     with serving(Server(home, model_store, flags, settings)) as made:
-        for name in ("chatty", "echo", "fields", "mirror", "parts"):
+        for name in ("echo", "mirror", "obey"):
             made.registered(f"{name}.mar")
-        made.registered("obey.mar")
         made.registered("rows.mar", batch_size=4, batch_policy="greedy")
         yield made
 
@@ -103,19 +102,6 @@ def test_v1_and_v2_are_logged(server, sink):
     assert json.loads(response.body)["outputs"][0]["data"] == [0.5]
 
 
-@pytest.mark.parametrize("stream", [False, True])
-def test_chats_are_logged(server, sink, stream):
-    """With the model that the body names."""
-    messages = [{"role": "user", "content": "count 2"}]
-    body = json.dumps({"model": "chatty", "messages": messages, "stream": stream}).encode()
-    heads = {"ce-id": f"chat{stream}"}
-    answer = server.inference.post("/v1/chat/completions", content=body, headers=heads)
-    request, response = pair(sink, f"chat{stream}")
-
-    assert (request.body, request.heads["ce-modelname"]) == (body, "chatty")
-    assert response.body == answer.content
-
-
 def test_errors_and_other_paths_are_not_logged(server, sink):
     """A request that fails is logged without its error; requests to paths besides inference are not."""
     failed = server.predict("obey", {"do": "raise"}, headers={"ce-id": "failed"})
@@ -169,23 +155,3 @@ def infer_request(model, *values, **fields):
         "contents": {"bytes_contents": list(values)},
     }
     return oip("ModelInferRequest", model_name=model, inputs=[tensor], **fields)
-
-
-def test_grpc_streams(sink, services):
-    """Each request of a stream is logged with its answer, joined if it comes in parts."""
-    torchserve, open_inference = services
-    sent_message = predict("fields", parts=b"2")
-    list(torchserve.StreamPredictions(sent_message, timeout=PATIENCE, metadata=(("ce-id", "s1"),)))
-    whole = message(f"{INFERENCE}PredictionResponse").FromString(pair(sink, "s1")[1].body)
-    assert whole.prediction == b"part 0part 1last"
-
-    both = iter([predict("echo", data=b"1"), predict("nothing", data=b""), predict("echo", data=b"2")])
-    list(torchserve.StreamPredictions2(both, timeout=PATIENCE, metadata=(("ce-id", "s2"),)))
-    result = sink.wait(5, id="s2")
-    assert sorted(event.kind for event in result) == ["request"] * 3 + ["response"] * 2
-
-    three = iter([infer_request(name, b"1") for name in ("mirror", "nothing", "mirror")])
-    answers = list(open_inference.ModelStreamInfer(three, timeout=PATIENCE, metadata=(("ce-id", "s3"),)))
-    assert [bool(answer.error_message) for answer in answers] == [False, True, False]
-    result = sink.wait(5, id="s3")
-    assert sorted(event.kind for event in result) == ["request"] * 3 + ["response"] * 2

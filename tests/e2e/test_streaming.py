@@ -148,24 +148,6 @@ def test_a_handler_that_is_quicker_than_its_client(server):
         assert client.chunks() == []
 
 
-# Around it
-
-
-@pytest.mark.slow  # starts a server of its own
-def test_streams_end_before_the_server_does(start_server, tmp_path):
-    server = start_server().registered("parts.mar")
-    order = {"parts": ["a", "b"], "last": "c", "gates": str(tmp_path)}
-    (tmp_path / "0").touch()
-    with ask(server, order) as client:
-        client.head()
-        assert client.chunk() == b"a"
-        server.terminate()
-        wait_until(lambda: "stop" in server.home.output().lower(), "it has heard")
-        (tmp_path / "1").touch()
-
-        assert client.chunks() == [b"b", b"c"]
-
-
 # What is written about it
 
 
