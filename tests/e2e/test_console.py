@@ -6,15 +6,11 @@ import os
 import shutil
 import signal
 import threading
-from typing import TYPE_CHECKING
 
 import httpx
 import pytest
 from tests.e2e.browsing import Watched, select, unfold, wait_for
 from tests.e2e.serving import Home, Server, archived, serving, wait_until
-
-if TYPE_CHECKING:
-    pass
 
 pytestmark = pytest.mark.slow
 

@@ -1,15 +1,11 @@
 """Events and logs in the console, in a real browser, in front of a real server."""
 
 import json
-from typing import TYPE_CHECKING
 
 import pytest
 from tests.e2e.browsing import wait_for
 from tests.e2e.serving import Home, Server, serving, wait_until
 from tests.e2e.test_console import BROKEN, EVIL
-
-if TYPE_CHECKING:
-    pass
 
 pytestmark = pytest.mark.slow
 

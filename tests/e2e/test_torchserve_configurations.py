@@ -3,7 +3,6 @@
 import os
 import re
 import ssl
-from typing import TYPE_CHECKING
 
 import httpx
 import pytest
@@ -13,11 +12,6 @@ from tests.models.settings.torchserve_configurations import CONFIGURATIONS, ENVI
 pytest.importorskip("cryptography")
 
 from tests.surface.tls.certificates import Authority
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    Start = Callable[..., Server]
 
 pytestmark = pytest.mark.slow  # starts a server with each file
 

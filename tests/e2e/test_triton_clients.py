@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
 import numpy
 import pytest
@@ -13,11 +12,6 @@ from tests.e2e.grpc_client import grpc_server
 from tests.e2e.serving import ROOT, archived, serving, wait_until
 
 from modelserver.ext.triton.switches import log_settings
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    Method = Callable[[Any], Any]
 
 memories = pytest.importorskip("tritonclient.utils.shared_memory")
 TritonError = import_module("tritonclient.utils").InferenceServerException
