@@ -156,6 +156,14 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     return report
 
 
+@pytest.fixture(scope="module")
+def uncollected() -> Iterator[None]:
+    """A file that makes millions of objects: to look for garbage among them takes longer than all else."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def interruptible_children() -> None:
     """What a shell runs in the background ignores SIGINT, and so would the commands that tests interrupt."""

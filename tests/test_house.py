@@ -16,6 +16,8 @@ from packaging.version import Version
 
 import modelserver
 
+pytestmark = pytest.mark.usefixtures("uncollected")
+
 _ROOT = Path(__file__).parents[1]
 _PACKAGES = {"modelserver": _ROOT / "app", "modelserver_handlers": _ROOT / "handlers"}
 _TORCH = {"torch", "torchvision"}
