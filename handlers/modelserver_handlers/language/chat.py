@@ -315,7 +315,7 @@ async def _in_thread(executor: ThreadPoolExecutor, call: Callable[[], Any]) -> A
     def run() -> None:
         try:
             # Its client may have left while the thread computed another's.
-            pieces = () if is_left else call()
+            pieces: Any = () if is_left else call()
             if isinstance(pieces, (str, dict)):
                 put(pieces)
                 return
