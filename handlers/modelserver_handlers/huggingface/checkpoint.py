@@ -106,8 +106,8 @@ class Checkpoint:
         self._check_memory()
         try:
             yield {"dtype": self.dtype, "use_safetensors": None if self.trusts_code else True}
-        except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
-            if "out of memory" in str(error):
+        except Exception as error:
+            if isinstance(error, MemoryError) or "out of memory" in str(error):
                 raise
             version = import_transformers().__version__
             raise ModelLoadError(f"transformers {version} cannot load it: {first_line(error)}") from error
@@ -124,7 +124,7 @@ class Checkpoint:
         library = import_transformers()
         try:
             return library.AutoTokenizer.from_pretrained(self.path, **self.arguments)
-        except (OSError, ValueError, KeyError, ImportError) as error:
+        except Exception as error:
             raise ModelLoadError(f"its tokenizer cannot be loaded: {first_line(error)}") from error
 
     def _check_memory(self) -> None:

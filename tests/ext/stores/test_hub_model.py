@@ -56,6 +56,7 @@ SOUND = {"preprocessor_config": {"feature_extractor_type": "Y"}}
         ("rerank", "XForSequenceClassification", {"id2label": {"0": "a"}}, {}),
         ("rerank", "XModel", {}, CROSS_ENCODER),
         ("text-classification", "XForSequenceClassification", {}, {}),
+        ("text-classification", "XForSequenceClassification", {"id2label": 3}, {}),
         ("audio-classification", "XForSequenceClassification", {}, SOUND),
         ("token-classification", "XForTokenClassification", {}, {}),
         ("fill-mask", "XForMaskedLM", {}, {}),
@@ -125,6 +126,13 @@ def test_engine_and_task_can_be_chosen(tmp_path, monkeypatch):
             {"model.safetensors.index": {"weight_map": {"a": "model-1.safetensors"}}},
             "is incomplete: model-1.safetensors is missing",
         ),
+        (
+            {"architectures": ["BertModel"]},
+            {"model_dot_safetensors": "version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 9\n"},
+            "model.safetensors is a pointer of Git LFS: git lfs pull gets it",
+        ),
+        (None, {"config_dot_json": '{"model_type": '}, "config.json cannot be read"),
+        ({"architectures": 3}, {"model.safetensors.index": {"weight_map": ["a"]}}, "whose task is unknown"),
     ],
 )
 def test_what_cannot_be_served_is_explained(tmp_path, config, files, problem):
@@ -147,6 +155,7 @@ def test_pickles_need_trust_and_other_folders_are_no_models(tmp_path):
 
     assert not is_hub_model(written(tmp_path / "a", {"some": "thing"}))
     assert not is_hub_model(written(tmp_path / "b", config_dot_json="[]"))
+    assert is_hub_model(written(tmp_path / "d", config_dot_json="{"))
     assert not is_hub_model(tmp_path / "none")
     archive = written(tmp_path / "c", {"model_type": "bert"})
     (archive / "MAR-INF").mkdir()

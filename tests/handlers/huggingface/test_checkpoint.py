@@ -62,6 +62,13 @@ def test_errors_of_transformers_are_explained(tmp_path):
     (tmp_path / "model").mkdir()
     with pytest.raises(ModelLoadError, match=r"transformers .* cannot load it: "):
         opened(tmp_path).load("AutoModel")
+    (tmp_path / "model" / "config.json").write_text('{"model_type": "bert", "num_hidden_layers": 1}')
+    (tmp_path / "model" / "model.safetensors").write_text("cut")
+    with pytest.raises(ModelLoadError, match=r"cannot load it: Error while deserializing header"):
+        opened(tmp_path).load("AutoModel")
+    (tmp_path / "model" / "tokenizer.json").write_text("[]")
+    with pytest.raises(ModelLoadError, match=r"its tokenizer cannot be loaded"):
+        opened(tmp_path).load_tokenizer()
     (tmp_path / "model" / "config.json").write_text("{")
     with pytest.raises(ModelLoadError, match=r"config.json cannot be read"):
         opened(tmp_path).read_json("config.json")

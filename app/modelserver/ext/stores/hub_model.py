@@ -72,6 +72,7 @@ _ROWS: Final = 32
 _PATIENCE: Final = 1200  # seconds
 _URL: Final = re.compile(r"hf://[^/]+/([^/@?]+)(@[^/?]*)?/?")
 _SAFE: Final = (".safetensors", ".safetensors.index.json")
+_POINTER: Final = b"version https://git-lfs"
 _PICKLED: Final = (".bin", ".pt", ".pth")
 
 
@@ -119,8 +120,9 @@ def is_hub_model(folder: Path) -> bool:
         return True
     try:
         return not _read(folder, "config.json").keys().isdisjoint(("model_type", "architectures", "auto_map"))
-    except InvalidModel:
-        return False
+    except InvalidModel as error:
+        # Beside weights, a file that is no JSON is a damaged configuration, which the error then names.
+        return error.__cause__ is not None and any(folder.glob("*.safetensors"))
 
 
 def archive_of(folder: Path, url: str, workdir: Path) -> Path | None:
@@ -204,9 +206,14 @@ def check_weights(names: Iterable[str], url: str, options: HubOptions) -> None:
 
 
 def _check_parts(folder: Path, url: str) -> None:
-    """Raises InvalidModel for weights of several files that are not all there."""
+    """Raises InvalidModel for weights that were not downloaded, or whose files are not all there."""
+    for weights in folder.glob("*.safetensors"):
+        with weights.open("rb") as file:
+            if file.read(len(_POINTER)) == _POINTER:
+                raise InvalidModel(f"{url}: {weights.name} is a pointer of Git LFS: git lfs pull gets it.")
     for index in folder.glob("*.safetensors.index.json"):
-        parts = set(map(str, _read(folder, index.name).get("weight_map", {}).values()))
+        files = _read(folder, index.name).get("weight_map")
+        parts = set(map(str, files.values())) if isinstance(files, dict) else set()
         if missing := sorted(part for part in parts if not (folder / part).is_file()):
             raise InvalidModel(f"{url} is incomplete: {missing[0]} is missing.")
 
@@ -224,7 +231,8 @@ def _task_of(folder: Path, url: str) -> str:
     if architecture.endswith("ForSequenceClassification"):
         if "feature_extractor_type" in _read(folder, "preprocessor_config.json"):
             return "audio-classification"
-        return RERANK if len(config.get("id2label") or (0, 1)) == 1 else CLASSIFICATION
+        labels = config.get("id2label")
+        return RERANK if isinstance(labels, dict) and len(labels) == 1 else CLASSIFICATION
     if architecture.endswith("ForConditionalGeneration") and "vision_config" in config:
         return GENERATION
     by_head = [task for end, task in _HEADS.items() if architecture.endswith(end)]
