@@ -40,7 +40,7 @@ def _note(key: Key) -> str:
         notes.append(f"with compat_defaults={TORCHSERVE}: {key.torchserve}")
     if key.name in NOT_YET:
         notes.append("no effect yet")
-    elif key.category == "N":
+    elif key.is_for_java:
         notes.append("no effect")
     return f"({'; '.join(notes)})"
 

@@ -89,7 +89,7 @@ def _row(key: Key) -> str:
 def _meaning(key: Key) -> str:
     if key.name in NOT_YET:
         return f"{key.summary} *No effect yet.*"
-    return f"{key.summary} *No effect.*" if key.category == "N" else key.summary
+    return f"{key.summary} *No effect.*" if key.is_for_java else key.summary
 
 
 def table_cell(text: str) -> str:

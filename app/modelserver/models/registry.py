@@ -156,7 +156,7 @@ class ModelTable:
         entry = self._models[model.name]
         del entry.versions[model.version]
         if not entry.versions:
-            self._set_traffic(entry, None)
+            self.set_traffic(model.name, None)
             del self._models[model.name]
         else:
             if entry.default == model.version:
@@ -196,10 +196,7 @@ class ModelTable:
 
     def set_traffic(self, name: str, traffic: ModelRouter | None) -> None:
         """Requests for the model that name no version follow ``traffic`` from now on."""
-        self._set_traffic(self._models[name], traffic)
-
-    @staticmethod
-    def _set_traffic(entry: _Model, traffic: ModelRouter | None) -> None:
+        entry = self._models[name]
         before, entry.traffic = entry.traffic, traffic
         if before is not None and before is not traffic:
             before.close()

@@ -213,7 +213,8 @@ class Server:
         )
         host = Host(services, workdir, access, self._reports.notice, spawner=self._spawner)
         extensions = await open_extensions(self._extensions, host)
-        builder.spawner, builder.reader.lay_out = host.spawner, host.lay_out
+        builder.spawner, builder.make_network = host.spawner, host.make_network
+        builder.reader.lay_out = host.lay_out
         try:
             check_routes(self._restored, registry.router.check)
             await self._load_and_run(host, sockets, tokens)

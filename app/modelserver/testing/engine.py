@@ -14,7 +14,7 @@ from modelserver.engine.tensors.limits import RequestLimits
 from modelserver.engine.tensors.shared_memory import SharedMemory
 from modelserver.engine.workdir import work_directory
 from modelserver.ext.autoscaling.extension import Extension as Autoscaling
-from modelserver.ext.files.extension import lay_out
+from modelserver.ext.files.extension import lay_out, make_network
 from modelserver.ext.openai.codec import NAME, PATHS, OpenAI
 from modelserver.ext.paths import own_paths
 from modelserver.ext.sequences.extension import make_affinity
@@ -79,7 +79,7 @@ async def engine(
         builder = VersionBuilder(settings, loaded.sources, workdir, metrics, devices)
         builder.spawner = spawner
         builder.store.remote = Stores()
-        builder.reader.lay_out = lay_out
+        builder.reader.lay_out, builder.make_network = lay_out, make_network
         builder.affinities["sequences"] = make_affinity
         registry = Registry(builder, tells_names=settings.tells_names)
         paths = own_paths.OwnPaths(registry)

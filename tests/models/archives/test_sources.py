@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from tests.models.archives.conftest import allowing
 
 from modelserver.errors import BadRequest, InternalError, ModelNotFound
+from modelserver.ext.files.extension import make_network
 from modelserver.models.archives.incoming import Transfer
 from modelserver.models.archives.sources import Located, locate
 from modelserver.models.archives.urls import UrlPolicy
@@ -190,9 +191,13 @@ async def test_file_url_of_nothing_is_refused(store, url):
     assert await message(url, store, ANY) == f"Model not found at: {url}"
 
 
+def network(url, store, workdir):
+    return locate(url, store, DEFAULT, workdir, make_network=make_network)
+
+
 async def test_torchvision_url_becomes_a_model_directory(store, tmp_path):
     """A malformed torchvision URL is a 400; no place to write is a 500 (F56)."""
-    located = await locate("torchvision://resnet18?weights=random", None, DEFAULT, tmp_path / "work")
+    located = await network("torchvision://resnet18?weights=random", None, tmp_path / "work")
 
     assert located.temporary
     assert located.downloaded is None
@@ -200,9 +205,9 @@ async def test_torchvision_url_becomes_a_model_directory(store, tmp_path):
     assert (located.path / "MAR-INF" / "MANIFEST.json").is_file()
 
     with pytest.raises(BadRequest, match="allowed are weights and seed"):
-        await locate("torchvision://resnet18?wieghts=random", store, DEFAULT, tmp_path)
+        await network("torchvision://resnet18?wieghts=random", store, tmp_path)
     with pytest.raises(InternalError, match=r"^Failed to save model: torchvision://resnet18: "):
-        await locate("torchvision://resnet18", store, DEFAULT, store / "x.mar")
+        await network("torchvision://resnet18", store, store / "x.mar")
 
 
 async def test_torchvision_weights_lie_in_the_store(store, tmp_path):
@@ -211,14 +216,15 @@ async def test_torchvision_weights_lie_in_the_store(store, tmp_path):
     (tmp_path / "s.pth").write_bytes(b"s")
     (store / "linked.pth").symlink_to(tmp_path / "s.pth")
 
-    located = await locate("torchvision://resnet18?weights=w.pth", store, DEFAULT, tmp_path / "work")
+    located = await network("torchvision://resnet18?weights=w.pth", store, tmp_path / "work")
 
     assert str(store / "w.pth") in (located.path / "model-config.yaml").read_text()
-    linked = await locate("torchvision://resnet18?weights=linked.pth", store, DEFAULT, tmp_path / "work")
+    linked = await network("torchvision://resnet18?weights=linked.pth", store, tmp_path / "work")
     assert str(tmp_path / "s.pth") in (linked.path / "model-config.yaml").read_text()
     for name in ("s.pth", "none.pth"):
         url = f"torchvision://resnet18?weights={name}"
-        assert await message(url, store) == f"Model not found at: {url}: {name} is not in the model store"
+        with pytest.raises(ModelNotFound, match=rf": {name} is not in the model store"):
+            await network(url, store, tmp_path)
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])

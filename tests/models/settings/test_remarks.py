@@ -11,9 +11,7 @@ def is_without_effect(key: Key) -> bool:
     """Whether a setting has no effect if nothing else is set."""
     switches = ("enable_batcher",)
     return (
-        key.category == "N"
-        or key.name in NOT_YET
-        or (key.group in (BATCHER, TLS) and key.name not in switches)
+        key.is_for_java or key.name in NOT_YET or (key.group in (BATCHER, TLS) and key.name not in switches)
     )
 
 

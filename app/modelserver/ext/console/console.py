@@ -140,7 +140,7 @@ class Console:
         settings = [
             {"name": key.name, "group": key.group, "value": value, "source": source, "about": key.summary}
             for key, value, source in settings_as_text(services.settings, services.registry.builder.sources)
-            if key.category != "N"
+            if not key.is_for_java
         ]
         options = {row.key: row.summary for row in OPTIONS.values()}
         return _json({"version": __version__, "settings": settings, "options": options})

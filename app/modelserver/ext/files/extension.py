@@ -1,7 +1,8 @@
-"""Handlers' scripts and model files, which are served without an archive."""
+"""Handlers' scripts, model files and networks of torchvision, which are served without an archive."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from modelserver.errors import InternalError
@@ -10,10 +11,10 @@ from modelserver.models.archives.single_file import SingleFile
 
 
 class Extension:
-    """Always on: any registration may name such a file. What it needs is imported for the first one."""
+    """Always on: any registration may name one. What it needs is imported for the first."""
 
     async def open(self, host: Host) -> None:
-        host.lay_out = lay_out
+        host.lay_out, host.make_network = lay_out, make_network
 
     async def close(self, grace: float) -> None:
         """Nothing is open."""
@@ -29,3 +30,12 @@ def lay_out(single: SingleFile, url: str, folder: str) -> None:
         lay_out_file(single, target)
     except OSError as error:
         raise InternalError(f"Failed to save model: {url}: {error.strerror or error}") from error
+
+
+def make_network(url: str, find_weights: Callable[[str], Path], workdir: Path) -> Path:
+    """See :data:`modelserver.models.archives.single_file.MakeNetwork`."""
+    from modelserver.ext.files.networks import TorchvisionSource  # noqa: PLC0415 - see above
+
+    source = TorchvisionSource.parse(url)
+    weights = None if source.weights_file is None else find_weights(source.weights_file)
+    return source.write(workdir, weights)

@@ -1,21 +1,15 @@
-"""What is served without an archive: a handler's script, a model file, or a ``torchvision://`` URL.
+"""What is served without an archive: a handler's script, a model file, or a network of torchvision.
 
-The server makes an archive's folder of it, from which all else goes on as usual.
+An extension makes an archive's folder of it, from which all else goes on as usual.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeAlias
-from urllib.parse import parse_qsl, urlsplit
-from uuid import uuid4
-
-from modelserver.errors import BadRequest
-from modelserver.models.archives.manifest import MANIFEST_PATH
 
 _SCRIPT: Final = re.compile(r"(?P<path>.*\.py)(?::(?P<name>[A-Za-z_]\w*))?(?:\?model_file=(?P<file>.+))?")
 # Suffix to that of the format, as far as the name tells it.
@@ -57,96 +51,6 @@ class SingleFile:
 # folder. Raises InvalidModel, and InternalError if the folder cannot be stored. Helpers call it, too.
 LayOut: TypeAlias = Callable[[SingleFile, str, str], None]
 
-
-# ``torchvision://<arch>?weights=…&seed=…``: a torchvision model without an archive.
-#
-# The server writes a model directory that names the network; the image classifier handler builds it in the
-# worker.
-
-_ARCH: Final = re.compile(r"[a-z][a-z0-9_]{0,99}")
-_NAMED_WEIGHTS: Final = re.compile(r"DEFAULT|random|IMAGENET1K_[A-Z0-9_]{1,50}")
-_WEIGHTS_FILE: Final = re.compile(r"[^/\\.][^/\\]*\.pth")
-_PARAMETERS: Final = ("weights", "seed")
-_MAX_SEED: Final = 2**63 - 1
-_CONFIG_FILE: Final = "model-config.yaml"
-
-
-@dataclass(frozen=True, slots=True)
-class TorchvisionSource:
-    """A torchvision network and the source of its weights.
-
-    ``weights`` is ``DEFAULT``, ``IMAGENET1K_…``, ``random`` (from ``seed``) or a ``.pth`` file in the model
-    store.
-    """
-
-    arch: str
-    weights: str = "DEFAULT"
-    seed: int = 0
-
-    @classmethod
-    def parse(cls, url: str) -> TorchvisionSource:
-        """Raises ``BadRequest`` naming what is allowed."""
-        try:
-            parts = urlsplit(url)
-            pairs = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=True) if parts.query else []
-        except ValueError as error:
-            raise _bad(url, "the form is torchvision://<arch>?weights=…&seed=…") from error
-        if not _ARCH.fullmatch(parts.netloc) or parts.path not in ("", "/") or parts.fragment:
-            raise _bad(url, "an architecture such as torchvision://resnet152 is needed")
-        names = [name for name, _ in pairs]
-        if unknown := [name for name in names if name not in _PARAMETERS]:
-            raise _bad(url, f"unknown parameter {unknown[0]!r}; allowed are {' and '.join(_PARAMETERS)}")
-        if len(set(names)) != len(names):
-            raise _bad(url, "each parameter may be given once")
-        values = dict(pairs)
-        return cls(parts.netloc, _weights(url, values), _seed(url, values))
-
-    @property
-    def weights_file(self) -> str | None:
-        """The file in the model store with the weights, if they come from one."""
-        return None if _NAMED_WEIGHTS.fullmatch(self.weights) else self.weights
-
-    def write(self, workdir: Path, weights_path: Path | None = None) -> Path:
-        """Write the model directory into ``workdir`` and return it; ``weights_path`` is of ``weights_file``.
-
-        Raises ``OSError``.
-        """
-        import yaml  # noqa: PLC0415 - servers of archives write none
-
-        folder = workdir / uuid4().hex
-        (folder / MANIFEST_PATH).parent.mkdir(mode=0o700, parents=True)
-        folder.chmod(0o700)
-        weights = self.weights if weights_path is None else str(weights_path)
-        network = {"arch": self.arch, "weights": weights, "seed": self.seed}
-        config = yaml.safe_dump({"handler": {"torchvision": network}}, sort_keys=False)
-        (folder / _CONFIG_FILE).write_text(config, encoding="utf-8")
-        manifest = {
-            "runtime": "python",
-            "model": {
-                "modelName": self.arch,
-                "handler": "image_classifier",
-                "modelVersion": "1.0",
-                "configFile": _CONFIG_FILE,
-            },
-        }
-        (folder / MANIFEST_PATH).write_text(json.dumps(manifest, indent=2), encoding="utf-8")
-        return folder
-
-
-def _weights(url: str, values: dict[str, str]) -> str:
-    weights = values.get("weights", "DEFAULT")
-    if not _NAMED_WEIGHTS.fullmatch(weights) and not _WEIGHTS_FILE.fullmatch(weights):
-        allowed = "DEFAULT, IMAGENET1K_V1, IMAGENET1K_V2, random or a .pth file in the model store"
-        raise _bad(url, f"weights={weights} is not allowed; use {allowed}")
-    return weights
-
-
-def _seed(url: str, values: dict[str, str]) -> int:
-    text = values.get("seed", "0")
-    if not re.fullmatch(r"[0-9]{1,19}", text) or int(text) > _MAX_SEED:
-        raise _bad(url, f"seed={text} is not a whole number from 0 to {_MAX_SEED}")
-    return int(text)
-
-
-def _bad(url: str, reason: str) -> BadRequest:
-    return BadRequest(f"Invalid url {url}: {reason}.")
+# Makes a folder for a ``torchvision://`` URL below the last path, and returns it. The function finds a file
+# of weights in the model store. Raises BadRequest, OSError, and ModelNotFound for weights that are not there.
+MakeNetwork: TypeAlias = Callable[[str, Callable[[str], Path], Path], Path]

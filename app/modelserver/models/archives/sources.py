@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 from modelserver.errors import DownloadFailed, InternalError, ModelNotFound
 from modelserver.models.archives.incoming import AS_USUAL, Incoming, Progress, Transfer
-from modelserver.models.archives.single_file import SingleFile, TorchvisionSource
+from modelserver.models.archives.single_file import MakeNetwork, SingleFile
 from modelserver.models.archives.store import ObjectStores
 from modelserver.models.archives.urls import OBJECT_STORES, UrlPolicy, leaves_its_place, refusal, scheme
 
@@ -56,12 +56,13 @@ async def locate(
     *,
     trusted: bool = False,
     stores: ObjectStores | None = None,
+    make_network: MakeNetwork | None = None,
 ) -> Located:
     """Find or fetch what ``url`` names, with checks in the order of reference 5.2.
 
     ``store`` is a folder, or the URL of one in an object store. ``trusted``: the operator named ``url`` at
     the start, so a path may lead anywhere on this machine, and any object store is allowed. ``stores``
-    fetches from object stores, if there is something that does.
+    fetches from object stores, and ``make_network`` makes networks of torchvision, if something does.
 
     Raises ``ModelNotFound`` (nothing there, or not allowed), ``BadRequest`` (malformed ``torchvision://``),
     ``Conflict`` (a download's file name is taken), ``DownloadFailed``, ``InternalError`` (cannot be stored).
@@ -87,8 +88,8 @@ async def locate(
             return Located(url, path, downloaded=path)
         case "file":
             return await _from_file_url(url, store, policy, transfer, trusted=trusted)
-        case "torchvision":
-            return await asyncio.to_thread(_from_torchvision, url, store, workdir)
+        case "torchvision" if make_network is not None:
+            return await asyncio.to_thread(_from_torchvision, url, store, workdir, make_network)
         case _:
             raise _missing(url)
 
@@ -293,15 +294,15 @@ def _existing(path: Path) -> Path | None:
         return None
 
 
-def _from_torchvision(url: str, store: Path | None, workdir: Path) -> Located:
-    source = TorchvisionSource.parse(url)
-    weights = None
-    if source.weights_file is not None:
-        weights = _inside(_needed(store) / source.weights_file, _needed(store))
-        if weights is None:
-            raise _missing(url, f"{source.weights_file} is not in the model store")
+def _from_torchvision(url: str, store: Path | None, workdir: Path, make: MakeNetwork) -> Located:
+    def weights(name: str) -> Path:
+        path = _inside(_needed(store) / name, _needed(store))
+        if path is None:
+            raise _missing(url, f"{name} is not in the model store")
+        return path
+
     try:
-        return Located(url, source.write(workdir, weights), temporary=True)
+        return Located(url, make(url, weights, workdir), temporary=True)
     except OSError as error:
         raise InternalError(f"Failed to save model: {url}: {error.strerror or error}") from error
 

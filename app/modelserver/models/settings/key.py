@@ -7,11 +7,10 @@ from ast import literal_eval
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from modelserver.models.settings.model_defaults import models_text
 
-Category = Literal["C", "N", "D"]
 _T = TypeVar("_T")
 
 # The largest count or time: the range of TorchServe's integers; more would overflow a clock.
@@ -44,8 +43,7 @@ class Key:
     """One setting, the row of the field ``name``.
 
     ``kind`` and ``choices`` default to those of the field's annotation. ``default`` is the field's default as
-    text, empty if not set. ``category`` is C (core), N (only for TorchServe's Java server) or D (for
-    particular devices). ``variable`` is the environment variable if it is not ``TS_`` and the name in
+    text, empty if not set. ``variable`` is the environment variable if it is not ``TS_`` and the name in
     capitals, None if there is none. ``torchserve`` is the default under ``compat_defaults=torchserve`` if it
     differs.
     """
@@ -53,7 +51,6 @@ class Key:
     group: str
     summary: str
     kind: Kind = Kind.TEXT
-    category: Category = "C"
     variable: str | None = ""
     flag: str | None = None
     minimum: float | None = None
@@ -68,6 +65,11 @@ class Key:
     def env(self) -> str | None:
         """Its environment variable, read with ``enable_envvars_config=true``; if :attr:`is_ours`, always."""
         return f"TS_{self.name.upper()}" if self.variable == "" else self.variable
+
+    @property
+    def is_for_java(self) -> bool:
+        """Whether it has no effect: it is for TorchServe's Java server."""
+        return self.group == JAVA
 
     @property
     def is_ours(self) -> bool:

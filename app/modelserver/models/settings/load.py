@@ -46,7 +46,7 @@ def remarks(
             continue
         if name in NOT_YET:
             yield f"{name} has no effect yet"
-        elif key.category == "N":
+        elif key.is_for_java:
             yield f"{name} has no effect: it is for TorchServe's Java server only"
         if key.group == BATCHER and not values.get("enable_batcher"):
             yield f"{name} has no effect without enable_batcher"
@@ -210,4 +210,4 @@ def set_properties(loaded: LoadedSettings) -> dict[str, str]:
 def _has_effect(key: Key, settings: Settings) -> bool:
     """Whether an invalid value matters: not for keys of the Java server, of TLS or a batcher if not used."""
     is_used: dict[str, bool] = {TLS: settings.uses_tls, BATCHER: settings.enable_batcher}
-    return key.category != "N" and is_used.get(key.group, True)
+    return not key.is_for_java and is_used.get(key.group, True)

@@ -532,40 +532,32 @@ class Settings:
     enable_envvars_config: bool = ENVIRONMENT(
         False, "Let TS_* environment variables override this file and the flags.", variable=None
     )
-    number_of_gpu: int | None = DEVICES(
-        None, "The most GPUs to use; by default all.", category="D", minimum=0
-    )
+    number_of_gpu: int | None = DEVICES(None, "The most GPUs to use; by default all.", minimum=0)
     require_gpu: bool = DEVICES(
         False,
         "Refuse to start without a GPU, and to load a model on the CPU that was assigned one.",
-        category="D",
     )
-    ipex_enable: bool = DEVICES(False, "Use Intel's extension for PyTorch.", category="D")
-    ipex_gpu_enable: bool = DEVICES(False, "Use Intel's extension on GPUs.", category="D")
-    cpu_launcher_enable: bool = DEVICES(False, "Start workers with PyTorch's CPU launcher.", category="D")
-    cpu_launcher_args: str | None = DEVICES(None, "Arguments of the CPU launcher.", category="D")
+    ipex_enable: bool = DEVICES(False, "Use Intel's extension for PyTorch.")
+    ipex_gpu_enable: bool = DEVICES(False, "Use Intel's extension on GPUs.")
+    cpu_launcher_enable: bool = DEVICES(False, "Start workers with PyTorch's CPU launcher.")
+    cpu_launcher_args: str | None = DEVICES(None, "Arguments of the CPU launcher.")
     initial_distribution_port: int = DEVICES(
         29500,
         "The first of 1000 ports where the processes of a worker meet; 0: any free port.",
-        category="D",
         minimum=0,
         maximum=65535,
     )
-    debug: bool = JAVA(False, "Connect to a running worker.", category="N")
-    number_of_netty_threads: int = JAVA(0, "Threads of the front end.", category="N")
-    netty_client_threads: int = JAVA(0, "Threads that talk to workers.", category="N")
-    use_native_io: bool = JAVA(True, "Native transports.", category="N", variable=None)
-    io_ratio: int = JAVA(50, "The share of I/O in a thread's time.", category="N", variable=None)
-    prefer_direct_buffer: bool = JAVA(False, "Direct buffers.", category="N")
-    vmargs: str | None = JAVA(None, "Arguments of the Java VM.", category="N", variable=None)
-    plugins_path: Path | None = JAVA(
-        None, "A folder of Java plugins.", category="N", variable=None, flag="--plugins-path"
-    )
-    cpp_log_config: Path | None = JAVA(
-        None, "Logging of the C++ backend.", category="N", flag="--cpp-log-config"
-    )
-    model_server_home: Path | None = JAVA(None, "Where TorchServe is installed.", category="N")
-    version: str | None = JAVA(None, "The version that wrote a snapshot.", category="N", variable=None)
+    debug: bool = JAVA(False, "Connect to a running worker.")
+    number_of_netty_threads: int = JAVA(0, "Threads of the front end.")
+    netty_client_threads: int = JAVA(0, "Threads that talk to workers.")
+    use_native_io: bool = JAVA(True, "Native transports.", variable=None)
+    io_ratio: int = JAVA(50, "The share of I/O in a thread's time.", variable=None)
+    prefer_direct_buffer: bool = JAVA(False, "Direct buffers.")
+    vmargs: str | None = JAVA(None, "Arguments of the Java VM.", variable=None)
+    plugins_path: Path | None = JAVA(None, "A folder of Java plugins.", variable=None, flag="--plugins-path")
+    cpp_log_config: Path | None = JAVA(None, "Logging of the C++ backend.", flag="--cpp-log-config")
+    model_server_home: Path | None = JAVA(None, "Where TorchServe is installed.")
+    version: str | None = JAVA(None, "The version that wrote a snapshot.", variable=None)
     sets_allowed_urls: bool = False
 
     @property

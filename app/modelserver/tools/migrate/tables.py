@@ -163,7 +163,7 @@ def key_state(key: Key) -> tuple[str, str]:
         ours = f"`{key.default}`" if key.default else "none"
         remark = f"default {ours}, TorchServe's is `{OTHER_DEFAULTS[key.name]}`"
         return OTHER, remark + ("; no other value has an effect yet" if key.name in NOT_YET else "")
-    if key.category == "N":
+    if key.is_for_java:
         return "no effect", _KEY_REMARKS.get(key.name, "for Java, Netty or gRPC's transport")
     if key.name in NOT_YET:
         return MISSING, ""

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from modelserver.errors import ModelServerError
+from modelserver.ext.files.extension import make_network
 from modelserver.ext.stores.extension import Stores
 from modelserver.models.archives.archive import ModelArchive, open_archive
 from modelserver.models.archives.manifest import Manifest
@@ -85,7 +86,8 @@ def _open(model: str, store: Path | None, workdir: Path) -> ModelArchive:
     if kind is None and path.exists() and not (place / path.name).exists():
         url, place = path.resolve().name, path.resolve().parent
     # The user of this command is the operator: any URL is allowed.
-    located = asyncio.run(locate(url, place, UrlPolicy(operator_set=True), unpacked, stores=Stores()))
+    policy = UrlPolicy(operator_set=True)
+    located = asyncio.run(locate(url, place, policy, unpacked, stores=Stores(), make_network=make_network))
     return open_archive(located.path, url, unpacked, temporary=located.temporary)
 
 

@@ -4,8 +4,8 @@ import pytest
 import yaml
 
 from modelserver.errors import BadRequest
+from modelserver.ext.files.networks import TorchvisionSource
 from modelserver.models.archives.archive import open_archive
-from modelserver.models.archives.single_file import TorchvisionSource
 
 
 @pytest.mark.parametrize(
