@@ -118,7 +118,7 @@ class Host:
     removed when it ends; ``access`` its access log; ``notice`` shows a line to whoever has started it. What
     extensions add is in the other fields: ``certificate`` is for TLS; ``renew`` runs while the server
     listens, and passes on those that replace it; ``spawner`` forks workers; ``lay_out`` makes archives'
-    folders of single files, ``make_network`` of networks of torchvision.
+    folders of single files, ``network`` of networks of torchvision.
     """
 
     services: Services
@@ -139,7 +139,7 @@ class Host:
     renew: Callable[[Callable[[Certificate], None]], Coroutine[Any, Any, None]] | None = None
     spawner: StoppableForker | None = None
     lay_out: LayOut | None = None
-    make_network: MakeNetwork | None = None
+    network: MakeNetwork | None = None
 
     def __post_init__(self) -> None:
         self.settings = self.services.settings

@@ -43,7 +43,6 @@ from modelserver.errors import BadRequest, InternalError, InvalidModel
 from modelserver.models.archives.archive import ModelArchive
 from modelserver.models.archives.incoming import Transfer
 from modelserver.models.archives.manifest import MANIFEST_PATH, Manifest
-from modelserver.models.archives.single_file import MakeNetwork
 from modelserver.models.archives.sources import locate, with_manifest
 from modelserver.models.archives.store import ModelStore
 from modelserver.models.archives.urls import UrlPolicy, scheme
@@ -82,7 +81,7 @@ class VersionBuilder:
 
     ``sources`` says where each setting came from, ``workdir`` is a directory for unpacked archives,
     ``devices`` are the GPUs. ``cluster`` is set where there are other machines for workers, ``spawner`` where
-    not each of them is a new Python process, ``make_network``, ``affinities``, ``follows``, what gets each version before its
+    not each of them is a new Python process, ``affinities``, ``follows``, what gets each version before its
     workers are started, and when its options have changed, and ``tracer``, the module that exports spans of
     handlers, by extensions, which also add to ``reader`` and ``store``.
     """
@@ -111,7 +110,6 @@ class VersionBuilder:
         self._gate = StartGate()
         self.cluster: Machines | None = None
         self.spawner: Forker | None = None
-        self.make_network: MakeNetwork | None = None
         self.affinities: dict[str, MakeAffinity] = {}
         self.follows: list[tuple[Follow, Follow]] = []
         self.reader = Reader(trusts_pickles=settings.trust_pickles)
@@ -132,7 +130,8 @@ class VersionBuilder:
 
         ``beside``: the downloaded file that the archive will replace; it is kept until then.
         """
-        url, store, stores = registration.url or "", self._settings.model_store, self.store.remote
+        url, store = registration.url or "", self._settings.model_store
+        stores, network = self.store.remote, self.store.network
         place = url if scheme(url) or stores is None else stores.without_options(url)
         transfer = Transfer(
             progress=Steps(url, on_progress),
@@ -150,7 +149,7 @@ class VersionBuilder:
             transfer,
             trusted=trusted,
             stores=stores,
-            make_network=self.make_network,
+            network=network,
         )
         try:
             if stores is not None and not registration.handler:
@@ -164,7 +163,7 @@ class VersionBuilder:
 
         None for a folder and for a script. Raises as :func:`.sources.locate`.
         """
-        located = await locate(url, store, self._policy, workdir, make_network=self.make_network)
+        located = await locate(url, store, self._policy, workdir, network=self.store.network)
         if not located.path.is_file() or located.single is not None:
             return None
         return located.path, located.downloaded

@@ -67,9 +67,10 @@ class Reader:
             temporary=located.temporary or size is not None,
             downloaded=located.downloaded,
         )
+        seconds = _SECONDS + (size or 0) / _BYTES_A_SECOND
         arguments = (str(located.path), located.url, str(folder), located.temporary)
         try:
-            contents = await self._helpers.call(_seconds(size), read_archive, *arguments)
+            contents = await self._helpers.call(seconds, read_archive, *arguments)
         except ModelServerError:
             # A reader that was killed may have left files.
             await asyncio.to_thread(opened.remove)
@@ -95,8 +96,8 @@ class Reader:
                 # Starting a helper would take a quarter of the time to the first answer.
                 await asyncio.to_thread(self.lay_out, *arguments)
             else:
-                size = await asyncio.to_thread(_size, located.path)
-                await self._helpers.call(_seconds(size), self.lay_out, *arguments)
+                # Not all of a large file is read.
+                await self._helpers.call(_SECONDS, self.lay_out, *arguments)
         except Exception:
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
             raise
@@ -133,11 +134,6 @@ def _is_quick(path: Path) -> bool:
     if path.suffix != ".py":
         return True
     return sum(source.stat().st_size for source in path.parent.glob("*.py") if source.is_file()) <= _FEW
-
-
-def _seconds(size: int | None) -> float:
-    """CPU time for an archive of that many bytes; None for a directory."""
-    return _SECONDS + (size or 0) / _BYTES_A_SECOND
 
 
 def _size(path: Path) -> int | None:

@@ -213,7 +213,7 @@ class Server:
         )
         host = Host(services, workdir, access, self._reports.notice, spawner=self._spawner)
         extensions = await open_extensions(self._extensions, host)
-        builder.spawner, builder.make_network = host.spawner, host.make_network
+        builder.spawner, builder.store.network = host.spawner, host.network
         builder.reader.lay_out = host.lay_out
         try:
             check_routes(self._restored, registry.router.check)

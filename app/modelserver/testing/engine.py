@@ -79,7 +79,7 @@ async def engine(
         builder = VersionBuilder(settings, loaded.sources, workdir, metrics, devices)
         builder.spawner = spawner
         builder.store.remote = Stores()
-        builder.reader.lay_out, builder.make_network = lay_out, make_network
+        builder.reader.lay_out, builder.store.network = lay_out, make_network
         builder.affinities["sequences"] = make_affinity
         registry = Registry(builder, tells_names=settings.tells_names)
         paths = own_paths.OwnPaths(registry)

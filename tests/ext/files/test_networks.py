@@ -55,7 +55,7 @@ def test_malformed_url_says_what_is_allowed(url, reason):
 
 
 def test_written_directory_is_a_model(tmp_path):
-    folder = TorchvisionSource("resnet18", "w.pth", 3).write(tmp_path / "work", tmp_path / "w.pth")
+    folder = TorchvisionSource("resnet18", "w.pth", 3).write(tmp_path / "work", lambda name: tmp_path / name)
 
     archive = open_archive(folder, "torchvision://resnet18", tmp_path, temporary=True)
 

@@ -192,7 +192,7 @@ async def test_file_url_of_nothing_is_refused(store, url):
 
 
 def network(url, store, workdir):
-    return locate(url, store, DEFAULT, workdir, make_network=make_network)
+    return locate(url, store, DEFAULT, workdir, network=make_network)
 
 
 async def test_torchvision_url_becomes_a_model_directory(store, tmp_path):

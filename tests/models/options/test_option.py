@@ -13,7 +13,7 @@ from tests.documents import describe_listener
 
 from modelserver.errors import BadRequest, ConfigError
 from modelserver.models.changes import Change
-from modelserver.models.options.option import option, options_of, parameter, parameters_of
+from modelserver.models.options.option import options_of, parameter, parameters_of
 from modelserver.models.options.resolve import (
     PARAMETERS,
     REGISTER,
@@ -22,7 +22,7 @@ from modelserver.models.options.resolve import (
     ModelOptions,
     Registration,
 )
-from modelserver.models.options.table import CHANGEABLE
+from modelserver.models.options.table import CHANGEABLE, WORKERS
 from modelserver.models.options.values import boolean, whole
 from modelserver.models.replacing import taken_over
 from modelserver.models.snapshot import parse_snapshot
@@ -35,8 +35,8 @@ _OWN = {name: row for name, row in REQUESTABLE.items() if row.own}
 
 @dataclass(frozen=True)
 class Sample:
-    batch_size: int | None = option("batchSize", 0, whole(1), "", requested="Size.", kserve="max_batch_size")
-    idle: int | None = option("idleTime", 0, whole(0, 9), "Idle.", own=True, setting="idle", below=("more",))
+    batch_size: int | None = WORKERS("batchSize", whole(1), "", requested="Size.", kserve="max_batch_size")
+    idle: int | None = WORKERS("idleTime", whole(0, 9), "Idle.", own=True, setting="idle", below=("more",))
     wait: bool | None = parameter(boolean(), "Wait.", {"default": True})
     other: bool = False
 

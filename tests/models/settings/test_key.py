@@ -9,19 +9,19 @@ from typing import Literal
 
 import pytest
 
-from modelserver.models.settings.key import LIMITS, Kind, keys_of, setting
+from modelserver.models.settings.key import LIMITS, Kind, keys_of
 
 
 @dataclass(frozen=True)
 class Sample:
-    size: int = setting(1 << 20, LIMITS, "Bytes.", minimum=1, maximum=9 << 20)
-    pause: float = setting(2.0, LIMITS, "Seconds.", torchserve="60")
-    share: float = setting(0.5, LIMITS, "Share.", variable=None)
-    noted: bool = setting(False, LIMITS, "Noted.", variable="MODELSERVER_NOTED")
-    name: str | None = setting(None, LIMITS, "Name.")
-    word: str = setting("hidden", LIMITS, "Word.", secret=True)
-    side: Literal["left", "right"] | None = setting(None, LIMITS, "Side.")
-    folder: Path | None = setting(None, LIMITS, "Folder.", kind=Kind.DIRECTORY)
+    size: int = LIMITS(1 << 20, "Bytes.", minimum=1, maximum=9 << 20)
+    pause: float = LIMITS(2.0, "Seconds.", torchserve="60")
+    share: float = LIMITS(0.5, "Share.", variable=None)
+    noted: bool = LIMITS(False, "Noted.", variable="MODELSERVER_NOTED")
+    name: str | None = LIMITS(None, "Name.")
+    word: str = LIMITS("hidden", "Word.", secret=True)
+    side: Literal["left", "right"] | None = LIMITS(None, "Side.")
+    folder: Path | None = LIMITS(None, "Folder.", kind=Kind.DIRECTORY)
     other: int = 3
 
 

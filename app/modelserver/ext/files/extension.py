@@ -14,7 +14,7 @@ class Extension:
     """Always on: any registration may name one. What it needs is imported for the first."""
 
     async def open(self, host: Host) -> None:
-        host.lay_out, host.make_network = lay_out, make_network
+        host.lay_out, host.network = lay_out, make_network
 
     async def close(self, grace: float) -> None:
         """Nothing is open."""
@@ -36,6 +36,4 @@ def make_network(url: str, find_weights: Callable[[str], Path], workdir: Path) -
     """See :data:`modelserver.models.archives.single_file.MakeNetwork`."""
     from modelserver.ext.files.networks import TorchvisionSource  # noqa: PLC0415 - see above
 
-    source = TorchvisionSource.parse(url)
-    weights = None if source.weights_file is None else find_weights(source.weights_file)
-    return source.write(workdir, weights)
+    return TorchvisionSource.parse(url).write(workdir, find_weights)

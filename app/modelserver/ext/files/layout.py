@@ -38,8 +38,7 @@ def lay_out_file(single: SingleFile, folder: Path) -> None:
     served as it is, with what to do; and ``OSError``.
     """
     path = Path(single.path)
-    (folder / _MANIFEST_FOLDER).mkdir(mode=0o700, parents=True)
-    folder.chmod(0o700)
+    make_folder(folder)
     model = {"modelName": single.name or path.stem, "modelVersion": "1.0"}
     if path.suffix == ".py":
         model["handler"] = _lay_out_script(path, single.name, folder)
@@ -49,6 +48,17 @@ def lay_out_file(single: SingleFile, folder: Path) -> None:
         suffix = _format_of(single, path)
         model["handler"] = _HANDLERS[suffix]
         model["serializedFile"] = _linked(folder, path, f"{path.stem}{suffix}")
+    write_manifest(folder, model)
+
+
+def make_folder(folder: Path) -> None:
+    """Makes an archive's folder, which only this user can read. Raises ``OSError``."""
+    (folder / _MANIFEST_FOLDER).mkdir(mode=0o700, parents=True)
+    folder.chmod(0o700)
+
+
+def write_manifest(folder: Path, model: dict[str, str]) -> None:
+    """Writes the manifest of a model into its folder. Raises ``OSError``."""
     manifest = {"runtime": "python", "model": model}
     (folder / MANIFEST_PATH).write_text(json.dumps(manifest, indent=2), encoding="utf-8")
 

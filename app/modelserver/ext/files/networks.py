@@ -6,8 +6,8 @@ worker.
 
 from __future__ import annotations
 
-import json
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -17,7 +17,7 @@ from uuid import uuid4
 import yaml
 
 from modelserver.errors import BadRequest
-from modelserver.models.archives.manifest import MANIFEST_PATH
+from modelserver.ext.files.layout import make_folder, write_manifest
 
 _ARCH: Final = re.compile(r"[a-z][a-z0-9_]{0,99}")
 _NAMED_WEIGHTS: Final = re.compile(r"DEFAULT|random|IMAGENET1K_[A-Z0-9_]{1,50}")
@@ -57,33 +57,21 @@ class TorchvisionSource:
         values = dict(pairs)
         return cls(parts.netloc, _weights(url, values), _seed(url, values))
 
-    @property
-    def weights_file(self) -> str | None:
-        """The file in the model store with the weights, if they come from one."""
-        return None if _NAMED_WEIGHTS.fullmatch(self.weights) else self.weights
+    def write(self, workdir: Path, find_weights: Callable[[str], Path]) -> Path:
+        """Writes the model directory into ``workdir`` and returns it.
 
-    def write(self, workdir: Path, weights_path: Path | None = None) -> Path:
-        """Write the model directory into ``workdir`` and return it; ``weights_path`` is of ``weights_file``.
-
-        Raises ``OSError``.
+        ``find_weights`` gets the name of a file of weights in the model store. Raises ``OSError``, and what
+        that raises.
         """
+        is_named = _NAMED_WEIGHTS.fullmatch(self.weights) is not None
+        weights = self.weights if is_named else str(find_weights(self.weights))
         folder = workdir / uuid4().hex
-        (folder / MANIFEST_PATH).parent.mkdir(mode=0o700, parents=True)
-        folder.chmod(0o700)
-        weights = self.weights if weights_path is None else str(weights_path)
+        make_folder(folder)
         network = {"arch": self.arch, "weights": weights, "seed": self.seed}
         config = yaml.safe_dump({"handler": {"torchvision": network}}, sort_keys=False)
         (folder / _CONFIG_FILE).write_text(config, encoding="utf-8")
-        manifest = {
-            "runtime": "python",
-            "model": {
-                "modelName": self.arch,
-                "handler": "image_classifier",
-                "modelVersion": "1.0",
-                "configFile": _CONFIG_FILE,
-            },
-        }
-        (folder / MANIFEST_PATH).write_text(json.dumps(manifest, indent=2), encoding="utf-8")
+        model = {"modelName": self.arch, "handler": "image_classifier", "modelVersion": "1.0"}
+        write_manifest(folder, {**model, "configFile": _CONFIG_FILE})
         return folder
 
 

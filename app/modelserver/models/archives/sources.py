@@ -56,13 +56,13 @@ async def locate(
     *,
     trusted: bool = False,
     stores: ObjectStores | None = None,
-    make_network: MakeNetwork | None = None,
+    network: MakeNetwork | None = None,
 ) -> Located:
     """Find or fetch what ``url`` names, with checks in the order of reference 5.2.
 
     ``store`` is a folder, or the URL of one in an object store. ``trusted``: the operator named ``url`` at
     the start, so a path may lead anywhere on this machine, and any object store is allowed. ``stores``
-    fetches from object stores, and ``make_network`` makes networks of torchvision, if something does.
+    fetches from object stores, and ``network`` makes networks of torchvision, if something does.
 
     Raises ``ModelNotFound`` (nothing there, or not allowed), ``BadRequest`` (malformed ``torchvision://``),
     ``Conflict`` (a download's file name is taken), ``DownloadFailed``, ``InternalError`` (cannot be stored).
@@ -88,8 +88,8 @@ async def locate(
             return Located(url, path, downloaded=path)
         case "file":
             return await _from_file_url(url, store, policy, transfer, trusted=trusted)
-        case "torchvision" if make_network is not None:
-            return await asyncio.to_thread(_from_torchvision, url, store, workdir, make_network)
+        case "torchvision" if network is not None:
+            return await asyncio.to_thread(_from_torchvision, url, store, workdir, network)
         case _:
             raise _missing(url)
 

@@ -10,6 +10,7 @@ from modelserver.errors import ModelServerError
 
 if TYPE_CHECKING:
     from modelserver.models.archives.incoming import Transfer
+    from modelserver.models.archives.single_file import MakeNetwork
     from modelserver.models.environments.environment_store import Use
 
 # What fetches archives from object stores, if the server has something that does.
@@ -54,12 +55,13 @@ SUFFIXES = (".mar", ".model", ".tar.gz", ".tgz")
 class ModelStore:
     """A folder, or the URL of one in an object store; without either there is nothing in it.
 
-    ``remote`` lists object stores, if there is something that does.
+    ``remote`` lists object stores, and ``network`` makes networks of torchvision, if something does.
     """
 
     def __init__(self, place: Path | str | None, remote: ObjectStores | None = None) -> None:
         self._place = place
         self.remote = remote
+        self.network: MakeNetwork | None = None
 
     async def loadable(self) -> list[str]:
         """The names of archives and model directories, in no order. Raises OSError, ModelServerError."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, ParamSpec
+from types import MappingProxyType
+from typing import Any
 
 from modelserver.models.options.values import Values
 
-_P = ParamSpec("_P")
 _ROW = "row"
 
 
@@ -75,27 +75,17 @@ class Option:
         return Parameter(self.parameter_values or self.values, self.requested, self.schema)
 
 
-def _row(make: Callable[_P, object]) -> Callable[_P, Any]:
-    def row(*args: _P.args, **more: _P.kwargs) -> Any:
-        return field(default=None, metadata={_ROW: make(*args, **more)})
-
-    return row
-
-
-option = _row(Option)
-"""A dataclass field with its row; None by default."""
-
-
 class OptionGroup(int):
     """The place of keys that are documented together; called, it makes the field of one of them."""
 
     def __call__(self, key: str, values: Values, summary: str, **more: Any) -> Any:
-        """Declares an option as :data:`option` does."""
-        return option(key, int(self), values, summary, **more)
+        """A dataclass field with its row, an :class:`Option` of these arguments; None by default."""
+        return field(default=None, metadata={_ROW: Option(key, int(self), values, summary, **more)})
 
 
-parameter = _row(Parameter)
-"""As ``option``, for a parameter that is not an option."""
+def parameter(values: Values, description: str, schema: Mapping[str, Any] = MappingProxyType({})) -> Any:
+    """The same for a parameter that is not an option, a :class:`Parameter` of these arguments."""
+    return field(default=None, metadata={_ROW: Parameter(values, description, schema)})
 
 
 def options_of(kind: type) -> dict[str, Option]:

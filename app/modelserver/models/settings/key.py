@@ -108,27 +108,22 @@ def property_text(value: object) -> str:
     return str(value)
 
 
-def setting(default: _T, group: str, summary: str, **more: Any) -> _T:
-    """A dataclass field with its default and row, a :class:`Key` of these arguments."""
-    key = Key(group, summary, **more)
-    row: Any
-    if isinstance(default, dict):
-        row = field(default_factory=dict, metadata={"key": key})
-    else:
-        text = f"{default:g}" if isinstance(default, float) else property_text(default)
-        metadata = {"key": replace(key, default=text)}
-        row = field(default=default, repr=not key.secret, metadata=metadata)
-    return cast("_T", row)
-
-
 class SettingGroup(str):
     """The title of settings that are documented together; called, it makes a field of one of them."""
 
     __slots__ = ()
 
     def __call__(self, default: _T, summary: str, **more: Any) -> _T:
-        """Declares a setting as :func:`setting` does."""
-        return setting(default, str(self), summary, **more)
+        """A dataclass field with its default and row, a :class:`Key` of these arguments."""
+        key = Key(str(self), summary, **more)
+        row: Any
+        if isinstance(default, dict):
+            row = field(default_factory=dict, metadata={"key": key})
+        else:
+            text = f"{default:g}" if isinstance(default, float) else property_text(default)
+            metadata = {"key": replace(key, default=text)}
+            row = field(default=default, repr=not key.secret, metadata=metadata)
+        return cast("_T", row)
 
 
 ADDRESSES = SettingGroup("Addresses")

@@ -534,8 +534,7 @@ class Settings:
     )
     number_of_gpu: int | None = DEVICES(None, "The most GPUs to use; by default all.", minimum=0)
     require_gpu: bool = DEVICES(
-        False,
-        "Refuse to start without a GPU, and to load a model on the CPU that was assigned one.",
+        False, "Refuse to start without a GPU, and to load a model on the CPU that was assigned one."
     )
     ipex_enable: bool = DEVICES(False, "Use Intel's extension for PyTorch.")
     ipex_gpu_enable: bool = DEVICES(False, "Use Intel's extension on GPUs.")

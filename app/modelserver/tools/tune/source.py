@@ -87,7 +87,7 @@ def _open(model: str, store: Path | None, workdir: Path) -> ModelArchive:
         url, place = path.resolve().name, path.resolve().parent
     # The user of this command is the operator: any URL is allowed.
     policy = UrlPolicy(operator_set=True)
-    located = asyncio.run(locate(url, place, policy, unpacked, stores=Stores(), make_network=make_network))
+    located = asyncio.run(locate(url, place, policy, unpacked, stores=Stores(), network=make_network))
     return open_archive(located.path, url, unpacked, temporary=located.temporary)
 
 
