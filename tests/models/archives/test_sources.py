@@ -1,3 +1,4 @@
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -14,6 +15,7 @@ from modelserver.models.archives.urls import UrlPolicy
 
 DEFAULT = UrlPolicy()
 ANY = allowing(".*")
+network = partial(locate, policy=DEFAULT, network=make_network)
 
 
 @pytest.fixture
@@ -191,23 +193,18 @@ async def test_file_url_of_nothing_is_refused(store, url):
     assert await message(url, store, ANY) == f"Model not found at: {url}"
 
 
-def network(url, store, workdir):
-    return locate(url, store, DEFAULT, workdir, network=make_network)
-
-
 async def test_torchvision_url_becomes_a_model_directory(store, tmp_path):
     """A malformed torchvision URL is a 400; no place to write is a 500 (F56)."""
-    located = await network("torchvision://resnet18?weights=random", None, tmp_path / "work")
+    located = await network("torchvision://resnet18?weights=random", None, workdir=tmp_path / "work")
 
-    assert located.temporary
-    assert located.downloaded is None
+    assert (located.temporary, located.downloaded) == (True, None)
     assert located.path.parent == tmp_path / "work"
     assert (located.path / "MAR-INF" / "MANIFEST.json").is_file()
 
     with pytest.raises(BadRequest, match="allowed are weights and seed"):
-        await network("torchvision://resnet18?wieghts=random", store, tmp_path)
+        await network("torchvision://resnet18?wieghts=random", store, workdir=tmp_path)
     with pytest.raises(InternalError, match=r"^Failed to save model: torchvision://resnet18: "):
-        await network("torchvision://resnet18", store, store / "x.mar")
+        await network("torchvision://resnet18", store, workdir=store / "x.mar")
 
 
 async def test_torchvision_weights_lie_in_the_store(store, tmp_path):
@@ -216,15 +213,15 @@ async def test_torchvision_weights_lie_in_the_store(store, tmp_path):
     (tmp_path / "s.pth").write_bytes(b"s")
     (store / "linked.pth").symlink_to(tmp_path / "s.pth")
 
-    located = await network("torchvision://resnet18?weights=w.pth", store, tmp_path / "work")
+    located = await network("torchvision://resnet18?weights=w.pth", store, workdir=tmp_path / "work")
 
     assert str(store / "w.pth") in (located.path / "model-config.yaml").read_text()
-    linked = await network("torchvision://resnet18?weights=linked.pth", store, tmp_path / "work")
+    linked = await network("torchvision://resnet18?weights=linked.pth", store, workdir=tmp_path / "work")
     assert str(tmp_path / "s.pth") in (linked.path / "model-config.yaml").read_text()
     for name in ("s.pth", "none.pth"):
         url = f"torchvision://resnet18?weights={name}"
         with pytest.raises(ModelNotFound, match=rf": {name} is not in the model store"):
-            await network(url, store, tmp_path)
+            await network(url, store, workdir=tmp_path)
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])

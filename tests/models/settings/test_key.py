@@ -21,7 +21,7 @@ class Sample:
     name: str | None = LIMITS(None, "Name.")
     word: str = LIMITS("hidden", "Word.", secret=True)
     side: Literal["left", "right"] | None = LIMITS(None, "Side.")
-    folder: Path | None = LIMITS(None, "Folder.", kind=Kind.DIRECTORY)
+    folder: Path | None = LIMITS(None, "Folder.", kind=Kind.DIRECTORY)  # noqa: RUF009 - a field
     other: int = 3
 
 
