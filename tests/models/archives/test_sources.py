@@ -219,9 +219,8 @@ async def test_torchvision_weights_lie_in_the_store(store, tmp_path):
     linked = await network("torchvision://resnet18?weights=linked.pth", store, workdir=tmp_path / "work")
     assert str(tmp_path / "s.pth") in (linked.path / "model-config.yaml").read_text()
     for name in ("s.pth", "none.pth"):
-        url = f"torchvision://resnet18?weights={name}"
         with pytest.raises(ModelNotFound, match=rf": {name} is not in the model store"):
-            await network(url, store, workdir=tmp_path)
+            await network(f"torchvision://resnet18?weights={name}", store, workdir=tmp_path)
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
