@@ -84,7 +84,7 @@ class OptionGroup(int):
 
 
 def parameter(values: Values, description: str, schema: Mapping[str, Any] = MappingProxyType({})) -> Any:
-    """The same for a parameter that is not an option, a :class:`Parameter` of these arguments."""
+    """Makes such a field for a parameter that is not an option, with a :class:`Parameter` as its row."""
     return field(default=None, metadata={_ROW: Parameter(values, description, schema)})
 
 
