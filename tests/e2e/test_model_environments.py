@@ -68,7 +68,7 @@ def server(tmp_path_factory):
     hashed = f"--no-index\n./{WHEEL} --hash=sha256:"
     pack(store, "folder", HANDLER, f"{hashed}HASH\n", answer=1)
     pack(store, "wrong", HANDLER, f"{hashed}{'0' * 64}\n", answer=1)
-    pack(store, "venv", HANDLER, f"--no-index\n./{WHEEL}\n", "useVenv: true\n", answer=2)
+    pack(store, "isolated", HANDLER, f"--no-index\n./{WHEEL}\n", "useVenv: true\n", answer=2)
     pack(store, "failing", HANDLER, "--no-index\nno-such-package-anywhere\n")
     pack(store, "showing", SHOWING, config=CONFIG)
     home = Home(
@@ -85,8 +85,8 @@ def test_each_model_has_its_own_packages(server):
     second registration uses the packages in the cache.
     """
     server.registered("folder.mar")
-    server.registered("venv.mar")
-    folder, venv = server.predict("folder").json(), server.predict("venv").json()
+    server.registered("isolated.mar")
+    folder, venv = server.predict("folder").json(), server.predict("isolated").json()
 
     assert folder[0] == 1
     assert venv[:2] == [2, True]
@@ -96,7 +96,7 @@ def test_each_model_has_its_own_packages(server):
     assert "folder_1.0-pip MODEL_LOG - " in log
     assert log.count("Successfully installed tiny-1.0") == 2
     server.unregister("folder")
-    server.unregister("venv")
+    server.unregister("isolated")
 
     assert server.registered("folder.mar").predict("folder").json()[0] == 1
     assert server.home.log("model_log.log").count("folder_1.0-pip MODEL_LOG - Successfully installed") == 1
