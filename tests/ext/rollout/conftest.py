@@ -1,5 +1,5 @@
 """Registries of models, as those of tests/models."""
 
-from tests.models.conftest import builder, new_registry, registry, store
+from tests.models.conftest import builder, new_registry, registry, shared_helpers, store
 
-__all__ = ["builder", "new_registry", "registry", "store"]
+__all__ = ["builder", "new_registry", "registry", "shared_helpers", "store"]
