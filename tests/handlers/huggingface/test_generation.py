@@ -62,7 +62,11 @@ async def test_chat_has_the_template(folder):
     ]
     several = await bench.request(CHAT, messages=MESSAGES, max_tokens=9, temperature=1.5, n=2)
     unlimited = await bench.request(CHAT, messages=MESSAGES)
+    # As close to 0 as a number can be, and the form of all answers.
+    form = {"type": "text"}
+    cold = await bench.request(CHAT, messages=MESSAGES, max_tokens=6, temperature=1e-45, response_format=form)
 
+    assert cold["choices"] == whole["choices"]
     assert whole["choices"][0]["message"]["content"].strip() == text.strip()
     assert sampled[0]["choices"] == sampled[1]["choices"]
     assert several["choices"][0]["message"] != several["choices"][1]["message"]
