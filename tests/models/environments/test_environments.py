@@ -121,9 +121,11 @@ async def test_a_failure_ends_in_pips_own_words(tmp_path, folder, model_dir):
 
 
 async def test_virtual_environment_is_created(tmp_path, folder, model_dir):
-    """Its Python sees the server's packages behind its own; without requirements pip is not asked, and it is
-    made all the same, as in TorchServe.
+    """Its Python sees the server's packages behind its own; without requirements pip is not called, and it is
+    made all the same, as in TorchServe. The model's files have any names.
     """
+    for name in ("venv.py", "logging.py"):
+        (model_dir / name).write_text("raise SystemExit(3)\n")
     python = played(tmp_path, "exit 7")
     made = await environments(tmp_path, folder, python).provide(
         needs(model_dir, venv=True, requirements=None)

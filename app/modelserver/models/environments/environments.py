@@ -276,7 +276,9 @@ class Environments:
         python, where = self.python, ["--upgrade", "--target", str(place / "packages")]
         if request.venv:
             venv = place / "venv"
-            made = await self._run([python, "-m", "venv", "--without-pip", str(venv)], request, lock, "venv")
+            # Not in the model's folder: Python would take its venv.py, or a module that venv imports.
+            command = [python, "-m", "venv", "--without-pip", str(venv)]
+            made = await self._run(command, place.parent, request, lock, "venv")
             if made.status:
                 raise EnvironmentFailed(
                     f"Virtual environment creation failed for model {request.name}. {made.words('Python')}"
@@ -289,18 +291,21 @@ class Environments:
         if request.requirements is None:
             return
         file = str(request.model_dir / request.requirements)
-        ended = await self._run([python, "-m", "pip", "install", *where, "-r", file], request, lock, "pip")
+        command = [python, "-m", "pip", "install", *where, "-r", file]
+        ended = await self._run(command, request.model_dir, request, lock, "pip")
         if ended.status:
             raise _failed(request, ended.words("pip"))
 
-    async def _run(self, command: list[str], request: PackageRequest, lock: int, what: str) -> _Ended:
+    async def _run(
+        self, command: list[str], folder: Path, request: PackageRequest, lock: int, what: str
+    ) -> _Ended:
         """Runs a command to its end and logs its output in the model's log.
 
         It holds the lock too: if the server dies, the next one waits until the command has ended.
         """
         process = await asyncio.create_subprocess_exec(
             *command,
-            cwd=request.model_dir,
+            cwd=folder,
             env=self._variables(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
