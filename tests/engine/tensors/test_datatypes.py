@@ -116,9 +116,9 @@ def test_values_out_of_range_are_refused(datatype, values):
         ("BYTES", b"[1]", "an integer"),
         ("FP32", b"[NaN]", "not valid JSON"),
         ("FP64", b"[1e400]", "not valid JSON"),
-        ("BYTES", b'["\xff"]', "not valid JSON: 'utf-8'"),
-        ("BYTES", b'[["a"], ["\xff"]]', "not valid JSON: 'utf-8'"),
-        ("INT32", b'["\xff"]', "not valid JSON: 'utf-8'"),
+        ("BYTES", b'["\xff"]', "not valid JSON: .*(?i:utf-8)"),
+        ("BYTES", b'[["a"], ["\xff"]]', "not valid JSON: .*(?i:utf-8)"),
+        ("INT32", b'["\xff"]', "not valid JSON: .*(?i:utf-8)"),
     ],
 )
 def test_wrong_elements_are_refused(datatype, text, what):

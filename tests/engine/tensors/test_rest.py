@@ -186,13 +186,13 @@ def test_requested_outputs_are_read():
         (body(an_input(datatype="BYTES", shape=[1], data=["\ud800"])), "not an inference request"),
         (
             body(an_input(datatype="BYTES", shape=[1], data=["~"])).replace(b"~", b"\xff"),
-            "input 'x': .*utf-8",
+            "input 'x': .*(?i:utf-8)",
         ),
         (
             body(an_input(datatype="BYTES", shape=[1], data=[["~"]])).replace(b"~", b"\xff"),
-            "input 'x': .*utf-8",
+            "input 'x': .*(?i:utf-8)",
         ),
-        (body(an_input(name="~")).replace(b"~", b"\xff"), "not an inference request: .*utf-8"),
+        (body(an_input(name="~")).replace(b"~", b"\xff"), "not an inference request: .*(?i:utf-8)"),
         (body(an_input(shape=[0] + 31 * [1], data=[])), "'x': shape has 32 sizes, 31 are allowed"),
     ],
 )

@@ -15,7 +15,9 @@ from modelserver.surface.inference.routes import Route, target_finder
 
 def model(name, path, version="1.0"):
     options = ModelOptions().changed({"route": path}, "")
-    return SimpleNamespace(name=name, version=version, options=options, replacement=None, traffic=None)
+    return SimpleNamespace(
+        name=name, version=version, options=options, replacement=None, traffic=None, failure=""
+    )
 
 
 class Models:
