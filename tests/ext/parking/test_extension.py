@@ -1,4 +1,5 @@
 import asyncio
+import contextlib
 from types import SimpleNamespace
 
 from modelserver.engine.telemetry.metrics import ServerMetrics
@@ -67,3 +68,27 @@ async def test_requests_wait_for_models_while_the_server_drains(floor, monkeypat
     await extension.close(1.0)
 
     assert states == ["ended"]
+
+
+async def test_lost_cancellation_does_not_keep_the_server_from_stopping(floor, monkeypatch):
+    """As ``asyncio.wait_for`` of Python 3.11 may lose one."""
+    runs = asyncio.Event()
+
+    async def run(keeper):
+        runs.set()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Keeper, "run", run)
+    host, prepared, tasks = _host()
+    extension = Extension()
+    await extension.open(host)
+    running = asyncio.create_task(tasks[0]())
+    prepared[0](floor.add("a").model)
+    await runs.wait()
+    # TimeoutError if it does not end.
+    await asyncio.wait_for(extension.close(0.0), 10.0)
+
+    running.cancel()
+    await asyncio.wait({running})

@@ -51,7 +51,8 @@ class Extension:
         """Stores when models were last used; what they need is stored as soon as it is measured."""
         if self._keeping is not None:
             self._keeping.cancel()
-            await asyncio.wait({self._keeping})
+            # Before Python 3.12, wait_for loses a cancellation that comes with the end of its wait.
+            await asyncio.wait({self._keeping}, timeout=grace)
         if self._keeper is not None:
             await self._keeper.close()
 
