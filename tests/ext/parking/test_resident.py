@@ -173,7 +173,7 @@ async def test_requests_wait_for_a_load_within_deadline_and_queue(floor):
     size = resident.pool.limits.max_bytes
     first = asyncio.create_task(resident.load(size))
     await asyncio.sleep(0)
-    with pytest.raises(ServiceUnavailable, match="Too many requests wait until model a is loaded"):
+    with pytest.raises(ServiceUnavailable, match="Too many requests wait until model a is loaded") as full:
         await resident.load(1)
     with pytest.raises(DeadlineExceeded, match="passed before model a was loaded"):
         await resident.load(seconds=0.0)
@@ -181,5 +181,7 @@ async def test_requests_wait_for_a_load_within_deadline_and_queue(floor):
     await floor.load(1)
     await first
 
+    # The type in metrics is that of a full queue.
+    assert (type(full.value), full.value.openai_status) == (ServiceUnavailable, 429)
     assert resident.model.metrics.requests.refused == 1
     assert resident.model.metrics.requests.unanswered == 2

@@ -29,12 +29,6 @@ class TooLarge(InternalError):
     status = 507
 
 
-class TooManyWait(ServiceUnavailable):
-    """The queue has no room for another request that waits for the model."""
-
-    openai_status = 429
-
-
 class ResidentOwner(Protocol):
     """Says when a resident's workers are started and ended, and learns what becomes of them."""
 
@@ -141,7 +135,13 @@ class Resident:
         else:
             return
         self.model.metrics.requests.rejected(reason)
-        raise TooManyWait(f"Too many requests wait until model {self.model.name} is loaded.")
+        raise self._queue_full()
+
+    def _queue_full(self) -> ModelServerError:
+        # Metrics count it as those of a full queue, by the name of its class.
+        error = ServiceUnavailable(f"Too many requests wait until model {self.model.name} is loaded.")
+        error.openai_status = 429
+        return error
 
     def loaded(self, seconds: float) -> None:
         self.loaded_at = self._owner.clock()
