@@ -1,4 +1,5 @@
 import asyncio
+import compileall
 import math
 
 import pytest
@@ -106,6 +107,16 @@ def test_need_is_computed_from_files(tmp_path):
     (tmp_path / "sub" / "more").write_bytes(b"x" * 24)
 
     assert need_of(tmp_path) == BASE_NEED + COPIES * 1024
+
+
+def test_what_workers_compile_beside_a_handler_is_not_counted(tmp_path):
+    """Or a model's folder would have another size at the second start, and its learned needs be forgotten."""
+    (tmp_path / "handler.py").write_text("x = 1")
+    before = need_of(tmp_path)
+    compileall.compile_dir(tmp_path, quiet=1)
+
+    assert list(tmp_path.glob("__pycache__/*"))
+    assert need_of(tmp_path) == before
 
 
 async def test_one_leaves_as_its_turn_comes():

@@ -21,11 +21,11 @@ COPIES = 2
 
 
 def need_of(model_dir: Path) -> int:
-    """Bytes that loading a model may take, by the size of its files."""
+    """Bytes that loading a model may take, by the size of its files without those that Python compiles."""
     size = 0
     for path in model_dir.rglob("*"):
         with contextlib.suppress(OSError):
-            if path.is_file():
+            if path.is_file() and path.parent.name != "__pycache__":
                 size += path.stat().st_size
     return BASE_NEED + COPIES * size
 
