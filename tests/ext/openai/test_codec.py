@@ -210,12 +210,38 @@ def test_body_without_inputs_is_refused(endpoint, fields):
     [
         ("v1/rerank", {"query": "q" * 100_000, "documents": ["d"] * 1000}),
         ("v1/score", {"text_1": "q" * 100_000, "text_2": ["d"] * 1000}),
+        ("v1/score", {"text_1": "\1" * 16_667, "text_2": ["d"] * 1000}),
     ],
 )
 def test_text_of_many_pairs_is_refused_before_it_is_repeated(endpoint, fields):
-    """A body of 100 kB would become 100 MB."""
-    with pytest.raises(PayloadTooLarge, match="100000 characters in each of 1000 pairs"):
+    """A body of 100 kB would become 100 MB, also one whose characters have six bytes when encoded."""
+    with pytest.raises(PayloadTooLarge, match=r"10000[24] bytes in each of 1000 pairs"):
         split(endpoint, json.dumps(fields).encode())
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "fields"),
+    [
+        ("v1/rerank", {"query": "q" * 10_000, "documents": ["d"] * 1000}),
+        ("v1/score", {"text_1": "q" * 10_000, "text_2": ["d"] * 1000}),
+        ("v1/embeddings", {"input": ["a"] * 6000}),
+    ],
+)
+async def test_heavy_rows_are_made_by_a_helper(endpoint, fields):
+    """Many of them, and few whose text is repeated: 10 MB of a body of 15 kB."""
+    calls = []
+
+    async def call(seconds, function, *arguments):
+        calls.append(function)
+        return function(*arguments)
+
+    codec = OpenAI(RequestLimits(), SimpleNamespace(call=call))
+    request, server = exchange(f"/{endpoint}", {"model": "m", **fields}), model({endpoint: True})
+    with pytest.raises(TooHeavy):
+        codec.read(request, server)
+    parsed = await codec.read_off_loop(request, server)
+
+    assert (calls, len(parsed.bodies)) == ([split], len(list(fields.values())[-1]))
 
 
 @pytest.mark.parametrize(

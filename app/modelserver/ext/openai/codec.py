@@ -56,8 +56,9 @@ _KNOWN: Final = {
 _OCTETS: Final = "application/octet-stream"
 # CPU time that a helper may use for one body.
 _SECONDS: Final = 10.0
-# Characters of a text that is repeated for each of its pairs, in all of them.
+# Encoded bytes of a text that is repeated for each of its pairs, in all of them; and on the event loop.
 _MOST_REPEATED: Final = 64 << 20
+_LIGHT_REPEATED: Final = 1 << 20
 # Separates a model's name from its version in the body's ``model``.
 _VERSION: Final = ":"
 # Separates a model's name from the name of one of its adapters.
@@ -225,7 +226,7 @@ class OpenAI(Codec):
             raise TooHeavy
         if self._is_for_application(exchange, model):
             return super().read(exchange, model)
-        return split(exchange.target.route.url_path, exchange.body)
+        return _split(exchange.target.route.url_path, exchange.body, light=True)
 
     def _whole(self, exchange: Exchange, model: ModelVersion) -> Parsed | None:
         """The request as one row, where that is known without reading its body."""
@@ -288,10 +289,15 @@ def _not_offered(model: str, endpoint: str, endpoints: dict[str, bool]) -> str:
 
 
 def split(endpoint: str, body: bytes) -> Rows | Scores | Ranking:
-    """The rows of a request. Raises BadRequest, which names the field."""
+    """The rows of a request. Raises BadRequest, which names the field, and PayloadTooLarge."""
+    return _split(endpoint, body, light=False)
+
+
+def _split(endpoint: str, body: bytes, *, light: bool) -> Rows | Scores | Ranking:
+    """The rows of a request. Raises TooHeavy, only if ``light``, if a text would be repeated for long."""
     if endpoint == EMBEDDINGS:
         return _split_embeddings(body)
-    return _split_ranking(body) if endpoint == RERANK else _split_scores(body)
+    return _split_ranking(body, light=light) if endpoint == RERANK else _split_scores(body, light=light)
 
 
 def _split_embeddings(body: bytes) -> Rows:
@@ -314,14 +320,14 @@ def _split_embeddings(body: bytes) -> Rows:
     return Rows(inputs, INSTANCE, JSON, url_path=EMBEDDINGS, extra=extra, key=EMBEDDINGS.encode() + extra)
 
 
-def _split_ranking(body: bytes) -> Ranking:
+def _split_ranking(body: bytes, *, light: bool) -> Ranking:
     request = _decode(_decode_rerank, body)
     texts = [each if isinstance(each, str) else each.text for each in request.documents]
     if not texts:
         raise BadRequest("documents is empty")
     if request.top_n is not None and request.top_n < 1:
         raise BadRequest("top_n must be at least 1")
-    _check_repeated(request.query, len(texts))
+    _check_repeated(request.query, len(texts), light=light)
     return Ranking(
         [_encode((request.query, text)) for text in texts],
         INSTANCE,
@@ -335,13 +341,13 @@ def _split_ranking(body: bytes) -> Ranking:
     )
 
 
-def _split_scores(body: bytes) -> Scores:
+def _split_scores(body: bytes, *, light: bool) -> Scores:
     request = _decode(_decode_score, body)
     left = [request.text_1] if isinstance(request.text_1, str) else request.text_1
     right = [request.text_2] if isinstance(request.text_2, str) else request.text_2
     has_one_query = len(left) == 1
     if has_one_query:
-        _check_repeated(left[0], len(right))
+        _check_repeated(left[0], len(right), light=light)
         left = left * len(right)
     if not left or len(left) != len(right):
         raise BadRequest(f"text_1 has {len(left)} texts and text_2 {len(right)}: one, or as many, are needed")
@@ -350,13 +356,17 @@ def _split_scores(body: bytes) -> Scores:
     return Scores(pairs, INSTANCE, JSON, url_path=SCORE, key=key, has_one_query=has_one_query)
 
 
-def _check_repeated(text: str, count: int) -> None:
-    """Raises PayloadTooLarge if the text of so many pairs would take too much memory."""
-    if len(text) * count > _MOST_REPEATED:
+def _check_repeated(text: str, count: int, *, light: bool) -> None:
+    """Raises PayloadTooLarge if the text of so many pairs would take too much memory, or TooHeavy."""
+    # Encoded, a character has up to six bytes.
+    size = len(_encode(text))
+    if size * count > _MOST_REPEATED:
         raise PayloadTooLarge(
-            f"A text of {len(text)} characters in each of {count} pairs is more than the {_MOST_REPEATED} "
+            f"A text of {size} bytes in each of {count} pairs is more than the {_MOST_REPEATED} "
             "that are allowed in total; send fewer pairs at once."
         )
+    if light and size * count > _LIGHT_REPEATED:
+        raise TooHeavy
 
 
 def _decode(decode: Any, body: bytes) -> Any:
