@@ -233,6 +233,28 @@ async def test_thread_waits_while_the_client_reads_nothing(monkeypatch):
     assert taken == list(map(str, range(50 * _AHEAD)))
 
 
+async def test_thread_that_waits_for_a_client_is_free_when_it_leaves(monkeypatch):
+    """Otherwise the model would answer nobody any more."""
+    waits, frees = threading.Event(), threading.Event()
+
+    class Room(threading.Event):
+        def wait(self, timeout=None):
+            waits.set()
+            if super().wait(30):
+                frees.set()
+
+    monkeypatch.setattr(chat, "threading", SimpleNamespace(Event=Room))
+    with ThreadPoolExecutor(1) as executor:
+        source = _in_thread(executor, lambda: map(str, range(50 * _AHEAD)))
+        await anext(source)
+        assert await asyncio.to_thread(waits.wait, 60)
+        await source.aclose()
+        answer = [piece async for piece in _in_thread(executor, lambda: "next")]
+
+    assert frees.is_set()
+    assert answer == ["next"]
+
+
 async def test_call_whose_client_has_left_does_not_run():
     """It waited for the thread, as another's call could not be ended."""
     calls, go = list[str](), threading.Event()
