@@ -246,6 +246,19 @@ def test_client_closes_a_sequence():
     assert again.is_first
 
 
+def test_handler_ends_a_sequence_that_runs():
+    """After its running step, and until then it accepts no other."""
+    sut = queue()
+    arrive(sut, step("a"), waiting := step("a"))
+    batch = sut.take_for("w", 0.0)
+
+    assert sut.end("w", ["a"]) == []
+    with pytest.raises(QueueFull):
+        sut.put(step("a"))
+    assert sut.finish(batch, 0.0) == [waiting]
+    assert not sut.lines
+
+
 def test_removed_requests_leave_their_sequences_in_order():
     sut = queue()
     run_first_steps(sut, "a", "b")
