@@ -111,6 +111,14 @@ async def test_failure_is_rolled_back(registry, builder):
     assert [version.version for version in registry.versions("m")] == ["1.0"]
 
 
+async def test_metrics_of_an_unregistered_version_are_forgotten(registry, builder):
+    await register(registry, "m-1.0.mar")
+    await register(registry, "m-2.0.mar")
+    await registry.unregister("m", "2.0")
+
+    assert builder.forgotten == ["m-2.0"]
+
+
 async def test_changes_of_one_model_take_turns(registry, builder):
     """While a model is being removed a scaling of it waits, and then finds it gone; others go on (F51)."""
     model = await register(registry, "m.mar")
