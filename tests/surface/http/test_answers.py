@@ -118,6 +118,15 @@ def test_error_body_has_the_fields_of_its_route(error, kserve, status, kserve_me
     assert (code, json.loads(body)) == (status, expected)
 
 
+@pytest.mark.parametrize("batch_id", ["", "b"])
+def test_error_of_a_model_that_batches_has_the_keys_of_kserves_batcher(batch_id):
+    """Also of a request that was in no batch (kserve reference 2.2)."""
+    document = json.loads(error_body(BadRequest("why"), form="kserve", batch_id=batch_id)[1])
+
+    assert list(document) == ["code", "type", "message", "error", "batchId", "predictions"]
+    assert (document["batchId"], document["predictions"]) == (batch_id, None)
+
+
 def test_what_a_client_sent_is_not_repeated_without_end():
     """A fault may quote a text of megabytes, which would be encoded twice on the event loop."""
     _, body = error_body(BadRequest("input '" + "x" * 6_000_000 + "'"), form="kserve")
