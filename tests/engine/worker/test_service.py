@@ -277,20 +277,23 @@ def test_printed_failures_name_their_requests(capsys):
     [None, {"a": 1}, (b"a", b"b"), "ab", 5, iter([b"a", b"b"]), (b for b in (b"a", b"b"))],
     ids=["None", "dict", "tuple", "str", "int", "iterator", "generator"],
 )
-def test_result_that_is_no_list_is_refused(returned):
-    """Anything but a list is an invalid output, in the words of each protocol (F19)."""
+def test_result_that_is_no_list_is_refused(returned, capsys):
+    """Anything but a list is an invalid output, in the words of each protocol; the log has the type (F19)."""
     bench = Bench(lambda data, context: returned)
 
     for answer, content in bench.run([b"a", b"b"]):
         assert (answer.failed, answer.status, content) == (True, 503, b"Invalid model predict output")
+    assert f"The handler returned {type(returned).__name__}, a list is needed." in capsys.readouterr().err
     ((answer, content),) = bench.run([b"1"], INSTANCE)
     assert answer.status == 500
     assert content == f"The handler returned {type(returned).__name__}, a list is needed.".encode()
 
 
 @pytest.mark.parametrize(("surplus", "count"), [(-1, 3), (1, 5), (-4, 0)])
-def test_wrong_number_of_answers_is_refused(surplus, count):
-    """Results are not assigned to rows by position if there are too few or too many (F19)."""
+def test_wrong_number_of_answers_is_refused(surplus, count, capsys):
+    """Results are not assigned to rows by position if there are too few or too many; the log has both numbers
+    (F19).
+    """
     bench = Bench(lambda data, context: [b"x"] * max(0, len(data) + surplus), isolate=False)
     instances = f"instances: expected 4, the handler returned {count}"
 
@@ -299,6 +302,7 @@ def test_wrong_number_of_answers_is_refused(surplus, count):
         (INSTANCE, 500, f"size of prediction is not equal to the size of {instances}"),
     ):
         assert {(a.status, c.decode()) for a, c in bench.run([b"1"] * 4, kind)} == {(status, text)}
+        assert instances in capsys.readouterr().err
 
 
 def test_rows_are_answered_by_a_handler_that_breaks_the_contract_for_some():
