@@ -183,7 +183,7 @@ class _Answers:
     async def text(self) -> str:
         """The text alone of the first choice, for clients of other APIs."""
         pieces = _Choice(self._request).pieces(self._model._ms_iterate(self._calls[0]))
-        return "".join([piece async for piece in pieces if isinstance(piece, str)])
+        return "".join([_content(piece) async for piece in pieces])
 
     async def whole(self) -> bytes:
         choices, texts, counted = [], [], []
@@ -197,7 +197,7 @@ class _Answers:
                 elif isinstance(piece, dict):
                     _merge(more, piece)
             choices.append(self._reply.choice(index, text, choice.finish, **more))
-            texts.append(text)
+            texts.append(text + _content(more))
             counted.append(choice)
         self._context.set_response_content_type(0, "application/json")
         return self._reply.whole(choices, self._usage(texts, counted))
@@ -210,8 +210,8 @@ class _Answers:
             # With the first piece: a request that fails before is answered with its status.
             role = reply.role(index) if self._is_chat else b""
             async for piece in choice.pieces(self._model._ms_iterate(call)):
+                text.append(_content(piece))
                 if isinstance(piece, str):
-                    text.append(piece)
                     events.write(role + reply.text(piece, index))
                 else:
                     events.write(role + reply.event(index, piece))
@@ -283,6 +283,12 @@ class _Choice:
                 yield text
         finally:
             await source.aclose()  # type: ignore[attr-defined]
+
+
+def _content(piece: str | dict[str, Any]) -> str:
+    """The text of a piece, or of a part of a message."""
+    content = piece if isinstance(piece, str) else piece.get("content")
+    return content if isinstance(content, str) else ""
 
 
 def _merge(message: dict[str, Any], part: dict[str, Any]) -> None:

@@ -206,6 +206,18 @@ async def test_generator_in_a_thread_is_closed_when_nobody_takes_its_pieces():
     assert await asyncio.to_thread(closed.wait, 60)
 
 
+async def test_text_of_a_whole_message_is_answered_and_counted():
+    class Speaker(modelserver.ChatModel):
+        def chat(self, request):
+            return {"content": "Hello there", "tool_calls": []}
+
+    bench = Bench(Speaker)
+    *_, usage = await bench.events(stream_options={"include_usage": True})
+
+    assert await bench.send("") == b"Hello there"
+    assert (await bench.whole())["usage"]["completion_tokens"] == usage["usage"]["completion_tokens"] == 2
+
+
 async def test_thread_waits_while_the_client_reads_nothing(monkeypatch):
     """Pieces that nobody takes are not made; all arrive in the end."""
     pauses, is_over = threading.Event(), False
