@@ -53,6 +53,22 @@ def test_requests_of_thousands_of_instances_are_removed():
     assert line.take(0.0, 1) is None
 
 
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
+def test_batches_of_several_workers_come_back_in_any_order(order):
+    line = queue(batch_size=2)
+    line.put(request("big", 3))
+    for i in range(3):
+        line.put(request(f"r{i}"))
+    batches = [line.take(5.0, 1) for _ in range(3)]
+    for i in order:
+        line.put_back(batches[i])
+
+    assert counters(line) == (4, 6, 6)
+    again = [name for _ in range(3) for name in names(line.take(5.0, 1))]
+    assert again == ["big0", "big1", "big2", "r00", "r10", "r20"]
+    assert counters(line) == (0, 0, 0)
+
+
 def test_keys_do_not_mix_and_the_oldest_goes_first():
     """Requests of different keys never share a batch; between keys the oldest is served first (F22)."""
     line = queue(policy=Greedy())
