@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from tests.models import doubles
 
-from modelserver.errors import Conflict, InvalidModel
+from modelserver.errors import Conflict, InvalidModel, StartFailed
 from modelserver.ext.workflows.archive import ArchiveContents
 from modelserver.ext.workflows.errors import InvalidWorkflow, WorkflowFailed, WorkflowNotFound
 from modelserver.ext.workflows.specification import parse_specification
@@ -47,11 +47,16 @@ class Reader:
 
 
 class Prepared(doubles.VersionBuilder):
-    """Pools whose workers have loaded."""
+    """Pools whose workers have loaded, but for those of the model that is ``failing``."""
+
+    failing = ""
 
     async def build(self, name, *arguments, **named):
         model = await super().build(name, *arguments, **named)
-        model.pool.loaded.set_result(None)
+        if name == self.failing:
+            model.pool.loaded.set_exception(StartFailed("it does not load"))
+        else:
+            model.pool.loaded.set_result(None)
         return model
 
 
@@ -114,6 +119,16 @@ async def test_failed_registration_leaves_nothing(known):
 
     known.builder.refusal = None
     await known.workflows.register(WAR)
+
+
+@pytest.mark.parametrize("failing", ["m", "f"])
+async def test_node_that_does_not_load_takes_the_others_along(known, failing):
+    known.builder.failing = f"w__{failing}"
+    with pytest.raises(WorkflowFailed, match="it does not load"):
+        await known.workflows.register(WAR)
+
+    assert (known.registry.names(), known.workflows.urls(), known.reader.removed) == ([], {}, ["w.war"])
+    assert len(known.builder.dismantled) == 2
 
 
 async def test_taken_name_is_refused(known):
