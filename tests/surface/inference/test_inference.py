@@ -1,5 +1,6 @@
 """Requests that are refused: for models that are not there, and for versions that clients named."""
 
+import gzip
 import inspect
 from collections.abc import Sequence
 from dataclasses import replace
@@ -7,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 from tests.cycles import no_cycles
+from tests.waiting import until
 
 from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.errors import BadRequest, ServiceUnavailable
@@ -35,10 +37,12 @@ class Connection:
         self._metrics.response(status)
 
 
-def served(api: InferenceApi, connection: Connection, path: str, body: bytes) -> None:
+def served(
+    api: InferenceApi, connection: Connection, path: str, body: bytes, *headers: tuple[bytes, bytes]
+) -> None:
     target = api.find(path.encode())
     assert target is not None
-    exchange = ConnectionExchange(connection, target, b"POST", "1.1", [], True)
+    exchange = ConnectionExchange(connection, target, b"POST", "1.1", list(headers), True)
     exchange.body = body
     api.serve(exchange)
 
@@ -79,6 +83,27 @@ def test_refused_requests_leave_no_reference_cycles(path):
         served(api, connection, path, b"{}")
 
     assert connection.statuses in ([404], [400])
+
+
+@pytest.mark.parametrize(
+    ("coding", "body", "status"),
+    [
+        (b"gzip", gzip.compress(b"small"), 404),
+        (b"gzip", gzip.compress(bytes(2 << 20)), 413),
+        (b"gzip", gzip.compress(bytes(100 << 20)), 413),
+        (b"gzip", b"no gzip", 400),
+        (b"br", b"x", 415),
+    ],
+    ids=["small", "bomb", "large bomb", "damaged", "unknown"],
+)
+async def test_compressed_body_is_inflated_up_to_the_limit(coding, body, status):
+    """On the event loop, and a large one beside it; then the model is looked for (F6)."""
+    connection = Connection(ServerMetrics(hostname="h"))
+    api = InferenceApi(Registry(None), 1 << 20)
+    served(api, connection, "/predictions/m", body, (b"content-encoding", coding))
+    await until(lambda: connection.statuses)
+
+    assert connection.statuses == [status]
 
 
 @pytest.mark.parametrize(("path", "counted"), [("/predictions/m", [503]), ("/predictions/m/1.0", [])])
