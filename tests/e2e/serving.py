@@ -104,14 +104,17 @@ def words_of(pid: int) -> list[str]:
 
 
 def processes_of(server: int, module: str) -> list[psutil.Process]:
-    """The living processes of the server with this process id that run a module and name the id last."""
+    """The living processes of the server with this process id that run a module: its children, and those that
+    name the id last.
+    """
     result = []
     for pid in psutil.pids():
         with contextlib.suppress(psutil.Error, OSError):
             words = words_of(pid)
-            if module in words and words[-1] == str(server):
+            if module in words:
                 process = psutil.Process(pid)
-                if process.status() != psutil.STATUS_ZOMBIE:
+                is_its = words[-1] == str(server) or process.ppid() == server
+                if is_its and process.status() != psutil.STATUS_ZOMBIE:
                     result.append(process)
     return result
 
