@@ -29,8 +29,8 @@ _ROOMS = "run.server run.listeners surface.api.app engine.telemetry.logs"
 _EXTENSIONS = "autoscaling collector console docs events files forking grpc openai parking paths workflows"
 _OF_EXTENSIONS = """
     docs.page events.routes files.layout grpc.server openai.routes parking.routes recording.routes
-    repository.routes rollout.routes triton.routes triton.rpcs workflows.archive workflows.routes
-    workflows.run workflows.workflows
+    repository.routes repository.rpcs rollout.routes triton.routes triton.rpcs workflows.archive
+    workflows.routes workflows.run workflows.workflows
 """
 _IMPORTED = (
     "uvloop",
