@@ -278,7 +278,8 @@ async def test_pooling_models_are_those_of_vllms_application(scores, tmp_path):
 def test_chats_are_streamed_over_http(tmp_path):
     """By the whole server, with OpenAI's client: who leaves ends the generation, which the metrics show."""
     config, store = tmp_path / "config.yaml", tmp_path / "store"
-    engine = {**SETTINGS, "max_model_len": 512, "model": str(make_llama(tmp_path))}
+    # An answer of 500 tokens may end before its client has left.
+    engine = {**SETTINGS, "max_model_len": 8192, "model": str(make_llama(tmp_path, length=8192))}
     config.write_text(json.dumps({"startupTimeout": 300, "handler": {"vllm_engine_config": engine}}))
     store.mkdir()
     build_archive(ArchiveConfig("chat", "vllm_handler", "1.0", config_file=str(config), export_path=store))
