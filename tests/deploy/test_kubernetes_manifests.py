@@ -24,9 +24,9 @@ from tests.deploy.schemas import problems
 from tests.documents import describe_listener
 
 from modelserver.errors import ConfigError
+from modelserver.ext.tokens.operator_tokens import read_token_file
 from modelserver.models.settings.load import LoadedSettings, load_settings
 from modelserver.run.cli import build_parser
-from modelserver.surface.auth.operator_tokens import read_token_file
 from modelserver.surface.auth.scopes import Scope, needed_scope
 
 _ALL = dict(in_folder(KUBERNETES))

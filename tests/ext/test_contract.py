@@ -41,6 +41,7 @@ ALWAYS = WITHOUT_SETTINGS | {"sequences", "autoscaling", "parking", "rollout", "
 # Settings that turn each on, besides its defaults.
 ON = {
     **{name: {} for name in ALWAYS},
+    "tokens": {"token_authorization": "always"},
     "tls": {"inference_address": Address("https", "127.0.0.1", 0)},
     "cluster": {"worker_launcher": "agents", "worker_address": "127.0.0.1:0"},
     "grpc": {"enable_grpc_api": True, "grpc_inference_port": 0, "grpc_management_port": 0},
@@ -72,6 +73,7 @@ WRONG = {
     "frontends": "frontend_processes=0",
 }
 ANY_VALUE = {
+    "tokens": "disable_token_authorization",
     "tls": "keystore_pass",
     "openai": "openai_api",
     "recording": "allow_recording",
@@ -159,7 +161,9 @@ def test_extension_that_is_off_is_not_imported():
 
 
 @pytest.mark.parametrize("name", EXTENSIONS)
-async def test_it_opens_and_closes(name, make_host):
+async def test_it_opens_and_closes(name, make_host, tmp_path, monkeypatch):
+    # Tokens are written to a file there.
+    monkeypatch.chdir(tmp_path)
     host = make_host(**ON[name])
     extensions = await open_extensions({name: EXTENSIONS[name]}, host)
     # TimeoutError if it takes longer than its grace.

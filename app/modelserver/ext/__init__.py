@@ -5,12 +5,25 @@ They are opened in this order. The first watcher is the first to learn of a requ
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from modelserver.extension import ExtensionRow
 
+if TYPE_CHECKING:
+    from modelserver.models.settings.settings import Settings
+
+
+def _requires_tokens(settings: Settings) -> bool:
+    # The health check of containers imports this module, and shall take little time.
+    from modelserver.surface.auth.policy import wants_tokens  # noqa: PLC0415
+
+    return wants_tokens(settings, os.environ)
+
+
 EXTENSIONS: Final[Mapping[str, ExtensionRow]] = {
+    "tokens": ExtensionRow("modelserver.ext.tokens.extension", _requires_tokens),
     "events": ExtensionRow("modelserver.ext.events.extension", lambda _: True),
     "docs": ExtensionRow("modelserver.ext.docs.extension", lambda _: True),
     "forking": ExtensionRow(

@@ -30,6 +30,7 @@ from modelserver.run.pidfile import (
     running_server,
 )
 from modelserver.surface.auth.policy import notice
+from modelserver.surface.auth.scopes import KEY_FILE
 
 if TYPE_CHECKING:
     from modelserver.engine.telemetry.logs import Logs
@@ -303,7 +304,7 @@ def stop(*, quiet: bool) -> int:
     except PermissionError:
         print_line(f"modelserver (process {pid}) belongs to another user and cannot be stopped.")
         return 1
-    Path("key_file.json").unlink(missing_ok=True)
+    Path(KEY_FILE).unlink(missing_ok=True)
     deadline = time.monotonic() + STOP_TIMEOUT
     while is_alive(pid):
         if time.monotonic() > deadline:

@@ -32,7 +32,7 @@ from modelserver.engine.tensors.shared_memory import SharedMemory
 from modelserver.engine.wire.marks import end_orphans
 from modelserver.engine.workdir import work_directory
 from modelserver.errors import ConfigError
-from modelserver.extension import ExtensionRow, Host, close_extensions, open_extensions
+from modelserver.extension import Extension, ExtensionRow, Host, close_extensions, open_extensions
 from modelserver.models.builder import VersionBuilder
 from modelserver.models.loading import load_first, tell_first_loads
 from modelserver.models.options.resolve import Registration
@@ -47,8 +47,8 @@ from modelserver.run.daemon import STARTED_LINE
 from modelserver.run.gauges import note_arrivals, update_pool_gauges
 from modelserver.run.standby import active
 from modelserver.surface.api.services import LateApp, Role, Services
-from modelserver.surface.auth.policy import WARNING, notice
-from modelserver.surface.auth.rotation import Rotation, server_tokens
+from modelserver.surface.auth.policy import WARNING, notice, wants_tokens
+from modelserver.surface.auth.scopes import Scope
 from modelserver.surface.http.intake import Intake
 from modelserver.surface.http.off_loop import OffLoop
 from modelserver.surface.http.outgoing import Outgoing
@@ -166,22 +166,18 @@ class Server:
                 for address, roles in roles_by_address(settings).items()
             }
             log_notice(settings)
-            # After binding, so as not to replace another server's token file.
-            tokens = stack.enter_context(server_tokens(settings, os.environ, Path.cwd()))
             workdir = stack.enter_context(work_directory())
             if ended := await asyncio.to_thread(end_orphans):
                 _log.warning("Ended %d worker processes of servers that are gone", ended)
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, self._on_signal)
-            await self._serve(sockets, workdir, tokens)
+            await self._serve(sockets, workdir)
 
     def stop(self) -> None:
         """Ends :meth:`run` as SIGTERM does."""
         self._stop.set()
 
-    async def _serve(
-        self, sockets: dict[Address, socket.socket], workdir: Path, tokens: Rotation | None
-    ) -> None:
+    async def _serve(self, sockets: dict[Address, socket.socket], workdir: Path) -> None:
         settings, loop = self._settings, asyncio.get_running_loop()
         metrics = ServerMetrics(
             mode=settings.metrics_mode,
@@ -203,7 +199,7 @@ class Server:
             registry,
             metrics,
             settings,
-            tokens=None if tokens is None else tokens.keeper,
+            tokens=None,
             off_loop=OffLoop(settings.max_request_size),
             intake=intake,
             outgoing=Outgoing.of(settings, intake.give_back, settings.front_ends),
@@ -212,21 +208,19 @@ class Server:
             ),
         )
         host = Host(services, workdir, access, self._reports.notice, spawner=self._spawner)
-        extensions = await open_extensions(self._extensions, host)
+        extensions = await open_all(self._extensions, host)
         builder.spawner, builder.store.network = host.spawner, host.network
         builder.reader.lay_out = host.lay_out
         try:
             check_routes(self._restored, registry.router.check)
-            await self._load_and_run(host, sockets, tokens)
+            await self._load_and_run(host, sockets)
         finally:
             await close_extensions(extensions, _CLOSING)
             access.close()
             host.services.off_loop.close()
         _log.info("modelserver stopped.")
 
-    async def _load_and_run(
-        self, host: Host, sockets: dict[Address, socket.socket], tokens: Rotation | None
-    ) -> None:
+    async def _load_and_run(self, host: Host, sockets: dict[Address, socket.socket]) -> None:
         """Loads the first models, listens until the server is to stop, and drains it."""
         registry, loop = host.registry, asyncio.get_running_loop()
         stopping = loop.create_task(self._stop.wait())
@@ -242,7 +236,7 @@ class Server:
                 loading.cancel()
                 await registry.close(grace=0.0)
         listeners, apps = made
-        secrets = watch_secrets(host, tokens, listeners)
+        renewing = [] if host.renew is None else [loop.create_task(host.renew(listeners.certify))]
         keeper = None if self._snapshots is None else StateKeeper(registry, self._snapshots)
         building = loop.create_task(build_all([] if self._apps_late else apps))
         await asyncio.wait({stopping, loading}, return_when=asyncio.FIRST_COMPLETED)
@@ -255,7 +249,7 @@ class Server:
                 await keeper.write("startup")
                 registry.on_change = keeper.changed
             await self._run(host, stopping, apps)
-        for task in (loading, building, *secrets):
+        for task in (loading, building, *renewing):
             task.cancel()
         await self._shut_down(host, listeners, keeper)
 
@@ -362,12 +356,18 @@ class Server:
         self._stop.set()
 
 
-def watch_secrets(host: Host, tokens: Rotation | None, listeners: Listeners) -> list[asyncio.Task[None]]:
-    """Reloads tokens and certificate when their files change."""
-    watches = [] if tokens is None else [tokens.watch()]
-    if host.renew is not None:
-        watches.append(host.renew(listeners.certify))
-    return [asyncio.create_task(watch) for watch in watches]
+async def open_all(table: Mapping[str, ExtensionRow], host: Host) -> list[Extension]:
+    """Opens the extensions. Raises ConfigError, also where tokens are required and none of them has any."""
+    required = wants_tokens(host.settings, os.environ)
+    if not required:
+        # The processes that extensions start inherit the environment.
+        for scope in Scope:
+            os.environ.pop(scope.variable, None)
+    extensions = await open_extensions(table, host)
+    if required and host.services.tokens is None:
+        await close_extensions(extensions, 0.0)
+        raise ConfigError("Tokens are required, and no extension of this server has them.")
+    return extensions
 
 
 async def build_all(apps: Iterable[LateApp]) -> None:

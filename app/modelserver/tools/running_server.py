@@ -13,11 +13,10 @@ import httpx
 import psutil
 
 from modelserver.errors import ConfigError
+from modelserver.ext.tokens.operator_tokens import read_token_file
 from modelserver.models.settings.load import load_settings
 from modelserver.run.pidfile import pid_file, running_server
-from modelserver.surface.auth.key_file import NAME
-from modelserver.surface.auth.operator_tokens import VARIABLES, read_token_file
-from modelserver.surface.auth.scopes import Scope
+from modelserver.surface.auth.scopes import KEY_FILE, Scope
 
 _TIMEOUT = 10.0  # seconds without a sign of life from the server
 _UNIX = "unix:"
@@ -68,10 +67,10 @@ def token(
     Raises ConfigError if ``file`` has no tokens.
     """
     if file is None:
-        if tokens := os.environ.get(VARIABLES[scope], "").replace(",", " ").split():
+        if tokens := os.environ.get(scope.variable, "").replace(",", " ").split():
             return tokens[0]
         folders = [Path.cwd()] if running is None else [running.folder, Path.cwd()]
-        files = [folder / NAME for folder in folders if (folder / NAME).is_file()]
+        files = [folder / KEY_FILE for folder in folders if (folder / KEY_FILE).is_file()]
         if not files or not (is_its or urlsplit(url).hostname in _HERE):
             return None
         file = files[0]

@@ -12,8 +12,3 @@ class Clock:
 @pytest.fixture
 def clock():
     return Clock()
-
-
-@pytest.fixture
-def path(tmp_path):
-    return tmp_path / "key_file.json"

@@ -7,8 +7,9 @@ the server counts and knows anyway.
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from dataclasses import fields, is_dataclass
 from typing import Any, Final
 from uuid import uuid4
@@ -22,7 +23,6 @@ from modelserver.ext.console.language import language_figures
 from modelserver.ext.console.stopwatch import Stopwatch
 from modelserver.models.options.table import OPTIONS
 from modelserver.models.registry import Registry
-from modelserver.models.settings.key import property_text
 from modelserver.models.version import ModelVersion
 from modelserver.surface.api.describe import describe, read_gpus_of
 
@@ -270,4 +270,9 @@ def _text(value: object) -> str:
     if is_dataclass(value) and not isinstance(value, type):
         values = {each.name: getattr(value, each.name) for each in fields(value)}
         return ", ".join(f"{name}={it}" for name, it in values.items() if it != getattr(type(value)(), name))
-    return property_text(getattr(value, "value", value))
+    value = getattr(value, "value", value)
+    if isinstance(value, Mapping):
+        return json.dumps(value)
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
+    return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

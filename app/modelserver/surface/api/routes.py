@@ -18,9 +18,8 @@ from modelserver.surface.api import models
 from modelserver.surface.api.application import ANY_METHOD, TEXT, Application, JsonBody, Operation
 from modelserver.surface.api.management import ManagementApi
 from modelserver.surface.api.parameters import Parameters
-from modelserver.surface.auth.keeper import TokenKeeper
 from modelserver.surface.auth.scopes import TOKEN_PATH, Scope
-from modelserver.surface.auth.verifier import InvalidKey
+from modelserver.surface.auth.verifier import InvalidKey, RequiredTokens
 from modelserver.surface.http.answers import JSON, pretty
 
 _RENEWABLE = {scope.value: scope for scope in (Scope.MANAGEMENT, Scope.INFERENCE)}
@@ -176,7 +175,7 @@ def add_logging_level(app: Application) -> None:
     add(change, "put /logging", "setLogLevel", about, models.LogLevel, (400,), query=models.LogLevelQuery)
 
 
-def add_token_renewal(app: Application, tokens: TokenKeeper | None) -> None:
+def add_token_renewal(app: Application, tokens: RequiredTokens | None) -> None:
     """``/token`` replaces a token (reference 16.2); the API token was checked before."""
 
     async def renew(request: Request) -> Response:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from modelserver.surface.api.application import Application
-    from modelserver.surface.auth.keeper import TokenKeeper
+    from modelserver.surface.auth.verifier import RequiredTokens
 
 Role = Literal["inference", "management", "metrics"]
 AddRoutes: TypeAlias = "Callable[[Application, Services], None]"
@@ -39,7 +39,7 @@ class Services:
     registry: Registry
     metrics: ServerMetrics
     settings: Settings
-    tokens: TokenKeeper | None
+    tokens: RequiredTokens | None
     off_loop: OffLoop
     intake: Intake
     outgoing: Outgoing

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from modelserver.models.settings.address import Address
 from modelserver.models.settings.settings import Settings
-from modelserver.surface.auth.key_file import NAME
-from modelserver.surface.auth.operator_tokens import VARIABLES
+from modelserver.surface.auth.scopes import KEY_FILE, Scope
 
 WARNING = "Warning: "
 """The beginning of lines that the operator should act upon."""
@@ -42,7 +41,7 @@ def wants_tokens(settings: Settings, environ: Mapping[str, str]) -> bool:
     always = settings.token_authorization == "always"  # noqa: S105 - it says when
     if always or settings.token_file is not None:
         return True
-    return any(environ.get(name) for name in VARIABLES.values()) or bool(open_addresses(settings))
+    return any(environ.get(scope.variable) for scope in Scope) or bool(open_addresses(settings))
 
 
 def notice(settings: Settings, environ: Mapping[str, str], cwd: Path) -> Iterator[str]:
@@ -56,14 +55,14 @@ def notice(settings: Settings, environ: Mapping[str, str], cwd: Path) -> Iterato
         if reachable:
             yield f"{WARNING}token authorization is off: anyone who can reach {named} may use it."
         return
-    sources = [name for name in VARIABLES.values() if environ.get(name)]
+    sources = [scope.variable for scope in Scope if environ.get(scope.variable)]
     sources += [f"token_file {settings.token_file}"] if settings.token_file else []
     places = f"those given ({', '.join(sources)}), and for the rest" if sources else "they are in"
     if reachable:
         why = f"{named} is open to other machines"
     else:
         why = "tokens were given" if sources else "the configuration requires it"
-    yield f"Token authorization is on, since {why}; tokens: {places} {cwd / NAME}"
+    yield f"Token authorization is on, since {why}; tokens: {places} {cwd / KEY_FILE}"
     clear = [str(address) for address in reachable if address.scheme == "http"]
     if clear:
         yield f"{WARNING}tokens are sent unencrypted to {', '.join(clear)}: use https, or a proxy that does."

@@ -13,8 +13,15 @@ class Scope(Enum):
     INFERENCE = "inference"
     API = "API"
 
+    @property
+    def variable(self) -> str:
+        """The environment variable with the operator's tokens, separated by commas or spaces."""
+        return f"MODELSERVER_{self.name}_TOKEN"
+
 
 TOKEN_PATH = "/token"  # noqa: S105 - a route
+# Contains the tokens that the server generated.
+KEY_FILE = "key_file.json"
 CONSOLE_PATH = "/console"
 
 # Probes of orchestrators, which have no token, and descriptions, which reveal nothing about the models.

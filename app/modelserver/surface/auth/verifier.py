@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from hashlib import sha256
 from hmac import compare_digest
+from typing import Protocol
 
 from modelserver.errors import BadRequest
 from modelserver.surface.auth.scopes import Scope
@@ -81,3 +82,19 @@ class Verifier:
             return False
         self._last[scope] = (header, until)
         return True
+
+
+class RequiredTokens(Protocol):
+    """The tokens of a server that requires some; an extension has them."""
+
+    verifier: Verifier
+
+    @property
+    def fingerprints(self) -> list[Fingerprint]:
+        """Those of all that are valid."""
+
+    def on_change(self, listener: Callable[[], None]) -> None:
+        """``listener`` is called whenever the tokens have changed."""
+
+    def renew(self, scope: Scope) -> None:
+        """Replaces the generated token of a scope. Raises Conflict, ConfigError."""

@@ -16,7 +16,7 @@ from modelserver.ext.files.layout import lay_out_file
 from modelserver.models.archives.manifest import MANIFEST_PATH, Manifest, parse_manifest
 from modelserver.models.archives.store import SUFFIXES
 from modelserver.models.archives.unpack import unpack
-from modelserver.surface.auth.key_file import NAME as TOKENS
+from modelserver.surface.auth.scopes import KEY_FILE
 
 if TYPE_CHECKING:
     from modelserver.models.archives.single_file import SingleFile
@@ -112,7 +112,7 @@ def _files(folder: Path) -> Iterator[tuple[Path, Path]]:
         folders[:] = sorted(name for name in folders if not name.startswith((".", "__pycache__")))
         for name in sorted(files):
             path = Path(here, name)
-            if not name.startswith(".") and name != TOKENS and _is_regular(path):
+            if not name.startswith(".") and name != KEY_FILE and _is_regular(path):
                 yield path, path.relative_to(folder)
 
 

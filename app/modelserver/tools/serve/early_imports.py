@@ -11,7 +11,7 @@ from modelserver.ext.forking.preloading import heavy_imports
 from modelserver.ext.forking.spawner import Spawner, can_fork
 from modelserver.models.archives.urls import scheme
 from modelserver.models.settings.settings import Settings
-from modelserver.surface.auth.operator_tokens import VARIABLES
+from modelserver.surface.auth.scopes import Scope
 from modelserver.tools.serve.options import ServeOptions, is_of_hub
 
 _LARGEST: Final = 1 << 20  # bytes of a script
@@ -27,7 +27,7 @@ class EarlyImports:
         self._importing: asyncio.Task[None] | None = None
         if settings.worker_start == "auto" and not settings.blacklist_env_vars and can_fork():
             handler, modules = needs_of(options)
-            secret = VARIABLES.values()
+            secret = {scope.variable for scope in Scope}
             environment = {name: value for name, value in os.environ.items() if name not in secret}
             self.spawner = Spawner(for_all=not handler and {*modules} <= {_HANDLER})
             self._importing = asyncio.create_task(self.spawner.preload(handler, modules, environment))

@@ -14,10 +14,8 @@ from modelserver.engine.tensors.datatypes import BYTES, DATATYPES
 from modelserver.engine.tensors.tensor import VARIABLE, TensorSpec
 from modelserver.models.settings.settings import Settings
 from modelserver.models.version import ModelVersion
-from modelserver.surface.auth.key_file import NAME
-from modelserver.surface.auth.operator_tokens import VARIABLES
 from modelserver.surface.auth.policy import wants_tokens
-from modelserver.surface.auth.scopes import Scope
+from modelserver.surface.auth.scopes import KEY_FILE, Scope
 
 _JSON: Final = "application/json"
 _PICTURES: Final = ("image_classifier", "image_segmenter", "object_detector", "densenet_handler")
@@ -79,12 +77,12 @@ def shell_token(settings: Settings, environ: Mapping[str, str], cwd: Path) -> st
     """How a shell writes the token for predictions, empty if none is needed."""
     if not wants_tokens(settings, environ):
         return ""
-    variable = VARIABLES[Scope.INFERENCE]
+    variable = Scope.INFERENCE.variable
     if environ.get(variable):
         return f"${variable}"
     if settings.token_file is not None:
         return "TOKEN"
-    read = f"import json; print(json.load(open({str(cwd / NAME)!r}))[{Scope.INFERENCE.value!r}]['key'])"
+    read = f"import json; print(json.load(open({str(cwd / KEY_FILE)!r}))[{Scope.INFERENCE.value!r}]['key'])"
     return f"$(python3 -c {shlex.quote(read)})"
 
 

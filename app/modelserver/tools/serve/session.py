@@ -16,6 +16,7 @@ from modelserver.engine.pools.output import without_quote
 from modelserver.errors import ConfigError, ModelServerError
 from modelserver.ext import EXTENSIONS
 from modelserver.ext.forking.spawner import Spawner
+from modelserver.ext.tokens.operator_tokens import read_token_file
 from modelserver.models.builder import DOWNLOADING
 from modelserver.models.options.resolve import Registration
 from modelserver.models.registry import Registry
@@ -23,9 +24,7 @@ from modelserver.models.replacing import replace_archive
 from modelserver.models.settings.load import LoadedSettings
 from modelserver.models.version import ModelVersion
 from modelserver.run.server import Reports, Server
-from modelserver.surface.auth.key_file import NAME
-from modelserver.surface.auth.operator_tokens import read_token_file
-from modelserver.surface.auth.scopes import Scope
+from modelserver.surface.auth.scopes import KEY_FILE, Scope
 from modelserver.tools.serve.console import BOLD, DIM, GREEN, RED, Lines, from_here
 from modelserver.tools.serve.example import command, shell_token, url_of
 
@@ -215,7 +214,7 @@ class Session:
     def _actual_token(self) -> str:
         if self._token and not self._actual:
             with contextlib.suppress(ConfigError):
-                return next(iter(read_token_file(Path(NAME)).get(Scope.INFERENCE, ())), "")
+                return next(iter(read_token_file(Path(KEY_FILE)).get(Scope.INFERENCE, ())), "")
         return self._actual
 
 

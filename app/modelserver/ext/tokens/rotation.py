@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
-from collections.abc import Iterator, MutableMapping
-from pathlib import Path
 
 from modelserver.errors import ConfigError
+from modelserver.ext.tokens.keeper import TokenKeeper
+from modelserver.ext.tokens.key_file import KeyFile
+from modelserver.ext.tokens.operator_tokens import OperatorTokens, joined, read_token_file
 from modelserver.models.settings.settings import Settings
-from modelserver.surface.auth.keeper import TokenKeeper
-from modelserver.surface.auth.key_file import NAME, KeyFile
-from modelserver.surface.auth.operator_tokens import (
-    OperatorTokens,
-    joined,
-    read_token_file,
-    take_from_environment,
-)
-from modelserver.surface.auth.policy import wants_tokens
 
 _log = logging.getLogger("modelserver.auth")
 
@@ -51,8 +42,8 @@ class Rotation:
         if self._path is None:
             return
         while True:
-            await asyncio.sleep(every)
             await self._look()
+            await asyncio.sleep(every)
 
     async def _look(self) -> None:
         try:
@@ -69,23 +60,3 @@ class Rotation:
     def _read(self) -> OperatorTokens:
         in_file = {} if self._path is None else read_token_file(self._path)
         return joined(self._from_environment, in_file)
-
-
-@contextlib.contextmanager
-def server_tokens(
-    settings: Settings, environ: MutableMapping[str, str], cwd: Path
-) -> Iterator[Rotation | None]:
-    """The tokens of a server until it ends; None if it requires none. Raises as :class:`Rotation`.
-
-    In any case the variables are removed from ``environ``, which workers inherit.
-    """
-    required = wants_tokens(settings, environ)
-    provided = take_from_environment(environ)
-    if not required:
-        yield None
-        return
-    rotation = Rotation(settings, provided, KeyFile(cwd / NAME))
-    try:
-        yield rotation
-    finally:
-        rotation.keeper.close()

@@ -16,8 +16,6 @@ from modelserver.errors import ConfigError
 if TYPE_CHECKING:
     from modelserver.surface.auth.scopes import Scope
 
-NAME = "key_file.json"
-
 
 @dataclass(frozen=True, slots=True)
 class Token:

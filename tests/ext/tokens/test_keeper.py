@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from modelserver.errors import ConfigError, Conflict
-from modelserver.surface.auth.keeper import TokenKeeper
-from modelserver.surface.auth.key_file import KeyFile
+from modelserver.ext.tokens.keeper import TokenKeeper
+from modelserver.ext.tokens.key_file import KeyFile
 from modelserver.surface.auth.scopes import Scope
 
 

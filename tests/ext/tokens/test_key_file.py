@@ -1,8 +1,8 @@
 import pytest
 
 from modelserver.errors import ConfigError
-from modelserver.surface.auth.keeper import TokenKeeper
-from modelserver.surface.auth.key_file import KeyFile, Token
+from modelserver.ext.tokens.keeper import TokenKeeper
+from modelserver.ext.tokens.key_file import KeyFile, Token
 
 
 def test_a_link_is_not_followed(tmp_path, path, clock):

@@ -13,9 +13,6 @@ from modelserver.surface.auth.scopes import Scope
 
 OperatorTokens: TypeAlias = Mapping[Scope, tuple[str, ...]]
 
-VARIABLES = {scope: f"MODELSERVER_{scope.name}_TOKEN" for scope in Scope}
-"""The variable of each scope; it may contain several tokens, separated by commas or spaces."""
-
 _SHORTEST = 8
 _TOKEN = re.compile(r"[!-+\--~]{8,4096}")
 
@@ -26,9 +23,9 @@ def take_from_environment(environ: MutableMapping[str, str]) -> OperatorTokens:
     Raises:
         ConfigError: one is not a valid token.
     """
-    texts = {scope: environ.pop(name, "") for scope, name in VARIABLES.items()}
+    texts = {scope: environ.pop(scope.variable, "") for scope in Scope}
     return {
-        scope: tuple(_checked(re.split(r"[\s,]+", text.strip()), VARIABLES[scope]))
+        scope: tuple(_checked(re.split(r"[\s,]+", text.strip()), scope.variable))
         for scope, text in texts.items()
         if text.strip()
     }

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from modelserver.errors import ConfigError
-from modelserver.surface.auth.operator_tokens import joined, read_token_file, take_from_environment
+from modelserver.ext.tokens.operator_tokens import joined, read_token_file, take_from_environment
 from modelserver.surface.auth.scopes import Scope
 
 

@@ -7,8 +7,8 @@ import secrets
 from collections.abc import Callable
 
 from modelserver.errors import Conflict
-from modelserver.surface.auth.key_file import KeyFile, Token
-from modelserver.surface.auth.operator_tokens import OperatorTokens
+from modelserver.ext.tokens.key_file import KeyFile, Token
+from modelserver.ext.tokens.operator_tokens import OperatorTokens
 from modelserver.surface.auth.scopes import Scope
 from modelserver.surface.auth.verifier import Fingerprint, Verifier
 

@@ -1,0 +1,1 @@
+"""The tokens that a server requires: given by the operator or generated, stored, and renewed."""
