@@ -87,7 +87,7 @@ NAMES: Final[Mapping[str, str]] = {
     "surface.auth.policy": "wants_tokens",
     "surface.auth.scopes": "CONSOLE_PATH KEY_FILE Scope",
     "surface.auth.verifier": "Fingerprint InvalidKey Verifier",
-    "surface.http.answers": "clean form_of JSON pretty",
+    "surface.http.answers": "clean JSON pretty",
     "surface.http.asgi_cycle": "prepared",
     "surface.http.connection": "HttpListener",
     "surface.http.content": "inflate MAX_PARAMETERS_BODY",

@@ -3,7 +3,7 @@ import socket
 import pytest
 
 from modelserver.errors import ConfigError
-from modelserver.ext.cluster.extension import open_cluster
+from modelserver.ext.cluster.extension import check_addresses, open_cluster
 from modelserver.models.settings.settings import Settings
 
 
@@ -35,3 +35,29 @@ async def test_long_path_does_no_harm(tmp_path):
     long.mkdir()
     async with open_cluster(settings(), long) as cluster:
         assert cluster.hub.port > 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        (
+            {"worker_address": "127.0.0.1:8080"},
+            "a port of its own is needed, not that of inf",
+        ),
+        ({"worker_address": "nonsense"}, "worker_address=nonsense: host:port is needed"),
+        ({"worker_launcher": "ray"}, "worker_launcher=ray: ray_address is needed, too"),
+        ({"worker_launcher": "ray", "ray_address": "x"}, "ray_address=x: host:port is needed"),
+        (
+            {"worker_launcher": "ray", "ray_address": "10.0.0.1:6379"},
+            "of the cluster at ray_address=10.0.0.1:6379 can reach is needed",
+        ),
+    ],
+)
+def test_addresses_must_fit(changes, reason):
+    with pytest.raises(ConfigError, match=f"Invalid configuration: .*{reason}"):
+        check_addresses(Settings(**{"worker_launcher": "agents", **changes}))
+
+
+def test_fitting_addresses_are_accepted():
+    check_addresses(Settings(worker_launcher="agents", worker_address="127.0.0.1:0"))
+    check_addresses(Settings(worker_launcher="ray", ray_address="localhost:6379"))

@@ -3,10 +3,6 @@
 import pytest
 from tests.models.settings.conftest import load, refusal_of
 
-from modelserver.errors import ConfigError
-from modelserver.models.settings.checks import check
-from modelserver.models.settings.settings import Settings
-
 
 def test_tls_settings_must_fit(tmp_path):
     """JKS cannot be read without Java, and the message says what to do."""
@@ -34,11 +30,3 @@ def test_half_a_pair_is_refused(tmp_path, source):
 def test_tls_is_checked_where_it_is_used(tmp_path, line):
     """Without an https address a Java keystore and half a pair are ignored."""
     assert load(tmp_path, line).config_file is not None
-
-
-def test_the_workers_address_has_a_port_of_its_own():
-    with pytest.raises(ConfigError, match=r"worker_address=127\.0\.0\.1:8080: a port of its own is needed"):
-        check(Settings(worker_launcher="agents", worker_address="127.0.0.1:8080"))
-    for unused in ("127.0.0.1:8080", "nonsense"):
-        check(Settings(worker_launcher="local", worker_address=unused))
-    check(Settings(worker_launcher="agents", worker_address="127.0.0.1:0"))

@@ -125,12 +125,41 @@ _log = logging.getLogger("modelserver.workers")
 _ANY = {"0.0.0.0", "::"}  # noqa: S104 - recognised, not bound
 
 
+def check_addresses(settings: Settings) -> None:
+    """Raises ConfigError for a workers' address that they cannot reach, or that another listener has."""
+    ours = _endpoint("worker_address", settings.worker_address)
+    for name in ("inference_address", "management_address", "metrics_address"):
+        address = getattr(settings, name)
+        if ours.port and address.scheme != "unix" and address.port == ours.port:
+            raise ConfigError(
+                f"Invalid configuration: worker_address={settings.worker_address}: a port of its own is "
+                f"needed, not that of {name}={address}"
+            )
+    if settings.worker_launcher != "ray":
+        return
+    if settings.ray_address is None:
+        raise ConfigError("Invalid configuration: worker_launcher=ray: ray_address is needed, too")
+    if ours.is_loopback and not _endpoint("ray_address", settings.ray_address).is_loopback:
+        raise ConfigError(
+            f"Invalid configuration: worker_address={settings.worker_address}: an address that the machines "
+            f"of the cluster at ray_address={settings.ray_address} can reach is needed"
+        )
+
+
+def _endpoint(name: str, text: str) -> HostPort:
+    try:
+        return HostPort.parse(text)
+    except ValueError as error:
+        raise ConfigError(f"Invalid configuration: {name}={error}") from None
+
+
 @contextlib.asynccontextmanager
 async def open_cluster(settings: Settings, workdir: Path) -> AsyncIterator[Cluster]:
     """The cluster, listening at the workers' address.
 
-    Raises ConfigError if the address is taken, or packages are missing.
+    Raises ConfigError if an address is wrong or taken, or packages are missing.
     """
+    check_addresses(settings)
     address = HostPort.parse(settings.worker_address)
     host = address.host
     certificate = None if settings.worker_tls == "off" else _certificate(host)

@@ -13,7 +13,6 @@ from modelserver.engine.wire.arena import LARGE
 from modelserver.errors import InternalError, ResourceNotFound
 from modelserver.ext.frontends import messages
 from modelserver.ext.frontends.link import Link
-from modelserver.surface.http.answers import form_of
 from modelserver.surface.http.exchange import Exchange, HotRoutes, Target, with_header
 from modelserver.surface.http.outgoing import Outgoing
 
@@ -100,8 +99,7 @@ class ServerEnd:
             self._hot.serve(exchange)
         except Exception:  # noqa: BLE001 - the other requests of the turn must still be served
             _log.exception("Failure while receiving a request")
-            error = InternalError()
-            exchange.fail(error, form=form_of(ask.url.decode("latin-1")))
+            exchange.refuse(InternalError())
 
     def _gone(self, message: messages.Gone, _: bytes) -> None:
         exchange = self.exchanges.pop(message.number, None)
@@ -206,7 +204,7 @@ class RemoteExchange(Exchange):
             return
         end = self._end
         if len(body) >= LARGE and end.link.unsent > end.most:
-            self.fail(Outgoing(end.most).refusal(), form=form_of(self.target.path))
+            self.refuse(Outgoing(end.most).refusal())
             return
         self.answered = True
         self.on_disconnect = None

@@ -7,7 +7,6 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from modelserver.errors import ConfigError
-from modelserver.models.settings.address import HostPort
 from modelserver.models.settings.settings import Settings
 
 
@@ -20,7 +19,6 @@ def check(settings: Settings) -> None:
         _check_key_pair(settings)
     _check_shared_addresses(settings)
     check_payload_log(settings)
-    _check_cluster(settings)
 
 
 def jks_advice(keystore: Path | None) -> str:
@@ -29,43 +27,6 @@ def jks_advice(keystore: Path | None) -> str:
         "only PKCS12 can be read, convert the keystore with keytool -importkeystore "
         f"-srckeystore {keystore or 'keystore.jks'} -destkeystore keystore.p12 -deststoretype PKCS12"
     )
-
-
-def _check_cluster(settings: Settings) -> None:
-    """Workers on other machines need an address that they can reach."""
-    if settings.worker_launcher == "local":
-        return
-    ours = _endpoint("worker_address", settings.worker_address)
-    _check_own_port(settings)
-    if settings.worker_launcher != "ray":
-        return
-    if settings.ray_address is None:
-        raise ConfigError("Invalid configuration: worker_launcher=ray: ray_address is needed, too")
-    rays = _endpoint("ray_address", settings.ray_address)
-    if ours.is_loopback and not rays.is_loopback:
-        raise ConfigError(
-            f"Invalid configuration: worker_address={settings.worker_address}: an address that the machines "
-            f"of the cluster at ray_address={settings.ray_address} can reach is needed"
-        )
-
-
-def _check_own_port(settings: Settings) -> None:
-    """The workers' address is nobody else's."""
-    port = HostPort.parse(settings.worker_address).port
-    for name in ("inference_address", "management_address", "metrics_address"):
-        address = getattr(settings, name)
-        if port and address.scheme != "unix" and address.port == port:
-            raise ConfigError(
-                f"Invalid configuration: worker_address={settings.worker_address}: a port of its own is "
-                f"needed, not that of {name}={address}"
-            )
-
-
-def _endpoint(name: str, text: str) -> HostPort:
-    try:
-        return HostPort.parse(text)
-    except ValueError as error:
-        raise ConfigError(f"Invalid configuration: {name}={error}") from None
 
 
 def _check_key_pair(settings: Settings) -> None:

@@ -222,7 +222,7 @@ class Http1Connection:
             self.refuse(PayloadTooLarge.of(listener.max_body), exchange)
             return
         if listener.outgoing.is_tight and not listener.outgoing.has_room():
-            exchange.fail(listener.outgoing.refusal(), form=form_of(exchange.target.path))
+            exchange.refuse(listener.outgoing.refusal())
             return
         assert listener.hot is not None  # noqa: S101 - there is no exchange without
         listener.hot.serve(exchange)
@@ -232,7 +232,7 @@ class Http1Connection:
         self.refused = True
         self._arrival.hold(0)
         if exchange is not None:
-            exchange.fail(error, form=form_of(exchange.target.path))
+            exchange.refuse(error)
             return
         # Unless it ends in the same piece.
         self._arrival.receiving = True

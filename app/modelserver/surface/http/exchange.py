@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, unquote
 import httptools
 
 from modelserver.errors import BadRequest, ModelServerError
-from modelserver.surface.http.answers import JSON, error_body
+from modelserver.surface.http.answers import JSON, error_body, form_of
 
 if TYPE_CHECKING:
     from modelserver.surface.watching import Watcher
@@ -189,6 +189,10 @@ class Exchange(ABC):
         for name, value in error.headers:
             extra += name + b": " + value + b"\r\n"
         self.reply(status, body, JSON, extra)
+
+    def refuse(self, error: ModelServerError) -> None:
+        """Answers with an error in the form of the path; for what no endpoint has read."""
+        self.fail(error, form=form_of(self.target.path))
 
 
 def with_header(headers: list[tuple[bytes, bytes]], name: bytes, value: bytes) -> list[tuple[bytes, bytes]]:
