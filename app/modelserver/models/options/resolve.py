@@ -238,7 +238,7 @@ def resolve_options(
 class _Resolver:
     """Where options come from, and warnings about what has no effect, each once.
 
-    Options that are not simply the first by rank have a method for value and source.
+    Options that are not simply the first by rank have a method of their name for value and source.
     """
 
     registration: Registration
@@ -252,31 +252,13 @@ class _Resolver:
     warnings: list[str] = field(default_factory=list)
 
     def resolve(self) -> ModelOptions:
-        workers, workers_source = self._workers()
+        (fewest, most), source = self._workers()
         chosen: dict[str, _Choice[Any]] = {
             **{option.name: self._ranked(option) for option in _RANKED_ALIKE},
-            "batch_size": self._batch_size(),
-            "max_batch_delay": self._max_batch_delay(),
-            "batch_policy": self._batch_policy(),
-            "batcher": self._batcher(),
-            "request_timeout": self._request_timeout(),
-            "min_workers": (workers[0], workers_source),
-            "max_workers": (workers[1], workers_source),
-            "autoscale": self._autoscale(),
-            "job_queue_size": _first(
-                (self.config.job_queue_size or None, YAML), last=self._setting("job_queue_size")
-            ),
+            "min_workers": (fewest, source),
+            "max_workers": (most, source),
             "job_queue_bytes": self._setting("job_queue_bytes"),
-            "split_instances": self._split_instances(),
-            "service_envelope": self._service_envelope(),
-            "device_type": self._device_type(),
-            "device_ids": self._device_ids(),
-            "parallel_level": self._parallel_level(),
-            "processes": self._processes(),
-            "rank_threads": self._rank_threads(),
-            "sequence_max_idle_ms": self._sequence_max_idle(),
-            "resources": self._resources(),
-            "placement": self._placement(),
+            **{name: getattr(self, f"_{name}")() for name in _WITH_METHOD},
         }
         others = {option.name: self._ranked(option) for option in _WITHOUT_FIELD}
         return ModelOptions(
@@ -287,27 +269,20 @@ class _Resolver:
         )
 
     def _batch_size(self) -> _Choice[int]:
-        return _first(
-            (self.registration.value_of("batch_size"), REGISTER),
-            (self.registration.max_batch_size, REGISTER),
-            (self._in_block("max_batch_size"), YAML),
-            (self.config.batch_size, YAML),
-            (self.fallback.batch_size, MODELS_KEY),
-            last=self._unless_block(
-                "batcher_max_batch_size", _BLOCK.max_batch_size, (DEFAULT_BATCH_SIZE, DEFAULT)
-            ),
-        )
+        return self._of_batches("batch_size", "max_batch_size", DEFAULT_BATCH_SIZE)
 
     def _max_batch_delay(self) -> _Choice[int]:
+        return self._of_batches("max_batch_delay", "max_latency", DEFAULT_BATCH_DELAY)
+
+    def _of_batches(self, name: str, kserve: str, default: int) -> _Choice[int]:
+        """An option that KServe's batcher has too, by another name; 0 in the file counts as not set."""
         return _first(
-            (self.registration.value_of("max_batch_delay"), REGISTER),
-            (self.registration.max_latency, REGISTER),
-            (self._in_block("max_latency"), YAML),
-            (self.config.max_batch_delay or None, YAML),
-            (self.fallback.max_batch_delay, MODELS_KEY),
-            last=self._unless_block(
-                "batcher_max_latency", _BLOCK.max_latency, (DEFAULT_BATCH_DELAY, DEFAULT)
-            ),
+            (self.registration.value_of(name), REGISTER),
+            (getattr(self.registration, kserve), REGISTER),
+            (self._in_block(kserve), YAML),
+            (getattr(self.config, name) or None, YAML),
+            (getattr(self.fallback, name), MODELS_KEY),
+            last=self._unless_block(kserve, (default, DEFAULT)),
         )
 
     def _batch_policy(self) -> _Choice[BatchPolicy]:
@@ -328,12 +303,15 @@ class _Resolver:
             (self.registration.timeout, REGISTER),
             (self._in_block("timeout"), YAML),
             (client_timeout / 1000 if client_timeout else None, YAML),
-            last=self._unless_block("batcher_timeout", _BLOCK.timeout, (None, DEFAULT)),
+            last=self._unless_block("timeout", (None, DEFAULT)),
         )
 
     def _service_envelope(self) -> _Choice[str]:
         name, source = self._ranked(OPTIONS["service_envelope"])
         return "" if name in (None, "none") else name, source
+
+    def _job_queue_size(self) -> _Choice[int]:
+        return _first((self.config.job_queue_size or None, YAML), last=self._setting("job_queue_size"))
 
     def _split_instances(self) -> _Choice[str]:
         return _first(
@@ -342,7 +320,7 @@ class _Resolver:
             last=self._setting("split_instances"),
         )
 
-    def _sequence_max_idle(self) -> _Choice[int]:
+    def _sequence_max_idle_ms(self) -> _Choice[int]:
         """Sequences always have an idle timeout, or those of clients that left would never end.
 
         TorchServe answers every request with 500 if none is given (reference 8.9).
@@ -392,14 +370,14 @@ class _Resolver:
         block = self.config.batcher
         return getattr(block, name) if block is not None and name in block.fields_set else None
 
-    def _unless_block(self, key: str, of_block: _T, otherwise: _Choice[_T]) -> _Choice[_T]:
+    def _unless_block(self, name: str, otherwise: _Choice[_T]) -> _Choice[_T]:
         """The default of a batcher: the server's, if it has one for all models."""
         if not self._batcher()[0]:
             return otherwise
         if self.settings.enable_batcher:
-            value, source = self._setting(key)
+            value, source = self._setting(f"batcher_{name}")
             return value, BATCHER_DEFAULT if source == DEFAULT else source
-        return of_block, BATCHER_DEFAULT
+        return getattr(_BLOCK, name), BATCHER_DEFAULT
 
     def _setting(self, key: str) -> _Choice[Any]:
         value = getattr(self.settings, key)
@@ -554,8 +532,9 @@ class _Resolver:
         return fewest, max(fewest, default) if most is None else most
 
 
-_FIELDS = {each.name for each in fields(ModelOptions)}
+_FIELDS = [each.name for each in fields(ModelOptions)]
 _RANKED_ALIKE = [option for name, option in OPTIONS.items() if name in _FIELDS]
+_WITH_METHOD = [name for name in _FIELDS if hasattr(_Resolver, f"_{name}")]
 _WITHOUT_FIELD = [option for name, option in OPTIONS.items() if name not in _FIELDS]
 _DEFAULTS: dict[str, Any] = {
     option.name: getattr(_UNTOUCHED, option.setting) if option.setting else option.otherwise
