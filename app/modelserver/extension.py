@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from modelserver.engine.pools.spec import Machines, StoppableForker
     from modelserver.engine.telemetry.access import AccessLog, OnResponse
     from modelserver.models.archives.single_file import LayOut, MakeNetwork
-    from modelserver.models.archives.store import ObjectStores
+    from modelserver.models.archives.store import Download, ObjectStores
     from modelserver.models.builder import MakeAffinity
     from modelserver.models.registry import Registry
     from modelserver.models.settings.address import Address
@@ -155,9 +155,10 @@ class Host:
         """Workers start there, unless their model says otherwise."""
         self.registry.builder.cluster = machines
 
-    def fetch(self, stores: ObjectStores) -> None:
-        """Archives may come from object stores."""
-        self.registry.builder.store.remote = stores
+    def fetch(self, stores: ObjectStores, download: Download) -> None:
+        """Archives may come from object stores, and from http(s) URLs."""
+        store = self.registry.builder.store
+        store.remote, store.download = stores, download
 
     def route(self, router: Router) -> None:
         """``router`` divides the requests for a model that name no version among its versions."""

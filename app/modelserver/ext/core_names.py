@@ -53,7 +53,7 @@ NAMES: Final[Mapping[str, str]] = {
         "PayloadTooLarge ResourceNotFound ServiceUnavailable StartFailed WorkerDied"
     ),
     "extension": "Endpoints ExtensionRow Host Rpc",
-    "models.archives.incoming": "Transfer",
+    "models.archives.incoming": "Incoming Transfer",
     "models.archives.manifest": "MANIFEST_PATH",
     "models.archives.single_file": "SingleFile",
     "models.archives.store": "SUFFIXES",
@@ -93,7 +93,7 @@ NAMES: Final[Mapping[str, str]] = {
     "surface.http.content": "inflate MAX_PARAMETERS_BODY",
     "surface.http.cors": "Cors",
     "surface.http.exchange": "Exchange HotRoutes Target with_header",
-    "surface.http.intake": "Intake MUCH",
+    "surface.http.intake": "Intake",
     "surface.http.outgoing": "Outgoing",
     "surface.http.protocol": "HttpProtocol",
     "surface.inference.codec": "Codec Parsed",

@@ -131,7 +131,7 @@ class VersionBuilder:
         ``beside``: the downloaded file that the archive will replace; it is kept until then.
         """
         url, store = registration.url or "", self._settings.model_store
-        stores, network = self.store.remote, self.store.network
+        stores = self.store.remote
         place = url if scheme(url) or stores is None else stores.without_options(url)
         transfer = Transfer(
             progress=Steps(url, on_progress),
@@ -149,7 +149,8 @@ class VersionBuilder:
             transfer,
             trusted=trusted,
             stores=stores,
-            network=network,
+            download=self.store.download,
+            network=self.store.network,
         )
         try:
             if stores is not None and not registration.handler:
@@ -163,7 +164,8 @@ class VersionBuilder:
 
         None for a folder and for a script. Raises as :func:`.sources.locate`.
         """
-        located = await locate(url, store, self._policy, workdir, network=self.store.network)
+        download, network = self.store.download, self.store.network
+        located = await locate(url, store, self._policy, workdir, download=download, network=network)
         if not located.path.is_file() or located.single is not None:
             return None
         return located.path, located.downloaded

@@ -73,7 +73,8 @@ async def test_memory_of_large_answers_is_released():
     frontend = Frontend(None, None, 0, lambda: None)
     frontend._set_up(messages.Setup(1000, 1000, access=False, stamped=False, max_outgoing=2000))
     listener = frontend._listener
-    assert frontend._forwarder.on_much == listener.outgoing.give_back == listener.intake.give_back
+    assert listener.outgoing.give_back == listener.intake.give_back
+    assert frontend._forwarder.on_freed == listener.intake.freed
     assert listener.outgoing.limit == 2000
     frontend._access.close()
 

@@ -11,7 +11,7 @@ from tests.object_stores import s3
 from modelserver.errors import BadRequest, DownloadFailed, ModelNotFound
 from modelserver.ext.stores.address import parse_address
 from modelserver.ext.stores.client import Listing, fetch
-from modelserver.ext.stores.extension import Stores
+from modelserver.ext.stores.extension import Stores, download
 from modelserver.models.archives import sources
 from modelserver.models.archives.incoming import Transfer
 from modelserver.models.archives.urls import UrlPolicy
@@ -86,7 +86,7 @@ async def test_names_in_a_folder_are_listed_once(bucket):
     assert await listing.names() == result[0]
 
 
-locate = partial(sources.locate, stores=Stores())
+locate = partial(sources.locate, stores=Stores(), download=download)
 
 
 async def test_signed_download_uses_the_servers_credentials(bucket, tmp_path):

@@ -9,6 +9,7 @@ from tests.models.archives.conftest import allowing
 
 from modelserver.errors import BadRequest, InternalError, ModelNotFound
 from modelserver.ext.files.extension import make_network
+from modelserver.ext.stores.extension import download
 from modelserver.models.archives.incoming import Transfer
 from modelserver.models.archives.sources import Located, locate
 from modelserver.models.archives.urls import UrlPolicy
@@ -159,9 +160,11 @@ async def test_only_public_hosts_are_reached_by_default(store):
     transport = httpx.MockTransport(lambda _: httpx.Response(200, content=content()))
     network = Transfer(resolve=resolve, transport=transport)
 
-    located = await locate("https://public.example/new.mar", store, DEFAULT, store, network)
+    located = await locate(
+        "https://public.example/new.mar", store, DEFAULT, store, network, download=download
+    )
     with pytest.raises(ModelNotFound, match="does not match any allowed URL"):
-        await locate("https://private.example/other.mar", store, DEFAULT, store, network)
+        await locate("https://private.example/other.mar", store, DEFAULT, store, network, download=download)
 
     assert located == Located(located.url, store / "new.mar", downloaded=store / "new.mar")
     assert located.path.read_bytes() == b"new"

@@ -18,7 +18,6 @@ from modelserver.engine.telemetry.stalls import served
 from modelserver.ext.frontends import messages
 from modelserver.ext.frontends.link import Link
 from modelserver.surface.http.exchange import Exchange
-from modelserver.surface.http.intake import MUCH
 from modelserver.surface.inference.routes import target_finder
 
 _encode_headers = msgspec.msgpack.Encoder().encode
@@ -32,11 +31,11 @@ _OF_SCOPE = messages.RequestHead.__struct_fields__[1:]
 class Forwarder:
     """The endpoint of a front end: its hot routes, which ``find`` finds, and its ASGI application.
 
-    ``on_much`` is called after a large answer of the application, for memory to be given back.
+    ``on_freed`` is called after an answer of the application, with its bytes.
     """
 
     def __init__(self, link: Link[messages.ToFrontend]) -> None:
-        self.on_much: Callable[[], None] = lambda: None
+        self.on_freed: Callable[[int], None] = lambda _: None
         self.find = target_finder()
         self._send = link.send
         self._numbers = itertools.count()
@@ -111,8 +110,7 @@ class Forwarder:
         finally:
             call.end()
             del self._calls[number]
-            if call.taken >= MUCH:
-                self.on_much()
+            self.on_freed(call.taken)
 
     def _to_call(self, message: messages.ToCall, body: bytes) -> None:
         call = self._calls.get(message.number)

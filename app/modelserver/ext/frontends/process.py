@@ -239,7 +239,7 @@ class Frontend:
         )
         self._paths = setup.paths
         self._forwarder.find = target_finder(setup.paths)
-        self._forwarder.on_much = intake.give_back
+        self._forwarder.on_freed = intake.freed
         context = self._tls = Certificate(*setup.tls).server_context() if setup.tls else None
         acceptor = self._acceptor = Acceptor(
             self._socket, self._counts, self._seat, lambda: _Connection(app, listener, acceptor), context

@@ -1,4 +1,4 @@
-"""Archives in object stores and on the Hugging Face hub."""
+"""Archives in object stores, on the Hugging Face hub, and at http(s) URLs."""
 
 from __future__ import annotations
 
@@ -15,13 +15,20 @@ if TYPE_CHECKING:
 
 
 class Extension:
-    """Always on: any registration may name a store. What it needs is imported for the first one."""
+    """Always on: any registration may name a URL. What it needs is imported for the first one."""
 
     async def open(self, host: Host) -> None:
-        host.fetch(Stores())
+        host.fetch(Stores(), download)
 
     async def close(self, grace: float) -> None:
         """Nothing is open."""
+
+
+async def download(url: str, store: Path, transfer: Transfer) -> Path:
+    """See :data:`modelserver.models.archives.store.Download`."""
+    from modelserver.ext.stores import fetching  # noqa: PLC0415 - see above
+
+    return await fetching.download(url, store, transfer)
 
 
 class Stores:

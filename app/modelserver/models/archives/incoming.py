@@ -9,14 +9,14 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
 from modelserver.errors import DownloadFailed, InternalError, ModelFileExists
-from modelserver.models.archives.urls import Resolver, resolve_host
+from modelserver.models.archives.urls import Resolver, UrlPolicy, resolve_host
 
 if TYPE_CHECKING:
     import httpx
@@ -30,10 +30,11 @@ _BESIDE: Final = ".beside"
 class Transfer:
     """How a file is fetched: limits in bytes and redirects, timeouts in seconds.
 
-    ``resolve`` and ``transport`` reach hosts; without the latter, a new HTTP client does. ``progress`` gets
-    the bytes received and, if known, the total. ``beside`` is the downloaded file of a model being replaced:
-    a new file of the same name is stored beside it. ``cache_size``: bytes of archives from object stores that
-    are kept. ``signed``: an http(s) URL of S3 is asked for with the server's credentials.
+    ``resolve`` and ``transport`` reach hosts that ``policy`` allows; without a transport, a new HTTP client
+    does. ``progress`` gets the bytes received and, if known, the total. ``beside`` is the downloaded file of
+    a model being replaced: a new file of the same name is stored beside it. ``cache_size``: bytes of archives
+    from object stores that are kept. ``signed``: an http(s) URL of S3 is requested with the server's
+    credentials.
     ``trace``: headers that name the trace of who asked for it, for the host of an http(s) URL.
     """
 
@@ -43,6 +44,7 @@ class Transfer:
     read_timeout: float = 60.0
     total_timeout: float = 3600.0
     resolve: Resolver = resolve_host
+    policy: UrlPolicy = field(default_factory=UrlPolicy)
     transport: httpx.AsyncBaseTransport | None = None
     progress: Progress | None = None
     beside: Path | None = None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -14,13 +13,12 @@ from urllib.parse import unquote, urlsplit
 from modelserver.errors import DownloadFailed, InternalError, ModelNotFound
 from modelserver.models.archives.incoming import AS_USUAL, Incoming, Progress, Transfer
 from modelserver.models.archives.single_file import MakeNetwork, SingleFile
-from modelserver.models.archives.store import ObjectStores
+from modelserver.models.archives.store import Download, ObjectStores
 from modelserver.models.archives.urls import OBJECT_STORES, UrlPolicy, leaves_its_place, refusal, scheme
 
 if TYPE_CHECKING:
     from modelserver.models.environments.environment_store import Use
 
-_LOG: Final = logging.getLogger(__name__)
 _CHUNK: Final = 1 << 20
 _OUTSIDE: Final = "it is outside the model store, where only --models and load_models may lead"
 
@@ -56,13 +54,15 @@ async def locate(
     *,
     trusted: bool = False,
     stores: ObjectStores | None = None,
+    download: Download | None = None,
     network: MakeNetwork | None = None,
 ) -> Located:
     """Find or fetch what ``url`` names, with checks in the order of reference 5.2.
 
     ``store`` is a folder, or the URL of one in an object store. ``trusted``: the operator named ``url`` at
     the start, so a path may lead anywhere on this machine, and any object store is allowed. ``stores``
-    fetches from object stores, and ``network`` makes networks of torchvision, if something does.
+    fetches from object stores, ``download`` from http(s) URLs, and ``network`` makes networks of torchvision,
+    if something does.
 
     Raises ``ModelNotFound`` (nothing there, or not allowed), ``BadRequest`` (malformed ``torchvision://``),
     ``Conflict`` (a download's file name is taken), ``DownloadFailed``, ``InternalError`` (cannot be stored).
@@ -83,8 +83,12 @@ async def locate(
         case "http" | "https":
             if transfer.signed and stores is not None:
                 path = await _signed_download(url, store, policy, workdir, transfer, stores=stores)
+            elif download is not None:
+                await load_client()
+                policy.check(url)
+                path = await download(url, _needed(store), replace(transfer, policy=policy))
             else:
-                path = await download(url, store, policy, transfer)
+                raise _missing(url, "this server downloads nothing")
             return Located(url, path, downloaded=path)
         case "file":
             return await _from_file_url(url, store, policy, transfer, trusted=trusted)
@@ -177,31 +181,7 @@ async def _from_file_url(
 
 async def load_client() -> None:
     """Import the HTTP client (60 ms) in a thread, so that the event loop is not blocked."""
-    await asyncio.to_thread(import_module, "modelserver.models.archives.fetching")
-
-
-async def download(url: str, store: Path | None, policy: UrlPolicy, transfer: Transfer = AS_USUAL) -> Path:
-    """Download an http(s) URL into the store; the policy checks it and every redirect.
-
-    Beside the file of a model being replaced, it is stored under a hidden name, see :func:`is_beside`.
-
-    Raises ``ModelNotFound`` if it is not allowed, ``ModelFileExists`` if its file name is taken,
-    ``DownloadFailed``, and ``InternalError`` if it cannot be stored.
-    """
-    await load_client()
-    from modelserver.models.archives import fetching  # noqa: PLC0415
-
-    policy.check(url)
-    with Incoming(_needed(store), fetching.file_name(url), url, transfer) as incoming:
-        try:
-            fetched = fetching.fetch(incoming, policy, transfer)
-            await asyncio.wait_for(fetched, transfer.total_timeout)
-        except asyncio.TimeoutError as error:
-            raise DownloadFailed.of(url, f"it took longer than {transfer.total_timeout:g} seconds") from error
-        except fetching.FAILURES as error:
-            _LOG.warning("Download of %s failed: %s", url, error or type(error).__name__)
-            raise DownloadFailed.of(url) from error
-        return await asyncio.to_thread(incoming.publish)
+    await asyncio.to_thread(import_module, "httpx")
 
 
 async def copy_file(

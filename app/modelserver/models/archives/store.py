@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from modelserver.errors import ModelServerError
 
@@ -13,7 +14,12 @@ if TYPE_CHECKING:
     from modelserver.models.archives.single_file import MakeNetwork
     from modelserver.models.environments.environment_store import Use
 
-# What fetches archives from object stores, if the server has something that does.
+# What fetches archives from other machines, if the server has something that does.
+
+# Stores the file at an http(s) URL, which is allowed, in the model store; beside the file of a model that is
+# being replaced under a hidden name. Raises ``ModelNotFound`` for a redirect that is not allowed,
+# ``ModelFileExists`` if its file name is taken, ``DownloadFailed``, ``InternalError`` if it cannot be stored.
+Download: TypeAlias = "Callable[[str, Path, Transfer], Awaitable[Path]]"
 
 
 class ObjectStores(Protocol):
@@ -55,12 +61,14 @@ SUFFIXES = (".mar", ".model", ".tar.gz", ".tgz")
 class ModelStore:
     """A folder, or the URL of one in an object store; without either there is nothing in it.
 
-    ``remote`` lists object stores, and ``network`` makes networks of torchvision, if something does.
+    ``remote`` lists object stores, ``download`` fetches from http(s) URLs, and ``network`` makes networks of
+    torchvision, if something does.
     """
 
     def __init__(self, place: Path | str | None, remote: ObjectStores | None = None) -> None:
         self._place = place
         self.remote = remote
+        self.download: Download | None = None
         self.network: MakeNetwork | None = None
 
     async def loadable(self) -> list[str]:

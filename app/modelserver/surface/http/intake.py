@@ -66,6 +66,11 @@ class Intake:
         if max(self.held, self.held - size) >= MUCH:
             self.give_back()
 
+    def freed(self, size: int) -> None:
+        """So many bytes are not used any more: memory is given back if they are many."""
+        if size >= MUCH:
+            self.give_back()
+
     def give_back(self) -> None:
         """Much memory is used, or was until now: it is to be given back."""
         self._much_at = asyncio.get_running_loop().time()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from modelserver.errors import ModelServerError
 from modelserver.ext.files.extension import make_network
-from modelserver.ext.stores.extension import Stores
+from modelserver.ext.stores.extension import Stores, download
 from modelserver.models.archives.archive import ModelArchive, open_archive
 from modelserver.models.archives.manifest import Manifest
 from modelserver.models.archives.sources import locate
@@ -87,7 +87,8 @@ def _open(model: str, store: Path | None, workdir: Path) -> ModelArchive:
         url, place = path.resolve().name, path.resolve().parent
     # The user of this command is the operator: any URL is allowed.
     policy = UrlPolicy(operator_set=True)
-    located = asyncio.run(locate(url, place, policy, unpacked, stores=Stores(), network=make_network))
+    finding = locate(url, place, policy, unpacked, stores=Stores(), download=download, network=make_network)
+    located = asyncio.run(finding)
     return open_archive(located.path, url, unpacked, temporary=located.temporary)
 
 

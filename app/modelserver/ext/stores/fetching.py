@@ -1,39 +1,36 @@
-"""The HTTP client for downloads; imported only for them, as that takes 60 ms."""
+"""Downloads over http(s); imported only for them, as the client takes 60 ms."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+import logging
+from pathlib import Path
+from typing import Final
 from urllib.parse import unquote
 
 import httpx
 
 from modelserver.errors import DownloadFailed
-from modelserver.models.archives.urls import Resolver, UrlPolicy, scheme
+from modelserver.models.archives.incoming import Incoming, Transfer
+from modelserver.models.archives.urls import scheme
 
-if TYPE_CHECKING:
-    from modelserver.models.archives.incoming import Incoming, Transfer
-
-FAILURES: Final = (httpx.HTTPError, httpx.InvalidURL, ValueError)
-"""What :func:`fetch` raises when the other server or the network fails."""
-
+_LOG: Final = logging.getLogger("modelserver.models")
+# What :func:`fetch` raises when the other server or the network fails.
+_FAILURES: Final = (httpx.HTTPError, httpx.InvalidURL, ValueError)
 _CHUNK: Final = 1 << 20
 _MAX_ADDRESSES: Final = 8
 
 
 class CheckedTransport(httpx.AsyncBaseTransport):
-    """Connects only to the very addresses that it checked against the policy.
+    """Connects only to the very addresses that it checked against the policy of the transfer.
 
     Host header and TLS keep the host name. ``original`` is the URL that errors name.
     """
 
-    def __init__(
-        self, policy: UrlPolicy, original: str, inner: httpx.AsyncBaseTransport, resolve: Resolver
-    ) -> None:
-        self._policy = policy
+    def __init__(self, transfer: Transfer, original: str, inner: httpx.AsyncBaseTransport) -> None:
+        self._transfer = transfer
         self._original = original
         self._inner = inner
-        self._resolve = resolve
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """Send to the first checked address that accepts a connection.
@@ -64,18 +61,31 @@ class CheckedTransport(httpx.AsyncBaseTransport):
         if port > 65535:
             raise httpx.ConnectError(f"{host}: invalid port {port}")
         try:
-            addresses = await self._resolve(host, port)
+            addresses = await self._transfer.resolve(host, port)
         except (OSError, UnicodeError) as error:
             raise httpx.ConnectError(f"{host}: {error}") from error
         for address in addresses:
-            self._policy.check_address(address, self._original)
+            self._transfer.policy.check_address(address, self._original)
         return addresses
 
 
-async def fetch(incoming: Incoming, policy: UrlPolicy, transfer: Transfer) -> None:
+async def download(url: str, store: Path, transfer: Transfer) -> Path:
+    """See :data:`modelserver.models.archives.store.Download`."""
+    with Incoming(store, file_name(url), url, transfer) as incoming:
+        try:
+            await asyncio.wait_for(fetch(incoming, transfer), transfer.total_timeout)
+        except asyncio.TimeoutError as error:
+            raise DownloadFailed.of(url, f"it took longer than {transfer.total_timeout:g} seconds") from error
+        except _FAILURES as error:
+            _LOG.warning("Download of %s failed: %s", url, error or type(error).__name__)
+            raise DownloadFailed.of(url) from error
+        return await asyncio.to_thread(incoming.publish)
+
+
+async def fetch(incoming: Incoming, transfer: Transfer) -> None:
     """Download an http(s) URL, checking every redirect against the policy.
 
-    Raises one of ``FAILURES``, ``ModelNotFound`` for a redirect that is not allowed, and ``DownloadFailed``.
+    Raises one of ``_FAILURES``, ``ModelNotFound`` for a redirect that is not allowed, and ``DownloadFailed``.
     """
     url = incoming.url
     inner = transfer.transport or httpx.AsyncHTTPTransport()
@@ -83,7 +93,7 @@ async def fetch(incoming: Incoming, policy: UrlPolicy, transfer: Transfer) -> No
     # Without content encodings there are no decompression bombs.
     headers = {"accept-encoding": "identity", "user-agent": "modelserver"}
     async with httpx.AsyncClient(
-        transport=CheckedTransport(policy, url, inner, transfer.resolve),
+        transport=CheckedTransport(transfer, url, inner),
         timeout=timeout,
         headers=headers,
         trust_env=False,
@@ -98,7 +108,7 @@ async def fetch(incoming: Incoming, policy: UrlPolicy, transfer: Transfer) -> No
                     await _store(response, incoming, transfer)
                     return
                 place = _redirected(response, place)
-                policy.check(place, original=url)
+                transfer.policy.check(place, original=url)
     raise DownloadFailed.of(url, f"more than {transfer.max_redirects} redirects")
 
 

@@ -12,8 +12,9 @@ import pytest
 from tests.models.archives.conftest import allowing
 
 from modelserver.errors import Conflict, DownloadFailed, InternalError, ModelNotFound
-from modelserver.models.archives.incoming import Transfer
-from modelserver.models.archives.sources import copy_file, download
+from modelserver.ext.stores import extension
+from modelserver.models.archives.incoming import AS_USUAL, Transfer
+from modelserver.models.archives.sources import copy_file, locate
 from modelserver.models.archives.urls import UrlPolicy
 
 DATA = bytes(range(256)) * 10_000
@@ -78,6 +79,13 @@ def store(tmp_path):
     folder = tmp_path / "store"
     folder.mkdir()
     return folder
+
+
+async def download(url: str, store: Path, policy: UrlPolicy, transfer: Transfer = AS_USUAL) -> Path:
+    """The file in the model store."""
+    located = await locate(url, store, policy, store, transfer, download=extension.download)
+    assert located.path == located.downloaded
+    return located.path
 
 
 def stored(store: Path) -> dict[str, bytes]:

@@ -9,7 +9,8 @@ import pytest
 from tests.models.archives.conftest import allowing
 
 from modelserver.errors import ModelNotFound
-from modelserver.models.archives.fetching import CheckedTransport
+from modelserver.ext.stores.fetching import CheckedTransport
+from modelserver.models.archives.incoming import Transfer
 from modelserver.models.archives.urls import UrlPolicy
 
 LISTED = allowing(r"https://good\.com/.*", "file:///models/.*")
@@ -39,7 +40,9 @@ async def get(policy: UrlPolicy, url: str, *addresses: str, dead: tuple[str, ...
         return list(addresses)
 
     inner = Inner(dead)
-    async with httpx.AsyncClient(transport=CheckedTransport(policy, url, inner, resolve)) as client:
+    async with httpx.AsyncClient(
+        transport=CheckedTransport(Transfer(policy=policy, resolve=resolve), url, inner)
+    ) as client:
         await client.get(url)
     return inner
 
@@ -74,7 +77,7 @@ async def test_unknown_host_is_a_connection_error():
     async def resolve(_host, _port):
         raise OSError("Name or service not known")
 
-    transport = CheckedTransport(DEFAULT, "u", Inner(), resolve)
+    transport = CheckedTransport(Transfer(resolve=resolve), "u", Inner())
     async with httpx.AsyncClient(transport=transport) as client:
         with pytest.raises(httpx.ConnectError, match="not known"):
             await asyncio.wait_for(client.get("http://nowhere.example/"), 5)
