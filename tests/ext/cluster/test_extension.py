@@ -40,24 +40,13 @@ async def test_long_path_does_no_harm(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        (
-            {"worker_address": "127.0.0.1:8080"},
-            "a port of its own is needed, not that of inf",
-        ),
+        ({"worker_address": "127.0.0.1:8080"}, "a port of its own is needed, not that of inference_address="),
         ({"worker_address": "nonsense"}, "worker_address=nonsense: host:port is needed"),
-        ({"worker_launcher": "ray"}, "worker_launcher=ray: ray_address is needed, too"),
-        ({"worker_launcher": "ray", "ray_address": "x"}, "ray_address=x: host:port is needed"),
-        (
-            {"worker_launcher": "ray", "ray_address": "10.0.0.1:6379"},
-            "of the cluster at ray_address=10.0.0.1:6379 can reach is needed",
-        ),
+        ({"ray_address": None}, "worker_launcher=ray: ray_address is needed, too"),
+        ({"ray_address": "x"}, "ray_address=x: host:port is needed"),
+        ({"ray_address": "10.0.0.1:6379"}, "of the cluster at ray_address=10.0.0.1:6379 can reach is needed"),
     ],
 )
 def test_addresses_must_fit(changes, reason):
     with pytest.raises(ConfigError, match=f"Invalid configuration: .*{reason}"):
-        check_addresses(Settings(**{"worker_launcher": "agents", **changes}))
-
-
-def test_fitting_addresses_are_accepted():
-    check_addresses(Settings(worker_launcher="agents", worker_address="127.0.0.1:0"))
-    check_addresses(Settings(worker_launcher="ray", ray_address="localhost:6379"))
+        check_addresses(Settings(worker_launcher="ray", **changes))

@@ -1,10 +1,5 @@
 import pytest
-from tests.surface.auth.conftest import Clock
-
-
-@pytest.fixture
-def clock():
-    return Clock()
+from tests.surface.auth.conftest import clock  # noqa: F401 - a fixture
 
 
 @pytest.fixture

@@ -1,5 +1,5 @@
 import os
-from dataclasses import dataclass
+from dataclasses import make_dataclass
 from types import SimpleNamespace
 
 import pytest
@@ -11,24 +11,16 @@ from modelserver.models.settings.settings import Settings
 from modelserver.run.server import open_all
 
 TABLE = {"tokens": EXTENSIONS["tokens"]}
-
-
-@dataclass
-class Services:
-    """What the extension changes of the server's."""
-
-    tokens: object = None
+Services = make_dataclass("Services", ["tokens"])
 
 
 @pytest.fixture
 def make_host(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MODELSERVER_INFERENCE_TOKEN", "given-token")
-
-    def make(**settings):
-        return SimpleNamespace(settings=Settings(**settings), services=Services(), run=lambda _: None)
-
-    return make
+    return lambda **settings: SimpleNamespace(
+        settings=Settings(**settings), services=Services(None), run=lambda _: None
+    )
 
 
 async def test_the_file_lives_as_long_as_the_server(make_host):
@@ -43,10 +35,7 @@ async def test_the_file_lives_as_long_as_the_server(make_host):
 
 
 async def test_variables_leave_the_environment_without_tokens_too(make_host):
-    host = make_host(disable_token_authorization=True)
-
-    assert await open_all(TABLE, host) == []
-    assert host.services.tokens is None
+    assert await open_all(TABLE, make_host(disable_token_authorization=True)) == []
     assert "MODELSERVER_INFERENCE_TOKEN" not in os.environ
     assert os.listdir() == []
 

@@ -30,7 +30,7 @@ def store(tmp_path):
 async def message(url: str, store: Path | None, policy: UrlPolicy = DEFAULT) -> str:
     """The text of the 404 that ``url`` gets."""
     with pytest.raises(ModelNotFound) as caught:
-        await locate(url, store, policy, Path("unused"))
+        await locate(url, store, policy, Path("unused"), download=download)
     assert caught.value.status == 404
     return caught.value.message
 

@@ -91,7 +91,7 @@ class RequiredTokens(Protocol):
 
     @property
     def fingerprints(self) -> list[Fingerprint]:
-        """Those of all that are valid."""
+        """The hashes of all valid tokens."""
 
     def on_change(self, listener: Callable[[], None]) -> None:
         """``listener`` is called whenever the tokens have changed."""
