@@ -3,6 +3,7 @@ import zipfile
 
 import pytest
 
+from modelserver.ext.stores.extension import download
 from modelserver.ext.workflows.archive import ArchiveReader, WorkflowArchive, find_archive, read_archive
 from modelserver.ext.workflows.errors import InvalidWorkflow, WorkflowNotFound
 from modelserver.models.archives.sources import locate
@@ -25,7 +26,7 @@ def pack(path, manifest=None, **files):
 
 
 async def _find_file(url, store, workdir):
-    located = await locate(url, store, UrlPolicy(), workdir)
+    located = await locate(url, store, UrlPolicy(), workdir, download=download)
     is_file = located.path.is_file() and located.single is None
     return (located.path, located.downloaded) if is_file else None
 
