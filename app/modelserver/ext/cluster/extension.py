@@ -139,7 +139,8 @@ def check_addresses(settings: Settings) -> None:
         return
     if settings.ray_address is None:
         raise ConfigError("Invalid configuration: worker_launcher=ray: ray_address is needed, too")
-    if ours.is_loopback and not _endpoint("ray_address", settings.ray_address).is_loopback:
+    rays = _endpoint("ray_address", settings.ray_address)
+    if ours.is_loopback and not rays.is_loopback:
         raise ConfigError(
             f"Invalid configuration: worker_address={settings.worker_address}: an address that the machines "
             f"of the cluster at ray_address={settings.ray_address} can reach is needed"
