@@ -14,32 +14,20 @@ TABLE = {"tokens": EXTENSIONS["tokens"]}
 Services = make_dataclass("Services", ["tokens"])
 
 
-@pytest.fixture
-def make_host(tmp_path, monkeypatch):
+@pytest.mark.parametrize("is_on", [True, False])
+async def test_tokens_leave_the_environment(tmp_path, monkeypatch, is_on):
+    """Workers would inherit them. Where tokens are required, no server starts without the extension."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MODELSERVER_INFERENCE_TOKEN", "given-token")
-    return lambda **settings: SimpleNamespace(
-        settings=Settings(**settings), services=Services(None), run=lambda _: None
-    )
-
-
-async def test_the_file_lives_as_long_as_the_server(make_host):
-    host = make_host()
+    settings, services = Settings(disable_token_authorization=not is_on), Services(None)
+    host = SimpleNamespace(settings=settings, services=services, run=lambda _: None)
+    if is_on:
+        with pytest.raises(ConfigError, match="Tokens are required"):
+            await open_all({}, host)
     extensions = await open_all(TABLE, host)
 
-    assert host.services.tokens.fingerprints
-    assert os.listdir() == ["key_file.json"]
     assert "MODELSERVER_INFERENCE_TOKEN" not in os.environ
+    assert (len(extensions), host.services.tokens is not None) == (is_on, is_on)
+    assert os.listdir() == ["key_file.json"] * is_on
     await close_extensions(extensions, 0.0)
     assert os.listdir() == []
-
-
-async def test_variables_leave_the_environment_without_tokens_too(make_host):
-    assert await open_all(TABLE, make_host(disable_token_authorization=True)) == []
-    assert "MODELSERVER_INFERENCE_TOKEN" not in os.environ
-    assert os.listdir() == []
-
-
-async def test_no_server_starts_without_the_tokens_that_it_requires(make_host):
-    with pytest.raises(ConfigError, match="Tokens are required"):
-        await open_all({}, make_host())
