@@ -42,7 +42,6 @@ USER = {"role": "user", "content": "What is a tensor?"}
 MESSAGES = [USER]
 SETTINGS = {
     "max_model_len": 128,
-    "max_num_seqs": 8,
     "dtype": "float32",
     "enforce_eager": True,
     "gpu_memory_utilization": 0.1,
@@ -201,10 +200,16 @@ def joined(fields, rows):
 @pytest.mark.asyncio
 async def test_answers_are_those_of_vllms_application(tmp_path, capsys):
     """Documents, events and statuses of refusals, but for ids and times; who leaves is aborted. The engine
-    reports what it runs, to the end.
+    takes as much at a time as behind vLLM's own server, and reports what it runs, to the end.
     """
+    from vllm import AsyncEngineArgs
+    from vllm.usage.usage_lib import UsageContext
+
     async with started(make_llama(tmp_path)) as both:
         bench = both.bench
+        arguments = AsyncEngineArgs(str(tmp_path), **SETTINGS)
+        served = arguments.create_engine_config(UsageContext.OPENAI_API_SERVER)
+        assert scheduling(bench.engine.vllm_config) == scheduling(served)
         chats = [(CHAT, {"temperature": 0, "messages": MESSAGES, **fields}) for fields in CHATS]
         for endpoint, fields in chats + [(COMPLETIONS, {"temperature": 0, **each}) for each in COMPLETED]:
             reference = await both.reference(endpoint, fields)
@@ -231,6 +236,11 @@ async def test_answers_are_those_of_vllms_application(tmp_path, capsys):
         await until(lambda: values("EngineRunningRequests")[-1] == 0)
         assert max(values("EngineRunningRequests")) >= 1
         assert max(values("EngineCacheUsage")) > 0
+
+
+def scheduling(config):
+    scheduler = config.scheduler_config
+    return scheduler.max_num_seqs, scheduler.max_num_batched_tokens
 
 
 def test_known_fields_are_vllms_too():
@@ -279,7 +289,8 @@ def test_chats_are_streamed_over_http(tmp_path):
     """By the whole server, with OpenAI's client: who leaves ends the generation, which the metrics show."""
     config, store = tmp_path / "config.yaml", tmp_path / "store"
     # An answer of 500 tokens may end before its client has left.
-    engine = {**SETTINGS, "max_model_len": 8192, "model": str(make_llama(tmp_path, length=8192))}
+    length = {"max_num_seqs": 8, "max_model_len": 8192}
+    engine = {**SETTINGS, **length, "model": str(make_llama(tmp_path, length=8192))}
     config.write_text(json.dumps({"startupTimeout": 300, "handler": {"vllm_engine_config": engine}}))
     store.mkdir()
     build_archive(ArchiveConfig("chat", "vllm_handler", "1.0", config_file=str(config), export_path=store))

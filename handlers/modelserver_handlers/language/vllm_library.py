@@ -44,6 +44,7 @@ class Library:
             from vllm.inputs import tokens_input
             from vllm.lora.request import LoRARequest
             from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
+            from vllm.usage.usage_lib import UsageContext
             from vllm.v1.engine.async_llm import AsyncLLM
             from vllm.v1.engine.exceptions import EngineDeadError
             from vllm.v1.metrics.loggers import PrometheusStatLogger
@@ -60,6 +61,8 @@ class Library:
         self.pooling = vllm.PoolingParams
         self.structured = StructuredOutputsParams
         self.output_kind = RequestOutputKind
+        # Its defaults depend on this: of a server, prompts and batches are larger on large GPUs.
+        self.usage = UsageContext.OPENAI_API_SERVER
         self.tokens = tokens_input
         self.adapter = LoRARequest
         self.stat_logger = PrometheusStatLogger
@@ -160,7 +163,9 @@ def make_engine(
     for variable in _THREADS:
         os.environ.pop(variable, None)
     try:
-        return library.engine.from_engine_args(library.engine_arguments(**arguments), stat_loggers=reporters)
+        return library.engine.from_engine_args(
+            library.engine_arguments(**arguments), usage_context=library.usage, stat_loggers=reporters
+        )
     except RuntimeError as error:
         if _KILLED.search(str(error)):
             raise MemoryError(f"{_WAS_KILLED}: {first_line(error)}") from error

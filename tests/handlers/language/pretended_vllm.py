@@ -39,6 +39,12 @@ class RequestOutputKind(Enum):
     FINAL_ONLY = 2
 
 
+class UsageContext(Enum):
+    """Who makes the engine."""
+
+    OPENAI_API_SERVER = 0
+
+
 @dataclass
 class StructuredOutputsParams:
     """What an answer must look like."""
@@ -193,7 +199,8 @@ class AsyncLLM:
         self._tokenizer = Tokenizer(None if arguments.model == "plain" else TEMPLATE)
 
     @classmethod
-    def from_engine_args(cls, arguments, *, stat_loggers):
+    def from_engine_args(cls, arguments, *, usage_context, stat_loggers):
+        assert usage_context is UsageContext.OPENAI_API_SERVER
         return cls(arguments, stat_loggers)
 
     def step(self, *, new_tokens=0, preempted=0):
@@ -353,6 +360,7 @@ _MODULES = {
     "vllm.inputs": (tokens_input,),
     "vllm.lora.request": (LoRARequest,),
     "vllm.sampling_params": (RequestOutputKind, StructuredOutputsParams),
+    "vllm.usage.usage_lib": (UsageContext,),
     "vllm.utils.argparse_utils": (FlexibleArgumentParser,),
     "vllm.v1.engine.async_llm": (AsyncLLM,),
     "vllm.v1.engine.exceptions": (EngineDeadError,),
