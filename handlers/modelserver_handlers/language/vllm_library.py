@@ -162,6 +162,8 @@ def make_engine(
     arguments.setdefault("disable_log_stats", True)
     for variable in _THREADS:
         os.environ.pop(variable, None)
+    # As vllm serve does: a process that is forked here would have this one's threads' locks.
+    os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
     try:
         return library.engine.from_engine_args(
             library.engine_arguments(**arguments), usage_context=library.usage, stat_loggers=reporters

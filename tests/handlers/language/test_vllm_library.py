@@ -1,5 +1,6 @@
 """What is made of model-config.yaml, with and without vLLM."""
 
+import os
 import sys
 
 import pytest
@@ -63,6 +64,17 @@ async def test_missing_model_has_torchserves_message():
         await Bench(vllm_engine_config={"model": None}).start()
     with pytest.raises(ModelLoadError, match="adapters must be a mapping"):
         await Bench(adapters=["a"]).start()
+
+
+@pytest.mark.parametrize(("own", "method"), [(None, "spawn"), ("fork", "fork")])
+async def test_engine_is_spawned_unless_the_environment_has_another_method(own, method, monkeypatch):
+    name = "VLLM_WORKER_MULTIPROC_METHOD"
+    monkeypatch.setenv(name, own or "")
+    if own is None:
+        monkeypatch.delenv(name)
+    await Bench().start()
+
+    assert os.environ[name] == method
 
 
 async def test_missing_library_is_reported(monkeypatch):
