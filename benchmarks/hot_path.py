@@ -219,8 +219,8 @@ class Server(Subject):
             metrics.response(response[4])
             self._access.log(*response)
 
-        app, listener = cast("Any", echo.app), HttpListener(hot, 1 << 20, on_response)
-        self.connect(lambda: HttpProtocol(app, listener))
+        listener = HttpListener(cast("Any", echo.app), hot, 1 << 20, on_response)
+        self.connect(lambda: HttpProtocol(listener))
         self._channel = Channel(worker._on_message, lambda _: None, 1 << 30)
         self._channel.connection_made(Transport(socket=socket.socketpair()[0]))
 

@@ -7,7 +7,7 @@ from typing import Final
 
 NAMES: Final[Mapping[str, str]] = {
     "engine.batching.policies": "Policy Waiting",
-    "engine.batching.queue": "BatchQueue ImmediateKey QueueFull",
+    "engine.batching.queue": "BatchQueue QueueFull",
     "engine.batching.request": "Batch Parcel Request SequencedRequest",
     "engine.demand": "Demand",
     "engine.file_locks": "replace_file sync",
@@ -29,7 +29,6 @@ NAMES: Final[Mapping[str, str]] = {
     "engine.telemetry.gpus": "Gpus VISIBLE",
     "engine.telemetry.logs": "limit_tracebacks log_level set_log_level",
     "engine.telemetry.metrics": "ServerMetrics",
-    "engine.telemetry.prometheus": "Distribution Histogram Value",
     "engine.telemetry.stalls": "LoopWatch served",
     "engine.telemetry.system": "SystemMonitor worker_memory",
     "engine.tensors.datatypes": "BYTES from_json pack TensorError",
@@ -40,17 +39,15 @@ NAMES: Final[Mapping[str, str]] = {
     "engine.wire.arena": "Arena LARGE ProtocolError",
     "engine.wire.frames": "encode FrameReader",
     "engine.wire.marks": "end_orphans MARK Mark",
-    "engine.wire.messages": (
-        "Answer FIELDS INSTANCE Load METRICS_CONFIG Recalled Result Row SequenceHeaders TENSORS ToWorker"
-    ),
+    "engine.wire.messages": "Answer INSTANCE Load METRICS_CONFIG Recalled Row SequenceHeaders ToWorker",
     "engine.workdir": "work_directory",
     "engine.worker.channel": "ServerChannel",
     "engine.worker.parent": "die_with",
     "engine.worker.runtime": "run_worker",
     "errors": (
-        "BadRequest ConfigError Conflict DeadlineExceeded DownloadFailed InternalError "
-        "InvalidModel MethodNotAllowed ModelFileExists ModelNotFound ModelServerError "
-        "PayloadTooLarge ResourceNotFound ServiceUnavailable StartFailed WorkerDied"
+        "BadRequest ConfigError Conflict DeadlineExceeded DownloadFailed InternalError InvalidModel "
+        "MethodNotAllowed ModelFileExists ModelNotFound ModelServerError PayloadTooLarge "
+        "ResourceNotFound ServiceUnavailable StartFailed WorkerDied"
     ),
     "extension": "Endpoints ExtensionRow Host Rpc",
     "models.archives.incoming": "Incoming Transfer",
@@ -86,11 +83,10 @@ NAMES: Final[Mapping[str, str]] = {
     "surface.auth.guard": "Guard",
     "surface.auth.policy": "wants_tokens",
     "surface.auth.scopes": "CONSOLE_PATH KEY_FILE Scope",
-    "surface.auth.verifier": "Fingerprint InvalidKey Verifier",
+    "surface.auth.verifier": "Verifier",
     "surface.http.answers": "clean JSON pretty",
-    "surface.http.asgi_cycle": "prepared",
     "surface.http.connection": "HttpListener",
-    "surface.http.content": "inflate MAX_PARAMETERS_BODY",
+    "surface.http.content": "MAX_PARAMETERS_BODY",
     "surface.http.cors": "Cors",
     "surface.http.exchange": "Exchange HotRoutes Target with_header",
     "surface.http.intake": "Intake",
@@ -101,7 +97,6 @@ NAMES: Final[Mapping[str, str]] = {
     "surface.inference.requests": "home_of_sequence make_request",
     "surface.inference.routes": "Route target_finder",
     "surface.inference.v2": "Inference InputRules ResponseParts",
-    "surface.tls.context": "Certificate tls_arguments",
-    "surface.tls.throwaway": "make_certificate",
+    "surface.tls.context": "Certificate",
     "surface.watching": "GRPC message_framed Watch Watched Watcher",
 }

@@ -24,14 +24,7 @@ from modelserver.errors import (
 from modelserver.models.archives.archive import ModelArchive, nameless
 from modelserver.models.builder import VersionBuilder
 from modelserver.models.options.resolve import Registration
-from modelserver.models.version import (
-    DefaultRouter,
-    Headed,
-    ModelRouter,
-    ModelVersion,
-    Router,
-    SavedWorkflow,
-)
+from modelserver.models.version import DefaultRouter, Headed, ModelRouter, ModelVersion, Router, SavedWorkflow
 
 if TYPE_CHECKING:
     from modelserver.models.changes import Change

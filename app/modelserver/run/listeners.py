@@ -19,13 +19,12 @@ from modelserver.run.binding import roles_by_address
 from modelserver.surface.api.services import LateApp, Role, Services
 from modelserver.surface.auth.guard import Guard
 from modelserver.surface.auth.origins import check_host, check_origin, tells_about_models
-from modelserver.surface.http.asgi_cycle import prepared
 from modelserver.surface.http.connection import HttpListener
 from modelserver.surface.http.cors import Cors
 from modelserver.surface.http.edge import Check, Edge
 from modelserver.surface.http.protocol import HttpProtocol
 from modelserver.surface.inference.inference import InferenceApi
-from modelserver.surface.tls.context import Certificate, tls_arguments
+from modelserver.surface.tls.context import Certificate
 from modelserver.surface.watching import Watch, joined
 
 BACKLOG = 2048
@@ -41,7 +40,7 @@ class Listeners:
 
     def __init__(self, endpoints: Endpoints, others: Sequence[tuple[Listener, Address | None]] = ()) -> None:
         certificate = endpoints.certificate
-        self._tls = None if certificate is None else certificate.server_context()
+        self._tls = {} if certificate is None else certificate.server_arguments()
         self._endpoints = endpoints
         # What takes over an address of HTTP opens and closes with it, and the others after it.
         self._instead = {address: listener for listener, address in others if address is not None}
@@ -63,13 +62,13 @@ class Listeners:
         for address, roles in endpoints.roles.items():
             if address in self._instead:
                 continue
-            listener = self._make(roles)
-            make = partial(HttpProtocol, prepared(endpoints.edge(address)), listener)
+            listener = self._make(address, roles)
+            make = partial(HttpProtocol, listener)
             bound = endpoints.sockets[address]
             if bound.family == socket.AF_UNIX:
                 server = await loop.create_unix_server(make, sock=bound, backlog=BACKLOG)
             else:
-                tls = tls_arguments(self._tls if address.scheme == "https" else None)
+                tls = self._tls if address.scheme == "https" else {}
                 server = await loop.create_server(make, sock=bound, backlog=BACKLOG, **tls)
             self._servers.append(server)
             self._listeners.append(listener)
@@ -77,11 +76,12 @@ class Listeners:
         for other in self._others:
             await other.open()
 
-    def _make(self, roles: AbstractSet[Role]) -> HttpListener:
+    def _make(self, address: Address, roles: AbstractSet[Role]) -> HttpListener:
         endpoints, services = self._endpoints, self._endpoints.services
         tokens, settings = services.tokens, services.settings
         hot, ping_token = endpoints.hot if "inference" in roles else None, settings.ping_token
         return HttpListener(
+            endpoints.edge(address),
             hot,
             settings.max_request_size,
             endpoints.on_response,
@@ -92,8 +92,8 @@ class Listeners:
         )
 
     def certify(self, certificate: Certificate) -> None:
-        if self._tls is not None:
-            certificate.renew(self._tls)
+        if self._tls:
+            certificate.renew(self._tls["ssl"])
         for other in (*self._instead.values(), *self._others):
             other.certify(certificate)
 

@@ -11,7 +11,7 @@ from modelserver.ext.cluster.extension import ProcessPlacer
 from modelserver.ext.cluster.hub import Hub
 from modelserver.ext.cluster.launcher import Cluster
 from modelserver.ext.cluster.node.dial import LOCAL_SOCKET
-from modelserver.surface.tls.throwaway import make_certificate
+from modelserver.surface.tls.context import Certificate
 
 
 def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
@@ -31,7 +31,7 @@ def bound():
 async def cluster(request, bound, tmp_path, monkeypatch):
     """Machines connected in each of the three ways."""
     kind = request.param
-    certificate = make_certificate(["127.0.0.1"]) if kind == "tls" else None
+    certificate = Certificate.throwaway(["127.0.0.1"]) if kind == "tls" else None
     if kind != "local":
         monkeypatch.setenv(LOCAL_SOCKET, "0")
     monkeypatch.setenv("MODELSERVER_NODE_CACHE", str(tmp_path / "cache"))

@@ -13,7 +13,7 @@ from modelserver.ext.cluster import hub as hub_module
 from modelserver.ext.cluster.greeting import CHALLENGE, CONFIRMATION, RESPONSE, invite, respond
 from modelserver.ext.cluster.hub import Hub, first_certificate
 from modelserver.ext.cluster.node.dial import dial_streams
-from modelserver.surface.tls.throwaway import make_certificate
+from modelserver.surface.tls.context import Certificate
 
 _PATIENCE = 10.0
 
@@ -51,7 +51,7 @@ class Peer:
 
 @pytest.fixture(params=["plain", "tls"])
 async def hub(request, bound, tmp_path):
-    certificate = make_certificate(["127.0.0.1"]) if request.param == "tls" else None
+    certificate = Certificate.throwaway(["127.0.0.1"]) if request.param == "tls" else None
     made = Hub(bound, "127.0.0.1", certificate=certificate, folder=tmp_path)
     await made.open()
     yield made
@@ -250,6 +250,6 @@ async def test_the_log_is_not_flooded_and_keeps_secrets(hub, visit, caplog):
 
 
 def test_nodes_trust_only_the_servers_own_certificate():
-    one, other = (make_certificate([]).chain.decode() for _ in range(2))
+    one, other = (Certificate.throwaway([]).chain.decode() for _ in range(2))
     assert first_certificate(one + other) == one
     assert first_certificate("some text\n" + one) == one

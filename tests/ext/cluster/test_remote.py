@@ -30,7 +30,7 @@ from modelserver.ext.cluster.messages import (
 )
 from modelserver.ext.cluster.placing import NoPlace
 from modelserver.ext.cluster.remote import RemoteWorker
-from modelserver.surface.tls.throwaway import make_certificate
+from modelserver.surface.tls.context import Certificate
 
 _LEASE = 0.8
 
@@ -74,7 +74,7 @@ class Stage:
 
 @pytest.fixture(params=["plain", "tls"])
 async def stage(request, bound, tmp_path):
-    certificate = make_certificate([]) if request.param == "tls" else None
+    certificate = Certificate.throwaway([]) if request.param == "tls" else None
     hub = Hub(bound, "127.0.0.1", certificate=certificate)
     await hub.open()
     yield Stage(hub, tmp_path)

@@ -12,7 +12,7 @@ from tests.ext.console.doubles import Waiting
 
 from modelserver.ext import console as package
 from modelserver.surface.auth.scopes import Scope
-from modelserver.surface.auth.verifier import Fingerprint, Verifier
+from modelserver.surface.auth.verifier import Verifier
 
 STATIC = Path(package.__file__).parent / "static"
 CHOICE = {"size": 8, "policy": "greedy", "delay": 100, "workers": 1}
@@ -116,7 +116,7 @@ async def test_a_stream_asks_for_its_token_each_time(console):
     """Whether it may go on is what the verifier says at that moment."""
     now = 0.0
     verifier = Verifier(lambda: now)
-    verifier.replace([Fingerprint.of(Scope.MANAGEMENT, "right", 60.0)])
+    verifier.replace([(Scope.MANAGEMENT, "right", 60.0)])
     console._services = type("S", (), {"tokens": type("T", (), {"verifier": verifier})})
     request = type("R", (), {"headers": {"authorization": "Bearer right"}})
     allowed = console._allowed(request)

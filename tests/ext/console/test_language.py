@@ -1,7 +1,6 @@
 """What language models have beside the figures of others."""
 
 from modelserver.engine.telemetry.metrics import ServerMetrics
-from modelserver.engine.telemetry.prometheus import Histogram
 from modelserver.ext.console.language import language_figures
 
 
@@ -9,7 +8,7 @@ def test_figures_are_those_of_the_metrics():
     """Those of OpenAI's API, and of engines: requests of several are added, percents are not."""
     metrics = ServerMetrics()
     labels = ("model_name", "model_version")
-    first = metrics.add(Histogram("modelserver_first_token_seconds", "", labels, bounds=(0.1, 1.0)))
+    first = metrics.histogram("modelserver_first_token_seconds", "", labels, bounds=(0.1, 1.0))
     first.labels("m", "1.0").observe(0.5)
     metrics.counter("modelserver_completion_tokens_total", "", labels).labels("n", "2").add(7)
     for gpu in ("0", "1"):

@@ -124,8 +124,8 @@ class Client:
                 count(status)
 
         app, hot_routes = endpoint
-        self.listener = HttpListener(hot_routes, LIMIT, on_response)
-        self.protocol = HttpProtocol(app, self.listener)
+        self.listener = HttpListener(app, hot_routes, LIMIT, on_response)
+        self.protocol = HttpProtocol(self.listener)
         self.transport = Transport()
         self.protocol.connection_made(self.transport)
 

@@ -88,7 +88,7 @@ TO_FRONTEND = st.lists(
             End(3, True),
             Setup(100, 1000, True, False),
             Setup(1, 2, False, True, ((b"a", b"b"),), ("inference",), True, (b"chain", b"key", b"")),
-            Tokens((("inference", b"x" * 32, None), ("API", b"y" * 32, 1.5))),
+            Tokens(b"x" * 32),
         ]
     ).map(lambda message: (message, b""))
     | st.tuples(st.builds(ResponseHead, NUMBERS, STATUS, PAIRS), st.just(b""))

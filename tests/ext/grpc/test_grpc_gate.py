@@ -1,9 +1,9 @@
 import pytest
 from tests.ext.grpc.calling import FakeCall
 
-from modelserver.ext.grpc.gate import Gate
+from modelserver.ext.grpc.gate import Gate, Unauthorized
 from modelserver.surface.auth.scopes import Scope
-from modelserver.surface.auth.verifier import Fingerprint, InvalidKey, Verifier
+from modelserver.surface.auth.verifier import Verifier
 
 _PREDICT = "org.pytorch.serve.grpc.inference.InferenceAPIsService/Predictions"
 _PING = "org.pytorch.serve.grpc.inference.InferenceAPIsService/Ping"
@@ -18,7 +18,7 @@ def call(token=None):
 def verifier():
     """Knows one token of each scope, which is called like it."""
     made = Verifier(lambda: 0.0)
-    made.replace([Fingerprint.of(scope, scope.value) for scope in Scope])
+    made.replace([(scope, scope.value, None) for scope in Scope])
     return made
 
 
@@ -31,7 +31,7 @@ def test_the_right_token_opens(verifier):
 
     for path in ("grpc.health.v1.Health/Check", "inference.GRPCInferenceService/ServerReady", _PING):
         inference.check(path, call())
-    with pytest.raises(InvalidKey):
+    with pytest.raises(Unauthorized):
         Gate(verifier, Scope.INFERENCE, ping_token=True).check(_PING, call())
 
     Gate(None, Scope.MANAGEMENT, ping_token=True).check(_LOAD, call())
@@ -41,7 +41,7 @@ def test_the_right_token_opens(verifier):
 def test_other_tokens_are_refused(verifier, token):
     """Missing, wrong or another scope's: TorchServe's words (reference 16.2)."""
     gate = Gate(verifier, Scope.INFERENCE, ping_token=False)
-    with pytest.raises(InvalidKey, match="Token Authorization failed"):
+    with pytest.raises(Unauthorized, match="Token Authorization failed"):
         gate.check(_PREDICT, call(token))
 
 
@@ -51,5 +51,5 @@ def test_the_repository_is_not_for_inference(verifier, method):
     path = f"inference.GRPCInferenceService/{method}"
 
     gate.check(path, call("management"))
-    with pytest.raises(InvalidKey):
+    with pytest.raises(Unauthorized):
         gate.check(path, call("inference"))

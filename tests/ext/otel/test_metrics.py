@@ -9,19 +9,18 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from tests.ext.otel.collector import collector, environment
 
 from modelserver.engine.telemetry.metrics import ServerMetrics
-from modelserver.engine.telemetry.prometheus import Counter, Gauge, Histogram
 from modelserver.ext.otel.metrics import MetricsSender, interval, points, read
 
 
 def server_metrics():
     """The server's metrics, and one metric of each kind."""
     metrics = ServerMetrics(hostname="h")
-    metrics.add(Counter("own_total", "Counts.", ("kind",))).labels("a").add(3)
-    metrics.add(Gauge("own_level", "A level.")).labels().set(-2.5)
-    seconds = metrics.add(Histogram("own_seconds", "Times.", ("kind",), bounds=(0.1, 1.0))).labels("b")
+    metrics.counter("own_total", "Counts.", ("kind",)).labels("a").add(3)
+    metrics.gauge("own_level", "A level.").labels().set(-2.5)
+    seconds = metrics.histogram("own_seconds", "Times.", ("kind",), bounds=(0.1, 1.0)).labels("b")
     for value in (0.05, 0.5, 0.7, 30.0):
         seconds.observe(value)
-    metrics.add(Counter("own_unused", "No series.", ("kind",)))
+    metrics.counter("own_unused", "No series.", ("kind",))
     return metrics
 
 
@@ -51,7 +50,7 @@ def test_each_kind_is_encoded():
     assert "Requests2XX" in metrics
 
     metrics = server_metrics()
-    gauge = metrics.add(Gauge("late", "Set late.")).labels()
+    gauge = metrics.gauge("late", "Set late.").labels()
     metrics.on_render(lambda: gauge.set(7))
 
     assert encoded(metrics)["late"].gauge.data_points[0].as_double == 7

@@ -11,7 +11,7 @@ async def test_traffic_is_rendered_as_long_as_there_is_any():
     traffic.follow({name: Version(name) for name in ("1.0", "2.0")}, "1.0")
     parts = {"weights": {"1.0": 90, "2.0": 10}, "shadow": {"2.0": {"percent": 5}}, "promote": {"errors": 0.1}}
     traffic.adopt(patched(Plan(), parts))
-    traffic.requests["2.0"].add(3)
+    traffic.requests["2.0"].value += 3
     item, metrics = [traffic], ServerMetrics(hostname="h")
     Meters(metrics, lambda: item)
 

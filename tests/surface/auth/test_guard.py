@@ -4,14 +4,14 @@ import pytest
 
 from modelserver.surface.auth.guard import Guard
 from modelserver.surface.auth.scopes import Scope
-from modelserver.surface.auth.verifier import Fingerprint, Verifier
+from modelserver.surface.auth.verifier import Verifier
 
 TOKENS = {Scope.INFERENCE: "inference-token", Scope.MANAGEMENT: "management-token", Scope.API: "api-token"}
 
 
 def verifier_of_tokens() -> Verifier:
     verifier = Verifier(lambda: 0.0)
-    verifier.replace(Fingerprint.of(scope, token) for scope, token in TOKENS.items())
+    verifier.replace((scope, token, None) for scope, token in TOKENS.items())
     return verifier
 
 

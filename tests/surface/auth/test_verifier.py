@@ -10,9 +10,9 @@ def verifier(clock):
     made = Verifier(clock)
     made.replace(
         [
-            Fingerprint.of(Scope.INFERENCE, "first-token"),
-            Fingerprint.of(Scope.INFERENCE, "second-token", expires=clock.now + 60.0),
-            Fingerprint.of(Scope.MANAGEMENT, "manager-token"),
+            (Scope.INFERENCE, "first-token", None),
+            (Scope.INFERENCE, "second-token", clock.now + 60.0),
+            (Scope.MANAGEMENT, "manager-token", None),
         ]
     )
     return made
@@ -47,12 +47,23 @@ def test_token_is_forgotten_when_it_expires(verifier, clock):
     clock.now += 0.5
     assert not verifier.accepts(Scope.INFERENCE, b"Bearer second-token")
     assert verifier.accepts(Scope.INFERENCE, b"Bearer first-token")
-    third = Fingerprint.of(Scope.INFERENCE, "third-token")
-    verifier.replace([third])
+    verifier.replace([(Scope.INFERENCE, "third-token", None)])
     assert not verifier.accepts(Scope.INFERENCE, b"Bearer first-token")
     assert verifier.accepts(Scope.INFERENCE, b"Bearer third-token")
     assert not Verifier(clock).accepts(Scope.INFERENCE, b"Bearer third-token")
-    assert repr(third) == "Fingerprint(scope=<Scope.INFERENCE: 'inference'>, expires=None)"
+
+
+def test_hashes_are_for_another_process(verifier, clock):
+    """They accept the same tokens there, and do not print themselves."""
+    other = Verifier(clock)
+    other.unpack(verifier.packed())
+
+    assert b"first-token" not in verifier.packed()
+    assert other.accepts(Scope.INFERENCE, b"Bearer first-token")
+    assert other.refusal(Scope.MANAGEMENT, b"Bearer manager-token") is None
+    assert isinstance(other.refusal(Scope.MANAGEMENT, b"Bearer first-token"), InvalidKey)
+    hashed = Fingerprint.of(Scope.INFERENCE, "third-token", None)
+    assert repr(hashed) == "Fingerprint(scope=<Scope.INFERENCE: 'inference'>, expires=None)"
 
 
 def test_a_known_header_costs_one_comparison(verifier, monkeypatch):

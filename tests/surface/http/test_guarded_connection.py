@@ -5,7 +5,7 @@ from tests.surface.http.wire import Wire, head, post, settle
 
 from modelserver.surface.auth.guard import Guard
 from modelserver.surface.auth.scopes import Scope
-from modelserver.surface.auth.verifier import Fingerprint, Verifier
+from modelserver.surface.auth.verifier import Verifier
 from modelserver.surface.http.cors import Cors
 
 TOKEN = "Authorization: Bearer good-token"
@@ -13,7 +13,7 @@ TOKEN = "Authorization: Bearer good-token"
 
 def guarded(cors: Cors | None = None) -> Wire:
     verifier = Verifier(lambda: 0.0)
-    verifier.replace([Fingerprint.of(Scope.INFERENCE, "good-token")])
+    verifier.replace([(Scope.INFERENCE, "good-token", None)])
     return Wire(guard=Guard(verifier, {"inference"}, ping_token=False), cors=cors)
 
 

@@ -62,9 +62,9 @@ class Wire:
         self.responses: list[tuple[str, str, bytes, str, int]] = []
         times = {"receive_timeout": 10.0, "send_timeout": 20.0, "keep_alive": 20.0}
         self.listener = listener or HttpListener(
-            self.hot, LIMIT, lambda *response: self.responses.append(response[:5]), **times, **attributes
+            app, self.hot, LIMIT, lambda *response: self.responses.append(response[:5]), **times, **attributes
         )
-        self.protocol = HttpProtocol(app, self.listener)
+        self.protocol = HttpProtocol(self.listener)
         self.transport = Transport(half_closes=half_closes)
         self.protocol.connection_made(self.transport)
         self.connection = self.protocol._connection

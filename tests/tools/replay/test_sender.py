@@ -12,7 +12,7 @@ from tests.odd_servers import answering, listening
 
 from modelserver.errors import ConfigError
 from modelserver.ext.recording.entries import code_of
-from modelserver.surface.tls.throwaway import make_certificate
+from modelserver.surface.tls.context import Certificate
 from modelserver.tools.grpc_client import messages_of
 from modelserver.tools.http_client import TimedResponse
 from modelserver.tools.replay.sender import Destination, send, send_grpc
@@ -122,7 +122,7 @@ async def test_metadata_are_sent_and_failures_have_code_and_text(call):
 
 
 async def test_tls_server_needs_trusted_certificate(call, tmp_path):
-    made = make_certificate(["localhost"])
+    made = Certificate.throwaway(["localhost"])
     with served(grpc.ssl_server_credentials([(made.key, made.chain)])) as (_, port):
         file = tmp_path / "ca.pem"
         file.write_bytes(made.chain)

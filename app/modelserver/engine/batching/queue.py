@@ -97,6 +97,11 @@ class BatchQueue:
     def __len__(self) -> int:
         return self.requests
 
+    @staticmethod
+    def is_at_once(request: Request) -> bool:
+        """Whether the request waits for no others; see :class:`ImmediateKey`."""
+        return type(request.key) is ImmediateKey
+
     def put(self, request: Request) -> None:
         """Adds a request; raises :class:`QueueFull`, without having changed anything.
 

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
 from modelserver.engine.telemetry.metrics_config import HOSTNAME, MetricsConfig, MetricSpec
 from modelserver.engine.telemetry.prometheus import (
     FAMILY_KINDS,
     AnyFamily,
-    Distribution,
     MetricRegistry,
-    Value,
     label_name,
     metric_name,
 )
@@ -31,6 +31,8 @@ KNOWN = ("HandlerTime", "PredictionTime")
 Dimensions = Sequence[tuple[str, str]]
 _KNOWN = {name: MetricSpec(name, "gauge", "ms", ("ModelName", "Level", HOSTNAME)) for name in KNOWN}
 _Key = tuple[str, str, tuple[tuple[str, str], ...]]
+# Takes a value of one series.
+_Take = Callable[[float], None]
 
 _log = logging.getLogger(__name__)
 
@@ -118,7 +120,7 @@ class ModelHandlerMetrics:
         self.families = families
         self._model_name = model_name
         self._hostname = hostname
-        self._children: dict[_Key, tuple[Value | Distribution, bool] | None] = {}
+        self._children: dict[_Key, _Take | None] = {}
         self._owned: list[tuple[AnyFamily, tuple[str, ...]]] = []
         self._names: set[str] = set()
         self._warned: set[str] = set()
@@ -132,15 +134,8 @@ class ModelHandlerMetrics:
         """
         key = (name, kind, tuple(dimensions))
         entry = self._children[key] if key in self._children else self._admit(key, unit)
-        if entry is None or not math.isfinite(value):
-            return
-        child, is_gauge = entry
-        if isinstance(child, Distribution):
-            child.observe(value)
-        elif is_gauge:
-            child.set(value)
-        elif value >= 0.0:
-            child.add(value)
+        if entry is not None and math.isfinite(value):
+            entry(value)
 
     def close(self) -> None:
         """Removes every series of this model; later values are ignored."""
@@ -151,7 +146,7 @@ class ModelHandlerMetrics:
         self._owned.clear()
         self._children.clear()
 
-    def _admit(self, key: _Key, unit: str) -> tuple[Value | Distribution, bool] | None:
+    def _admit(self, key: _Key, unit: str) -> _Take | None:
         if self._closed:
             return None
         name, emitted_kind, emitted = key
@@ -168,16 +163,13 @@ class ModelHandlerMetrics:
                 self._warn("names", f"more than {MAX_NAMES_PER_MODEL} names of handler metrics")
                 return None
             self._names.add(name)
-        child = self._child_of_family(metric_name(name[:MAX_TEXT]), unit[:MAX_TEXT], kind, dimensions)
-        if child is None:
+        entry = self._series_of_family(metric_name(name[:MAX_TEXT]), unit[:MAX_TEXT], kind, dimensions)
+        if entry is None:
             self._warn(name, f"the name of the handler metric {name[:MAX_TEXT]!r} ({kind}) is already used")
-        entry = None if child is None else (child, kind == "gauge")
         self._children[key] = entry
         return entry
 
-    def _child_of_family(
-        self, name: str, unit: str, kind: str, dimensions: Dimensions
-    ) -> Value | Distribution | None:
+    def _series_of_family(self, name: str, unit: str, kind: str, dimensions: Dimensions) -> _Take | None:
         labels = {label_name(key[:MAX_TEXT]): text[:MAX_TEXT] for key, text in dimensions[:MAX_DIMENSIONS]}
         labels.setdefault("Hostname", self._hostname)
         family = self.families.get(name, unit, kind, tuple(labels))
@@ -186,7 +178,8 @@ class ModelHandlerMetrics:
         # The first value decides the labels; to Prometheus an empty label is the same as none.
         values = tuple(labels.get(label, "") for label in family.label_names)
         self._owned.append((family, values))
-        return family.labels(*values)
+        take: Callable[[Any, float], None] = family.take
+        return partial(take, family.labels(*values))
 
     def _warn(self, subject: str, problem: str) -> None:
         if subject not in self._warned:

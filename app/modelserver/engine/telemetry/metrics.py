@@ -9,17 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from modelserver.engine.telemetry.families import GPU_FIELDS, HOST_FIELDS, LEGACY_NAMES, Families, MetricsMode
-from modelserver.engine.telemetry.handler_metrics import HandlerFamilies, ModelHandlerMetrics
+from modelserver.engine.telemetry.handler_metrics import RESERVED_PREFIX, HandlerFamilies, ModelHandlerMetrics
 from modelserver.engine.telemetry.metrics_config import MetricsConfig
 from modelserver.engine.telemetry.model_metrics import DEFAULT_VERSION, ModelMetrics
-from modelserver.engine.telemetry.prometheus import (
-    AddedFamily,
-    AnyFamily,
-    Counter,
-    Gauge,
-    Histogram,
-    MetricRegistry,
-)
+from modelserver.engine.telemetry.prometheus import AnyFamily, Counter, Gauge, Histogram, MetricRegistry
 
 if TYPE_CHECKING:
     from modelserver.engine.telemetry.system import SystemReading
@@ -97,7 +90,7 @@ class ServerMetrics:
         self._probes = self.counter("modelserver_health_checks_total", checks, ("path", "code"))
         self._as_torchserve = as_torchserve
         blocked = "CPU time for which an event loop was blocked, if 10 ms or more."
-        stalls = self.add(Histogram("modelserver_loop_stall_seconds", blocked, bounds=STALL_BOUNDS))
+        stalls = self.histogram("modelserver_loop_stall_seconds", blocked, bounds=STALL_BOUNDS)
         # Counts the seconds of a stall of the server or of a front end.
         self.stalled: Callable[[float], None] = stalls.labels().observe
 
@@ -146,17 +139,19 @@ class ServerMetrics:
             for family in LEGACY_NAMES:
                 self._families.values[family].remove(name, DEFAULT_VERSION, self.hostname)
 
-    def add(self, family: AddedFamily) -> AddedFamily:
-        """Adds a metric defined elsewhere. Raises ValueError if its name is taken."""
-        return self._registry.add(family)
-
     def counter(self, name: str, help_text: str, label_names: Sequence[str] = ()) -> Counter:
         """Adds a number that only grows. Raises ValueError if the name is taken."""
-        return self.add(Counter(name, help_text, label_names))
+        return self._registry.add(Counter(name, help_text, label_names))
 
     def gauge(self, name: str, help_text: str, label_names: Sequence[str] = ()) -> Gauge:
         """Adds a number that goes up and down. Raises ValueError if the name is taken."""
-        return self.add(Gauge(name, help_text, label_names))
+        return self._registry.add(Gauge(name, help_text, label_names))
+
+    def histogram(
+        self, name: str, help_text: str, label_names: Sequence[str] = (), *, bounds: Sequence[float]
+    ) -> Histogram:
+        """Adds a distribution over these upper bounds. Raises ValueError if the name is taken."""
+        return self._registry.add(Histogram(name, help_text, label_names, bounds=bounds))
 
     def follow_versions(self, *families: AnyFamily) -> None:
         """Series of these, whose first labels are a model and its version, leave when it is unregistered."""
@@ -177,8 +172,8 @@ class ServerMetrics:
                     values[name].labels("Host", str(gpu.gpu_id), self.hostname).set(value)
 
     def family(self, name: str) -> AnyFamily | None:
-        """The metric of this name, if there is one."""
-        return self._registry.get(name)
+        """The metric of this name, if there is one that others than the server may change."""
+        return None if name.startswith(RESERVED_PREFIX) else self._registry.get(name)
 
     def families(self) -> list[AnyFamily]:
         """All metrics as they are now, whatever the mode."""

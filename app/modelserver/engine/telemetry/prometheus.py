@@ -180,11 +180,19 @@ class Counter(ValueFamily):
 
     kind = "counter"
 
+    def take(self, child: Value, value: float) -> None:
+        """Adds a value that its source reports; one below 0 does not count."""
+        child.add(max(0.0, value))
+
 
 class Gauge(ValueFamily):
     """A number that goes up and down."""
 
     kind = "gauge"
+
+    def take(self, child: Value, value: float) -> None:
+        """Shows a value that its source reports."""
+        child.set(value)
 
 
 class Histogram(Family[Distribution]):
@@ -210,6 +218,10 @@ class Histogram(Family[Distribution]):
     @property
     def sample_names(self) -> tuple[str, ...]:
         return self.name, f"{self.name}_bucket", f"{self.name}_count", f"{self.name}_sum"
+
+    def take(self, child: Distribution, value: float) -> None:
+        """Observes a value that its source reports."""
+        child.observe(value)
 
     def reading(self, child: Distribution) -> tuple[list[int], float]:
         return list(child.counts), child.total

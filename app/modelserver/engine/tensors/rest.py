@@ -13,14 +13,7 @@ from modelserver.engine.tensors import weight
 from modelserver.engine.tensors.datatypes import BYTES, DATATYPES, TensorError, from_json, pack, unpack
 from modelserver.engine.tensors.limits import RequestLimits
 from modelserver.engine.tensors.shared_memory import NO_MEMORY, REGION, Memory, RegionPart
-from modelserver.engine.tensors.tensor import (
-    VARIABLE,
-    OutputTensor,
-    Tensor,
-    TensorSpec,
-    check_form,
-    elements,
-)
+from modelserver.engine.tensors.tensor import VARIABLE, OutputTensor, Tensor, TensorSpec, check_form, elements
 from modelserver.errors import BadRequest
 
 HEADER_LENGTH = "Inference-Header-Content-Length"

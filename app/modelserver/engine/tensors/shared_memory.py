@@ -169,11 +169,6 @@ class Memory(msgspec.Struct, frozen=True):
         region = Region(name, key, path, offset, size, (status.st_dev, status.st_ino))
         return Memory({**self.regions, name: region}, self.most, self.allowed)
 
-    def without(self, name: str) -> Memory:
-        """Returns a copy that has forgotten a region, or without a name all."""
-        left = {each: region for each, region in self.regions.items() if name and each != name}
-        return Memory(left, self.most, self.allowed)
-
     def for_helper(self, body: bytes) -> Memory:
         """Returns a copy for a process that reads this body, without regions (perhaps many) unless the body
         can name one.

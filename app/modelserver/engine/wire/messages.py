@@ -142,6 +142,11 @@ class Row(msgspec.Struct, frozen=True, array_like=True):
     explain: bool = False
     extra: bytes = b""
 
+    @property
+    def is_tensors(self) -> bool:
+        """Whether its bytes, and those of its answer, are tensors."""
+        return self.kind == TENSORS
+
 
 class Predict(msgspec.Struct, frozen=True, array_like=True, tag="predict"):
     """Server to worker: one batch, in order."""

@@ -190,12 +190,11 @@ def _placer(settings: Settings) -> Placer:
 def _certificate(host: str) -> Certificate:
     """A certificate of this server, which agents get with their invitation: they trust no other."""
     try:
-        from modelserver.surface.tls.throwaway import make_certificate  # noqa: PLC0415 - an optional package
+        return Certificate.throwaway([host])
     except ImportError as error:
         raise ConfigError(
             f"worker_launcher: the package {error.name} is needed for TLS: pip install modelserver[tls]"
         ) from error
-    return make_certificate([host])
 
 
 def _bind(endpoint: str) -> socket.socket:

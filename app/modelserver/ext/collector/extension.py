@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from modelserver.engine.telemetry.metrics import ServerMetrics
-from modelserver.engine.telemetry.prometheus import Histogram
 from modelserver.engine.telemetry.system import SystemMonitor
 from modelserver.ext.collector.collector import Collector
 from modelserver.extension import Host
@@ -59,13 +59,8 @@ async def collect(collector: Collector, metrics: ServerMetrics, every: float) ->
 def show(metrics: ServerMetrics, name: str, value: float, dimensions: Mapping[str, str]) -> None:
     """Shows a metric of reference 15.3 or ``metrics_config``; others are ignored."""
     family = metrics.family(name)
-    if family is None or name.startswith("modelserver_"):
+    if family is None:
         return
     known = {"Hostname": metrics.hostname, **dimensions}
-    values = [known.get(label, "") for label in family.label_names]
-    if isinstance(family, Histogram):
-        family.labels(*values).observe(value)
-    elif family.kind == "gauge":
-        family.labels(*values).set(value)
-    else:
-        family.labels(*values).add(max(0.0, value))
+    take: Callable[[Any, float], None] = family.take
+    take(family.labels(*(known.get(label, "") for label in family.label_names)), value)

@@ -16,7 +16,6 @@ from collections.abc import Callable, Sequence
 from operator import add, sub
 from typing import Final
 
-from modelserver.engine.telemetry.prometheus import Distribution
 from modelserver.ext.console.histograms import quantile
 from modelserver.ext.console.stopwatch import Stopwatch
 from modelserver.models.registry import Registry
@@ -140,7 +139,7 @@ class Minutes:
     def _since(self, key: str, model: ModelVersion) -> array[float]:
         """Returns the counts since the last look; empty if no request ended."""
         owner, before = self._counts.get(key, (None, array("d")))
-        self._bounds = self._bounds or tuple(each.bounds for each in _histograms(model))
+        self._bounds = self._bounds or tuple(bounds for bounds, _ in _histograms(model))
         if owner is not model.metrics:
             # It is new, or has replaced another.
             return _counts(model) if _ended(model) else array("d")
@@ -156,10 +155,11 @@ def _ended(model: ModelVersion) -> float:
     return sum(requests.seconds.counts) + requests.unanswered + requests.errors.count
 
 
-def _histograms(model: ModelVersion) -> tuple[Distribution, ...]:
-    """Returns the histograms of latency, time in the queue, and time in the handler."""
-    metrics = model.metrics
-    return metrics.requests.seconds, metrics.batches.queue_seconds, metrics.batches.handler_seconds
+def _histograms(model: ModelVersion) -> list[tuple[tuple[float, ...], list[int]]]:
+    """Returns bounds and counts of latency, time in the queue, and time in the handler."""
+    requests, batches = model.metrics.requests, model.metrics.batches
+    histograms = requests.seconds, batches.queue_seconds, batches.handler_seconds
+    return [(each.bounds, each.counts) for each in histograms]
 
 
 def _counts(model: ModelVersion) -> array[float]:
@@ -167,7 +167,7 @@ def _counts(model: ModelVersion) -> array[float]:
     requests, batches, histograms = model.metrics.requests, model.metrics.batches, _histograms(model)
     sums = (_ended(model), requests.unanswered, requests.errors.count, batches.handler_seconds.total)
     sizes = (sum(batches.sizes.counts), batches.sizes.total, batches.fill_ratios.total)
-    return array("d", (*sums, *sizes, *(count for each in histograms for count in each.counts)))
+    return array("d", (*sums, *sizes, *(count for _, counts in histograms for count in counts)))
 
 
 def _row(

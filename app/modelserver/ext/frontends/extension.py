@@ -73,8 +73,7 @@ def fleet_of(endpoints: Endpoints) -> Fleet:
     if (tokens := services.tokens) is not None:
 
         def allow() -> None:
-            prints = ((one.scope.value, one.digest, one.expires) for one in tokens.fingerprints)
-            fleet.allow(Tokens(tuple(prints)))
+            fleet.allow(Tokens(tokens.verifier.packed()))
 
         allow()
         tokens.on_change(allow)

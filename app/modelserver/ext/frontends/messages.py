@@ -227,9 +227,9 @@ class Hurry(msgspec.Struct, frozen=True, array_like=True, tag=31):
 
 
 class Tokens(msgspec.Struct, frozen=True, array_like=True, tag=32):
-    """Server: only these tokens are valid from now on: scope, SHA-256, and expiry (seconds since 1970)."""
+    """Server: only these tokens are valid from now on, whose hashes the server's verifier has packed."""
 
-    tokens: tuple[tuple[str, bytes, float | None], ...]
+    packed: bytes
 
 
 class Paths(msgspec.Struct, frozen=True, array_like=True, tag=35):

@@ -14,8 +14,9 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
 
 import uvloop
 
@@ -28,21 +29,14 @@ from modelserver.ext.frontends.counts import ConnectionCounts
 from modelserver.ext.frontends.frontend_end import Forwarder
 from modelserver.ext.frontends.link import Link
 from modelserver.surface.auth.guard import Guard
-from modelserver.surface.auth.scopes import Scope
-from modelserver.surface.auth.verifier import Fingerprint, Verifier
-from modelserver.surface.http.asgi_cycle import prepared
+from modelserver.surface.auth.verifier import Verifier
 from modelserver.surface.http.connection import HttpListener
 from modelserver.surface.http.cors import Cors
 from modelserver.surface.http.intake import Intake
 from modelserver.surface.http.outgoing import Outgoing
 from modelserver.surface.http.protocol import HttpProtocol
 from modelserver.surface.inference.routes import target_finder
-from modelserver.surface.tls.context import Certificate, tls_arguments
-
-if TYPE_CHECKING:
-    from ssl import SSLContext
-
-    from starlette.types import ASGIApp
+from modelserver.surface.tls.context import Certificate
 
 # Accepts a front end's connections from a listening socket that it shares with the others.
 #
@@ -66,7 +60,7 @@ class Acceptor:
         listener: bound, shared, non-blocking.
         counts: the numbers of connections; ``seat`` is this front end's.
         make: creates the protocol of one connection.
-        tls: None for connections without TLS.
+        tls: arguments for TLS, none for connections without.
     """
 
     def __init__(
@@ -75,13 +69,13 @@ class Acceptor:
         counts: ConnectionCounts,
         seat: int,
         make: Callable[[], asyncio.Protocol],
-        tls: SSLContext | None = None,
+        tls: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         self._listener = listener
         self._counts = counts
         self._seat = seat
         self._make = make
-        self._tls = tls_arguments(tls)
+        self._tls = tls
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -180,7 +174,7 @@ class Frontend:
         self._access: AccessLog | None = None
         self._listener: HttpListener | None = None
         self._acceptor: Acceptor | None = None
-        self._tls: SSLContext | None = None
+        self._tls: dict[str, Any] = {}
         self._verifier = Verifier(time.time)
         # Those of protocols.
         self._paths: tuple[tuple[str, str], ...] = ()
@@ -195,16 +189,13 @@ class Frontend:
         if isinstance(message, messages.Setup):
             self._set_up(message)
         elif isinstance(message, messages.Tokens):
-            self._verifier.replace(
-                Fingerprint(Scope(name), digest, expires) for name, digest, expires in message.tokens
-            )
+            self._verifier.unpack(message.packed)
         elif isinstance(message, messages.Paths):
             own = rf"(?:{'|'.join(map(re.escape, message.paths))})(?:/.*)?"
             added = (("paths", own),) if message.paths else ()
             self._forwarder.find = target_finder((*self._paths, *added))
         elif isinstance(message, messages.Certified):
-            assert self._tls is not None  # noqa: S101 - sent only with TLS
-            Certificate(*message.tls).renew(self._tls)
+            Certificate(*message.tls).renew(self._tls["ssl"])
         elif isinstance(message, messages.Traced):
             self._trace(message)
         elif isinstance(message, messages.Open):
@@ -221,7 +212,6 @@ class Frontend:
             stamped=setup.stamped, names_failures=setup.names_failures, probes=setup.probes
         )
         access.start(self._loop)
-        app = prepared(self._forwarder)
         guard = None
         if setup.guarded:
             roles = frozenset(setup.guarded)
@@ -229,6 +219,7 @@ class Frontend:
         cors = Cors(setup.cors) if setup.cors else None
         intake = Intake(setup.max_incoming)
         listener = self._listener = HttpListener(
+            self._forwarder,
             self._forwarder,
             setup.max_body,
             access.counting(self._forwarder.count),
@@ -240,9 +231,9 @@ class Frontend:
         self._paths = setup.paths
         self._forwarder.find = target_finder(setup.paths)
         self._forwarder.on_freed = intake.freed
-        context = self._tls = Certificate(*setup.tls).server_context() if setup.tls else None
+        self._tls = Certificate(*setup.tls).server_arguments() if setup.tls else {}
         acceptor = self._acceptor = Acceptor(
-            self._socket, self._counts, self._seat, lambda: _Connection(app, listener, acceptor), context
+            self._socket, self._counts, self._seat, lambda: _Connection(listener, acceptor), self._tls
         )
         listener.check_regularly()
 
@@ -283,8 +274,8 @@ class _Connection(HttpProtocol):
 
     __slots__ = ("_acceptor",)
 
-    def __init__(self, app: ASGIApp, listener: HttpListener, acceptor: Acceptor) -> None:
-        super().__init__(app, listener)
+    def __init__(self, listener: HttpListener, acceptor: Acceptor) -> None:
+        super().__init__(listener)
         self._acceptor = acceptor
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # it writes, too

@@ -110,7 +110,8 @@ class Fleet:
         self._app = app
         self._on_status = on_status
         self._on_stall = on_stall
-        self._tokens, self._paths = Tokens(()), Paths(())
+        self._tokens: Tokens | None = None
+        self._paths = Paths(())
         self._counts_file, self._counts = make_counts(count)
         self._seats = [_Seat(number) for number in range(count)]
         self._is_open = False
@@ -283,7 +284,8 @@ class Fleet:
             other.close()
         await asyncio.get_running_loop().create_unix_connection(lambda: end.link, sock=own)
         end.link.send(self._setup)
-        end.link.send(self._tokens)
+        if self._tokens is not None:
+            end.link.send(self._tokens)
         end.link.send(self._paths)
         return process
 

@@ -18,12 +18,11 @@ from modelserver.errors import BadRequest, ModelServerError
 from modelserver.ext.grpc.call import GrpcCall
 from modelserver.ext.grpc.encoded import EncodedMessage, ReceivedMessage, is_heavy, texts_of
 from modelserver.ext.grpc.framing import CallRefused
-from modelserver.ext.grpc.gate import Gate
+from modelserver.ext.grpc.gate import Gate, Unauthorized
 from modelserver.ext.grpc.messages import AnyMessage, DecodeError, message_class, service
 from modelserver.ext.grpc.pending import REQUEST_ID, request_id_of
 from modelserver.ext.grpc.statuses import FAILED, StatusCode, ToStatus, http_status
 from modelserver.ext.grpc.watching import WholeCall
-from modelserver.surface.auth.verifier import InvalidKey
 from modelserver.surface.watching import Watch
 
 if TYPE_CHECKING:
@@ -103,9 +102,9 @@ class MethodHandler:
             self._around.gate.check(self._path, call)
             _check_active(call)
             await self._serve(call, body)
-        except InvalidKey as error:
+        except Unauthorized as error:
             code, request_id = StatusCode.PERMISSION_DENIED, request_id_of(call)
-            call.finish(code, error.message, ((REQUEST_ID, request_id),))
+            call.finish(code, str(error), ((REQUEST_ID, request_id),))
         except ModelServerError as error:
             code, text = self._to_status(error)
             request_id = error.logged_id or request_id_of(call)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from modelserver.ext.grpc.call import GrpcCall
 from modelserver.surface.auth.scopes import Scope
-from modelserver.surface.auth.verifier import InvalidKey, Verifier
+from modelserver.surface.auth.verifier import Verifier
 
 _HEADER = "authorization"
 
@@ -12,6 +12,10 @@ _HEADER = "authorization"
 _OPEN_SERVICES = frozenset({"grpc.health.v1.Health"})
 _OPEN_METHODS = frozenset({"ServerLive", "ServerReady"})
 _MANAGING = ("Repository", "LogSettings", "TraceSetting")
+
+
+class Unauthorized(Exception):
+    """A call does not have the token that it needs; the message is for its client."""
 
 
 class Gate:
@@ -29,7 +33,7 @@ class Gate:
         self._open = _OPEN_METHODS if ping_token else _OPEN_METHODS | {"Ping"}
 
     def check(self, path: str, call: GrpcCall) -> None:
-        """Raises InvalidKey. ``path`` is `service/method`."""
+        """Raises Unauthorized. ``path`` is `service/method`."""
         if self._verifier is None:
             return
         service, _, method = path.rpartition("/")
@@ -38,5 +42,5 @@ class Gate:
         scope = Scope.MANAGEMENT if method.startswith(_MANAGING) else self._scope
         token = next((value for name, value in call.head.metadata if name == _HEADER), None)
         header = token.encode("utf-8", "replace") if isinstance(token, str) else token
-        if header is None or not self._verifier.accepts(scope, header):
-            raise InvalidKey(scope)
+        if (refusal := self._verifier.refusal(scope, header)) is not None:
+            raise Unauthorized(refusal.message)

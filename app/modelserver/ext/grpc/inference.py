@@ -11,10 +11,7 @@ import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from modelserver.engine.batching.request import Request, SequencedRequest
-from modelserver.engine.wire.messages import FIELDS
 from modelserver.errors import BadRequest, ModelServerError
 from modelserver.ext.grpc.messages import AnyMessage, message
 from modelserver.ext.grpc.pending import BATCH_ID, Pending
@@ -34,8 +31,6 @@ NAME = "org.pytorch.serve.grpc.inference.InferenceAPIsService"
 
 _Health = message("org.pytorch.serve.grpc.inference.TorchServeHealthResponse")
 _Answer = message("org.pytorch.serve.grpc.inference.PredictionResponse")
-
-_pack = msgspec.msgpack.Encoder().encode
 
 
 class InferenceService:
@@ -126,7 +121,7 @@ def _read(request: AnyMessage, model: ModelVersion) -> Parsed:
     """Parses a request as REST's predictions are, so that both can share a batch."""
     names, sequence_id = model.sequence_headers, request.sequence_id.encode()
     sequence = [(names.id.encode(), sequence_id)] if sequence_id and names is not None else []
-    return Parsed([_pack(dict(request.input))], FIELDS, sequence=sequence)
+    return Parsed.of_fields(dict(request.input), sequence)
 
 
 def _answer(request: Request, content: bytes) -> AnyMessage:

@@ -39,7 +39,7 @@ from modelserver.models.registry import Registry
 from modelserver.surface.api.services import Services
 from modelserver.surface.auth.scopes import Scope
 from modelserver.surface.http.content import MAX_PARAMETERS_BODY
-from modelserver.surface.tls.context import Certificate, tls_arguments
+from modelserver.surface.tls.context import Certificate
 from modelserver.surface.watching import Watch
 
 if TYPE_CHECKING:
@@ -309,16 +309,16 @@ class GrpcServers:
         intake, outgoing = self._services.intake, self._services.outgoing
         port = GrpcPort(served, self._largest(address.side), intake, outgoing)
         listener = Http2Listener(port.make, read_head, self._limits(address.side), outgoing.count)
-        context = None if self._certificate is None else self._certificate.server_context(("h2",))
+        tls = {} if self._certificate is None else self._certificate.server_arguments(("h2",))
         own = socket.socket(fileno=held.detach())
         try:
             server = await asyncio.get_running_loop().create_server(
-                lambda: Http2Connection(listener), sock=own, backlog=_BACKLOG, **tls_arguments(context)
+                lambda: Http2Connection(listener), sock=own, backlog=_BACKLOG, **tls
             )
         except OSError as error:
             own.close()
             raise taken(address, error.strerror or str(error)) from error
-        self._open.append(_Open(server, listener, context))
+        self._open.append(_Open(server, listener, tls.get("ssl")))
         bound = GrpcAddress(address.side, address.host, server.sockets[0].getsockname()[1])
         _log.info("gRPC %s address: %s", address.side, bound)
 

@@ -13,7 +13,6 @@ from modelserver.engine.tensors.datatypes import BYTES, TensorError, from_json, 
 from modelserver.engine.tensors.rest import InferRequest, RequestedOutput
 from modelserver.engine.tensors.tensor import OutputTensor, Tensor, check_form
 from modelserver.engine.tensors.weight import LIGHT_BYTES, TooHeavy
-from modelserver.engine.wire.messages import TENSORS
 from modelserver.errors import BadRequest, InternalError
 from modelserver.ext.grpc.encoded import EncodedMessage
 from modelserver.ext.grpc.messages import AnyMessage, DecodeError, message
@@ -116,8 +115,8 @@ def read_bytes(body: bytes, takes: InputRules) -> Inference:
 
 def make_response(answering: ResponseParts) -> AnyMessage:
     """The response. Raises InternalError for unsuitable answers."""
-    rows = answering.kind == TENSORS
-    return response(answering, answering.outputs() if rows else outputs_of_json(answering.answers[0]))
+    is_json = not answering.is_tensors
+    return response(answering, outputs_of_json(answering.answers[0]) if is_json else answering.outputs())
 
 
 def encode_response(answering: ResponseParts) -> bytes:

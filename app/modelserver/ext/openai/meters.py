@@ -6,14 +6,14 @@ cost nothing more.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from time import monotonic
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
 from modelserver.engine.batching.request import Request
 from modelserver.engine.telemetry.metrics import ServerMetrics
-from modelserver.engine.telemetry.prometheus import Distribution, Histogram, Value
 from modelserver.models.version import ModelVersion
 from modelserver.surface.http.exchange import Exchange
 from modelserver.surface.watching import Watcher
@@ -47,15 +47,18 @@ def counts_of(request: Request) -> TokenCounts:
         return _NONE
 
 
-class TokenSeries(NamedTuple):
-    """The series of one version."""
+_Take: TypeAlias = Callable[[float], None]
 
-    first: Distribution
-    interval: Distribution
-    prompt: Value
-    completion: Value
-    streams: Value
-    aborted: Value
+
+class TokenSeries(NamedTuple):
+    """What takes the values of one version's series: observes seconds, or adds a count."""
+
+    first: _Take
+    interval: _Take
+    prompt: _Take
+    completion: _Take
+    streams: _Take
+    aborted: _Take
 
 
 class LanguageMeters:
@@ -64,10 +67,10 @@ class LanguageMeters:
     def __init__(self, metrics: ServerMetrics) -> None:
         first = "From a request's arrival to the first token of its stream."
         interval = "Mean time between the tokens of a stream."
-        add, counter, gauge = metrics.add, metrics.counter, metrics.gauge
+        histogram, counter, gauge = metrics.histogram, metrics.counter, metrics.gauge
         self._families: tuple[Any, ...] = (
-            add(Histogram("modelserver_first_token_seconds", first, _LABELS, bounds=_FIRST_BOUNDS)),
-            add(Histogram("modelserver_token_interval_seconds", interval, _LABELS, bounds=_INTERVAL_BOUNDS)),
+            histogram("modelserver_first_token_seconds", first, _LABELS, bounds=_FIRST_BOUNDS),
+            histogram("modelserver_token_interval_seconds", interval, _LABELS, bounds=_INTERVAL_BOUNDS),
             counter("modelserver_prompt_tokens_total", "Tokens of prompts and inputs.", _LABELS),
             counter("modelserver_completion_tokens_total", "Tokens that models generated.", _LABELS),
             gauge("modelserver_streams", "Streams that are being sent.", _LABELS),
@@ -77,7 +80,9 @@ class LanguageMeters:
 
     def of(self, model: ModelVersion) -> TokenSeries:
         """The series of a version."""
-        return TokenSeries(*(family.labels(model.name, model.version) for family in self._families))
+        version = model.name, model.version
+        first, interval, *counts = (family.labels(*version) for family in self._families)
+        return TokenSeries(first.observe, interval.observe, *(each.add for each in counts))
 
     def watch(self, exchange: Exchange) -> TokenMeter:
         """Measures a request, in addition to a watcher that it already has."""
@@ -108,29 +113,29 @@ class TokenMeter(Watcher):
         self._count()
         if content_type.startswith("text/event-stream") and self._request and self._series:
             # A stream that was over before its first part was sent.
-            self._series.first.observe(monotonic() - self._request.arrived)
+            self._series.first(monotonic() - self._request.arrived)
 
     def started(self, status: int, content_type: str, lines: bytes) -> None:
         request, series = self._request, self._series
         if request is not None and series is not None:
             self._first = monotonic()
-            series.first.observe(self._first - request.arrived)
-            series.streams.add(1.0)
+            series.first(self._first - request.arrived)
+            series.streams(1.0)
 
     def ended(self, complete: bool, lines: bytes = b"") -> None:
         request, series = self._request, self._series
         if request is None or series is None:
             return
-        series.streams.add(-1.0)
+        series.streams(-1.0)
         if not complete or request.failure() is not None:
-            series.aborted.add(1.0)
+            series.aborted(1.0)
         elif (tokens := self._count()) > 1:
-            series.interval.observe((monotonic() - self._first) / (tokens - 1))
+            series.interval((monotonic() - self._first) / (tokens - 1))
 
     def left(self) -> None:
         if self._first and self._series is not None:
-            self._series.streams.add(-1.0)
-            self._series.aborted.add(1.0)
+            self._series.streams(-1.0)
+            self._series.aborted(1.0)
 
     def _count(self) -> int:
         """Counts the tokens, and returns how many were generated."""
@@ -138,6 +143,6 @@ class TokenMeter(Watcher):
         if request is None or series is None:
             return 0
         counts = counts_of(request)
-        series.prompt.add(counts.prompt_tokens + self.tokens)
-        series.completion.add(counts.completion_tokens)
+        series.prompt(counts.prompt_tokens + self.tokens)
+        series.completion(counts.completion_tokens)
         return counts.completion_tokens

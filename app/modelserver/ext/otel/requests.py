@@ -8,7 +8,6 @@ from typing import Any, Protocol
 from opentelemetry.sdk.trace import Event
 from opentelemetry.trace import SpanContext, SpanKind, Status
 
-from modelserver.engine.wire.messages import Result
 from modelserver.ext.otel.language import LanguageCall, language_call
 from modelserver.ext.otel.spans import TRACEPARENT, UNSET, Clock, Tracing, failed, traceparent
 from modelserver.surface.watching import Watch, Watched, Watcher
@@ -53,7 +52,7 @@ class TracedBatch:
         """The trace context that the worker receives."""
         return traceparent(self._handler)
 
-    def answered(self, batch: Any, result: Result, began: float, now: float) -> None:
+    def answered(self, batch: Any, result: Any, began: float, now: float) -> None:
         """The worker, which was free for the batch from ``began`` on, has answered it."""
         # What it took to send it there and back comes before.
         started = max(began, now - result.handler_time)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from modelserver.engine.telemetry.metrics import ServerMetrics
-from modelserver.engine.telemetry.prometheus import Histogram
 from modelserver.ext.parking.memory import gpus_of
 from modelserver.models.version import ModelVersion
 
@@ -28,7 +27,7 @@ class ParkingMeters:
             f"{prefix}loads_total", "Loads for a request, or ahead of one.", (*_LABELS, "result")
         )
         took = "Seconds that loads took in the worker's process."
-        self._seconds = metrics.add(Histogram(f"{prefix}load_seconds", took, _LABELS, bounds=_BOUNDS))
+        self._seconds = metrics.histogram(f"{prefix}load_seconds", took, _LABELS, bounds=_BOUNDS)
         self._parks = counter(f"{prefix}parks_total", "How often a model was parked.", (*_LABELS, "reason"))
         self._cold = counter(f"{prefix}cold_requests_total", cold, _LABELS)
         ahead = "Loads before the model was expected to be used, by whether it was."

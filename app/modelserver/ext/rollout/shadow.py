@@ -26,7 +26,7 @@ from modelserver.engine.batching.request import Request
 from modelserver.engine.ids import accept_request_id
 from modelserver.engine.pools.pool import Pool
 from modelserver.engine.pools.spec import WorkerState
-from modelserver.engine.wire.messages import TENSORS, Answer, Row
+from modelserver.engine.wire.messages import Answer, Row
 from modelserver.errors import ModelServerError
 from modelserver.ext.rollout.compare import Pair, difference
 from modelserver.ext.rollout.judging import Judge
@@ -356,7 +356,7 @@ class Shadow:
             self._differs(result, failed=failed)
             return
         pairs = [
-            Pair(one, other, row.kind == TENSORS)
+            Pair(one, other, row.is_tensors)
             for row, (_, one), (_, other) in zip(copy.request.rows, primary, copied, strict=True)
             if one != other
         ]

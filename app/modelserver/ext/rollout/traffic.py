@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from math import log
 from operator import itemgetter
@@ -18,7 +19,6 @@ import msgspec
 from modelserver.engine.batching.request import Request
 from modelserver.engine.pools.pool import Pool
 from modelserver.engine.pools.spec import WorkerState
-from modelserver.engine.telemetry.prometheus import Value
 from modelserver.errors import BadRequest
 from modelserver.ext.rollout.judging import Judge
 from modelserver.ext.rollout.plan import Plan, check, pair_of, renamed, tidy, without
@@ -99,6 +99,13 @@ V = TypeVar("V", bound=Version)
 _READY = WorkerState.READY
 
 
+@dataclass(slots=True)
+class RequestCount:
+    """The requests that a version got."""
+
+    value: float = 0.0
+
+
 class ModelTraffic(Generic[V]):
     """The traffic of one model.
 
@@ -113,12 +120,12 @@ class ModelTraffic(Generic[V]):
         self.plan = Plan()
         self.shadows: dict[str, Shadow] = {}
         self.promotion: Report | None = None
-        self.requests: dict[str, Value] = {}
+        self.requests: dict[str, RequestCount] = {}
         self._on_change = on_change
         self._versions: Mapping[str, V] = {}
         self._default = ""
         # The version of each interval, with its end and the counter of its requests.
-        self._slots: list[tuple[float, V, Value]] = []
+        self._slots: list[tuple[float, V, RequestCount]] = []
         self._verifies = False
         self._effective: dict[str, int | float] = {}
         self._header = b""
@@ -293,7 +300,8 @@ class ModelTraffic(Generic[V]):
         # Without a ready version they wait for one, as they would without weights.
         result: list[Interval] = intervals(weights, ready or weights.keys())
         self._slots = [
-            (end, self._versions[name], self.requests.setdefault(name, Value())) for end, name in result
+            (end, self._versions[name], self.requests.setdefault(name, RequestCount()))
+            for end, name in result
         ]
         percent = shares(result)
         effective = {name: tidy(percent.get(name, 0) if name in ready else 0) for name in weights}

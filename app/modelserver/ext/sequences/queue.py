@@ -28,7 +28,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from modelserver.engine.batching.policies import Policy, Waiting
-from modelserver.engine.batching.queue import BatchQueue, ImmediateKey, QueueFull
+from modelserver.engine.batching.queue import BatchQueue, QueueFull
 from modelserver.engine.batching.request import Batch, Parcel, Request, SequencedRequest
 from modelserver.engine.wire.messages import SequenceHeaders
 from modelserver.errors import WorkerDied
@@ -208,7 +208,7 @@ class SequenceQueue(BatchQueue):
         line.steps.extend(Parcel(request, index, 1) for index in range(len(request.rows)))
         line.waiting += 1
         self._count(1, len(request.rows), request.nbytes)
-        if not isinstance(request.key, ImmediateKey):
+        if not self.is_at_once(request):
             self.policy.arrived(len(request.rows), now)
         self._wake(line)
 
@@ -328,7 +328,7 @@ class SequenceQueue(BatchQueue):
         return len(group) >= self.batch_size or len(group) == len(post.lines) >= self._share
 
     def _group_due(self, group: list[Line], post: _Post, now: float) -> float:
-        if self.flushing or self._is_full(group, post) or _is_at_once(group):
+        if self.flushing or self._is_full(group, post) or self.is_at_once(group[0].steps[0].request):
             return now
         waiting = [line.steps[0].request for line in group]
         arrived = [request.arrived for request in waiting]
@@ -343,7 +343,7 @@ class SequenceQueue(BatchQueue):
             reason = "size"
         elif self.flushing:
             reason = "flush"
-        at_once = _is_at_once(group)
+        at_once = self.is_at_once(group[0].steps[0].request)
         batch = Batch([line.steps.popleft() for line in group], len(group), reason, at_once=at_once)
         for line, step in zip(group, batch.parcels, strict=True):
             request = step.request
@@ -498,10 +498,6 @@ class SequenceQueue(BatchQueue):
 def _line_of(step: Parcel) -> Line | None:
     request = step.request
     return request.line if isinstance(request, SequencedRequest) else None
-
-
-def _is_at_once(group: list[Line]) -> bool:
-    return isinstance(group[0].steps[0].request.key, ImmediateKey)
 
 
 def _is_late(request: Request, now: float) -> bool:

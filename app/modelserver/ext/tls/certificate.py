@@ -70,18 +70,17 @@ def _from_keystore(path: Path, password: str) -> Certificate:
 
 
 def _of_its_own(settings: Settings) -> Certificate:
+    addresses = (settings.inference_address, settings.management_address, settings.metrics_address)
+    hosts = {address.host for address in addresses if address.scheme == "https"}
+    if settings.enable_grpc_api and settings.enable_grpc_ssl:
+        hosts |= {settings.grpc_inference_address, settings.grpc_management_address}
     try:
-        from modelserver.surface.tls.throwaway import make_certificate  # noqa: PLC0415 - a package that few need
+        return Certificate.throwaway(hosts)
     except ImportError:
         raise ConfigError(
             "Invalid configuration: certificate_file=: https needs it with private_key_file, or a keystore; "
             f"for a throw-away certificate {_INSTALL}"
         ) from None
-    addresses = (settings.inference_address, settings.management_address, settings.metrics_address)
-    hosts = {address.host for address in addresses if address.scheme == "https"}
-    if settings.enable_grpc_api and settings.enable_grpc_ssl:
-        hosts |= {settings.grpc_inference_address, settings.grpc_management_address}
-    return make_certificate(hosts)
 
 
 def _read(name: str, path: Path) -> bytes:

@@ -10,7 +10,7 @@ from modelserver.errors import Conflict
 from modelserver.ext.tokens.key_file import KeyFile, Token
 from modelserver.ext.tokens.operator_tokens import OperatorTokens
 from modelserver.surface.auth.scopes import Scope
-from modelserver.surface.auth.verifier import Fingerprint, Verifier
+from modelserver.surface.auth.verifier import Verifier
 
 # TorchServe's keys have 6.
 _KEY_BYTES = 24
@@ -40,11 +40,6 @@ class TokenKeeper:
         self._made: dict[Scope, Token] = {}
         self._listeners: list[Callable[[], None]] = []
         self.replace_provided(provided)
-
-    @property
-    def fingerprints(self) -> list[Fingerprint]:
-        made = [Fingerprint.of(scope, token.key, token.expires) for scope, token in self._made.items()]
-        return made + [Fingerprint.of(scope, key) for scope, keys in self._provided.items() for key in keys]
 
     def on_change(self, listener: Callable[[], None]) -> None:
         self._listeners.append(listener)
@@ -90,6 +85,8 @@ class TokenKeeper:
             else:
                 self._file.remove()
             self._made = made
-        self.verifier.replace(self.fingerprints)
+        own = [(scope, token.key, token.expires) for scope, token in made.items()]
+        provided = [(scope, key, None) for scope, keys in self._provided.items() for key in keys]
+        self.verifier.replace([*own, *provided])
         for listener in self._listeners:
             listener()

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+
 from modelserver.errors import BadRequest, ResourceNotFound
 from modelserver.surface.api.services import Services
 
@@ -59,7 +61,9 @@ class Regions:
 
         Requests that were read before still write their outputs.
         """
-        self.shared.memory = self.shared.memory.without(name)
+        memory = self.shared.memory
+        left = {each: region for each, region in memory.regions.items() if name and each != name}
+        self.shared.memory = msgspec.structs.replace(memory, regions=left)
 
     def status(self, name: str = "") -> list[dict[str, Any]]:
         """The region of this name, or all. Raises ResourceNotFound."""

@@ -15,7 +15,6 @@ import msgspec
 
 from modelserver.engine.batching.request import Request
 from modelserver.engine.tensors.weight import LIGHT_BYTES
-from modelserver.engine.wire.messages import FIELDS
 from modelserver.errors import (
     DeadlineExceeded,
     InternalError,
@@ -37,8 +36,6 @@ _log = logging.getLogger("modelserver.workflows")
 
 # CPU time that a helper may use for one answer.
 _SECONDS = 10.0
-
-_pack = msgspec.msgpack.Encoder().encode
 
 
 class WorkflowRun:
@@ -140,7 +137,7 @@ class WorkflowRun:
             return Parsed([self._exchange.body], content_type=self._exchange.content_type)
         names = ("body",) if len(before) == 1 else before
         fields = {name: self._outputs[source] for name, source in zip(names, before, strict=True)}
-        return Parsed([_pack(fields)], FIELDS)
+        return Parsed.of_fields(fields)
 
     def _answered(self, node: str, model: ModelVersion, request: Request) -> None:
         """An attempt has ended. What follows is for the next turn of the loop: the pool is still busy."""

@@ -15,7 +15,6 @@ from modelserver.ext.workflows.errors import InvalidWorkflow, WorkflowFailed, Wo
 from modelserver.ext.workflows.workflow import Workflow
 from modelserver.models.version import SavedWorkflow
 from modelserver.surface.api.services import Services
-from modelserver.surface.http.content import inflate
 from modelserver.surface.http.exchange import Exchange
 
 if TYPE_CHECKING:
@@ -227,9 +226,7 @@ class Workflows:
             return
 
         async def read() -> None:
-            encoding, exchange.encoding = exchange.encoding, b""
-            limit = self._settings.max_request_size
-            exchange.body = await asyncio.to_thread(inflate, exchange.body, encoding, limit)
+            await self._services.off_loop.inflate(exchange, self._settings.max_request_size)
             self._run(exchange, workflow)
 
         exchange.on_disconnect = self._services.off_loop.start(len(exchange.body), read(), exchange.fail)

@@ -47,8 +47,8 @@ class Guard:
             scope = Scope.INFERENCE
         for name, value in headers:
             if len(name) == len(_HEADER) and name.lower() == _HEADER:
-                return None if self._verifier.accepts(scope, value) else InvalidKey(scope)
-        return InvalidKey(scope)
+                return self._verifier.refusal(scope, value)
+        return self._verifier.refusal(scope, None)
 
     def _scope(self, method: bytes, url: bytes) -> Scope | None:
         try:

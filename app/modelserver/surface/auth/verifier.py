@@ -13,6 +13,8 @@ from hashlib import sha256
 from hmac import compare_digest
 from typing import Protocol
 
+import msgspec
+
 from modelserver.errors import BadRequest
 from modelserver.surface.auth.scopes import Scope
 
@@ -46,13 +48,17 @@ class Fingerprint:
         return cls(scope, sha256(token.encode()).digest(), expires)
 
 
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(list[Fingerprint]).decode
+
+
 class Verifier:
     """Checks the ``Authorization`` header, in a time that reveals nothing about the tokens.
 
     It caches the last valid header of each scope: a client that sends the same again costs one comparison.
 
     Args:
-        clock: seconds, of the same clock as the fingerprints' ``expires``.
+        clock: seconds, of the clock by which tokens expire.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -60,10 +66,25 @@ class Verifier:
         self._fingerprints: tuple[Fingerprint, ...] = ()
         self._last: dict[Scope, tuple[bytes, float]] = {}
 
-    def replace(self, fingerprints: Iterable[Fingerprint]) -> None:
-        """Only these are valid from now on."""
+    def replace(self, tokens: Iterable[tuple[Scope, str, float | None]]) -> None:
+        """Only these are valid from now on: each with its scope, until it expires."""
+        self._use(Fingerprint.of(*token) for token in tokens)
+
+    def packed(self) -> bytes:
+        """What another process needs to accept the same tokens: :meth:`unpack`."""
+        return _encode(self._fingerprints)
+
+    def unpack(self, packed: bytes) -> None:
+        """Only the tokens that another verifier has packed are valid from now on."""
+        self._use(_decode(packed))
+
+    def _use(self, fingerprints: Iterable[Fingerprint]) -> None:
         self._fingerprints = tuple(fingerprints)
         self._last.clear()
+
+    def refusal(self, scope: Scope, header: bytes | None) -> InvalidKey | None:
+        """The error for a request with this header; None if it may pass."""
+        return None if header is not None and self.accepts(scope, header) else InvalidKey(scope)
 
     def accepts(self, scope: Scope, header: bytes) -> bool:
         """Whether the value of the header, ``Bearer <token>``, is valid for the scope now."""
@@ -88,10 +109,6 @@ class RequiredTokens(Protocol):
     """The tokens of a server that requires some; an extension has them."""
 
     verifier: Verifier
-
-    @property
-    def fingerprints(self) -> list[Fingerprint]:
-        """The hashes of all valid tokens."""
 
     def on_change(self, listener: Callable[[], None]) -> None:
         """``listener`` is called whenever the tokens have changed."""

@@ -18,7 +18,7 @@ from modelserver.engine.telemetry.access import OnResponse
 from modelserver.errors import ModelServerError, PayloadTooLarge
 from modelserver.surface.auth.guard import Guard
 from modelserver.surface.http.answers import form_of
-from modelserver.surface.http.asgi_cycle import CONTINUE, AsgiCycle
+from modelserver.surface.http.asgi_cycle import CONTINUE, AsgiCycle, prepared
 from modelserver.surface.http.connection_exchange import ConnectionExchange
 from modelserver.surface.http.cors import Cors
 from modelserver.surface.http.exchange import HotRoutes, Target
@@ -102,8 +102,12 @@ CHECK_SECONDS = 5.0
 
 @dataclass(slots=True)
 class HttpListener:
-    """What the connections of one listener share. Times are in seconds, sizes in bytes."""
+    """What the connections of one listener share. Times are in seconds, sizes in bytes.
 
+    ``app`` gets the requests that are not for the hot routes.
+    """
+
+    app: ASGIApp
     hot: HotRoutes | None
     max_body: int
     on_response: OnResponse
@@ -116,6 +120,9 @@ class HttpListener:
     cors: Cors | None = None
     connections: set[Http1Connection] = field(default_factory=set)
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.app = prepared(self.app)
 
     def check(self, now: float) -> None:
         """Closes connections that are too slow or idle for too long; to be called every few seconds."""
@@ -177,13 +184,11 @@ class Http1Connection:
     def __init__(
         self,
         source: RequestSource,
-        app: ASGIApp,
         listener: HttpListener,
         transport: asyncio.Transport,
         arrival: Arrival,
     ) -> None:
         self._source = source
-        self._app = app
         self._listener = listener
         self._arrival = arrival
         self.transport = transport
@@ -285,7 +290,7 @@ class Http1Connection:
             self._hold()
         elif type(request) is AsgiCycle:
             self._running = request
-            task = asyncio.get_running_loop().create_task(request.run(self._app))
+            task = asyncio.get_running_loop().create_task(request.run(self._listener.app))
             listener.tasks.add(task)
             task.add_done_callback(listener.tasks.discard)
         else:

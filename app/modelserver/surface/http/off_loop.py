@@ -8,6 +8,8 @@ from collections.abc import Callable, Coroutine
 
 from modelserver.engine.offload.helpers import Helpers
 from modelserver.errors import InternalError, ModelServerError, PayloadTooLarge, ServiceUnavailable
+from modelserver.surface.http.content import inflate
+from modelserver.surface.http.exchange import Exchange
 
 _log = logging.getLogger("modelserver.api")
 
@@ -51,6 +53,12 @@ class OffLoop:
 
         task.add_done_callback(done)
         return task.cancel
+
+    @staticmethod
+    async def inflate(exchange: Exchange, limit: int) -> None:
+        """Removes the body's encoding, in a thread. Raises as :func:`.content.inflate`."""
+        encoding, exchange.encoding = exchange.encoding, b""
+        exchange.body = await asyncio.to_thread(inflate, exchange.body, encoding, limit)
 
     @staticmethod
     async def _run(work: Coroutine[None, None, None], fail: Callable[[ModelServerError], None]) -> None:

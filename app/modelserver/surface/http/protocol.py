@@ -15,7 +15,6 @@ import asyncio
 import logging
 import re
 from time import monotonic, perf_counter
-from typing import TYPE_CHECKING
 
 import httptools
 
@@ -35,10 +34,6 @@ from modelserver.surface.http.head import (
     invalid_message,
 )
 from modelserver.surface.http.sockets import is_reset
-
-if TYPE_CHECKING:
-    from starlette.types import ASGIApp
-
 
 _log = logging.getLogger("modelserver.api")
 
@@ -60,8 +55,7 @@ _FIRST_CHECK, _LONGEST_PAUSE = 0.05, 5.0
 class HttpProtocol(asyncio.Protocol):
     """Receives the bytes of one connection; :class:`Http1Connection` responds to the requests in them."""
 
-    def __init__(self, app: ASGIApp, listener: HttpListener) -> None:
-        self._app = app
+    def __init__(self, listener: HttpListener) -> None:
         self._listener = listener
         self._loop = asyncio.get_running_loop()
         self._parser = _new_parser(self)
@@ -88,9 +82,7 @@ class HttpProtocol(asyncio.Protocol):
     # -- from the transport
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # it writes, too
-        self._connection = connection = Http1Connection(
-            self, self._app, self._listener, transport, self._arrival
-        )
+        self._connection = connection = Http1Connection(self, self._listener, transport, self._arrival)
         self._listener.connections.add(connection)
 
     def data_received(self, data: bytes | memoryview) -> None:

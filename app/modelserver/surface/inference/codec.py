@@ -7,12 +7,12 @@ Helpers import the codecs, so these import little.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 
-from modelserver.engine.wire.messages import BODY
+from modelserver.engine.wire.messages import BODY, FIELDS
 from modelserver.surface.http.exchange import Exchange, read_query
 from modelserver.surface.inference.scopes import OCTETS, scope_of
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 # CPU time that a helper may use for one request or answer.
 SECONDS = 10.0
+
+_pack = msgspec.msgpack.Encoder().encode
 
 
 class Parsed(msgspec.Struct):
@@ -50,6 +52,11 @@ class Parsed(msgspec.Struct):
     # Whether the rows' answers are joined, and then the name of a failed row in errors.
     joins: ClassVar[bool] = False
     where: ClassVar[str] = ""
+
+    @classmethod
+    def of_fields(cls, fields: Mapping[str, bytes], sequence: Sequence[tuple[bytes, bytes]] = ()) -> Parsed:
+        """A request whose one row has these values by name."""
+        return cls([_pack(fields)], FIELDS, sequence=sequence)
 
     def encode(self, model: ModelVersion, request: Request) -> tuple[bytes, str, bytes]:
         """Body, content type and further header lines of the response over REST; only if answers are joined.

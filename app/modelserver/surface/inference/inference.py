@@ -185,8 +185,7 @@ class InferenceApi:
         async def read() -> None:
             nonlocal model
             if model is None:
-                encoding, exchange.encoding = exchange.encoding, b""
-                exchange.body = await asyncio.to_thread(inflate, exchange.body, encoding, self._max_body)
+                await self._off_loop.inflate(exchange, self._max_body)
                 if not route.model:
                     await asyncio.to_thread(codec.address, exchange)
                 to: Route = exchange.target.route

@@ -188,6 +188,11 @@ class ResponseParts(msgspec.Struct, frozen=True):
     parameters: dict[str, Any] | None = None
 
     @property
+    def is_tensors(self) -> bool:
+        """Whether the answers are tensors, as the rows are."""
+        return self.kind == TENSORS
+
+    @property
     def is_light(self) -> bool:
         """Whether it can be encoded on the event loop."""
         if len(self.answers) > weight.LIGHT_ROWS:
@@ -195,7 +200,7 @@ class ResponseParts(msgspec.Struct, frozen=True):
         if sum(map(len, self.answers)) <= weight.LIGHT_BYTES:
             return True
         request = self.request
-        if self.kind != TENSORS:
+        if not self.is_tensors:
             return False
         return request.binary if request.outputs is None else all(each.binary for each in request.outputs)
 

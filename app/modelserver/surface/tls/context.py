@@ -6,7 +6,7 @@ import contextlib
 import os
 import ssl
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,13 @@ class Certificate:
     key: bytes = field(repr=False)
     client_ca: bytes = b""
 
+    @classmethod
+    def throwaway(cls, hosts: Iterable[str]) -> Certificate:
+        """A self-signed one for these hosts and localhost. Raises ImportError without cryptography."""
+        from modelserver.surface.tls.throwaway import self_signed  # noqa: PLC0415 - an optional package
+
+        return cls(*self_signed(hosts))
+
     def server_context(self, protocols: Sequence[str] = ("http/1.1",)) -> ssl.SSLContext:
         """A context for TLS 1.2 and later, and for these protocols of the application.
 
@@ -43,6 +50,14 @@ class Certificate:
             context.verify_mode = ssl.CERT_REQUIRED
         return context
 
+    def server_arguments(self, protocols: Sequence[str] = ("http/1.1",)) -> dict[str, Any]:
+        """The arguments for uvloop's servers; ``ssl`` is :meth:`server_context`."""
+        return {
+            "ssl": self.server_context(protocols),
+            "ssl_handshake_timeout": HANDSHAKE_TIMEOUT,
+            "ssl_shutdown_timeout": SHUTDOWN_TIMEOUT,
+        }
+
     def renew(self, context: ssl.SSLContext, protocols: Sequence[str] = ("http/1.1",)) -> None:
         """Has new connections of ``context`` use this certificate and its authorities.
 
@@ -56,17 +71,6 @@ class Certificate:
             connection.context = fresh
 
         context.sni_callback = switch
-
-
-def tls_arguments(context: ssl.SSLContext | None) -> dict[str, Any]:
-    """The TLS arguments for uvloop's servers; empty without a context."""
-    if context is None:
-        return {}
-    return {
-        "ssl": context,
-        "ssl_handshake_timeout": HANDSHAKE_TIMEOUT,
-        "ssl_shutdown_timeout": SHUTDOWN_TIMEOUT,
-    }
 
 
 @contextlib.contextmanager

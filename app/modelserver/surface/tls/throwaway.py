@@ -11,13 +11,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from modelserver.surface.tls.context import Certificate
-
 _LIFE = timedelta(days=365)
 
 
-def make_certificate(hosts: Iterable[str]) -> Certificate:
-    """A self-signed certificate for these hosts and localhost."""
+def self_signed(hosts: Iterable[str]) -> tuple[bytes, bytes]:
+    """A certificate for these hosts and localhost, and its key; both in PEM."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "modelserver")])
     names = [_name(host) for host in sorted({"localhost", *hosts})]
@@ -35,7 +33,7 @@ def make_certificate(hosts: Iterable[str]) -> Certificate:
         .sign(key, SHA256())
     )
     pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    return Certificate(certificate.public_bytes(Encoding.PEM), pem)
+    return certificate.public_bytes(Encoding.PEM), pem
 
 
 def _name(host: str) -> x509.GeneralName:

@@ -36,7 +36,7 @@ from modelserver.ext.cluster.messages import (
 from modelserver.ext.cluster.node import agent as agent_module
 from modelserver.ext.cluster.node.agent import Agent
 from modelserver.ext.cluster.packing import ArchiveSender, Packer
-from modelserver.surface.tls.throwaway import make_certificate
+from modelserver.surface.tls.context import Certificate
 
 _LEASE = 30.0
 
@@ -121,7 +121,7 @@ class Stage:
 async def stage(request, tmp_path, monkeypatch, bound):
     monkeypatch.setattr("modelserver.ext.cluster.node.dial.PAUSES", ())
     monkeypatch.setenv("MODELSERVER_NODE_CACHE", str(tmp_path / "cache"))
-    hub = Hub(bound, "127.0.0.1", certificate=make_certificate([]) if request.param == "tls" else None)
+    hub = Hub(bound, "127.0.0.1", certificate=Certificate.throwaway([]) if request.param == "tls" else None)
     await hub.open()
     made = Stage(hub, tmp_path, monkeypatch)
     yield made

@@ -18,9 +18,8 @@ from modelserver.ext.cluster.greeting import RESPONSE, GreetingError, challenge,
 from modelserver.ext.cluster.node import dial as dial_module
 from modelserver.ext.cluster.node.dial import LOCAL_SOCKET, SecureConnection, dial, dial_streams
 from modelserver.surface.tls.context import Certificate
-from modelserver.surface.tls.throwaway import make_certificate
 
-_OWN = make_certificate(["127.0.0.1"])
+_OWN = Certificate.throwaway(["127.0.0.1"])
 _WAYS = {
     "blocking": lambda invitation: dial(invitation).close(),
     "streams": lambda invitation: asyncio.run(_briefly(invitation)),
@@ -179,7 +178,7 @@ def test_only_the_pinned_certificate_is_trusted(serve, way, tmp_path):
 
     server = serve(secured(_OWN, answer))
     way(msgspec.structs.replace(server.invitation, certificate=_OWN.chain.decode()))
-    same_name = make_certificate(["127.0.0.1"]).chain.decode()
+    same_name = Certificate.throwaway(["127.0.0.1"]).chain.decode()
     authority = Authority(tmp_path)
     (_, one), (other_key, other) = authority.issue("server"), authority.issue("server2")
     server = serve(secured(Certificate(other.read_bytes(), other_key.read_bytes()), answer))

@@ -12,7 +12,7 @@ from modelserver.ext.cluster.greeting import invite
 from modelserver.ext.cluster.hub import Hub
 from modelserver.ext.cluster.node.agent import connect, hand_over, receive_invitation
 from modelserver.ext.cluster.node.dial import LOCAL_SOCKET
-from modelserver.surface.tls.throwaway import make_certificate
+from modelserver.surface.tls.context import Certificate
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def test_the_ticket_and_the_memory_are_handed_over(memory):
 @pytest.mark.parametrize("kind", ["tls", "plain", "local"])
 async def test_workers_connection_carries_frames(kind, bound, tmp_path, monkeypatch, memory):
     monkeypatch.setenv(LOCAL_SOCKET, "1" if kind == "local" else "0")
-    certificate = make_certificate([]) if kind == "tls" else None
+    certificate = Certificate.throwaway([]) if kind == "tls" else None
     hub = Hub(bound, "127.0.0.1", certificate=certificate, folder=tmp_path)
     await hub.open()
     streams = asyncio.get_running_loop().create_future()
