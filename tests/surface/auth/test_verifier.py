@@ -54,16 +54,12 @@ def test_token_is_forgotten_when_it_expires(verifier, clock):
 
 
 def test_hashes_are_for_another_process(verifier, clock):
-    """They accept the same tokens there, and do not print themselves."""
+    """It accepts the same tokens; hashes do not print themselves."""
     other = Verifier(clock)
     other.unpack(verifier.packed())
-
-    assert b"first-token" not in verifier.packed()
-    assert other.accepts(Scope.INFERENCE, b"Bearer first-token")
-    assert other.refusal(Scope.MANAGEMENT, b"Bearer manager-token") is None
+    assert other.refusal(Scope.INFERENCE, b"Bearer first-token") is None
     assert isinstance(other.refusal(Scope.MANAGEMENT, b"Bearer first-token"), InvalidKey)
-    hashed = Fingerprint.of(Scope.INFERENCE, "third-token", None)
-    assert repr(hashed) == "Fingerprint(scope=<Scope.INFERENCE: 'inference'>, expires=None)"
+    assert "digest" not in repr(Fingerprint.of(Scope.INFERENCE, "third-token"))
 
 
 def test_a_known_header_costs_one_comparison(verifier, monkeypatch):
