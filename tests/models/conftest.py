@@ -1,9 +1,7 @@
 """What tests of this folder share."""
 
 import json
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
 from tests.models import doubles
@@ -20,18 +18,26 @@ from modelserver.models.registry import Registry
 from modelserver.models.settings.settings import KEYS, Settings
 from modelserver.models.settings.values import ModelToLoad
 from modelserver.models.snapshot import parse_snapshot
-from modelserver.models.version import SavedModel
 
 
-def write_model(store: Path, folder: str, name: str, version: str = "1.0") -> None:
+def write_model(store, folder, name, version="1.0", *, config="", runtime="python", **fields):
+    """An unpacked archive with a handler; ``fields`` of its manifest that are None are left out."""
     place = store / folder
     (place / "MAR-INF").mkdir(parents=True, exist_ok=True)
-    manifest = {
-        "runtime": "python",
-        "model": {"modelName": name, "modelVersion": version, "handler": "own.py"},
-    }
-    (place / "MAR-INF" / "MANIFEST.json").write_text(json.dumps(manifest))
+    model = {"modelName": name, "modelVersion": version, "handler": "own.py", **fields}
+    if config:
+        model["configFile"] = "model-config.yaml"
+        (place / "model-config.yaml").write_text(config)
+    model = {key: value for key, value in model.items() if value is not None}
+    (place / "MAR-INF" / "MANIFEST.json").write_text(json.dumps({"runtime": runtime, "model": model}))
     (place / "own.py").write_text("def handle(data, context):\n    return data\n")
+
+
+def version_builder(work, devices=0, **settings):
+    """Prepares versions in this folder, on a machine with so many GPUs."""
+    work.mkdir(exist_ok=True)
+    sources = dict.fromkeys(KEYS, "default")
+    return VersionBuilder(Settings(**settings), sources, work, ServerMetrics(), DeviceRing(devices))
 
 
 @pytest.fixture(scope="module")
@@ -68,9 +74,7 @@ def new_registry(store, tmp_path, monkeypatch, shared_helpers):
     builders = []
 
     def make():
-        sources = dict.fromkeys(KEYS, "default")
-        work, metrics = tmp_path / "work", ServerMetrics(hostname="h")
-        builders.append(VersionBuilder(naming(store), sources, work, metrics, DeviceRing(0)))
+        builders.append(version_builder(tmp_path / "work", model_store=store))
         return Registry(builders[-1])
 
     yield make
@@ -78,26 +82,26 @@ def new_registry(store, tmp_path, monkeypatch, shared_helpers):
         each.close()
 
 
-def naming(store: Path, *models: str) -> Settings:
+def naming(store, *models):
     return Settings(model_store=store, load_models=tuple(map(ModelToLoad, models)))
 
 
-def entry(url: str, workers: int = 0, *, default: bool = True, **fields: Any) -> dict[str, Any]:
+def entry(url, workers=0, *, default=True, **fields):
     numbers = {"minWorkers": workers, "maxWorkers": workers, "batchSize": 1, "maxBatchDelay": 100}
     return {"defaultVersion": default, "marName": url, **numbers, **fields}
 
 
-def saved(**models: dict[str, Any]) -> tuple[SavedModel, ...]:
+def saved(**models):
     return parse_snapshot(json.dumps({"models": models})).models
 
 
-async def load(registry: Registry, settings: Settings, *, restored: bool = False) -> list[str]:
+async def load(registry, settings, *, restored=False):
     """What could not be loaded of the models that the settings name."""
     models = await loading.initial(settings, registry.builder.store)
     return await loading.load_initial(registry, models, lambda _: None, restored=restored)
 
 
-async def restore(registry: Registry, items: tuple[SavedModel, ...]) -> Registry:
+async def restore(registry, items):
     await loading.restore(registry, items, lambda _: None)
     return registry
 
@@ -111,8 +115,8 @@ async def builder():
 @pytest.fixture
 async def registry(builder):
     """Of models whose workers load, or fail, when the test says so."""
-    return Registry(cast("Any", builder))
+    return Registry(builder)
 
 
-async def register(registry: Registry, url: str, workers: int = 0, **parameters: Any) -> Any:
+async def register(registry, url, workers=0, **parameters):
     return await registry.register(Registration(url=url, initial_workers=workers, **parameters))

@@ -1,4 +1,3 @@
-import json
 import logging
 import re
 import sys
@@ -6,20 +5,16 @@ from pathlib import Path
 from unittest.mock import AsyncMock, Mock
 
 import pytest
+from tests.models.conftest import version_builder, write_model
 
 from modelserver.engine.demand import Demand
-from modelserver.engine.pools.devices import DeviceRing
 from modelserver.engine.telemetry.gpus import gpus
-from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.errors import BadRequest, InternalError, InvalidModel
 from modelserver.ext.cluster.launcher import Cluster
-from modelserver.models.builder import Steps, VersionBuilder
+from modelserver.models.builder import Steps
 from modelserver.models.environments.environment_store import prune
 from modelserver.models.options.resolve import Registration
 from modelserver.models.settings.model_defaults import ModelDefaults
-from modelserver.models.settings.settings import KEYS, Settings
-
-SOURCES = dict.fromkeys(KEYS, "default")
 
 
 @pytest.fixture
@@ -30,21 +25,8 @@ def store(tmp_path):
     return made
 
 
-def write(folder: Path, config: str = "", **model: object) -> None:
-    (folder / "MAR-INF").mkdir(parents=True)
-    described: dict[str, object] = {
-        "modelName": folder.name,
-        "modelVersion": "1.0",
-        "handler": "own.py",
-        **model,
-    }
-    if config:
-        described["configFile"] = "model-config.yaml"
-        (folder / "model-config.yaml").write_text(config)
-    manifest = {"model": {k: v for k, v in described.items() if v is not None and k != "runtime"}}
-    manifest["runtime"] = described.get("runtime", "python")
-    (folder / "MAR-INF" / "MANIFEST.json").write_text(json.dumps(manifest))
-    (folder / "own.py").write_text("def handle(data, context):\n    return data\n")
+def write(folder, config="", **model):
+    write_model(folder.parent, folder.name, folder.name, config=config, **model)
 
 
 @pytest.fixture
@@ -54,15 +36,7 @@ async def prepare(store, tmp_path, shared_helpers):
     builders = []
 
     async def compose(url="m", *, gpus=0, parameters=None, cluster=None, **settings):
-        workdir = tmp_path / "work"
-        workdir.mkdir(exist_ok=True)
-        builder = VersionBuilder(
-            Settings(model_store=store, **settings),
-            SOURCES,
-            workdir,
-            ServerMetrics(mode="prometheus"),
-            DeviceRing(gpus),
-        )
+        builder = version_builder(tmp_path / "work", gpus, model_store=store, **settings)
         builders.append(builder)
         builder.cluster = cluster
         archive = await builder.open(Registration(url=url))

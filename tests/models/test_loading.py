@@ -5,9 +5,7 @@ import json
 import shutil
 import time
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from tests.models.conftest import entry, load, naming, restore, saved, write_model
@@ -16,7 +14,6 @@ from modelserver.errors import Conflict, InvalidModel, ModelNotFound, ServiceUna
 from modelserver.models.archives.store import ModelStore
 from modelserver.models.loading import default_name, initial, load_first, load_initial, tell_first_loads
 from modelserver.models.options.resolve import BatchPolicy, Registration
-from modelserver.models.registry import Registry
 from modelserver.models.replacing import load_anew
 from modelserver.models.settings.load import load_settings
 from modelserver.models.settings.settings import Settings
@@ -26,7 +23,7 @@ from modelserver.models.snapshot_files import SnapshotFolder
 from modelserver.run.cli import build_parser, setting_flags
 
 
-def described(registry: Registry) -> Any:
+def described(registry):
     return registry_document(registry)["models"]
 
 
@@ -223,17 +220,17 @@ async def test_a_start_loads_the_snapshot_first(new_registry, store):
     ]
 
 
-def written(folder: Path, load_models: str, **models: Any) -> SnapshotFolder:
+def written(folder, load_models, **models):
     """A folder with the snapshot of a server that was started with these ``load_models``."""
     snapshots = SnapshotFolder(folder, {"load_models": load_models} if load_models else {})
     snapshots.write("shutdown", {"models": models})
     return snapshots
 
 
-async def start_with(registry: Registry, settings: Settings, snapshots: SnapshotFolder | None) -> list[str]:
+async def start_with(registry, settings, snapshots):
     """What is reported about a start with these settings and snapshots."""
-    notices: list[str] = []
-    loaded: Any = SimpleNamespace(settings=settings, sources={"model_snapshot": "default"})
+    notices = []
+    loaded = SimpleNamespace(settings=settings, sources={"model_snapshot": "default"})
     assert await load_first(
         registry, loaded, (), snapshots, on_progress=lambda _: None, on_notice=notices.append
     )
@@ -319,7 +316,7 @@ def test_default_name_is_made_of_the_files(url, name):
     assert default_name(url) == name
 
 
-def model(name: str, *loads: BaseException | None, expected: int | None = None) -> Any:
+def model(name, *loads, expected=None):
     """A model whose workers have loaded, or have failed so."""
     workers = []
     for outcome in loads:

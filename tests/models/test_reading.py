@@ -1,11 +1,11 @@
 """Archives that helper processes read."""
 
-import json
 import pickle
 from contextlib import closing
 from unittest.mock import AsyncMock
 
 import pytest
+from tests.models.conftest import write_model
 
 from modelserver.engine.offload.helpers import Helpers
 from modelserver.errors import InvalidModel
@@ -17,13 +17,8 @@ from modelserver.models.reading import Reader, read_archive
 
 @pytest.fixture
 def folder(tmp_path):
-    made = tmp_path / "m"
-    (made / "MAR-INF").mkdir(parents=True)
-    model = {"modelName": "m", "modelVersion": "2.0", "handler": "h.py", "configFile": "c.yaml"}
-    (made / "MAR-INF" / "MANIFEST.json").write_text(json.dumps({"runtime": "python", "model": model}))
-    (made / "h.py").write_text("def handle(data, context):\n    return data\n")
-    (made / "c.yaml").write_text("batchSize: 4\nown: [1]\n")
-    return made
+    write_model(tmp_path, "m", "m", "2.0", config="batchSize: 4\nown: [1]\n")
+    return tmp_path / "m"
 
 
 def test_what_an_archive_says(folder, tmp_path):
@@ -33,7 +28,7 @@ def test_what_an_archive_says(folder, tmp_path):
     assert (contents.manifest.model_name, contents.manifest.raw) == ("m", {})
     assert contents.config.problem == ""
 
-    (folder / "c.yaml").write_text("[")
+    (folder / "model-config.yaml").write_text("[")
     contents = read_archive(str(folder), "m", str(tmp_path / "work" / "x"), temporary=False)
 
     assert contents.config.problem

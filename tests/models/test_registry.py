@@ -190,3 +190,24 @@ async def test_a_removed_model_leaves_no_reference_cycles(new_registry, store):
         pool = await come_and_go()
 
     assert pool() is None
+
+
+async def test_error_lists_what_there_is(registry):
+    telling = type(registry)(registry.builder, tells_names=True)
+    await register(telling, "m.mar")
+
+    with pytest.raises(ModelNotFound, match=r"^Model not found: none\. There is: m$"):
+        telling.versions("none")
+    with pytest.raises(ModelVersionNotFound, match=r"for model: m\. There is: 1\.0$"):
+        telling.get("m", "9")
+
+
+async def test_health_is_that_of_the_default_versions(registry):
+    """The health is that of the default versions (reference 6.2)."""
+    first = await register(registry, "m-1.0.mar")
+    second = await register(registry, "m-2.0.mar")
+    assert registry.healthy
+    second.pool.healthy = False
+    assert registry.healthy
+    first.pool.healthy = False
+    assert not registry.healthy

@@ -5,14 +5,12 @@ from unittest.mock import Mock
 
 import pytest
 from tests.models.conftest import register
-from tests.models.doubles import VersionBuilder
 from tests.waiting import until
 
 from modelserver.errors import BadRequest, Conflict, ModelNotFound, OutOfMemory, StartFailed
 from modelserver.models import replacing as replacing_module
 from modelserver.models.changes import Change
 from modelserver.models.options.resolve import BatchPolicy, ModelOptions, Registration
-from modelserver.models.registry import Registry
 from modelserver.models.replacing import check_room, load_anew, replace_archive, taken_over, worker_count
 
 MIB = 1 << 20
@@ -90,7 +88,7 @@ def test_a_batcher_stays_one():
     ],
 )
 def test_number_of_workers_stays_unless_named(now, named, expected):
-    after = taken_over(running(workers=now), Registration(url="new.mar", **cast("Any", named)))
+    after = taken_over(running(workers=now), Registration(url="new.mar", **named))
     assert (after.min_workers, after.max_workers) == expected
 
 
@@ -136,16 +134,16 @@ def test_as_many_workers_as_there_are(bounds, count):
 # Taking the place
 
 
-async def replacing(registry: Registry, before: Any, url: str, **more: Any) -> asyncio.Task[Any]:
-    built = cast("Any", registry.builder).built
+async def replacing(registry, before, url, **more):
+    built = registry.builder.built
     count = len(built)
     registration = Registration(url=url, model_name="m", **{"initial_workers": 1, **more})
-    task = asyncio.create_task(cast("Any", load_anew(registry, before, registration)))
+    task = asyncio.create_task(load_anew(registry, before, registration))
     await until(lambda: len(built) > count)
     return task
 
 
-def replacement(builder: VersionBuilder) -> Any:
+def replacement(builder):
     return builder.built[-1]
 
 

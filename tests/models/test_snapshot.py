@@ -1,7 +1,6 @@
 import json
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
 
@@ -20,7 +19,7 @@ TORCHSERVE = """{
 }"""
 
 
-def version(url: str = "noop.mar", registration: Registration | None = None, **options: Any) -> Any:
+def version(url="noop.mar", registration=None, **options):
     return SimpleNamespace(
         name="noop",
         version=options.pop("version", "1.0"),
@@ -34,14 +33,14 @@ def version(url: str = "noop.mar", registration: Registration | None = None, **o
     )
 
 
-def document(*models: Any) -> dict[str, Any]:
+def document(*models):
     registry = SimpleNamespace(
         versions=lambda: list(models), is_default=lambda model: model is models[0], workflows={}
     )
-    return registry_document(cast("Any", registry))
+    return registry_document(registry)
 
 
-def restored(*models: Any) -> list[Registration]:
+def restored(*models):
     return [saved.registration for saved in parse_snapshot(json.dumps(document(*models))).models]
 
 

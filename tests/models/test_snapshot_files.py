@@ -3,7 +3,6 @@ import json
 import os
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -19,25 +18,24 @@ from modelserver.models.snapshot_files import (
     newest_configuration,
     parse_file,
 )
-from modelserver.models.version import SavedModel
 
 NOON = datetime(2026, 5, 4, 12, 0, 0, 123456)  # noqa: DTZ001 - names carry local time
 PROPERTIES = {"model_store": "/srv/models", "job_queue_size": "7"}
 
 
-def state(name: str) -> dict[str, Any]:
+def state(name):
     return {"models": {name: {"1.0": {"marName": f"{name}.mar", "minWorkers": 1, "maxWorkers": 1}}}}
 
 
-def folder(path: Path, now: datetime = NOON) -> SnapshotFolder:
+def folder(path, now=NOON):
     return SnapshotFolder(path / "config", PROPERTIES, lambda: now)
 
 
-def write(snapshots: SnapshotFolder, model: str) -> Path:
+def write(snapshots, model):
     return snapshots.write("snapshot", state(model))
 
 
-def models(snapshots: SnapshotFolder) -> list[str]:
+def models(snapshots):
     result = snapshots.newest()
     return [] if result is None else [model.name for model in result[1].models]
 
@@ -174,7 +172,7 @@ def test_file_of_torchserve_is_read():
 # TorchServe's rules of snapshots, for its defaults (reference 17)
 
 
-def saved(**fields: str) -> tuple[SavedModel, ...]:
+def saved(**fields):
     return parse_snapshot(json.dumps({"models": {"m": {"2.0": {"marName": "m.mar", **fields}}}})).models
 
 

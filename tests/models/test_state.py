@@ -1,7 +1,6 @@
 import asyncio
 import threading
 from types import SimpleNamespace
-from typing import Any, cast
 
 from modelserver.models.snapshot_files import StateKeeper
 
@@ -9,13 +8,13 @@ from modelserver.models.snapshot_files import StateKeeper
 class Folder:
     """Notes what is written; holds the writer up, or refuses, when told to."""
 
-    def __init__(self) -> None:
-        self.written: list[tuple[str, Any]] = []
+    def __init__(self):
+        self.written = []
         self.may_go = threading.Event()
         self.may_go.set()
         self.full = False
 
-    def write(self, kind: str, document: dict[str, Any]) -> str:
+    def write(self, kind, document):
         self.may_go.wait(10)
         if self.full:
             raise OSError(28, "No space left on device")
@@ -23,9 +22,9 @@ class Folder:
         return "path"
 
 
-def keeper(folder: Folder) -> StateKeeper:
+def keeper(folder):
     registry = SimpleNamespace(versions=list, workflows={})
-    return StateKeeper(cast("Any", registry), cast("Any", folder))
+    return StateKeeper(registry, folder)
 
 
 async def test_changes_at_the_same_time_share_a_file():
@@ -47,7 +46,7 @@ async def test_each_kind_is_written():
     folder = Folder()
     state_keeper = keeper(folder)
     for kind in ("startup", "shutdown"):
-        await state_keeper.write(cast("Any", kind))
+        await state_keeper.write(kind)
 
     assert [kind for kind, _ in folder.written] == ["startup", "shutdown"]
 

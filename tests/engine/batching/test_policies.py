@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import heapq
 import itertools
 import math
@@ -17,7 +15,6 @@ from modelserver.engine.batching.policies import (
     Expectation,
     GapEstimate,
     Greedy,
-    Policy,
     ReturnEstimate,
     Waiting,
     Window,
@@ -29,11 +26,11 @@ from modelserver.engine.batching.request import Batch, Request
 from modelserver.engine.wire.messages import Row
 
 
-def one_idle(count: int, oldest: float, newest: float) -> Waiting:
+def one_idle(count, oldest, newest):
     return Waiting(count, oldest, newest, idle_workers=1)
 
 
-def learned(policy: Adaptive, a: float, b: float, gap: float, until: float = 100.0) -> Adaptive:
+def learned(policy, a, b, gap, until=100.0):
     """Has seen arrivals every ``gap`` seconds, batches that cost a + b*n, and at ``until`` the end of one."""
     for n in range(1, 33):
         policy.finished(n, a + b * n, 0.0)
@@ -298,7 +295,7 @@ def test_adaptive_gives_up_when_the_burst_is_over():
     assert policy.due(one_idle(1, 100.0, 100.0), now=100.007) <= 100.007
 
 
-def independent(policy: Adaptive, gap: float, workers: int) -> Adaptive:
+def independent(policy, gap, workers):
     """Has seen arrivals every ``gap`` seconds until 100 s, and ``workers`` in turn with batches of
     40 ms + 1 ms * n whose answers bring nobody back.
     """
@@ -411,9 +408,7 @@ class Event:
 class ClosedLoop:
     """``clients`` send one instance, wait for its answer, think, and send again; one worker costs a + b*n."""
 
-    def __init__(
-        self, policy: Policy, clients: int, a: float, b: float, think: float = 0.0, spread: float = 0.0
-    ) -> None:
+    def __init__(self, policy, clients, a, b, think=0.0, spread=0.0):
         self.queue = BatchQueue(32, policy, 1000, 1 << 20)
         self.cost = a, b
         self.clients = clients
@@ -421,23 +416,23 @@ class ClosedLoop:
         self.spread = spread
         self.now = 0.0
         self.idle = True
-        self.sizes: list[int] = []
-        self.holds: list[float] = []
-        self.waits: list[float] = []
-        self.latencies: list[float] = []
-        self.events: list[Event] = []
+        self.sizes = []
+        self.holds = []
+        self.waits = []
+        self.latencies = []
+        self.events = []
         self.order = itertools.count()
         self.random = random.Random(7)
         for _ in range(clients):
             self.come_later()
 
-    def come_later(self) -> None:
+    def come_later(self):
         self.add(self.now + self.think + self.random.random() * self.spread, "arrive")
 
-    def add(self, at: float, what: str, batch: Batch | None = None) -> None:
+    def add(self, at, what, batch=None):
         heapq.heappush(self.events, Event(at, next(self.order), what, batch))
 
-    def run(self, seconds: float) -> ClosedLoop:
+    def run(self, seconds):
         while self.events and self.events[0].at <= seconds:
             event = heapq.heappop(self.events)
             self.now = event.at
@@ -453,11 +448,11 @@ class ClosedLoop:
             self.pump()
         return self
 
-    def time_of(self, batch: Batch) -> float:
+    def time_of(self, batch):
         a, b = self.cost
         return a + b * batch.size
 
-    def pump(self) -> None:
+    def pump(self):
         if not self.idle or not self.queue.requests:
             return
         batch = self.queue.take(self.now, 1)
@@ -526,7 +521,7 @@ def test_adaptive_costs_little_where_it_guesses_wrong():
 
 def test_adaptive_spares_the_worker_under_random_arrivals():
     """Poisson arrivals at a load of 0.9 (one by one): the same requests take less of the worker's time."""
-    busy: dict[str, float] = {}
+    busy = {}
     for policy in (Greedy(), Adaptive(0.1)):
         loop = ClosedLoop(policy, 0, 0.050, 0.001)
         arrivals, at = random.Random(3), 0.0

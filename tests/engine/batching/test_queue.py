@@ -1,40 +1,42 @@
 """The queue by examples; its laws under random events are in test_queue_properties.py."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.opcodes import opcodes_of
 
-from modelserver.engine.batching.policies import Greedy, Policy, Window
-from modelserver.engine.batching.queue import BatchQueue, ImmediateKey, QueueFull, UnsharedKey
-from modelserver.engine.batching.request import Batch, Request
-from modelserver.engine.wire.messages import Row
+from modelserver.engine.batching.policies import Greedy, Window
+from modelserver.engine.batching.queue import BatchQueue, ImmediateKey, QueueFull, TicketQueue, UnsharedKey
+from modelserver.engine.batching.request import Request
+from modelserver.engine.wire.messages import Answer, Row
 
 
 def request(
-    name: str,
-    count: int = 1,
-    at: float = 0.0,
+    name,
+    count=1,
+    at=0.0,
     *,
-    key: object = "k",
-    deadline: float | None = None,
-    size: int = 1,
-) -> Request:
+    key="k",
+    deadline=None,
+    size=1,
+):
     rows = [Row(f"{name}{i}", size) for i in range(count)]
     return Request(name, rows, [b"x" * size] * count, at, key=key, deadline=deadline)
 
 
-def queue(batch_size: int = 4, policy: Policy | None = None, **limits: int) -> BatchQueue:
+def queue(batch_size=4, policy=None, **limits):
     return BatchQueue(
         batch_size, policy or Window(1.0), limits.get("max_requests", 100), limits.get("max_bytes", 1000)
     )
 
 
-def names(batch: Batch | None) -> list[str]:
+def names(batch):
     rows, bodies = batch.contents()
     assert len(rows) == len(bodies) == batch.size
     return [row.request_id for row in rows]
 
 
-def counters(line: BatchQueue) -> tuple[int, int, int]:
+def counters(line):
     return line.requests, line.instances, line.nbytes
 
 
@@ -166,7 +168,7 @@ def test_explanations_wait_for_nobody():
 
 
 def test_explanations_do_not_change_the_policy():
-    seen: list[int] = []
+    seen = []
     policy = Window(1.0)
     policy.arrived = lambda count, now: seen.append(count)
     line = queue(policy=policy)
@@ -191,12 +193,12 @@ def test_what_is_past_its_deadline_is_in_no_batch():
 
 @pytest.mark.parametrize("policy", [Greedy(), Window(0.0)])
 def test_batches_of_many_keys_cost_as_much_as_of_few(policy):
-    def serve(waiting: int) -> int:
+    def serve(waiting):
         sut = queue(4, policy, max_requests=waiting, max_bytes=waiting)
         for number in range(waiting):
             sut.put(request(str(number), key=number))
 
-        def some() -> None:
+        def some():
             for number in range(10):
                 assert not sut.has_full()
                 assert names(sut.take(0.0, 1)) == [f"{number}0"]
@@ -209,7 +211,7 @@ def test_batches_of_many_keys_cost_as_much_as_of_few(policy):
 
 @pytest.mark.parametrize("which", [0, -1])
 def test_removal_from_a_long_queue_costs_as_much_as_from_a_short_one(which):
-    def remove(waiting: int) -> int:
+    def remove(waiting):
         sut = queue(4, max_requests=waiting, max_bytes=waiting)
         requests = [request(str(number)) for number in range(waiting)]
         for each in requests:
@@ -229,8 +231,115 @@ def test_batch_that_comes_back_goes_before_what_came_after_it():
     assert (names(first), names(second)) == (["00", "30"], ["10", "40"])
     sut.put(request("5", key="a"))
     for batch in (second, first):
-        assert batch is not None
         sut.put_back(batch)
 
     taken = [names(sut.take(0.0, 1)) for _ in range(4)]
     assert taken == [["00", "30"], ["10", "40"], ["20"], ["50"]]
+
+
+# Batch size and policy change while requests wait
+
+
+def answer(batch):
+    """Each instance is answered with the name of its request and its place there."""
+    for parcel in batch.parcels:
+        places = range(parcel.start, parcel.start + parcel.count)
+        answers = [(Answer(0), f"{parcel.request.id}-{place}") for place in places]
+        parcel.request.deliver(parcel.start, answers)
+
+
+@given(
+    counts=st.lists(st.integers(1, 20), min_size=1, max_size=12),
+    sizes=st.lists(st.integers(1, 12), min_size=1, max_size=12),
+    returned=st.lists(st.booleans(), min_size=12, max_size=12),
+)
+def test_nothing_is_lost_when_the_batch_size_changes(counts, sizes, returned):
+    """However it changes, and whatever is put back, every instance is answered once, in a batch that is not
+    too large.
+    """
+    sut = queue(8, Greedy())
+    requests = [request(f"r{number}", count) for number, count in enumerate(counts)]
+    for each in requests:
+        sut.put(each)
+    for size, back in zip(sizes, returned, strict=False):
+        taken = sut.take(0.0, 1)
+        sut.reconfigure(size, Greedy())
+        if taken is not None and back:
+            sut.put_back(taken)
+        elif taken is not None:
+            answer(taken)
+    while (batch := sut.take(0.0, 1)) is not None:
+        assert 1 <= batch.size <= sut.batch_size
+        answer(batch)
+
+    assert counters(sut) == (0, 0, 0)
+    assert all(each.done for each in requests)
+    assert [[text for _, text in each.answers] for each in requests] == [
+        [f"{each.id}-{place}" for place in range(len(each.rows))] for each in requests
+    ]
+
+
+def test_policy_follows_the_limits():
+    sut = queue(8, Window(1000.0))
+    sut.put(request("r", 2))
+    assert sut.take(1.0, 1) is None
+    sut.reconfigure(8, Greedy())
+
+    assert sut.take(1.0, 1).size == 2
+
+
+# Tickets
+
+
+def tickets(idle, batch_size=4):
+    return TicketQueue(batch_size, Window(1.0), 10, 1000, lambda: idle[0])
+
+
+def is_refused(sut, count=1, key="k"):
+    """Whether there is no ticket for a request; nothing of it may be kept then."""
+    before = sut.requests
+    try:
+        sut.put(request("id", count, key=key))
+    except QueueFull as full:
+        return full.reason == "no_ticket" and sut.requests == before
+    return False
+
+
+def test_request_without_an_idle_worker_is_refused():
+    """While all workers are busy every request is refused at once (reference 8.8)."""
+    idle = [0]
+    sut = tickets(idle)
+
+    assert is_refused(sut)
+    assert is_refused(sut, 9)
+    idle[0] = 1
+    assert not is_refused(sut)
+
+
+def test_requests_fill_the_batches_that_would_be_made():
+    sut = tickets([2], batch_size=2)
+
+    assert [is_refused(sut) for _ in range(5)] == [False] * 4 + [True]
+
+    sut = tickets([2])
+
+    assert not is_refused(sut, 3)
+    assert not is_refused(sut, key="other")
+    assert is_refused(sut, 2)
+    assert not is_refused(sut, 1)
+
+
+def test_larger_request_is_accepted_alone_within_the_bounds():
+    """A request of several batches is taken in where nothing else waits: it would never be otherwise."""
+    sut = tickets([1])
+
+    assert not is_refused(sut, 9)
+    assert is_refused(sut, 9)
+
+    sut = tickets([20], batch_size=1)
+    for number in range(10):
+        sut.put(request(str(number)))
+
+    with pytest.raises(QueueFull) as refused:
+        sut.put(request("one more"))
+    assert refused.value.reason == "requests"

@@ -13,12 +13,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from modelserver.engine.batching.policies import Adaptive, Greedy, Policy, Window
+from modelserver.engine.batching.policies import Adaptive, Greedy, Window
 from modelserver.engine.batching.queue import BatchQueue, QueueFull
-from modelserver.engine.batching.request import Batch, Request
+from modelserver.engine.batching.request import Request
 from modelserver.engine.wire.messages import Answer, Row
-
-Instance = tuple[int, int]  # number of the request, position in it
 
 
 @dataclass
@@ -32,7 +30,7 @@ class Client:
     cancelled: bool = False
 
 
-def token(number: int, position: int) -> bytes:
+def token(number, position):
     return b"%d:%d" % (number, position)
 
 
@@ -42,11 +40,11 @@ class Batcher(RuleBasedStateMachine):
     MAX_REQUESTS = 14
     MAX_BYTES = 240
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.now = 0.0
-        self.clients: list[Client] = []
-        self.waiting: dict[str, list[Instance]] = {}
+        self.clients = []
+        self.waiting = {}
 
     @initialize(
         name=st.sampled_from(["window", "greedy", "adaptive"]),
@@ -54,23 +52,23 @@ class Batcher(RuleBasedStateMachine):
         workers=st.integers(1, 3),
         max_delay=st.sampled_from([0.0, 0.125, 1.0, 4.0]),
     )
-    def start(self, name: str, batch_size: int, workers: int, max_delay: float) -> None:
+    def start(self, name, batch_size, workers, max_delay):
         self.name = name
         self.max_delay = max_delay
-        policies: dict[str, Policy] = {
+        policies = {
             "window": Window(max_delay),
             "greedy": Greedy(),
             "adaptive": Adaptive(max_delay),
         }
         self.queue = BatchQueue(batch_size, policies[name], self.MAX_REQUESTS, self.MAX_BYTES)
-        self.workers: list[list[Batch]] = [[] for _ in range(workers)]
+        self.workers = [[] for _ in range(workers)]
 
     # -- what a pool does
 
-    def idle(self) -> list[list[Batch]]:
+    def idle(self):
         return [worker for worker in self.workers if not worker]
 
-    def pump(self) -> None:
+    def pump(self):
         while idle := self.idle():
             batch = self.queue.take(self.now, len(idle))
             if batch is None:
@@ -86,18 +84,18 @@ class Batcher(RuleBasedStateMachine):
             self.check_batch(batch, only_full=True)
             room[0].append(batch)
 
-    def end(self, client: Client, error: Exception) -> None:
+    def end(self, client, error):
         self.queue.remove(client.request)
         self.forget(client)
         client.request.fail(error)
 
-    def forget(self, client: Client) -> None:
+    def forget(self, client):
         for key, line in self.waiting.items():
             self.waiting[key] = [instance for instance in line if instance[0] != client.number]
 
     # -- what must hold of a batch
 
-    def check_batch(self, batch: Batch, *, only_full: bool) -> None:
+    def check_batch(self, batch, *, only_full):
         size = self.queue.batch_size
         assert 1 <= batch.size <= size
         assert batch.size == sum(parcel.count for parcel in batch.parcels)
@@ -131,7 +129,7 @@ class Batcher(RuleBasedStateMachine):
             assert len(taken) == len(line)
         self.waiting[key] = line[len(taken) :]
 
-    def check_parcels(self, batch: Batch) -> None:
+    def check_parcels(self, batch):
         for parcel in batch.parcels:
             total = len(parcel.request.rows)
             if total <= self.queue.batch_size:
@@ -142,10 +140,10 @@ class Batcher(RuleBasedStateMachine):
         rows, bodies = batch.contents()
         assert len(rows) == len(bodies) == batch.size
 
-    def arrived(self, instance: Instance) -> float:
+    def arrived(self, instance):
         return self.clients[instance[0]].request.arrived
 
-    def presses(self, instance: Instance, oldest: Instance) -> bool:
+    def presses(self, instance, oldest):
         deadline = self.clients[instance[0]].request.deadline
         return deadline is not None and deadline <= self.arrived(oldest) + self.max_delay
 
@@ -157,14 +155,14 @@ class Batcher(RuleBasedStateMachine):
         size=st.integers(0, 9),
         patience=st.none() | st.sampled_from([0.0625, 0.5, 3.0]),
     )
-    def arrive(self, count: int, key: str, size: int, patience: float | None) -> None:
+    def arrive(self, count, key, size, patience):
         number = len(self.clients)
         rows = [Row(str(number), size) for _ in range(count)]
         deadline = None if patience is None else self.now + patience
         request = Request(str(number), rows, [b"x" * size] * count, self.now, key=key, deadline=deadline)
         client = Client(number, request)
 
-        def on_done(_: Request) -> None:
+        def on_done(_):
             client.ends += 1
 
         request.on_done = on_done
@@ -185,12 +183,12 @@ class Batcher(RuleBasedStateMachine):
         self.waiting.setdefault(key, []).extend((number, position) for position in range(count))
         self.pump()
 
-    def snapshot(self) -> tuple[float, ...]:
+    def snapshot(self):
         queue = self.queue
         return queue.requests, queue.instances, queue.nbytes, queue.due(self.now, 1)
 
     @rule(seconds=st.sampled_from([0.0078125, 0.03125, 0.125, 0.5, 2.0]))
-    def pass_time(self, seconds: float) -> None:
+    def pass_time(self, seconds):
         """Moves the clock, and stops at each time that the queue or a deadline sets."""
         until = self.now + seconds
         while (event := min(self.timer(), self.next_deadline())) <= until:
@@ -205,16 +203,16 @@ class Batcher(RuleBasedStateMachine):
         self.now = until
         self.pump()
 
-    def timer(self) -> float:
+    def timer(self):
         return self.queue.due(self.now, len(self.idle())) if self.idle() else math.inf
 
-    def next_deadline(self) -> float:
+    def next_deadline(self):
         open_ones = (c.request for c in self.clients if not c.request.done)
         return min((r.deadline for r in open_ones if r.deadline is not None), default=math.inf)
 
     @precondition(lambda self: any(self.workers))
     @rule(which=st.integers(0, 2))
-    def answer(self, which: int) -> None:
+    def answer(self, which):
         busy = [worker for worker in self.workers if worker]
         batch = busy[which % len(busy)].pop(0)
         # A fixed cost worth sharing, so that adaptive holds.
@@ -230,14 +228,14 @@ class Batcher(RuleBasedStateMachine):
 
     @precondition(lambda self: any(self.workers))
     @rule()
-    def answer_all(self) -> None:
+    def answer_all(self):
         """Back to idle workers, with what is held waiting."""
         while any(self.workers):
             self.answer(0)
 
     @precondition(lambda self: any(self.workers))
     @rule(which=st.integers(0, 2), running_too=st.booleans())
-    def die(self, which: int, running_too: bool) -> None:
+    def die(self, which, running_too):
         """A process ends: what it had not begun goes back, what ran is lost (if it ran)."""
         busy = [worker for worker in self.workers if worker]
         worker = busy[which % len(busy)]
@@ -251,7 +249,7 @@ class Batcher(RuleBasedStateMachine):
                 self.end(self.clients[int(parcel.request.id)], RuntimeError("Worker died."))
         self.pump()
 
-    def put_back(self, batch: Batch) -> None:
+    def put_back(self, batch):
         self.queue.put_back(batch)
         for parcel in batch.parcels:
             if not parcel.request.done:
@@ -261,7 +259,7 @@ class Batcher(RuleBasedStateMachine):
 
     @precondition(lambda self: self.clients)
     @rule(which=st.integers(0, 1000))
-    def cancel(self, which: int) -> None:
+    def cancel(self, which):
         client = self.clients[which % len(self.clients)]
         if not client.request.done:
             client.cancelled = True
@@ -274,7 +272,7 @@ class Batcher(RuleBasedStateMachine):
     # -- what must hold always
 
     @invariant()
-    def counters_tell_what_waits(self) -> None:
+    def counters_tell_what_waits(self):
         if not hasattr(self, "queue"):
             return
         numbers = {number for line in self.waiting.values() for number, _ in line}
@@ -283,7 +281,7 @@ class Batcher(RuleBasedStateMachine):
         assert self.queue.nbytes == sum(self.clients[number].request.nbytes for number in numbers)
 
     @invariant()
-    def nothing_due_is_held_from_an_idle_worker(self) -> None:
+    def nothing_due_is_held_from_an_idle_worker(self):
         if not hasattr(self, "queue") or not self.idle():
             return
         for line in self.waiting.values():
@@ -294,11 +292,11 @@ class Batcher(RuleBasedStateMachine):
         assert self.queue.due(self.now, len(self.idle())) > self.now
 
     @invariant()
-    def requests_end_once(self) -> None:
+    def requests_end_once(self):
         for client in self.clients:
             assert client.ends == (client.request.done and not client.cancelled)
 
-    def teardown(self) -> None:
+    def teardown(self):
         if not hasattr(self, "queue"):
             return
         self.queue.flushing = True
@@ -315,7 +313,7 @@ class Batcher(RuleBasedStateMachine):
                 assert [a[1] for a in request.answers if a is not None] == expected
 
 
-def effort(examples: int) -> settings:
+def effort(examples):
     """The number of runs of 50 events."""
     return settings(
         max_examples=examples, stateful_step_count=50, suppress_health_check=[HealthCheck.too_slow]

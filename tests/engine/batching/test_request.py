@@ -7,13 +7,13 @@ from modelserver.engine.wire.messages import BODY, TENSORS, Answer, Row
 from modelserver.errors import DeadlineExceeded, HandlerError, InternalError
 
 
-def make(count: int, done: list[Request] | None = None) -> Request:
+def make(count, done=None):
     rows = [Row("r", 2) for _ in range(count)]
     on_done = None if done is None else done.append
     return Request("r", rows, [b"%02d" % i for i in range(count)], 1.0, on_done=on_done)
 
 
-def answer(text: bytes) -> tuple[Answer, bytes]:
+def answer(text):
     return Answer(len(text)), text
 
 
@@ -27,7 +27,7 @@ def test_an_ended_request_knows_nobody():
 
 
 def test_first_end_of_a_request_counts():
-    done: list[Request] = []
+    done = []
     failed, answered = make(1, done), make(1, done)
     first = RuntimeError("first")
     answered.deliver(0, [answer(b"a")])
@@ -88,7 +88,7 @@ def test_time_of_a_request_is_that_in_batches_or_waiting():
 # What became of the rows
 
 
-def ended(*answers: tuple[Answer, bytes], kind: int = BODY) -> Request:
+def ended(*answers, kind=BODY):
     """A request whose rows have these answers."""
     request = Request("id", [Row("id", 0, kind)] * len(answers), [b""] * len(answers), 0.0)
     request.deliver(0, list(answers))

@@ -1,7 +1,6 @@
 """A GPU for workers, and their end."""
 
 import os
-from typing import NoReturn
 
 import pytest
 from tests.simulated_gpu import SimulatedGpus
@@ -19,7 +18,7 @@ def gpus(monkeypatch):
 def leaves(monkeypatch):
     """What is raised where the process would end."""
 
-    def leave(_status: int) -> NoReturn:
+    def leave(_status):
         raise SystemExit
 
     monkeypatch.setattr(os, "_exit", leave)

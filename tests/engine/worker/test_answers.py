@@ -6,7 +6,6 @@ import io
 import json
 import math
 import uuid
-from typing import Any
 
 import numpy as np
 import pytest
@@ -92,8 +91,8 @@ def test_tensor_is_saved():
     assert torch.equal(torch.load(io.BytesIO(body), weights_only=True), tensor)
 
 
-def circular() -> list[Any]:
-    value: list[Any] = []
+def circular():
+    value = []
     value.append(value)
     return value
 
@@ -187,7 +186,7 @@ def test_predictions_are_always_valid_json(value):
     except Unserializable:
         return
 
-    def refuse(constant: str) -> None:
+    def refuse(constant):
         raise AssertionError(constant)
 
     json.loads(content, parse_constant=refuse)

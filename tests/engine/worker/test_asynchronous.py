@@ -1,19 +1,16 @@
 import asyncio
 import logging
 import os
-import socket
 import threading
-from typing import Any
 
 import pytest
+from tests.engine.worker.channels import Connection, service_of
 
-from modelserver.engine.wire.frames import FrameReader, encode, to_server_decoder
 from modelserver.engine.wire.messages import (
     ASYNC,
     GPU_BROKEN,
     Broken,
     Cancelled,
-    Load,
     Parts,
     Ping,
     Pong,
@@ -22,50 +19,31 @@ from modelserver.engine.wire.messages import (
     Result,
     Row,
     Stop,
-    ToServer,
-    ToWorker,
 )
 from modelserver.engine.worker.asynchronous import AsyncCalls, check_asynchronous, use_gpu_in_threads
-from modelserver.engine.worker.channel import ServerChannel
-from modelserver.engine.worker.metrics import HandlerMetrics
-from modelserver.engine.worker.service import Service
 from modelserver_handlers import current_device
-from modelserver_handlers.context import Context
 from modelserver_handlers.errors import WorkerUnusable
 from modelserver_handlers.streaming import send_intermediate_predict_response
 
 
-class Bench:
+class Bench(Connection):
     """An asynchronous service in this loop, and the server's end of its connection."""
 
-    def __init__(self, handle: Any) -> None:
-        self.server, self.end = socket.socketpair()
+    def __init__(self, handle):
+        super().__init__()
         self.server.setblocking(False)
-        self.answers: list[tuple[Any, bytes]] = []
-        metrics = HandlerMetrics("m")
-        self.context = Context("m", "/", None, 4, None, "0", metrics=metrics)
-        channel = ServerChannel(self.end)
-        service = Service(handle, self.context, Load("m", "1", "/", "h", 4, mode=ASYNC), metrics)
-        service.connect(channel)
-        self.send(Ping())
-        next(channel.messages())
-        self._reader: FrameReader[ToServer] = FrameReader(to_server_decoder)
-        self.task = asyncio.create_task(AsyncCalls(service, channel).serve())
+        service = service_of(handle, 4, mode=ASYNC)
+        service.connect(self.channel)
+        self.context = service.context
+        self.task = asyncio.create_task(AsyncCalls(service, self.channel).serve())
 
-    def send(self, message: ToWorker, *rows: bytes) -> None:
-        self.server.sendall(b"".join(encode(message, rows)))
-
-    def ask(self, sequence: int, body: bytes = b"1", content_type: str = "application/json") -> None:
-        self.send(Predict(sequence, [Row(f"id{sequence}", len(body), content_type=content_type)]), body)
-
-    async def receive(self) -> tuple[Any, bytes]:
+    async def receive(self):
         """The next message of the worker."""
-        while not self.answers:
-            data = await asyncio.get_running_loop().sock_recv(self.server, 1 << 16)
-            self.answers += [(message, bytes(tail)) for message, tail in self._reader.feed(data)]
-        return self.answers.pop(0)
+        while not self.received:
+            self.take(await asyncio.get_running_loop().sock_recv(self.server, 1 << 16))
+        return self.received.pop(0)
 
-    async def result(self) -> tuple[int, bool, bytes]:
+    async def result(self):
         """The next result: its batch, whether it failed, its content."""
         while not isinstance((got := await self.receive())[0], Result):
             pass
@@ -75,9 +53,9 @@ class Bench:
 @pytest.fixture
 async def bench(capsys):
     """Makes benches that have ended after the test."""
-    made: list[Bench] = []
+    made = []
 
-    def make(handle: Any) -> Bench:
+    def make(handle):
         made.append(Bench(handle))
         return made[-1]
 
@@ -91,7 +69,7 @@ async def bench(capsys):
 async def test_contexts_are_of_one_request(bench):
     """What initialize has attached or declared is there; values go with the answer (13.6)."""
 
-    async def handle(data: list[Any], context: Context) -> list[Any]:
+    async def handle(data, context):
         context.set_response_header(0, "x-id", str(context.get_request_id(0)))
         context.metrics.add_counter("calls", data[0]["body"], 0)
         declared = context.metrics.get_metric("Declared")
@@ -103,8 +81,8 @@ async def test_contexts_are_of_one_request(bench):
     made = bench(handle)
     made.context.shared = "all"
     made.context.metrics.add_metric_to_cache("Declared", "count", ["Kind"])
-    made.ask(1, b"10")
-    made.ask(2, b"20")
+    made.ask(1, body=b"10")
+    made.ask(2, body=b"20")
     for _ in range(2):
         message, content = await made.receive()
         answer, (calls, declared) = message.answers[0], message.metrics
@@ -116,7 +94,7 @@ async def test_contexts_are_of_one_request(bench):
 
 
 async def test_parts_come_before_the_result(bench):
-    async def handle(data: list[Any], context: Context) -> list[Any]:
+    async def handle(data, context):
         for turn in range(2):
             await asyncio.sleep(0)
             send_intermediate_predict_response([f"p{turn}"], context.request_ids, "", 200, context)
@@ -138,8 +116,8 @@ async def test_parts_come_before_the_result(bench):
 
 async def test_parts_that_leave_together_come_before_the_result(bench):
 
-    async def handle(data: list[Any], context: Context) -> list[Any]:
-        stream: Any = context._ms_state.stream
+    async def handle(data, context):
+        stream = context._ms_state.stream
         stream.send({0: b"first"})
         stream.send_together([(stream, b"second")])
         return ["end"]
@@ -165,12 +143,12 @@ async def test_parts_that_leave_together_come_before_the_result(bench):
     ],
 )
 async def test_failures_are_of_their_own_request(bench, handle, content):
-    async def call(data: list[Any], context: Context) -> Any:
+    async def call(data, context):
         return handle() if data[0]["body"] == 0 else ["good"]
 
     made = bench(call)
-    made.ask(0, b"0")
-    made.ask(1, b"1")
+    made.ask(0, body=b"0")
+    made.ask(1, body=b"1")
 
     assert await made.result() == (0, True, content)
     assert await made.result() == (1, False, b"good")
@@ -178,10 +156,10 @@ async def test_failures_are_of_their_own_request(bench, handle, content):
 
 async def test_a_broken_gpu_ends_the_process(bench, gpus, monkeypatch):
     """The process ends after the response to the call that broke it; the server is informed before (F75)."""
-    ends: list[int] = []
+    ends = []
     monkeypatch.setattr(os, "_exit", ends.append)
 
-    async def handle(data: list[Any], context: Context) -> Any:
+    async def handle(data, context):
         gpus.fail()
         gpus.launch()
 
@@ -197,13 +175,13 @@ async def test_a_broken_gpu_ends_the_process(bench, gpus, monkeypatch):
 
 
 async def test_rejected_and_unreadable_requests_are_answered(bench):
-    async def handle(data: list[Any], context: Context) -> list[Any]:
+    async def handle(data, context):
         context.reject(0, "not this")
         raise ValueError
 
     made = bench(handle)
     made.ask(0)
-    made.ask(1, b"x", "multipart/form-data")
+    made.ask(1, body=b"x", content_type="multipart/form-data")
     results = sorted([await made.result(), await made.result()])
 
     assert results[0] == (0, True, b"not this")
@@ -211,10 +189,10 @@ async def test_rejected_and_unreadable_requests_are_answered(bench):
 
 
 async def test_a_client_that_leaves_cancels_its_call(bench):
-    seen: list[str] = []
+    seen = []
     started = asyncio.Event()
 
-    async def handle(data: list[Any], context: Context) -> list[Any]:
+    async def handle(data, context):
         if data[0]["body"] == 2:
             raise asyncio.CancelledError
         try:
@@ -225,12 +203,12 @@ async def test_a_client_that_leaves_cancels_its_call(bench):
         return [""]
 
     made = bench(handle)
-    made.ask(1, b"1")
+    made.ask(1, body=b"1")
     await started.wait()
     made.send(Cancelled(1, [0]))
     made.send(Cancelled(77, [0]))
     assert await made.result() == (1, True, b"")
-    made.ask(2, b"2")
+    made.ask(2, body=b"2")
 
     assert await made.result() == (2, True, b"Prediction failed")
     assert seen == ["cancelled: True"]
@@ -239,7 +217,7 @@ async def test_a_client_that_leaves_cancels_its_call(bench):
 async def test_stop_lets_calls_finish(bench):
     door = asyncio.Event()
 
-    async def handle(data: list[Any], context: Context) -> list[Any]:
+    async def handle(data, context):
         await door.wait()
         return ["end"]
 
@@ -256,7 +234,7 @@ async def test_stop_lets_calls_finish(bench):
 
 
 async def test_plain_handlers_are_called_after_a_warning(bench, caplog):
-    def handle(data: list[Any], context: Context) -> list[Any]:
+    def handle(data, context):
         return ["plain"]
 
     with caplog.at_level(logging.WARNING):
@@ -269,10 +247,10 @@ async def test_plain_handlers_are_called_after_a_warning(bench, caplog):
 
 
 async def test_ids_are_unique(bench):
-    seen: list[str | None] = []
+    seen = []
     met = asyncio.Event()
 
-    async def handle(data: list[Any], context: Context) -> list[Any]:
+    async def handle(data, context):
         seen.append(context.get_request_id(0))
         if len(seen) == 2:
             met.set()
@@ -289,7 +267,7 @@ async def test_ids_are_unique(bench):
 
 
 async def test_threads_of_a_handler_use_its_gpu(monkeypatch):
-    entered: list[str] = []
+    entered = []
     monkeypatch.setattr(current_device, "_enter", lambda: entered.append(threading.current_thread().name))
     use_gpu_in_threads()
     name = await asyncio.to_thread(lambda: threading.current_thread().name)
@@ -299,10 +277,10 @@ async def test_threads_of_a_handler_use_its_gpu(monkeypatch):
 
 async def test_call_may_wait_until_its_client_has_read(bench, monkeypatch):
     monkeypatch.setattr("modelserver.engine.worker.streaming.WINDOW", 10)
-    steps: list[str] = []
+    steps = []
 
-    async def handle(data: list[Any], context: Context) -> list[Any]:
-        stream: Any = context._ms_state.stream
+    async def handle(data, context):
+        stream = context._ms_state.stream
         if data[0]["body"] == 2:
             return ["other"]
         for _ in range(2):
@@ -312,9 +290,9 @@ async def test_call_may_wait_until_its_client_has_read(bench, monkeypatch):
         return ["last"]
 
     made = bench(handle)
-    made.ask(1, b"1")
+    made.ask(1, body=b"1")
     waits = [(await made.receive())[0].wait for _ in range(2)]
-    made.ask(2, b"2")
+    made.ask(2, body=b"2")
     assert await made.result() == (2, False, b"other")
     made.send(Proceed(1))
     made.send(Proceed(77))
@@ -324,10 +302,10 @@ async def test_call_may_wait_until_its_client_has_read(bench, monkeypatch):
 
 
 async def test_worker_that_is_unusable_leaves_its_requests_to_others(bench, monkeypatch, capsys):
-    codes: list[int] = []
+    codes = []
     monkeypatch.setattr(os, "_exit", codes.append)
 
-    async def handle(data: Any, context: Any) -> Any:
+    async def handle(data, context):
         raise WorkerUnusable("the engine has ended")
 
     made = bench(handle)

@@ -19,7 +19,6 @@ from modelserver.engine.wire.messages import (
     Result,
     Row,
     Stop,
-    ToWorker,
 )
 from modelserver.engine.worker.channel import ServerChannel
 
@@ -76,7 +75,7 @@ def test_answers_of_any_size_are_written_whole(sizes, ends):
     bodies = [bytes([i % 251]) * size for i, size in enumerate(sizes)]
     message = Result(1, [Answer(size) for size in sizes], 0.0)
 
-    def write() -> None:
+    def write():
         channel = ServerChannel(worker_end)
         channel.send(message, bodies)
         channel.send(Pong())
@@ -96,10 +95,10 @@ def test_answers_of_any_size_are_written_whole(sizes, ends):
 class Narrow:
     """A connection that takes a few bytes per call, as a socket may."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.received = bytearray()
 
-    def sendmsg(self, pieces: list[memoryview]) -> int:
+    def sendmsg(self, pieces):
         taken = b"".join(pieces)[:7777]
         self.received += taken
         return len(taken)
@@ -176,7 +175,7 @@ def test_a_pong_gives_memory_back(ends):
     assert (saved, len(channel._reader._spare)) == (len(frame), 0)
 
 
-def frames(*messages: ToWorker) -> bytes:
+def frames(*messages):
     """Their bytes; a batch has one byte per row."""
     pieces = []
     for message in messages:
@@ -244,7 +243,7 @@ def test_threads_may_send_at_the_same_time(ends):
     server_end, worker_end = ends
     channel = ServerChannel(worker_end)
 
-    def send(number: int) -> None:
+    def send(number):
         for _ in range(9):
             channel.send(Parts([number], [0], [Answer(50_000)]), [bytes([number]) * 50_000])
 
@@ -252,7 +251,7 @@ def test_threads_may_send_at_the_same_time(ends):
     for thread in threads:
         thread.start()
     reader = FrameReader(to_server_decoder)
-    seen: list[tuple[int, set[int]]] = []
+    seen = []
     while len(seen) < 36:
         for message, tail in reader.feed(server_end.recv(1 << 16)):
             assert isinstance(message, Parts)

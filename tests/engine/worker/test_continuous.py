@@ -1,21 +1,17 @@
-from __future__ import annotations
-
 import os
 import socket
 import threading
-from collections.abc import Callable
-from typing import Any, TypeAlias
 
 import pytest
+from tests.engine.worker.channels import Connection, service_of
 
-from modelserver.engine.wire.frames import FrameReader, encode, to_server_decoder
+from modelserver.engine.wire.frames import encode
 from modelserver.engine.wire.messages import (
     CONTINUOUS,
     DESCRIBE,
     GPU_BROKEN,
     Broken,
     Cancelled,
-    Load,
     Parts,
     Ping,
     Pong,
@@ -23,76 +19,51 @@ from modelserver.engine.wire.messages import (
     Result,
     Row,
     Stop,
-    ToServer,
-    ToWorker,
 )
-from modelserver.engine.worker.channel import ServerChannel
 from modelserver.engine.worker.continuous import ContinuousBatch
-from modelserver.engine.worker.metrics import HandlerMetrics
-from modelserver.engine.worker.service import Service
-from modelserver_handlers.context import Context
 from modelserver_handlers.streaming import send_intermediate_predict_response
 
 PATIENCE = 10.0
-Handle: TypeAlias = "Callable[[list[Any], Context], Any]"
 
 
-class Bench:
+class Bench(Connection):
     """A continuous batch in a thread; what a handler does to it can depend on the number of the call."""
 
-    def __init__(self, handle: Handle) -> None:
-        self.server, self.end = socket.socketpair()
+    def __init__(self, handle):
+        super().__init__()
         self.server.settimeout(PATIENCE)
-        self.received: list[tuple[ToServer, bytes]] = []
-        self.calls: list[tuple[list[str], list[Any]]] = []
-        metrics = HandlerMetrics("m")
-        self.context = Context("m", "/", None, 4, None, "0", metrics=metrics)
+        self.calls = []
 
-        def entry(data: list[Any], context: Context) -> Any:
+        def entry(data, context):
             self.calls.append((list((context.request_ids or {}).values()), data))
             return handle(data, context)
 
-        channel = ServerChannel(self.end)
-        service = Service(entry, self.context, Load("m", "1", "/", "h", 4, mode=CONTINUOUS), metrics)
-        service.connect(channel, channel.look)
-        # The runtime does this too, and reads its model first.
-        self.send(Ping())
-        next(channel.messages())
-        self.thread = threading.Thread(target=ContinuousBatch(service, channel).serve)
-        self._reader: FrameReader[ToServer] = FrameReader(to_server_decoder)
+        service = service_of(entry, 4, mode=CONTINUOUS)
+        service.connect(self.channel, self.channel.look)
+        self.thread = threading.Thread(target=ContinuousBatch(service, self.channel).serve)
 
-    def start(self) -> Bench:
+    def start(self):
         self.thread.start()
         return self
 
-    def send(self, message: ToWorker) -> None:
-        rows = [b"7" * row.size for row in message.rows] if isinstance(message, Predict) else []
-        self.server.sendall(b"".join(encode(message, rows)))
-
-    def ask(self, sequence: int, name: str, content_type: str = "application/json") -> None:
-        self.send(Predict(sequence, [Row(name, 1, content_type=content_type)]))
-
-    def finish(self) -> list[tuple[Any, ...]]:
+    def finish(self):
         """Says stop, and returns all that came until the worker had left."""
         self.send(Stop())
         self.thread.join(PATIENCE)
         assert not self.thread.is_alive()
         self.end.close()
         while data := self.server.recv(1 << 16):
-            self._take(data)
+            self.take(data)
         return [summary(*item) for item in self.received]
 
-    def receive(self) -> tuple[ToServer, bytes]:
+    def receive(self):
         """The next message of the worker."""
         while not self.received:
-            self._take(self.server.recv(1 << 16))
+            self.take(self.server.recv(1 << 16))
         return self.received.pop(0)
 
-    def _take(self, data: bytes) -> None:
-        self.received += [(message, bytes(tail)) for message, tail in self._reader.feed(data)]
 
-
-def summary(message: ToServer, tail: bytes) -> tuple[Any, ...]:
+def summary(message, tail):
     if isinstance(message, Parts):
         return "part", message.sequences[0], tail
     if isinstance(message, Result):
@@ -104,9 +75,9 @@ def summary(message: ToServer, tail: bytes) -> tuple[Any, ...]:
 @pytest.fixture
 def bench(capsys):
     """Makes benches whose ends are closed after the test."""
-    made: list[Bench] = []
+    made = []
 
-    def make(handle: Handle) -> Bench:
+    def make(handle):
         made.append(Bench(handle))
         return made[-1]
 
@@ -118,11 +89,11 @@ def bench(capsys):
         each.end.close()
 
 
-def counting(turns: dict[str, int]) -> Handle:
+def counting(turns):
     """Each request has so many turns; its parts are numbered."""
-    taken: dict[str, int] = {}
+    taken = {}
 
-    def handle(data: list[Any], context: Context) -> Any:
+    def handle(data, context):
         ids = list((context.request_ids or {}).values())
         for name in ids:
             taken[name] = taken.get(name, 0) + 1
@@ -132,16 +103,16 @@ def counting(turns: dict[str, int]) -> Handle:
     return handle
 
 
-def changed(bench: Any, turns: dict[str, int], change: Callable[[Bench, Context], None]) -> Bench:
+def changed(bench, turns, change):
     """Counts like :func:`counting`, and does this in the second call; all but "new" are there at once."""
     count = counting(turns)
 
-    def handle(data: list[Any], context: Context) -> Any:
+    def handle(data, context):
         if len(made.calls) == 2:
             change(made, context)
         return count(data, context)
 
-    made: Bench = bench(handle)
+    made = bench(handle)
     for sequence, name in enumerate(turns):
         if name != "new":
             made.ask(sequence, name)
@@ -154,7 +125,7 @@ def test_requests_of_different_lengths_end_apart(bench):
         made.ask(sequence, name)
     result = made.start().finish()
 
-    assert made.calls == [(["a", "b", "c"], [{"body": 7}] * 3), (["a", "c"], [{}, {}]), (["a"], [{}])]
+    assert made.calls == [(["a", "b", "c"], [{"body": 1}] * 3), (["a", "c"], [{}, {}]), (["a"], [{}])]
     assert result == [
         ("part", 0, b"a1"), ("end", 1, b"b1"), ("part", 2, b"c1"),
         ("part", 0, b"a2"), ("end", 2, b"c2"),
@@ -170,9 +141,9 @@ def test_requests_join_between_calls(bench):
 
 
 def test_without_criteria_each_answer_is_the_only_one(bench):
-    criteria: list[Any] = [None, [lambda _: True], [None, None], [lambda _: None] * 2]
+    criteria = [None, [lambda _: True], [None, None], [lambda _: None] * 2]
 
-    def handle(data: list[Any], context: Context) -> Any:
+    def handle(data, context):
         context.stopping_criteria = criteria[len(made.calls) - 1]
         return ["x"] * len(data)
 
@@ -185,7 +156,7 @@ def test_without_criteria_each_answer_is_the_only_one(bench):
 
 
 def test_a_failing_call_ends_all_that_took_part(bench):
-    def handle(data: list[Any], context: Context) -> Any:
+    def handle(data, context):
         context.stopping_criteria = None
         names, _ = made.calls[-1]
         if names == ["c"]:
@@ -215,10 +186,10 @@ def test_a_failing_call_ends_all_that_took_part(bench):
 
 def test_a_broken_gpu_fails_all_that_took_part(bench, gpus, monkeypatch):
     """All are answered, then the process ends (F75)."""
-    ends: list[int] = []
+    ends = []
     monkeypatch.setattr(os, "_exit", ends.append)
 
-    def handle(data: list[Any], context: Context) -> Any:
+    def handle(data, context):
         gpus.fail()
         gpus.launch()
 
@@ -236,9 +207,9 @@ def test_a_broken_gpu_fails_all_that_took_part(bench, gpus, monkeypatch):
 
 
 def test_headers_stay_from_call_to_call(bench):
-    seen: list[Any] = []
+    seen = []
 
-    def handle(data: list[Any], context: Context) -> Any:
+    def handle(data, context):
         if len(made.calls) == 1:
             context.set_response_header(1, "x-b", "B")
             context.set_response_status(202, idx=1)
@@ -259,7 +230,7 @@ def test_headers_stay_from_call_to_call(bench):
 
 
 def test_parts_are_sent_within_a_call(bench):
-    def handle(data: list[Any], context: Context) -> Any:
+    def handle(data, context):
         send_intermediate_predict_response(["x"] * len(data), context.request_ids, "", 200, context)
         if len(made.calls) == 2:
             made.send(Cancelled(0, [0]))
@@ -278,7 +249,7 @@ def test_parts_are_sent_within_a_call(bench):
 
 def test_unreadable_bodies_are_refused(bench):
     made = bench(counting({}))
-    made.ask(0, "a", "multipart/form-data")
+    made.ask(0, "a", content_type="multipart/form-data")
     ((kind, sequence, _),) = made.start().finish()
 
     assert (kind, sequence, made.calls) == ("failed", 0, [])
@@ -288,7 +259,7 @@ def test_pings_are_answered_between_calls(bench):
     turn = counting({"a": 10**9})
     answered, closed = threading.Event(), threading.Event()
 
-    def handle(data: list[Any], context: Context) -> Any:
+    def handle(data, context):
         # Nobody reads the parts after the pong: they must not fill the socket.
         if answered.is_set():
             assert closed.wait(PATIENCE)
@@ -316,7 +287,7 @@ def test_rejected_requests_end_with_their_error(bench):
 
 
 def test_descriptions_are_answered_between_calls(bench):
-    def handle(data: list[Any], context: Context) -> Any:
+    def handle(data, context):
         if context.get_request_header(0, "describe") == "True":
             return ["described"]
         return count(data, context)
@@ -331,9 +302,9 @@ def test_descriptions_are_answered_between_calls(bench):
 
 
 def test_ids_are_unique(bench):
-    seen: list[list[str]] = []
+    seen = []
 
-    def handle(data: list[Any], context: Context) -> Any:
+    def handle(data, context):
         seen.append(list((context.request_ids or {}).values()))
         context.stopping_criteria = [lambda _: len(seen) == 2] * len(data)
         return ["x"] * len(data)

@@ -1,5 +1,3 @@
-from typing import Any
-
 import pytest
 
 from modelserver.engine.worker import failures
@@ -13,7 +11,7 @@ def test_failure_without_a_text_is_cut_or_left_out(tmp_path, capsys):
     class Strange(Exception):
         """An exception that cannot be turned into text."""
 
-        def __str__(self) -> str:
+        def __str__(self):
             raise ValueError
 
     explained = explain_failure(ValueError("x" * 1_000_000), tmp_path)
@@ -32,7 +30,7 @@ def test_cause_names_the_line_in_the_archive(tmp_path):
     (tmp_path / "code").mkdir()
     path = tmp_path / "code" / "handler.py"
     path.write_text("def load():\n    return helper()\n\ndef helper():\n    int('x')\n")
-    scope: dict[str, Any] = {}
+    scope = {}
     exec(compile(path.read_text(), str(path), "exec"), scope)
 
     with pytest.raises(ValueError, match="invalid literal") as caught:
@@ -59,10 +57,10 @@ def test_cause_outside_the_archive_is_one_line(error, text, tmp_path):
 
 @pytest.mark.parametrize("ours", [failures, loader], ids=lambda module: module.__name__)
 def test_printed_failure_shows_the_authors_frames_only(ours, tmp_path, capsys):
-    scope: dict[str, Any] = {}
+    scope = {}
     source = "def handle():\n    1 / 0\n"
     exec(compile(source, str(tmp_path / "handler.py"), "exec"), scope)
-    wrapper: dict[str, Any] = {"handle": scope["handle"]}
+    wrapper = {"handle": scope["handle"]}
     exec(compile("def call():\n    handle()\n", ours.__file__, "exec"), wrapper)
 
     with pytest.raises(ZeroDivisionError) as caught:

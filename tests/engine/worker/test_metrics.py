@@ -1,7 +1,6 @@
 import enum
 import threading
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -23,13 +22,13 @@ def metrics():
     return made
 
 
-def one(metrics: HandlerMetrics) -> Measurement:
+def one(metrics):
     collected = metrics.collect()
     (measurement,) = collected
     return measurement
 
 
-def dimension(name: Any, value: Any) -> SimpleNamespace:
+def dimension(name, value):
     return SimpleNamespace(name=name, value=value)
 
 
@@ -114,7 +113,7 @@ def test_each_thread_tags_with_the_batch_it_began():
     metrics = HandlerMetrics("m")
     metrics.request_ids = {0: "running"}
 
-    def prepare() -> None:
+    def prepare():
         metrics.request_ids = {0: "next"}
         metrics.add_counter("prepared", 1)
 

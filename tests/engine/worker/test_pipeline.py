@@ -1,16 +1,14 @@
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pytest
-from tests.engine.worker.channels import Channel
-from tests.simulated_gpu import GIB, SimulatedGpus
+from tests.engine.worker.channels import Channel, service_of
+from tests.simulated_gpu import GIB
 
 from modelserver.engine.wire.messages import (
     Broken,
     Cancelled,
     Fitting,
-    Load,
     Parts,
     Ping,
     Pong,
@@ -18,14 +16,9 @@ from modelserver.engine.wire.messages import (
     Result,
     Row,
     Stop,
-    ToServer,
-    ToWorker,
 )
-from modelserver.engine.worker.metrics import HandlerMetrics
 from modelserver.engine.worker.pipeline import Pipeline, can_prefetch
-from modelserver.engine.worker.service import Service
 from modelserver_handlers import current_device
-from modelserver_handlers.context import Context
 from modelserver_handlers.loader import LoadedHandler
 from modelserver_handlers.streaming import send_intermediate_predict_response
 
@@ -37,12 +30,12 @@ class Halves:
 
     pipelined: ClassVar[bool] = True
 
-    def __init__(self) -> None:
-        self.events: list[str] = []
+    def __init__(self):
+        self.events = []
         self.prepared = {name: threading.Event() for name in "abcd"}
-        self.wait_for: dict[str, str] = {}
+        self.wait_for = {}
 
-    def _ms_prepare(self, data: list[Any], context: Context) -> list[str]:
+    def _ms_prepare(self, data, context):
         names = [row["body"].decode() for row in data]
         self.events.append(f"prepare {''.join(names)} {context.get_request_id(0)}")
         for name in names:
@@ -52,7 +45,7 @@ class Halves:
             raise ValueError("bad row")
         return names
 
-    def _ms_complete(self, prepared: list[str], data: list[Any], context: Context) -> list[Any]:
+    def _ms_complete(self, prepared, data, context):
         awaited = self.wait_for.get(prepared[0])
         if awaited is not None:
             assert self.prepared[awaited].wait(PATIENCE)
@@ -62,11 +55,8 @@ class Halves:
             raise ValueError("bad row")
         return [name.upper() for name in prepared]
 
-    def handle(self, data: list[Any], context: Context) -> list[Any]:
+    def handle(self, data, context):
         return self._ms_complete(self._ms_prepare(data, context), data, context)
-
-
-Serve = Callable[..., list[tuple[ToServer, list[bytes]]]]
 
 
 @pytest.fixture
@@ -74,14 +64,12 @@ def handler():
     return Halves()
 
 
-def send_through(handler: Any, batches: list[Any], channel: Channel, most_rows: int = 0) -> Service:
+def send_through(handler, batches, channel, most_rows=0):
     """Sends batches, as (sequence, names), or messages through a pipeline to the channel."""
-    metrics = HandlerMetrics("m")
-    context = Context("m", "/", None, 8, None, "0", metrics=metrics)
-    service = Service(handler.handle, context, Load("m", "1", "/", "h", 8), metrics)
+    service = service_of(handler.handle)
     service.limit.most_rows = most_rows
 
-    def messages() -> Iterator[tuple[ToWorker, memoryview]]:
+    def messages():
         for batch in batches:
             if isinstance(batch, tuple):
                 sequence, names = batch
@@ -99,7 +87,7 @@ def send_through(handler: Any, batches: list[Any], channel: Channel, most_rows: 
 def serve(handler):
     """Sends batches through a pipeline; returns what it answered."""
 
-    def run(batches: list[Any], taken_back: Sequence[int] = ()) -> list[tuple[ToServer, list[bytes]]]:
+    def run(batches, taken_back=()):
         channel = Channel()
         channel.taken_back = set(taken_back)
         send_through(handler, batches, channel)
@@ -170,7 +158,7 @@ def test_unreadable_batch_is_answered_without_the_handler(serve, handler):
     assert handler.events == []
 
 
-def loaded(instance: Any) -> LoadedHandler:
+def loaded(instance):
     return LoadedHandler(lambda data, context: data, lambda context: None, instance, built_in=False)
 
 
@@ -200,22 +188,22 @@ class OnGpu:
 
     pipelined: ClassVar[bool] = True
 
-    def __init__(self, gpus: SimulatedGpus) -> None:
+    def __init__(self, gpus):
         self.gpus = gpus
-        self.prepared: list[int] = []
+        self.prepared = []
 
-    def _ms_prepare(self, data: list[Any], context: Context) -> Any:
+    def _ms_prepare(self, data, context):
         self.prepared.append(len(data))
         if any(row["body"] == b"poison" for row in data):
             self.gpus.fail()
         return self.gpus.hold(len(data) * GIB // 8)
 
-    def _ms_complete(self, prepared: Any, data: list[Any], context: Context) -> list[Any]:
+    def _ms_complete(self, prepared, data, context):
         activations = self.gpus.hold(len(data) * 2 * GIB)
         assert activations is not prepared
         return [b"fine"] * len(data)
 
-    def handle(self, data: list[Any], context: Context) -> list[Any]:
+    def handle(self, data, context):
         return self._ms_complete(self._ms_prepare(data, context), data, context)
 
 
@@ -254,7 +242,7 @@ def test_parts_of_a_batch_whose_client_leaves(serve, handler):
     handler.wait_for["a"] = "b"
     complete = handler._ms_complete
 
-    def streaming(prepared: list[str], data: list[Any], context: Context) -> list[Any]:
+    def streaming(prepared, data, context):
         # Preparing b comes after the cancellation of a in the stream of messages.
         answers = complete(prepared, data, context)
         handler.events.append(f"{prepared[0]} cancelled: {context.is_cancelled(0)}")

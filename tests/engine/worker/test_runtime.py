@@ -1,9 +1,7 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import msgspec
 import pytest
@@ -32,9 +30,8 @@ from modelserver.engine.worker.runtime import (
     read_manifest,
     serve,
 )
-from modelserver.engine.worker.service import Service
 from modelserver_handlers.errors import GpuNotUsable, ModelLoadError
-from modelserver_handlers.loader import HandlerNotUsable, LoadedHandler
+from modelserver_handlers.loader import HandlerNotUsable
 
 
 @pytest.fixture
@@ -54,7 +51,7 @@ class Echo:
 """
 
 
-def load_service(model_dir: Path, source: str, **fields: Any) -> tuple[LoadedHandler, Service]:
+def load_service(model_dir, source, **fields):
     """The handler, initialised, and what calls it."""
     (model_dir / "runtime_handler.py").write_text(source)
     handler, service = import_service(Load("m", "1.0", str(model_dir), "runtime_handler.py", 4, **fields))

@@ -2,7 +2,6 @@ import gc
 import json
 import math
 import uuid
-from collections.abc import Callable, Iterator
 from http import HTTPStatus
 from typing import Any
 
@@ -11,8 +10,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.engine.worker.channels import Channel
-from tests.simulated_gpu import GIB, SimulatedGpus, cuda_error
+from tests.engine.worker.channels import Channel, service_of
+from tests.simulated_gpu import GIB, cuda_error
 
 from modelserver.engine.wire.frames import FrameReader, encode, to_server_decoder
 from modelserver.engine.wire.messages import (
@@ -23,7 +22,6 @@ from modelserver.engine.wire.messages import (
     Answer,
     Broken,
     Fitting,
-    Load,
     Parts,
     Predict,
     Result,
@@ -31,29 +29,22 @@ from modelserver.engine.wire.messages import (
 )
 from modelserver.engine.worker import service as service_module
 from modelserver.engine.worker.answers import OCTETS, TEXT
-from modelserver.engine.worker.metrics import HandlerMetrics
-from modelserver.engine.worker.service import Service
-from modelserver_handlers.context import Context
 from modelserver_handlers.errors import PredictionException
-
-Handler = Callable[[list[Any], Context], Any]
 
 
 class Bench:
     """A service around a handler that counts its calls."""
 
-    def __init__(self, handler: Handler, batch_size: int = 8, **load: Any) -> None:
-        self.calls: list[int] = []
-        metrics = HandlerMetrics("m")
-        context = Context("m", "/", None, batch_size, None, "0", metrics=metrics)
+    def __init__(self, handler, batch_size=8, **load):
+        self.calls = []
 
-        def entry(data: list[Any], context: Context) -> Any:
+        def entry(data, context):
             self.calls.append(len(data))
             return handler(data, context)
 
-        self.service = Service(entry, context, Load("m", "1", "/", "h", batch_size, **load), metrics)
+        self.service = service_of(entry, batch_size, **load)
 
-    def run(self, bodies: list[bytes], kind: int = BODY, **row: Any) -> list[tuple[Answer, bytes]]:
+    def run(self, bodies, kind=BODY, **row):
         """The answers as the server reads them from the wire."""
         rows = [Row(f"id{i}", len(body), kind, **row) for i, body in enumerate(bodies)]
         work = self.service.take(Predict(7, rows), memoryview(b"".join(bodies)))
@@ -69,42 +60,42 @@ class Bench:
             position += answer.size
         return list(zip(message.answers, contents, strict=True))
 
-    def statuses(self, bodies: list[bytes], kind: int = BODY) -> list[int]:
+    def statuses(self, bodies, kind=BODY):
         return [answer.status for answer, _ in self.run(bodies, kind)]
 
 
-def connected(handler: Handler, **options: Any) -> tuple[Bench, Channel]:
+def connected(handler, **options):
     """A bench whose service sends to a channel."""
     bench, channel = Bench(handler, **options), Channel()
     bench.service.connect(channel)
     return bench, channel
 
 
-def echo(data: list[Any], context: Context) -> list[Any]:
+def echo(data, context):
     return [bytes(row["body"]) for row in data]
 
 
-def raising(error: BaseException) -> Handler:
+def raising(error):
     """Fails, whatever it is given."""
 
-    def handler(data: list[Any], context: Context) -> list[Any]:
+    def handler(data, context):
         raise error
 
     return handler
 
 
-def poisoned(data: list[Any], context: Context) -> list[Any]:
+def poisoned(data, context):
     """Fails as a real handler does: as soon as it meets a bad row."""
     if any(row["body"] == b"poison" or row["body"] == "poison" for row in data):
         raise ValueError("bad row")
     return [bytes(row["body"]) if isinstance(row["body"], bytearray) else row["body"] for row in data]
 
 
-def failures(answers: list[tuple[Answer, bytes]]) -> list[int]:
+def failures(answers):
     return [i for i, (answer, _) in enumerate(answers) if answer.failed]
 
 
-def octets(size: int) -> Answer:
+def octets(size):
     return Answer(size, 200, OCTETS)
 
 
@@ -167,7 +158,7 @@ def test_parameters_reach_the_handler():
 def test_handler_may_take_its_rows_apart():
     """What a failed call did to its rows is not seen by the calls that follow (F18)."""
 
-    def handler(data: list[Any], context: Context) -> list[Any]:
+    def handler(data, context):
         bodies = [row.pop("body") for row in data]
         if b"poison" in bodies:
             raise ValueError("bad row")
@@ -181,9 +172,9 @@ def test_handler_may_take_its_rows_apart():
 
 def test_descriptions_are_marked():
     """The handler sees an empty row and the header describe (reference 5.4); its answer is one of a body."""
-    seen: list[Any] = []
+    seen = []
 
-    def describes(data: list[Any], context: Context) -> list[Any]:
+    def describes(data, context):
         seen.extend((data, *(context.get_request_header(0, name) for name in ("describe", "explain"))))
         return [{"a": 1}]
 
@@ -346,7 +337,7 @@ def test_out_of_memory_fails_the_batch_without_another_try(error, kind):
 
 
 class Mute(Exception):
-    def __str__(self) -> str:
+    def __str__(self):
         raise RuntimeError("no words")
 
 
@@ -398,7 +389,7 @@ def test_rejected_row_gets_the_handlers_words(message, status, kind, expected, t
     answered, by one call (F17).
     """
 
-    def handler(data: list[Any], context: Context) -> list[Any]:
+    def handler(data, context):
         context.reject(1, message, status)
         return ["ok", None, "ok"]
 
@@ -413,7 +404,7 @@ def test_rejected_row_gets_the_handlers_words(message, status, kind, expected, t
 def test_rejection_counts_when_the_call_fails_for_it():
     """A handler that rejects a row and then fails over its absence still has given the reason (F17)."""
 
-    def handler(data: list[Any], context: Context) -> list[Any]:
+    def handler(data, context):
         good = [bytes(row["body"]) for row in data if row["body"] != b"poison"]
         for i, row in enumerate(data):
             if row["body"] == b"poison":
@@ -435,7 +426,7 @@ def test_status_headers_and_type_are_per_row():
     appears once (reference 7.5).
     """
 
-    def handler(data: list[Any], context: Context) -> list[Any]:
+    def handler(data, context):
         context.set_response_status(201, "Made", idx=1)
         context.set_response_header(1, "X-A", "1")
         context.set_response_content_type(2, "text/x")
@@ -453,7 +444,7 @@ def test_status_headers_and_type_are_per_row():
 def test_status_of_a_failed_call_does_not_leak_into_the_next():
     """What was set before a failure is forgotten with the call (F18)."""
 
-    def handler(data: list[Any], context: Context) -> list[Any]:
+    def handler(data, context):
         if len(data) > 1:
             context.set_all_response_status(299)
             raise ValueError
@@ -475,7 +466,7 @@ def test_status_of_a_failed_call_does_not_leak_into_the_next():
     ],
 )
 def test_any_status_can_be_sent(status, sent):
-    def handler(data: list[Any], context: Context) -> list[Any]:
+    def handler(data, context):
         context.set_response_status(status, "\ud800", 0)
         context.set_response_header(0, "X-\udcff", "\ud800")
         return [b""]
@@ -488,14 +479,14 @@ def test_any_status_can_be_sent(status, sent):
 class Unreadable(dict[str, Any]):
     """Fails in the encoder of bodies."""
 
-    def items(self) -> Any:
+    def items(self):
         raise LookupError("broken object")
 
 
 class Worse:
     """Fails in the encoder of instances."""
 
-    def tolist(self) -> Any:
+    def tolist(self):
         raise LookupError("broken object")
 
 
@@ -536,7 +527,7 @@ def test_answer_over_the_limit_fails_alone():
 
 
 def test_metrics_and_phases_travel_with_the_answers():
-    def handler(data: list[Any], context: Context) -> list[Any]:
+    def handler(data, context):
         context.metrics.add_counter("seen", len(data), 0)
         context._ms_state.phases = (1.0, 2.0, 0.5)
         return poisoned(data, context)
@@ -578,7 +569,7 @@ def test_exposed_failures_say_what_and_where_with_a_hint(tmp_path, line, kind, s
         f"def handle(data, context):\n    {line}\n"
         "from modelserver_handlers.errors import PredictionException\n"
     )
-    scope: dict[str, Any] = {}
+    scope = {}
     exec(compile(source, str(tmp_path / "h.py"), "exec"), scope)
     bench = Bench(scope["handle"])
     bench.service._load = msgspec.structs.replace(bench.service._load, model_dir=str(tmp_path), expose=True)
@@ -593,10 +584,10 @@ def test_exposed_failures_say_what_and_where_with_a_hint(tmp_path, line, kind, s
 # -- GPUs that break
 
 
-def poisoning(gpus: SimulatedGpus) -> Handler:
+def poisoning(gpus):
     """Breaks the GPU as soon as it meets a certain row, and cannot compute from then on."""
 
-    def handle(data: list[Any], context: Context) -> list[Any]:
+    def handle(data, context):
         bodies = [bytes(row["body"]) for row in data]
         if b"bad" in bodies:
             raise ValueError("bad row")
@@ -628,7 +619,7 @@ def test_a_broken_gpu_fails_its_batch_without_another_try(gpus):
 def test_what_a_broken_gpu_holds_is_not_freed(gpus):
     """torch may abort the process where a tensor cannot be freed: answers are sent first."""
 
-    def handle(data: list[Any], context: Context) -> list[Any]:
+    def handle(data, context):
         activations = gpus.hold(GIB)
         gpus.fail()
         gpus.launch()
@@ -655,7 +646,7 @@ def test_answers_from_before_the_gpu_broke_count(gpus):
 def test_a_gpu_that_breaks_when_answers_are_read_is_broken(gpus, kind):
     """Errors of kernels come when something waits for them, such as the encoding of a tensor."""
 
-    def handle(data: list[Any], context: Context) -> list[Any]:
+    def handle(data, context):
         gpus.fail()
         return [torch.ones(2)] * len(data)
 
@@ -667,7 +658,7 @@ def test_a_gpu_that_breaks_when_answers_are_read_is_broken(gpus, kind):
 
 
 def test_a_gpu_that_breaks_while_parts_are_sent_is_broken(gpus):
-    def generate() -> Iterator[bytes]:
+    def generate():
         yield b"part"
         gpus.fail()
         gpus.launch()
@@ -685,7 +676,7 @@ def test_an_error_that_the_gpu_survives_is_as_before(gpus):
         b"cudnn": RuntimeError("cuDNN error: CUDNN_STATUS_BAD_PARAM"),
     }
 
-    def handle(data: list[Any], context: Context) -> list[Any]:
+    def handle(data, context):
         for row in data:
             if error := errors.get(bytes(row["body"])):
                 raise error
@@ -701,10 +692,10 @@ def test_an_error_that_the_gpu_survives_is_as_before(gpus):
 # -- GPUs that are full
 
 
-def greedy(gpus: SimulatedGpus) -> Handler:
+def greedy(gpus):
     """Takes 2 GiB for each row, 50 for a large one, in two steps, and holds them until the call ends."""
 
-    def handle(data: list[Any], context: Context) -> list[Any]:
+    def handle(data, context):
         bodies = [bytes(row["body"]) for row in data]
         size = sum(50 * GIB if body == b"large" else GIB for body in bodies)
         held = [gpus.hold(size)]

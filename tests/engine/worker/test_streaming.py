@@ -1,54 +1,47 @@
 import gc
 import threading
-from collections.abc import Callable, Sequence
-from typing import Any
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.engine.worker.channels import service_of
 
 from modelserver.engine.wire.messages import (
     BODY,
     INSTANCE,
     Answer,
     Cancelled,
-    Load,
     Parts,
     Predict,
     Row,
     SequenceHeaders,
 )
 from modelserver.engine.worker.answers import OCTETS, TEXT
-from modelserver.engine.worker.metrics import HandlerMetrics
-from modelserver.engine.worker.service import Service
 from modelserver.engine.worker.streaming import WINDOW, CallStream
-from modelserver.engine.worker.work import Work
-from modelserver_handlers.context import BatchState, Context
+from modelserver_handlers.context import BatchState
 from modelserver_handlers.streaming import send_intermediate_predict_response
 
 
 class Bench:
     """A service around a handler, with what it sends; ``arriving`` is what the server says meanwhile."""
 
-    def __init__(self, handler: Callable[[list[Any], Context], Any], **load: Any) -> None:
-        self.sent: list[tuple[Any, list[bytes]]] = []
-        self.arriving: list[Any] = []
+    def __init__(self, handler, **load):
+        self.sent = []
+        self.arriving = []
         self.calls = 0
-        metrics = HandlerMetrics("m")
-        self.context = Context("m", "/", None, 8, None, "0", metrics=metrics)
 
-        def entry(data: list[Any], context: Context) -> Any:
+        def entry(data, context):
             self.calls += 1
             return handler(data, context)
 
-        self.service = Service(entry, self.context, Load("m", "1", "/", "h", 8, **load), metrics)
+        self.service = service_of(entry, **load)
         self.service.connect(self, lambda: self.arriving)
 
-    def send(self, message: Any, bodies: Sequence[bytes] = ()) -> None:
+    def send(self, message, bodies=()):
         self.sent.append((message, list(bodies)))
 
-    def run(self, count: int, kind: int = BODY, accept: str = "") -> Work:
+    def run(self, count, kind=BODY, accept=""):
         """A batch of rows with the bodies 0, 1, …"""
         headers = msgspec.Raw(msgspec.msgpack.encode([(b"Accept", accept.encode())] if accept else []))
         rows = [Row(f"id{i}", 1, kind, headers=headers) for i in range(count)]
@@ -56,24 +49,24 @@ class Bench:
         self.service.run(work)
         return work
 
-    def parts(self) -> dict[int, list[bytes]]:
-        result: dict[int, list[bytes]] = {}
+    def parts(self):
+        result = {}
         for message, bodies in self.sent:
             for row, body in zip(message.rows, bodies, strict=True):
                 result.setdefault(row, []).append(body)
         return result
 
 
-def send(context: Context, *parts: Any) -> None:
+def send(context, *parts):
     send_intermediate_predict_response(list(parts), context.request_ids, "Intermediate", 200, context)
 
 
-def states() -> int:
+def states():
     """How many calls are remembered anywhere."""
     return sum(type(each) is BatchState for each in gc.get_objects())
 
 
-def answers(work: Work) -> list[tuple[int, bool, bytes]]:
+def answers(work):
     return [(answer[0].status, answer[0].failed, answer[1]) for answer in work.answers if answer is not None]
 
 
@@ -83,7 +76,7 @@ def quiet(capsys):
 
 
 def test_parts_go_out_in_one_message_per_step():
-    def handle(data: list[Any], context: Context) -> Any:
+    def handle(data, context):
         context.set_response_status(202, idx=1)
         context.set_response_header(1, "content-type", "text/x")
         send(context, "a0", {"b": 0})
@@ -111,7 +104,7 @@ def test_parts_go_out_in_one_message_per_step():
     ],
 )
 def test_events_are_named_where_the_client_asks_for_them(accept, first, content_type):
-    def handle(data: list[Any], context: Context) -> Any:
+    def handle(data, context):
         send(context, first)
         return ["end"]
 
@@ -122,7 +115,7 @@ def test_events_are_named_where_the_client_asks_for_them(accept, first, content_
 
 
 def test_a_code_is_an_error_of_its_requests():
-    def handle(data: list[Any], context: Context) -> Any:
+    def handle(data, context):
         send_intermediate_predict_response(["x"], {1: "id1"}, "no more", 503, context)
         send(context, "a", "b")
         return ["a", "b"]
@@ -134,7 +127,7 @@ def test_a_code_is_an_error_of_its_requests():
 
 
 def test_a_part_without_a_form_fails_its_row_alone():
-    def handle(data: list[Any], context: Context) -> Any:
+    def handle(data, context):
         send(context, object(), "b", "x" * 11)
         return ["a", "b", "c"]
 
@@ -152,7 +145,7 @@ def test_a_part_without_a_form_fails_its_row_alone():
 def test_later_parts_of_bytes_go_out_as_they_are_where_nothing_is_to_be_added():
     """Neither too large, nor with the header that ends a sequence, nor an element of a JSON document."""
 
-    def handle(data: list[Any], context: Context) -> Any:
+    def handle(data, context):
         for idx in range(len(data)):
             context.set_response_content_type(idx, "text/x")
         send(context, b"a0", b"b0")
@@ -174,7 +167,7 @@ def test_later_parts_of_bytes_go_out_as_they_are_where_nothing_is_to_be_added():
 
 
 def test_later_parts_of_instances_are_json():
-    def handle(data: list[Any], context: Context) -> Any:
+    def handle(data, context):
         send(context, "a")
         send(context, b"b")
         return ["c"]
@@ -186,7 +179,7 @@ def test_later_parts_of_instances_are_json():
 
 
 def test_a_call_that_has_sent_parts_is_not_tried_again():
-    def handle(data: list[Any], context: Context) -> Any:
+    def handle(data, context):
         if bench.streams:
             send(context, *"abcd"[: len(data)])
         raise ValueError
@@ -202,9 +195,9 @@ def test_a_call_that_has_sent_parts_is_not_tried_again():
 
 def test_a_call_for_nobody_is_left():
     """When all clients are gone the call ends through its finally blocks, past `except Exception`."""
-    passed: list[str] = []
+    passed = []
 
-    def handle(data: list[Any], context: Context) -> Any:
+    def handle(data, context):
         bench.arriving.append(Cancelled(7, [0, 1]))
         try:
             send(context, "a", "b")
@@ -226,7 +219,7 @@ def test_a_call_with_threads_is_let_run():
     """Leaving it would let them compute beside the next batch: it goes on, as in TorchServe."""
     release = threading.Event()
 
-    def handle(data: list[Any], context: Context) -> Any:
+    def handle(data, context):
         thread = threading.Thread(target=release.wait)
         thread.start()
         bench.arriving.append(Cancelled(7, [0]))
@@ -241,9 +234,9 @@ def test_a_call_with_threads_is_let_run():
 
 
 def test_parts_after_the_end_are_dropped():
-    saved: list[Any] = []
+    saved = []
 
-    def handle(data: list[Any], context: Context) -> Any:
+    def handle(data, context):
         saved.append(context._ms_state)
         return ["end"]
 
@@ -280,13 +273,13 @@ def test_cancellations_of_other_batches_are_ignored():
 
 
 def test_a_call_waits_for_its_clients():
-    def handle(data: list[Any], context: Context) -> Any:
+    def handle(data, context):
         for _ in range(5):
             send(context, "x" * (WINDOW // 4), "y" * (WINDOW // 4))
         return ["", ""]
 
     bench = Bench(handle)
-    waits: list[int] = []
+    waits = []
     bench.service.connect(bench, lambda: bench.arriving, lambda: waits.append(len(bench.sent)))
     bench.run(2)
 
@@ -294,7 +287,7 @@ def test_a_call_waits_for_its_clients():
     assert [message.wait for message, _ in bench.sent] == [False, True, False, True, False]
 
 
-def two_calls(bench: Bench) -> list[tuple[Work, CallStream]]:
+def two_calls(bench):
     """Two calls of one request each, whose first parts have been sent."""
     calls = []
     for sequence in (1, 2):
@@ -340,7 +333,7 @@ def test_large_part_is_a_message_of_its_own():
 
 
 def test_generators_take_turns():
-    def count(name: str, turns: int) -> Any:
+    def count(name, turns):
         for turn in range(turns):
             yield f"{name}{turn}"
         return f"{name}!" if turns > 1 else None
@@ -354,7 +347,7 @@ def test_generators_take_turns():
 
 
 def test_a_failing_generator_fails_alone():
-    def failing() -> Any:
+    def failing():
         yield "a"
         raise ValueError
 
@@ -367,9 +360,9 @@ def test_a_failing_generator_fails_alone():
 
 @pytest.mark.parametrize("gone", [[0], [0, 1]])
 def test_generators_of_clients_that_left_are_closed(gone):
-    closed: list[str] = []
+    closed = []
 
-    def parts(name: str, turns: int) -> Any:
+    def parts(name, turns):
         try:
             for turn in range(turns):
                 if turn == 3:
@@ -393,7 +386,7 @@ STEPS = st.lists(st.lists(st.booleans(), min_size=4, max_size=4), max_size=12)
 
 @given(steps=STEPS, leaving=st.dictionaries(st.integers(0, 11), st.integers(0, 3), max_size=3))
 def test_every_row_gets_its_parts_in_order(steps, leaving):
-    def handle(data: list[Any], context: Context) -> Any:
+    def handle(data, context):
         for step, chosen in enumerate(steps):
             if step in leaving:
                 bench.arriving.append(Cancelled(7, [leaving[step]]))

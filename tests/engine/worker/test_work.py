@@ -4,7 +4,7 @@ from modelserver.engine.wire.messages import BODY, Answer, Row
 from modelserver.engine.worker.work import Work, failure
 
 
-def row(kind: int = BODY) -> Row:
+def row(kind=BODY):
     return Row("id", 0, kind)
 
 

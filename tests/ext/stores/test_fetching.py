@@ -20,23 +20,23 @@ DEFAULT = UrlPolicy()
 class Inner(httpx.AsyncBaseTransport):
     """Notes the requests that would go out; those to ``dead`` addresses fail."""
 
-    def __init__(self, dead: tuple[str, ...] = ()) -> None:
-        self.requests: list[httpx.Request] = []
+    def __init__(self, dead=()):
+        self.requests = []
         self.dead = dead
         self.closed = False
 
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+    async def handle_async_request(self, request):
         self.requests.append(request)
         if request.url.host in self.dead:
             raise httpx.ConnectError("refused")
         return httpx.Response(200)
 
-    async def aclose(self) -> None:
+    async def aclose(self):
         self.closed = True
 
 
-async def get(policy: UrlPolicy, url: str, *addresses: str, dead: tuple[str, ...] = ()) -> Inner:
-    async def resolve(_host: str, _port: int) -> list[str]:
+async def get(policy, url, *addresses, dead=()):
+    async def resolve(_host, _port):
         return list(addresses)
 
     inner = Inner(dead)

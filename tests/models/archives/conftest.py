@@ -5,6 +5,6 @@ import re
 from modelserver.models.archives.urls import UrlPolicy
 
 
-def allowing(*patterns: str) -> UrlPolicy:
+def allowing(*patterns):
     """The policy of an operator who set these."""
     return UrlPolicy(tuple(re.compile(pattern, re.IGNORECASE) for pattern in patterns), operator_set=True)

@@ -3,7 +3,6 @@ import json
 import re
 import zipfile
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -12,7 +11,7 @@ from modelserver.models.archives.archive import nameless, open_archive
 from modelserver.models.archives.manifest import Manifest
 
 
-def files(config: str | None = "minWorkers: 1\n", **model: str) -> dict[str, bytes]:
+def files(config="minWorkers: 1\n", **model):
     fields = {"modelName": "noop", "handler": "handler.py", **model}
     content = {"handler.py": b"def handle(data, context): return data"}
     if config is not None:
@@ -22,14 +21,14 @@ def files(config: str | None = "minWorkers: 1\n", **model: str) -> dict[str, byt
     return content
 
 
-def make_zip(path: Path, content: dict[str, bytes]) -> Path:
+def make_zip(path, content):
     with zipfile.ZipFile(path, "w") as archive:
         for name, data in content.items():
             archive.writestr(name, data)
     return path
 
 
-def make_folder(path: Path, content: dict[str, bytes]) -> Path:
+def make_folder(path, content):
     for name, data in content.items():
         (path / name).parent.mkdir(parents=True, exist_ok=True)
         (path / name).write_bytes(data)

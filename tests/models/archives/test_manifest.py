@@ -9,7 +9,7 @@ from modelserver.errors import InvalidModel
 from modelserver.models.archives.manifest import Manifest, check_handler, parse_manifest
 
 
-def manifest(**fields: object) -> bytes:
+def manifest(**fields):
     return json.dumps(fields).encode()
 
 

@@ -18,14 +18,14 @@ MANIFEST = "MAR-INF/MANIFEST.json"
 GOOD = ("model/a.txt", b"a")
 
 
-def make_zip(path: Path, *entries: tuple[str | zipfile.ZipInfo, bytes]) -> Path:
+def make_zip(path, *entries):
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, data in entries:
             archive.writestr(name, data)
     return path
 
 
-def make_tgz(path: Path, *entries: tuple[str | tarfile.TarInfo, bytes]) -> Path:
+def make_tgz(path, *entries):
     with tarfile.open(path, "w:gz") as archive:
         for entry, data in entries:
             info = tarfile.TarInfo(entry) if isinstance(entry, str) else entry
@@ -35,25 +35,25 @@ def make_tgz(path: Path, *entries: tuple[str | tarfile.TarInfo, bytes]) -> Path:
     return path
 
 
-def files(folder: Path) -> dict[str, bytes]:
+def files(folder):
     return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
-def zip_special(kind: int) -> zipfile.ZipInfo:
+def zip_special(kind):
     info = zipfile.ZipInfo("special")
     info.create_system = 3
     info.external_attr = (kind | 0o777) << 16
     return info
 
 
-def tar_special(kind: bytes, target: str = "") -> tarfile.TarInfo:
+def tar_special(kind, target=""):
     info = tarfile.TarInfo("model/special")
     info.type = kind
     info.linkname = target
     return info
 
 
-def refuse(archive: Path, destination: Path, rule: str, limits: Limits | None = None) -> str:
+def refuse(archive, destination, rule, limits=None):
     """Assert that unpacking is a 400 that names archive and rule and leaves nothing on disk."""
     with pytest.raises(InvalidModel) as caught:
         unpack(archive, destination, limits)

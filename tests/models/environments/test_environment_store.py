@@ -5,7 +5,6 @@ import os
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 from modelserver.models.environments import environment_store as store
@@ -13,7 +12,7 @@ from modelserver.models.environments import environment_store as store
 MIB = 1 << 20
 
 
-def made(folder: Path, name: str, size: int = MIB, *, used: int = 0) -> Path:
+def made(folder, name, size=MIB, *, used=0):
     """A complete environment of that many bytes, used last ``used`` seconds after the epoch."""
     place = folder / name
     store.begin(place)
@@ -24,11 +23,11 @@ def made(folder: Path, name: str, size: int = MIB, *, used: int = 0) -> Path:
     return place
 
 
-def names(folder: Path) -> list[str]:
+def names(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
-def never() -> None:
+def never():
     raise AssertionError("the lock is held")
 
 

@@ -43,7 +43,7 @@ def needs(model_dir, *, venv=False, requirements="requirements.txt"):
     return PackageRequest("m", "1.0", model_dir, requirements, venv)
 
 
-def played(tmp_path: Path, script: str) -> str:
+def played(tmp_path, script):
     """A Python whose ``-m pip`` is this shell script."""
     path = tmp_path / "python"
     path.write_text(f'#!/bin/sh\nif [ "$2" = pip ]; then\n{script}\nelse\nexec {sys.executable} "$@"\nfi\n')
@@ -55,24 +55,24 @@ def environments(tmp_path, folder, python=sys.executable, **more):
     return Environments(python, tmp_path / "fallback", folder=folder, **more)
 
 
-def ask(python: str | None, code: str, **variables: str) -> str:
+def ask(python, code, **variables):
     ended = subprocess.run(
         [python or sys.executable, "-c", code], env=variables, capture_output=True, text=True, check=True
     )
     return ended.stdout.strip()
 
 
-def words_of(process: psutil.Process) -> list[str]:
+def words_of(process):
     with contextlib.suppress(psutil.Error):
         return process.cmdline()
     return []
 
 
-def names(folder: Path) -> list[str]:
+def names(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
-def read(path: Path) -> str:
+def read(path):
     return path.read_text().strip() if path.exists() else ""
 
 

@@ -1,7 +1,6 @@
 """The key of an environment."""
 
 import os
-from pathlib import Path
 
 import pytest
 
@@ -19,7 +18,7 @@ def folder(tmp_path):
     return made
 
 
-def _digest(folder: Path, text: str, *further: str) -> str:
+def _digest(folder, text, *further):
     (folder / "requirements.txt").write_text(text)
     return digest(folder / "requirements.txt", folder, *further)
 

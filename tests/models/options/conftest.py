@@ -1,24 +1,21 @@
 """What tests of this folder share."""
 
-from typing import Any
-
-from modelserver.models.options.resolve import ModelOptions, Registration, resolve_options
+from modelserver.models.options.resolve import Registration, resolve_options
 from modelserver.models.options.yaml_file import parse_model_config
-from modelserver.models.settings.model_defaults import ModelDefaults
 from modelserver.models.settings.settings import Settings
 
 
 def resolve(
-    registration: Registration | None = None,
-    yaml: str = "",
-    fallback: ModelDefaults | None = None,
+    registration=None,
+    yaml="",
+    fallback=None,
     *,
-    at_startup: bool = False,
-    devices: int = 0,
-    cpus: int = 4,
-    sources: dict[str, str] | None = None,
-    **settings: Any,
-) -> ModelOptions:
+    at_startup=False,
+    devices=0,
+    cpus=4,
+    sources=None,
+    **settings,
+):
     config, _ = parse_model_config(yaml)
     models = {"noop": {"1.0": fallback}} if fallback else {}
     return resolve_options(

@@ -1,20 +1,16 @@
 """Autoscaling: off unless somebody wants it, within bounds, and what it makes of a pool."""
 
 import pytest
-from tests.models.conftest import write_model
+from tests.models.conftest import version_builder, write_model
 from tests.models.options.conftest import resolve
 
-from modelserver.engine.pools.devices import DeviceRing
-from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.errors import BadRequest, InvalidModel
 from modelserver.ext.autoscaling.extension import Extension
 from modelserver.ext.autoscaling.scaling import ScalingRule
-from modelserver.models.builder import VersionBuilder
 from modelserver.models.changes import Change
-from modelserver.models.options.resolve import DEFAULT, ModelOptions, Registration
+from modelserver.models.options.resolve import ModelOptions, Registration
 from modelserver.models.options.yaml_file import parse_model_config
 from modelserver.models.settings.load import load_settings
-from modelserver.models.settings.settings import KEYS, Settings
 
 
 def test_autoscaling_is_off_by_default(tmp_path):
@@ -62,11 +58,7 @@ def test_autoscaling_is_changed_live():
 async def test_pool_is_scaled_by_the_rule(tmp_path):
     extension = Extension()
     write_model(tmp_path, "m", "m")
-    work = tmp_path / "work"
-    work.mkdir()
-    builder = VersionBuilder(
-        Settings(model_store=tmp_path), dict.fromkeys(KEYS, DEFAULT), work, ServerMetrics(), DeviceRing(0)
-    )
+    builder = version_builder(tmp_path / "work", model_store=tmp_path)
     builder.follows.append((extension.follow, extension.follow))
     archive = await builder.open(Registration(url="m"))
     model = await builder.build(

@@ -1,7 +1,5 @@
 """KServe's batcher for all models of a server (``enable_batcher``), and what models say themselves."""
 
-from typing import Any
-
 import pytest
 from tests.models.options.conftest import resolve
 
@@ -13,14 +11,13 @@ from modelserver.models.options.resolve import (
     REGISTER,
     YAML,
     BatchPolicy,
-    ModelOptions,
     Registration,
 )
 from modelserver.models.settings.model_defaults import ModelDefaults
 from modelserver.models.settings.settings import KEYS
 
 _ASPECTS = ("batcher", "batch_policy", "batch_size", "max_batch_delay", "request_timeout")
-_SERVER: dict[str, Any] = {
+_SERVER = {
     "enable_batcher": True,
     "batcher_max_batch_size": 16,
     "batcher_max_latency": 250,
@@ -28,13 +25,11 @@ _SERVER: dict[str, Any] = {
 }
 
 
-def _resolved(options: ModelOptions) -> dict[str, tuple[object, str]]:
+def _resolved(options):
     return {name: (getattr(options, name), options.sources[name]) for name in _ASPECTS}
 
 
-def batched(
-    source: str, size: tuple[int, str], delay: tuple[int, str], timeout: tuple[int, str]
-) -> dict[str, tuple[object, str]]:
+def batched(source, size, delay, timeout):
     """What a model that says nothing is resolved to."""
     whole = {"batcher": (True, source), "batch_policy": (BatchPolicy.WINDOW, source)}
     return {**whole, "batch_size": size, "max_batch_delay": delay, "request_timeout": timeout}

@@ -5,7 +5,6 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from docs.model_config import MODELS, ranks_above, ranks_below
@@ -58,7 +57,7 @@ def test_rows_stand_at_their_fields():
     assert (size.is_strict, idle.is_strict) == (False, True)
 
 
-def value_of(name: str) -> Any:
+def value_of(name):
     values = PARAMETERS[name].values
     if values.type == "boolean":
         return True

@@ -26,7 +26,7 @@ from modelserver.models.settings.model_defaults import ModelDefaults
 from modelserver.models.settings.settings import KEYS, Settings
 
 
-def _resolved(options: ModelOptions, name: str) -> tuple[object, str]:
+def _resolved(options, name):
     return getattr(options, name), options.sources[name]
 
 

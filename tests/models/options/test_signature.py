@@ -11,7 +11,7 @@ X = TensorSpec("x", "FP32", (-1, 2))
 Y = TensorSpec("y", "INT64", (-1,))
 
 
-def refusal(text: str) -> str:
+def refusal(text):
     with pytest.raises(InvalidModel) as caught:
         parse_model_config(f"signature: {text}")
     return caught.value.message
@@ -57,7 +57,7 @@ def test_what_cannot_be_meant_is_refused(text, what):
     assert what in message
 
 
-def tensor(name: str, datatype: str, *shape: int) -> Tensor:
+def tensor(name, datatype, *shape):
     return Tensor(name, datatype, shape, memoryview(b""))
 
 

@@ -12,7 +12,7 @@ from modelserver.models.options.table import CONFIG_KEYS, HANDLER_KEYS, Batcher,
 from modelserver.models.options.yaml_file import MAX_PROCESSES, load_document, parse_model_config
 
 
-def _refusal(text: str) -> str:
+def _refusal(text):
     with pytest.raises(InvalidModel) as error:
         parse_model_config(text)
     message = str(error.value)

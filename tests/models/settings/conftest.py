@@ -1,8 +1,5 @@
 """What tests of this folder share."""
 
-from collections.abc import Mapping
-from pathlib import Path
-
 import pytest
 
 from modelserver.errors import ConfigError
@@ -15,7 +12,7 @@ def load(tmp_path, text=None, flags=None, environ=None):
     return load_settings(flags or {}, environ or {}, tmp_path)
 
 
-def refusal_of(tmp_path: Path, text: str, flags: Mapping[str, object] | None = None) -> str:
+def refusal_of(tmp_path, text, flags=None):
     with pytest.raises(ConfigError) as error:
         load(tmp_path, text, flags)
     message = str(error.value)

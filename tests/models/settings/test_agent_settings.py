@@ -1,7 +1,5 @@
 """KServe's batcher and payload logger, set as its agent is: by flags, by variables, or in the file."""
 
-from typing import Any
-
 import pytest
 
 from modelserver.errors import ConfigError
@@ -10,7 +8,7 @@ from modelserver.models.settings.settings import KEYS
 from modelserver.run.cli import agent_keys, build_parser, setting_flags
 
 # The agent's flags (kserve reference 1.7 and 10), a value for each, and what that is here.
-FLAGS: dict[str, tuple[str, str, Any]] = {
+FLAGS = {
     "enable_batcher": ("--enable-batcher", "true", True),
     "batcher_max_batch_size": ("--max-batchsize", "16", 16),
     "batcher_max_latency": ("--max-latency", "250", 250),

@@ -3,11 +3,11 @@
 import pytest
 from tests.models.settings.conftest import load
 
-from modelserver.models.settings.key import BATCHER, TLS, Key
+from modelserver.models.settings.key import BATCHER, TLS
 from modelserver.models.settings.settings import KEYS, NOT_YET, Settings
 
 
-def is_without_effect(key: Key) -> bool:
+def is_without_effect(key):
     """Whether a setting has no effect if nothing else is set."""
     switches = ("enable_batcher",)
     return (

@@ -2,13 +2,12 @@
 
 import os
 import re
-from pathlib import Path
 
 import pytest
 from tests.models.settings.torchserve_configurations import CONFIGURATIONS, ENVIRONMENT, REFUSED
 
 from modelserver.errors import ConfigError
-from modelserver.models.settings.load import LoadedSettings, load_settings
+from modelserver.models.settings.load import load_settings
 from modelserver.models.settings.settings import KEYS
 from modelserver.models.snapshot import parse_snapshot
 
@@ -34,7 +33,7 @@ def home(tmp_path):
     return home
 
 
-def load(home: Path, text: str) -> LoadedSettings:
+def load(home, text):
     (home / "config.properties").write_text(text)
     return load_settings({"model_store": str(home / "../../store")}, ENVIRONMENT, home)
 

@@ -2,7 +2,6 @@
 
 import json
 import math
-from typing import Any
 
 import pytest
 
@@ -13,9 +12,7 @@ from modelserver.engine.worker.rows.classes import Labels, NotClassifiable, clas
 NAN = math.nan
 
 
-def classes(
-    values: Any, count: Any = 2, datatype: str = "FP32", labels: dict[str, str] | None = None
-) -> list[bytes]:
+def classes(values, count=2, datatype="FP32", labels=None):
     """The classes of a row with these values; their number is that in the shape."""
     output = OutputForm("y", datatype, (len(values),)), pack(datatype, values)
     form, content = classified(output, OutputWish("y", {"classification": count}), lambda: labels or {})

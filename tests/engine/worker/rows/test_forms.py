@@ -12,7 +12,7 @@ CONTENT = st.binary(max_size=60).filter(lambda b: b"\r\n--" not in b)
 NAMES = st.text(st.characters(codec="ascii", categories=["L", "N"]), min_size=1, max_size=8)
 
 
-def part(name: str, content: bytes, *, content_type: str = "", disposition: str = "") -> bytes:
+def part(name, content, *, content_type="", disposition=""):
     lines = f'--B\r\nContent-Disposition: form-data; name="{name}"{disposition}\r\n'
     if content_type:
         lines += f"Content-Type: {content_type}\r\n"

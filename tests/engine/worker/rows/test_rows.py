@@ -1,6 +1,5 @@
 import json
 import math
-from typing import Any
 
 import msgspec
 import pytest
@@ -8,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modelserver.engine.wire.messages import BODY, FIELDS, INSTANCE, Row
-from modelserver.engine.worker.rows.rows import Decoded, decode_row, load_json, request_headers
+from modelserver.engine.worker.rows.rows import decode_row, load_json, request_headers
 from modelserver_handlers.envelopes import Instance
 
 JSON_VALUES = st.recursive(
@@ -18,12 +17,12 @@ JSON_VALUES = st.recursive(
 )
 
 
-def decode(body: bytes, content_type: str = "", *, kind: int = BODY, on: bool = True, **more: Any) -> Decoded:
+def decode(body, content_type="", *, kind=BODY, on=True, **more):
     row = Row("id", len(body), kind, content_type, **more)
     return decode_row(row, memoryview(body), decode=on)
 
 
-def body_of(body: bytes, content_type: str = "", *, on: bool = True) -> Any:
+def body_of(body, content_type="", *, on=True):
     data = decode(body, content_type, on=on).data
     assert list(data) == ["body"]
     return data["body"]

@@ -4,23 +4,20 @@ import math
 import pickle
 import subprocess
 import sys
-from typing import Any
 
 import numpy
 import pytest
 import torch
+from tests.engine.worker.channels import service_of
 
 from modelserver.engine.tensors.datatypes import DATATYPES, pack, unpack
 from modelserver.engine.tensors.rest import InferRequest, RequestedOutput
 from modelserver.engine.tensors.rows import cut, join_answers
 from modelserver.engine.tensors.tensor import Tensor
-from modelserver.engine.wire.messages import TENSORS, Answer, Load, OutputSpec, Predict, Row
+from modelserver.engine.wire.messages import TENSORS, OutputSpec, Predict, Row
 from modelserver.engine.worker.answers import Unserializable
-from modelserver.engine.worker.metrics import HandlerMetrics
 from modelserver.engine.worker.rows.rows import decode_row, request_parameters
 from modelserver.engine.worker.rows.tensor_rows import EmptyInput, UnknownOutput, decode_rows, encode_output
-from modelserver.engine.worker.service import Service
-from modelserver_handlers.context import Context
 from modelserver_handlers.tensor_rows import TensorRows
 
 NUMERIC = {
@@ -40,17 +37,17 @@ NUMERIC = {
 }
 
 
-def tensor(name: str, datatype: str, shape: tuple[int, ...], values: list[Any], **more: Any) -> Tensor:
+def tensor(name, datatype, shape, values, **more):
     return Tensor(name, datatype, shape, memoryview(pack(datatype, values)), **more)
 
 
-def sent(*inputs: Tensor, **fields: Any) -> tuple[list[Row], bytes]:
+def sent(*inputs, **fields):
     extra, _, bodies = cut(InferRequest(list(inputs), **fields))
     rows = [Row(f"id{n}", len(body), TENSORS, extra=extra) for n, body in enumerate(bodies)]
     return rows, b"".join(bodies)
 
 
-def got(*inputs: Tensor) -> list[Any]:
+def got(*inputs):
     rows, tail = sent(*inputs)
     return decode_rows(rows, memoryview(tail))
 
@@ -153,7 +150,7 @@ def test_a_returned_tensor_equals_the_received_one(datatype, trailing, monkeypat
         assert shape == (1, *trailing) or (datatype == "BYTES" and size == 1)
 
 
-def packed(value: Any) -> tuple[str, tuple[int, ...], bytes]:
+def packed(value):
     rows, _ = sent(tensor("x", "INT8", (1,), [1]))
     (output,) = join_answers([encode_output(value, rows[0], [])], whole=False)
     return output.datatype, output.shape, bytes(output.data)
@@ -208,7 +205,7 @@ def test_parameters_of_a_request_reach_the_handler():
 # What they return
 
 
-def joined(value: Any, specs: list[OutputSpec] | None = None, **fields: Any) -> dict[str, Any]:
+def joined(value, specs=None, **fields):
     """Datatype, shape and elements of each output of a request of one row."""
     rows, _ = sent(tensor("x", "INT8", (1,), [1]), **fields)
     outputs = join_answers([encode_output(value, rows[0], specs or [])], whole=False)
@@ -305,10 +302,8 @@ def test_only_requested_outputs_are_returned():
 # A batch through the service
 
 
-def run(handler: Any, *inputs: Tensor, **fields: Any) -> list[tuple[Answer, bytes]]:
-    metrics = HandlerMetrics("m")
-    context = Context("m", "/", None, 8, None, "0", metrics=metrics)
-    service = Service(handler, context, Load("m", "1", "/", "h", 8), metrics)
+def run(handler, *inputs, **fields):
+    service = service_of(handler)
     rows, tail = sent(*inputs, **fields)
     work = service.take(Predict(7, rows), memoryview(tail))
     service.run(work)
@@ -333,7 +328,7 @@ def test_a_guilty_row_fails_alone():
     """The halves of a failed batch have the halves of its tensors (F18)."""
     calls = []
 
-    def handler(data: TensorRows, _: Context) -> list[Any]:
+    def handler(data, _):
         calls.append(data.tensors["x"].tolist())
         if 3 in calls[-1]:
             raise ValueError("three")
@@ -350,7 +345,7 @@ def test_rows_that_were_written_to_are_not_tried_again():
     """A second call would see what the first one has made of them."""
     calls = []
 
-    def handler(data: TensorRows, _: Context) -> list[Any]:
+    def handler(data, _):
         calls.append(len(data))
         with torch.inference_mode():
             data.tensors["x"].mul_(2)
