@@ -15,7 +15,6 @@ async def listening(serve: Serve) -> AsyncIterator[int]:
 
     async def served(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
-        assert task is not None
         tasks.append(task)
         try:
             with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):

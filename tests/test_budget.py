@@ -5,7 +5,7 @@ import pytest
 from tests.budget import LONGEST, REFERENCE, SECONDS, WHOLE, Budget, used, work
 
 
-def after(seconds: float, tests: int, *, is_fast_lane: bool = True, slower: float = 1.0) -> Budget:
+def after(seconds, tests, *, is_fast_lane=True, slower=1.0):
     """The budget at the end of such a run, in two processes, on a machine that is so much slower."""
     budget = Budget(is_fast_lane=is_fast_lane)
     report = SimpleNamespace(when="call")

@@ -21,7 +21,7 @@ from tests.documents import describe_listener
 
 from modelserver.ext.container.__main__ import IMAGES_OWN, prepare
 from modelserver.ext.container.healthcheck import ROUTE
-from modelserver.models.settings.load import LoadedSettings, load_settings
+from modelserver.models.settings.load import load_settings
 from modelserver.run.cli import build_parser
 from modelserver.surface.auth.scopes import needed_scope
 
@@ -38,18 +38,17 @@ class Instruction:
     text: str
 
     @property
-    def words(self) -> list[str]:
+    def words(self):
         """The arguments without flags."""
         return [word for word in shlex.split(self.text) if not word.startswith("--")]
 
     @property
-    def exec_form(self) -> list[str]:
+    def exec_form(self):
         """The arguments as the JSON list they are."""
-        result: list[str] = json.loads(self.text)
-        return result
+        return json.loads(self.text)
 
 
-def parse(text: str) -> list[Instruction]:
+def parse(text):
     """The instructions of a Dockerfile; continued lines are joined, comments left out."""
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
     instructions, stage = [], -1
@@ -68,24 +67,24 @@ _ARGUMENTS = dict(item.text.split("=", 1) for item in _ALL if item.name == "ARG"
 """The build's arguments and their defaults."""
 
 
-def of(name: str, stage: int | None = None) -> list[Instruction]:
+def of(name, stage=None):
     """The instructions of a name, of one stage or of all."""
     return [item for item in _ALL if item.name == name and stage in (None, item.stage)]
 
 
-def only(name: str) -> Instruction:
+def only(name):
     """The one instruction of a name in the last stage."""
     (result,) = of(name, _LAST)
     return result
 
 
-def from_clone(stage: int | None = None) -> list[str]:
+def from_clone(stage=None):
     """What is copied from the clone."""
     copies = [item for item in of("COPY", stage) if "--from=" not in item.text]
     return [source for item in copies for source in item.words[:-1]]
 
 
-def image_settings(home: Path, environment: dict[str, str] | None = None) -> LoadedSettings:
+def image_settings(home, environment=None):
     """The settings of the image, with its home directory elsewhere."""
     (home / "model-store").mkdir(exist_ok=True)
     text = (_ROOT / "scripts" / "container.properties").read_text(encoding="utf-8")
@@ -112,9 +111,9 @@ def test_stages_install_by_locks_from_one_slim_base():
     assert all(_ALL.index(only("USER")) > _ALL.index(item) for item in of("COPY", _LAST))
 
 
-def locked(name: str = "image.lock") -> dict[str, list[tuple[str, str, int]]]:
+def locked(name="image.lock"):
     """A lock: for each package its versions, their markers, and how many hashes they have."""
-    result: dict[str, list[tuple[str, str, int]]] = {}
+    result = {}
     text = (_ROOT / "scripts" / name).read_text(encoding="utf-8")
     for entry in re.findall(r"(?m)^[a-z].*(?:\n    --hash.*)*", text):
         head, _, hashes = entry.partition("\\\n")
@@ -213,9 +212,7 @@ def test_torch_is_the_build_without_cuda_by_default():
 _WHL = "https://download.pytorch.org/whl"
 
 
-def install_torch(
-    folder: Path, index: str, offered: str, installed: str, *, can_import: bool = True
-) -> tuple[subprocess.CompletedProcess[str], list[str]]:
+def install_torch(folder, index, offered, installed, *, can_import=True):
     """The end of the command that installs torch, and how pip and Python were called: stand-ins, for an index
     that offers these versions and for the version that gets installed.
     """

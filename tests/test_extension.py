@@ -11,7 +11,7 @@ from modelserver.extension import ExtensionRow, Host, close_extensions, open_ext
 ANY = None
 
 
-def host(**settings) -> Host:
+def host(**settings):
     """The host of a server with these settings."""
     services = SimpleNamespace(settings=SimpleNamespace(**settings), registry=SimpleNamespace())
     return Host(services, ANY, ANY, ANY)
@@ -20,18 +20,18 @@ def host(**settings) -> Host:
 @pytest.fixture
 def events(monkeypatch):
     """What happens to three extensions; the last one cannot be opened."""
-    events: list[tuple[str, str]] = []
+    events = []
 
     class Extension:
-        def __init__(self, name: str) -> None:
+        def __init__(self, name):
             self._name = name
 
-        async def open(self, _: Host) -> None:
+        async def open(self, _):
             events.append(("open", self._name))
             if self._name == "broken":
                 raise ConfigError("broken=yes is not possible")
 
-        async def close(self, grace: float) -> None:
+        async def close(self, grace):
             events.append((f"close in {grace:g} s", self._name))
 
     for name in ("first", "second", "broken"):
@@ -41,7 +41,7 @@ def events(monkeypatch):
     return events
 
 
-def row(name: str) -> ExtensionRow:
+def row(name):
     """An extension that is on with a setting of its name."""
     return ExtensionRow(f"modelserver.ext.{name}", lambda settings: getattr(settings, name, False))
 

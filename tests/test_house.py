@@ -3,7 +3,6 @@
 import ast
 import inspect
 import re
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -38,11 +37,11 @@ class Module:
     nodes: list[ast.AST]
 
     @property
-    def room(self) -> str:
+    def room(self):
         """The folder or module directly under ``modelserver``, or the other package."""
         return room_of(self.name)
 
-    def imports(self) -> Iterator[str]:
+    def imports(self):
         """The modules that are imported anywhere in it, in functions and for types too."""
         for node in self.nodes:
             if isinstance(node, ast.Import):
@@ -53,7 +52,7 @@ class Module:
                 yield node.module
                 yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
-    def late_imports(self) -> Iterator[str]:
+    def late_imports(self):
         """Those that are imported by name, when they are used: in calls, and in tables for such calls."""
         calls = [node for node in self.nodes if isinstance(node, ast.Call) and _imports_by_name(node)]
         for call in calls:
@@ -64,27 +63,27 @@ class Module:
                     yield from _names_among(node.values)
 
 
-def _imports_by_name(call: ast.Call) -> bool:
+def _imports_by_name(call):
     """Whether it calls ``import_module``, or has a thread call it."""
     parts = (call.func, *call.args)
     return "import_module" in {getattr(part, "id", getattr(part, "attr", "")) for part in parts}
 
 
-def _names_among(nodes: Iterable[ast.expr | None]) -> Iterator[str]:
+def _names_among(nodes):
     """The texts that name a module of ours."""
     for node in nodes:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in module_names():
             yield node.value
 
 
-def room_of(name: str) -> str:
+def room_of(name):
     """The room of a module's name."""
     first, _, rest = name.partition(".")
     return rest.partition(".")[0] if first == "modelserver" and rest else first
 
 
 @cache
-def modules() -> list[Module]:
+def modules():
     """All modules of both packages."""
     result = []
     for package, root in _PACKAGES.items():
@@ -97,19 +96,19 @@ def modules() -> list[Module]:
 
 
 @cache
-def module_names() -> set[str]:
+def module_names():
     """The names of all modules of both packages."""
     return {module.name for module in modules()}
 
 
 @cache
-def imported_modules(module: Module) -> set[str]:
+def imported_modules(module):
     """The other modules of ours that a module imports, in functions, for types and by name too."""
     everything = (*module.imports(), *module.late_imports())
     return {name for name in everything if name in module_names()} - {module.name, "modelserver"}
 
 
-def extension_of(name: str) -> str:
+def extension_of(name):
     """The extension that a module belongs to, empty if it belongs to none."""
     parts = name.split(".")
     return parts[2] if parts[1:2] == ["ext"] and len(parts) > 2 else ""
@@ -126,7 +125,7 @@ def test_the_rooms_are_those_of_the_design():
 def test_imports_go_down():
     """tools -> ext -> run -> surface -> models -> engine -> errors."""
     place = {room: index for index, room in enumerate(_ROOMS)}
-    upwards: dict[str, set[str]] = {}
+    upwards = {}
     for module in modules():
         for name in imported_modules(module):
             if place.get(room_of(name), -1) > place.get(module.room, len(place)):
@@ -262,7 +261,7 @@ def test_handler_methods_are_described(name):
 _SMALL = 60
 
 
-def lines_by_file() -> dict[str, int]:
+def lines_by_file():
     """The files of both packages, by their paths below the root."""
     return {
         path.relative_to(_ROOT).as_posix(): len(path.read_text(encoding="utf-8").splitlines())
@@ -332,7 +331,7 @@ _PUBLIC_NAMES = {
 
 def test_uvicorn_and_httptools_are_used_by_public_names():
     """So they need no upper bounds: nothing is imported from their modules, and no other name is used."""
-    used: dict[str, set[str]] = {name: set() for name in _PUBLIC_NAMES}
+    used = {name: set() for name in _PUBLIC_NAMES}
     for module in modules():
         for node in module.nodes:
             if isinstance(node, ast.ImportFrom) and node.module in used:

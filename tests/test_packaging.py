@@ -8,7 +8,7 @@ from packaging.requirements import Requirement
 _ALL = [Requirement(line) for line in requires("modelserver") or ()]
 
 
-def brought(extra: str = "") -> dict[str, Requirement]:
+def brought(extra=""):
     """The packages that an installation with this extra, or none, requires."""
     expected = [need for need in _ALL if need.marker is None or need.marker.evaluate({"extra": extra})]
     return {need.name: need for need in expected}

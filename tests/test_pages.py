@@ -29,14 +29,14 @@ _NOT_IN_ONE_PIECE = {
 _WITHOUT_END = {"runbook.md", "migrating.md", "console.md", "language-models.md", "many-models.md"}
 
 
-def part_of_site(title: str) -> list[str]:
+def part_of_site(title):
     """The pages of docs/ in a part of the site."""
     part = _SITE.partition(f"\n  - {title}:\n")[2]
     return re.findall(r"(?m)([\w-]+\.md)$", re.split(r"(?m)^  - ", part)[0])
 
 
 @cache
-def sources() -> str:
+def sources():
     """The code of the server, with the pieces of each text joined."""
     files = [path for folder in ("app", "handlers") for path in sorted((_ROOT / folder).rglob("*.py"))]
     text = "\n".join(path.read_text(encoding="utf-8") for path in files)

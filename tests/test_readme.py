@@ -9,7 +9,6 @@ from importlib.metadata import metadata
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 import pytest
@@ -37,7 +36,7 @@ _EXAMPLES = tuple(str(path.relative_to(_ROOT)) for path in _ROOT.glob("examples/
 _README = (_ROOT / "README.md").read_text(encoding="utf-8")
 
 _OURS = {"modelserver": build_parser, "modelserver-archive": archiver.make_parser}
-_LISTENERS: dict[int, Any] = {8080: "inference", 8081: "management", 8082: "metrics"}
+_LISTENERS = {8080: "inference", 8081: "management", 8082: "metrics"}
 _PATH_OPTIONS = {"-T", "--ts-config", "--model-store", "--handler", "--spec-file", "-r"}
 # Files that the reader has or makes: a photo, handlers and scripts that pages show.
 _READERS_OWN = re.compile(
@@ -54,7 +53,7 @@ class Command:
     arguments: list[str]
 
 
-def code_blocks(text: str) -> list[str]:
+def code_blocks(text):
     """Fenced blocks of shell and indented blocks, in order."""
     fenced = re.findall(r"(?ms)^ *```(\w*)\n(.*?)^ *```", text)
     rest = re.sub(r"(?ms)^ *```.*?^ *```", "", text)
@@ -62,7 +61,7 @@ def code_blocks(text: str) -> list[str]:
     return [body for kind, body in fenced if kind == "sh"] + indented
 
 
-def commands(text: str) -> list[Command]:
+def commands(text):
     """The simple commands of all blocks; lists, pipes and loops are taken apart."""
     result = []
     for line in "\n".join(code_blocks(text)).replace("\\\n", " ").splitlines():
@@ -79,14 +78,14 @@ def commands(text: str) -> list[Command]:
     return result
 
 
-def block_under(heading: str, number: int = 1) -> str:
+def block_under(heading, number=1):
     """A block of shell under a heading."""
     section = _README.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
-    blocks: list[str] = re.findall(r"(?ms)^```sh\n(.*?)^```", section)
+    blocks = re.findall(r"(?ms)^```sh\n(.*?)^```", section)
     return blocks[number - 1].strip()
 
 
-def cases(*names: str) -> list[Any]:
+def cases(*names):
     """Parameters: the commands of these names in all texts."""
     return [
         pytest.param(command, id=f"{text}: {command.text}"[:90])
@@ -159,7 +158,6 @@ def test_ci_runs_the_commands_as_they_stand(number):
     """What .ci/run takes from the README is those commands, word for word."""
     script = (_ROOT / ".ci" / "run").read_text(encoding="utf-8")
     function = re.search(r"(?ms)^command_under\(\) \{.*?^\}", script)
-    assert function is not None
 
     done = subprocess.run(
         ["bash", "-euc", f"{function[0]}\ncommand_under 'Run the tests' {number}"],
@@ -191,12 +189,12 @@ def test_torchserve_users_change_one_word():
 # All commands in all texts
 
 
-def option(command: Command, name: str) -> str:
+def option(command, name):
     """The value of an option; fails if it is not given."""
     return dict(pairwise(command.arguments))[name]
 
 
-def is_there(path: str) -> bool:
+def is_there(path):
     """Whether a path exists in the clone, or is the reader's own."""
     return bool(_READERS_OWN.fullmatch(path)) or (_ROOT / path).exists()
 
@@ -260,19 +258,17 @@ def test_curl_asks_for_what_there_is(command):
         return
 
     operation = find_operation(paths_of(role), method_of(command), parts.path)
-    assert operation is not None
     known = {parameter["name"] for parameter in operation.get("parameters", ())}
     assert {name for name, _ in parse_qsl(parts.query)} <= known
 
 
 @functools.cache
-def paths_of(role: str) -> dict[str, Any]:
+def paths_of(role):
     """What the listener of this role describes."""
-    paths: dict[str, Any] = describe_listener(role, "0")["paths"]
-    return paths
+    return describe_listener(role, "0")["paths"]
 
 
-def method_of(command: Command) -> str:
+def method_of(command):
     """The method that curl uses."""
     if "-X" in command.arguments:
         return option(command, "-X")
@@ -281,13 +277,12 @@ def method_of(command: Command) -> str:
     return "POST" if "-d" in command.arguments else "GET"
 
 
-def find_operation(paths: dict[str, Any], method: str, path: str) -> dict[str, Any] | None:
+def find_operation(paths, method, path):
     """The operation of a described API that a request would reach."""
     for template, item in paths.items():
         pattern = re.sub(r"\\\{\w+\\\}", "[^/]+", re.escape(template))
         if re.fullmatch(pattern, path) and method.lower() in item:
-            result: dict[str, Any] = item[method.lower()]
-            return result
+            return item[method.lower()]
     return None
 
 

@@ -1,7 +1,6 @@
 """What comments and docstrings cite can be looked up: each section and fault stands in docs/reference."""
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -32,37 +31,37 @@ class Page:
     sections: dict[str, set[str]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, text: str) -> "Page":
+    def of(cls, text):
         page, number = cls(), ""
         for result, name in re.findall(r"(?m)^##+ (?:(\d+(?:\.\d+)?)\.? )?(.+)$", text):
             number = result or number
             page.sections.setdefault(number, set()).update(() if result else (name,))
         return page
 
-    def has(self, number: str, part: str | None = None) -> bool:
+    def has(self, number, part=None):
         return number in self.sections and (part is None or part in self.sections[number])
 
 
 @cache
-def page(name: str) -> Page:
+def page(name):
     return Page.of((_PAGES / f"{name}.md").read_text(encoding="utf-8"))
 
 
 @cache
-def faults() -> set[int]:
+def faults():
     return {int(n) for n in re.findall(r"(?m)^\| F(\d+) \|", (_PAGES / "faults.md").read_text("utf-8"))}
 
 
-def joined(text: str) -> str:
+def joined(text):
     """The text without line ends, and without what begins a line of comment."""
     return re.sub(r"\s*\n\s*(?:#|//)?\s*", " ", text)
 
 
-def numbers_of(text: str) -> list[str]:
+def numbers_of(text):
     return re.findall(r"\d+(?:\.\d+)?", text)
 
 
-def unresolved(text: str) -> Iterator[str]:
+def unresolved(text):
     """The citations in a text that lead nowhere."""
     text = joined(text)
     for cited in _SECTION.finditer(text):
@@ -74,7 +73,7 @@ def unresolved(text: str) -> Iterator[str]:
         yield from (f"F{number}" for number in numbers_of(one or several) if int(number) not in faults())
 
 
-def sources() -> list[Path]:
+def sources():
     """All code, tests and interface files of the repository, but for this one."""
     result = [path for folder in _FOLDERS for path in (_ROOT / folder).rglob("*")]
     return sorted(p for p in result if p.suffix in {".py", ".proto", ".yaml"} and p != Path(__file__))

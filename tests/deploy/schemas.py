@@ -103,9 +103,7 @@ def _recorded() -> dict[str, Any]:
 @cache
 def _definitions() -> dict[str, Any]:
     version = VERSIONS[-1]
-    contents = schema_contents(f"kubernetes-json-schema/v{version}-local-strict/_definitions.json", version)
-    assert isinstance(contents, dict)
-    return contents
+    return schema_contents(f"kubernetes-json-schema/v{version}-local-strict/_definitions.json", version)
 
 
 @cache

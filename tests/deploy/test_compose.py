@@ -1,7 +1,6 @@
 """``deploy/compose.yaml``: its settings are the server's, and its volumes lie where the image writes."""
 
 import re
-from typing import Any
 
 from tests.deploy.manifests import ROOT, resources
 
@@ -12,11 +11,10 @@ from modelserver.surface.auth.scopes import Scope
 _IMAGE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
 
 
-def service() -> dict[str, Any]:
+def service():
     """The one service."""
     (document,) = resources(ROOT / "deploy" / "compose.yaml")
     (result,) = document["services"].values()
-    assert isinstance(result, dict)
     assert set(document["volumes"]) == {text.partition(":")[0] for text in result["volumes"]}
     return result
 

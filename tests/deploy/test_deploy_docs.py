@@ -16,7 +16,7 @@ _MANY = (ROOT / "docs" / "many-models.md").read_text(encoding="utf-8")
 _CLUSTER = (ROOT / "docs" / "cluster.md").read_text(encoding="utf-8")
 
 
-def lines(text: str, command: str) -> list[list[str]]:
+def lines(text, command):
     """The words of the lines that begin with a command."""
     joined = text.replace("\\\n", " ")
     return [shlex.split(line) for line in re.findall(rf"(?m)^ *({command} .*)$", joined)]

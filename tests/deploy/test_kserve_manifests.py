@@ -1,8 +1,6 @@
 """``deploy/kserve``: KServe would take it, and what it says to the server is understood there."""
 
 import re
-from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -24,7 +22,7 @@ from tests.documents import describe_listener
 from modelserver.ext.container.__main__ import HTTP_PORT, METRICS_PORT, MOUNTED, prepare
 from modelserver.models.options.table import Batcher
 from modelserver.models.options.yaml_file import parse_model_config
-from modelserver.models.settings.load import LoadedSettings, load_settings
+from modelserver.models.settings.load import load_settings
 from modelserver.models.settings.settings import KEYS
 from modelserver.run.cli import build_parser, setting_flags
 from modelserver.surface.auth.scopes import needed_scope
@@ -44,7 +42,7 @@ _CONFIG = yaml.safe_load((KSERVE / "model-config.yaml").read_text(encoding="utf-
 _KSERVES_OWN = "kserve-torchserve"
 
 
-def mounted(folder: Path) -> Path:
+def mounted(folder):
     """What KServe's TorchServe runtime finds in its container."""
     for name in ("config", "model-store"):
         (folder / name).mkdir()
@@ -62,15 +60,13 @@ def mounted(folder: Path) -> Path:
     return folder
 
 
-def loaded(
-    runtime: str, folder: Path, monkeypatch: pytest.MonkeyPatch, *more: str, **labels: str
-) -> LoadedSettings:
+def loaded(runtime, folder, monkeypatch, *more, **labels):
     """The settings that a runtime's container comes to, with models in ``folder``, ``more`` flags behind."""
     monkeypatch.setenv("TMPDIR", str(folder))
     monkeypatch.setattr("tempfile.tempdir", None)
     filled = {"{{.Name}}": "digits", **{f"{{{{.Labels.{name}}}}}": text for name, text in labels.items()}}
 
-    def fill(text: str) -> str:
+    def fill(text):
         for placeholder, value in filled.items():
             text = text.replace(placeholder, value)
         assert "{{" not in text
@@ -125,7 +121,7 @@ def test_services_leave_batches_and_settings_to_the_server(name):
     assert _SERVICES[name]["spec"]["predictor"]["enableServiceLinks"] is False
 
     (deployment,) = resources(KUBERNETES / "deployment.yaml")
-    predictor: dict[str, Any] = _SERVICES[name]["spec"]["predictor"]
+    predictor = _SERVICES[name]["spec"]["predictor"]
     runtime = container(_RUNTIMES[predictor["model"]["runtime"]])
     is_knative = predictor.get("minReplicas") == 0
     mode = _SERVICES[name]["metadata"]["annotations"]["serving.kserve.io/deploymentMode"]

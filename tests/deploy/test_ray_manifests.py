@@ -1,14 +1,12 @@
 """``deploy/ray``: KubeRay would take it, its parts fit together, and the server understands its settings."""
 
 import re
-from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.deploy.manifests import RAY, ROOT, container, in_folder, not_restricted, resources, unbounded_disk
 from tests.deploy.schemas import problems
 
-from modelserver.models.settings.load import LoadedSettings, load_settings
+from modelserver.models.settings.load import load_settings
 from modelserver.run.cli import build_parser
 
 _ALL = {name: resource for name, resource in in_folder(RAY) if resource["kind"] != "Kustomization"}
@@ -17,46 +15,40 @@ _TOKEN = "RAY_AUTH_TOKEN"
 _FIRST_WITH_TOKENS = (2, 52)
 
 
-def one(file: str) -> dict[str, Any]:
+def one(file):
     """The resource of a file."""
     (result,) = resources(RAY / file)
     return result
 
 
-def cluster() -> dict[str, Any]:
+def cluster():
     """What the RayCluster is to be."""
-    result = one("raycluster.yaml")["spec"]
-    assert isinstance(result, dict)
-    return result
+    return one("raycluster.yaml")["spec"]
 
 
-def groups() -> list[dict[str, Any]]:
+def groups():
     """The head's group and that of the nodes."""
     return [cluster()["headGroupSpec"], *cluster()["workerGroupSpecs"]]
 
 
-def pod() -> dict[str, Any]:
+def pod():
     """What the server's pod is made of."""
-    result = one("deployment.yaml")["spec"]["template"]["spec"]
-    assert isinstance(result, dict)
-    return result
+    return one("deployment.yaml")["spec"]["template"]["spec"]
 
 
-def node() -> dict[str, Any]:
+def node():
     """The container that makes the server's pod a node of the cluster."""
     (result,) = pod()["initContainers"]
     assert isinstance(result, dict)
     return result
 
 
-def labels() -> dict[str, str]:
+def labels():
     """The labels of the server's pod."""
-    result = one("deployment.yaml")["spec"]["template"]["metadata"]["labels"]
-    assert isinstance(result, dict)
-    return result
+    return one("deployment.yaml")["spec"]["template"]["metadata"]["labels"]
 
 
-def configured(folder: Path, text: str) -> LoadedSettings:
+def configured(folder, text):
     """The settings of a file; its directories are made below ``folder``."""
     for name in ("model-store", "tokens"):
         (folder / name).mkdir()
@@ -65,7 +57,7 @@ def configured(folder: Path, text: str) -> LoadedSettings:
     return load_settings({}, {}, folder)
 
 
-def in_the_pod(folder: Path) -> LoadedSettings:
+def in_the_pod(folder):
     """The settings of the ConfigMap."""
     return configured(folder, one("configmap.yaml")["data"]["config.properties"])
 

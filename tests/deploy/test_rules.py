@@ -3,7 +3,6 @@
 import json
 import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
 import yaml
@@ -68,7 +67,7 @@ CAUSES = {
 OF_HOSTS = {"ModelserverDown", "ModelserverMemory", "ModelserverDisk"}
 
 
-def firing(folder: Path, series: dict[str, str], *expected: str) -> None:
+def firing(folder, series, *expected):
     """Checks with promtool that these alerts fire after 19 minutes, with these labels, and no others."""
     promtool = shutil.which("promtool")
     if promtool is None:
@@ -97,7 +96,7 @@ def firing(folder: Path, series: dict[str, str], *expected: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def named(alert: str, *, of_model: bool) -> str:
+def named(alert, *, of_model):
     """The labels by which an alert says where it is."""
     model = 'model_name="mnist", model_version="1.0", ' if of_model else ""
     return f'{{alertname="{alert}", {model}namespace="ml", pod="modelserver-a"}}'

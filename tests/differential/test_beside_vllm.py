@@ -11,7 +11,6 @@ from functools import partial
 from importlib.util import find_spec
 from tempfile import gettempdir
 from types import SimpleNamespace
-from typing import Any
 
 import httpx
 import openai
@@ -53,7 +52,7 @@ SCHEMA = {
     "additionalProperties": False,
 }
 BAD_SCHEMA = {"name": "s", "schema": {"type": "strange"}}
-CHATS: list[dict[str, Any]] = [
+CHATS = [
     {"max_tokens": 8},
     {"max_completion_tokens": 4, "seed": 7, "temperature": 0.9, "top_p": 0.8, "top_k": 20, "min_p": 0.01},
     {},
@@ -86,7 +85,7 @@ CHATS: list[dict[str, Any]] = [
         ],
     },
 ]
-COMPLETED: list[dict[str, Any]] = [
+COMPLETED = [
     {"prompt": "A tensor is", "max_tokens": 8},
     {"prompt": "A tensor is"},
     {"prompt": ["A tensor", "A matrix is"], "max_tokens": 4, "n": 2, "seed": 5, "temperature": 0.7},
@@ -94,7 +93,7 @@ COMPLETED: list[dict[str, Any]] = [
     {"prompt": [[4, 8], [15]], "max_tokens": 5, "logprobs": 0},
     {"prompt": "A tensor is", "max_tokens": 4, "echo": True},
 ]
-REFUSED: list[tuple[str, dict[str, Any]]] = [
+REFUSED = [
     (CHAT, {"messages": [{"role": "judge", "content": "a"}]}),
     (CHAT, {"messages": [{"role": "user", "content": "word " * 300}]}),
     (CHAT, {"messages": MESSAGES, "max_tokens": 500}),
@@ -162,7 +161,7 @@ def events_of(text):
     *lines, done, nothing = text.split("\n\n")
     assert (done, nothing) == ("data: [DONE]", "")
     events = [bare(json.loads(line.removeprefix("data: "))) for line in lines]
-    merged: list[Any] = []
+    merged = []
     for event in sorted(events, key=lambda each: each["choices"][0]["index"] if each["choices"] else 1 << 20):
         last = merged[-1] if merged else None
         if last is not None and _joins(last, event):
@@ -191,7 +190,7 @@ def _join(last, event):
 
 def joined(fields, rows):
     """The document of a request for scores whose pairs have these answers."""
-    parsed: Any = split(SCORE, json.dumps(fields).encode())
+    parsed = split(SCORE, json.dumps(fields).encode())
     request = Request("r", [Row("r", 0)] * len(rows), parsed.bodies, 0.0)
     request.deliver(0, [(Answer(0), json.dumps(row).encode()) for row in rows])
     return json.loads(parsed.encode(SimpleNamespace(name="m"), request)[0])
@@ -227,7 +226,7 @@ async def test_answers_are_those_of_vllms_application(tmp_path, capsys):
         call.cancel()
         await asyncio.wait([call])
         assert (call.cancelled(), bench.engine.get_num_unfinished_requests()) == (True, 0)
-        printed: list[Any] = []
+        printed = []
 
         def values(name):
             printed.extend(map(parse_metric, capsys.readouterr().out.splitlines()))

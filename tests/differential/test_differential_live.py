@@ -30,7 +30,7 @@ pytestmark = [
 
 
 @pytest.mark.parametrize("server", SERVERS)
-def test_both_answer_alike(tmp_path: Path, server: str) -> None:
+def test_both_answer_alike(tmp_path, server):
     """TorchServe answers as recorded, and modelserver likewise but for the explained differences."""
     store = tmp_path / "store"
     build_store(store)
@@ -58,7 +58,7 @@ def test_both_answer_alike(tmp_path: Path, server: str) -> None:
     assert stale == {}
 
 
-def test_the_names_are_as_recorded() -> None:
+def test_the_names_are_as_recorded():
     """The public names of the package ``ts`` are those that ours were compared with (reference 13)."""
     recording = json.loads((RECORDED / f"{NAMES}.json").read_text("utf-8"))
 
@@ -76,7 +76,7 @@ SMALL = ["--model-name", "m", "-v", "1", "--handler", str(MODEL_CODE / "plain.py
     ("archive_format", "suffix"),
     [("default", ".mar"), ("zip-store", ".mar"), ("tgz", ".tar.gz"), ("no-archive", "")],
 )
-def test_archivers_pack_alike(tmp_path: Path, archive_format: str, suffix: str) -> None:
+def test_archivers_pack_alike(tmp_path, archive_format, suffix):
     """torch-model-archiver and modelserver-archive take the same command line and pack the same."""
     made = []
     for number, program in enumerate(PROGRAMS):
@@ -114,7 +114,7 @@ def test_archivers_pack_alike(tmp_path: Path, archive_format: str, suffix: str) 
         ([*SMALL, "--export-path", str(MODEL_CODE / "plain.py")], 1),
     ],
 )
-def test_archivers_end_alike(tmp_path: Path, arguments: list[str], status: int) -> None:
+def test_archivers_end_alike(tmp_path, arguments, status):
     """Both take and refuse the same command lines, with the same exit status."""
     ended = []
     for number, program in enumerate(PROGRAMS):
@@ -125,7 +125,7 @@ def test_archivers_end_alike(tmp_path: Path, arguments: list[str], status: int) 
     assert [done.returncode for done in ended] == [status, status], [done.stderr[-300:] for done in ended]
 
 
-def test_archivers_overwrite_alike(tmp_path: Path) -> None:
+def test_archivers_overwrite_alike(tmp_path):
     """An archive that is there is kept, unless ``--force`` is given, with the same words."""
     reply = []
     for number, program in enumerate(PROGRAMS):
@@ -141,7 +141,7 @@ def test_archivers_overwrite_alike(tmp_path: Path) -> None:
     assert reply == [True, True]
 
 
-def test_python_apis_do_alike(tmp_path: Path) -> None:
+def test_python_apis_do_alike(tmp_path):
     """Scripts that call torch-model-archiver from Python get the same of ours: values, errors, archives."""
     aliases = install(tmp_path / "bin")[-1].parent
     roots = [str(aliases), str(ROOT / "app"), str(ROOT / "handlers")]

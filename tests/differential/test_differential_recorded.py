@@ -5,13 +5,10 @@ import json
 import tarfile
 import zipfile
 from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.differential.archives import SAVED_SUFFIX, TORCHSERVES, build_store
-from tests.differential.chapters import Chapter, chapters
+from tests.differential.chapters import chapters
 from tests.differential.differences import ANSWERS, all_singles, expected_of
 from tests.differential.replay import modelserver, recorded, unexplained
 
@@ -26,13 +23,13 @@ CHAPTERS = [
 class Servers:
     """Running servers by name, each started when a chapter first needs it."""
 
-    def __init__(self, store: Path, folder: Path, running: contextlib.ExitStack) -> None:
+    def __init__(self, store, folder, running):
         self._store = store
         self._folder = folder
         self._running = running
-        self._addresses: dict[str, dict[str, tuple[str, int]]] = {}
+        self._addresses = {}
 
-    def addresses(self, name: str) -> dict[str, tuple[str, int]]:
+    def addresses(self, name):
         """The addresses of the server's ports."""
         if name not in self._addresses:
             started = modelserver(self._store, self._folder / name, name)
@@ -41,7 +38,7 @@ class Servers:
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def store(tmp_path_factory):
     """The archives of all chapters."""
     folder = tmp_path_factory.mktemp("differential") / "store"
     build_store(folder)
@@ -49,7 +46,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def servers(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+def servers(store, tmp_path_factory):
     """The servers that have been started so far."""
     folder = tmp_path_factory.mktemp("differential-servers")
     with contextlib.ExitStack() as running:
@@ -57,16 +54,16 @@ def servers(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
 
 
 @pytest.mark.parametrize("chapter", CHAPTERS)
-def test_answers_are_as_recorded(chapter: Chapter, servers: Servers) -> None:
+def test_answers_are_as_recorded(chapter, servers):
     """Statuses, headers and bodies are TorchServe's, or what the explained difference says."""
     result = unexplained(chapter, recorded(chapter), servers.addresses(chapter.server))
 
     assert result == {}, "\n".join(f"{name}: " + "\n  ".join(wrong) for name, wrong in result.items())
 
 
-def test_every_rule_explains_something() -> None:
+def test_every_rule_explains_something():
     """A rule that changes no recorded answer is stale; so is a single one that changes nothing."""
-    used: Counter[str] = Counter()
+    used = Counter()
     for chapter in chapters():
         torchserves = recorded(chapter)
         for call in chapter.calls:
@@ -75,7 +72,7 @@ def test_every_rule_explains_something() -> None:
     assert [rule.name for rule in RULES if not used[rule.name]] == []
 
 
-def test_single_differences_are_of_calls_there_are() -> None:
+def test_single_differences_are_of_calls_there_are():
     """Each names a call of a chapter, only one rule is about it, and its answer differs."""
     answers = {
         f"{chapter.name}/{name}": answer
@@ -87,7 +84,7 @@ def test_single_differences_are_of_calls_there_are() -> None:
     assert len(all_singles()) == sum(map(len, ANSWERS.values()))
 
 
-def test_there_are_many() -> None:
+def test_there_are_many():
     """The comparison is broad enough to be trusted."""
     assert sum(len(chapter.calls) for chapter in chapters()) >= 400
 
@@ -95,7 +92,7 @@ def test_there_are_many() -> None:
 # Archives both ways
 
 
-def contents(archive: Path) -> dict[str, bytes]:
+def contents(archive):
     """The files of an archive, without the top folder that tar archives have."""
     if archive.is_dir():
         return {
@@ -112,7 +109,7 @@ def contents(archive: Path) -> dict[str, bytes]:
         return {name: opened.read(name) for name in opened.namelist() if not name.endswith("/")}
 
 
-def comparable(files: dict[str, bytes]) -> tuple[dict[str, Any], dict[str, bytes]]:
+def comparable(files):
     """The manifest without time, version and name, and the other files."""
     rest = dict(files)
     manifest = json.loads(rest.pop("MAR-INF/MANIFEST.json"))
@@ -129,7 +126,7 @@ def comparable(files: dict[str, bytes]) -> tuple[dict[str, Any], dict[str, bytes
         ("theirs_folder", "ours_folder"),
     ],
 )
-def test_both_archivers_pack_the_same(store: Path, torchserves: str, ours: str) -> None:
+def test_both_archivers_pack_the_same(store, torchserves, ours):
     """Of the same files modelserver-archive makes what torch-model-archiver made, in each format.
 
     That each server loads both is in the chapter ``layouts``.

@@ -1,18 +1,16 @@
 """What control groups say, by trees that are laid out like the kernel's, versions 1 and 2."""
 
-from pathlib import Path
-
 import pytest
 
 from modelserver.engine import resources
 
 
-def _write(path: Path, text: str) -> None:
+def _write(path, text):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
 
 
-def _version_2(folder: Path, limit: str, used: int, inactive: int = 0) -> None:
+def _version_2(folder, limit, used, inactive=0):
     _write(folder / "memory.max", f"{limit}\n")
     _write(folder / "memory.current", f"{used}\n")
     _write(folder / "memory.stat", f"anon 1\ninactive_file {inactive}\n")

@@ -14,7 +14,7 @@ def temp(tmp_path, monkeypatch):
     return tmp_path
 
 
-def ended_process() -> int:
+def ended_process():
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
     return process.pid

@@ -4,9 +4,6 @@ import gc
 import io
 import json
 import sys
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -37,7 +34,7 @@ class SmallNetwork(nn.Module):
 """
 
 
-def draw_picture(seed: int, size: tuple[int, int] = (320, 240)) -> Image.Image:
+def draw_picture(seed, size=(320, 240)):
     """A colourful RGB picture with large shapes and fine grain."""
     generator = torch.Generator().manual_seed(seed)
     width, height = size
@@ -48,7 +45,7 @@ def draw_picture(seed: int, size: tuple[int, int] = (320, 240)) -> Image.Image:
     return Image.frombytes("RGB", size, pixels.numpy().tobytes())
 
 
-def encode_picture(picture: Image.Image, form: str = "PNG", **options: Any) -> bytes:
+def encode_picture(picture, form="PNG", **options):
     buffer = io.BytesIO()
     picture.save(buffer, form, **options)
     return buffer.getvalue()
@@ -107,9 +104,7 @@ def collects_nothing():
 def make_context():
     """A context for a model folder; keyword arguments become the manifest's model entry."""
 
-    def make(
-        folder: Path, config: dict[str, Any] | None = None, pixels: bool = True, **model: Any
-    ) -> Context:
+    def make(folder, config=None, pixels=True, **model):
         manifest = {"model": {"modelName": "m", **model}}
         return Context("m", str(folder), manifest, 8, None, "0.12.0", pixels, None, config)
 
@@ -118,7 +113,7 @@ def make_context():
 
 @pytest.fixture(scope="session")
 def begin():
-    def start(context: Context, size: int = 1, **properties: str) -> BatchState:
+    def start(context, size=1, **properties):
         ids = [f"id-{number}" for number in range(size)]
         own = {"explain": "False", "url_path": "predict", **properties}
         state = BatchState(ids, [{} for _ in ids], properties=[own] * size)
@@ -131,7 +126,7 @@ def begin():
 @pytest.fixture(scope="session")
 def small_network():
     """A classifier of 1000 classes that is small, with calibrated random weights."""
-    scope: dict[str, Any] = {}
+    scope = {}
     exec(SMALL_NETWORK, scope)
     return seeded(scope["SmallNetwork"])
 
@@ -144,7 +139,7 @@ def small_resnet():
     return seeded(lambda: ResNet(BasicBlock, [1, 1, 1, 1]))
 
 
-def seeded(make: Callable[[], torch.nn.Module]) -> torch.nn.Module:
+def seeded(make):
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         network = make()
@@ -180,16 +175,11 @@ class TinyText(nn.Module):
 WORDS = ["<unk>", "the", "cat", "sat", "on", "mat", "is", "not", "the cat", "cat sat", "is not"]
 
 
-MakeClassifier = Callable[..., TextClassifier]
-
-
 @pytest.fixture
 def make_classifier(tmp_path, make_context):
     """A classifier with a seeded network."""
 
-    def made(
-        config: dict[str, Any] | None = None, words: Any = WORDS, mode: str = "mean", **manifest: str
-    ) -> TextClassifier:
+    def made(config=None, words=WORDS, mode="mean", **manifest):
         name = f"tiny_text_{tmp_path.name.replace('-', '_')}.py"
         (tmp_path / name).write_text(TINY_TEXT.replace("MODE", mode))
         torch.save(words, tmp_path / "source_vocab.pt")
@@ -201,7 +191,7 @@ def make_classifier(tmp_path, make_context):
     return made
 
 
-def alone(handler: TextClassifier, ids: list[int]) -> list[float]:
+def alone(handler, ids):
     """The network's softmax for one text of these numbers."""
     with torch.inference_mode():
         logits = handler.model(torch.tensor(ids, dtype=torch.int64), torch.tensor([0]))

@@ -1,7 +1,6 @@
 """``modelserver.AsgiModel``: what an application receives and sends is that of ASGI."""
 
 import asyncio
-from typing import Any
 
 import pytest
 from tests.handlers.parts import Stream
@@ -17,7 +16,7 @@ SCOPE = {"path": "/predictions/m/a", "root_path": "/predictions/m", "headers": [
 class GatedStream(Stream):
     """``gate`` is open while more may be sent."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.gate = asyncio.Event()
         self.gate.set()
@@ -26,7 +25,7 @@ class GatedStream(Stream):
 class Bench:
     """The context of one call, and the call."""
 
-    def __init__(self, app: Any, body: bytes = b"", **scope: Any) -> None:
+    def __init__(self, app, body=b"", **scope):
         self.stream = GatedStream()
         self.state = BatchState(["r"], parameters=[{**SCOPE, **scope}])
         self.state.stream = self.stream
@@ -34,12 +33,12 @@ class Bench:
         self.call = AsgiCall(app, {**SCOPE, **scope}, body, self.context)
 
     @property
-    def head(self) -> tuple[int, list[tuple[str, str]]]:
+    def head(self):
         processor = self.state.processor(0)
         return processor.get_response_status_code(), list(processor.get_response_headers().items())
 
 
-async def respond(send: Any, *parts: bytes, status: int = 200, headers: Any = ()) -> None:
+async def respond(send, *parts, status=200, headers=()):
     await send({"type": "http.response.start", "status": status, "headers": headers})
     for part in parts[:-1]:
         await send({"type": "http.response.body", "body": part, "more_body": True})
@@ -47,9 +46,9 @@ async def respond(send: Any, *parts: bytes, status: int = 200, headers: Any = ()
 
 
 async def test_scope_is_that_of_the_specification():
-    scopes: list[Any] = []
+    scopes = []
 
-    async def app(scope: Any, receive: Any, send: Any) -> None:
+    async def app(scope, receive, send):
         scopes.append(scope)
         await respond(send, b"")
 
@@ -66,7 +65,7 @@ async def test_scope_is_that_of_the_specification():
 
 
 async def test_parts_are_sent_while_the_client_takes_them():
-    async def app(scope: Any, receive: Any, send: Any) -> None:
+    async def app(scope, receive, send):
         await respond(send, b"a", b"b" * 9000, b"c", b"d", headers=[(b"content-type", b"text/x")])
 
     bench = Bench(app)
@@ -85,9 +84,9 @@ async def test_parts_are_sent_while_the_client_takes_them():
 
 async def test_application_goes_on_after_its_response():
     door, ended = asyncio.Event(), asyncio.Event()
-    messages: list[str] = []
+    messages = []
 
-    async def app(scope: Any, receive: Any, send: Any) -> None:
+    async def app(scope, receive, send):
         await receive()
         await respond(send, b"done")
         messages.append((await receive())["type"])
@@ -103,10 +102,10 @@ async def test_application_goes_on_after_its_response():
 
 @pytest.mark.parametrize("listens", [True, False])
 async def test_client_that_leaves_ends_the_application(listens):
-    seen: list[str] = []
+    seen = []
     started, ended = asyncio.Event(), asyncio.Event()
 
-    async def app(scope: Any, receive: Any, send: Any) -> None:
+    async def app(scope, receive, send):
         await receive()
         started.set()
         try:
@@ -130,14 +129,14 @@ async def test_client_that_leaves_ends_the_application(listens):
     assert seen == ["http.disconnect" if listens else "cancelled"]
 
 
-async def fails(scope: Any, receive: Any, send: Any) -> None:
+async def fails(scope, receive, send):
     raise ValueError("oh")
 
 
 @pytest.mark.parametrize("messages", [[], ["start"], ["body"], ["start", "body"], ["start", "unknown"]])
 @pytest.mark.parametrize("error", [None, ValueError, asyncio.CancelledError])
 async def test_failures_are_an_error_of_the_request(messages, error):
-    async def app(scope: Any, receive: Any, send: Any) -> None:
+    async def app(scope, receive, send):
         for kind in messages:
             await send({"type": f"http.response.{kind}", "status": 200, "body": b"a", "more_body": True})
         if error is not None:
@@ -150,7 +149,7 @@ async def test_failures_are_an_error_of_the_request(messages, error):
 
 
 async def test_failure_after_the_response_is_logged(caplog):
-    async def app(scope: Any, receive: Any, send: Any) -> None:
+    async def app(scope, receive, send):
         await respond(send, b"sent", status=500)
         raise ValueError("oh")
 
@@ -171,7 +170,7 @@ async def test_application_without_a_lifespan_is_served():
 
 
 async def test_failing_startup_or_missing_application_fails_the_load():
-    async def app(scope: Any, receive: Any, send: Any) -> None:
+    async def app(scope, receive, send):
         await receive()
         await send({"type": "lifespan.startup.failed", "message": "no database"})
 

@@ -1,5 +1,4 @@
 import weakref
-from typing import Any
 
 import pytest
 import torch
@@ -21,7 +20,7 @@ DOUBLE = network("Double", "x * self.factor", factor="nn.Parameter(torch.tensor(
 class Numbers(BaseHandler):
     """Rows are ``{"data": number}``; negative numbers are rejected."""
 
-    def preprocess(self, data: Any) -> torch.Tensor:
+    def preprocess(self, data):
         accepted = []
         for idx, row in enumerate(data):
             if row["data"] < 0:
@@ -30,7 +29,7 @@ class Numbers(BaseHandler):
                 accepted.append(row["data"])
         return torch.tensor(accepted)
 
-    def inference(self, data: Any, *args: Any, **kwargs: Any) -> Any:
+    def inference(self, data, *args, **kwargs):
         assert len(data)
         return data * 2
 
@@ -43,7 +42,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-def numbers(*values: float) -> list[dict[str, float]]:
+def numbers(*values):
     return [{"data": value} for value in values]
 
 
@@ -87,7 +86,7 @@ def test_missing_labels_are_reported_where_answers_have_some(kind, warns, tmp_pa
 
 def test_random_weights_are_reported(folder, make_context):
     class Loading(BaseHandler):
-        def initialize(self, context: Any) -> None:
+        def initialize(self, context):
             super().initialize(context)
 
     (folder / "relu_model_file.py").write_text("from torch.nn import ReLU\nclass Relu(ReLU): pass")
@@ -106,17 +105,6 @@ def test_random_weights_are_reported(folder, make_context):
     (warning,) = warnings[0]
     assert warning.startswith("The archive has no weights (--serialized-file)")
     assert "double_model_file.py" in warning
-
-
-@pytest.mark.filterwarnings("ignore:.*torch.jit:FutureWarning")
-def test_torchscript_is_loaded(folder, make_context, begin):
-    torch.jit.script(torch.nn.ReLU()).save(folder / "relu.pt")
-    context = make_context(folder, serializedFile="relu.pt")
-    handler = BaseHandler()
-    handler.initialize(context)
-    begin(context, 2)
-
-    assert handler.handle([[-1.0], [2.0]], context) == [[0.0], [2.0]]
 
 
 @pytest.mark.parametrize(
@@ -145,7 +133,7 @@ def test_archives_without_a_model_are_refused(serialized, config, message, tmp_p
 class Node:
     """Refers to itself, so that only the garbage collector frees it."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.own = self
 
 
@@ -164,7 +152,7 @@ def test_rejected_rows_leave_gaps(bad, context, begin):
     handler = Numbers()
     values = [1, 2, 3]
     values[bad] = -1
-    expected: list[Any] = [2 * value for value in values]
+    expected = [2 * value for value in values]
     expected[bad] = None
     begin(context, 3)
 
@@ -176,7 +164,7 @@ def test_answers_of_another_number_stay(context, begin):
     """Gaps are filled only in a list of one answer per remaining row (F19)."""
 
     class Wrong(Numbers):
-        def postprocess(self, data: Any) -> Any:
+        def postprocess(self, data):
             return [*data.tolist(), 0]
 
     begin(context, 2)
@@ -193,7 +181,7 @@ def test_phases_are_timed(context, begin):
 
 def test_describe_answers_without_the_model(context, begin):
     class Described(Numbers):
-        def describe_handle(self) -> Any:
+        def describe_handle(self):
             return {"takes": "numbers"}
 
     begin(context, 1, describe="True")
@@ -204,7 +192,7 @@ def test_describe_answers_without_the_model(context, begin):
 class Explained(Numbers):
     """Explains a row by what the explanation is made of."""
 
-    def get_insights(self, tensor: torch.Tensor, inputs: Any, target: Any) -> list[Any]:
+    def get_insights(self, tensor, inputs, target):
         return [(tensor.tolist(), inputs, target)] * len(tensor)
 
 
@@ -244,10 +232,10 @@ def test_prediction_exceptions_read_as_torchserves():
 
 
 def test_profiled_batches_are_answered(context, begin, monkeypatch):
-    traces: list[Any] = []
+    traces = []
 
     class Profiled(Numbers):
-        def __init__(self) -> None:
+        def __init__(self):
             super().__init__()
             self.profiler_args = {"on_trace_ready": traces.append, "record_shapes": False}
 

@@ -1,6 +1,4 @@
 import threading
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -12,10 +10,10 @@ def context():
     return Context("noop", "/models/noop", {"model": {}}, 4, 1, "0.12.0", False, "metrics", {"a": 1})
 
 
-def decoded(calls: list[int], idx: int, headers: dict[str, str]) -> Callable[[], dict[str, str]]:
+def decoded(calls, idx, headers):
     """A source of headers that counts its uses."""
 
-    def decode() -> dict[str, str]:
+    def decode():
         calls.append(idx)
         return headers
 
@@ -41,7 +39,7 @@ def test_system_properties_are_torchserves_and_no_batch_is_there(context):
 
 
 def test_headers_are_decoded_once_and_only_where_needed(context):
-    calls: list[int] = []
+    calls = []
     client = {"explain": "True", "describe": "True", "url_path": "evil"}
     sources = [decoded(calls, idx, {"X-N": str(idx), **client}) for idx in range(3)]
     own = {"explain": "False", "url_path": "predict"}
@@ -116,8 +114,8 @@ def test_rejections_belong_to_a_batch(context):
     assert context._ms_rejections == {}
 
 
-def in_thread(function: Callable[[], Any]) -> Any:
-    results: list[Any] = []
+def in_thread(function):
+    results = []
     thread = threading.Thread(target=lambda: results.append(function()))
     thread.start()
     thread.join()
@@ -125,7 +123,7 @@ def in_thread(function: Callable[[], Any]) -> Any:
 
 
 def test_each_thread_has_its_own_batch(context):
-    def prepare_next() -> str | None:
+    def prepare_next():
         context._ms_begin(BatchState(["next"]))
         context.reject(0, "bad")
         return context.get_request_id(0)

@@ -1,6 +1,5 @@
 import json
 from types import SimpleNamespace
-from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
@@ -12,7 +11,6 @@ from hypothesis import strategies as st
 from modelserver_handlers.context import BatchState, Context
 from modelserver_handlers.envelopes import (
     ENVELOPES,
-    BaseEnvelope,
     BodyEnvelope,
     Instance,
     JSONEnvelope,
@@ -22,7 +20,7 @@ from modelserver_handlers.envelopes import (
 from modelserver_handlers.errors import PredictionException
 
 
-def make_context(size: int, **properties: str) -> Context:
+def make_context(size, **properties):
     """A context in the middle of a batch of ``size`` requests."""
     context = Context("m", "/", {"model": {"modelVersion": "2.0"}}, size, None, "0")
     headers = [{"who": str(number)} for number in range(size)]
@@ -33,20 +31,20 @@ def make_context(size: int, **properties: str) -> Context:
     return context
 
 
-def put(kind: type[BaseEnvelope], data: list[Any], handler: Any = None, **properties: str) -> Any:
+def put(kind, data, handler=None, **properties):
     """What the envelope answers; the handler echoes unless given. With its context."""
     context = make_context(len(data), **properties)
     envelope = kind(handler or (lambda values, _: values))
     return envelope.handle(data, context), context
 
 
-def tensor(**changes: Any) -> dict[str, Any]:
+def tensor(**changes):
     """An input of one number, changed."""
     return {"name": "a", "shape": [1], "datatype": "FP32", "data": [0], **changes}
 
 
 def test_context_shows_the_request_of_each_value():
-    def handler(values: list[Any], context: Context) -> list[Any]:
+    def handler(values, context):
         return [
             [
                 context.get_request_id(at),
@@ -64,7 +62,7 @@ def test_context_shows_the_request_of_each_value():
 
 
 def test_statuses_and_headers_reach_the_request():
-    def handler(values: list[Any], context: Context) -> list[Any]:
+    def handler(values, context):
         context.set_response_status(201, "made", 2)
         context.set_response_header(2, "x-own", "yes")
         return values
@@ -76,7 +74,7 @@ def test_statuses_and_headers_reach_the_request():
 
 
 def test_a_rejected_value_rejects_its_request():
-    def handler(values: list[Any], context: Context) -> list[Any]:
+    def handler(values, context):
         context.reject(1, "too large", 422)
         context.reject(3, "too small")
         return [None if at in (1, 3) else value for at, value in enumerate(values)]

@@ -8,10 +8,8 @@ import json
 import runpy
 import sys
 import zipfile
-from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -36,11 +34,9 @@ KSERVE_SAMPLE = (
     "bU3vISS4AAAAAElFTkSuQmCC"
 )
 
-Ask = Callable[[list[Any]], Any]
-
 
 @contextlib.contextmanager
-def importing(*folders: Path) -> Iterator[None]:
+def importing(*folders):
     """Within, modules of an example can be imported; they are forgotten afterwards."""
     before, path = set(sys.modules), list(sys.path)
     sys.path[:0] = map(str, folders)
@@ -50,14 +46,14 @@ def importing(*folders: Path) -> Iterator[None]:
         del sys.modules[name]
 
 
-def unpacked(archive: Path, folder: Path) -> Context:
+def unpacked(archive, folder):
     with zipfile.ZipFile(archive) as packed:
         packed.extractall(folder)
     manifest = json.loads((folder / "MAR-INF" / "MANIFEST.json").read_bytes())
     return Context(manifest["model"]["modelName"], str(folder), manifest, 32, None, "0.12.0")
 
 
-def handled(handler: Any, rows: list[Any], **properties: str) -> Any:
+def handled(handler, rows, **properties):
     ids = [str(number) for number in range(len(rows))]
     handler.context._ms_begin(BatchState(ids, properties=[properties] * len(rows)))
     return handler.handle(rows, handler.context)
@@ -73,13 +69,13 @@ def ask(tmp_path_factory):
         yield partial(handled, handler)
 
 
-def encoded(picture: Image.Image) -> bytes:
+def encoded(picture):
     buffer = io.BytesIO()
     picture.save(buffer, "PNG")
     return buffer.getvalue()
 
 
-def sample() -> Image.Image:
+def sample():
     return Image.open(io.BytesIO(base64.b64decode(KSERVE_SAMPLE)))
 
 
@@ -141,7 +137,7 @@ def detector(tmp_path_factory):
     """The archive that build.py writes, loaded, and its modules."""
     folder = tmp_path_factory.mktemp("detector")
     with importing(EXAMPLES / "detector"):
-        build: Any = import_file(EXAMPLES / "detector" / "build.py")
+        build = import_file(EXAMPLES / "detector" / "build.py")
         threads = torch.get_num_threads()
         # Quick on a machine that is busy with other tests too.
         torch.set_num_threads(1)
@@ -181,7 +177,7 @@ def texts(tmp_path_factory):
     """The archive that build.py writes, loaded, and the sentences."""
     folder = tmp_path_factory.mktemp("text")
     with importing(EXAMPLES / "text"):
-        build: Any = import_file(EXAMPLES / "text" / "build.py")
+        build = import_file(EXAMPLES / "text" / "build.py")
         vocabulary = build.make_vocabulary()
         archive = build.pack(build.train(vocabulary, 150, 0), vocabulary, folder)
         handler = TextClassifier()
@@ -205,7 +201,7 @@ def test_sentences_are_named_and_explained(texts):
 BUILD = EXAMPLES / "resnet152" / "build.py"
 
 
-def run_build(*arguments: str) -> None:
+def run_build(*arguments):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", [str(BUILD), "--arch", "resnet18", *arguments])
         runpy.run_path(str(BUILD), run_name="__main__")

@@ -32,7 +32,7 @@ def gpus(gpus):
     return gpus
 
 
-def because_of(cause: Exception) -> Exception:
+def because_of(cause):
     """An error of a handler that wraps another one."""
     error = ValueError("no prediction")
     error.__cause__ = cause
@@ -65,7 +65,7 @@ def test_a_full_gpu_is_not_broken(gpus, monkeypatch):
 
 def test_each_gpu_in_use_is_tried(gpus, monkeypatch):
     """Those that hold tensors, not only the current one, and no others: that would take memory there."""
-    tried: list[int] = []
+    tried = []
     gpus.count = 3
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda number: GIB if number else 0)
     monkeypatch.setattr(torch.cuda, "synchronize", tried.append)
@@ -89,12 +89,12 @@ def test_causes_in_a_circle_end():
 
 
 def test_memory_of_a_failed_call_is_released(gpus):
-    def compute() -> None:
+    def compute():
         activations = gpus.hold(GIB)
         gpus.allocate(gpus.memory)
         del activations
 
-    def handle() -> None:
+    def handle():
         pixels = gpus.hold(GIB)
         try:
             compute()

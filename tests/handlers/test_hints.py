@@ -4,7 +4,6 @@ import io
 import json
 import operator
 import sys
-from collections.abc import Callable
 from functools import partial
 from importlib import metadata
 from pickle import UnpicklingError
@@ -18,17 +17,17 @@ from modelserver.engine.worker.work import check_contract
 from modelserver_handlers.hints import hint_for
 
 
-def raised(call: Callable[[], object]) -> Exception:
+def raised(call):
     """What calling it raises."""
     with pytest.raises(Exception) as caught:  # noqa: PT011 - any
         call()
     return caught.value
 
 
-def raising(error: Exception) -> Callable[[], object]:
+def raising(error):
     """A call that raises it."""
 
-    def call() -> object:
+    def call():
         raise error
 
     return call
@@ -45,11 +44,11 @@ class BaseHandler:
 class Forgetful(BaseHandler):
     """A handler whose initialize does not call that of its parent."""
 
-    def directory(self) -> str:
+    def directory(self):
         """What initialize would have made possible."""
         return str(self.context.system_properties["model_dir"])
 
-    def compute(self) -> object:
+    def compute(self):
         """A computation without a network."""
         return self.model(1)
 
@@ -57,10 +56,10 @@ class Forgetful(BaseHandler):
 class Demanding:
     """Takes other arguments than it is given."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path):
         self.path = path
 
-    def handle(self, data: object) -> None:
+    def handle(self, data):
         pass
 
 

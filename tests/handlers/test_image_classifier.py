@@ -3,8 +3,6 @@
 import copy
 import io
 import json
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
@@ -15,8 +13,6 @@ from modelserver_handlers.errors import ModelLoadError
 from modelserver_handlers.image_classifier import ImageClassifier
 from modelserver_handlers.zoo import random_network
 
-Transform = Callable[[Image.Image], torch.Tensor]
-
 
 @pytest.fixture(scope="module")
 def exact(small_network):
@@ -26,7 +22,7 @@ def exact(small_network):
     return copy.deepcopy(small_network).double()
 
 
-def reference(exact: torch.nn.Module, files: list[bytes], transform: Transform) -> list[dict[str, float]]:
+def reference(exact, files, transform):
     """Top five of the softmax, one picture at a time, by torchvision's transforms."""
     answers = []
     for file in files:
@@ -39,7 +35,7 @@ def reference(exact: torch.nn.Module, files: list[bytes], transform: Transform) 
     return answers
 
 
-def equal(left: list[Any], right: list[Any]) -> bool:
+def equal(left, right):
     """Same labels in the same order, probabilities within 1e-5 of each other."""
     return all(
         list(one) == list(other) and list(one.values()) == pytest.approx(list(other.values()), rel=1e-5)
@@ -86,7 +82,7 @@ def test_malformed_sizes_stop_the_load(size, small_folder, make_context):
         ImageClassifier().initialize(context)
 
 
-def torchvision_config(**settings: Any) -> dict[str, Any]:
+def torchvision_config(**settings):
     return {
         "handler": {"torchvision": {"arch": "shufflenet_v2_x0_5", **settings}},
         "warmup": False,

@@ -1,7 +1,6 @@
 """ImageSegmenter: a class and a probability for each pixel."""
 
 import io
-from typing import Any
 
 import pytest
 import torch
@@ -36,7 +35,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture
 def make(folder, make_context):
-    def made(config: dict[str, Any] | None = None, **files: str) -> ImageSegmenter:
+    def made(config=None, **files):
         files = files or {"modelFile": "tiny_segmentation.py", "serializedFile": "weights.pth"}
         handler = ImageSegmenter()
         handler.initialize(make_context(folder, config, **files))
@@ -45,7 +44,7 @@ def make(folder, make_context):
     return made
 
 
-def expected(handler: ImageSegmenter, file: bytes, resize: int = 256, crop: int = 224) -> torch.Tensor:
+def expected(handler, file, resize=256, crop=224):
     """Height x width x 2 by torchvision's transforms and the network alone."""
     steps = [transforms.Resize(resize), transforms.CenterCrop(crop), transforms.ToTensor()]
     prepare = transforms.Compose([*steps, transforms.Normalize(MEAN, STD)])

@@ -1,13 +1,11 @@
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from modelserver_handlers.labels import load_label_mapping, map_class_to_label
 
 
-def written(folder: Path, mapping: Any) -> Path:
+def written(folder, mapping):
     path = folder / "index_to_name.json"
     path.write_text(json.dumps(mapping), encoding="utf-8")
     return path

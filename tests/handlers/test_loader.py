@@ -1,7 +1,6 @@
 import importlib
 import itertools
 import sys
-from collections.abc import Callable
 
 import pytest
 
@@ -11,7 +10,6 @@ from modelserver_handlers import BUILT_IN
 from modelserver_handlers.context import BatchState, Context
 from modelserver_handlers.loader import HandlerExited, HandlerNotUsable, load_handler
 
-Write = Callable[[str], str]
 _numbers = itertools.count()
 
 
@@ -29,7 +27,7 @@ def model_dir(tmp_path, monkeypatch):
 def write(model_dir):
     """Writes a handler module of a fresh name and returns the name."""
 
-    def module(source: str) -> str:
+    def module(source):
         name = f"archive_{next(_numbers)}"
         (model_dir / f"{name}.py").write_text(source)
         importlib.invalidate_caches()

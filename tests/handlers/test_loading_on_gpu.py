@@ -1,7 +1,6 @@
 """Networks that are loaded on a simulated GPU: warmed up, compiled, recorded."""
 
 import json
-from typing import Any
 
 import pytest
 import torch
@@ -24,13 +23,13 @@ SMALL_PICTURES = {"resize": 40, "crop": 32}
 class Three(nn.Module):
     """Three numbers for each picture; remembers the batches' sizes and whether they were channels-last."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.layer = nn.Conv2d(3, 3, 3)
-        self.seen: list[tuple[int, bool]] = []
+        self.seen = []
         self.eval()
 
-    def forward(self, pictures: torch.Tensor) -> torch.Tensor:
+    def forward(self, pictures):
         if not torch.compiler.is_compiling():
             self.seen.append((len(pictures), pictures.is_contiguous(memory_format=torch.channels_last)))
         return self.layer(pictures).mean((2, 3))
@@ -40,9 +39,7 @@ class Three(nn.Module):
 def classifier(tmp_path, make_context, monkeypatch):
     """Initialises a classifier with a network on a GPU, or on the processor; returns it."""
 
-    def made(
-        network: nn.Module, config: dict[str, Any] | None = None, gpu: int | None = 0
-    ) -> ImageClassifier:
+    def made(network, config=None, gpu=0):
         handler = ImageClassifier()
         monkeypatch.setattr(handler, "_ms_load_model", lambda _folder: network)
         config = config or {}
@@ -55,9 +52,9 @@ def classifier(tmp_path, make_context, monkeypatch):
     return made
 
 
-def rows_of(pictures: list[bytes], count: int) -> list[dict[str, Any]]:
+def rows_of(pictures, count):
     """Requests; from three on, the last has a tensor instead of a picture."""
-    rows: list[dict[str, Any]] = [{"data": pictures[idx % len(pictures)]} for idx in range(count)]
+    rows = [{"data": pictures[idx % len(pictures)]} for idx in range(count)]
     if count > 2:
         rows[-1] = {"data": torch.ones(3, 32, 32).tolist()}
     return rows
@@ -142,7 +139,7 @@ NUMBERS = network("Numbers", "self.layer(rows).relu()", "rows", layer="nn.Linear
 TEXTS = "import torch\n" + TINY_TEXT.replace("MODE", "mean").replace(
     "super().__init__()", "super().__init__(); torch.manual_seed(0)"
 )
-HANDLERS: dict[str, tuple[type[BaseHandler], str]] = {
+HANDLERS = {
     "base_handler": (BaseHandler, NUMBERS),
     "densenet_handler": (DenseNetHandler, CLASSES),
     "image_classifier": (ImageClassifier, CLASSES),
@@ -152,7 +149,7 @@ HANDLERS: dict[str, tuple[type[BaseHandler], str]] = {
 }
 SMALL = {"handler": {"resize": 40, "crop": 32}}
 COMPILED = {"pt2": {"compile": {"enable": True, "backend": "eager"}}}
-CASES: dict[str, tuple[str, dict[str, Any]]] = {
+CASES = {
     **{name: (name, SMALL) for name in HANDLERS},
     "bfloat16": ("image_classifier", SMALL | {"precision": "bf16"}),
     "optimize off": ("image_classifier", SMALL | {"optimize": "off"}),
@@ -172,7 +169,7 @@ def test_every_built_in_handler_with_a_network_is_here():
 def test_answers_are_the_processors(case, gpus, tmp_path, make_context, begin, pictures):
     name, config = CASES[case]
     kind, source = HANDLERS[name]
-    bodies: dict[str, list[Any]] = {
+    bodies = {
         "base_handler": [[1, 2, 3, 4], [0.5, 0, -1, 2]],
         "text_classifier": ["The cat sat.", "Not on the mat"],
     }
@@ -198,7 +195,7 @@ def test_answers_are_the_processors(case, gpus, tmp_path, make_context, begin, p
     assert answers[1] == pytest.approx(answers[0], abs=0.02 if case == "bfloat16" else 1e-5)
 
 
-def numbers_of(answer: Any) -> list[float]:
+def numbers_of(answer):
     """All of them, those of mappings in the order of their keys."""
     if isinstance(answer, dict):
         return numbers_of([answer[key] for key in sorted(answer)])

@@ -1,6 +1,5 @@
 import threading
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -13,45 +12,45 @@ from modelserver_handlers.micro_batching import HANDLER_METHODS, MicroBatching
 class Doubler(BaseHandler):
     """Doubles numbers; negative ones are rejected, 13 fails."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
-        self.sizes: list[int] = []
-        self.threads: set[str] = set()
+        self.sizes = []
+        self.threads = set()
         self.handle = MicroBatching(self, 2)
 
-    def preprocess(self, data: Any) -> list[int]:
+    def preprocess(self, data):
         self.sizes.append(len(data))
         for idx, number in enumerate(data):
             if number < 0:
                 self.context.reject(idx, f"negative in part {self.handle.get_micro_batch_idx()}")
         return [number for number in data if number >= 0]
 
-    def inference(self, data: Any, *_args: Any, **_kwargs: Any) -> list[int]:
+    def inference(self, data, *_args, **_kwargs):
         assert data
         self.threads.add(threading.current_thread().name)
         if 13 in data:
             raise LookupError("13")
         return [2 * number for number in data]
 
-    def postprocess(self, data: Any) -> Any:
+    def postprocess(self, data):
         return data
 
-    def describe_handle(self) -> Any:
+    def describe_handle(self):
         return "doubles"
 
-    def get_insights(self, data: Any, _inputs: Any, _target: Any) -> Any:
+    def get_insights(self, data, _inputs, _target):
         return [data] * len(data)
 
 
 @pytest.fixture
 def handler():
     """One whose threads end with the test."""
-    made: Any = Doubler()
+    made = Doubler()
     yield made
     made.handle.shutdown()
 
 
-def context_of(size: int, **properties: str) -> Context:
+def context_of(size, **properties):
     context = Context("m", "/", None, 8, None, "")
     ids = [str(number) for number in range(size)]
     context._ms_begin(BatchState(ids, [{}] * size, properties=[properties] * size))
@@ -123,15 +122,15 @@ def test_parallelism_is_merged_and_checked():
 @pytest.mark.timeout(20)
 def test_phases_of_different_parts_run_side_by_side(handler):
     meeting = threading.Barrier(2, timeout=10)
-    prepared: list[int] = []
+    prepared = []
 
-    def preprocess(data: list[int]) -> list[int]:
+    def preprocess(data):
         prepared.append(data[0])
         if len(prepared) == 2:
             meeting.wait()
         return data
 
-    def inference(data: list[int]) -> list[int]:
+    def inference(data):
         if data[0] == 0:
             meeting.wait()
         return data
@@ -170,7 +169,7 @@ def test_handlers_of_ones_own_need_no_state(handler):
 
 
 def test_threads_use_the_gpu(handler, monkeypatch):
-    entered: list[str] = []
+    entered = []
     monkeypatch.setattr(current_device, "_enter", lambda: entered.append(threading.current_thread().name))
     handler.handle.handle([1, 2, 3])
 

@@ -1,7 +1,6 @@
 """JSON numbers for ``base_handler``: the tensors that requests to /predictions and V1 become."""
 
 import json
-from typing import Any
 
 import pytest
 import torch
@@ -33,7 +32,7 @@ ONE = [1, 2, 3, 4]
 
 @pytest.fixture
 def ask(make_context, begin, tmp_path):
-    def requested(rows: list[Any], source: str = SUM, config: dict[str, Any] | None = None) -> Any:
+    def requested(rows, source=SUM, config=None):
         (tmp_path / "model.py").write_text(source)
         handler = BaseHandler()
         handler.initialize(make_context(tmp_path, config, modelFile="model.py"))
@@ -88,7 +87,7 @@ def test_whole_numbers_stay_where_they_are_looked_up(ask):
 
 
 def test_the_signature_decides(ask):
-    def config(*inputs: tuple[str, str]) -> dict[str, Any]:
+    def config(*inputs):
         return {"signature": {"inputs": [{"name": n, "datatype": d, "shape": [-1, 2]} for n, d in inputs]}}
 
     both = config(("a", "FP64"), ("b", "INT8"))
@@ -145,10 +144,10 @@ def test_answers_of_ones_own_rows_stay(begin, make_context, tmp_path):
     """A class with a preprocess of its own answers a body with instances as it likes, as in TorchServe."""
 
     class Counts(BaseHandler):
-        def preprocess(self, data: Any) -> torch.Tensor:
+        def preprocess(self, data):
             return torch.tensor([len(row["body"]["instances"]) for row in data])
 
-        def inference(self, data: Any, *args: Any, **kwargs: Any) -> Any:
+        def inference(self, data, *args, **kwargs):
             return data
 
     context = make_context(tmp_path)

@@ -1,6 +1,4 @@
-from collections.abc import Mapping
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -8,9 +6,9 @@ from modelserver_handlers.streaming import send_intermediate_predict_response
 
 
 class Sent:
-    def __init__(self, *ids: str) -> None:
-        self.parts: list[Mapping[int, Any]] = []
-        self.rejected: list[tuple[Any, ...]] = []
+    def __init__(self, *ids):
+        self.parts = []
+        self.rejected = []
         self._ms_state = SimpleNamespace(
             request_ids=dict(enumerate(ids)),
             stream=SimpleNamespace(send=self.parts.append),

@@ -3,8 +3,6 @@
 import functools
 import json
 import sys
-from pathlib import Path
-from typing import Any
 
 import joblib
 import numpy
@@ -23,7 +21,7 @@ SOME = [[5.1, 3.5, 1.4, 0.2], [5.0, 2.0, 3.5, 1.0], [5.9, 3.0, 5.1, 1.8]]
 
 
 @functools.cache
-def iris() -> Any:
+def iris():
     """The rows and classes that models learn; scikit-learn takes seconds to import."""
     from sklearn.datasets import load_iris
 
@@ -40,14 +38,14 @@ def pipeline():
     return make_pipeline(StandardScaler(), LogisticRegression()).fit(iris().data, names)
 
 
-def boosted(path: Path, objective: str, labels: Any, **parameters: Any) -> Any:
+def boosted(path, objective, labels, **parameters):
     xgboost = pytest.importorskip("xgboost")
     booster = xgboost.train({"objective": objective, **parameters}, xgboost.DMatrix(iris().data, labels), 3)
     booster.save_model(path)
     return booster
 
 
-def loaded(path: Path) -> Tabular:
+def loaded(path):
     context = Context("m", str(path.parent), {"model": {"serializedFile": path.name}}, 8, None, "0")
     handler = Tabular()
     handler.initialize(context)
@@ -89,7 +87,7 @@ def test_a_pickle_needs_trust(pipeline, tmp_path):
 
 
 def test_skops_needs_no_trust(pipeline, tmp_path):
-    skops: Any = pytest.importorskip("skops.io")
+    skops = pytest.importorskip("skops.io")
     skops.dump(pipeline, tmp_path / "iris.skops")
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline

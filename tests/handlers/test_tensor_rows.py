@@ -1,5 +1,3 @@
-from typing import Any
-
 import numpy
 import pytest
 import torch
@@ -9,7 +7,7 @@ from modelserver_handlers.context import Context
 from modelserver_handlers.tensor_rows import TensorRows, rows_of, stacked
 
 
-def batch(**columns: Any) -> TensorRows:
+def batch(**columns):
     """Rows of these columns, as a worker makes them."""
     tensors = {name: torch.as_tensor(values) for name, values in columns.items()}
     (count,) = {len(tensor) for tensor in tensors.values()}
@@ -21,13 +19,13 @@ def batch(**columns: Any) -> TensorRows:
 class Linear(BaseHandler):
     """A handler that has its network and needs no files."""
 
-    def __init__(self, model: Any = None) -> None:
+    def __init__(self, model=None):
         super().__init__()
         self.device = torch.device("cpu")
         self.model = model or (lambda x: x * 2)
 
 
-def answers(handler: Any, data: Any) -> Any:
+def answers(handler, data):
     return handler.handle(data, Context("m", "/", None, len(data), None, "0"))
 
 
@@ -89,7 +87,7 @@ def test_outputs_become_rows():
 def test_a_plain_handler_takes_tensors():
     seen = []
 
-    def model(x: Any) -> Any:
+    def model(x):
         seen.append(x)
         return x.to(torch.bfloat16) * 2
 
@@ -110,10 +108,10 @@ def test_several_inputs_are_named_and_rows_stacked():
 
 def test_preprocess_tensors_gets_tensors_by_name():
     class Own(Linear):
-        def preprocess_tensors(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+        def preprocess_tensors(self, inputs):
             return inputs["a"] + inputs["b"]
 
-        def preprocess(self, data: Any) -> Any:
+        def preprocess(self, data):
             return torch.tensor([float(row["body"]) for row in data])
 
     assert [row.item() for row in answers(Own(), batch(a=[1, 2], b=[3, 4]))] == [8, 12]

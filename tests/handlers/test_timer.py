@@ -1,23 +1,21 @@
-from typing import Any
-
 import pytest
 
 from modelserver_handlers.context import Context
-from modelserver_handlers.metrics.cache import Emission, MetricsCache
+from modelserver_handlers.metrics.cache import MetricsCache
 from modelserver_handlers.timer import timed, timeit
 
 
 class Timed:
-    def __init__(self, context: Any) -> None:
+    def __init__(self, context):
         self.context = context
 
     @timed
-    def preprocess(self, data: list[int], *, factor: int = 2) -> list[int]:
+    def preprocess(self, data, *, factor=2):
         return [factor * number for number in data]
 
 
-def context_with(config: Any) -> tuple[Context, list[Emission]]:
-    seen: list[Emission] = []
+def context_with(config):
+    seen = []
     metrics = MetricsCache("m", seen.append)
     return Context("m", "/", None, 1, None, "", metrics=metrics, model_yaml_config=config), seen
 
@@ -62,7 +60,7 @@ def test_the_time_of_the_workers_gpu_is_measured(gpus):
 
 def test_timeit_prints(capsys):
     @timeit
-    def double(number: int) -> int:
+    def double(number):
         return 2 * number
 
     assert double(4) == 8

@@ -5,7 +5,6 @@ import io
 import json
 import threading
 import weakref
-from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
@@ -24,11 +23,10 @@ from modelserver_handlers.image_classifier import ImageClassifier, classic_proce
 from modelserver_handlers.image_segmenter import ImageSegmenter
 from modelserver_handlers.networks.device import choose_device
 from modelserver_handlers.object_detector import ObjectDetector
-from modelserver_handlers.pictures.classic import ClassicProcessing
 from modelserver_handlers.vision import VisionHandler, start_decoders
 
 
-def small(picture: Image.Image) -> torch.Tensor:
+def small(picture):
     """Any picture to channels x 4 x 4."""
     return functional.to_tensor(picture.resize((4, 4)))
 
@@ -38,7 +36,7 @@ class Plain(VisionHandler):
 
     image_processing = staticmethod(small)
 
-    def _ms_load_model(self, model_dir: str) -> Any:
+    def _ms_load_model(self, model_dir):
         return lambda batch: batch.flatten(1).mean(dim=1)
 
 
@@ -64,7 +62,7 @@ def pixel_limit():
 @pytest.mark.parametrize("bad", [b"not a picture", "@@@", {"data": None}])
 def test_one_bad_picture_is_rejected_alone(position, bad, handler, pictures, begin):
     """At each position a bad picture is rejected alone; its neighbours are answered as ever (F17, F18)."""
-    good: list[Any] = [{"body": file} for file in pictures[:3]]
+    good = [{"body": file} for file in pictures[:3]]
     begin(handler.context, 3)
     expected = handler.handle(good, handler.context)
     mixed = [*good[:position], {"body": bad} if not isinstance(bad, dict) else bad, *good[position:]]
@@ -109,7 +107,7 @@ def test_threads_do_not_change_numbers(handler, pictures, begin):
 
 def test_decoders_use_one_core_each():
     before = torch.get_num_threads()
-    seen: list[int] = []
+    seen = []
     torch.set_num_threads(3)
     try:
         pool = start_decoders(2)
@@ -187,27 +185,27 @@ class Played:
 
     device = torch.device("cpu")
 
-    def pinned(self, *shape: int) -> torch.Tensor:
+    def pinned(self, *shape):
         return torch.full(shape, 77, dtype=torch.uint8)
 
-    def working(self) -> contextlib.AbstractContextManager[None]:
+    def working(self):
         return contextlib.nullcontext()
 
-    def hand_over(self, batch: torch.Tensor) -> None:
+    def hand_over(self, batch):
         """Nothing to hand over."""
 
 
 class PlayedDecoder:
     """Takes the part of nvJPEG, for files with the right beginning; ``damaged`` makes it fail."""
 
-    def __init__(self, damaged: bool = False) -> None:
+    def __init__(self, damaged=False):
         self.damaged = damaged
-        self.received: list[int] = []
+        self.received = []
 
-    def suits(self, file: bytes, _processing: ClassicProcessing) -> bool:
+    def suits(self, file, _processing):
         return file.startswith(b"\xff\xd8")
 
-    def crops(self, files: list[bytes], processing: ClassicProcessing) -> list[torch.Tensor]:
+    def crops(self, files, processing):
         self.received.append(len(files))
         if self.damaged:
             raise RuntimeError("a marker is missing")
@@ -223,7 +221,7 @@ def classifier(request):
     return made
 
 
-def one_by_one(files: list[bytes]) -> torch.Tensor:
+def one_by_one(files):
     steps = classic_processing()
     return torch.stack([steps(Image.open(io.BytesIO(file)).convert("RGB")) for file in files])
 
@@ -241,7 +239,7 @@ def test_a_bad_row_is_rejected_beside_numbers(position, classifier, pictures, ma
     """A bad row is rejected alone, numbers may stand beside pictures (F17, F18)."""
     classifier.context = make_context(tmp_path)
     numbers = torch.full((3, 224, 224), 0.25)
-    rows: list[Any] = [{"body": pictures[0]}, {"data": numbers.tolist()}, {"body": pictures[1]}]
+    rows = [{"body": pictures[0]}, {"data": numbers.tolist()}, {"body": pictures[1]}]
     rows.insert(position, {"body": b"no picture"})
     begin(classifier.context, 4)
     batch = classifier.preprocess(rows)
@@ -315,7 +313,7 @@ def test_the_shape_of_an_input_is_known(handler):
     assert handler._ms_input_shape() is None
 
 
-OUTPUTS: dict[type[Any], str] = {
+OUTPUTS = {
     ImageClassifier: "self.layer(pictures).mean((2, 3))",
     ImageSegmenter: "self.layer(pictures)",
     ObjectDetector: "[{'boxes': torch.zeros(1, 4), 'labels': torch.ones(1),"
@@ -323,7 +321,7 @@ OUTPUTS: dict[type[Any], str] = {
 }
 SMALL = {"warmup": False, "optimize": "off", "handler": {"resize": 40, "crop": 32}}
 FITTING = [[[0.5] * 32] * 32] * 3
-ODD: dict[str, Any] = {
+ODD = {
     "one dimension": [1.0, 2.0, 3.0],
     "two dimensions": [[0.5] * 32] * 32,
     "one channel": [[[0.5] * 32] * 32],
@@ -332,7 +330,7 @@ ODD: dict[str, Any] = {
 }
 
 
-def serve(handler: VisionHandler, context: Any, rows: list[Any]) -> list[tuple[int, bytes]]:
+def serve(handler, context, rows):
     """Status and content of the answers to V1 instances that share a batch."""
     service = Service(handler.handle, context, Load("m", "1", "/", "h", 8), HandlerMetrics("m"))
     bodies = [json.dumps(row).encode() for row in rows]

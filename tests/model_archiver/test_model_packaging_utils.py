@@ -6,7 +6,6 @@ import sys
 import tarfile
 import zipfile
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 import pytest
@@ -40,13 +39,13 @@ def workplace(tmp_path, monkeypatch):
     return tmp_path
 
 
-def config(**changes: Any) -> ModelArchiverConfig:
-    fields: dict[str, Any] = {"model_name": "noop", "handler": "handler.py", "version": "1.0"}
+def config(**changes):
+    fields = {"model_name": "noop", "handler": "handler.py", "version": "1.0"}
     parts = {"serialized_file": "weights.pt", "extra_files": "extra"}
     return ModelArchiverConfig(**{**fields, **parts, **changes})
 
 
-def content(archive: Path) -> tuple[set[str], dict[str, Any]]:
+def content(archive):
     with zipfile.ZipFile(archive) as opened:
         return set(opened.namelist()), json.loads(opened.read("MAR-INF/MANIFEST.json"))
 
@@ -161,7 +160,7 @@ def test_keys_that_are_not_known_do_not_count():
     class Arguments:
         model_name = "m"
 
-        def __init__(self, **received: object) -> None:
+        def __init__(self, **received):
             self.__dict__.update(received)
 
     args = Arguments(handler="handler.py", version="1", convert=False, **{"requirements-file": "r.txt"})
@@ -178,7 +177,7 @@ def test_keys_that_are_not_known_do_not_count():
 
 def test_parts_under_other_names_are_copied(workplace):
     (workplace / "requirements.txt").write_text("")
-    parts: dict[str, Any] = {"requirements-file": "requirements.txt", "source_vocab": "weights.pt"}
+    parts = {"requirements-file": "requirements.txt", "source_vocab": "weights.pt"}
     folder = Path(ModelExportUtils.copy_artifacts("noop", "python", handler="handler.py", **parts))
 
     assert {path.name for path in folder.iterdir()} == {"handler.py", "requirements.txt", "weights.pt"}

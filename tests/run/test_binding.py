@@ -12,7 +12,7 @@ from modelserver.models.settings.settings import Settings
 from modelserver.run.binding import bind, bind_tcp, roles_by_address
 
 
-def free_address() -> Address:
+def free_address():
     return Address("http", "127.0.0.1", free_port())
 
 
@@ -87,7 +87,7 @@ def test_all_ipv6_addresses_include_ipv4():
     assert host == "::ffff:127.0.0.1"
 
 
-def link_local() -> str | None:
+def link_local():
     """An address of this machine that is valid on one link, with its interface."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/net/if_inet6").read_text("ascii").splitlines():

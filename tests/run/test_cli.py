@@ -2,7 +2,6 @@ import os
 import shlex
 import signal
 import tempfile
-from pathlib import Path
 
 import pytest
 
@@ -65,7 +64,7 @@ def test_version_is_printed(flag, capsys):
     assert capsys.readouterr().out == f"modelserver Version is {__version__}\n"
 
 
-def refusal(*arguments: str) -> str:
+def refusal(*arguments):
     with pytest.raises(ConfigError) as caught:
         check(build_parser().parse_args(arguments))
     return str(caught.value)
@@ -94,7 +93,7 @@ def test_checks_are_made_in_order(temp, monkeypatch):
 def test_missing_folder_for_temporary_files_stops_the_start(monkeypatch):
     """This happens in a read-only container without a volume: the line names the folders that were tried."""
 
-    def refuse() -> str:
+    def refuse():
         raise FileNotFoundError(2, "No usable temporary directory found in ['/tmp', '/var/tmp']")
 
     monkeypatch.setattr("tempfile.gettempdir", refuse)
@@ -132,22 +131,20 @@ def test_stop_without_a_server_succeeds(temp, capsys):
 class Running:
     """A server that ends some polls after it was stopped."""
 
-    def __init__(
-        self, temp: Path, monkeypatch: pytest.MonkeyPatch, error: type[OSError] | None = None
-    ) -> None:
+    def __init__(self, temp, monkeypatch, error=None):
         (temp / ".model_server.pid").write_text("4242")
         self.looks = 3
-        self.signals: list[tuple[int, int]] = []
+        self.signals = []
         self.error = error
         monkeypatch.setattr(cli, "running_server", lambda _: 4242)
         monkeypatch.setattr(cli, "is_alive", self.is_alive)
         monkeypatch.setattr(os, "kill", self.kill)
 
-    def is_alive(self, pid: int) -> bool:
+    def is_alive(self, pid):
         self.looks -= 1
         return self.looks > 0
 
-    def kill(self, pid: int, number: int) -> None:
+    def kill(self, pid, number):
         if self.error is not None:
             raise self.error
         self.signals.append((pid, number))

@@ -27,7 +27,7 @@ def pipe():
 
 
 def test_readiness_is_reported_in_lines(pipe, monkeypatch):
-    detached: list[bool] = []
+    detached = []
     monkeypatch.setattr(daemon, "detach_output", lambda: detached.append(True))
     lines, writing = pipe
     readiness = Readiness(writing)
@@ -66,10 +66,10 @@ def child(monkeypatch):
     its last argument.
     """
     real = subprocess.Popen
-    started: list[subprocess.Popen[bytes]] = []
+    started = []
 
-    def play(script: str) -> list[subprocess.Popen[bytes]]:
-        def popen(command: list[str], **arguments) -> subprocess.Popen[bytes]:
+    def play(script):
+        def popen(command, **arguments):
             assert command[1:3] == ["-m", "modelserver"]
             assert arguments["start_new_session"]
             started.append(real([sys.executable, "-c", script, *command[3:]], **arguments))

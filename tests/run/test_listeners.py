@@ -3,7 +3,6 @@
 import asyncio
 import socket
 from types import SimpleNamespace
-from typing import Any
 
 import httpx
 import pytest
@@ -23,7 +22,7 @@ from modelserver.surface.watching import Watcher
 class Hot:
     """No route is hot."""
 
-    def find(self, url: bytes) -> None:
+    def find(self, url):
         return None
 
 
@@ -90,10 +89,10 @@ def test_only_loopback_addresses_ask_for_the_name(address, is_refused):
 def test_calls_and_their_requests_are_watched_apart():
     """Over gRPC there are two watches; over REST calls and requests are the same."""
     server = SimpleNamespace(watches=[])
-    seen: list[tuple[str, Any]] = []
+    seen = []
 
-    def watch(name: str):
-        def seeing(request) -> Watcher:
+    def watch(name):
+        def seeing(request):
             seen.append((name, request))
             return Watcher()
 

@@ -6,7 +6,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-from pathlib import Path
 from types import SimpleNamespace
 
 import httpx
@@ -16,12 +15,12 @@ from tests.e2e.serving import free_port
 from modelserver.errors import ConfigError
 from modelserver.ext import EXTENSIONS
 from modelserver.models.settings.address import Address
-from modelserver.models.settings.load import LoadedSettings, load_settings
+from modelserver.models.settings.load import load_settings
 from modelserver.run.binding import bind
 from modelserver.run.server import Reports, Server, address_lines, raise_descriptor_limit
 
 
-def free_address() -> Address:
+def free_address():
     return Address("http", "127.0.0.1", free_port())
 
 
@@ -75,7 +74,7 @@ def test_threads_share_a_heap(wish, shared):
     assert (done.stdout.count("<heap nr=") == 1) is shared, done.stdout
 
 
-def settings_of(tmp_path: Path, **changes: object) -> LoadedSettings:
+def settings_of(tmp_path, **changes):
     """Settings as they come from a file with free addresses."""
     (tmp_path / "store").mkdir(exist_ok=True)
     values = {f"{name}_address": free_address() for name in ("inference", "management", "metrics")}
@@ -134,7 +133,7 @@ async def test_taken_port_leaves_nothing(temp):
 
 
 async def test_second_signal_ends_the_process(temp, monkeypatch):
-    ended: list[int] = []
+    ended = []
     monkeypatch.setattr("modelserver.run.server.os", SimpleNamespace(_exit=ended.append))
     server = Server(settings_of(temp), Reports(), stamped_log=False)
     server._on_signal()

@@ -11,16 +11,16 @@ from modelserver.run.standby import LOCK, active
 
 async def test_a_standby_waits_for_the_end_of_the_active_server(tmp_path):
     """The second learns who is active, and becomes it when the first ends."""
-    order: list[str] = []
+    order = []
     started, end = asyncio.Event(), asyncio.Event()
 
-    async def first() -> None:
+    async def first():
         async with active(tmp_path / "made", order.append):
             started.set()
             await end.wait()
             order.append("first ends")
 
-    async def second() -> None:
+    async def second():
         await started.wait()
         async with active(tmp_path / "made", order.append):
             order.append("second is active")

@@ -2,14 +2,12 @@ import asyncio
 
 import pytest
 
-from modelserver.surface.http.connection_exchange import ConnectionExchange
 from modelserver.surface.http.exchange import Target
-from modelserver.testing.answer import Answer
 from modelserver.testing.loopback import Loopback
 
 
-def opened() -> tuple[ConnectionExchange, asyncio.Future[Answer]]:
-    ended: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+def opened():
+    ended = asyncio.get_running_loop().create_future()
     headers = [(b"Content-Type", b"text/plain"), (b"X-Request-Timeout-Ms", b"50")]
     return Loopback(ended).exchange(Target("/p", b"", "/p"), b"body", headers), ended
 

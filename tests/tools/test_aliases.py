@@ -13,7 +13,7 @@ NAMES = ["torchserve", "torch-model-archiver", "torch-workflow-archiver"]
 FILES = ["modelserver_aliases/model_archiver.py", "modelserver_aliases/ts.py"]
 
 
-def run_python(folders: list[str], *arguments: str) -> subprocess.CompletedProcess[str]:
+def run_python(folders, *arguments):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(["app", "handlers", *folders])}
     command = [sys.executable, *arguments]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)

@@ -41,19 +41,18 @@ def workplace(tmp_path, monkeypatch):
     return tmp_path
 
 
-def config(**changes: object) -> ArchiveConfig:
+def config(**changes):
     fields = {"model_name": "noop", "handler": "src/handler.py", "version": "1.0", **changes}
     return ArchiveConfig(**fields)
 
 
-def names(archive: Path) -> set[str]:
+def names(archive):
     return set(zipfile.ZipFile(archive).namelist())
 
 
-def manifest_of(archive: Path) -> dict[str, object]:
+def manifest_of(archive):
     with zipfile.ZipFile(archive) as opened:
-        manifest: dict[str, object] = json.loads(opened.read("MAR-INF/MANIFEST.json"))
-    return manifest
+        return json.loads(opened.read("MAR-INF/MANIFEST.json"))
 
 
 def test_command_writes_an_archive(workplace, capsys):
@@ -253,7 +252,7 @@ def test_failure_keeps_the_old_archive(workplace, monkeypatch):
     path = build_archive(config())
     before = path.read_bytes()
 
-    def full(*_: object) -> None:
+    def full(*_):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("modelserver.tools.archiver.shutil.copyfileobj", full)
@@ -296,7 +295,7 @@ def test_probable_mistakes_are_warnings(workplace, caplog, changes, warning):
 
 
 def test_progress_counts_every_byte():
-    steps: list[tuple[int, int]] = []
+    steps = []
 
     path = build_archive(
         config(extra_files="extra", archive_format="tgz"), lambda packed, total: steps.append((packed, total))

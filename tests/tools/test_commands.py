@@ -15,7 +15,7 @@ from modelserver.tools.commands import exit_status, read_inputs, termination_is_
     ],
 )
 def test_failures_have_their_status(raised, status, message, capsys):
-    def fail() -> int:
+    def fail():
         raise raised
 
     assert exit_status(fail, {FileExistsError: 2, OSError: 1}) == status

@@ -1,22 +1,20 @@
 import contextlib
 import socket
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import grpc
 import pytest
 
 from modelserver.ext.grpc.http2 import frames
-from modelserver.tools.grpc_client import Http2Response, post
+from modelserver.tools.grpc_client import post
 
 FIELDS = [(b"content-type", b"application/grpc"), (b"te", b"trailers")]
 
 
 class Mirror(grpc.GenericRpcHandler):
-    def service(self, details: Any) -> grpc.RpcMethodHandler:
-        def answer(sent: bytes, context: grpc.ServicerContext) -> bytes:
+    def service(self, details):
+        def answer(sent, context):
             if details.method == "/refuse":
                 context.abort(grpc.StatusCode.NOT_FOUND, "nothing here")
             return sent
@@ -34,7 +32,7 @@ def mirror():
     server.stop(None).wait()
 
 
-def ask(address: tuple[str, int], path: str, body: bytes, patience: float) -> Http2Response:
+def ask(address, path, body, patience):
     with socket.create_connection(address) as connection:
         return post(connection, f"http://127.0.0.1:{address[1]}{path}", FIELDS, body, patience)
 
@@ -56,11 +54,11 @@ def test_a_refusal_is_in_the_fields(mirror):
 
 
 @contextlib.contextmanager
-def saying(*parts: bytes) -> Iterator[tuple[str, int]]:
+def saying(*parts):
     """A server that says this to its first client and closes the connection when that does."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
-        def serve() -> None:
+        def serve():
             connection, _ = listening.accept()
             with connection, contextlib.suppress(OSError):
                 connection.sendall(b"".join(parts))

@@ -1,4 +1,3 @@
-import asyncio
 import time
 
 import pytest
@@ -11,13 +10,13 @@ OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nX-Batch-Id: b\r\nx-batch-size: 3\
 
 
 async def ask(
-    port: int,
-    count: int,
-    connections: int = 1,
-    patience: float = 5.0,
-    request: bytes = REQUEST,
-    host: str = "127.0.0.1",
-) -> list[TimedResponse]:
+    port,
+    count,
+    connections=1,
+    patience=5.0,
+    request=REQUEST,
+    host="127.0.0.1",
+):
     answers = [TimedResponse(0.0, 0.0, fault="no answer")] * count
     requester = Requester(host, port, connections, answers.__setitem__)
     for number in range(count):
@@ -45,7 +44,7 @@ async def test_answers_are_read():
 
 
 async def test_request_is_timed_from_when_it_was_due():
-    answers: list[TimedResponse] = []
+    answers = []
     async with listening(answering(OK)) as port:
         requester = Requester("127.0.0.1", port, 1, lambda _, answer: answers.append(answer))
         requester.send(0, REQUEST, time.perf_counter() - 3.0)
@@ -59,7 +58,7 @@ async def test_request_is_timed_from_when_it_was_due():
 async def test_request_is_sent_again_where_the_server_has_closed_its_connection():
     """On another one, as no part of a response came."""
 
-    async def once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def once(reader, writer):
         await reader.readuntil(b"\r\n\r\n")
         writer.write(OK)
         await reader.readuntil(b"\r\n\r\n")

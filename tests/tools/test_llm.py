@@ -1,9 +1,5 @@
 """``modelserver llm``: the folder that it writes, serves and removes."""
 
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
-
 import pytest
 import yaml
 
@@ -14,14 +10,14 @@ from modelserver.tools import llm
 class Server:
     """Stands for the server: keeps what it was started with, and what the model's folder held then."""
 
-    def __init__(self, folder: Path, end: BaseException | None = None) -> None:
-        self.arguments: Sequence[str] = ()
-        self.config: Any = None
+    def __init__(self, folder, end=None):
+        self.arguments = ()
+        self.config = None
         self.handler = ""
         self._folder = folder
         self._end = end
 
-    def main(self, arguments: Sequence[str], extensions: Any) -> int:
+    def main(self, arguments, extensions):
         self.arguments = arguments
         self.config = yaml.safe_load((self._folder / "model-config.yaml").read_text())
         self.handler = parse_manifest((self._folder / "MAR-INF" / "MANIFEST.json").read_bytes()).handler
@@ -30,7 +26,7 @@ class Server:
         return 0
 
 
-def launch(monkeypatch: pytest.MonkeyPatch, server: Server, *arguments: str) -> int:
+def launch(monkeypatch, server, *arguments):
     monkeypatch.setattr(llm.cli, "main", server.main)
     return llm.main(arguments)
 

@@ -1,7 +1,5 @@
 import json
 import shlex
-from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.e2e.blocks import BLOCKS
@@ -9,10 +7,10 @@ from tests.e2e.blocks import BLOCKS
 from modelserver.tools import llm
 
 PAGE = "docs/language-models.md: Memory"
-CONFIG: dict[str, Any] = json.loads(BLOCKS[f"{PAGE}: json 1"].text)
+CONFIG = json.loads(BLOCKS[f"{PAGE}: json 1"].text)
 
 
-def sizes(folder: Path, *flags: str, **changes: Any) -> int:
+def sizes(folder, *flags, **changes):
     """Asks for the size of the page's model with other settings; returns the exit status."""
     (folder / "config.json").write_text(json.dumps({**CONFIG, **changes}))
     return llm.main(["--model_id", str(folder), *flags])

@@ -1,13 +1,8 @@
 """Workers whose processes are played by the test."""
 
-from __future__ import annotations
-
 import asyncio
 import json
-from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -19,57 +14,55 @@ from modelserver.engine.pools import worker as worker_module
 from modelserver.engine.pools.devices import DeviceRing
 from modelserver.engine.pools.pool import Pool
 from modelserver.engine.pools.process import WorkerProcess, launch
-from modelserver.engine.pools.spec import Forker, Node, WorkerSpec, WorkerTimes
+from modelserver.engine.pools.spec import Node, WorkerSpec, WorkerTimes
 from modelserver.engine.wire.messages import Answer, Load, Loaded, LoadFailed, Predict, Result, Row, Stop
 
 
 class PlayedProcess:
     """Stands in for a worker process: keeps what it is sent and says what the test makes it say."""
 
-    def __init__(
-        self, pid: int, on_message: Callable[[Any, memoryview], None], on_lost: Callable[[Any], None]
-    ) -> None:
+    def __init__(self, pid, on_message, on_lost):
         self.pid = pid
-        self.received: list[tuple[Any, list[bytes]]] = []
+        self.received = []
         self.killed = False
-        self.batches_started: int | None = None
-        self.node: Node | None = None
+        self.batches_started = None
+        self.node = None
         self.round_trip = 0.0
         # The sequences of batches that it should give back, on another machine.
-        self.recalled: list[int] = []
+        self.recalled = []
         self.output = ""
         self._on_message = on_message
         self._on_lost = on_lost
-        self._end: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._end = asyncio.get_running_loop().create_future()
 
     # -- what a worker sees of it
 
-    def send(self, message: Any, bodies: Sequence[bytes] = ()) -> None:
+    def send(self, message, bodies=()):
         self.received.append((message, list(bodies)))
         if isinstance(message, Stop) and not self.batches:
             self.exit("exited with status 0")
 
-    def kill(self) -> None:
+    def kill(self):
         self.killed = True
         self.exit("was killed by SIGKILL")
 
-    async def wait(self) -> str:
+    async def wait(self):
         return await asyncio.shield(self._end)
 
-    def last_output(self, lines: int = 20) -> str:
+    def last_output(self, lines=20):
         return self.output
 
     @property
-    def pids(self) -> list[int]:
+    def pids(self):
         return [self.pid]
 
     recalls = True
     for_memory: bool | None = False
 
-    def allow(self, limit: int) -> None:
+    def allow(self, limit):
         """Does nothing, as no frames arrive from it."""
 
-    def recall(self, sequence: int) -> int | None:
+    def recall(self, sequence):
         """Gives up all batches but the oldest, which it has begun; from elsewhere, the test does that."""
         if self.node is not None:
             self.recalled.append(sequence)
@@ -84,27 +77,27 @@ class PlayedProcess:
 
     # -- what a test makes it do
 
-    def move(self, seconds: float) -> None:
+    def move(self, seconds):
         """Runs on another machine, so many seconds away and back."""
         self.node, self.round_trip = Node("elsewhere"), seconds
 
     @property
-    def batches(self) -> list[Predict]:
+    def batches(self):
         """The batches it got and has not answered."""
         return [message for message, _ in self.received if isinstance(message, Predict)]
 
-    def say(self, message: Any, bodies: Sequence[bytes] = ()) -> None:
+    def say(self, message, bodies=()):
         self._on_message(message, memoryview(b"".join(bodies)))
 
-    def load(self, **fields: Any) -> None:
+    def load(self, **fields):
         self.say(Loaded(**fields))
 
-    def fail_to_load(self, message: str, **fields: Any) -> None:
+    def fail_to_load(self, message, **fields):
         """Says that its model cannot be loaded, and leaves."""
         self.say(LoadFailed(message, **fields))
         self.exit("exited with status 1")
 
-    def answer(self, *contents: bytes, seconds: float = 0.01, status: int = 200, **fields: Any) -> None:
+    def answer(self, *contents, seconds=0.01, status=200, **fields):
         """Answers its oldest batch: with these, or with the rows' own bytes; from 400 on with failures."""
         index, (batch, bodies) = next(
             (i, item) for i, item in enumerate(self.received) if isinstance(item[0], Predict)
@@ -123,7 +116,7 @@ class PlayedProcess:
         if any(isinstance(message, Stop) for message, _ in self.received) and not self.batches:
             self.exit("exited with status 0")
 
-    def exit(self, how: str = "exited with status 1") -> None:
+    def exit(self, how="exited with status 1"):
         if not self._end.done():
             self._end.set_result(how)
             asyncio.get_running_loop().call_soon(self._on_lost, None)
@@ -132,14 +125,14 @@ class PlayedProcess:
 class Stage:
     """All processes that were started, in order."""
 
-    def __init__(self) -> None:
-        self.processes: list[PlayedProcess] = []
-        self.error: Exception | None = None
-        self.sleeps: list[float] = []
+    def __init__(self):
+        self.processes = []
+        self.error = None
+        self.sleeps = []
         self.away = 0.0
-        self.specs: list[WorkerSpec] = []
+        self.specs = []
 
-    async def launch(self, spec: WorkerSpec, label: str, on_message: Any, on_lost: Any) -> PlayedProcess:
+    async def launch(self, spec, label, on_message, on_lost):
         if self.error is not None:
             raise self.error
         process = PlayedProcess(1000 + len(self.processes), on_message, on_lost)
@@ -150,10 +143,10 @@ class Stage:
         self.processes.append(process)
         return process
 
-    async def settle(self) -> None:
+    async def settle(self):
         await settle()
 
-    async def enter(self, count: int = 1) -> PlayedProcess:
+    async def enter(self, count=1):
         """The process that is started as number ``count``."""
         await until(lambda: len(self.processes) >= count)
         await settle()
@@ -163,27 +156,27 @@ class Stage:
 class Counts:
     """Counts what a pool counts: name to the arguments of each call."""
 
-    def __init__(self) -> None:
-        self.calls: dict[str, list[tuple[Any, ...]]] = {}
+    def __init__(self):
+        self.calls = {}
         self.requests = self.batches = self.workers = self
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name):
         return lambda *arguments: self.calls.setdefault(name, []).append(arguments)
 
-    def __call__(self, name: str) -> list[tuple[Any, ...]]:
+    def __call__(self, name):
         return self.calls.get(name, [])
 
 
 class Conversation:
     """A real worker process and what it says."""
 
-    def __init__(self, spawner: Forker | None = None) -> None:
+    def __init__(self, spawner=None):
         self.spawner = spawner
-        self.messages: asyncio.Queue[tuple[Any, bytes]] = asyncio.Queue()
-        self.lost: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
+        self.messages = asyncio.Queue()
+        self.lost = asyncio.get_running_loop().create_future()
         self.process: WorkerProcess
 
-    async def start(self, model_dir: Path, handler: str = "h.py", **fields: Any) -> Conversation:
+    async def start(self, model_dir, handler="h.py", **fields):
         """Starts it; it has still to load."""
         load = Load("m", "1.0", str(model_dir), handler, 2)
         options = {"threads": 1, "frame_limit": 1 << 20, "spawner": self.spawner, **fields}
@@ -195,22 +188,21 @@ class Conversation:
         )
         return self
 
-    async def next(self) -> tuple[Any, bytes]:
+    async def next(self):
         return await asyncio.wait_for(self.messages.get(), 20)
 
-    async def described(self) -> dict[str, Any]:
+    async def described(self):
         """What a handler answers that describes its process in JSON."""
         self.process.send(Predict(0, [Row("a", 1)]), [b"x"])
         _, tail = await self.next()
-        answer: dict[str, Any] = json.loads(tail)
-        return answer
+        return json.loads(tail)
 
-    def parent(self) -> int:
+    def parent(self):
         """The process that it is a child of."""
         return psutil.Process(self.process.pid).ppid()
 
 
-async def settle() -> None:
+async def settle():
     for _ in range(20):
         await asyncio.sleep(0)
 
@@ -232,7 +224,7 @@ def stage(monkeypatch):
     made = Stage()
     monkeypatch.setattr(worker_module, "launch", made.launch)
 
-    def backoff() -> Any:
+    def backoff():
         for pause in (1.0, 1.0, 2.0, 3.0):
             made.sleeps.append(pause)
             yield 0.0
@@ -251,9 +243,9 @@ def counts():
 @pytest.fixture
 async def begin(stage):
     """Scales a pool to so many workers, which load; it is closed after the test."""
-    started: list[Pool] = []
+    started = []
 
-    async def begin(pool: Pool, workers: int) -> None:
+    async def begin(pool, workers):
         started.append(pool)
         pool.scale(workers, workers)
         for number in range(workers):
@@ -278,9 +270,9 @@ def times():
 @pytest.fixture
 async def make(stage, spec, times, counts):
     """Makes pools that are closed after the test; their workers still have to load."""
-    made: list[Pool] = []
+    made = []
 
-    def pool(workers: int = 1, **limits: Any) -> Pool:
+    def pool(workers=1, **limits):
         ids = iter(range(9000, 9100))
         made.append(
             Pool(
@@ -306,6 +298,6 @@ async def make(stage, spec, times, counts):
 
 @pytest.fixture
 async def pool(make, stage):
-    made: Pool = make()
+    made = make()
     (await stage.enter()).load()
     return made

@@ -1,6 +1,5 @@
 import asyncio
 import contextlib
-from typing import Any
 
 import pytest
 from tests.cycles import no_cycles
@@ -171,7 +170,7 @@ async def test_cancelled_request_leaves_the_queue(make, stage, counts):
     made = make()
     gone, stays = request(b"a"), request(b"b")
     submit(made, gone, stays)
-    heard: list[Any] = []
+    heard = []
     gone.on_done = heard.append
     made.cancel(gone)
     made.cancel(gone)

@@ -1,10 +1,7 @@
-from __future__ import annotations
-
 import asyncio
 import os
 import socket
 import struct
-from typing import Any
 
 import pytest
 from tests.waiting import until
@@ -18,29 +15,29 @@ from modelserver.engine.wire.messages import Answer, Ping, Pong, Predict, Result
 class Ends:
     """A channel, the other end of its socket, and what the channel told."""
 
-    def __init__(self, limit: int, arena: Arena | None = None) -> None:
-        self.messages: list[tuple[Any, bytes]] = []
-        self.lost: list[str | None] = []
+    def __init__(self, limit, arena=None):
+        self.messages = []
+        self.lost = []
         self.channel = Channel(
             lambda m, tail: self.messages.append((m, bytes(tail))), self.lost.append, limit, arena
         )
         self.ours, self.remote = socket.socketpair()
 
-    async def connect(self) -> Ends:
+    async def connect(self):
         self.remote.setblocking(False)
         await asyncio.get_running_loop().create_unix_connection(lambda: self.channel, sock=self.ours)
         return self
 
-    async def receive(self, count: int) -> list[tuple[Any, bytes]]:
+    async def receive(self, count):
         """The next frames that the other end gets."""
         reader = FrameReader(to_worker_decoder)
-        frames: list[tuple[Any, bytes]] = []
+        frames = []
         while len(frames) < count:
             data = await asyncio.wait_for(asyncio.get_running_loop().sock_recv(self.remote, 1 << 16), 5)
             frames += [(message, bytes(tail)) for message, tail in reader.feed(data)]
         return frames
 
-    async def send(self, *pieces: bytes) -> None:
+    async def send(self, *pieces):
         for piece in pieces:
             await asyncio.get_running_loop().sock_sendall(self.remote, piece)
 
@@ -113,14 +110,14 @@ async def test_an_orderly_end_has_no_reason(ends):
 class SharingEnds(Ends):
     """A channel with an arena, and the worker's side of it."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         arena = Arena.create()
         self.descriptor = arena.descriptor
         self.remote_arena = Arena.adopt(os.dup(arena.descriptor))
         super().__init__(2 * LARGE, arena)
 
     @property
-    def memory(self) -> int:
+    def memory(self):
         """Bytes that the system gives to the arena."""
         return os.fstat(self.remote_arena.descriptor).st_blocks * 512
 

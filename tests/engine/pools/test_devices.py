@@ -1,5 +1,4 @@
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -7,10 +6,10 @@ from modelserver.engine.pools.devices import DeviceList, DeviceRing, find_device
 from modelserver.errors import ConfigError
 
 
-def readings(count: int = 0, *, problem: str = "", is_broken: bool = False, answers: bool = True) -> Any:
+def readings(count=0, *, problem="", is_broken=False, answers=True):
     """The GPUs of a machine, as their driver shows them."""
 
-    async def renew(patience: float | None = None) -> bool:
+    async def renew(patience=None):
         gpus.renewed += 1
         return answers
 

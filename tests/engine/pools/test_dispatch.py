@@ -1,12 +1,10 @@
 import asyncio
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from tests.engine.pools.pools import contents, now, request, submit
 from tests.waiting import until
 
-from modelserver.engine.batching.request import Request
 from modelserver.engine.pools import dispatch as dispatch_module
 from modelserver.engine.pools.dispatch import BACKLOG
 from modelserver.engine.wire.arena import ProtocolError
@@ -76,7 +74,7 @@ async def test_a_batch_that_never_started_is_put_back_once(pool, stage):
 async def test_batch_that_cannot_be_sent_fails_its_requests(pool, stage, monkeypatch):
     process = await stage.enter()
 
-    def refuse(message: Any, bodies: Any = ()) -> None:
+    def refuse(message, bodies=()):
         raise ProtocolError("too long")
 
     with monkeypatch.context() as patched:
@@ -195,13 +193,13 @@ async def test_batches_and_waits_are_counted(pool, stage, counts):
     assert counts("loaded")[0][0] == "W-9000-m_1.0"
 
 
-def parts(sequence: int, *texts: bytes, wait: bool = False) -> tuple[Parts, list[bytes]]:
+def parts(sequence, *texts, wait=False):
     answers = [Answer(len(text)) for text in texts]
     return Parts([sequence] * len(texts), list(range(len(texts))), answers, wait), list(texts)
 
 
 async def test_parts_go_to_their_requests(pool, stage):
-    got: list[tuple[Request, int, bytes]] = []
+    got = []
     first, second = request(b"a"), request(b"b")
     for each in (first, second):
         each.on_part = lambda sent, answer, part: got.append((sent, answer.size, part))
@@ -217,7 +215,7 @@ async def test_parts_go_to_their_requests(pool, stage):
 
 async def test_one_message_has_parts_of_several_batches(pool, stage):
     """Those of a batch that is not running are dropped."""
-    got: list[tuple[Request, bytes]] = []
+    got = []
     first, second = request(b"a", b"b"), request(b"c", b"d")
     for each in (first, second):
         each.on_part = lambda sent, answer, part: got.append((sent, part))
@@ -244,7 +242,7 @@ async def test_request_that_cannot_take_parts_fails(pool, stage):
 
 async def test_worker_is_notified_of_clients_that_leave(pool, stage):
     running, waiting = request(b"a"), request(b"b")
-    got: list[bytes] = []
+    got = []
     running.on_part = lambda sent, answer, part: got.append(part)
     pool.submit(running)
     await stage.settle()

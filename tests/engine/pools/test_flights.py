@@ -9,15 +9,15 @@ from modelserver.engine.pools.spec import Node
 from modelserver.engine.wire.messages import Answer, Cancelled, Loaded, Recalled, Result, Row
 
 
-def batch() -> Batch:
+def batch():
     return Batch([Parcel(Request("id", [Row("id", 4)], [b"body"], 0.0), 0, 1)], 1, "size")
 
 
-def answer(number: int, seconds: float = 0.01) -> Result:
+def answer(number, seconds=0.01):
     return Result(number, [Answer(0)], seconds)
 
 
-def fly(process: PlayedProcess, concurrency: int = 0) -> Flights:
+def fly(process, concurrency=0):
     flights = Flights(concurrency)
     flights.started(process)
     flights.loaded(Loaded())

@@ -11,18 +11,18 @@ from modelserver.engine.pools.gate import BASE_NEED, COPIES, StartGate, need_of
 class Loads:
     """Loads that go on until the test ends them."""
 
-    def __init__(self, gate: StartGate) -> None:
+    def __init__(self, gate):
         self._gate = gate
-        self._ends: dict[str, asyncio.Event] = {}
-        self.running: list[str] = []
-        self.tasks: dict[str, asyncio.Task[None]] = {}
+        self._ends = {}
+        self.running = []
+        self.tasks = {}
 
-    async def begin(self, name: str, need: int = 1, worth: float = math.inf) -> None:
+    async def begin(self, name, need=1, worth=math.inf):
         self._ends[name] = asyncio.Event()
         self.tasks[name] = asyncio.create_task(self._load(name, need, worth))
         await settle()
 
-    async def _load(self, name: str, need: int, worth: float) -> None:
+    async def _load(self, name, need, worth):
         async with self._gate.place(need, worth):
             self.running.append(name)
             try:
@@ -30,7 +30,7 @@ class Loads:
             finally:
                 self.running.remove(name)
 
-    async def end(self, name: str) -> None:
+    async def end(self, name):
         self._ends[name].set()
         await settle()
 
@@ -122,7 +122,7 @@ def test_what_workers_compile_beside_a_handler_is_not_counted(tmp_path):
 async def test_one_leaves_as_its_turn_comes():
     gate = StartGate(limit=1, available=lambda: 100.0)
 
-    async def load() -> None:
+    async def load():
         async with gate.place(10):
             pass
 

@@ -3,7 +3,6 @@ import logging
 import os
 import sys
 from collections import deque
-from collections.abc import Callable
 
 import pytest
 
@@ -96,21 +95,21 @@ async def test_the_end_of_a_flood_is_logged(reader, caplog):
 
 
 class _Clock:
-    def __init__(self, now: float) -> None:
+    def __init__(self, now):
         self._now = now
-        self.calls: list[tuple[float, Callable[[], None]]] = []
+        self.calls = []
 
-    def call_at(self, when: float, callback: Callable[[], None]) -> None:
+    def call_at(self, when, callback):
         self.calls.append((when, callback))
 
-    def time(self) -> float:
+    def time(self):
         return self._now
 
 
 async def test_printed_metrics_are_not_logged(caplog):
     """A line that reports a metric goes to who keeps metrics, others to the log (reference 15.4, 18.5)."""
-    reports: list[tuple[object, ...]] = []
-    tail: deque[str] = deque()
+    reports = []
+    tail = deque()
     caplog.set_level(logging.INFO, "modelserver.model")
     reader = LineReader("W", logging.INFO, tail, lambda *metric: reports.append(metric))
     reader.data_received(
@@ -126,7 +125,7 @@ async def test_what_comes_at_once_is_taken_in_pieces(reader, caplog):
     inner, outer = os.pipe()
     os.write(outer, b"".join(b"%d\n" % n for n in range(LINES_AT_ONCE * 5)))
     reader.attach(inner)
-    taken: list[int] = []
+    taken = []
     while len(caplog.messages) < LINES_AT_ONCE * 5:
         await asyncio.sleep(0)
         if len(caplog.messages) != sum(taken):
@@ -145,7 +144,7 @@ async def test_a_flood_is_dropped_for_little(reader, tail):
     flood = b"y\n" * 32_000 + b"last\n"
     calls = 0
 
-    def count(_frame: object, event: str, _argument: object) -> None:
+    def count(_frame, event, _argument):
         nonlocal calls
         calls += event in {"call", "c_call"}
 

@@ -129,7 +129,7 @@ async def test_a_version_is_failing_after_batches_that_all_failed(pool, stage):
     """One good row ends the run; refusals of the handler, such as 400, are no failures."""
     process = stage.processes[0]
 
-    async def ask(status: int) -> None:
+    async def ask(status):
         pool.submit(request(b"a"))
         await stage.settle()
         process.answer(status=status)

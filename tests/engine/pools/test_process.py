@@ -217,12 +217,12 @@ async def test_process_without_an_arena_answers(tmp_path, monkeypatch):
 class Group:
     """A control group that counts, and a clock."""
 
-    def __init__(self, count: int | None = 7) -> None:
+    def __init__(self, count=7):
         self.count = count
         self.now = 0.0
         self.kills = MemoryKills(lambda: self.count, lambda: self.now)
 
-    def kill(self) -> None:
+    def kill(self):
         assert self.count is not None
         self.count += 1
 
@@ -260,7 +260,7 @@ async def test_a_start_cancelled_twice_leaves_no_process():
     process = PlayedProcess(1000, lambda *_: None, lambda _: None)
     may_start = asyncio.Event()
 
-    async def start() -> PlayedProcess:
+    async def start():
         await may_start.wait()
         return process
 

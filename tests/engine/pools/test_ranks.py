@@ -2,15 +2,13 @@
 
 import asyncio
 from dataclasses import replace
-from typing import Any
 
 import msgspec
 import pytest
-from tests.engine.pools.conftest import PlayedProcess
 
 from modelserver.engine.pools import ranks as ranks_module
-from modelserver.engine.pools.ranks import RankGroup, launch_ranks, visible
-from modelserver.engine.pools.spec import Ranks, WorkerSpec
+from modelserver.engine.pools.ranks import launch_ranks, visible
+from modelserver.engine.pools.spec import Ranks
 from modelserver.engine.wire.messages import (
     Answer,
     Broken,
@@ -29,11 +27,11 @@ from modelserver.engine.wire.messages import (
 class Listener:
     """The events that the supervisor of the group receives."""
 
-    def __init__(self) -> None:
-        self.messages: list[Any] = []
-        self.lost: list[str | None] = []
+    def __init__(self):
+        self.messages = []
+        self.lost = []
 
-    def hear(self, message: Any, _tail: memoryview) -> None:
+    def hear(self, message, _tail):
         self.messages.append(message)
 
 
@@ -47,7 +45,7 @@ def start(stage, spec, listener, monkeypatch):
     """Starts a group of played processes."""
     monkeypatch.setattr(ranks_module, "launch", stage.launch)
 
-    async def begin(processes: int = 2, gpu_id: int | None = None, **fields: Any) -> Any:
+    async def begin(processes=2, gpu_id=None, **fields):
         load = msgspec.structs.replace(spec.load, gpu_id=gpu_id)
         special = replace(spec, load=load, threads=4, ranks=Ranks(processes, **fields))
         return await launch_ranks(special, "w", listener.hear, listener.lost.append)
@@ -55,12 +53,12 @@ def start(stage, spec, listener, monkeypatch):
     return begin
 
 
-def received(process: PlayedProcess, kind: type) -> int:
+def received(process, kind):
     """How many messages of a kind a process got."""
     return sum(isinstance(message, kind) for message, _ in process.received)
 
 
-def batch(sequence: int = 0) -> Predict:
+def batch(sequence=0):
     return Predict(sequence, [Row("r", 1)])
 
 
@@ -134,7 +132,7 @@ async def test_loaded_when_all_are(start, stage, listener):
 
 
 async def test_one_that_cannot_load(start, stage, listener):
-    group: RankGroup = await start(3)
+    group = await start(3)
     one, two, three = stage.processes
     two.output = "no such file"
     two.fail_to_load("broken", permanent=True)
@@ -147,7 +145,7 @@ async def test_one_that_cannot_load(start, stage, listener):
 
 
 async def test_one_that_cannot_be_started(spec, stage, listener, monkeypatch):
-    async def launch(special: WorkerSpec, *arguments: Any) -> Any:
+    async def launch(special, *arguments):
         if special.load.rank == 1:
             raise OSError("no more processes")
         return await stage.launch(special, *arguments)

@@ -2,10 +2,8 @@
 
 import asyncio
 from dataclasses import replace
-from typing import Any
 
 import pytest
-from tests.engine.pools.conftest import Stage
 from tests.engine.pools.pools import contents, request
 
 from modelserver.engine.pools import recycling
@@ -22,10 +20,10 @@ LIMITS = PoolLimits(batch_size=1, policy="greedy", max_delay=0.0, max_requests=1
 class Sizes:
     """What processes occupy, in bytes: 100 unless told otherwise."""
 
-    def __init__(self) -> None:
-        self.of: dict[int, int] = {}
+    def __init__(self):
+        self.of = {}
 
-    def __call__(self, pid: int) -> int:
+    def __call__(self, pid):
         return self.of.get(pid, 100)
 
 
@@ -40,7 +38,7 @@ def sizes(monkeypatch):
 def make(begin, sizes, spec, times, counts):
     """Makes pools of loaded workers."""
 
-    async def pool(workers: int = 1, **limits: Any) -> Pool:
+    async def pool(workers=1, **limits):
         ids = iter(range(9000, 9100))
         bounds, ring = replace(LIMITS, **limits), DeviceRing(0)
         clock = asyncio.get_running_loop().time
@@ -53,7 +51,7 @@ def make(begin, sizes, spec, times, counts):
     return pool
 
 
-async def ask(pool: Pool, stage: Stage, process: int) -> None:
+async def ask(pool, stage, process):
     sent = request(b"x")
     pool.submit(sent)
     await stage.settle()

@@ -1,12 +1,8 @@
 """What waits at busy workers, on a clock of the test: seconds pass as soon as nobody has anything to do."""
 
-from __future__ import annotations
-
 import asyncio
 import random
-from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -47,8 +43,8 @@ class Process:
     pid = 1
     pids = (1,)
 
-    def __init__(self, world: World, on_message: Callable[..., None], on_lost: Callable[..., None]) -> None:
-        self.batches_started: int | None = None
+    def __init__(self, world, on_message, on_lost):
+        self.batches_started = None
         self.round_trip = world.round_trips.pop(0) if world.round_trips else 0.0
         self.node = Node("elsewhere") if self.round_trip else None
         self._way = self.round_trip / 2
@@ -56,12 +52,12 @@ class Process:
         self._world = world
         self._say, self._on_lost = on_message, on_lost
         self._loop = asyncio.get_running_loop()
-        self._waiting: list[tuple[Predict, float]] = []
-        self._running: Predict | None = None
+        self._waiting = []
+        self._running = None
         self._next = self._recalled = 0
-        self._end: asyncio.Future[str] = self._loop.create_future()
+        self._end = self._loop.create_future()
 
-    def send(self, message: Any, bodies: Sequence[bytes] = ()) -> None:
+    def send(self, message, bodies=()):
         if isinstance(message, Load):
             self._later(0.0, self._say, Loaded(pipelined=self._world.pipelined), memoryview(b""))
         elif isinstance(message, Predict):
@@ -73,30 +69,30 @@ class Process:
         elif isinstance(message, Stop):
             self._far(self._leave)
 
-    def _receive(self, message: Predict, seconds: float) -> None:
+    def _receive(self, message, seconds):
         if message.sequence >= self._recalled:
             self._waiting.append((message, seconds))
             self._later(0.0001, self._begin)
 
-    def allow(self, limit: int) -> None:
+    def allow(self, limit):
         """Does nothing, as no frames arrive from it."""
 
-    def _later(self, seconds: float, call: Callable[..., Any], *arguments: Any) -> None:
+    def _later(self, seconds, call, *arguments):
         self._loop.call_later(seconds, lambda: None if self._end.done() else call(*arguments))
 
-    def _far(self, call: Callable[..., Any], *arguments: Any) -> None:
+    def _far(self, call, *arguments):
         """What is sent arrives in order."""
         self._arrives = max(self._arrives + 1e-9, self._loop.time() + self._way)
         self._later(self._arrives - self._loop.time(), call, *arguments)
 
-    def _begin(self) -> None:
+    def _begin(self):
         if self._running is None and self._waiting:
             self._running, seconds = self._waiting.pop(0)
             self._next = self._running.sequence + 1
             self._world.began += [row.request_id for row in self._running.rows]
             self._later(seconds, self._answer, seconds)
 
-    def _answer(self, seconds: float) -> None:
+    def _answer(self, seconds):
         assert self._running is not None
         batch, self._running = self._running, None
         result = Result(batch.sequence, [Answer(1) for _ in batch.rows], seconds)
@@ -107,7 +103,7 @@ class Process:
             self._say(result, tail)
         self._begin()
 
-    def recall(self, sequence: int) -> int | None:
+    def recall(self, sequence):
         self._world.recalls += 1
         if self._way:
             self._far(self._give_back, sequence)
@@ -120,47 +116,47 @@ class Process:
             return first + 1
         return self._next
 
-    def _give_back(self, below: int) -> None:
+    def _give_back(self, below):
         self._recalled = below
         self._waiting = [item for item in self._waiting if item[0].sequence >= below]
         self._far(self._say, Recalled(self._next, below), memoryview(b""))
 
-    def _leave(self) -> None:
+    def _leave(self):
         if self._running is None and not self._waiting:
             self._far(self._exit, "exited with status 0")
         else:
             self._later(0.001, self._leave)
 
-    def kill(self) -> None:
+    def kill(self):
         self._exit("was killed by SIGKILL")
 
-    def _exit(self, how: str) -> None:
+    def _exit(self, how):
         if not self._end.done():
             self.batches_started = self._next
             self._end.set_result(how)
             self._loop.call_soon(self._on_lost, None)
 
-    async def wait(self) -> str:
+    async def wait(self):
         return await asyncio.shield(self._end)
 
-    def last_output(self, lines: int = 20) -> str:
+    def last_output(self, lines=20):
         return ""
 
 
 class World:
     """A pool whose processes are played, and what became of its requests."""
 
-    def __init__(self, seed: int = 0, *, pipelined: bool = False, round_trips: Sequence[float] = ()) -> None:
+    def __init__(self, seed=0, *, pipelined=False, round_trips=()):
         self.random = random.Random(seed)
         self.round_trips = list(round_trips)
         self.pipelined = pipelined
-        self.processes: list[Process] = []
-        self.began: list[str] = []
+        self.processes = []
+        self.began = []
         self.recalls = 0
-        self.ends: dict[str, Request] = {}
-        self.sent: list[Request] = []
+        self.ends = {}
+        self.sent = []
 
-    async def pool(self, workers: int, batch_size: int = 1, **limits: Any) -> Pool:
+    async def pool(self, workers, batch_size=1, **limits):
         numbers = iter(range(1000))
         pool = Pool(
             "m",
@@ -178,41 +174,41 @@ class World:
             await asyncio.sleep(0.01)
         return pool
 
-    async def launch(self, spec: Any, label: str, on_message: Any, on_lost: Any) -> Process:
+    async def launch(self, spec, label, on_message, on_lost):
         process = Process(self, on_message, on_lost)
         process.send(spec.load)
         self.processes.append(process)
         return process
 
-    def ask(self, pool: Pool, seconds: float) -> Request:
+    def ask(self, pool, seconds):
         name, body = str(len(self.sent)), b"%.6f" % seconds
         request = Request(name, [Row(name, len(body))], [body], pool.dispatch.clock(), on_done=self._ended)
         self.sent.append(request)
         pool.submit(request)
         return request
 
-    def _ended(self, request: Request) -> None:
+    def _ended(self, request):
         assert request.id not in self.ends
         self.ends[request.id] = request
 
 
-def play(main: Callable[[World], Coroutine[Any, Any, None]], world: World) -> None:
+def play(main, world):
     """Runs it on the clock of the test."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(worker_module, "launch", world.launch)
         run(main(world))
 
 
-def played(workers: int, batch_size: int = 1, **options: Any) -> Callable[[Any], Callable[[], None]]:
+def played(workers, batch_size=1, **options):
     """Runs a test with a pool of so many workers on a clock of its own."""
 
-    def decorate(test: Any) -> Callable[[], None]:
-        async def main(world: World) -> None:
+    def decorate(test):
+        async def main(world):
             pool = await world.pool(workers, batch_size)
             await test(world, pool)
             await pool.close(10.0)
 
-        def run_test() -> None:
+        def run_test():
             play(main, World(**options))
 
         run_test.__name__ = test.__name__
@@ -221,7 +217,7 @@ def played(workers: int, batch_size: int = 1, **options: Any) -> Callable[[Any],
     return decorate
 
 
-async def answered(requests: Sequence[Request], step: float = 0.0005) -> None:
+async def answered(requests, step=0.0005):
     while not all(request.done for request in requests):  # noqa: ASYNC110 - no time passes
         await asyncio.sleep(step)
 
@@ -293,7 +289,7 @@ def test_the_only_worker_that_serves_holds_a_reserve(failures):
     for it. What is held is not taken back again and again.
     """
 
-    async def main(world: World) -> None:
+    async def main(world):
         pool = await world.pool(2)
         pool.workers[1].state = WorkerState.LOADING
         pool.workers[1].failures.loads = failures
@@ -312,7 +308,7 @@ def test_the_only_worker_that_serves_holds_a_reserve(failures):
 def test_several_workers_each_run_as_many_at_once_as_they_may(monkeypatch):
     monkeypatch.setitem(globals(), "SPEC", replace(SPEC, concurrency=2 * MAX_IN_FLIGHT))
 
-    async def main(world: World) -> None:
+    async def main(world):
         pool = await world.pool(2)
         for _ in range(4 * MAX_IN_FLIGHT):
             world.ask(pool, 0.001)
@@ -432,7 +428,7 @@ async def test_a_recall_in_vain_is_not_sent(world, pool):
 @played(1, 4, round_trips=[0.01])
 async def test_the_cost_of_a_batch_counts_the_way_that_its_worker_waited_for_it(world, pool):
     """Seconds of a batch for the policy: the handler's, and the round trip unless it had left in advance."""
-    reports: list[float] = []
+    reports = []
     pool.queue.policy.finished = lambda count, seconds, now: reports.append(seconds)
     await answered([world.ask(pool, 0.05)])
     world.ask(pool, 0.05)
@@ -473,7 +469,7 @@ async def test_a_batch_that_comes_back_when_nobody_is_left_is_refused(world, poo
 def test_each_request_is_answered_once_at_any_distance(
     arrivals, round_trips, batch_size, pipelined, deaths, seed
 ):
-    async def main(world: World) -> None:
+    async def main(world):
         pool = await world.pool(len(round_trips), batch_size)
         for number, (seconds, pause) in enumerate(arrivals):
             world.ask(pool, seconds)
@@ -508,11 +504,11 @@ durations = st.one_of(st.just(0.00005), st.just(0.0004), st.floats(0.001, 0.02),
 def test_each_request_is_answered_once_and_none_waits_beside_an_idle_worker(
     arrivals, workers, batch_size, policy, pipelined, deaths, cancelled, seed
 ):
-    async def main(world: World) -> None:
+    async def main(world):
         pool = await world.pool(workers, batch_size, policy=policy, max_delay=0.02)
         # After these requests, the costs of the handler are known.
         await answered([world.ask(pool, 0.00001) for _ in range(300)])
-        idle_beside: dict[Any, float] = {}
+        idle_beside = {}
         watching = asyncio.create_task(_watch(pool, idle_beside))
         for number, (seconds, pause) in enumerate(arrivals):
             request = world.ask(pool, seconds)
@@ -547,9 +543,9 @@ def test_each_request_is_answered_once_and_none_waits_beside_an_idle_worker(
 def test_slow_batches_do_not_wait_beside_an_idle_worker(arrivals, workers, seed):
     step = 0.005
 
-    async def main(world: World) -> None:
+    async def main(world):
         pool = await world.pool(workers)
-        idle_beside: dict[Any, float] = {}
+        idle_beside = {}
         watching = asyncio.create_task(_watch(pool, idle_beside, step))
         for seconds, pause in arrivals:
             world.ask(pool, seconds)
@@ -563,9 +559,9 @@ def test_slow_batches_do_not_wait_beside_an_idle_worker(arrivals, workers, seed)
     play(main, World(seed, pipelined=True))
 
 
-async def _watch(pool: Pool, longest: dict[Any, float], step: float = 0.0005) -> None:
+async def _watch(pool, longest, step=0.0005):
     """Measures for each batch that waits at a worker how long another worker was idle."""
-    since: dict[Any, float] = {}
+    since = {}
     while True:
         waiting = [batch for worker in pool.workers for batch in list(worker.flights.in_flight)[1:]]
         idle = any(worker.idle for worker in pool.workers)

@@ -2,7 +2,6 @@
 
 import re
 import socket
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -13,7 +12,7 @@ from modelserver.engine.pools.variables import ALLOCATOR, worker_variables
 from modelserver.engine.wire.messages import Load
 
 
-def spec(**fields: Any) -> WorkerSpec:
+def spec(**fields):
     return WorkerSpec(load=Load("m", "1.0", "/", "h.py", 1), threads=3, frame_limit=100, **fields)
 
 
@@ -80,7 +79,7 @@ def test_what_a_worker_has_beside_its_machines_variables():
 OURS = {ALLOCATOR: "expandable_segments:True"}
 
 
-def allocators(machine: dict[str, str], own: dict[str, str], hidden: str = "") -> dict[str, str]:
+def allocators(machine, own, hidden=""):
     """The variables of allocators of GPU memory."""
     result = worker_variables(machine, re.compile(hidden), own, 1)
     return {name: value for name, value in result.items() if "ALLOC_CONF" in name}

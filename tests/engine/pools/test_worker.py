@@ -2,7 +2,6 @@ import asyncio
 import itertools
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
 
 import msgspec
 import pytest
@@ -11,7 +10,7 @@ from tests.waiting import until
 from modelserver.engine.batching.request import Batch, Parcel, Request
 from modelserver.engine.pools import worker as worker_module
 from modelserver.engine.pools.gate import StartGate
-from modelserver.engine.pools.spec import WorkerSpec, WorkerState, backoff
+from modelserver.engine.pools.spec import WorkerState, backoff
 from modelserver.engine.pools.worker import Worker
 from modelserver.engine.wire.messages import (
     GPU_BROKEN,
@@ -25,7 +24,7 @@ from modelserver.engine.wire.messages import (
     Result,
     Row,
 )
-from modelserver.errors import ModelServerError, OutOfMemory, ResponseTimeout, StartFailed, WorkerDied
+from modelserver.errors import OutOfMemory, ResponseTimeout, StartFailed, WorkerDied
 
 pytestmark = pytest.mark.usefixtures("simulated_time")
 
@@ -33,38 +32,36 @@ pytestmark = pytest.mark.usefixtures("simulated_time")
 class Owner:
     """Keeps what its worker told."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.ready = 0
-        self.answered: list[Batch] = []
-        self.lost: list[tuple[Batch | None, list[Batch], ModelServerError]] = []
-        self.streamed: list[tuple[Batch, bytes]] = []
-        self.returned: list[Batch] = []
+        self.answered = []
+        self.lost = []
+        self.streamed = []
+        self.returned = []
         self.broken = 0
 
-    def worker_ready(self, worker: Worker, seconds: float) -> None:
+    def worker_ready(self, worker, seconds):
         self.ready += 1
 
-    def worker_answered(self, worker: Worker, batch: Batch, result: Result, tail: memoryview) -> None:
+    def worker_answered(self, worker, batch, result, tail):
         self.answered.append(batch)
 
-    def worker_streamed(self, worker: Worker, message: Parts, tail: memoryview) -> None:
+    def worker_streamed(self, worker, message, tail):
         (sequence,) = message.sequences
         if (batch := worker.flights.streamed(sequence)) is not None:
             self.streamed.append((batch, bytes(tail)))
 
-    def worker_returned(self, worker: Worker, batch: Batch) -> None:
+    def worker_returned(self, worker, batch):
         self.returned.append(batch)
 
-    def worker_broken(self, worker: Worker) -> None:
+    def worker_broken(self, worker):
         self.broken += 1
 
-    def worker_lost(
-        self, worker: Worker, running: Batch | None, unbegun: list[Batch], error: ModelServerError
-    ) -> None:
+    def worker_lost(self, worker, running, unbegun, error):
         self.lost.append((running, unbegun, error))
 
 
-def batch() -> Batch:
+def batch():
     return Batch([Parcel(Request("id", [Row("id", 4)], [b"body"], 0.0), 0, 1)], 1, "size")
 
 
@@ -76,9 +73,9 @@ def owner():
 @pytest.fixture
 async def make(stage, spec, times, owner):
     """Makes workers that are stopped after the test."""
-    made: list[Worker] = []
+    made = []
 
-    def worker(spec: WorkerSpec = spec, **changed: float) -> Worker:
+    def worker(spec=spec, **changed):
         made.append(Worker(9000, "W-9000-m", spec, replace(times, **changed), owner))
         return made[-1]
 
@@ -91,7 +88,7 @@ async def make(stage, spec, times, owner):
 def start(make, stage, spec):
     """Makes a worker whose process has loaded; returns both."""
 
-    async def loaded(concurrency: int = 0, **changed: float) -> tuple[Worker, Any]:
+    async def loaded(concurrency=0, **changed):
         worker = make(replace(spec, concurrency=concurrency), **changed)
         process = await stage.enter()
         process.load()
@@ -221,7 +218,7 @@ async def test_start_that_fails_is_tried_again(make, stage, error):
 
 
 async def test_bug_in_supervision_ends_the_worker_as_failed(make, stage, owner, monkeypatch):
-    def live(worker: Worker) -> Any:
+    def live(worker):
         raise OverflowError("integer out of range")
 
     monkeypatch.setattr(Worker, "_live", live)
@@ -452,7 +449,7 @@ def held_up(stage, monkeypatch):
     """Processes say that they have loaded before their start ends, which waits for this event."""
     proceed = asyncio.Event()
 
-    async def launch(*arguments: Any) -> Any:
+    async def launch(*arguments):
         process = await stage.launch(*arguments)
         await proceed.wait()
         process.load(splits=True)
@@ -532,7 +529,7 @@ async def test_loading_takes_turns(stage, spec, times, owner):
 # Answers in parts
 
 
-def part(sequence: int, text: bytes) -> tuple[Parts, list[bytes]]:
+def part(sequence, text):
     return Parts([sequence], [0], [Answer(len(text))]), [text]
 
 

@@ -13,8 +13,8 @@ STAMP = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d,625"
 class FakeLoop:
     """A loop of timers that fire when told."""
 
-    def __init__(self) -> None:
-        self.timers: list[Mock] = []
+    def __init__(self):
+        self.timers = []
 
     def call_later(self, delay, callback):
         self.timers.append(Mock(delay=delay, fire=callback))
@@ -41,13 +41,13 @@ def loop():
     return FakeLoop()
 
 
-def access_log(logger, loop, *, stamped=True) -> AccessLog:
+def access_log(logger, loop, *, stamped=True):
     log = AccessLog(stamped=stamped, logger=logger, clock=lambda: 1717098363.625)
     log.start(loop)
     return log
 
 
-def message(logger, loop, records, *, target="/predictions/m", method="POST") -> str:
+def message(logger, loop, records, *, target="/predictions/m", method="POST"):
     """The line of one request, without its time."""
     log = access_log(logger, loop)
     log.log("127.0.0.1:5000", method, target, "1.1", 200, 0.0129)

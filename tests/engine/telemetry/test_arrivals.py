@@ -4,23 +4,22 @@ import sys
 
 import pytest
 
-from modelserver.engine.telemetry.arrivals import DAY, ArrivalInterval, Arrivals
+from modelserver.engine.telemetry.arrivals import DAY, Arrivals
 from modelserver.engine.telemetry.metrics import ServerMetrics
-from modelserver.engine.telemetry.model_metrics import ModelMetrics
 
 
-def metrics(version: str = "1.0") -> ModelMetrics:
+def metrics(version="1.0"):
     return ServerMetrics(hostname="h").model("m", version)
 
 
-def serve(counted: ModelMetrics, requests: int = 1, seconds: float = 0.01) -> None:
+def serve(counted, requests=1, seconds=0.01):
     for _ in range(requests):
         counted.requests.answered(seconds, 0.001, False)
         counted.batches.waited(0.001)
     counted.batches.finished(requests, requests, 8, "idle", seconds - 0.002, (0.0, 0.0, 0.0))
 
 
-def total(intervals: list[ArrivalInterval], field: str) -> float:
+def total(intervals, field):
     return float(sum(getattr(each, field) for each in intervals))
 
 
@@ -110,7 +109,7 @@ def test_a_look_costs_few_calls():
     counted, history, calls = metrics(), Arrivals(0.0), {False: 0, True: 0}
     used = False
 
-    def count(_frame: object, event: str, _argument: object) -> None:
+    def count(_frame, event, _argument):
         calls[used] += event == "call"
 
     for second in range(4000):

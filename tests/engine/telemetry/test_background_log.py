@@ -21,13 +21,13 @@ STAMP = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d,\d{3}"
 class Slow(logging.Handler):
     """Writes when it may."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.gate = threading.Event()
-        self.lines: list[str] = []
-        self.threads: set[str] = set()
+        self.lines = []
+        self.threads = set()
 
-    def emit(self, record: logging.LogRecord) -> None:
+    def emit(self, record):
         self.gate.wait(10)
         self.threads.add(threading.current_thread().name)
         self.lines.append(record.getMessage())
@@ -40,7 +40,7 @@ def slow():
     made.gate.set()
 
 
-def record(text: str, *arguments: object) -> logging.LogRecord:
+def record(text, *arguments):
     return logging.LogRecord("x", logging.INFO, __file__, 1, text, arguments, None)
 
 
@@ -108,12 +108,12 @@ def test_files_are_as_they_are_without(tmp_path):
 class Log:
     """What a logger with the filter lets through, by a clock that stands."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.now = 0.0
-        self.messages: list[str] = []
+        self.messages = []
         self._filter = FewTracebacks(lambda: self.now)
 
-    def add(self, message: str, *arguments: object, error: Exception | None = None) -> None:
+    def add(self, message, *arguments, error=None):
         record = logging.LogRecord(
             "x",
             logging.ERROR,
@@ -127,7 +127,7 @@ class Log:
             self.messages.append(record.getMessage())
 
 
-def divide() -> Exception:
+def divide():
     """A caught error, always from the same line."""
     try:
         return Exception(1 / 0)
@@ -135,7 +135,7 @@ def divide() -> Exception:
         return error
 
 
-def look_up() -> Exception:
+def look_up():
     """An error from another line."""
     try:
         return Exception({}["x"])

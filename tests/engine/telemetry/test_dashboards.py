@@ -4,7 +4,6 @@ import json
 import re
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import yaml
@@ -25,7 +24,7 @@ ADDED_LABELS = {"instance", "job", "namespace", "pod"}
 OWN = {"up": {"instance", "job", "app_kubernetes_io_name"}}
 
 
-def visible() -> dict[str, set[str]]:
+def visible():
     """The sample names that a busy server shows, each with its labels."""
     metrics = ServerMetrics(hostname="h")
     metrics.system(SystemReading(1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, (GpuReading(0, 1.0, 1.0, 1.0, 1.0),)))
@@ -39,7 +38,7 @@ def visible() -> dict[str, set[str]]:
     model.workers.scaled("up", "queue_wait")
     model.workers.loaded("W-9000-m_1.0", 1.0)
     on_demand(metrics)
-    result: dict[str, set[str]] = {}
+    result = {}
     for line in b"".join(metrics.pieces()).decode().splitlines():
         if not line.startswith("#"):
             name, _, labels = line.partition(" ")[0].partition("{")
@@ -47,33 +46,33 @@ def visible() -> dict[str, set[str]]:
     return result
 
 
-def on_demand(metrics: ServerMetrics) -> None:
+def on_demand(metrics):
     """A model was loaded, has failed to load, and was parked."""
     meters = ParkingMeters(metrics)
     crew = SimpleNamespace(
         leaving=(), spec=SimpleNamespace(ranks=None), devices=SimpleNamespace(peek=lambda: None)
     )
     visible_metrics = SimpleNamespace(series=SimpleNamespace(is_hidden=False))
-    model: Any = SimpleNamespace(name="m", version="1.0", metrics=visible_metrics)
-    resident: Any = SimpleNamespace(model=model, memory=1, pool=SimpleNamespace(workers=(), crew=crew))
+    model = SimpleNamespace(name="m", version="1.0", metrics=visible_metrics)
+    resident = SimpleNamespace(model=model, memory=1, pool=SimpleNamespace(workers=(), crew=crew))
     meters.show([resident], lambda: 1.0)
     meters.loaded(model, 1, 1.0)
     meters.failed(model)
     meters.parked(model, "idle")
 
 
-def rules(kind: str) -> list[dict[str, Any]]:
+def rules(kind):
     """The rules that record, or those that alert."""
     return [rule for group in RULES["groups"] for rule in group["rules"] if kind in rule]
 
 
-def panels() -> list[dict[str, Any]]:
+def panels():
     return [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
 
 
-def recorded() -> dict[str, set[str]]:
+def recorded():
     """The recorded names; their labels are those that they are summed by."""
-    names: dict[str, set[str]] = {}
+    names = {}
     for rule in rules("record"):
         (by, *_) = re.findall(r"by \(([^)]*)\)", rule["expr"])
         names[rule["record"]] = {label.strip() for label in by.split(",")}
@@ -83,7 +82,7 @@ def recorded() -> dict[str, set[str]]:
 KNOWN = {**visible(), **OWN, **recorded()}
 
 
-def names_in(expression: str) -> set[str]:
+def names_in(expression):
     """The metric names of an expression."""
     text = re.sub(r'"[^"]*"|\{[^}]*\}|\[[^\]]*\]|\bby \([^)]*\)', " ", expression)
     text = re.sub(r"\b\d[\w.]*", " ", text)
@@ -92,7 +91,7 @@ def names_in(expression: str) -> set[str]:
     }
 
 
-def labels_in(expression: str) -> set[str]:
+def labels_in(expression):
     """The labels that an expression selects or sums by."""
     selected = re.findall(r"(\w+)\s*(?:=~|!~|!=|=)\s*\"", expression)
     summed = [

@@ -20,7 +20,7 @@ NOT_SUPPORTED, NO_PERMISSION, NO_SUCH_GPU, NO_LIBRARY, LOST = 3, 4, 6, 12, 15
 class NvmlError(Exception):
     """Stands in for NVML's class: ``value`` is its number."""
 
-    def __init__(self, value: int, text: str = "") -> None:
+    def __init__(self, value, text=""):
         super().__init__(text)
         self.value = value
 
@@ -34,68 +34,68 @@ class FakeNvml:
 
     NVMLError = NvmlError
 
-    def __init__(self) -> None:
-        self.failure: NvmlError | None = None
+    def __init__(self):
+        self.failure = None
         self.started = 0
-        self.instances: dict[int, list[int]] = {}
-        self.lost: set[int] = set()
-        self.forbidden: set[int] = set()
-        self.broken: set[int] = set()
+        self.instances = {}
+        self.lost = set()
+        self.forbidden = set()
+        self.broken = set()
         self.answers = threading.Event()
         self.answers.set()
 
-    def nvmlInit(self) -> None:  # noqa: N802
+    def nvmlInit(self):  # noqa: N802
         self.started += 1
         if self.failure is not None:
             raise self.failure
 
-    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
+    def nvmlDeviceGetCount(self):  # noqa: N802
         return 3
 
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:  # noqa: N802
+    def nvmlDeviceGetHandleByIndex(self, index):  # noqa: N802
         if index in self.lost:
             raise NvmlError(LOST, "GPU is lost")
         if index in self.forbidden:
             raise NvmlError(NO_PERMISSION, "Insufficient Permissions")
         return index
 
-    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> int:  # noqa: N802
+    def nvmlDeviceGetHandleByUUID(self, uuid):  # noqa: N802
         number = int(uuid.removeprefix("MIG-"))
         if number < 100:
             raise NvmlError(NO_SUCH_GPU)
         return number
 
-    def nvmlDeviceGetUUID(self, handle: int) -> str:  # noqa: N802
+    def nvmlDeviceGetUUID(self, handle):  # noqa: N802
         return f"MIG-{handle}" if handle > 99 else f"GPU-{handle}{handle}-x"
 
-    def nvmlDeviceGetMigMode(self, handle: int) -> list[int]:  # noqa: N802
+    def nvmlDeviceGetMigMode(self, handle):  # noqa: N802
         if handle == 2:
             raise NvmlError(NOT_SUPPORTED)
         return [int(handle in self.instances)] * 2
 
-    def nvmlDeviceGetMaxMigDeviceCount(self, handle: int) -> int:  # noqa: N802
+    def nvmlDeviceGetMaxMigDeviceCount(self, handle):  # noqa: N802
         return 7
 
-    def nvmlDeviceGetMigDeviceHandleByIndex(self, handle: int, index: int) -> int:  # noqa: N802
+    def nvmlDeviceGetMigDeviceHandleByIndex(self, handle, index):  # noqa: N802
         # The first place is not taken.
         instances = [None, *self.instances[handle]]
         if index >= len(instances) or instances[index] is None:
             raise NvmlError(NO_SUCH_GPU)
         return instances[index]
 
-    def nvmlDeviceGetMemoryInfo(self, handle: int) -> SimpleNamespace:  # noqa: N802
+    def nvmlDeviceGetMemoryInfo(self, handle):  # noqa: N802
         self.answers.wait()
         if handle in self.broken:
             raise NvmlError(LOST, "GPU is lost")
         own = handle % 100
         return SimpleNamespace(used=(own + 1) * GIB, free=(3 - own) * GIB, total=4 * GIB)
 
-    def nvmlDeviceGetComputeRunningProcesses(self, handle: int) -> list[SimpleNamespace]:  # noqa: N802
+    def nvmlDeviceGetComputeRunningProcesses(self, handle):  # noqa: N802
         if handle > 99:
             raise NvmlError(NOT_SUPPORTED)
         return [SimpleNamespace(pid=7, usedGpuMemory=GIB), SimpleNamespace(pid=8, usedGpuMemory=None)]
 
-    def nvmlDeviceGetUtilizationRates(self, handle: int) -> SimpleNamespace:  # noqa: N802
+    def nvmlDeviceGetUtilizationRates(self, handle):  # noqa: N802
         if handle > 99:
             raise NvmlError(NOT_SUPPORTED)
         return SimpleNamespace(gpu=10 * handle, memory=5)

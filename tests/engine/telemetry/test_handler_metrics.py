@@ -29,7 +29,7 @@ def metrics(families):
     return ModelHandlerMetrics(families, "m", "h")
 
 
-def samples(registry: MetricRegistry) -> list[str]:
+def samples(registry):
     return [line for line in b"".join(registry.pieces()).decode().splitlines() if not line.startswith("#")]
 
 
@@ -129,7 +129,7 @@ def test_close_forgets_the_models_series(registry, families):
 # Handlers' metrics that no ``metrics_config`` lists, in both sets of defaults (reference 15.4)
 
 
-def names_after(metrics: ServerMetrics) -> set[str]:
+def names_after(metrics):
     """Which of three handlers' metrics there are after each was emitted."""
     model = metrics.model("m", "1.0")
     for name in ("HandlerTime", "PredictionTime", "Words"):

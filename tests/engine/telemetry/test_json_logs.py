@@ -1,8 +1,6 @@
 import json
 import logging
 import re
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -25,7 +23,7 @@ def logs(tmp_path):
         logger.propagate = propagate
 
 
-def lines(path: Path) -> list[dict[str, Any]]:
+def lines(path):
     return [json.loads(line) for line in path.read_text("utf-8").split("\n") if line]
 
 

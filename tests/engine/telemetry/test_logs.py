@@ -49,7 +49,7 @@ def logs(tmp_path):
     made.close()
 
 
-def print_as(source: str, line: str, level: int = logging.INFO) -> None:
+def print_as(source, line, level=logging.INFO):
     """Log a line as a worker's output is logged."""
     logging.getLogger("modelserver.model").log(level, "%s", line, extra={"source": source})
 

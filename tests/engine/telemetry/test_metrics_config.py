@@ -1,5 +1,3 @@
-from typing import Any
-
 import pytest
 
 from modelserver.engine.telemetry.metrics import ServerMetrics
@@ -33,11 +31,11 @@ model_metrics:
 DIMENSIONS = [("ModelName", "m"), ("Level", "Model")]
 
 
-def rendered(metrics: ServerMetrics) -> list[str]:
+def rendered(metrics):
     return b"".join(metrics.pieces()).decode().splitlines()
 
 
-def made(**options: Any) -> ServerMetrics:
+def made(**options):
     return ServerMetrics(hostname="h", config=parse_metrics_config(CONFIG), **options)
 
 

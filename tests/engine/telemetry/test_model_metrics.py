@@ -105,7 +105,7 @@ def test_gauges_are_set_when_rendering(metrics):
     model = metrics.model("m", "1.0")
     states = [{"ready": 2}, {"loading": 1}]
 
-    def show() -> None:
+    def show():
         model.batches.queue_requests.set(3)
         model.batches.queue_instances.set(12)
         model.batches.in_flight.set(2)

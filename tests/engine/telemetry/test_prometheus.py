@@ -17,7 +17,7 @@ from modelserver.engine.telemetry.prometheus import (
 )
 
 
-def rendered(registry: MetricRegistry, *names: str) -> list[str]:
+def rendered(registry, *names):
     return b"".join(registry.pieces(names)).decode().splitlines()
 
 
@@ -68,7 +68,7 @@ def test_observations_may_be_counted_together(values):
     assert together.counts == one.counts
 
 
-def many_series() -> tuple[MetricRegistry, Histogram, Counter]:
+def many_series():
     registry = MetricRegistry()
     histogram = registry.add(Histogram("size", "Sizes.", ("m",)))
     counter = registry.add(Counter("calls", "Calls.", ("m",)))

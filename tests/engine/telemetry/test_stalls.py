@@ -5,7 +5,6 @@ import logging
 import math
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -17,15 +16,15 @@ from modelserver.engine.telemetry.stalls import EVERY, IDLE, LOGGED, LoopWatch, 
 class Loop:
     """One timer, and how much time has passed, on the clock and on the processor."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.now = self.used = self.due = 0.0
         self.fire: Callable[[], None]
 
-    def call_later(self, pause: float, callback: Callable[[], None]) -> Any:
+    def call_later(self, pause, callback):
         self.due, self.fire = self.now + pause, callback
         return SimpleNamespace(cancel=lambda: setattr(self, "due", math.inf))
 
-    def hold(self, seconds: float, used: float = 0.0, since_timer: float = 0.0) -> None:
+    def hold(self, seconds, used=0.0, since_timer=0.0):
         """Is held from so long before the timer is due, and computes for a part of it; then looks."""
         self.now = max(self.due, self.due - since_timer + seconds)
         self.used += used
@@ -41,7 +40,7 @@ def loop(monkeypatch):
     return made
 
 
-def seen(metrics: ServerMetrics) -> tuple[float, float]:
+def seen(metrics):
     name = "modelserver_loop_stall_seconds"
     lines = [line.split() for line in b"".join(metrics.pieces([name])).decode().splitlines()]
     values = {line[0]: float(line[1]) for line in lines if line[0] != "#"}
@@ -83,9 +82,9 @@ def test_waiting_is_no_stall(loop):
 
 
 def test_what_is_due_each_second_needs_no_timer_of_its_own(loop):
-    called: list[float] = []
+    called = []
 
-    def fail(now: float) -> None:
+    def fail(now):
         called.append(now)
         raise ValueError("once more")
 

@@ -1,5 +1,4 @@
 import os
-from collections.abc import Iterator
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -55,7 +54,7 @@ def machine(monkeypatch):
     monkeypatch.setattr(system.psutil, "virtual_memory", lambda: memory)
     monkeypatch.setattr(system, "cgroup_quota", lambda *_: None)
 
-    def container(limit: float | None, used: float = 0) -> None:
+    def container(limit, used=0):
         group = None if limit is None else MemoryGroup(limit * MEGABYTE, used * MEGABYTE)
         monkeypatch.setattr(cgroups, "memory_group", lambda: group)
 
@@ -84,8 +83,8 @@ def test_memory_follows_the_container(machine, limit, used, of_container, expect
 def test_cpu_use_follows_the_container(machine, monkeypatch, processors, expected):
     """The share is of the quota, or of the processors where these are fewer."""
     machine(None)
-    used: Iterator[float] = iter([10.0, 13.0])
-    now: Iterator[float] = iter([100.0, 102.0])
+    used = iter([10.0, 13.0])
+    now = iter([100.0, 102.0])
     monkeypatch.setattr(system, "cgroup_quota", lambda *_: 2.0)
     monkeypatch.setattr(system, "allowed_cpus", lambda: processors)
     monkeypatch.setattr(cgroups, "cpu_seconds", lambda: next(used))

@@ -1,7 +1,6 @@
 """Datatypes of the Open Inference Protocol: numpy is the judge of their bytes."""
 
 import math
-from typing import Any
 
 import msgspec
 import numpy
@@ -37,7 +36,7 @@ NUMPY = {
 }
 
 
-def elements_of(datatype: str) -> st.SearchStrategy[Any]:
+def elements_of(datatype):
     """Elements that the type can hold exactly."""
     if datatype == "BOOL":
         return st.booleans()

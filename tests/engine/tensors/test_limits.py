@@ -38,7 +38,7 @@ def test_who_needs_more_sets_more():
 @pytest.mark.parametrize("count", [3, 5000])
 @pytest.mark.parametrize("what", ["inputs", "outputs", "parameters"])
 def test_requests_are_held_to_them(what, count):
-    def body_of(number: int) -> bytes:
+    def body_of(number):
         inputs = [
             {"name": str(n), "shape": [1], "datatype": "INT8", "data": [1]}
             for n in range(number if what == "inputs" else 1)
@@ -74,7 +74,7 @@ def test_json_of_many_elements_or_much_text_is_heavy(mark):
 def test_a_heavy_body_is_known_by_its_beginning():
     heavy, light = b"," * weight.LIGHT_TEXT, b"a" * weight.LIGHT_TEXT
 
-    def fastest(body: bytes) -> float:
+    def fastest(body):
         return min(timeit.repeat(lambda: weight.is_heavy_json(body), number=3, repeat=7))
 
     assert weight.is_heavy_json(heavy)

@@ -3,7 +3,6 @@
 import contextlib
 import json
 import struct
-from typing import Any
 
 import numpy
 import pytest
@@ -25,22 +24,22 @@ from modelserver.engine.tensors.weight import TooHeavy
 from modelserver.errors import BadRequest
 
 
-def body(*inputs: dict[str, Any], **fields: Any) -> bytes:
+def body(*inputs, **fields):
     return json.dumps({"inputs": list(inputs), **fields}).encode()
 
 
-def an_input(**changes: Any) -> dict[str, Any]:
+def an_input(**changes):
     """One input of two numbers, changed; None takes a field away."""
     fields = {"name": "x", "shape": [2], "datatype": "FP32", "data": [1.5, 2.5]} | changes
     return {key: value for key, value in fields.items() if value is not None}
 
 
-def binary(text: bytes, *tensors: bytes) -> tuple[bytes, str]:
+def binary(text, *tensors):
     """A body with binary data, and its header."""
     return b"".join([text, *tensors]), str(len(text))
 
 
-def tensor(name: str, values: list[Any], datatype: str = "FP32") -> OutputTensor:
+def tensor(name, values, datatype="FP32"):
     return OutputTensor(name, datatype, (len(values),), [pack(datatype, [value]) for value in values])
 
 
@@ -292,7 +291,7 @@ def test_rows_without_elements_are_empty():
 # Responses
 
 
-def answer(request: InferRequest, *outputs: OutputTensor) -> tuple[dict[str, Any], bytes]:
+def answer(request, *outputs):
     content, length = encode_response("m", "2", request, "7", outputs)
     text = content if length is None else content[:length]
     return json.loads(text), content[len(text) :]
@@ -346,7 +345,7 @@ def test_what_json_has_no_form_for():
 # Anything that may be sent as a request: read, or refused in words
 
 
-def read(body: bytes, header: str | None) -> InferRequest | None:
+def read(body, header):
     with contextlib.suppress(BadRequest):
         return decode_request(body, header)
     return None

@@ -1,7 +1,5 @@
 """Tensors cut into rows, and answers joined."""
 
-from typing import Any
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,7 +21,7 @@ from modelserver.engine.tensors.rows import (
 from modelserver.engine.tensors.tensor import Tensor
 
 
-def tensor(name: str, datatype: str, shape: tuple[int, ...], values: list[Any], **more: Any) -> Tensor:
+def tensor(name, datatype, shape, values, **more):
     return Tensor(name, datatype, shape, memoryview(pack(datatype, values)), **more)
 
 
@@ -69,7 +67,7 @@ def test_what_has_no_rows_stays_whole(inputs):
     assert b"".join(rows) == b"".join(each.data for each in inputs)
 
 
-def form(**fields: Any) -> bytes:
+def form(**fields):
     return cut(InferRequest([X], **fields))[0]
 
 
@@ -136,7 +134,7 @@ def test_rows_that_are_not_of_the_form(row):
 # Answers
 
 
-def answer(name: str, datatype: str, shape: tuple[int, ...], values: list[Any]) -> bytes:
+def answer(name, datatype, shape, values):
     return pack_answer([(OutputForm(name, datatype, shape), pack(datatype, values))])
 
 

@@ -18,7 +18,6 @@ from modelserver.engine.wire.arena import (
     SIZE,
     Arena,
     CopiedIncoming,
-    IncomingHalf,
     MappedIncoming,
     MappedOutgoing,
     OutgoingHalf,
@@ -29,20 +28,19 @@ PAGE = 4096
 SMALL = 16 * PAGE
 KINDS = [(OutgoingHalf, MappedIncoming), (MappedOutgoing, CopiedIncoming)]
 BOTH_WAYS = pytest.mark.parametrize("kinds", KINDS, ids=["to the worker", "to the server"])
-Kinds = tuple[type[OutgoingHalf], type[IncomingHalf]]
 
 
 class Half:
     """One direction of an arena, small enough to be filled; the other one lies before it."""
 
-    def __init__(self, kinds: Kinds, size: int = SMALL) -> None:
+    def __init__(self, kinds, size=SMALL):
         self.file = os.memfd_create("test")
         os.ftruncate(self.file, 2 * size)
         self.out = kinds[0](self.file, size, size)
         self.incoming = kinds[1](self.file, size, size)
 
     @property
-    def memory(self) -> int:
+    def memory(self):
         """Bytes that the system gives to it."""
         return os.fstat(self.file).st_blocks * 512
 
@@ -107,7 +105,7 @@ def test_block_may_be_as_large_as_the_half(half):
 )
 def test_blocks_in_use_are_never_touched(kinds, actions, seed):
     made, chance = Half(kinds), random.Random(seed)
-    held: list[tuple[int, bytes]] = []
+    held = []
     try:
         for action in actions:
             if action == "trim":
@@ -320,10 +318,10 @@ def test_a_batch_that_both_want_is_returned(arena):
     class Meanwhile:
         """The server takes back between the worker's two looks."""
 
-        def __getitem__(self, _: int) -> int:
+        def __getitem__(self, _):
             return started[0]
 
-        def __setitem__(self, _: int, number: int) -> None:
+        def __setitem__(self, _, number):
             started[0] = number
             assert arena.recall(7) == 6
 
@@ -334,10 +332,10 @@ def test_a_batch_that_both_want_is_returned(arena):
 
 def test_never_do_both_take_a_batch(arena):
     turns, taken = arena.turns(), set[int]()
-    began: dict[int, bool | None] = {}
+    began = {}
     start = threading.Barrier(2)
 
-    def work() -> None:
+    def work():
         for sequence in range(200):
             start.wait()
             began[sequence] = turns.begin(sequence)

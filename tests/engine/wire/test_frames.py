@@ -1,7 +1,6 @@
 import itertools
 import os
 import struct
-from typing import Any
 from unittest import mock
 
 import msgspec
@@ -27,18 +26,16 @@ from modelserver.engine.wire.messages import (
     Result,
     Row,
     Stop,
-    ToWorker,
 )
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=20)
 SECONDS = st.floats(0.0, 1e6)
 PAIRS = st.lists(st.tuples(TEXT, TEXT), max_size=3)
 BODIES = st.lists(st.binary(max_size=40), max_size=5)
-Framed = tuple[Any, list[bytes]]
 
 
 @st.composite
-def predicts(draw: st.DrawFn) -> Framed:
+def predicts(draw):
     bodies = draw(BODIES)
     rows = [
         Row(
@@ -60,7 +57,7 @@ def predicts(draw: st.DrawFn) -> Framed:
 
 
 @st.composite
-def results(draw: st.DrawFn) -> Framed:
+def results(draw):
     bodies = draw(BODIES)
     answers = [
         Answer(
@@ -80,7 +77,7 @@ def results(draw: st.DrawFn) -> Framed:
     return Result(draw(st.integers(0, 2**60)), answers, draw(SECONDS), phases, 3, metrics), bodies
 
 
-def alone(message: st.SearchStrategy[Any]) -> st.SearchStrategy[Framed]:
+def alone(message):
     return message.map(lambda m: (m, []))
 
 
@@ -98,21 +95,21 @@ TO_SERVER = st.one_of(
 CUTS = st.lists(st.integers(0, 2000), max_size=12)
 
 
-def feed(reader: FrameReader[Any], stream: bytes, cuts: list[int]) -> list[tuple[Any, bytes]]:
+def feed(reader, stream, cuts):
     """The messages of a stream that arrives in the pieces between ``cuts``."""
     places = sorted({0, len(stream), *(cut % (len(stream) + 1) for cut in cuts)})
-    received: list[tuple[Any, bytes]] = []
+    received = []
     for start, end in itertools.pairwise(places):
         received += [(message, bytes(tail)) for message, tail in reader.feed(stream[start:end])]
     return received
 
 
-def frame(head: bytes, tail: bytes = b"", *, size: int | None = None, head_size: int | None = None) -> bytes:
+def frame(head, tail=b"", *, size=None, head_size=None):
     size = len(head) + len(tail) + 4 if size is None else size
     return struct.pack("<II", size, len(head) if head_size is None else head_size) + head + tail
 
 
-def from_worker(stream: bytes, limit: int = MAX_FRAME) -> list[tuple[Any, bytes]]:
+def from_worker(stream, limit=MAX_FRAME):
     return [(m, bytes(tail)) for m, tail in FrameReader(to_server_decoder, limit).feed(stream)]
 
 
@@ -121,7 +118,7 @@ def from_worker(stream: bytes, limit: int = MAX_FRAME) -> list[tuple[Any, bytes]
 def test_messages_survive_any_chunking(data, cuts, to_worker):
     sent = data.draw(st.lists(TO_WORKER if to_worker else TO_SERVER, max_size=5))
     stream = b"".join(piece for message, bodies in sent for piece in encode(message, bodies))
-    reader: FrameReader[Any] = FrameReader(to_worker_decoder if to_worker else to_server_decoder)
+    reader = FrameReader(to_worker_decoder if to_worker else to_server_decoder)
 
     assert feed(reader, stream, cuts) == [(m, b"".join(b)) for m, b in sent]
 
@@ -240,7 +237,7 @@ def test_small_frames_are_one_piece_and_large_bodies_are_not_copied():
 
 def test_frame_that_does_not_fit_its_length_field_is_refused():
     class Huge(bytes):
-        def __len__(self) -> int:
+        def __len__(self):
             return MAX_FRAME
 
     with pytest.raises(frames.ProtocolError, match="over the limit"):
@@ -263,11 +260,11 @@ def arenas():
 BODY_BYTES = bytes(range(256)) * (LARGE // 256 + 1)
 
 
-def question(size: int = LARGE) -> Framed:
+def question(size=LARGE):
     return Predict(1, [Row("a", 3), Row("b", size - 3)]), [b"abc", BODY_BYTES[3:size]]
 
 
-def answer(size: int = LARGE) -> Framed:
+def answer(size=LARGE):
     return Result(1, [Answer(3), Answer(size - 3)], 0.0), [b"abc", BODY_BYTES[3:size]]
 
 
@@ -294,7 +291,7 @@ def test_only_large_rows_lie_in_the_arena_if_it_has_room(arenas):
 
 
 def test_memory_of_large_frames_is_used_again():
-    reader: FrameReader[ToWorker] = FrameReader(to_worker_decoder)
+    reader = FrameReader(to_worker_decoder)
     headers = msgspec.Raw(msgspec.msgpack.encode([(b"name", b"value")]))
     memory = []
     messages = []
@@ -326,7 +323,7 @@ def test_both_ways_are_mixed(sent, cuts, pages, copied):
     file = os.memfd_create("test")
     os.ftruncate(file, pages * 4096)
     out = OutgoingHalf(file, 0, pages * 4096)
-    reader: FrameReader[ToWorker] = FrameReader(to_worker_decoder)
+    reader = FrameReader(to_worker_decoder)
     reader.arena = (CopiedIncoming if copied else MappedIncoming)(file, 0, pages * 4096)
     with mock.patch.object(frames, "LARGE", 20):
         stream = b"".join(piece for message, bodies in sent for piece in encode(message, bodies, out))

@@ -16,9 +16,9 @@ SLEEP = [sys.executable, "-c", "import time; print(flush=True); time.sleep(60)"]
 @pytest.fixture
 def start():
     """Starts programs with a mark, in sessions of their own."""
-    started: list[subprocess.Popen[bytes]] = []
+    started = []
 
-    def with_mark(mark: str) -> subprocess.Popen[bytes]:
+    def with_mark(mark):
         environment = {**os.environ, MARK: mark}
         child = subprocess.Popen(SLEEP, stdout=subprocess.PIPE, env=environment, start_new_session=True)
         child.stdout.readline()

@@ -1,7 +1,6 @@
 """Texts of several generations at once."""
 
 import sys
-from collections.abc import Iterator
 from types import ModuleType
 
 import pytest
@@ -11,20 +10,20 @@ from modelserver_handlers.compat.batch_streamer import TextIteratorStreamerBatch
 
 def test_texts_are_streamed_until_the_last_has_ended(monkeypatch):
     class Streamer:
-        def __init__(self, tokenizer: object, skip_prompt: bool, timeout: object, **options: object) -> None:
-            self.texts: list[str | None] = []
+        def __init__(self, tokenizer, skip_prompt, timeout, **options):
+            self.texts = []
             assert (tokenizer, skip_prompt, timeout, options) == ("tokenizer", True, None, {"skip": 1})
 
-        def put(self, value: list[str]) -> None:
+        def put(self, value):
             self.texts += [text for text in value if text]
 
-        def end(self) -> None:
+        def end(self):
             self.texts.append(None)
 
-        def __iter__(self) -> Iterator[str]:
+        def __iter__(self):
             return self
 
-        def __next__(self) -> str:
+        def __next__(self):
             text = self.texts.pop(0)  # fails if it is read after its end
             if text is None:
                 raise StopIteration
@@ -32,7 +31,7 @@ def test_texts_are_streamed_until_the_last_has_ended(monkeypatch):
 
     class Row(list[str]):
         @property
-        def shape(self) -> tuple[int]:
+        def shape(self):
             return (len(self),)
 
     streamers = ModuleType("transformers.generation.streamers")

@@ -16,7 +16,7 @@ from modelserver_handlers.compat.offered import ABSENT
 ROOT = Path(__file__).parents[3]
 
 
-def python(*arguments: str, cwd: Path = ROOT, path: str = "") -> subprocess.CompletedProcess[str]:
+def python(*arguments, cwd=ROOT, path=""):
     """A Python of its own, with our packages and ``path`` on its path."""
     roots = [path, str(ROOT / "app"), str(ROOT / "handlers")]
     environment = {"PYTHONPATH": ":".join(filter(None, roots)), "PATH": "/usr/bin:/bin"}
@@ -255,7 +255,7 @@ def test_services_of_old_answer():
     base = importlib.import_module("ts.model_service.model_service").SingleNodeService
 
     class Doubling(base):
-        def _inference(self, data: list[int]) -> list[int]:
+        def _inference(self, data):
             return [2 * number for number in data]
 
     service = Doubling("m", "/", {})

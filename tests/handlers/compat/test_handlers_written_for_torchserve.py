@@ -5,7 +5,6 @@ with TorchServe itself: the chapters ``networks``, ``styles`` and ``facts`` of `
 import importlib
 import itertools
 import sys
-from typing import Any
 
 import pytest
 import torch
@@ -46,7 +45,7 @@ def run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     before = set(sys.modules)
 
-    def load_and_call(source: str, data: list[Any], *, config: Any = None, **properties: str) -> Any:
+    def load_and_call(source, data, *, config=None, **properties):
         name = f"wild_{next(_numbers)}"
         (tmp_path / f"{name}.py").write_text(IMPORTS + source)
         importlib.invalidate_caches()
@@ -69,7 +68,7 @@ def run(tmp_path, monkeypatch):
             del sys.modules[name]
 
 
-def measured(context: Context) -> list[tuple[str, float, str]]:
+def measured(context):
     return [(m.name, m.value, m.kind) for m in context.metrics.collect() or []]
 
 

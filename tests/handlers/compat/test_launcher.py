@@ -3,7 +3,7 @@ from modelserver_handlers.compat import launcher
 
 
 def test_the_launcher_speaks_the_commands_language(monkeypatch):
-    received: list[list[str]] = []
+    received = []
     monkeypatch.setattr(launcher.subprocess, "run", lambda command, check: received.append(command))
     launcher.start("store", "file", True, "plugins", True, "all", True)
     launcher.stop()

@@ -45,7 +45,7 @@ def test_yaml_runs_no_code(tmp_path):
 
 def test_deprecated_functions_warn():
     @deprecated("1.0", "other")
-    def old(number: int) -> int:
+    def old(number):
         return number + 1
 
     with pytest.warns(PendingDeprecationWarning, match=r"old is deprecated in 1\.0 and moved to other"):

@@ -28,8 +28,7 @@ def states(folder, text, limit=64):
         text, return_tensors="pt", truncation=True, max_length=limit
     )
     with torch.inference_mode():
-        output: torch.Tensor = AutoModel.from_pretrained(folder)(**inputs).last_hidden_state[0]
-    return output
+        return AutoModel.from_pretrained(folder)(**inputs).last_hidden_state[0]
 
 
 def modules(folder, *kinds, pooling=None):

@@ -1,5 +1,3 @@
-from typing import Any
-
 import pytest
 import torch
 from tests import tiny_models
@@ -112,8 +110,8 @@ async def test_wrong_requests_get_400(folder, endpoint, fields, problem):
 async def test_client_that_leaves_ends_the_generation(folder):
     bench = Bench(TextGeneration, folder)
     await bench.request(COMPLETIONS, prompt="fox", max_tokens=1)
-    request: Any = type("Request", (), {"limit": 60, "temperature": None, "top_p": None, "seed": None})()
-    steps: list[int] = []
+    request = type("Request", (), {"limit": 60, "temperature": None, "top_p": None, "seed": None})()
+    steps = []
     bench.handler._network.register_forward_hook(lambda *_: steps.append(1))
     with torch.inference_mode():
         pieces = bench.handler.complete(request, "fox")

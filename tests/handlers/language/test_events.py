@@ -13,7 +13,7 @@ class Stream:
     gate: asyncio.Event
 
     def __init__(self, error=None):
-        self.parts: list[bytes] = []
+        self.parts = []
         self.departures = 0
         self._error = error
 

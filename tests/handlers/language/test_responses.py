@@ -1,7 +1,6 @@
 """Documents and events of OpenAI's API."""
 
 import json
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -21,7 +20,7 @@ def content(event):
 @given(text=st.text())
 def test_event_of_a_text_is_that_of_any_event(chat, text):
     writer = ReplyWriter("r", 'a "model"', chat=chat)
-    delta: Any = {"content": text} if chat else text
+    delta = {"content": text} if chat else text
 
     assert content(writer.text(text, 2)) == content(writer.event(2, delta))
 

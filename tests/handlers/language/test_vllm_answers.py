@@ -1,7 +1,6 @@
 """From the engine's outputs to documents and events."""
 
 import asyncio
-from typing import Any
 
 import pytest
 from tests.handlers.language.vllm_bench import Bench
@@ -38,7 +37,7 @@ async def test_chat_is_answered_whole_and_as_a_stream():
 
 async def test_choices_of_several_prompts_are_numbered():
     bench = await Bench().start()
-    fields: Any = {"prompt": ["a b", [0]], "n": 2, "max_tokens": 1}
+    fields = {"prompt": ["a b", [0]], "n": 2, "max_tokens": 1}
     whole = await bench.whole(COMPLETIONS, **fields)
     events = await bench.events(COMPLETIONS, **fields)
 

@@ -1,13 +1,13 @@
 import pytest
 
 from modelserver_handlers.metrics import cache as emissions
-from modelserver_handlers.metrics.cache import Emission, MetricsCache
+from modelserver_handlers.metrics.cache import MetricsCache
 
 
 @pytest.fixture
 def seen(monkeypatch):
     """What is emitted by metrics of no cache."""
-    result: list[Emission] = []
+    result = []
     monkeypatch.setattr(emissions, "_sink", result.append)
     return result
 

@@ -1,6 +1,3 @@
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 import torch
 from tests.handlers.networks.digits import Residual, trained
@@ -12,21 +9,21 @@ SHAPE = (3, 32, 32)
 
 
 class Net(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         torch.manual_seed(0)
         self.conv = nn.Conv2d(3, 8, 3)
         self.norm = nn.BatchNorm2d(8)
         self.eval()
 
-    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+    def forward(self, rows):
         return torch.relu(self.norm(self.conv(rows))).mean((2, 3))
 
 
 class Block(nn.Module):
     """A residual block, with any activation and with or without a norm."""
 
-    def __init__(self, activation: Callable[[torch.Tensor], torch.Tensor] | None = None) -> None:
+    def __init__(self, activation=None):
         super().__init__()
         self.first = nn.Conv2d(3, 16, 3, padding=1, bias=False)
         self.norm = nn.BatchNorm2d(16)
@@ -34,13 +31,13 @@ class Block(nn.Module):
         self.activation = activation or nn.ReLU()
         self.last = nn.Linear(16, 7)
 
-    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+    def forward(self, rows):
         values = self.activation(self.norm(self.first(rows)))
         values = self.activation(self.second(values) + values)
         return self.last(values.mean((2, 3)))
 
 
-def settled(model: nn.Module) -> nn.Module:
+def settled(model):
     """With seeded weights and norms that have seen something, in evaluation mode."""
     generator = torch.Generator().manual_seed(3)
     for module in model.modules():
@@ -50,7 +47,7 @@ def settled(model: nn.Module) -> nn.Module:
     return model.eval()
 
 
-def rows(count: int = 5, shape: tuple[int, ...] = SHAPE) -> torch.Tensor:
+def rows(count=5, shape=SHAPE):
     """Seeded inputs, others than the probe's."""
     return torch.randn(count, *shape, generator=torch.Generator().manual_seed(9))
 
@@ -67,7 +64,7 @@ def reader():
     return trained(Residual())
 
 
-def refused(model: Any, caplog: pytest.LogCaptureFixture, shape: tuple[int, ...] = SHAPE) -> str:
+def refused(model, caplog, shape=SHAPE):
     """The reason for which a network is left alone; it is not touched."""
     caplog.set_level("INFO")
     before = getattr(model, "forward", None)
@@ -76,7 +73,7 @@ def refused(model: Any, caplog: pytest.LogCaptureFixture, shape: tuple[int, ...]
     return caplog.messages[-1]
 
 
-def outputs(model: nn.Module, inputs: torch.Tensor) -> Any:
+def outputs(model, inputs):
     """The outputs as a handler gets them."""
     with torch.inference_mode():
         return model(inputs)

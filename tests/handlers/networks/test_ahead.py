@@ -3,7 +3,6 @@ import shutil
 import zipfile
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -19,7 +18,7 @@ NEEDS_COMPILER = pytest.mark.skipif(shutil.which("g++") is None, reason="inducto
 class Peculiar(Net):
     """Gives outputs of another form for a lone row."""
 
-    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+    def forward(self, rows):
         return rows.mean((2, 3)).squeeze()
 
 
@@ -29,13 +28,13 @@ def own_cache(tmp_path, monkeypatch):
     return tmp_path / "cache" / "ahead"
 
 
-def rows(count: int = 3) -> torch.Tensor:
+def rows(count=3):
     return torch.randn(count, *SHAPE, generator=torch.Generator().manual_seed(1))
 
 
-def fake(**more: Any) -> Compiled:
+def fake(**more):
     """Code that answers minus one."""
-    facts: dict[str, Any] = {"shape": SHAPE, "lone": True, "several": True} | more
+    facts = {"shape": SHAPE, "lone": True, "several": True} | more
     return Compiled(lambda batch: -torch.ones(len(batch)), **facts)
 
 
@@ -94,7 +93,7 @@ def test_nothing_is_made_of_other_settings_or_scripts_or_without_a_cache(argumen
 
 def test_networks_that_cannot_be_exported_are_refused(caplog):
     class Looking(Net):
-        def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        def forward(self, rows):
             return rows if float(rows.sum()) > 0 else -rows
 
     caplog.set_level("INFO")
@@ -119,7 +118,7 @@ def test_a_killed_compilation_is_continued(own_cache, monkeypatch, is_broken):
     (own_cache / ".abc" / "kernel.so").touch()
     finds = []
 
-    def compile_fake(program: object, *, package_path: str, inductor_configs: object) -> None:
+    def compile_fake(program, *, package_path, inductor_configs):
         folder = Path(os.environ["TORCHINDUCTOR_CACHE_DIR"])
         finds.append((folder / "kernel.so").exists())
         if finds[-1] and is_broken:
@@ -130,8 +129,8 @@ def test_a_killed_compilation_is_continued(own_cache, monkeypatch, is_broken):
     compiler = SimpleNamespace(aoti_compile_and_package=compile_fake)
     monkeypatch.setattr(ahead, "_inductor", lambda: compiler)
     monkeypatch.setattr(ahead, "_opened", lambda path: path.read_bytes)
-    program: Any = None
-    run: Any = ahead._make(program, {}, own_cache / "abc.so")
+    program = None
+    run = ahead._make(program, {}, own_cache / "abc.so")
 
     assert run() == b"code"
     assert finds == ([True, False] if is_broken else [True])

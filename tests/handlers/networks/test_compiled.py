@@ -4,7 +4,6 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -44,7 +43,7 @@ class Made:
     package: Path
 
     @property
-    def library(self) -> Path:
+    def library(self):
         (path,) = self.cache.glob("ahead/*.so")
         return path
 
@@ -54,7 +53,7 @@ def made(tmp_path_factory):
     cache, package = tmp_path_factory.mktemp("made"), tmp_path_factory.mktemp("package") / "net.pt2"
     inductor = ahead._inductor()
 
-    def compile_and_keep(program: Any, *, package_path: str, inductor_configs: Any) -> None:
+    def compile_and_keep(program, *, package_path, inductor_configs):
         inductor.aoti_compile_and_package(
             program, package_path=package_path, inductor_configs=inductor_configs
         )
@@ -68,7 +67,7 @@ def made(tmp_path_factory):
     return Made(compiled, cache, package)
 
 
-def assert_computes_the_same(run: Any, *counts: int) -> None:
+def assert_computes_the_same(run, *counts):
     """The results are equal for batches of so many rows."""
     net = Net()
     for count in counts:
@@ -94,7 +93,7 @@ def test_broken_files_are_made_anew(made, tmp_path, monkeypatch):
     broken = cache / "ahead" / made.library.name
     broken.write_bytes(b"no library")
 
-    def make(program: Any, arguments: Any, path: Path) -> Any:
+    def make(program, arguments, path):
         assert not path.exists()
         shutil.copy(made.library, path)
         return ahead._opened(path)

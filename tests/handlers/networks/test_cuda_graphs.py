@@ -1,8 +1,5 @@
 """Graphs by batch size; recordings are played by functions."""
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 import torch
 from torch.torch_version import TorchVersion
@@ -11,11 +8,11 @@ from modelserver_handlers.errors import LoadAgain
 from modelserver_handlers.networks import cuda_graphs
 
 
-def played(size: int, replayed: list[int]) -> cuda_graphs.GraphRecording:
+def played(size, replayed):
     """Doubles the sums of its inputs, and says that it was replayed."""
     inputs, answers = torch.full((size, 3), 9.0), torch.zeros(size, 1)
 
-    def replay() -> None:
+    def replay():
         replayed.append(size)
         answers.copy_(2 * inputs.sum(dim=1, keepdim=True))
 
@@ -31,7 +28,7 @@ def test_sizes_are_powers_of_two(largest, sizes):
 
 @pytest.mark.parametrize(("rows", "size"), [(1, 1), (2, 2), (3, 4), (4, 4)])
 def test_the_next_larger_size_is_replayed(rows, size):
-    replayed: list[int] = []
+    replayed = []
     graphs = cuda_graphs.BatchGraphs({each: played(each, replayed) for each in (4, 1, 2)})
     batch = torch.arange(rows * 3.0).view(rows, 3)
     assert graphs.fits(batch)
@@ -64,15 +61,15 @@ GPU = torch.device("cuda")
 NONE = "CUDA graphs could not be recorded, the network runs without: "
 
 
-def record(inference: Any, messages: list[str] | None = None) -> cuda_graphs.BatchGraphs | None:
+def record(inference, messages=None):
     warn = ([] if messages is None else messages).append
     return cuda_graphs.record_graphs(inference, (3, 4), (1, 2, 2), GPU, torch.contiguous_format, warn)
 
 
 def test_sizes_are_recorded_after_measuring(gpus):
-    measured: list[tuple[int, bool, bool]] = []
+    measured = []
 
-    def inference(batch: torch.Tensor) -> torch.Tensor:
+    def inference(batch):
         measured.append((len(batch), gpus.capturing, torch.backends.cudnn.benchmark))
         return batch
 
@@ -86,13 +83,13 @@ def test_sizes_are_recorded_after_measuring(gpus):
     assert gpus.replayed == 1
 
 
-def waiting(batch: torch.Tensor) -> torch.Tensor:
+def waiting(batch):
     """Cannot be recorded: it waits for the GPU."""
     return batch * batch.sum().item()
 
 
-def falling(error: Exception) -> Callable[[torch.Tensor], torch.Tensor]:
-    def inference(batch: torch.Tensor) -> torch.Tensor:
+def falling(error):
+    def inference(batch):
         if torch.cuda.is_current_stream_capturing():
             raise error
         return batch
@@ -113,7 +110,7 @@ def falling(error: Exception) -> Callable[[torch.Tensor], torch.Tensor]:
 def test_networks_that_cannot_be_recorded_run_without(inference, reason, keeps_stream, gpus):
     gpus.keeps_stream = keeps_stream
     stream = torch.cuda.current_stream(GPU)
-    messages: list[str] = []
+    messages = []
 
     assert record(inference, messages) is None
     assert messages == [NONE + reason]
@@ -130,7 +127,7 @@ def test_an_old_torch_loads_again_after_failures(monkeypatch):
         record(falling(RuntimeError("no")))
     for name, value in caught.value.variables.items():
         monkeypatch.setenv(name, value)
-    messages: list[str] = []
+    messages = []
 
     assert record(falling(RuntimeError("no")), messages) is None
     assert messages == [f"{NONE}no"]
@@ -146,14 +143,14 @@ def test_an_old_torch_loads_again_after_failures(monkeypatch):
 )
 def test_any_torch_goes_on_where_nothing_was_recorded(version, inference, reason, monkeypatch):
     monkeypatch.setattr(torch, "__version__", TorchVersion(version))
-    warnings: list[str] = []
+    warnings = []
 
     assert record(inference, warnings) is None
     assert warnings == [f"{NONE}{reason}"]
 
 
 def test_a_gpu_that_fails_loads_again(gpus):
-    def inference(batch: torch.Tensor) -> torch.Tensor:
+    def inference(batch):
         gpus.fail("CUDA error: an illegal memory access was encountered")
         gpus.launch()
         return batch
@@ -167,7 +164,7 @@ def test_replaying_a_real_recording_matches_the_network():
     device = torch.device("cuda")
     network = torch.nn.Conv2d(3, 4, 3).to(device).eval()
 
-    def inference(batch: torch.Tensor) -> torch.Tensor:
+    def inference(batch):
         with torch.inference_mode():
             return network(batch)
 

@@ -32,7 +32,7 @@ def test_the_gpu_is_the_current_device_of_all_threads(gpus):
     gpus.count = 2
     seen = []
 
-    def compute() -> None:
+    def compute():
         enter_thread()
         torch.ones(1).cuda()
         seen.append(gpus.current)
@@ -53,7 +53,7 @@ def test_model_is_on_the_processor_or_apples_gpu_without_cuda(monkeypatch):
         assert choose_device(0) == ("mps", torch.device("mps"))
 
     monkeypatch.setattr(torch.version, "cuda", None)
-    warnings: list[str] = []
+    warnings = []
 
     assert choose_device(1, warnings.append) == choose_device(1) == ("cpu", torch.device("cpu"))
     assert warnings == [

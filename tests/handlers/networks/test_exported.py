@@ -1,15 +1,11 @@
 """Exported programs and ONNX files: declared inputs, fixed rows, and sessions."""
 
-from __future__ import annotations
-
 import ctypes
 import math
 import sys
 import weakref
-from collections.abc import Sequence
 from importlib import import_module
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -31,7 +27,7 @@ from modelserver_handlers.networks.weights import load_exported
 class Both(torch.nn.Module):
     """Two outputs with a row for each row of the two inputs."""
 
-    def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(self, x, y):
         return torch.relu(x), y + 1
 
 
@@ -82,7 +78,7 @@ def test_the_description_warns(tmp_path, make_context, begin, rows, warns):
     assert [expected in warning for warning in context._ms_warnings] == [True] * warns
 
 
-def declaring(inputs: list[Any], outputs: Sequence[Any] = (), **more: Any) -> Any:
+def declaring(inputs, outputs=(), **more):
     """A session of onnxruntime with inputs and outputs, each a name, a type and a shape."""
     entries = [
         [SimpleNamespace(name=name, type=kind, shape=shape) for name, kind, shape in each]
@@ -92,7 +88,7 @@ def declaring(inputs: list[Any], outputs: Sequence[Any] = (), **more: Any) -> An
 
 
 def test_any_number_of_rows_is_computed_by_an_onnx_model():
-    def run(_: None, feed: dict[str, Any]) -> list[Any]:
+    def run(_, feed):
         assert feed["x"].shape == (2, 1)
         return [feed["x"] * 2]
 
@@ -103,7 +99,7 @@ def test_any_number_of_rows_is_computed_by_an_onnx_model():
 
 
 def test_only_rows_are_computed_in_parts():
-    def run(x: torch.Tensor, *, y: torch.Tensor, factor: int) -> dict[str, torch.Tensor]:
+    def run(x, *, y, factor):
         assert len(x) == len(y) == 2
         return {"sum": x + factor * y}
 
@@ -135,7 +131,7 @@ def model(tmp_path):
     return tmp_path
 
 
-def served(context: Any, begin: Any, gpu: int | None = None) -> BaseHandler:
+def served(context, begin, gpu=None):
     context.system_properties["gpu_id"] = gpu
     handler = BaseHandler()
     handler.initialize(context)
@@ -179,19 +175,19 @@ def test_files_that_are_no_model_and_a_missing_runtime_are_named(model, monkeypa
 class GpuRuntime:
     """onnxruntime for GPUs, played by the one for processors; ``used`` are the providers of its sessions."""
 
-    def __init__(self, available: Sequence[str], used: Sequence[str]) -> None:
-        self._real: Any = import_module("onnxruntime")
+    def __init__(self, available, used):
+        self._real = import_module("onnxruntime")
         self._available = list(available)
         self.used = list(used)
-        self.providers: list[Any] = []
-        self.inputs: list[tuple[Any, ...]] = []
-        self.outputs: list[tuple[Any, ...]] = []
+        self.providers = []
+        self.inputs = []
+        self.outputs = []
         self.SessionOptions = self._real.SessionOptions
 
-    def get_available_providers(self) -> list[str]:
+    def get_available_providers(self):
         return self._available
 
-    def InferenceSession(self, path: str, sess_options: Any, providers: Any) -> Any:  # noqa: N802 - its name
+    def InferenceSession(self, path, sess_options, providers):  # noqa: N802 - its name
         self.providers = providers
         return GpuSession(self._real.InferenceSession(path, sess_options, ["CPUExecutionProvider"]), self)
 
@@ -199,34 +195,34 @@ class GpuRuntime:
 class GpuSession:
     """A session whose tensors are bound, never copied."""
 
-    def __init__(self, real: Any, runtime: GpuRuntime) -> None:
+    def __init__(self, real, runtime):
         self._real = real
         self._runtime = runtime
         self.get_inputs, self.get_outputs = real.get_inputs, real.get_outputs
 
-    def get_providers(self) -> list[str]:
+    def get_providers(self):
         return self._runtime.used
 
-    def io_binding(self) -> GpuBinding:
+    def io_binding(self):
         return GpuBinding(self._real.io_binding(), self._runtime)
 
-    def run_with_iobinding(self, binding: GpuBinding) -> None:
+    def run_with_iobinding(self, binding):
         self._real.run_with_iobinding(binding.real)
 
 
 class GpuBinding:
     """Records which memory of which GPU is bound."""
 
-    def __init__(self, real: Any, runtime: GpuRuntime) -> None:
+    def __init__(self, real, runtime):
         self.real = real
         self._runtime = runtime
         self.synchronize_outputs, self.get_outputs = real.synchronize_outputs, real.get_outputs
 
-    def bind_input(self, name: str, kind: str, number: int, *rest: Any) -> None:
+    def bind_input(self, name, kind, number, *rest):
         self._runtime.inputs.append((name, kind, number, *rest[1:]))
         self.real.bind_input(name, "cpu", 0, *rest)
 
-    def bind_output(self, name: str, kind: str, number: int) -> None:
+    def bind_output(self, name, kind, number):
         self._runtime.outputs.append((name, kind, number))
         self.real.bind_output(name, "cpu", 0)
 
@@ -235,7 +231,7 @@ ON_GPU = ("CUDAExecutionProvider", "CPUExecutionProvider")
 SECOND = torch.device("cuda", 1)
 
 
-def shared(place: Any) -> torch.Tensor:
+def shared(place):
     """What torch makes of memory on a GPU, of memory on the processor."""
     memory = place.__cuda_array_interface__
     kind, shape = np.dtype(memory["typestr"]), memory["shape"]
@@ -255,7 +251,7 @@ def runtime(model, gpus, monkeypatch):
     made = GpuRuntime(ON_GPU, ON_GPU)
     as_tensor = torch.as_tensor
 
-    def take(data: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
+    def take(data, *args, **kwargs):
         return shared(data) if hasattr(data, "__cuda_array_interface__") else as_tensor(data, *args, **kwargs)
 
     monkeypatch.setattr(torch, "as_tensor", take)
@@ -363,12 +359,12 @@ def test_shapes_of_rows_are_known(shapes, kind, expected):
 
 
 class Own(BaseHandler):
-    def preprocess(self, data: Any) -> Any:
+    def preprocess(self, data):
         return data
 
 
 class Counting(BaseHandler):
-    def postprocess(self, data: Any) -> Any:
+    def postprocess(self, data):
         return [len(data)]
 
 
@@ -382,7 +378,7 @@ def exported(tmp_path):
     return load_exported(tmp_path / "both.pt2", torch.device("cpu"))
 
 
-def signature(kind: type[BaseHandler], network: Any) -> Any:
+def signature(kind, network):
     handler = kind()
     handler.model = network
     return handler._ms_signature()

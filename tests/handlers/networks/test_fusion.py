@@ -12,12 +12,12 @@ from modelserver_handlers.networks.optimize import FastForward, optimize
 class Deciding(Block):
     """Its way depends on its input's values: it cannot be traced."""
 
-    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+    def forward(self, rows):
         return super().forward(rows) if rows.sum() > 0 else -super().forward(rows)
 
 
 class Chancy(Block):
-    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+    def forward(self, rows):
         return super().forward(rows) + torch.rand(())
 
 

@@ -13,13 +13,13 @@ from modelserver_handlers.vision import VisionHandler
 
 
 class Bag(nn.Module):
-    def __init__(self, mode: str = "mean") -> None:
+    def __init__(self, mode="mean"):
         super().__init__()
         torch.manual_seed(1)
         self.bag = nn.EmbeddingBag(9, 4, mode=mode)
         self.head = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
 
-    def forward(self, ids: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+    def forward(self, ids, offsets):
         return self.head(self.bag(ids, offsets))
 
 
@@ -46,8 +46,8 @@ def test_words_have_captums_attributions(mode):
     for start, end, target in ((0, 4, 2), (4, 6, 0)):
         words = model.bag.weight[ids[start:end]].detach().unsqueeze(0)
 
-        def of_words(embedded: torch.Tensor) -> torch.Tensor:
-            together: torch.Tensor = embedded.mean(1) if mode == "mean" else embedded.sum(1)
+        def of_words(embedded):
+            together = embedded.mean(1) if mode == "mean" else embedded.sum(1)
             return model.head(together)
 
         captums = captum.IntegratedGradients(of_words).attribute(words, target=target, n_steps=insights.STEPS)
@@ -58,7 +58,7 @@ def test_no_hook_stays():
     model = Bag()
     ids, offsets = torch.tensor([1]), torch.tensor([0])
 
-    def fails() -> torch.Tensor:
+    def fails():
         model(ids, offsets)
         raise RuntimeError("no")
 

@@ -4,7 +4,6 @@ import copy
 import io
 import json
 from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import numpy
@@ -18,7 +17,7 @@ from tests.handlers.processor import needs_int8
 from torch import nn
 
 from modelserver_handlers.networks import int8
-from modelserver_handlers.networks.fusion import NONE, RELU, SILU, Activation, FusedConvolution, Geometry
+from modelserver_handlers.networks.fusion import NONE, RELU, SILU, FusedConvolution, Geometry
 from modelserver_handlers.networks.optimize import deviation
 
 INTO = int8.Scale.of(-3.0, 3.0)
@@ -31,33 +30,31 @@ def _fresh_top():
     int8.top.cache_clear()
 
 
-def numbers(*shape: int, seed: int = 0) -> torch.Tensor:
+def numbers(*shape, seed=0):
     generator = torch.Generator().manual_seed(seed)
     actual = torch.randn(*shape, generator=generator).clamp(-3, 3)
     return actual.contiguous(memory_format=torch.channels_last) if len(shape) == 4 else actual
 
 
-def steps_off(actual: torch.Tensor, expected: torch.Tensor, scale: int8.Scale) -> float:
+def steps_off(actual, expected, scale):
     return float((actual - expected).abs().max()) / scale.step
 
 
-def plain_convolution(activation: Activation, groups: int = 1, *, adds: bool = False) -> FusedConvolution:
+def plain_convolution(activation, groups=1, *, adds=False):
     """8 to 8 channels, 3 x 3, padded."""
     plain = FusedConvolution(Geometry((1, 1), (1, 1), (1, 1), groups), activation, adds)
     plain.put(numbers(8, 8 // groups, 3, 3, seed=1) / 10, numbers(8, seed=2))
     return plain
 
 
-def quantised(
-    plain: FusedConvolution, out: int8.Scale | None, other: int8.Scale | None = None
-) -> int8.QuantisedConvolution:
+def quantised(plain, out, other=None):
     layer = int8.QuantisedConvolution(plain, INTO, out, other)
     weight = int8.Weight.of(plain.weight)
     layer.put(int8.pack_convolution(weight, plain.geometry, INTO, [2, 8, 5, 5]), weight.steps, plain.bias)
     return layer
 
 
-def as_expected(layer: int8.QuantisedLayer, expected: torch.Tensor, *inputs: torch.Tensor) -> bool:
+def as_expected(layer, expected, *inputs):
     """Whether the outputs are the expected ones but for rounding."""
     with torch.inference_mode():
         error = float((layer.in_floats(*inputs) - expected).abs().max())
@@ -167,13 +164,13 @@ def test_pools_match_their_plain_ones(pool):
     assert torch.equal(int8.QuantisedPool(pool)(values), expected)
 
 
-def in_int8(model: nn.Module, rows: torch.Tensor | None = None) -> nn.Module:
+def in_int8(model, rows=None):
     copied = copy.deepcopy(model)
     int8.quantise(copied, calibration_set() if rows is None else rows, 8)
     return copied
 
 
-def refused(model: Any, rows: torch.Tensor | None = None) -> str:
+def refused(model, rows=None):
     """Why a network is left alone; it is not touched."""
     before = getattr(model, "forward", None)
     with pytest.raises(int8.NotInt8Error) as caught:
@@ -182,7 +179,7 @@ def refused(model: Any, rows: torch.Tensor | None = None) -> str:
     return str(caught.value)
 
 
-def close(model: nn.Module, rows: torch.Tensor) -> bool:
+def close(model, rows):
     """Whether a network's outputs in 8 bits are its own to 10 % of the largest."""
     plain = copy.deepcopy(model)
     fast = in_int8(model, rows)
@@ -221,14 +218,14 @@ def test_one_line_of_the_log_has_the_agreement(reader, caplog):
 class Stored(nn.Module):
     """A sum whose terms are used afterwards, and a value that both 8-bit layers and others use."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.first = nn.Conv2d(1, 8, 3, padding=1)
         self.second = nn.Conv2d(8, 8, 3, padding=1)
         self.third = nn.Conv2d(8, 8, 1)
         self.classes = nn.Linear(24, 5)
 
-    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+    def forward(self, rows):
         result = torch.relu(self.first(rows))
         summed = torch.relu(self.second(result) + result)
         parts = (result, summed, torch.tanh(self.third(summed)))
@@ -238,7 +235,7 @@ class Stored(nn.Module):
 class Chain(nn.Module):
     """Sums whose second term is not used afterwards."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.first = nn.Conv2d(1, 8, 3, padding=1)
         self.second = nn.Conv2d(8, 8, 3, padding=1)
@@ -246,7 +243,7 @@ class Chain(nn.Module):
         self.fourth = nn.Conv2d(8, 8, 3, padding=1)
         self.fifth = nn.Conv2d(8, 8, 3, padding=1)
 
-    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+    def forward(self, rows):
         result = self.first(rows)
         result = torch.relu(self.third(self.second(result)) + result)
         result = self.fifth(self.fourth(result)) + result
@@ -256,42 +253,42 @@ class Chain(nn.Module):
 class Words(nn.Module):
     """Linear layers on rows of several vectors, one of them used twice."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.inner = nn.Linear(8, 8)
         self.outer = nn.Linear(8, 3)
 
-    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+    def forward(self, rows):
         vectors = rows.flatten(1, 2)
         return self.outer(torch.relu(self.inner(self.inner(vectors)))).mean(1)
 
 
 class Several(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.layer = nn.Conv2d(1, 6, 3)
 
-    def forward(self, rows: torch.Tensor) -> Any:
+    def forward(self, rows):
         result = self.layer(rows)
         return {"out": result, "more": (torch.relu(result).sum((2, 3)), 3)}
 
 
 class Double(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.layer = nn.Conv2d(1, 6, 3)
         self.precise = nn.Linear(6, 4, dtype=torch.float64)
 
-    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+    def forward(self, rows):
         return self.precise(self.layer(rows).mean((2, 3)).double()).float()
 
 
 class Opaque(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.layer = nn.Linear(8, 3)
 
-    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+    def forward(self, rows):
         return self.layer(rows) if rows.sum() > 0 else -self.layer(rows)
 
 
@@ -447,7 +444,7 @@ def test_another_set_means_another_file(reader, folder):
     assert len(list(folder.glob("*.pt"))) == 2
 
 
-def prepare(rows: list[Any]) -> torch.Tensor:
+def prepare(rows):
     """Numbers as they are, pictures as pixels: as preprocess does for a client's request."""
     (row,) = rows
     data = row["data"]
@@ -456,7 +453,7 @@ def prepare(rows: list[Any]) -> torch.Tensor:
     return torch.tensor(numpy.asarray(data), dtype=torch.float32)[None]
 
 
-def picture(shade: int, side: int = 4) -> bytes:
+def picture(shade, side=4):
     file = io.BytesIO()
     Image.new("L", (side, side), shade).save(file, "PNG")
     return file.getvalue()
@@ -472,7 +469,7 @@ def archive(tmp_path):
     return samples.parent
 
 
-def why_not(archive: Path, name: str) -> str:
+def why_not(archive, name):
     with pytest.raises(int8.NotInt8Error) as caught:
         int8.calibration_rows(archive, name, prepare)
     return str(caught.value)

@@ -1,5 +1,4 @@
 import copy
-from typing import Any
 
 import pytest
 import torch
@@ -15,7 +14,7 @@ from modelserver_handlers.zoo import calibration_batch
 class Reused(Block):
     """A network whose second convolution runs twice."""
 
-    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+    def forward(self, rows):
         signal = self.second(torch.relu(self.second(self.norm(self.first(rows)))))
         return self.last(signal.mean((2, 3)))
 
@@ -23,14 +22,14 @@ class Reused(Block):
 class Branches(Block):
     """What a convolution gives is used before and after its activation; a norm is used twice."""
 
-    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+    def forward(self, rows):
         signal = self.first(rows)
         both = self.norm(torch.relu(signal)) * self.norm(signal)
         return self.last((self.second(both) + 1).mean((2, 3)))
 
 
 class Broadcast(Block):
-    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+    def forward(self, rows):
         signal = self.norm(self.first(rows))
         return self.last((self.second(signal) + signal.mean((2, 3), keepdim=True)).mean((2, 3)))
 
@@ -38,13 +37,13 @@ class Broadcast(Block):
 class Viewing(Block):
     """Looks at a sum's second term, through a view, after the sum."""
 
-    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+    def forward(self, rows):
         first = self.first(rows)
         view = first.flatten(1)
         summed = torch.relu(self.third(first) + first)
         return self.last(summed.mean((2, 3))) + view.mean(1, keepdim=True)
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.third = nn.Conv2d(16, 16, 1)
 
@@ -52,13 +51,13 @@ class Viewing(Block):
 class Chain(Viewing):
     """Sums of sums, each the second term of the next; the first is used once more at the end."""
 
-    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+    def forward(self, rows):
         signal = self.first(rows)
         saved = torch.relu(self.third(signal) + signal)
         signal = torch.relu(self.fourth(saved) + saved)
         return self.last((signal * saved).mean((2, 3)))
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.fourth = nn.Conv2d(16, 16, 1)
 
@@ -66,10 +65,10 @@ class Chain(Viewing):
 @pytest.fixture
 def runs(monkeypatch):
     """How many rows each optimised run had."""
-    seen: list[int] = []
+    seen = []
     compute = FastForward.compute
 
-    def counting(self: FastForward, batch: torch.Tensor) -> Any:
+    def counting(self, batch):
         seen.append(len(batch))
         return compute(self, batch)
 
@@ -154,7 +153,7 @@ def test_networks_without_meaningful_numbers_are_left_alone(caplog):
 def test_later_hooks_are_called(runs):
     model = settled(Block())
     optimize(model, SHAPE)
-    seen: list[Any] = []
+    seen = []
     before = len(runs)
     outputs(model, rows())
     handle = model.norm.register_forward_hook(lambda *_: seen.append(1))

@@ -25,9 +25,7 @@ def test_floats_alone_are_cast_wherever_they_are():
         torch.float32,
     )
 
-    def forward(
-        rows: torch.Tensor, masks: list[torch.Tensor], *, scale: torch.Tensor
-    ) -> dict[str, torch.Tensor]:
+    def forward(rows, masks, *, scale):
         assert rows.dtype == masks[0].dtype == scale.dtype == torch.bfloat16
         return {"answers": rows * scale}
 

@@ -26,7 +26,7 @@ def test_bytes_make_the_same_weight(dtype):
     parts = prepared.to_bytes(original)
     made = prepared.from_bytes(parts)
 
-    def convolve(with_weight: torch.Tensor) -> torch.Tensor:
+    def convolve(with_weight):
         return torch.ops.mkldnn._convolution_pointwise(
             rows, with_weight, None, *GEOMETRY.arguments(), "none", [], ""
         )

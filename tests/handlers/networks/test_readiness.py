@@ -1,9 +1,6 @@
 import copy
 import shutil
 import weakref
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -11,7 +8,7 @@ import torch
 from tests.handlers.networks.conftest import Net
 from tests.handlers.networks.digits import Residual, calibration_set, held_out
 from tests.handlers.processor import HAS_BF16, needs_int8
-from tests.simulated_gpu import GIB, SimulatedGpus, cuda_error
+from tests.simulated_gpu import GIB, cuda_error
 from torch import nn
 
 from modelserver_handlers.base import BaseHandler
@@ -34,7 +31,7 @@ def test_largest_and_smallest_sizes_come_first(batch_size, sizes):
 
 
 def test_what_takes_long_is_cut_short():
-    seen: list[int] = []
+    seen = []
 
     assert readiness.warm_up(lambda rows: seen.append(len(rows)), (2,), 8, long=0.0)
     assert seen == [8, 1]
@@ -78,10 +75,10 @@ class Activations:
     """What a network holds while it computes."""
 
 
-def taking(gpus: SimulatedGpus, row: int, held: list[weakref.ref[Activations]]) -> Callable[..., None]:
+def taking(gpus, row, held):
     """A network that needs ``row`` bytes for each row, and activations that ``held`` refers to."""
 
-    def run(rows: torch.Tensor) -> None:
+    def run(rows):
         assert all(activations() is None for activations in held)
         activations = Activations()
         held.append(weakref.ref(activations))
@@ -94,8 +91,8 @@ def taking(gpus: SimulatedGpus, row: int, held: list[weakref.ref[Activations]]) 
 @pytest.mark.usefixtures("collects_nothing")
 def test_too_large_batches_are_reported(gpus):
     gpus.memory = 10 * GIB
-    notes: list[str] = []
-    held: list[weakref.ref[Activations]] = []
+    notes = []
+    held = []
 
     assert readiness.warm_up(taking(gpus, GIB, held), (2,), 24, GPU, notes.append)
     (line,) = notes
@@ -118,12 +115,12 @@ BATCHES = Batches(4, (3, 16, 16))
 
 
 class Recording(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
-        self.sizes: list[int] = []
+        self.sizes = []
         self.eval()
 
-    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+    def forward(self, rows):
         self.sizes.append(len(rows))
         return rows
 
@@ -133,15 +130,15 @@ def _own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("MODELSERVER_CACHE", str(tmp_path / "cache"))
 
 
-def ready(model: Any, config: dict[str, Any] | None = None, batches: Batches = BATCHES) -> Any:
+def ready(model, config=None, batches=BATCHES):
     return make_ready(model, NetworkOptions.parse(config or {}), config or {}, batches, CPU)
 
 
-def rows(count: int = 3) -> torch.Tensor:
+def rows(count=3):
     return torch.randn(count, 3, 16, 16, generator=torch.Generator().manual_seed(1))
 
 
-def is_optimised(model: Any) -> bool:
+def is_optimised(model):
     return isinstance(model.forward, FastForward)
 
 
@@ -239,20 +236,20 @@ def test_a_compiled_network_that_fails_is_not_used(place, gpus, monkeypatch, cap
 class Report:
     """A calibration set, and what was reported of the precision."""
 
-    def __init__(self, rows: torch.Tensor | None = None) -> None:
+    def __init__(self, rows=None):
         self.calibration = rows
-        self.precision: tuple[str, str] = ("", "")
+        self.precision = ("", "")
 
-    def rows(self) -> torch.Tensor:
+    def rows(self):
         if self.calibration is None:
             raise NotInt8Error("the archive has none")
         return self.calibration
 
-    def tell(self, used: str, why: str) -> None:
+    def tell(self, used, why):
         self.precision = used, why
 
 
-def in_int8(model: Any, report: Report, config: dict[str, Any] | None = None, shape: Any = (1, 8, 8)) -> Any:
+def in_int8(model, report, config=None, shape=(1, 8, 8)):
     document = {"precision": "int8", **(config or {})}
     calibration = Calibration(report.rows, report.tell)
     return make_ready(model, NetworkOptions.parse(document), document, Batches(4, shape), CPU, calibration)
@@ -347,14 +344,14 @@ def test_int8_needs_the_instructions(reader, monkeypatch):
     )
 
 
-def context_of(folder: Path, make_context: Any, config: dict[str, Any] | None = None) -> Any:
+def context_of(folder, make_context, config=None):
     return make_context(folder, config, modelFile="small_network.py", serializedFile="weights.pth")
 
 
 class Trusting(ImageClassifier):
     """Overrides what happens to a batch, not how it loads."""
 
-    def inference(self, data: Any, *args: Any, **kwargs: Any) -> Any:
+    def inference(self, data, *args, **kwargs):
         with torch.no_grad():
             return -self.model(data)
 
@@ -362,7 +359,7 @@ class Trusting(ImageClassifier):
 class Careful(ImageClassifier):
     """Does something to the network after loading it."""
 
-    def initialize(self, context: Any) -> None:
+    def initialize(self, context):
         super().initialize(context)
         self.model.fc = nn.Identity()
 

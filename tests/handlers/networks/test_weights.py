@@ -1,9 +1,6 @@
 import io
 import json
 import zipfile
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -19,11 +16,11 @@ MODEL = network("Net", "self.layer(x)", layer="nn.Linear(3, 2)")
 
 
 class Net(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.layer = nn.Linear(3, 2)
 
-    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+    def forward(self, rows):
         return self.layer(rows)
 
 
@@ -44,7 +41,7 @@ def folder(tmp_path, net):
     return tmp_path
 
 
-def same(left: Any, right: Any) -> bool:
+def same(left, right):
     return torch.allclose(left, right, rtol=1e-5, atol=1e-7)
 
 
@@ -156,15 +153,15 @@ def test_exported_programs_take_any_batch(net, rows, tmp_path):
 class Counted(Net):
     """With a constant, and a tensor that is made where the input is."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.register_buffer("offset", torch.ones(2))
 
-    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+    def forward(self, rows):
         return self.layer(rows) + self.offset + torch.arange(2, device=rows.device)
 
 
-def exported_on_gpu(network: nn.Module, rows: torch.Tensor, path: Path) -> None:
+def exported_on_gpu(network, rows, path):
     """Writes what torch.export.save writes for a network and example inputs on ``cuda:0``."""
     size = torch.export.Dim("batch", min=1, max=64)
     buffer = io.BytesIO()
@@ -173,7 +170,7 @@ def exported_on_gpu(network: nn.Module, rows: torch.Tensor, path: Path) -> None:
     path.write_bytes(replaced)
 
 
-def _replaced(archive: bytes, old: bytes, new: bytes) -> bytes:
+def _replaced(archive, old, new):
     """A zip file with other bytes in its entries; pickled tensors are moved from the processor to a GPU."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(archive)) as source, zipfile.ZipFile(buffer, "w") as target:
@@ -206,7 +203,7 @@ def test_pickled_tensors_of_others_stay_where_they_belong(rows):
         torch.load(io.BytesIO(on_gpu), weights_only=True)
 
 
-def write_package(folder: Path, kernels: str = "", **notes: str) -> Path:
+def write_package(folder, kernels="", **notes):
     """A file with what AOTInductor notes beside its code."""
     path = folder / "net.pt2"
     with zipfile.ZipFile(path, "w") as package:
@@ -263,7 +260,7 @@ def test_packages_that_a_gpu_can_run_are_loaded_there(kernels, capability, notes
     assert weights.device_of(write_package(tmp_path, kernels, **notes), GPU) == GPU
 
 
-LOADERS: dict[str, Callable[[Path], Any]] = {
+LOADERS = {
     "state": weights.read_state,
     "eager": lambda path: weights.load_eager(path.parent, path.name, None),
     "TorchScript": lambda path: weights.load_torchscript(path, CPU),
@@ -307,7 +304,7 @@ class Layer(nn.Module):
 
     drawn = 0
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.layer = nn.Linear(3, 2)
         before = torch.get_rng_state()
@@ -316,13 +313,13 @@ class Layer(nn.Module):
 
 
 class WithTable(Layer):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.register_buffer("table", torch.rand(3), persistent=False)
 
 
 class WithList(Layer):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.tables = {"a": [torch.rand(3)]}
 
@@ -330,19 +327,19 @@ class WithList(Layer):
 class Lenient(Layer):
     """Takes what it finds in a state dict."""
 
-    def load_state_dict(self, state_dict: Any, strict: bool = True, assign: bool = False) -> Any:
+    def load_state_dict(self, state_dict, strict=True, assign=False):
         return super().load_state_dict(state_dict, False, assign)
 
 
 class OfItsOwn(nn.Linear):
     """A layer that takes nothing of a state dict."""
 
-    def _load_from_state_dict(self, *_: Any) -> None:
+    def _load_from_state_dict(self, *_):
         pass
 
 
 class WithLayerOfItsOwn(Layer):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.layer = OfItsOwn(3, 2)
 
@@ -350,7 +347,7 @@ class WithLayerOfItsOwn(Layer):
 class Hooked(Layer):
     """Says that nothing is missing."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.register_load_state_dict_post_hook(lambda _, keys: keys.missing_keys.clear())
 
@@ -376,7 +373,7 @@ def test_what_a_state_dict_may_leave_out_is_drawn(network):
 def test_a_seeded_table_is_what_it_always_was():
     """Numbers that a network draws for itself are not moved by those that were left out."""
 
-    def make() -> nn.Module:
+    def make():
         torch.manual_seed(4)
         return WithTable()
 

@@ -15,14 +15,14 @@ from modelserver_handlers.image_classifier import MEAN, STD
 from modelserver_handlers.pictures.classic import ClassicProcessing, Frame
 
 
-def noise(width: int, height: int) -> Image.Image:
+def noise(width, height):
     """A picture in which every rounding shows."""
     return Image.frombytes(
         "RGB", (width, height), random.Random(width + height).randbytes(3 * width * height)
     )
 
 
-def reference(processing: ClassicProcessing, picture: Image.Image) -> torch.Tensor:
+def reference(processing, picture):
     """What torchvision's resize and crop leave, height x width x 3."""
     resize, crop, *_ = processing.transforms
     return pil_to_tensor(crop(resize(picture))).permute(1, 2, 0)

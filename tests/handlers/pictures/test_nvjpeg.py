@@ -51,16 +51,16 @@ PROCESSING = ClassicProcessing(32, 28, MEAN, STD)
 DEVICE = torch.device("cpu")
 
 
-def _decoded(file: bytes) -> torch.Tensor:
+def _decoded(file):
     return pil_to_tensor(open_picture(file, "RGB"))
 
 
 @pytest.fixture
 def played(monkeypatch):
     """torchvision decodes without a GPU; the list says how many files it was given each time."""
-    received: list[int] = []
+    received = []
 
-    def decode(files: list[torch.Tensor], device: torch.device) -> list[torch.Tensor]:
+    def decode(files, device):
         assert device == DEVICE
         received.append(len(files))
         return [_decoded(bytes(file.tolist())) for file in files]
@@ -96,9 +96,9 @@ def test_few_at_a_time_are_decoded_the_same(played, monkeypatch, picture, encode
 def test_the_decoder_waits_before_it_reuses_memory(gpus, monkeypatch, picture, encode):
     """Its stream is not ordered after the one that resizes the pictures before."""
     device = torch.device("cuda", 0)
-    streams: list[int] = []
+    streams = []
 
-    def decode(files: list[torch.Tensor], _device: torch.device) -> list[torch.Tensor]:
+    def decode(files, _device):
         streams.append(gpus.calls.count("current_stream"))
         return [_decoded(bytes(file.tolist())) for file in files]
 

@@ -88,12 +88,12 @@ def test_other_modes_become_rgb(mode, picture, encode):
         assert difference.abs().max() <= 6
 
 
-def _words(deep: Image.Image) -> bytes:
+def _words(deep):
     values = struct.unpack(f"={deep.width * deep.height}i", deep.tobytes())
     return struct.pack(f"<{len(values)}H", *values)
 
 
-def _lab(grey: Image.Image) -> Image.Image:
+def _lab(grey):
     middle = Image.new("L", grey.size, 128)
     return Image.merge("LAB", (grey, middle, middle))
 
@@ -152,11 +152,11 @@ def test_broken_contents_are_refused(picture, encode):
         open_picture(bytes(file), "RGB")
 
 
-def _chunk(kind: bytes, content: bytes) -> bytes:
+def _chunk(kind, content):
     return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
 
 
-def _bomb(side: int) -> bytes:
+def _bomb(side):
     header = struct.pack(">IIBBBBB", side, side, 8, 0, 0, 0, 0)
     return b"\x89PNG\r\n\x1a\n" + _chunk(b"IHDR", header) + _chunk(b"IDAT", zlib.compress(bytes(1000)))
 

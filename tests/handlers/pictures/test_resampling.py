@@ -1,7 +1,6 @@
 """Pillow's resizing in torch."""
 
 import random
-from typing import Any
 
 import pytest
 import torch
@@ -16,7 +15,7 @@ from modelserver_handlers.pictures.resampling import resize_crops, taps, weights
 FILTERS = (Image.Resampling.BILINEAR, Image.Resampling.BICUBIC)
 
 
-def by_pillow(picture: Image.Image, frame: Frame, filter_: Image.Resampling) -> torch.Tensor:
+def by_pillow(picture, frame, filter_):
     """The frame's crop, height x width x 3."""
     resized = picture.resize((frame.across.resized, frame.down.resized), filter_)
     left, top = frame.across.first, frame.down.first
@@ -30,7 +29,6 @@ def test_bytes_are_pillows(size, filter_):
     chance = random.Random(size[0])
     pictures = [Image.frombytes("RGB", size, chance.randbytes(3 * size[0] * size[1])) for _ in range(2)]
     frame = Frame.of(size, 64, 56)
-    assert frame is not None
     crops = resize_crops([pil_to_tensor(picture) for picture in pictures], [frame, frame], filter_)
 
     assert [crop.shape for crop in crops] == [(56, 56, 3)] * 2
@@ -57,7 +55,7 @@ def test_pictures_of_many_sizes_are_resized_at_once(filter_):
 def test_weights_of_a_new_size_take_few_steps_of_python():
     """This holds for any size: other threads get the interpreter's lock soon."""
 
-    def build() -> None:
+    def build():
         for axis in (frame.across, frame.down):
             made = taps(axis, Image.Resampling.BILINEAR)
             weights_of([made], made.length, torch.device("cpu"))
@@ -65,7 +63,6 @@ def test_weights_of_a_new_size_take_few_steps_of_python():
     counts = []
     for size in ((301, 257), (4001, 3001)):
         frame = Frame.of(size, 256, 224)
-        assert frame is not None
         taps.cache_clear()
         counts.append(opcodes_of(build))
 
@@ -77,13 +74,13 @@ class Counting(TorchDispatchMode):
 
     count = 0
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         self.count += not func.is_view
         return func(*args, **(kwargs or {}))
 
 
 def test_pictures_of_many_sizes_take_one_launch_more_each():
-    def launches(sizes: list[tuple[int, int]]) -> int:
+    def launches(sizes):
         frames = [frame for size in sizes if (frame := Frame.of(size, 64, 56))]
         batch = [torch.zeros(3, height, width, dtype=torch.uint8) for width, height in sizes]
         with Counting() as counting:
@@ -109,7 +106,6 @@ def test_parts_of_weights_are_exact_in_tf32():
 def test_upright_pictures_differ_by_two_at_most(picture):
     upright = picture(1, (240, 400))
     frame = Frame.of(upright.size, 64, 56)
-    assert frame is not None
     (crop,) = resize_crops([pil_to_tensor(upright)], [frame], Image.Resampling.BILINEAR)
     difference = crop.int() - by_pillow(upright, frame, Image.Resampling.BILINEAR).int()
 

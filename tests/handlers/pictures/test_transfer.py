@@ -1,7 +1,6 @@
 """Where crops land; the GPU is played by the processor."""
 
 import contextlib
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -19,19 +18,19 @@ class Played:
 
     device = torch.device("cpu")
 
-    def __init__(self) -> None:
-        self.calls: list[str] = []
+    def __init__(self):
+        self.calls = []
 
-    def pinned(self, *shape: int) -> torch.Tensor:
+    def pinned(self, *shape):
         return torch.zeros(shape, dtype=torch.uint8)
 
     @contextlib.contextmanager
-    def working(self) -> Iterator[None]:
+    def working(self):
         self.calls.append("begin")
         yield
         self.calls.append("done")
 
-    def hand_over(self, batch: torch.Tensor) -> None:
+    def hand_over(self, batch):
         self.calls.append(f"hand over {len(batch)}")
 
 

@@ -1,5 +1,4 @@
 import os
-from pathlib import Path
 
 import pytest
 
@@ -20,7 +19,7 @@ def here(tmp_path, monkeypatch):
     return folder
 
 
-def program(folder: Path, name: str, text: str) -> None:
+def program(folder, name, text):
     (folder.parent / "bin" / name).write_text(f"#!/bin/sh\n{text}\n")
     (folder.parent / "bin" / name).chmod(0o755)
 

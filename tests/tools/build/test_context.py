@@ -26,7 +26,7 @@ def source(tmp_path, monkeypatch):
     return Source("iris.py\nRUN x", script, SingleFile(str(script)))
 
 
-def instructions(text: str) -> list[str]:
+def instructions(text):
     """The instructions of a Dockerfile without comments, each on one line."""
     lines = [line for line in text.splitlines() if not line.startswith("#")]
     return [line for line in "\n".join(lines).replace("\\\n", " ").splitlines() if line.strip()]
@@ -93,7 +93,7 @@ def test_settings_are_those_of_the_projects_image_and_the_model(source, tmp_path
 
 def test_requirements_beside_the_script_count(source, tmp_path, monkeypatch):
     """Unless another file is named; what the script imports counts too."""
-    calls: list[tuple[list[str], set[str]]] = []
+    calls = []
     monkeypatch.setattr(context, "lock", lambda names, modules: calls.append((names, modules)) or LOCK)
     (tmp_path / "requirements.txt").write_text("pillow\n")
     (tmp_path / "other.txt").write_text("scipy\n")

@@ -1,4 +1,3 @@
-from collections.abc import Iterable
 from importlib import metadata
 
 import pytest
@@ -9,15 +8,13 @@ from modelserver.tools.build.lock import PROCESS_ONE, Lock, imported_modules, lo
 
 
 class Package:
-    def __init__(
-        self, name: str, version: str, requires: Iterable[str] = (), origin: str | None = None
-    ) -> None:
+    def __init__(self, name, version, requires=(), origin=None):
         self.metadata = {"Name": name}
         self.version = version
         self.requires = list(requires)
         self._origin = origin
 
-    def read_text(self, name: str) -> str | None:
+    def read_text(self, name):
         assert name == "direct_url.json"
         return self._origin
 
@@ -40,7 +37,7 @@ def environment(monkeypatch):
         "sympy": Package("sympy", "1.14"),
     }
 
-    def distribution(name: str) -> Package:
+    def distribution(name):
         try:
             return packages[name.lower().replace("_", "-")]
         except KeyError:

@@ -1,7 +1,6 @@
 import json
 import os
 import pickle
-from pathlib import Path
 
 import pytest
 
@@ -11,7 +10,7 @@ from modelserver.tools.archiver import ArchiveConfig, build_archive
 from modelserver.tools.build.model import MARK, pack_model
 
 
-def files_of(folder: Path) -> set[str]:
+def files_of(folder):
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir()}
 
 

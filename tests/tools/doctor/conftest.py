@@ -1,8 +1,6 @@
 """A model that answers as a test says."""
 
-from collections.abc import Callable, Sequence
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -11,10 +9,8 @@ from modelserver.tools.doctor.patient import BatchOutcome, Readings
 from modelserver.tools.doctor.probing import Called
 from modelserver.tools.doctor.samples import JSON, InputRow
 
-Handler = Callable[[list[bytes]], list[Any]]
 
-
-def answer(value: Any, status: int = 200, ms: float = 1.0) -> Answer:
+def answer(value, status=200, ms=1.0):
     import orjson
 
     return Answer(status, {"server-timing": f"queue;dur=0.1, inference;dur={ms}"}, orjson.dumps(value))
@@ -26,23 +22,23 @@ class Model:
     ``ms`` is the time of a batch by its size, ``ends`` whether the worker does with these bodies.
     """
 
-    def __init__(self, handler: Handler) -> None:
+    def __init__(self, handler):
         self.handler = handler
-        self.calls: list[Called] = []
-        self.ms: Callable[[int], float] = lambda size: 1.0
-        self.ends: Callable[[list[bytes]], bool] = lambda bodies: False
-        self.seen: list[list[bytes]] = []
-        self.looks: Callable[[int], Readings] = lambda calls: Readings(1 << 24, 2, 0)
-        self.blocks: Callable[[int], int] = lambda calls: 1000
-        self.client: Any = SimpleNamespace(model=SimpleNamespace(sequence_headers=None))
+        self.calls = []
+        self.ms = lambda size: 1.0
+        self.ends = lambda bodies: False
+        self.seen = []
+        self.looks = lambda calls: Readings(1 << 24, 2, 0)
+        self.blocks = lambda calls: 1000
+        self.client = SimpleNamespace(model=SimpleNamespace(sequence_headers=None))
 
-    def rows(self, samples: Sequence[InputRow], count: int) -> list[InputRow]:
+    def rows(self, samples, count):
         return [samples[number % len(samples)] for number in range(count)]
 
-    def readings(self) -> Readings:
+    def readings(self):
         return self.looks(len(self.calls))
 
-    def ask(self, rows: Sequence[InputRow]) -> BatchOutcome:
+    def ask(self, rows):
         bodies = [row.body for row in rows]
         self.seen.append(bodies)
         if self.ends(bodies):
@@ -52,7 +48,7 @@ class Model:
         answers = [self._answer(each, len(rows)) for each in outputs]
         return BatchOutcome(answers, self.calls[known:])
 
-    def _call(self, bodies: list[bytes]) -> list[Any]:
+    def _call(self, bodies):
         """Calls the handler as a worker does: halves are tried if the whole fails."""
         number = len(self.calls) + 1
         blocks = None if number % 25 else self.blocks(number)
@@ -69,13 +65,13 @@ class Model:
         half = len(bodies) // 2
         return self._call(bodies[:half]) + self._call(bodies[half:])
 
-    def _answer(self, output: Any, size: int) -> Answer:
+    def _answer(self, output, size):
         if isinstance(output, ValueError):
             return answer({"message": f"Prediction failed: {output} (h.py, line 3, in handle)"}, 503)
         return answer(output, ms=self.ms(size))
 
 
-def samples(*bodies: bytes) -> list[InputRow]:
+def samples(*bodies):
     return [InputRow(f"{index}.json", body, JSON) for index, body in enumerate(bodies)]
 
 

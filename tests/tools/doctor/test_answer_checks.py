@@ -1,17 +1,15 @@
 import itertools
-from typing import Any
 
 import pytest
-from tests.tools.doctor.conftest import Handler, Model, answer
+from tests.tools.doctor.conftest import Model, answer
 
 from modelserver.testing.answer import Answer
 from modelserver.tools.doctor.answer_checks import AnswerChecks, difference, short
 from modelserver.tools.doctor.findings import CheckReport
 from modelserver.tools.doctor.probing import SourceLine
-from modelserver.tools.doctor.samples import InputRow
 
 
-def result(handler: Handler, rows: list[InputRow], sizes: tuple[int, ...] = (2, 4)) -> dict[str, str]:
+def result(handler, rows, sizes=(2, 4)):
     report = CheckReport(methods={"handle": SourceLine("h.py", 1)})
     checks = AnswerChecks(report, Model(handler), rows, 1e-3)
     checks.check_alone()
@@ -21,15 +19,15 @@ def result(handler: Handler, rows: list[InputRow], sizes: tuple[int, ...] = (2, 
     return {each.id: each.seen for each in report.findings}
 
 
-def number(body: bytes) -> int:
+def number(body):
     return int(body)
 
 
-def multiplied(bodies: list[bytes]) -> list[Any]:
+def multiplied(bodies):
     return [number(body) * len(bodies) for body in bodies]
 
 
-def single(bodies: list[bytes]) -> list[Any]:
+def single(bodies):
     (body,) = bodies
     return [number(body)]
 
@@ -79,7 +77,7 @@ def test_answers_that_vary_are_reported(rows):
 
 
 def test_bad_rows_differ_in_type(rows):
-    def spreads(bodies: list[bytes]) -> list[Any]:
+    def spreads(bodies):
         good = all(body.isdigit() for body in bodies)
         return [int(body) if good else 0 for body in bodies]
 
@@ -91,7 +89,7 @@ def test_bad_rows_differ_in_type(rows):
 def test_inputs_that_are_refused(rows):
     report = CheckReport()
 
-    def handle(bodies: list[bytes]) -> list[Any]:
+    def handle(bodies):
         raise ValueError("never")
 
     made = AnswerChecks(report, Model(handle), rows, 0)

@@ -1,7 +1,6 @@
 import json
 import subprocess
 import sys
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -9,16 +8,15 @@ import pytest
 from modelserver.__main__ import main
 from modelserver.errors import InvalidModel
 from modelserver.tools.doctor import command
-from modelserver.tools.doctor.doctor import CheckOptions
 from modelserver.tools.doctor.findings import CheckReport
 
 
 @pytest.fixture
 def examined(monkeypatch):
     """What is wished; the chart has what its first element names."""
-    wishes: list[Any] = []
+    wishes = []
 
-    def examine(wish: CheckOptions) -> CheckReport:
+    def examine(wish):
         wishes.append(wish)
         report = CheckReport()
         if wish.source.endswith("bad.py"):

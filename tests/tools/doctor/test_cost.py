@@ -1,15 +1,13 @@
 import itertools
-from collections.abc import Callable
 
 import pytest
 from tests.tools.doctor.conftest import Model
 
 from modelserver.tools.doctor.doctor import check_cost
 from modelserver.tools.doctor.findings import CheckReport
-from modelserver.tools.doctor.samples import InputRow
 
 
-def measured(rows: list[InputRow], ms: Callable[[int], float], configured: int = 1) -> CheckReport:
+def measured(rows, ms, configured=1):
     """The chart of a model whose batches take so many milliseconds by size."""
     report, model = CheckReport(), Model(lambda bodies: [1 for _ in bodies])
     model.ms = ms

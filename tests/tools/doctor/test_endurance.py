@@ -1,6 +1,5 @@
 import math
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.tools.doctor.conftest import Model
@@ -9,12 +8,11 @@ from modelserver.tools.doctor.endurance import check_calls, check_endurance
 from modelserver.tools.doctor.findings import CheckReport
 from modelserver.tools.doctor.patient import Readings
 from modelserver.tools.doctor.probing import Called, Opened, SourceLine, Training
-from modelserver.tools.doctor.samples import InputRow
 
 _MB = 1 << 20
 
 
-def endured(rows: list[InputRow], calls: int = 200, **changed: Any) -> CheckReport:
+def endured(rows, calls=200, **changed):
     report, model = CheckReport(), Model(lambda bodies: [1 for _ in bodies])
     for name, value in changed.items():
         setattr(model, name, value)

@@ -2,17 +2,14 @@
 
 import os
 import sys
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from modelserver.tools.archiver import ArchiveConfig, build_archive
 from modelserver.tools.doctor.doctor import CheckOptions, examine
-from modelserver.tools.doctor.findings import CheckReport
 from modelserver.tools.doctor.samples import JSON, TEXT, InputRow, read_samples
 from modelserver_handlers import BUILT_IN
 from modelserver_handlers.networks.modules import import_file
@@ -68,9 +65,7 @@ def reports(tmp_path_factory):
         (store / f"{name}.py").write_text(source)
     (store / "index_to_name.json").write_text(_LABELS)
 
-    def packed(
-        name: str, handler: str | Path, network: Path | None = None, samples: Any = (), **more: object
-    ) -> CheckOptions:
+    def packed(name, handler, network=None, samples=(), **more):
         config = ArchiveConfig(name, str(handler), "1.0", model_file=network, export_path=store, **more)
         return CheckOptions(str(build_archive(config)), samples=samples)
 
@@ -111,7 +106,7 @@ def reports(tmp_path_factory):
         return dict(zip(names, executor.map(examine, wished), strict=True))
 
 
-def table(folder: Path) -> Path:
+def table(folder):
     import skops.io
     from sklearn.linear_model import LinearRegression
 
@@ -120,7 +115,7 @@ def table(folder: Path) -> Path:
     return path
 
 
-def mood(folder: Path) -> Path:
+def mood(folder):
     before = set(sys.modules)
     sys.path.insert(0, str(_EXAMPLES / "text"))
     try:
@@ -148,7 +143,7 @@ def test_built_in_handlers_pass_the_check(name, reports):
     check(example, reports)
 
 
-def check(name: str, reports: Mapping[str, CheckReport]) -> None:
+def check(name, reports):
     """Asserts that there is no error, only the known warnings, and that answers and memory were looked at."""
     if name not in reports:
         pytest.skip("only with MODELSERVER_LONG_TESTS=1")

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from tests.e2e.blocks import BLOCKS
@@ -41,7 +40,7 @@ def test_the_pages_tests_are_true(folder):
     assert run(folder) == "3 passed"
 
 
-def run(folder: Path) -> str:
+def run(folder):
     (folder / "test_prices.py").write_text(_TESTS)
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_prices.py"],

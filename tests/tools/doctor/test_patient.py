@@ -2,9 +2,7 @@ import json
 import os
 import socket
 import sys
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import msgspec
 import pytest
@@ -29,7 +27,7 @@ _ONE, _ZERO = InputRow("one", b"1", JSON), InputRow("zero", b"0", JSON)
 
 @pytest.fixture(scope="module")
 def patient(tmp_path_factory):
-    script: Path = tmp_path_factory.mktemp("patient") / "ending.py"
+    script = tmp_path_factory.mktemp("patient") / "ending.py"
     script.write_text(_SOURCE)
     with Patient(str(script), model_file=None, settings={}) as opened:
         yield opened
@@ -81,7 +79,7 @@ async def test_reports_are_read_as_far_as_they_have_come(monkeypatch):
         "modelserver.tools.doctor.patient.worker_command", lambda *_: [sys.executable, "-c", _PROGRAM]
     )
     environment = {**os.environ, "TEXTS": json.dumps([msgspec.msgpack.encode(each).hex() for each in text])}
-    spec: Any = SimpleNamespace(python=sys.executable)
+    spec = SimpleNamespace(python=sys.executable)
     ours, reference = socket.socketpair()
     read, write = os.pipe()
     with ours, reference:

@@ -6,7 +6,7 @@ from modelserver.tools.doctor.probing import SourceLine
 from modelserver.tools.serve.console import Style
 
 
-def sample_report() -> CheckReport:
+def sample_report():
     """An error, advice, figures, and something left out."""
     made = CheckReport(
         checked=["loading", "answers alone"], left_out={"order": "one input", "memory": "one input"}

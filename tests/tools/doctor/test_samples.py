@@ -1,7 +1,6 @@
 import io
 import json
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from PIL import Image
@@ -13,7 +12,7 @@ from modelserver.models.options.signature import Signature
 from modelserver.tools.doctor.samples import JSON, InputRow, bad_samples, made_samples, read_samples
 
 
-def model(inputs: Side | None = None, *specs: TensorSpec) -> Any:
+def model(inputs=None, *specs):
     return SimpleNamespace(
         annotations=None if inputs is None else Annotations(inputs), signature=Signature(specs)
     )

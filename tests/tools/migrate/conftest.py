@@ -16,26 +16,26 @@ class Played(ComparedServer):
     answers: dict[str, Response] = field(default_factory=dict)
     calls: list[Probe] = field(default_factory=list)
 
-    def ask(self, call: Probe) -> Response:
+    def ask(self, call):
         self.calls.append(call)
         result = self.answers.get(key_of(call.port, call.method, call.path, call.body))
         return result or Response(404, "Not Found", {}, b"{}")
 
-    def memory(self) -> int | None:
+    def memory(self):
         return 300 << 20
 
 
 class ListedLines:
-    def __init__(self) -> None:
-        self.lines: list[str] = []
+    def __init__(self):
+        self.lines = []
 
-    def stage(self, name: str) -> None:
+    def stage(self, name):
         self.lines.append(f"{name}:")
 
-    def trying(self, what: str, share: float) -> None:
+    def trying(self, what, share):
         assert 0 <= share <= 1
 
-    def line(self, text: str) -> None:
+    def line(self, text):
         self.lines.append(text)
 
 

@@ -1,6 +1,5 @@
 from tests.tools.migrate.pairs import a_call, good
 
-from modelserver.tools.migrate.calls import Probe, Response
 from modelserver.tools.migrate.changes import BETTER, OTHER, Rules
 
 
@@ -8,14 +7,14 @@ def test_a_rule_is_a_function_and_its_docstring():
     rules = Rules()
 
     @rules.taking_over("whole", BETTER)
-    def _whole(_call: Probe, reference: Response, _ours: Response) -> bool:
+    def _whole(_call, reference, _ours):
         """Ours is better, as it
         says more.
         """
         return reference.status == 500
 
     @rules.changing("phrase", OTHER)
-    def _phrase(_call: Probe, reference: Response, ours: Response) -> Response:
+    def _phrase(_call, reference, ours):
         """The phrase is ours."""
         return reference.but(reason=ours.reason)
 

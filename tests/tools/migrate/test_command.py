@@ -11,7 +11,7 @@ from modelserver.tools.migrate import command
 
 @pytest.fixture(autouse=True)
 def nothing_starts(monkeypatch):
-    def refuse(*_: object) -> object:
+    def refuse(*_):
         raise AssertionError("nothing must be started")
 
     monkeypatch.setattr(command, "started", refuse)

@@ -4,7 +4,7 @@ from modelserver.tools.migrate.calls import Response
 from modelserver.tools.migrate.comparison import masked, mismatches, unmasked, without_additions
 
 
-def answer(body: bytes = b"", status: int = 200, **headers: str) -> Response:
+def answer(body=b"", status=200, **headers):
     return Response(status, "OK", {name.replace("_", "-"): value for name, value in headers.items()}, body)
 
 

@@ -2,7 +2,6 @@ import json
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any
 
 import grpc
 import pytest
@@ -14,7 +13,7 @@ from modelserver.ext.grpc.statuses import StatusCode
 from modelserver.tools.grpc_client import CallResult
 from modelserver.tools.migrate import grpc_calls
 from modelserver.tools.migrate.archives import Archive
-from modelserver.tools.migrate.calls import Port, Probe, Response
+from modelserver.tools.migrate.calls import Probe, Response
 from modelserver.tools.migrate.comparison import masked, mismatches
 from modelserver.tools.migrate.grpc_calls import about, general, send
 from modelserver.tools.migrate.requests import NOBODY
@@ -61,9 +60,7 @@ def test_tokens_are_sent():
     """The one for inference to that port only, as metadata."""
     calls = [call for call in general(NOBODY) if call.path.endswith(("/Ping", "limit=100"))]
     with playing_grpc(recorded(), token="secret") as ports:
-        addresses: dict[Port, tuple[str, int]] = {
-            call.port: ("127.0.0.1", ports[f"{call.port}_port"]) for call in calls
-        }
+        addresses = {call.port: ("127.0.0.1", ports[f"{call.port}_port"]) for call in calls}
         token = ComparedServer("TorchServe", addresses, {"inference": "secret"})
         without = ComparedServer("TorchServe", addresses)
 
@@ -106,10 +103,10 @@ def test_recorded_messages_become_calls():
 
 def test_whole_messages_are_sent_as_they_are():
     answer = message("inference.ModelInferResponse")(model_name="m", id="7").SerializeToString()
-    sent: list[bytes] = []
+    sent = []
 
     class Player(grpc.GenericRpcHandler):
-        def service(self, _: Any) -> grpc.RpcMethodHandler:
+        def service(self, _):
             return grpc.unary_unary_rpc_method_handler(lambda request, _: sent.append(request) or answer)
 
     server = grpc.server(ThreadPoolExecutor(1), [Player()])

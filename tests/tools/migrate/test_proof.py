@@ -1,4 +1,3 @@
-from collections.abc import Callable
 from dataclasses import replace
 from typing import get_args
 
@@ -10,7 +9,6 @@ from modelserver.tools.migrate.proof import (
     EXPLAINED,
     SAME,
     UNKNOWN,
-    ProofPlan,
     _predicts,
     align_versions,
     clients_for,
@@ -22,7 +20,7 @@ from modelserver.tools.migrate.servers import ComparedServer, ServedVersion
 TEXT = 'inference POST /predictions/plain "The quick brown fox jumps over the lazy dog."'
 
 
-def changed(plan: ProofPlan, change: Callable[[Response], Response], key: str = TEXT) -> ProofPlan:
+def changed(plan, change, key=TEXT):
     plan.ours.answers[key] = change(plan.ours.answers[key])
     return plan
 
@@ -122,7 +120,7 @@ def test_a_model_that_only_torchserve_has_is_not_explained(plan):
 
 
 def test_workers_are_scaled_as_in_the_running_torchserve(plan):
-    def two_workers(answer: Response) -> Response:
+    def two_workers(answer):
         return answer.but(body=(answer.body or b"").replace(b'"maxWorkers": 1', b'"maxWorkers": 2'))
 
     changed(plan, two_workers, 'management GET /models/plain/all ""')

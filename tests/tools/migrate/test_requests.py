@@ -15,7 +15,7 @@ from modelserver.tools.migrate.servers import ServedVersion
 VERSION = ServedVersion("m 1", "1.0", "m.mar")
 
 
-def built_in(handler: str = "", envelope: str | None = None, **places: str) -> list[Probe]:
+def built_in(handler="", envelope=None, **places):
     return requests_of("builtin", [Subject(VERSION, Archive("m.mar", handler, places=places))], envelope)
 
 
@@ -156,7 +156,7 @@ def test_a_recording_that_was_cut_off(tmp_path):
             writer.write(pack([call]))
     content = path.read_bytes()
     path.write_bytes(content[:-3])
-    message: list[str] = []
+    message = []
     calls = requests_of(str(path), [], None, message.append)
 
     assert [call.path for call in calls] == ["/ping"]

@@ -1,18 +1,16 @@
 import os
 import socket
 import time
-from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 from tests.tools.migrate.sites import playing, recorded
 
 from modelserver.tools.migrate import servers
-from modelserver.tools.migrate.calls import MigrationError, Port, Probe, Response
+from modelserver.tools.migrate.calls import MigrationError, Probe, Response
 
 
-def addresses(urls: dict[str, str]) -> dict[Port, tuple[str, int]]:
+def addresses(urls):
     return {port: ("127.0.0.1", int(url.rpartition(":")[2])) for port, url in urls.items()}
 
 
@@ -78,7 +76,7 @@ def test_tokens_are_for_their_port_unless_the_request_has_one():
     assert "secret" not in repr(server)
 
 
-def launch(folder: Path, script: str, **more: Any) -> servers.Launch:
+def launch(folder, script, **more):
     command = ["/bin/sh", "-c", script]
     return servers.Launch(
         "It", command, {"management": ("127.0.0.1", 1)}, folder, os.environ, folder / "output", **more

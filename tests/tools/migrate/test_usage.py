@@ -1,10 +1,8 @@
-from pathlib import Path
-
 import pytest
 
 from modelserver.tools.migrate.archives import Archive
 from modelserver.tools.migrate.calls import Probe
-from modelserver.tools.migrate.installation import Installation, read_installation
+from modelserver.tools.migrate.installation import read_installation
 from modelserver.tools.migrate.usage import advice_on, usage_of
 
 
@@ -18,7 +16,7 @@ def config(tmp_path):
     return file
 
 
-def read(config: Path, command: str | None = None) -> Installation:
+def read(config, command=None):
     return read_installation(config, command, {}, {})
 
 

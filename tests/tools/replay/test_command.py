@@ -66,9 +66,9 @@ def test_gaps_are_scaled_by_speed(tmp_path, make_call, monkeypatch, speed, times
     with path.open("wb", buffering=0) as output:
         calls = make_call(at=7), make_call(at=400_000_007)
         Writer(output).write(pack([*calls, Ended("interrupted")]))
-    values: list[object] = []
+    values = []
 
-    async def send(_: object, requests, times, **__: object) -> list[TimedResponse]:
+    async def send(_, requests, times, **__):
         values.append(times)
         return [TimedResponse(0.0, 0.0, 200)] * len(requests)
 

@@ -12,7 +12,7 @@ from modelserver.tools.http_client import TimedResponse
 from modelserver.tools.replay.comparison import body_of, difference, document_of, gets_id
 
 
-def compared(make_call, then: bytes, now: bytes, **changes) -> str:
+def compared(make_call, then, now, **changes):
     call = make_call(answer=then, **changes)
     return difference(call, TimedResponse(0, 0, 200, b"", now), Tolerance(1e-3))
 
@@ -112,18 +112,18 @@ _Predicted = message("org.pytorch.serve.grpc.inference.PredictionResponse")
 _Infer, _Inferred = message("inference.ModelInferRequest"), message("inference.ModelInferResponse")
 
 
-def predicted(*parts: bytes) -> bytes:
+def predicted(*parts):
     return b"".join(message_framed(_Predicted(prediction=part).SerializeToString()) for part in parts)
 
 
-def inferred(*numbers: float, named: str = "1") -> bytes:
+def inferred(*numbers, named="1"):
     raw = struct.pack(f"<{len(numbers)}f", *numbers)
     answer = _Inferred(model_name="m", id=named, raw_output_contents=[raw])
     answer.outputs.add(name="y", datatype="FP32", shape=[len(numbers)])
     return message_framed(answer.SerializeToString())
 
 
-def answered(body: bytes, code: int = 0, status: int = 200) -> TimedResponse:
+def answered(body, code=0, status=200):
     return TimedResponse(0.0, 0.0, status, lines_of_call(code), body)
 
 

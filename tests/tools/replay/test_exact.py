@@ -13,7 +13,7 @@ from modelserver.tools.replay.exact import RecordedBatch, Replayed, archive_of, 
 from modelserver.tools.replay.sender import TimedResponse
 
 
-def heads(batch: str, size: int) -> bytes:
+def heads(batch, size):
     return b"x-batch-id: %b\r\nx-batch-size: %d\r\nserver-timing: queue;dur=1" % (batch.encode(), size)
 
 

@@ -19,14 +19,14 @@ def serve():
     """A management address that answers as the test says; returns its URL."""
     servers = []
 
-    def start(status: int, body: bytes) -> str:
+    def start(status, body):
         class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
+            def do_POST(self):
                 self.send_response(status)
                 self.end_headers()
                 self.wfile.write(body)
 
-            def log_message(self, *_: object) -> None:
+            def log_message(self, *_):
                 pass
 
         server = HTTPServer(("127.0.0.1", 0), Handler)
@@ -55,7 +55,7 @@ def test_what_the_server_sends_is_recorded(serve, tmp_path, make_call, capsys):
 
 
 def test_a_disk_that_is_full_from_the_start(serve, tmp_path, capsys, monkeypatch):
-    def refuse(_: object) -> None:
+    def refuse(_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(record, "Writer", refuse)

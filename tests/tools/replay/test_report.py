@@ -2,7 +2,7 @@ from modelserver.tools.replay.command import Differences, ReplaySide, page, text
 from modelserver.tools.replay.sender import TimedResponse
 
 
-def sides(make_call) -> tuple[ReplaySide, ReplaySide]:
+def sides(make_call):
     calls = [make_call(at=0, took=2_000_000), make_call(at=98_000_000, took=2_000_000)]
     lines = b"server-timing: queue;dur=3.0, inference;dur=4.0\r\n"
     answers = [TimedResponse(0.0, 0.008, 200, lines), TimedResponse(0.1, 0.1, 503)]

@@ -19,7 +19,7 @@ from modelserver.tools.serve.example import _PIXEL, command, example_of, shell_t
 _URL = "http://127.0.0.1:8080/predictions/m"
 
 
-def model(handler: str = "h.py", inputs: Side | None = None, *specs: TensorSpec, name: str = "m") -> Any:
+def model(handler="h.py", inputs=None, *specs, name="m"):
     return SimpleNamespace(
         name=name,
         endpoints={},
@@ -32,7 +32,7 @@ def model(handler: str = "h.py", inputs: Side | None = None, *specs: TensorSpec,
     )
 
 
-def json_side(kind: Any) -> Side:
+def json_side(kind):
     (schema,), schemas = msgspec.json.schema_components([kind], ref_template="#/components/schemas/{name}")
     return Side([], "application/json", schema, schemas)
 

@@ -1,5 +1,4 @@
 import asyncio
-from pathlib import Path
 
 import pytest
 
@@ -35,7 +34,7 @@ async def test_only_sources_and_the_model_file_count(folder, tmp_path):
     weights, source, notes = tmp_path / "weights.pt", folder / "package" / "__init__.py", folder / "notes.txt"
     batches = changes(folder / "handler.py", weights)
 
-    async def reported(path: Path) -> set[Path]:
+    async def reported(path):
         """The next batch, while both files are written again and again: watching takes a while to start."""
         coming = asyncio.ensure_future(anext(batches))
         while not coming.done():

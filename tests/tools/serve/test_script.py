@@ -1,6 +1,5 @@
 import sys
 from types import ModuleType
-from typing import Any
 
 import pytest
 
@@ -13,14 +12,14 @@ class Doubler(modelserver.Handler):
         return rows
 
 
-def handle(data: Any, context: Any) -> Any:
+def handle(data, context):
     return data
 
 
 @pytest.fixture
 def commands(monkeypatch):
     """The commands that would have been run; no worker code is loaded."""
-    ran: list[list[str]] = []
+    ran = []
     monkeypatch.setattr(script, "_run", lambda command: ran.append(command) or 0)
     monkeypatch.delitem(sys.modules, "modelserver_handlers.loader", raising=False)
     return ran

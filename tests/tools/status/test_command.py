@@ -1,24 +1,22 @@
 """``modelserver status`` against servers that a test makes up; tests/e2e/test_events.py has a real one."""
 
-from typing import Any
-
 import httpx
 import pytest
 
 from modelserver.tools.status import command
 
 URL = "http://127.0.0.1:1"
-_EMPTY: dict[str, Any] = {"events": []}
+_EMPTY = {"events": []}
 
 
 @pytest.fixture
 def serve(monkeypatch):
     """Answers paths with documents, others with 404; returns the paths that are requested."""
 
-    def start(documents: dict[str, Any]) -> list[str]:
-        requested: list[str] = []
+    def start(documents):
+        requested = []
 
-        def answer(request: httpx.Request) -> httpx.Response:
+        def answer(request):
             requested.append(request.url.path)
             document = documents.get(request.url.path)
             if isinstance(document, httpx.Response | Exception):
@@ -37,7 +35,7 @@ def serve(monkeypatch):
     return start
 
 
-def model(name: str, ready: bool = True) -> dict[str, Any]:
+def model(name, ready=True):
     workers = [{"status": "READY" if ready else "STARTING"}]
     return {"modelName": name, "modelVersion": "1.0", "minWorkers": 1, "workers": workers}
 

@@ -1,5 +1,3 @@
-from typing import Any
-
 import pytest
 
 from modelserver.tools.status.command import (
@@ -15,9 +13,9 @@ from modelserver.tools.status.command import (
 SINCE = "2026-05-30T20:00:00"
 
 
-def version(**more: Any) -> dict[str, Any]:
+def version(**more):
     """A description in which all is well, but for what is said."""
-    well: dict[str, Any] = {
+    well = {
         "modelName": "digits",
         "modelVersion": "1.0",
         "minWorkers": 1,
@@ -27,7 +25,7 @@ def version(**more: Any) -> dict[str, Any]:
     return well | more
 
 
-def last_error(at: str) -> dict[str, Any]:
+def last_error(at):
     last = {"time": at, "type": "InternalServerException", "status": 500, "message": "KeyError: 'x'"}
     return {"count": 3, "failing": False, "last": last}
 
@@ -122,7 +120,7 @@ def test_a_trouble_has_one_line_and_its_paragraph():
 def test_events_of_a_kind_are_one_line():
     """The newest come first; more kinds than anybody reads are counted."""
 
-    def event(number: int, **more: str) -> dict[str, Any]:
+    def event(number, **more):
         time = f"2026-05-30T21:{number:02d}:00.000Z"
         return {"time": time, "level": "warn", "kind": "retry", "message": f"try {number}"} | more
 

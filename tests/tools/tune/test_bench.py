@@ -1,10 +1,6 @@
-from __future__ import annotations
-
 import signal
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import uvloop
@@ -18,23 +14,23 @@ from modelserver.tools.tune.goal import ModelSetting
 class Server:
     """Answers each body with itself, one that is a status with that."""
 
-    made: list[Server]
+    made: list
 
-    def __init__(self, folder: Path, store: Path, **values: Any) -> None:
+    def __init__(self, folder, store, **values):
         self.folder = folder
         self.values = values
         self.stopped = False
         Server.made.append(self)
 
-    def register(self, url: str, setting: ModelSetting) -> dict[str, Any]:
+    def register(self, url, setting):
         if url == "gone":
             raise ConnectionRefusedError("nobody there")
         return {"jobQueueStatus": {"remainingCapacity": 100}, "url": url}
 
-    def ask(self, body: bytes, content_type: str) -> tuple[int, bytes]:
+    def ask(self, body, content_type):
         return (int(body), b'{"message": "no"}') if body.isdigit() else (200, body)
 
-    def stop(self) -> None:
+    def stop(self):
         self.stopped = True
 
 
@@ -44,8 +40,8 @@ def _servers(monkeypatch):
     monkeypatch.setattr(bench_module, "OwnServer", Server)
 
 
-def make(folder: Path, *bodies: bytes, url: str = "m") -> LocalBench:
-    source: Any = SimpleNamespace(url=url, store=folder)
+def make(folder, *bodies, url="m"):
+    source = SimpleNamespace(url=url, store=folder)
     return LocalBench(source, [Input(f"input {body!r}", body, "text/plain") for body in bodies], folder, None)
 
 
@@ -78,7 +74,7 @@ def test_an_interruption_while_the_loop_is_made(tmp_path, monkeypatch):
     bench = make(tmp_path, b"x")
     bench._server = SimpleNamespace(inference=1)
 
-    def run(main: Any) -> Any:
+    def run(main):
         signal.raise_signal(signal.SIGINT)
         return uvloop.run(main)
 

@@ -1,7 +1,6 @@
 import asyncio
 import contextlib
 import re
-from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
 import pytest
@@ -27,10 +26,9 @@ class Answering:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve(self, reader, writer):
         self.connections += 1
         task = asyncio.current_task()
-        assert task is not None
         self.tasks.add(task)
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             while True:
@@ -41,7 +39,7 @@ class Answering:
         with contextlib.suppress(ConnectionError):
             await writer.wait_closed()
 
-    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def answer(self, reader, writer):
         head = await reader.readuntil(b"\r\n\r\n")
         length = re.search(rb"Content-Length: (\d+)", head)
         self.bodies.append(await reader.readexactly(int(length[1])))
@@ -58,13 +56,13 @@ class Answering:
 
 
 class Serial(Answering):
-    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def answer(self, reader, writer):
         async with self.lock:
             await super().answer(reader, writer)
 
 
 @contextlib.asynccontextmanager
-async def answering(kind: type[Answering] = Answering, **attributes: object) -> AsyncIterator[Answering]:
+async def answering(kind=Answering, **attributes):
     server = kind(**attributes)
     listener = await asyncio.start_server(server.serve, "127.0.0.1", 0)
     server.port = listener.sockets[0].getsockname()[1]
@@ -75,7 +73,7 @@ async def answering(kind: type[Answering] = Answering, **attributes: object) -> 
         await asyncio.gather(*server.tasks)
 
 
-def load(server: Answering, *bodies: bytes, least: int = 1, longest: float = 0.0) -> LoadSpec:
+def load(server, *bodies, least=1, longest=0.0):
     requests = [post("/predictions/m", body, "text/plain") for body in bodies or (b"hello",)]
     return LoadSpec(requests, server.port, seconds=0.2, settle=0.05, least=least, longest=longest)
 

@@ -22,7 +22,7 @@ from modelserver.tools.tune.source import open_source
 ROOT = Path(__file__).parents[3]
 
 
-def tune(*arguments: str) -> int:
+def tune(*arguments):
     return main(["tune", *arguments])
 
 
@@ -148,7 +148,7 @@ def test_an_interruption_leaves_nothing(work):
     assert not (work / "sleeper-tuning").exists()
 
 
-def alive(process: psutil.Process) -> bool:
+def alive(process):
     deadline = time.monotonic() + 10
     with contextlib.suppress(psutil.Error):
         while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:

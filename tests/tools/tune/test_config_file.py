@@ -9,10 +9,10 @@ from modelserver.tools.tune.config_file import FIRST_LINE, config_text
 FACTS = {"processor": "Fast\nOne", "Python": "3.11"}
 
 
-def comment_above(text: str, key: str) -> str:
+def comment_above(text, key):
     lines = text.splitlines()
     index = next(i for i, line in enumerate(lines) if line.startswith(f"{key}:"))
-    above: list[str] = []
+    above = []
     while index and lines[index - 1].startswith("#"):
         index -= 1
         above.insert(0, lines[index])

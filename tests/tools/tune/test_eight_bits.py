@@ -1,8 +1,6 @@
 import inspect
 import json
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import pytest
 import yaml
@@ -12,9 +10,9 @@ from modelserver.tools.archiver import ArchiveConfig, build_archive
 from modelserver.tools.tune.bench import Input, LocalBench
 from modelserver.tools.tune.command import FOLDER, ROWS, int8_config, try_int8, with_calibration
 from modelserver.tools.tune.errors import SettingRefused
-from modelserver.tools.tune.figure import Figure, void
+from modelserver.tools.tune.figure import void
 from modelserver.tools.tune.goal import ModelSetting
-from modelserver.tools.tune.source import ModelSource, open_source
+from modelserver.tools.tune.source import open_source
 
 INPUTS = [Input("a.json", b"[1]", "application/json"), Input("b.jpg", b"picture", "image/jpeg")]
 NOT_USED = {"asked": "int8", "used": "fp32", "why": "classes disagree"}
@@ -31,23 +29,23 @@ class OneBench:
     is_closed: bool = False
 
     @property
-    def description(self) -> dict[str, Any]:
+    def description(self):
         return {"precision": self.precision}
 
-    def serve(self, setting: ModelSetting) -> int:
+    def serve(self, setting):
         self.served.append(setting)
         if not self.rate:
             raise SettingRefused("no memory")
         return 100
 
-    def closed(self, clients: int, *_times: float) -> Figure:
+    def closed(self, clients, *_times):
         return figure(self.rate, clients=clients) if self.rate > 0 else void("status 500", clients)
 
-    def close(self) -> None:
+    def close(self):
         self.is_closed = True
 
 
-def benches(source: ModelSource, own: OneBench, other: OneBench) -> Callable[[ModelSource], Any]:
+def benches(source, own, other):
     """``own`` measures the source, ``other`` the one with int8."""
     return lambda candidate: own if candidate is source else other
 

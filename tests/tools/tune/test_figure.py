@@ -8,9 +8,7 @@ from modelserver.ext.console.simulation.figures import percentile
 from modelserver.tools.tune.figure import LoadRun, TimedAnswer, batch_costs, fit_line, summed_up
 
 
-def answers(
-    *latencies: float, batch: str = "b", size: int = 1, inference_ms: float = 5.0
-) -> list[TimedAnswer]:
+def answers(*latencies, batch="b", size=1, inference_ms=5.0):
     return [
         TimedAnswer(float(i), s, 1.0, inference_ms, f"{batch}{i // size}", size)
         for i, s in enumerate(latencies)

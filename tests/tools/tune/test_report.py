@@ -8,23 +8,22 @@ from modelserver.tools.tune.figure import void
 from modelserver.tools.tune.goal import ModelSetting, Point
 from modelserver.tools.tune.machine import USED_BY_OTHERS
 from modelserver.tools.tune.report import curve_png, html_report, results_json
-from modelserver.tools.tune.tuner import TuningResult
 
 EVIL = '<script>alert("x")</script>&'
 
 
 class Tags(HTMLParser):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
-        self.names: list[str] = []
-        self.addresses: list[str] = []
+        self.names = []
+        self.addresses = []
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    def handle_starttag(self, tag, attrs):
         self.names.append(tag)
         self.addresses += [value or "" for name, value in attrs if name in ("src", "href")]
 
 
-def page(result: TuningResult, title: str = "model") -> str:
+def page(result, title="model"):
     return html_report(title, result, {"processor": EVIL}, f"# {EVIL}\n", f"use {EVIL}")
 
 

@@ -10,7 +10,7 @@ FAST = parse_goal("max-throughput")
 BOUNDS = SearchBounds()
 
 
-def costs(a: float, b: float, *sizes: int, beside: float = 1.0) -> Costs:
+def costs(a, b, *sizes, beside=1.0):
     known = Costs()
     for n in sizes:
         cost = a + b * n

@@ -4,15 +4,13 @@ import pytest
 from tests.tools.tune.tune_samples import FakeBench, Notes, figure
 
 from modelserver.tools.tune.errors import TuningError
-from modelserver.tools.tune.figure import Figure, void
+from modelserver.tools.tune.figure import void
 from modelserver.tools.tune.goal import ModelSetting, Point, parse_goal
 from modelserver.tools.tune.sweep import Costs, SearchBounds
 from modelserver.tools.tune.tuner import Tuner, TuningResult
 
 
-def tuned(
-    goal: str, bench: FakeBench | None = None, bounds: SearchBounds | None = None, budget: float = 300.0
-) -> TuningResult:
+def tuned(goal, bench=None, bounds=None, budget=300.0):
     return Tuner(bench or FakeBench(), parse_goal(goal), bounds or SearchBounds(), budget, Notes()).run()
 
 
@@ -71,7 +69,7 @@ def test_a_choice_that_misses_the_goal_in_its_proof_gives_way():
 
 def test_where_the_promising_sizes_all_miss_the_limit_smaller_ones_are_tried():
     class Slow(FakeBench):
-        def closed(self, clients: int, seconds: float, settle: float, longest: float) -> Figure:
+        def closed(self, clients, seconds, settle, longest):
             figure = super().closed(clients, seconds, settle, longest)
             more = 45.0 if self.served[-1].batch_size in range(5, 64) else 0.0
             return replace(figure, p99_ms=figure.p99_ms + more)
@@ -108,7 +106,7 @@ def test_the_budget_holds_in_the_main(budget):
 
 
 def test_unsteady_machine_is_reported():
-    def unsteady(*measured: tuple[ModelSetting, int, float]) -> str:
+    def unsteady(*measured):
         result = TuningResult(parse_goal("max-throughput"), SearchBounds(), Costs())
         result.points = [Point(each, figure(rate=rate, clients=clients)) for each, clients, rate in measured]
         result.proofs = [Point(ModelSetting(8), void("status 503"))]

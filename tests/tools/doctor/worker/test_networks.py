@@ -1,12 +1,8 @@
-from __future__ import annotations
-
 import contextlib
 import io
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -16,15 +12,15 @@ from modelserver.tools.doctor.worker.networks import Building, Gradients, networ
 class Module:
     """Stands in for torch's class: ``parts`` are within it."""
 
-    def __init__(self, *parts: Module, weights: int = 0, training: bool = True) -> None:
+    def __init__(self, *parts, weights=0, training=True):
         self.parts, self.weights, self.training = parts, weights, training
 
-    def modules(self) -> Iterator[Module]:
+    def modules(self):
         yield self
         for part in self.parts:
             yield from part.modules()
 
-    def parameters(self) -> Iterator[int]:
+    def parameters(self):
         yield from range(self.weights)
 
 
@@ -38,18 +34,18 @@ Dropout.__module__ = "torch.nn.modules.dropout"
 class Torch:
     """Calls its hooks when a test says so."""
 
-    def __init__(self) -> None:
-        self.hooks: list[Callable[[Any], Any]] = []
+    def __init__(self):
+        self.hooks = []
         module = SimpleNamespace(register_module_parameter_registration_hook=self.watch_weights)
         self.nn = SimpleNamespace(Module=Module, modules=SimpleNamespace(module=module))
         self.autograd = SimpleNamespace(graph=SimpleNamespace(saved_tensors_hooks=self.use))
 
-    def watch_weights(self, hook: Callable[..., Any]) -> Any:
+    def watch_weights(self, hook):
         self.hooks.append(hook)
         return SimpleNamespace(remove=self.hooks.clear)
 
     @contextlib.contextmanager
-    def use(self, *hooks: Callable[[Any], Any]) -> Iterator[None]:
+    def use(self, *hooks):
         self.hooks += hooks
         yield
         self.hooks.clear()
@@ -103,7 +99,7 @@ def test_unused_gradients_are_seen(torch, tmp_path):
 
 def test_networks_that_are_built(torch):
     class Own:
-        def __init__(self) -> None:
+        def __init__(self):
             torch.hooks[0]("layer", "weight", None)
 
     with Building(str(Path(__file__).parent)) as idle:
@@ -119,7 +115,7 @@ def test_networks_that_are_built(torch):
 
 def test_networks_that_a_library_loads(torch, monkeypatch):
     class InferenceSession:
-        def __init__(self, path: str) -> None:
+        def __init__(self, path):
             self.path = path
 
     own = InferenceSession.__init__
@@ -144,7 +140,7 @@ def test_networks_that_torch_loads(tmp_path):
     torch.save(network.state_dict(), weights)
     torch.export.save(torch.export.export(network, (row,)), program)
     read = {name: Path(name).read_bytes() for name in (script, weights)}
-    loads: dict[str, Callable[[], Any]] = {
+    loads = {
         "script": lambda: torch.jit.load(script),
         "bytes of a script": lambda: torch.jit.load(io.BytesIO(read[script])),
         "program": lambda: torch.export.load(program),

@@ -1,7 +1,6 @@
 import gc
 import socket
 import sys
-from typing import Any
 
 import msgspec
 import pytest
@@ -41,7 +40,7 @@ def observer(tmp_path, monkeypatch):
     sys.modules.pop("observed_handler", None)
 
 
-def received(reports: socket.socket) -> Any:
+def received(reports):
     return msgspec.msgpack.decode(reports.recv(1 << 20), type=Report)
 
 

@@ -3,7 +3,6 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import Any
 
 from modelserver.tools.doctor.probing import Opened, SourceLine, StartedTask
 from modelserver.tools.doctor.worker.watch import CallWatch, place_of_caller, place_of_code
@@ -11,7 +10,7 @@ from modelserver.tools.doctor.worker.watch import CallWatch, place_of_caller, pl
 _HERE = str(Path(__file__).parent)
 
 
-def line() -> int:
+def line():
     return sys._getframe(1).f_lineno
 
 
@@ -51,7 +50,7 @@ def test_a_call_without_end_keeps_only_its_beginning():
 
 
 def test_threads_and_processes_are_noted_and_start(monkeypatch):
-    hooks: list[Any] = []
+    hooks = []
     monkeypatch.setattr(sys, "addaudithook", hooks.append)
     monkeypatch.setattr(threading.Thread, "start", threading.Thread.start)
     watch = CallWatch(_HERE)
