@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import importlib
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from benchmarks.options import run
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 PROGRAMS = {
     "compare": ("benchmarks.compare", "this server beside TorchServe, LitServe and others"),

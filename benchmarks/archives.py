@@ -9,8 +9,9 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
 from PIL import Image, ImageChops, ImageDraw, ImageFilter
@@ -18,9 +19,6 @@ from PIL import Image, ImageChops, ImageDraw, ImageFilter
 from benchmarks.servers import ROOT, BenchmarkError
 from modelserver.models.archives.manifest import MANIFEST_PATH
 from modelserver.tools.archiver import ArchiveConfig, build_archive
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 HANDLER = '''"""Answers at once, or after a pause."""
 

@@ -10,27 +10,24 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Literal
 
 from benchmarks.archives import build_mlp, build_noop
 from benchmarks.load import Load, chosen, run_load
-from benchmarks.lone import Lone, measure_lone
+from benchmarks.lone import measure_lone
 from benchmarks.measure import Sample, interleaved, quotient, sample
-from benchmarks.options import common_parser, perform, run, say, tell, tells_failures
+from benchmarks.options import Measured, Options, common_parser, names, perform, run, tell, tells_failures
 from benchmarks.peers.launch import SUBJECTS, Job, Setup
 from benchmarks.peers.packages import PEERS, python_of, version_of
 from benchmarks.report import Mark, number, table
 from benchmarks.servers import QUEUE_SIZE, ModelServer, Running, call_well, model_server
 from benchmarks.serving import served
-from benchmarks.works import WORKS, Work, raw_body
+from benchmarks.works import WORKS, Question, Work, raw_body
 from modelserver.ext.cluster.node.dial import LOCAL_SOCKET
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 PAIR, LOCAL, TCP, TLS, RAY = "socket pair", "local socket", "TCP", "TLS", "Ray Serve"
 # What Ray Serve's guide advises for throughput, except HAProxy, which would listen on all interfaces.
@@ -64,12 +61,11 @@ class Row:
     connections: int
     size: int = 0
 
-    def load(self, url: str, seconds: float) -> Load:
+    def load(self, port: int, path: str, seconds: float) -> Load:
         """The load of this row."""
-        body, content_type = raw_body(self.work.kind, b"")
-        if self.size:
-            body, content_type = b"x" * self.size, "application/octet-stream"
-        return Load(url, body, content_type, self.connections, seconds)
+        large = (b"x" * self.size, "application/octet-stream")
+        question = Question(path, *(large if self.size else raw_body(self.work.kind, b"")))
+        return Load(port, question, self.connections, seconds)
 
 
 ROWS = {
@@ -79,14 +75,18 @@ ROWS = {
     "1MB": Row("1 MB, batch 1", WORKS["noop_b1"], 4, 1_000_000),
     "mlp_b32": Row("MLP, batch 32", WORKS["mlp_b32"], 128),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """What was measured; ``lone`` by way, a figure for each round."""
-
-    samples: list[Sample] = field(default_factory=list)
-    lone: dict[str, list[Lone]] = field(default_factory=dict)
+# One request after another, to our own servers.
+LONE = Row("A lone request, no-op", WORKS["noop_b1"], 1)
+# What one way should reach beside another at the least, or cost at the most.
+TITLES = {"rate": "requests/s", "cpu_us": "processor time"}
+TARGETS: tuple[tuple[Row, str, str, str, Literal[">=", "<="], float], ...] = (
+    (ROWS["noop_b32"], TCP, PAIR, "rate", ">=", 0.9),
+    (ROWS["noop_b32"], TCP, PAIR, "cpu_us", "<=", 1.1),
+    (ROWS["noop_b1"], TCP, PAIR, "rate", ">=", 0.7),
+    (ROWS["1MB"], TCP, PAIR, "cpu_us", "<=", 1.5),
+    (ROWS["1MB"], TLS, TCP, "cpu_us", "<=", 2.0),
+    (ROWS["noop_b32"], TCP, RAY, "cpu_us", "<=", 0.2),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,19 +98,16 @@ class Best:
     p50_ms: float | None
 
 
-def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+def parse(arguments: Sequence[str] | None) -> Options:
     """The command line."""
-    parser = common_parser("benchmarks cluster", __doc__, duration=3.0)
+    parser = common_parser("cluster", __doc__, duration=3.0)
     add = parser.add_argument
     add("--peers", type=Path, help="measure Ray Serve, which is installed there, as well")
-    add("--rows", type=_names, default=tuple(ROWS), help=f"default: {','.join(ROWS)}")
-    add("--ways", type=_names, default=tuple(way.name for way in WAYS), help="some of them, with commas")
+    add("--rows", type=names(ROWS), default=tuple(ROWS), help=f"default: {','.join(ROWS)}")
+    ways = tuple(way.name for way in WAYS)
+    add("--ways", type=names(ways), default=ways, help="some of them, with commas")
     add("--lone-requests", type=int, default=300, help="of each way in each round; default: 300")
     return parser.parse_args(arguments)
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(text.split(","))
 
 
 @tells_failures
@@ -119,17 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
     rows = [ROWS[name] for name in options.rows]
     ways = [way for way in WAYS if way.name in options.ways]
-
-    def measured() -> tuple[list[Sample], str, list[Mark]]:
-        taken = measure(rows, ways, options)
-        texts = [*(report(row, taken.samples) for row in rows), lone_report(taken.lone)]
-        return taken.samples, "\n".join(texts), marks(taken)
-
     plan = [f"{row.title}: {', '.join(way.name for way in ways)}" for row in rows]
-    return perform(options, "Workers on other machines", _facts(options), plan, measured)
-
-
-def _facts(options: argparse.Namespace) -> dict[str, str]:
     facts = {
         "client": chosen(options.client),
         "servers": f"one worker each, job_queue_size={QUEUE_SIZE}, access log and metrics on",
@@ -137,25 +124,28 @@ def _facts(options: argparse.Namespace) -> dict[str, str]:
     }
     if options.peers is not None:
         facts[RAY] = str(version_of(python_of(options.peers, "rayserve"), PEERS["rayserve"].package))
-    return facts
+    return perform(options, "Workers on other machines", facts, plan, partial(measure, rows, ways, options))
 
 
-def measure(rows: Sequence[Row], ways: Sequence[Way], options: argparse.Namespace) -> Taken:
+def measure(rows: Sequence[Row], ways: Sequence[Way], options: Options) -> Measured:
     """All rows; those of the same model, batch and window in turns. Raises BenchmarkError."""
-    taken = Taken()
+    samples: list[Sample] = []
     for work in {row.work.name: row.work for row in rows}.values():
         with contextlib.ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-")))
             servers = started(stack, folder, work, ways, options)
             of_work = [row for row in rows if row.work == work]
-            taken.samples.extend(interleaved(options.reps, _takers(servers, of_work, options), tell))
-            if work.batch == 1:
-                _take_lone(servers, work, options, taken.lone)
-    return taken
+            samples += interleaved(options.reps, _takers(servers, of_work, options), tell)
+            if work == LONE.work:
+                ours = [(name, *each) for name, each in servers.items() if name != RAY]
+                takers = [partial(_take_lone, *each, options.lone_requests) for each in ours]
+                samples += interleaved(options.reps, takers, tell)
+    with_lone = [*rows, *([LONE] if any(each.connections == 1 for each in samples) else [])]
+    return samples, "\n".join(report(row, samples) for row in with_lone), marks(samples)
 
 
 def started(
-    stack: contextlib.ExitStack, folder: Path, work: Work, ways: Sequence[Way], options: argparse.Namespace
+    stack: contextlib.ExitStack, folder: Path, work: Work, ways: Sequence[Way], options: Options
 ) -> dict[str, tuple[Running, str]]:
     """A server for each way, with the path that is asked. Raises BenchmarkError."""
     servers: dict[str, tuple[Running, str]] = {}
@@ -184,31 +174,22 @@ def our_server(folder: Path, work: Work, way: Way) -> Iterator[ModelServer]:
 
 
 def _takers(
-    servers: Mapping[str, tuple[Running, str]], rows: Sequence[Row], options: argparse.Namespace
+    servers: Mapping[str, tuple[Running, str]], rows: Sequence[Row], options: Options
 ) -> list[Callable[[int], Sample]]:
     takers: list[Callable[[int], Sample]] = []
     for row in rows:
         for name, (server, path) in servers.items():
-            load = row.load(server.url(path), options.duration)
+            load = row.load(server.port, path, options.duration)
             run_load(replace(load, seconds=options.warmup), options.client)
             takers.append(partial(sample, server, load, label(row, name), client=options.client))
     return takers
 
 
-def _take_lone(
-    servers: Mapping[str, tuple[Running, str]],
-    work: Work,
-    options: argparse.Namespace,
-    lone: dict[str, list[Lone]],
-) -> None:
-    """One request after another, for ours, in turns: their answers tell the handler's own time."""
-    ours = {name: server for name, (server, _) in servers.items() if name != RAY}
-    body, content_type = raw_body(work.kind, b"")
-    for _ in range(options.reps):
-        for name, server in ours.items():
-            sample = measure_lone(server, work.kind, body, content_type, options.lone_requests)
-            lone.setdefault(name, []).append(sample)
-            say(f"a lone request by {name}: {number(sample.client_p50_ms)} ms")
+def _take_lone(name: str, server: Running, path: str, requests: int, repetition: int) -> Sample:
+    seen = measure_lone(server.port, LONE.load(server.port, path, 0.0).question, requests)
+    failures = {"failed": seen.failures} if seen.failures else {}
+    p50_ms = seen.client_p50_ms
+    return Sample(label(LONE, name), 1, repetition, 1e3 / p50_ms, p50_ms, failures=failures)
 
 
 def label(row: Row, way: str) -> str:
@@ -229,71 +210,36 @@ def best(samples: Sequence[Sample], row: Row, way: str) -> Best:
 
 
 def report(row: Row, samples: Sequence[Sample]) -> str:
-    """A Markdown table of a row."""
-    names = [
-        way for way in (PAIR, LOCAL, TCP, TLS, RAY) if any(s.subject == label(row, way) for s in samples)
-    ]
+    """A Markdown table of a row; of lone requests only the latency."""
+    measured = {each.subject for each in samples}
+    ways = [way for way in (PAIR, LOCAL, TCP, TLS, RAY) if label(row, way) in measured]
     pair = best(samples, row, PAIR)
+    headers = ["way", "requests/s", "to the pair", "CPU-µs/request", "to the pair", "p50 ms"]
+    title = f"## {row.title}, {row.connections} connections"
     lines = []
-    for name in names:
+    for name in ways:
         mine = best(samples, row, name)
         to_rate, to_cpu = quotient(mine.rate, pair.rate), quotient(mine.cpu_us, pair.cpu_us)
         lines.append([name, *map(number, (mine.rate, to_rate, mine.cpu_us, to_cpu, mine.p50_ms))])
-    headers = ["way", "requests/s", "to the pair", "CPU-µs/request", "to the pair", "p50 ms"]
-    title = f"## {row.title}, {row.connections} connections"
+    if row is LONE:
+        title, headers, lines = f"## {row.title}", ["way", "p50 ms"], [[each[0], each[-1]] for each in lines]
     return "\n".join([title, "", table(headers, lines), ""])
 
 
-def lone_report(lone: Mapping[str, Sequence[Lone]]) -> str:
-    """A Markdown table of a lone request's latency."""
-    if not lone:
-        return ""
-    lines = [[name, number(lone_ms(lone, name))] for name in lone]
-    return "\n".join(["## A lone request, no-op", "", table(["way", "p50 ms"], lines), ""])
-
-
-def lone_ms(lone: Mapping[str, Sequence[Lone]], way: str) -> float | None:
-    """The least median of a lone request's latency; None if void."""
-    rounds = lone.get(way, ())
-    if not rounds or any(each.failures for each in rounds):
-        return None
-    return min(each.client_p50_ms for each in rounds)
-
-
-def marks(taken: Taken) -> list[Mark]:
+def marks(samples: Sequence[Sample]) -> list[Mark]:
     """What the ways should cost; of rows and ways that were measured."""
-    group = [mark for mark in _row_marks(taken.samples) if mark is not None]
-    pair, tcp = lone_ms(taken.lone, PAIR), lone_ms(taken.lone, TCP)
-    if PAIR in taken.lone and TCP in taken.lone:
+    measured = {each.subject for each in samples}
+    group = []
+    for row, way, to, what, relation, target in TARGETS:
+        if {label(row, way), label(row, to)} <= measured:
+            mine, other = best(samples, row, way), best(samples, row, to)
+            value = quotient(getattr(mine, what), getattr(other, what))
+            group.append(Mark(f"{row.title}: {TITLES[what]} by {way} / {to}", value, relation, target))
+    if {label(LONE, PAIR), label(LONE, TCP)} <= measured:
+        pair, tcp = (best(samples, LONE, way).p50_ms for way in (PAIR, TCP))
         more = None if pair is None or tcp is None else tcp - pair
         group.append(Mark("a lone request by TCP, more than by the socket pair", more, "<=", 0.1, " ms"))
     return group
-
-
-def _row_marks(samples: Sequence[Sample]) -> list[Mark | None]:
-    return [
-        _row_mark(samples, "noop_b32", TCP, PAIR, rate=0.9),
-        _row_mark(samples, "noop_b32", TCP, PAIR, cpu=1.1),
-        _row_mark(samples, "noop_b1", TCP, PAIR, rate=0.7),
-        _row_mark(samples, "1MB", TCP, PAIR, cpu=1.5),
-        _row_mark(samples, "1MB", TLS, TCP, cpu=2.0),
-        _row_mark(samples, "noop_b32", TCP, RAY, cpu=0.2),
-    ]
-
-
-def _row_mark(
-    samples: Sequence[Sample], name: str, way: str, to: str, *, rate: float = 0.0, cpu: float = 0.0
-) -> Mark | None:
-    """The least rate or the most processor time of one way by another, None if one was not measured."""
-    row, subjects = ROWS[name], {each.subject for each in samples}
-    if not {label(row, way), label(row, to)} <= subjects:
-        return None
-    mine, other = best(samples, row, way), best(samples, row, to)
-    if rate:
-        value = quotient(mine.rate, other.rate)
-        return Mark(f"{row.title}: requests/s by {way} / {to}", value, ">=", rate)
-    value = quotient(mine.cpu_us, other.cpu_us)
-    return Mark(f"{row.title}: processor time by {way} / {to}", value, "<=", cpu)
 
 
 if __name__ == "__main__":

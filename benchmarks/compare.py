@@ -10,14 +10,14 @@ from __future__ import annotations
 import contextlib
 import sys
 import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from benchmarks.archives import CALIBRATION, build_mlp, build_noop, build_resnet, build_variant, photograph
 from benchmarks.comparison_report import work_document, work_text
 from benchmarks.load import chosen
 from benchmarks.measure import figures
-from benchmarks.options import ARCHS, common_parser, numbers, run, tells_failures
+from benchmarks.options import ARCHS, Options, common_parser, names, numbers, run, tells_failures
 from benchmarks.paced import CONNECTIONS as PACED_CONNECTIONS
 from benchmarks.peers.launch import SUBJECTS, Setup, Subject
 from benchmarks.peers.packages import PEERS, python_of, version_of
@@ -27,10 +27,6 @@ from benchmarks.side_by_side import LOOP, Plan, Result, measure_work
 from benchmarks.targets import marks
 from benchmarks.works import WORKS, Kind, Work
 from modelserver.engine.resources import usable_cpus
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 VARIANTS: dict[str, dict[str, object]] = {
     "auto": {"handler": {"optimize": "auto"}},
@@ -46,17 +42,18 @@ DRY_RUN = "a rehearsal: our own server and the echo only, for moments; its figur
 OUT = "folder for compare.json and compare.md"
 
 
-def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+def parse(arguments: Sequence[str] | None) -> Options:
     """The command line; a rehearsal changes what was not given."""
-    parser = common_parser("benchmarks compare", __doc__, duration=5.0, out=OUT, dry_run=DRY_RUN)
+    parser = common_parser("compare", __doc__, duration=5.0, out=OUT, dry_run=DRY_RUN)
     add = parser.add_argument
     groups = {subject.group for subject in SUBJECTS.values()} | {LOOP}
-    add("--works", type=names_of(WORKS), help=f"default: all of {','.join(WORKS)}")
+    to_be_named = ", ".join(subject.name for subject in SUBJECTS.values() if subject.is_optional)
+    add("--works", type=names(WORKS), help=f"default: all of {','.join(WORKS)}")
     add(
         "--subjects",
-        type=names_of({*SUBJECTS, *groups}),
+        type=names({*SUBJECTS, *groups}),
         help=f"of {','.join([*SUBJECTS, LOOP])}; modelserver stands for all of ours "
-        f"(default: all but {', '.join(_to_be_named())})",
+        f"(default: all but {to_be_named})",
     )
     add("--peers", type=Path, metavar="DIR", help="where `python -m benchmarks peers DIR` put them")
     add("--connections", type=numbers, help="only these of a work's numbers, where it has them")
@@ -71,20 +68,6 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         options.duration, options.warmup, options.reps = min(options.duration, 0.3), 0.1, 1
         options.client = "asyncio"
     return options
-
-
-def names_of(known: Iterable[str]) -> Callable[[str], tuple[str, ...]]:
-    """A reader of ``a,b`` for argparse that knows the names."""
-    allowed = set(known)
-
-    def read(text: str) -> tuple[str, ...]:
-        names = tuple(text.split(","))
-        if unknown := sorted(set(names) - allowed):
-            raise ValueError(f"unknown: {', '.join(unknown)}")
-        return names
-
-    read.__name__ = "name"  # for argparse's message
-    return read
 
 
 @tells_failures
@@ -105,18 +88,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.out:
         options.out.mkdir(parents=True, exist_ok=True)
     results: dict[str, Result] = {}
+    parts = [heading("Comparison", facts)]
     with prepared(options, works) as plan:
         for work in works:
             results[work.name] = measure_work(work, subjects, plan)
-            print(work_text(results[work.name], titles()), flush=True)
+            parts.append(work_text(results[work.name]))
+            print(parts[-1], flush=True)
             # A long run that is cut off keeps what it has.
             write(options, facts, subjects, results)
-    text = closing(subjects, results, options.peers)
-    print(text)
+    parts.append(closing(subjects, results, options.peers))
+    print(parts[-1])
     if options.out:
-        parts = [work_text(result, titles()) for result in results.values()]
-        page = "\n".join([heading("Comparison", facts), *parts, text, ""])
-        (options.out / "compare.md").write_text(page, "utf-8")
+        (options.out / "compare.md").write_text("\n".join([*parts, ""]), "utf-8")
         print(f"wrote {options.out}")
     return 1 if any(figure.void for result in results.values() for figure in figures(result.samples)) else 0
 
@@ -128,12 +111,8 @@ def chosen_subjects(names: Sequence[str] | None) -> list[Subject]:
     return [subject for subject in SUBJECTS.values() if {subject.name, subject.group} & set(names)]
 
 
-def _to_be_named() -> list[str]:
-    return [subject.name for subject in SUBJECTS.values() if subject.is_optional]
-
-
 @contextlib.contextmanager
-def prepared(options: argparse.Namespace, works: Sequence[Work]) -> Iterator[Plan]:
+def prepared(options: Options, works: Sequence[Work]) -> Iterator[Plan]:
     """Archives and a folder, which are gone with the block. Raises BenchmarkError."""
     # Sockets of some peers lie deep below it, and the paths of sockets may not be long.
     with tempfile.TemporaryDirectory(prefix="bm-") as name:
@@ -156,7 +135,7 @@ def prepared(options: argparse.Namespace, works: Sequence[Work]) -> Iterator[Pla
         )
 
 
-def build_archives(store: Path, kinds: set[Kind], options: argparse.Namespace) -> dict[str, str]:
+def build_archives(store: Path, kinds: set[Kind], options: Options) -> dict[str, str]:
     """File names by model, and by model and variant for the ResNet."""
     archives = {}
     if "noop" in kinds:
@@ -171,16 +150,11 @@ def build_archives(store: Path, kinds: set[Kind], options: argparse.Namespace) -
     return archives
 
 
-def titles() -> dict[str, str]:
-    """Subjects as tables name them."""
-    return {subject.name: subject.title for subject in SUBJECTS.values()}
-
-
 def write(
-    options: argparse.Namespace,
-    facts: dict[str, str],
+    options: Options,
+    facts: Mapping[str, str],
     subjects: Sequence[Subject],
-    results: dict[str, Result],
+    results: Mapping[str, Result],
 ) -> None:
     """JSON of what there is so far."""
     if options.out is None:

@@ -3,35 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import TYPE_CHECKING
 
-from benchmarks.measure import figures, of, ratio
+from benchmarks.measure import Figure, figures, of, ratio
+from benchmarks.peers.launch import SUBJECTS
 from benchmarks.report import failure_lines, noise_lines, number, table
-from benchmarks.side_by_side import EAGER_LOOPS, LOOP, LOOPS, medians
+from benchmarks.side_by_side import EAGER_LOOPS, LOOP, LOOPS, Result, medians
 from benchmarks.targets import best_loop
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from benchmarks.measure import Figure
-    from benchmarks.side_by_side import Result
 
 # The subjects that ratios are taken to, where they were run.
 BASES = {"echo": "to echo", "torchserve": "to TorchServe", "torchserve-quiet": "to its logs off"}
 TO_LOOP = "to best loop"
 
 
-def work_text(result: Result, titles: Mapping[str, str]) -> str:
+def work_text(result: Result) -> str:
     """The heading and the tables of what was measured, and why figures are void or missing."""
     parts = [f"## {result.work.title} (`{result.work.name}`)"]
     if result.samples:
-        parts.append(_rates(result, titles))
+        parts.append(_rates(result))
     if result.half:
-        parts += [f"{_HALF}:", _halves(result, titles)]
+        parts += [f"{_HALF}:", _halves(result)]
     if result.lone:
-        parts += ["The handler's own time, and what is added to it:", _lone(result, titles)]
+        parts += ["The handler's own time, and what is added to it:", _lone(result)]
     if result.starts:
-        parts += ["Start and memory:", _starts(result, titles)]
+        parts += ["Start and memory:", _starts(result)]
     summary = [*figures(result.samples), *figures(result.half)]
     remarks = [*failure_lines(summary), *noise_lines(summary)]
     remarks += [f"cannot start: {name}: {_last_line(why)}" for name, why in result.refusals.items()]
@@ -43,7 +37,7 @@ def work_text(result: Result, titles: Mapping[str, str]) -> str:
 _HALF = "At half of each one's own largest rate"
 
 
-def _rates(result: Result, titles: Mapping[str, str]) -> str:
+def _rates(result: Result) -> str:
     unit = "images/s" if result.work.kind == "resnet" else "requests/s"
     headers = ["server", "connections", unit, "p50 ms", "p99 ms", "CPU-µs/request"]
     summary = figures(result.samples)
@@ -54,7 +48,7 @@ def _rates(result: Result, titles: Mapping[str, str]) -> str:
         text = [*map(number, each.values)] if each.connections else [number(each.rate), "", "", ""]
         against = [_against(result, each, base, each.connections) for base in bases]
         against += [_against(result, each, loop, 0)] if loop else []
-        name = titles.get(each.subject, each.subject)
+        name = _title(each.subject)
         rows.append([name, str(each.connections) if each.connections else "", *text, *against])
     return table([*headers, *(BASES[base] for base in bases), *([TO_LOOP] if loop else [])], rows)
 
@@ -71,21 +65,21 @@ def _loop_of(result: Result) -> str | None:
     return best_loop(result, kinds)
 
 
-def _halves(result: Result, titles: Mapping[str, str]) -> str:
+def _halves(result: Result) -> str:
     summary = figures(result.half)
-    rows = [[titles.get(each.subject, each.subject), *map(number, each.values)] for each in summary]
+    rows = [[_title(each.subject), *map(number, each.values)] for each in summary]
     return table(["server", "requests/s", "p50 ms", "p99 ms", "CPU-µs/request"], rows)
 
 
-def _lone(result: Result, titles: Mapping[str, str]) -> str:
+def _lone(result: Result) -> str:
     rows = [
-        [titles.get(name, name), *map(number, (each.client_p50_ms, each.handler_p50_ms, each.added_ms))]
+        [_title(name), *map(number, (each.client_p50_ms, each.handler_p50_ms, each.added_ms))]
         for name, each in result.lone.items()
     ]
     return table(["server", "client p50 ms", "handler p50 ms", "added ms"], rows)
 
 
-def _starts(result: Result, titles: Mapping[str, str]) -> str:
+def _starts(result: Result) -> str:
     headers = ["server", "listening s", "ready s", "first answer s", "RSS MB", "PSS MB", "processes"]
     rows = []
     for name, taken in result.starts.items():
@@ -96,8 +90,12 @@ def _starts(result: Result, titles: Mapping[str, str]) -> str:
             cells += [number(memory.rss_mb), number(memory.pss_mb), f"{memory.processes:.0f}"]
         else:
             cells += ["", "", ""]
-        rows.append([titles.get(name, name), *cells])
+        rows.append([_title(name), *cells])
     return table(headers, rows)
+
+
+def _title(name: str) -> str:
+    return SUBJECTS[name].title if name in SUBJECTS else name
 
 
 def _last_line(text: str) -> str:

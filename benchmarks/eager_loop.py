@@ -1,8 +1,8 @@
 """The bare PyTorch loop that a server is compared with: the network, eager, batch after batch, nothing else.
 
-``model`` takes prepared tensors; ``decode`` opens and transforms each picture and names the five likeliest
-classes; the FORMS of ``benchmarks.networks`` do that too, in other ways and with their pictures decoded in
-several threads. ``benchmarks.loops`` starts it as a process of its own.
+``decode`` opens and transforms each picture and names the five likeliest classes; the FORMS of
+``benchmarks.networks`` do that too, in other ways and with their pictures decoded in several threads.
+``benchmarks.loops`` starts it as a process of its own.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ def main() -> None:
     options = parser.parse_args()
     import torch  # noqa: PLC0415 - only the looping process needs it
 
-    from benchmarks.networks import MLP, Network, Rows  # noqa: PLC0415
+    from benchmarks.networks import Network, Rows  # noqa: PLC0415
 
     torch.set_num_threads(options.threads)
-    network = Rows() if options.arch == MLP else Network(options.archive, options.arch)
+    network = Rows() if options.arch == "mlp" else Network(options.archive, options.arch)
     bodies = [options.image.read_bytes()] * options.batch
     serve(f"{options.threads} threads", lambda kind: Work(network.work(kind, bodies), options.batch))
 

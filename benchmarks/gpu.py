@@ -15,9 +15,10 @@ import importlib
 import json
 import sys
 import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
 
@@ -25,15 +26,22 @@ from benchmarks.archives import build, photograph
 from benchmarks.gpu_loops import KINDS, PRECISIONS
 from benchmarks.load import Load, run_load
 from benchmarks.loops import Loops, loops
-from benchmarks.measure import Figure, Sample, figures, interleaved, of, ratio, readings, sample
-from benchmarks.options import ARCHS, common_parser, numbers, run, tell, tells_failures
-from benchmarks.report import Mark, failure_lines, heading, machine, noise_lines, number, table, write_json
+from benchmarks.measure import Sample, figures, interleaved, of, ratio, readings, sample
+from benchmarks.options import (
+    ARCHS,
+    Measured,
+    Options,
+    common_parser,
+    numbers,
+    perform,
+    run,
+    tell,
+    tells_failures,
+)
+from benchmarks.report import Mark, number, table
 from benchmarks.servers import BenchmarkError, ModelServer, call_well, model_server
+from benchmarks.works import Question
 from modelserver.engine.telemetry.gpus import gpus
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 NAME = "gpu-resnet"
 SERVER = "server"
@@ -45,9 +53,9 @@ QUICK = {"batch": 2, "duration": 1.0, "warmup": 0.5, "reps": 1, "threads": 1}
 DRY = {"arch": "mobilenet_v3_small", "connections": (1, 4), **QUICK}
 
 
-def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+def parse(arguments: Sequence[str] | None) -> Options:
     """The command line; a dry run has its own network and numbers."""
-    parser = common_parser("benchmarks.gpu", __doc__, duration=10.0)
+    parser = common_parser("gpu", __doc__, duration=10.0)
     add = parser.add_argument
     add("--device", choices=("cuda", "cpu"), default="cuda", help="default: cuda")
     add("--arch", choices=ARCHS, default="resnet152", help="default: resnet152")
@@ -74,23 +82,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return status
     options = parse(arguments)
     picture = photograph()
-    facts = machine() | {
+    facts = {
         "network": f"{options.arch}, random weights, seed 0, {options.precision}",
         "picture": f"{len(picture):,} bytes",
         "server": f"batch {options.batch}, {options.workers} workers, {settings_of(options)}",
         "measurements": f"{options.reps} x {options.duration:g} s, interleaved",
     }
-    print(heading(f"{options.arch} on {options.device}", facts))
-    samples, used = measure(options, picture)
-    summary = figures(samples)
-    marks = limit_marks(samples, options.connections, options.decode)
-    print_report(summary, samples, marks, used, options.decode)
-    document = {"machine": facts, "figures": summary, "gpu_percent": used, "marks": marks, "samples": samples}
-    write_json(options.out, document)
-    return 1 if any(figure.void for figure in summary) else 0
+    used: dict[int, float | None] = {}
+    measured, title = partial(measure, options, picture, used), f"{options.arch} on {options.device}"
+    return perform(options, title, facts, (), measured, more={"gpu_percent": used})
 
 
-def settings_of(options: argparse.Namespace) -> dict[str, object]:
+def settings_of(options: Options) -> dict[str, object]:
     """The server's ``model-config.yaml``."""
     handler: dict[str, object] = {
         "torchvision": {"arch": options.arch, "weights": "random", "seed": 0},
@@ -102,8 +105,11 @@ def settings_of(options: argparse.Namespace) -> dict[str, object]:
     return {"handler": handler} | ({} if options.precision == "tf32" else {"precision": options.precision})
 
 
-def measure(options: argparse.Namespace, picture: bytes) -> tuple[list[Sample], dict[int, float | None]]:
-    """The loops and the server at each number of connections, repeated; and how busy the GPU was (%)."""
+def measure(options: Options, picture: bytes, used: dict[int, float | None]) -> Measured:
+    """The loops and the server at each number of connections, repeated.
+
+    ``used`` gets by the number of connections how busy the GPU was (%).
+    """
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="benchmark-")))
         image = folder / "picture.jpg"
@@ -113,13 +119,15 @@ def measure(options: argparse.Namespace, picture: bytes) -> tuple[list[Sample], 
         print(f"device: {beside.device}\n", flush=True)
         server = stack.enter_context(served(options, folder, picture))
         run_load(load_of(server, picture, max(options.connections), options.warmup), "asyncio")
-        used: dict[int, list[float]] = {}
-        samples = interleaved(options.reps, takers(options, server, beside, picture, used), tell)
-    return samples, {at: sum(seen) / len(seen) if seen else None for at, seen in used.items()}
+        seen: dict[int, list[float]] = {}
+        samples = interleaved(options.reps, takers(options, server, beside, picture, seen), tell)
+    used.update({at: sum(some) / len(some) if some else None for at, some in seen.items()})
+    marks = limit_marks(samples, options.connections, options.decode)
+    return samples, report(samples, used, options.decode), marks
 
 
 @contextlib.contextmanager
-def served(options: argparse.Namespace, folder: Path, picture: bytes) -> Iterator[ModelServer]:
+def served(options: Options, folder: Path, picture: bytes) -> Iterator[ModelServer]:
     """A server below ``folder`` that answers pictures on the device. Raises BenchmarkError."""
     store = folder / "store"
     archive = build_model(store, settings_of(options))
@@ -152,7 +160,7 @@ def build_model(store: Path, settings: Mapping[str, object]) -> str:
     return build(store, NAME, "image_classifier", config_file=config)
 
 
-def loop_arguments(options: argparse.Namespace, image: Path) -> list[str]:
+def loop_arguments(options: Options, image: Path) -> list[str]:
     """The command line of the loops' process."""
     flags = [f"--{name}={vars(options)[name]}" for name in ("device", "batch", "precision", "decode")]
     return [options.arch, str(image.resolve()), *flags, *(["--fast-decode"] if options.fast_decode else [])]
@@ -177,7 +185,7 @@ def described(server: ModelServer, name: str) -> dict[str, Any]:
 
 
 def takers(
-    options: argparse.Namespace,
+    options: Options,
     server: ModelServer,
     beside: Loops,
     picture: bytes,
@@ -200,8 +208,8 @@ def takers(
 
 def load_of(server: ModelServer, picture: bytes, connections: int, seconds: float) -> Load:
     """Pictures for the model; batches have a fifth more time to fall into step first."""
-    url = server.url(f"/predictions/{NAME}")
-    return Load(url, picture, "image/jpeg", connections, seconds, settle=seconds / 5)
+    question = Question(f"/predictions/{NAME}", picture, "image/jpeg")
+    return Load(server.port, question, connections, seconds, settle=seconds / 5)
 
 
 def to_limit(samples: Sequence[Sample], connections: int, decode: str) -> float | None:
@@ -228,17 +236,11 @@ def _best(values: Sequence[float | None]) -> float | None:
     return max((value for value in values if value is not None), default=None)
 
 
-def print_report(
-    summary: Sequence[Figure],
-    samples: Sequence[Sample],
-    marks: Sequence[Mark],
-    used: Mapping[int, float | None],
-    decode: str,
-) -> None:
-    """Table and marks on standard output."""
+def report(samples: Sequence[Sample], used: Mapping[int, float | None], decode: str) -> str:
+    """A Markdown table."""
     headers = ["subject", "connections", "images/s", "p50 ms", "p99 ms", "GPU %", "to limit", "to serial"]
     rows = []
-    for each in summary:
+    for each in figures(samples):
         at = each.connections
         if not at:
             rows.append([each.subject, "", number(each.rate), *[""] * 5])
@@ -249,8 +251,7 @@ def print_report(
         rows.append(
             [each.subject, str(at), *seen, "" if busy is None else number(busy), *map(number, against)]
         )
-    print(table(headers, rows))
-    print("\n" + "\n".join([*map(str, marks), *failure_lines(summary), *noise_lines(summary)]))
+    return table(headers, rows) + "\n"
 
 
 if __name__ == "__main__":

@@ -14,10 +14,11 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from benchmarks import gpu
 from benchmarks.options import run
@@ -26,10 +27,7 @@ from benchmarks.servers import ROOT, BenchmarkError, piped
 from modelserver.engine.telemetry.gpus import gpus
 from modelserver.tools.tune.own_server import own_environment, stop_process
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    Outcome = tuple[bool, dict[str, object]]
+Outcome = tuple[bool, dict[str, object]]
 
 PROBES = (
     "versions fork buffer resampling nvjpeg graphs failed_capture poisoned out_of_memory compiled_requests"

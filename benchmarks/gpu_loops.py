@@ -11,16 +11,14 @@ from __future__ import annotations
 import argparse
 import io
 import math
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from benchmarks.loops import Work, rate_of, serve
 from modelserver.engine.resources import usable_cpus
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 KINDS = ("chip", "decode", "serial")
 PRECISIONS = ("fp32", "tf32", "bf16")

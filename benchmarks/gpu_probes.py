@@ -12,9 +12,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy
 import torch
@@ -34,10 +34,7 @@ from modelserver_handlers.pictures.resampling import resize_crops
 from modelserver_handlers.pictures.transfer import CopyStream, DeviceCropBuffer, HostCropBuffer
 from modelserver_handlers.zoo import random_network
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    Outcome = tuple[bool, dict[str, object]]
+Outcome = tuple[bool, dict[str, object]]
 
 GPU = torch.device("cuda", 0)
 PICTURE = (3, 224, 224)

@@ -8,28 +8,23 @@ of all its processes.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import itertools
 import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from benchmarks import measure as measuring
 from benchmarks.archives import build_handler
 from benchmarks.grpc_load import call_once
 from benchmarks.h2load import Flood, run_h2load
-from benchmarks.measure import Sample, cpu_ratio, figures, interleaved, of, ratio
+from benchmarks.measure import Sample, figures, interleaved, measured, of, ratio
 from benchmarks.mixed import torchserve_server
-from benchmarks.options import DRY_RUN, OUT, perform, run, tell, tells_failures
+from benchmarks.options import Measured, Options, common_parser, perform, run, tell, tells_failures
 from benchmarks.report import Mark, number, table
 from benchmarks.servers import HOST, QUEUE_SIZE, ModelServer, call_well, grpc_settings, model_server
 from modelserver.ext.grpc.messages import message
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
 
 NAME = "noop"
 _HANDLER = '''"""Answers at once."""
@@ -57,7 +52,7 @@ class Subject:
         """The same load for all."""
         if self.grpc_port is None:
             at_a_time = connections * streams
-            url = self.server.url(f"/predictions/{NAME}")
+            url = f"http://{HOST}:{self.server.port}/predictions/{NAME}"
             return Flood(url, BODY, at_a_time, 1, requests, len(self.sample_response()), grpc=False)
         url = f"http://{HOST}:{self.grpc_port}{_PREDICT}"
         return Flood(url, _message(), connections, streams, requests, len(self.sample_response()), grpc=True)
@@ -75,18 +70,14 @@ def _message() -> bytes:
     return body
 
 
-def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+def parse(arguments: Sequence[str] | None) -> Options:
     """The command line."""
-    parser = argparse.ArgumentParser("benchmarks grpc", description=__doc__)
+    parser = common_parser("grpc", __doc__, duration=5.0, loads=False)
     add = parser.add_argument
-    add("--duration", type=float, default=5.0, help="about so many seconds a measurement (default: 5)")
-    add("--reps", type=int, default=3, help="repetitions, interleaved; figures are medians (default: 3)")
     add("--batch", type=int, default=8, help="batch_size of the model; default: 8")
     add("--delay", type=int, default=1, help="max_batch_delay of the model in ms; default: 1")
     add("--before", type=Path, help="a checkout of an earlier version, which is measured as well")
     add("--peers", type=Path, help="measure TorchServe, which is installed there, as well")
-    add("--out", type=Path, help=OUT)
-    add("--dry-run", action="store_true", help=DRY_RUN)
     return parser.parse_args(arguments)
 
 
@@ -103,17 +94,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "access log and metrics": "on, as shipped",
         "measurements": f"{options.reps} x about {options.duration:g} s, interleaved",
     }
-
-    def measured() -> tuple[list[Sample], str, list[Mark]]:
-        with started(options) as subjects:
-            samples = measure(subjects, options)
-        return samples, report(samples), marks(samples)
-
-    return perform(options, "gRPC", facts, SHAPES, measured)
+    return perform(options, "gRPC", facts, SHAPES, partial(measure, options))
 
 
 @contextlib.contextmanager
-def started(options: argparse.Namespace) -> Iterator[list[Subject]]:
+def started(options: Options) -> Iterator[list[Subject]]:
     """All servers with the model. Raises BenchmarkError."""
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="benchmark-")))
@@ -146,21 +131,23 @@ def _torchserve(peers: Path, store: Path, folder: Path) -> Iterator[Subject]:
         yield Subject(TORCHSERVE, server, port)
 
 
-def measure(subjects: Sequence[Subject], options: argparse.Namespace) -> list[Sample]:
+def measure(options: Options) -> Measured:
     """All subjects in turns."""
     takers: list[Callable[[int], Sample]] = []
-    for (connections, streams), subject in itertools.product(SHAPES, subjects):
-        trial = run_h2load(subject.flood(connections, streams, 2000))
-        trial = run_h2load(subject.flood(connections, streams, max(2000, int(trial.rate))))
-        requests = max(1000, int(trial.rate * options.duration))
-        takers.append(partial(take, subject, subject.flood(connections, streams, requests), connections))
-    return interleaved(options.reps, takers, tell)
+    with started(options) as subjects:
+        for (connections, streams), subject in itertools.product(SHAPES, subjects):
+            trial = run_h2load(subject.flood(connections, streams, 2000))
+            trial = run_h2load(subject.flood(connections, streams, max(2000, int(trial.rate))))
+            requests = max(1000, int(trial.rate * options.duration))
+            takers.append(partial(take, subject, subject.flood(connections, streams, requests), connections))
+        samples = interleaved(options.reps, takers, tell)
+    return samples, report(samples), marks(samples)
 
 
 def take(subject: Subject, flood: Flood, connections: int, repetition: int) -> Sample:
     """One measurement of one subject."""
     running, alone = partial(run_h2load, flood), subject.name != TORCHSERVE
-    return measuring.measured(subject.server, running, subject.name, connections, repetition, alone=alone)
+    return measured(subject.server, running, subject.name, connections, repetition, alone=alone)
 
 
 def report(samples: Sequence[Sample]) -> str:
@@ -169,7 +156,7 @@ def report(samples: Sequence[Sample]) -> str:
     rows = []
     for each in summary:
         both = of(each.subject, each.connections), of(HTTP, each.connections)
-        cells = (*each.values, ratio(samples, *both), cpu_ratio(samples, *both))
+        cells = (*each.values, ratio(samples, *both), ratio(samples, *both, "cpu_us"))
         streams = dict(SHAPES)[each.connections]
         rows.append([f"{each.subject}, {each.connections} x {streams}", *map(number, cells)])
     headers = ["asked", "requests/s", "p50 ms", "p99 ms", "server CPU-µs/request"]
@@ -183,7 +170,7 @@ def marks(samples: Sequence[Sample]) -> list[Mark]:
     for connections, streams in SHAPES:
         at = f"at {connections} x {streams}"
         mine = of(GRPC, connections)
-        cost = cpu_ratio(samples, mine, of(HTTP, connections))
+        cost = ratio(samples, mine, of(HTTP, connections), "cpu_us")
         group.append(Mark(f"CPU of {GRPC} / {HTTP} {at}", cost, "<=", 3.0))
         for name, target in ((BEFORE, 2.5), (TORCHSERVE, 2.0)):
             if name in names:

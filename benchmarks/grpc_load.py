@@ -12,27 +12,14 @@ import resource
 import sys
 import time
 from collections import Counter
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import grpc
 
-from benchmarks.load import ANSWER_TIMEOUT, Outcome, cpu_of, outcome_of
-from benchmarks.servers import (
-    HOST,
-    ROOT,
-    START_TIMEOUT,
-    BenchmarkError,
-    Running,
-    accepts,
-    process,
-    wait_until,
-)
+from benchmarks.load import ANSWER_TIMEOUT, Load, Outcome, cpu_of, outcome_of
+from benchmarks.servers import HOST, ROOT, START_TIMEOUT, BenchmarkError, Running, running
 from modelserver.tools.tune.own_server import free_ports
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 # Channels to one address share a connection otherwise.
 _OPTIONS = (
@@ -42,36 +29,28 @@ _OPTIONS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Calls:
-    """Call ``method``, ``/package.Service/Method``, over so many connections for ``seconds``."""
+def run_grpc(load: Load) -> Outcome:
+    """Calls of the method ``/package.Service/Method`` that is the path of the load's question.
 
-    port: int
-    method: str
-    message: bytes
-    connections: int
-    seconds: float
-
-
-def run_grpc(calls: Calls) -> Outcome:
-    """Run it; returns when the last answer is there."""
+    Returns when the last answer is there.
+    """
     before = cpu_of(resource.RUSAGE_SELF)
-    answers, failures = asyncio.run(_run(calls))
+    answers, failures = asyncio.run(_run(load))
     rate = len(answers) / max((end for end, _ in answers), default=1.0)
     latencies = [latency for _, latency in answers]
     return outcome_of(latencies, rate, failures, "grpc.aio", cpu_of(resource.RUSAGE_SELF) - before)
 
 
-async def _run(calls: Calls) -> tuple[list[tuple[float, float]], Counter[str]]:
+async def _run(load: Load) -> tuple[list[tuple[float, float]], Counter[str]]:
     """Time since the start and latency of each answer, and the failures by reason."""
     answers: list[tuple[float, float]] = []
     failures: Counter[str] = Counter()
 
     async def one(channel: grpc.aio.Channel, began: float) -> None:
-        call = channel.unary_unary(calls.method)
-        while (sent := time.perf_counter()) - began < calls.seconds:
+        call = channel.unary_unary(load.question.path)
+        while (sent := time.perf_counter()) - began < load.seconds:
             try:
-                await call(calls.message, timeout=ANSWER_TIMEOUT)
+                await call(load.question.body, timeout=ANSWER_TIMEOUT)
             except grpc.aio.AioRpcError as error:  # noqa: PERF203 - one call may fail and the next not
                 failures[f"status {error.code().name}"] += 1
             else:
@@ -80,8 +59,8 @@ async def _run(calls: Calls) -> tuple[list[tuple[float, float]], Counter[str]]:
 
     async with contextlib.AsyncExitStack() as stack:
         channels = [
-            await stack.enter_async_context(grpc.aio.insecure_channel(f"{HOST}:{calls.port}", _OPTIONS))
-            for _ in range(calls.connections)
+            await stack.enter_async_context(grpc.aio.insecure_channel(f"{HOST}:{load.port}", _OPTIONS))
+            for _ in range(load.connections)
         ]
         for channel in channels:
             await asyncio.wait_for(channel.channel_ready(), START_TIMEOUT)
@@ -105,6 +84,5 @@ def grpc_echo_server(folder: Path) -> Iterator[Running]:
     """The bare gRPC server of ``benchmarks.grpc_echo``; ``folder`` is its own. Raises BenchmarkError."""
     (port,) = free_ports(1)
     command = [sys.executable, str(ROOT / "benchmarks" / "grpc_echo.py"), str(port)]
-    with process(command, folder, {}) as child:
-        wait_until(child, lambda: accepts(port), "it does not listen", START_TIMEOUT)
-        yield Running(child.pid, port, folder)
+    with running(command, port, folder) as server:
+        yield server

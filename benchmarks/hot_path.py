@@ -20,8 +20,9 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import uvloop
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
@@ -42,7 +43,7 @@ from modelserver.engine.wire.frames import encode
 from modelserver.engine.wire.messages import Answer, Load, Predict, Result
 from modelserver.ext.otel.requests import watch_with
 from modelserver.ext.otel.spans import Tracing
-from modelserver.ext.recording.recorder import Recorder, RecordingOptions
+from modelserver.ext.recording.recorder import LiveRecording, Recorder, RecordingOptions
 from modelserver.ext.rollout.plan import Plan
 from modelserver.ext.rollout.traffic import ModelTraffic
 from modelserver.models.options.resolve import ModelOptions
@@ -50,13 +51,7 @@ from modelserver.models.version import ModelVersion
 from modelserver.surface.http.connection import HttpListener
 from modelserver.surface.http.protocol import HttpProtocol
 from modelserver.surface.inference.inference import InferenceApi
-from modelserver.surface.watching import joined
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from modelserver.ext.recording.recorder import LiveRecording
-    from modelserver.surface.watching import Watch
+from modelserver.surface.watching import Watch, joined
 
 WIDTH = 32
 BODY = b"x" * 64

@@ -14,29 +14,18 @@ import resource
 import statistics
 import tempfile
 import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import psutil
 
 from benchmarks.language_work import BATCH, PIECES
-from benchmarks.options import run
+from benchmarks.options import Options, run
 from benchmarks.report import number, table
-from benchmarks.servers import (
-    HOST,
-    ROOT,
-    BenchmarkError,
-    CpuMeter,
-    Running,
-    accepts,
-    model_server,
-    process,
-    wait_until,
-)
+from benchmarks.servers import HOST, ROOT, BenchmarkError, Running, cpu_meter, model_server, running
+from benchmarks.works import Question
 from modelserver.tools.tune.own_server import family, free_ports
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 PATIENCE: Final = 290  # seconds until an engine has started
 _CHAT = """
@@ -112,14 +101,13 @@ async def _send(port: int, message: bytes, tokens: int = 0) -> tuple[int, float]
 
 
 def request(path: str, body: Mapping[str, object]) -> bytes:
-    content = json.dumps(body).encode()
-    head = f"POST {path} HTTP/1.1\r\nHost: {HOST}\r\nContent-Type: application/json\r\n"
-    return f"{head}Connection: close\r\nContent-Length: {len(content)}\r\n\r\n".encode() + content
+    content, close = json.dumps(body).encode(), ("Connection", "close")
+    return Question(path, content, "application/json", (close,)).message()
 
 
 async def _turn(server: Running, message: bytes, connections: int, seconds: float, tokens: int = 0) -> Turn:
     """Closed loops on so many connections at a time."""
-    front, everything = CpuMeter(server.pid, alone=True), CpuMeter(server.pid)
+    front, everything = cpu_meter(server.pid, alone=True), cpu_meter(server.pid)
     began, engine = time.perf_counter(), _engine_seconds(server.pid)
     results: list[tuple[int, float]] = []
 
@@ -129,14 +117,14 @@ async def _turn(server: Running, message: bytes, connections: int, seconds: floa
 
     await asyncio.gather(*(loop() for _ in range(connections)))
     took = time.perf_counter() - began
-    counts, used = sum(count for count, _ in results), everything.used()
+    counts, used = sum(count for count, _ in results), everything()
     first = statistics.median(first for _, first in results)
     outside = used + engine - _engine_seconds(server.pid)
-    return Turn(len(results), counts, took, front.used(), used, first, outside)
+    return Turn(len(results), counts, took, front(), used, first, outside)
 
 
 def rounds(
-    servers: Mapping[str, Running], message: bytes, count: int, options: argparse.Namespace, tokens: int = 0
+    servers: Mapping[str, Running], message: bytes, count: int, options: Options, tokens: int = 0
 ) -> dict[str, list[Turn]]:
     """The measurements of each server, in turns; the first round does not count."""
     turns: dict[str, list[Turn]] = {name: [] for name in servers}
@@ -205,9 +193,8 @@ def peer(folder: Path, command: Sequence[str], variables: Mapping[str, str]) -> 
     """Another server, whose command ends with a port."""
     (port,) = free_ports(1)
     folder.mkdir(parents=True)
-    with process([*command, str(port)], folder, variables) as child:
-        wait_until(child, lambda: accepts(port), f"{folder / 'output'}: it does not listen", PATIENCE)
-        yield Running(child.pid, port, folder)
+    with running([*command, str(port)], port, folder, variables, patience=PATIENCE) as server:
+        yield server
 
 
 def medians(turns: Sequence[Turn]) -> list[float]:
@@ -215,7 +202,7 @@ def medians(turns: Sequence[Turn]) -> list[float]:
     return [statistics.median(column) for column in zip(*(turn.figures for turn in turns), strict=True)]
 
 
-def measure(options: argparse.Namespace, folder: Path) -> None:
+def measure(options: Options, folder: Path) -> None:
     """All works in turns."""
     chat = request("/v1/chat/completions", _CHAT_BODY)
     vectors = request("/v1/embeddings", {"model": "vectors", "input": _TEXT, "encoding_format": "float"})

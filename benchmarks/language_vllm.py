@@ -5,16 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 import subprocess
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final
 
 from benchmarks.language import PATIENCE, medians, peer, request, rounds
+from benchmarks.options import Options
 from benchmarks.report import Mark, number, table
 from benchmarks.servers import HOST, ROOT, Running, model_server
-
-if TYPE_CHECKING:
-    from argparse import Namespace
-    from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
 
 _FEW: Final = 4
 _OURS, _FRONT, _BARE = "modelserver", "vllm serve", "the engine alone"
@@ -47,7 +45,7 @@ def _ours(folder: Path, python: str, model: Path, *, pretended: bool) -> Iterato
         yield server
 
 
-def _compare(servers: Mapping[str, Running], options: Namespace, counts: Sequence[int], least: float) -> None:
+def _compare(servers: Mapping[str, Running], options: Options, counts: Sequence[int], least: float) -> None:
     """Prints the table of all, and the marks."""
     more = {"stream": True, "stream_options": {"include_usage": True}}
     # A sign of the long prompt is about a token.
@@ -78,7 +76,7 @@ def _compare(servers: Mapping[str, Running], options: Namespace, counts: Sequenc
     print("\n".join(map(str, marks)))
 
 
-def measure(options: Namespace, python: str, folder: Path) -> None:
+def measure(options: Options, python: str, folder: Path) -> None:
     """The tiny model, and then the pretended engine."""
     model = folder / "model"
     make = _MAKE.format(str(model), _SIZES[options.size])

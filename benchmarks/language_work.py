@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from collections.abc import Iterator
+from typing import Any
 
 # Pieces of an answer, and how many texts share a batch.
 PIECES = int(os.environ.get("LANGUAGE_PIECES", "200"))

@@ -16,19 +16,18 @@ import shutil
 import subprocess
 import tempfile
 import time
-from bisect import bisect_right
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
-from urllib.parse import urlsplit
+from typing import Literal
 
 import uvloop
 
+from benchmarks.servers import HOST
+from benchmarks.works import Question
+from modelserver.ext.console.simulation import figures
 from modelserver.tools.http_client import Requester, TimedResponse
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 Client = Literal["auto", "wrk", "asyncio"]
 CLIENTS: tuple[Client, ...] = ("auto", "wrk", "asyncio")
@@ -38,18 +37,16 @@ ANSWER_TIMEOUT = 100.0  # seconds after which an answer counts as lost
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """POST ``body`` to ``url`` over so many connections for ``seconds``.
+    """Put a question to a port over so many connections for ``seconds``.
 
-    ``settle`` seconds come before and do not count (our own client only). ``headers`` are further ones.
+    ``settle`` seconds come before and do not count (our own client only).
     """
 
-    url: str
-    body: bytes
-    content_type: str
+    port: int
+    question: Question
     connections: int
     seconds: float
     settle: float = 0.0
-    headers: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +82,14 @@ def run_wrk(load: Load, *, pause_ms: float = 0.0) -> Outcome:
 
     Raises RuntimeError with what wrk says if it fails.
     """
+    question, url = load.question, f"http://{HOST}:{load.port}{load.question.path}"
     with tempfile.NamedTemporaryFile(prefix="benchmark-body-") as file:
-        file.write(load.body)
+        file.write(question.body)
         file.flush()
         command = ["wrk", "-t1", f"-c{load.connections}", f"-d{math.ceil(load.seconds)}s"]
-        command += ["--timeout", f"{ANSWER_TIMEOUT:.0f}s", "-s", str(SCRIPT), load.url]
-        environment = {"BENCHMARK_BODY": file.name, "BENCHMARK_CONTENT_TYPE": load.content_type}
-        environment["BENCHMARK_HEADERS"] = "".join(f"{name}: {value}\n" for name, value in load.headers)
+        command += ["--timeout", f"{ANSWER_TIMEOUT:.0f}s", "-s", str(SCRIPT), url]
+        headers = "".join(f"{name}: {value}\n" for name, value in question.headers.items())
+        environment = {"BENCHMARK_BODY": file.name, "BENCHMARK_HEADERS": headers}
         environment["BENCHMARK_PAUSE_MS"] = f"{pause_ms:.3f}"
         before = cpu_of(resource.RUSAGE_CHILDREN)
         done = subprocess.run(
@@ -116,32 +114,62 @@ def read_wrk(stdout: str, stderr: str, cpu: float) -> Outcome:
 
 def run_asyncio(load: Load) -> Outcome:
     """By our client, in this process."""
-
-    async def measure() -> _ClosedLoop:
-        loop = _ClosedLoop(load)
-        await loop.run()
-        return loop
-
     before = cpu_of(resource.RUSAGE_SELF)
-    return uvloop.run(measure()).outcome(cpu_of(resource.RUSAGE_SELF) - before)
+    outcome = uvloop.run(_closed_loop(load))
+    return replace(outcome, client_cpu=cpu_of(resource.RUSAGE_SELF) - before)
 
 
-def counted(ends: Sequence[float], settle: float) -> tuple[slice, float]:
-    """Which answers count, and the seconds that they took.
-
-    ``ends`` are ascending times since the start. What counts begins after the last answer of the settling
-    time and ends with the last answer, so whole batches are divided by the time of whole batches.
+async def _closed_loop(load: Load) -> Outcome:
+    """What counts begins after the last answer of the settling time and ends with the last answer in time, so
+    whole batches are divided by the time of whole batches.
     """
-    first = bisect_right(ends, settle)
-    began = ends[first - 1] if first else 0.0
-    return slice(first, len(ends)), (ends[-1] - began if ends else 0.0)
+    request, loop = load.question.message(), asyncio.get_running_loop()
+    failures = Counter[str]()
+    answers: list[tuple[float, float]] = []  # time since the start, latency
+    end = math.inf
+
+    def send() -> None:
+        if end == math.inf:
+            requester.send(0, request)
+
+    def answered(_: int, answer: TimedResponse) -> None:
+        if fault := fault_of(answer):
+            failures[fault] += 1
+            loop.call_later(0.05, send)
+            return
+        answers.append((answer.sent + answer.seconds, answer.seconds))
+        send()
+
+    def too_early() -> bool:
+        """Whether a time shorter than one answer must be made longer: until that answer, or any failure."""
+        counts = bool(answers) and answers[-1][0] > load.settle
+        return not counts and not failures and time.perf_counter() - requester.began < ANSWER_TIMEOUT
+
+    requester = Requester(HOST, load.port, load.connections, answered)
+    for _ in range(load.connections):
+        send()
+    await asyncio.sleep(load.settle + load.seconds)
+    while too_early():  # noqa: ASYNC110 - seldom and short
+        await asyncio.sleep(0.01)
+    end = time.perf_counter() - requester.began
+    await last_answers(requester, failures)
+    settled = [at for at, _ in answers if at <= load.settle]
+    counted = [each for each in answers if each[0] <= end][len(settled) :]
+    took = counted[-1][0] - max(settled, default=0.0) if counted else 1.0
+    latencies = [latency for _, latency in counted]
+    return outcome_of(latencies, len(counted) / took, failures, "asyncio", requests=len(answers))
+
+
+async def last_answers(requester: Requester, failures: Counter[str]) -> None:
+    """Waits for all that were sent; those that are lost are failures."""
+    await requester.drain(ANSWER_TIMEOUT)
+    failures["timeout"] += requester.pending
+    requester.close()
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
     """The nearest-rank percentile; NaN of nothing."""
-    if not values:
-        return math.nan
-    return sorted(values)[max(0, math.ceil(percent / 100 * len(values)) - 1)]
+    return figures.percentile(sorted(values), percent)
 
 
 def outcome_of(
@@ -149,11 +177,11 @@ def outcome_of(
     rate: float,
     failures: Mapping[str, int],
     client: str,
-    cpu: float,
+    cpu: float = 0.0,
     *,
     requests: int | None = None,
 ) -> Outcome:
-    """An outcome by its latencies in seconds; ``requests`` are as many where nothing else is given."""
+    """An outcome by its latencies in seconds; ``requests`` are as many where nothing else is passed."""
     reasons = {reason: count for reason, count in failures.items() if count}
     if not latencies:
         reasons["nothing answered"] = 1
@@ -168,76 +196,6 @@ def cpu_of(whom: int) -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def address_of(load: Load) -> tuple[str, int]:
-    """Host and port of a load."""
-    parts = urlsplit(load.url)
-    return parts.hostname or "127.0.0.1", parts.port or 80
-
-
-def request_of(load: Load, body: bytes) -> bytes:
-    """A request of a load as it is sent, with another body."""
-    parts, (host, port) = urlsplit(load.url), address_of(load)
-    target = f"{parts.path or '/'}{'?' + parts.query if parts.query else ''}"
-    further = "".join(f"{name}: {value}\r\n" for name, value in load.headers)
-    head = (
-        f"POST {target} HTTP/1.1\r\nHost: {host}:{port}\r\n{further}"
-        f"Content-Type: {load.content_type}\r\nContent-Length: {len(body)}\r\n\r\n"
-    )
-    return head.encode() + body
-
-
 def fault_of(answer: TimedResponse) -> str:
     """Why an answer is a failure; empty if it is none."""
     return answer.fault or ("" if 200 <= answer.status < 300 else f"status {answer.status}")
-
-
-class _ClosedLoop:
-    """A load by our client, and what came of it."""
-
-    def __init__(self, load: Load) -> None:
-        self._load = load
-        self._request = request_of(load, load.body)
-        self._failures: Counter[str] = Counter()
-        self._answers: list[tuple[float, float]] = []  # time of the answer since the start, latency
-        self._late = 0  # answers after the end
-        self._is_open = True
-        self._requester = Requester(*address_of(load), load.connections, self._answered)
-
-    async def run(self) -> None:
-        for _ in range(self._load.connections):
-            self._ask()
-        await asyncio.sleep(self._load.settle + self._load.seconds)
-        while self._too_early():  # noqa: ASYNC110 - seldom and short
-            await asyncio.sleep(0.01)
-        self._is_open = False
-        await self._requester.drain(ANSWER_TIMEOUT)
-        self._failures["timeout"] += self._requester.pending
-        self._requester.close()
-
-    def _too_early(self) -> bool:
-        """Whether a time shorter than one answer must be made longer: until that answer, or any failure."""
-        counts = bool(self._answers) and self._answers[-1][0] > self._load.settle
-        passed = time.perf_counter() - self._requester.began
-        return not counts and not self._failures and passed < ANSWER_TIMEOUT
-
-    def _ask(self) -> None:
-        if self._is_open:
-            self._requester.send(0, self._request)
-
-    def _answered(self, _: int, answer: TimedResponse) -> None:
-        if fault := fault_of(answer):
-            self._failures[fault] += 1
-            asyncio.get_running_loop().call_later(0.05, self._ask)
-            return
-        if self._is_open:
-            self._answers.append((answer.sent + answer.seconds, answer.seconds))
-        else:
-            self._late += 1
-        self._ask()
-
-    def outcome(self, cpu: float) -> Outcome:
-        which, seconds = counted([end for end, _ in self._answers], self._load.settle)
-        latencies = [latency for _, latency in self._answers[which]]
-        rate = len(latencies) / seconds if latencies else 0.0
-        requests = len(self._answers) + self._late
-        return outcome_of(latencies, rate, self._failures, "asyncio", cpu, requests=requests)

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException
 
 from benchmarks.load import percentile
-from benchmarks.servers import HOST, Running
+from benchmarks.servers import HOST
+from benchmarks.works import Question
 
 WARMUP = 10  # requests
 _INFERENCE = re.compile(r"\binference;dur=([0-9.]+)")
@@ -21,7 +22,6 @@ class Lone:
     A failure makes the figure void.
     """
 
-    handler: str
     client_p50_ms: float
     handler_p50_ms: float
     failures: int
@@ -32,41 +32,36 @@ class Lone:
         return None if self.failures else self.client_p50_ms - self.handler_p50_ms
 
 
-def measure_lone(server: Running, name: str, body: bytes, content_type: str, requests: int) -> Lone:
+def measure_lone(port: int, question: Question, requests: int) -> Lone:
     """Sends one request after another over one connection. The first ``WARMUP`` do not count."""
-    seen: list[float] = []
-    handler: list[float] = []
+    times: list[tuple[float, float]] = []
     failures = 0
-    connection = HTTPConnection(HOST, server.port, timeout=60)
+    connection = HTTPConnection(HOST, port, timeout=60)
     for number in range(WARMUP + requests):
         try:
-            waited, inside = _ask(connection, f"/predictions/{name}", body, content_type)
+            both = _ask(connection, question)
         except (OSError, HTTPException, ValueError):
             connection.close()
             failures += 1
             continue
         if number >= WARMUP:
-            seen.append(waited)
-            handler.append(inside)
+            times.append(both)
     connection.close()
-    return Lone(name, percentile(seen, 50), percentile(handler, 50), failures)
+    client, handler = (percentile([both[place] for both in times], 50) for place in (0, 1))
+    return Lone(client, handler, failures)
 
 
-def handler_ms(server_timing: str | None) -> float:
-    """The handler's own time in a server-timing header. Raises ValueError where it does not say."""
-    match = _INFERENCE.search(server_timing or "")
-    if match is None:
-        raise ValueError(f"no inference;dur in server-timing: {server_timing}")
-    return float(match.group(1))
+def _ask(connection: HTTPConnection, question: Question) -> tuple[float, float]:
+    """Milliseconds until the whole response was read, and the handler's own.
 
-
-def _ask(connection: HTTPConnection, target: str, body: bytes, content_type: str) -> tuple[float, float]:
-    """Milliseconds until the whole response was read, and the handler's own. Raises ValueError if not 200."""
+    Raises ValueError if it is not 200, or does not tell the handler's time.
+    """
     began = time.perf_counter()
-    connection.request("POST", target, body, {"Content-Type": content_type})
+    connection.request("POST", question.path, question.body, question.headers)
     answer = connection.getresponse()
     answer.read()
     waited = (time.perf_counter() - began) * 1e3
-    if answer.status != 200:
-        raise ValueError(f"status {answer.status}")
-    return waited, handler_ms(answer.getheader("server-timing"))
+    match = _INFERENCE.search(answer.getheader("server-timing", ""))
+    if answer.status != 200 or match is None:
+        raise ValueError(f"status {answer.status}, server-timing: {answer.getheader('server-timing')}")
+    return waited, float(match[1])

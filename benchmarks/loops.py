@@ -12,15 +12,13 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from benchmarks.measure import Sample, busy_seconds
-from benchmarks.servers import ROOT, BenchmarkError, CpuMeter, thread_variables
+from benchmarks.servers import ROOT, BenchmarkError, cpu_meter, thread_variables
 from modelserver.tools.tune.own_server import own_environment
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
 
 WARMUP_CALLS = 3
 IN_FLIGHT = 4  # calls after which the loop waits for the device
@@ -48,9 +46,9 @@ class Loops:
 
     def run(self, kind: str, seconds: float, subject: str, repetition: int) -> Sample:
         """Loop for ``seconds``; the rate is in pictures. Raises BenchmarkError if it cannot."""
-        busy, meter, began = busy_seconds(), CpuMeter(self.process.pid), time.perf_counter()
+        busy, used, began = busy_seconds(), cpu_meter(self.process.pid), time.perf_counter()
         rate = self._rate(kind, seconds)
-        other = (busy_seconds() - busy - meter.used()) / (time.perf_counter() - began)
+        other = (busy_seconds() - busy - used()) / (time.perf_counter() - began)
         return Sample(subject, 0, repetition, rate=rate, other_cpus=max(0.0, other))
 
     def _rate(self, kind: str, seconds: float) -> float:

@@ -15,36 +15,33 @@ import statistics
 import tempfile
 import time
 import zipfile
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING
 
 import psutil
-import uvloop
 
 from benchmarks.archives import build, build_resnet, photograph
-from benchmarks.load import Load, percentile
+from benchmarks.load import percentile
 from benchmarks.measure import readings
-from benchmarks.open_loop import OpenLoop, poisson
-from benchmarks.options import common_parser, perform, run, say, tells_failures
+from benchmarks.open_loop import run_open_loop
+from benchmarks.options import Measured, Options, common_parser, perform, run, say, tells_failures
+from benchmarks.paced import poisson
 from benchmarks.parking import BELADY, POLICY, Arrival, drifting, simulated, zipf
 from benchmarks.peers.launch import Launch
 from benchmarks.peers.many_model import FITS, FOLDER, PORT, WEIGHTS, write_weights
 from benchmarks.peers.packages import python_of
 from benchmarks.report import Mark, number, table
-from benchmarks.servers import ROOT, ModelServer, Running, call, call_well, family, free_ports, model_server
+from benchmarks.servers import ROOT, ModelServer, Running, call, call_well, cpu_seconds, model_server
 from benchmarks.serving import served
 from benchmarks.works import Question
 from modelserver.ext.parking.memory import own_memory
 from modelserver.ext.parking.needs import Need, Needs
 from modelserver.models.environments.cache_folder import VARIABLE, cache_folder
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from benchmarks.measure import Sample
+from modelserver.tools.tune.own_server import family, free_ports
 
 # Bytes of weights that a digit network does not need, by kind; None: there are no weights.
 KINDS = {"noop": None, "digit": 0, "large": 100_000_000}
@@ -64,12 +61,12 @@ class Seen:
 
     warm: list[tuple[str, float]] = field(default_factory=list)
     cold: list[float] = field(default_factory=list)
-    failures: dict[str, int] = field(default_factory=dict)
+    failures: Counter[str] = field(default_factory=Counter)
 
     @property
     def rate(self) -> float:
         """The share of requests that found their model loaded."""
-        return len(self.warm) / max(1, len(self.warm) + len(self.cold) + sum(self.failures.values()))
+        return len(self.warm) / max(1, len(self.warm) + len(self.cold) + self.failures.total())
 
     def median(self, models: Sequence[str]) -> float:
         """Of the latencies of these models, when they were loaded; not a number if they never were."""
@@ -78,13 +75,12 @@ class Seen:
     def add(self, other: Seen) -> None:
         self.warm += other.warm
         self.cold += other.cold
-        for reason, count in other.failures.items():
-            self.failures[reason] = self.failures.get(reason, 0) + count
+        self.failures += other.failures
 
 
-def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+def parse(arguments: Sequence[str] | None) -> Options:
     """The command line."""
-    parser = common_parser("benchmarks many", __doc__, duration=60.0)
+    parser = common_parser("many", __doc__, duration=60.0)
     add = parser.add_argument
     add("--peers", type=Path, help="measure Ray Serve, which is installed there, as well")
     add("--models", type=int, default=1000, help="in all, a third of them digit networks; default: 1000")
@@ -110,15 +106,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "requests": f"{options.rate:g}/s, twice {options.duration:g} s, Zipf {options.power:g}",
     }
     plan = [f"{part}: {len(trace)} requests" for part, trace in parts.items()]
-
-    def measured() -> tuple[list[Sample], str, list[Mark]]:
-        with tempfile.TemporaryDirectory(prefix="bm-") as name:
-            return [], *measure(names, parts, options, Path(name))
-
-    return perform(options, "Many models", facts, plan, measured)
+    return perform(options, "Many models", facts, plan, partial(measure, names, parts, options))
 
 
-def traces(names: Sequence[str], options: argparse.Namespace, chance: Random) -> dict[str, list[Arrival]]:
+def traces(names: Sequence[str], options: Options, chance: Random) -> dict[str, list[Arrival]]:
     """The requests of all parts, one after the other."""
     popular = list(reversed(names[: options.fits]))
     first = [Arrival(number / options.rate, name) for number, name in enumerate(popular)]
@@ -134,27 +125,27 @@ def traces(names: Sequence[str], options: argparse.Namespace, chance: Random) ->
     }
 
 
-def measure(
-    names: Sequence[str], parts: Mapping[str, list[Arrival]], options: argparse.Namespace, folder: Path
-) -> tuple[str, list[Mark]]:
-    """All servers and policies; text and marks."""
-    store = build_store(folder)
-    by_kind, cold = learn(store, folder / "learning")
-    needs = {name: by_kind[kind_of(name)] for name in names}
-    budget = options.fits * statistics.fmean(need.memory for need in needs.values())
-    few = [name for name in names if kind_of(name) != "large"][: options.loaded]
-    with (
-        on_demand(store, folder / "ours", needs, int(budget)) as (server, start_time),
-        all_loaded(store, folder / "loaded", few) as loaded,
-        readings(lambda: own_memory(workers(server)), 1.0) as sizes,
-    ):
-        ask(server, parts[FIRST])
-        outcomes = {part: take(server, loaded, few, parts[part]) for part in (STEADY, DRIFTING)}
-    ray, ray_memory = dict[str, Seen](), 0
-    try:
-        ray, ray_memory = take_ray(parts, options, folder) if options.peers else (ray, 0)
-    except Exception as error:  # noqa: BLE001 - the server's own figures are not lost
-        say(f"{RAY} is left out: {error}")
+def measure(names: Sequence[str], parts: Mapping[str, list[Arrival]], options: Options) -> Measured:
+    """All servers and policies."""
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bm-")))
+        store = build_store(folder)
+        by_kind, cold = learn(store, folder / "learning")
+        needs = {name: by_kind[kind_of(name)] for name in names}
+        budget = options.fits * statistics.fmean(need.memory for need in needs.values())
+        few = [name for name in names if kind_of(name) != "large"][: options.loaded]
+        with (
+            on_demand(store, folder / "ours", needs, int(budget)) as (server, start_time),
+            all_loaded(store, folder / "loaded", few) as loaded,
+            readings(lambda: own_memory(workers(server)), 1.0) as sizes,
+        ):
+            ask(server, parts[FIRST])
+            outcomes = {part: take(server, loaded, few, parts[part]) for part in (STEADY, DRIFTING)}
+        ray, ray_memory = dict[str, Seen](), 0
+        try:
+            ray, ray_memory = take_ray(parts, options, folder) if options.peers else (ray, 0)
+        except Exception as error:  # noqa: BLE001 - the server's own figures are not lost
+            say(f"{RAY} is left out: {error}")
     policies = simulated([each for trace in parts.values() for each in trace], needs, budget)
     rows, marks, start = list[list[str]](), list[Mark](), len(parts[FIRST])
     for part, (ours, bare, ratio) in outcomes.items():
@@ -165,7 +156,7 @@ def measure(
             Mark(f"{part}: hits to Belady's optimum", ours.rate / shares[BELADY], ">=", 0.9),
             Mark(f"{part}: hits to our policy's, simulated", ours.rate / shares[POLICY], ">=", 0.98),
             Mark(f"{part}: p50 of loaded models to all loaded", ratio, "<=", 1.05),
-            Mark(f"{part}: failed or lost", float(sum(ours.failures.values())), "<=", 0),
+            Mark(f"{part}: failed or lost", float(ours.failures.total()), "<=", 0),
         ]
     largest = max(need.memory for need in by_kind.values())
     above = max(0.0, max(sizes) - budget) / largest
@@ -182,7 +173,7 @@ def measure(
     more = f"; {RAY}'s replica got {ray_memory / 1e6:,.0f} MB more" if ray else ""
     memory = f"Memory: {kinds}; budget {budget / 1e6:,.0f} MB, at most {max(sizes) / 1e6:,.0f} MB{more}."
     text = [table(headers, rows), memory, f"First answers of parked models: {starts}.", ""]
-    return "\n\n".join(text), marks
+    return [], "\n\n".join(text), marks
 
 
 def rows_of(part: str, shares: Mapping[str, float], results: Mapping[str, Seen]) -> list[list[str]]:
@@ -197,7 +188,7 @@ def rows_of(part: str, shares: Mapping[str, float], results: Mapping[str, Seen])
             number(1e3 * percentile(some, p)) if some else "" for some in (warm, seen.cold) for p in (50, 99)
         ]
         to_best = "" if name == LOADED else f"{seen.rate / best:.2f}"
-        rows.append([part, name, f"{seen.rate:.3f}", to_best, *latencies, str(sum(seen.failures.values()))])
+        rows.append([part, name, f"{seen.rate:.3f}", to_best, *latencies, str(seen.failures.total())])
     return rows
 
 
@@ -286,7 +277,7 @@ def on_demand(
     began = time.monotonic()
     with model_server(store, folder, settings, variables=cache) as server:
         start = time.monotonic() - began
-        spent = sum(sum(each.cpu_times()[:2]) for each in family(server.pid))
+        spent = sum(cpu_seconds(server.pid).values())
         say(f"{len(needs)} models: listening after {start:.1f} s, {spent:.1f} s of processors")
         yield server, start
 
@@ -335,18 +326,14 @@ def take(
 
 def ask(server: Running, arrivals: Sequence[Arrival], *, path: str = "/predictions/{}") -> Seen:
     """Sends the requests, the first one at once; a model is named in the path and in a header."""
-    loop = OpenLoop(Load(server.url("/"), b"", "", connections=16, seconds=0.0), [])
-    loop.requests = [
-        f"POST {path.format(each.model)} HTTP/1.1\r\nHost: {loop.host}\r\n{CHOSEN}: {each.model}\r\n"
-        "Content-Length: 1\r\n\r\nx".encode()
-        for each in arrivals
-    ]
-    uvloop.run(loop.send([each.at - arrivals[0].at for each in arrivals]))
-    seen = Seen(failures=dict(loop.failures))
-    for answer in loop.seen:
+    questions = [Question(path.format(each.model), b"x", "", ((CHOSEN, each.model),)) for each in arrivals]
+    times = [each.at - arrivals[0].at for each in arrivals]
+    outcome = run_open_loop(server.port, [each.message() for each in questions], times)
+    seen = Seen(failures=outcome.failures)
+    for answer in outcome.answers:
         # Ray Serve's answers come in chunks.
         (loaded,) = re.findall(rb'"loaded": *([\d.]+)', answer.content)
-        if float(loaded) < loop.began + answer.sent:
+        if float(loaded) < outcome.began + answer.sent:
             seen.warm.append((arrivals[answer.number].model, answer.latency))
         else:
             seen.cold.append(answer.latency)
@@ -354,7 +341,7 @@ def ask(server: Running, arrivals: Sequence[Arrival], *, path: str = "/predictio
 
 
 def take_ray(
-    parts: Mapping[str, Sequence[Arrival]], options: argparse.Namespace, folder: Path
+    parts: Mapping[str, Sequence[Arrival]], options: Options, folder: Path
 ) -> tuple[dict[str, Seen], int]:
     """What came of the requests by Ray Serve, and the memory that its processes got at most."""
     (port,) = free_ports(1)

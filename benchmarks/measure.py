@@ -7,21 +7,16 @@ import statistics
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import psutil
 
-from benchmarks.load import run_load
+from benchmarks.load import Client, Load, Outcome, run_load
 from benchmarks.paced import run_paced
-from benchmarks.servers import CpuMeter, Running, call
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from benchmarks.load import Client, Load, Outcome
-
+from benchmarks.servers import Running, call, cpu_meter
 
 _T = TypeVar("_T")
 
@@ -113,10 +108,10 @@ def measured(
 ) -> Sample:
     """The same of any load: what ``run`` did to the server; ``alone``: without its other processes."""
     machine, began = busy_seconds(), time.perf_counter()
-    meter, head = CpuMeter(server.pid), CpuMeter(server.pid, alone=True)
+    of_all, of_head = cpu_meter(server.pid), cpu_meter(server.pid, alone=True)
     outcome = run()
-    used, elapsed = meter.used(), time.perf_counter() - began
-    counted = head.used() if alone else used
+    used, elapsed = of_all(), time.perf_counter() - began
+    counted = of_head() if alone else used
     other = busy_seconds() - machine - used - outcome.client_cpu
     settle_down(server)
     return Sample(
@@ -174,70 +169,43 @@ def quotient(value: float | None, to: float | None) -> float | None:
 
 
 def ratio(
-    samples: Sequence[Sample], subject: Callable[[Sample], bool], to: Callable[[Sample], bool]
+    samples: Sequence[Sample],
+    subject: Callable[[Sample], bool],
+    to: Callable[[Sample], bool],
+    what: str = "rate",
 ) -> float | None:
-    """The median over the repetitions of one rate by another of the same repetition; None if one is void."""
-    pairs = _pairs(samples, subject, to)
-    if not pairs or any(not there.rate for _, there in pairs):
-        return None
-    return statistics.median(here.rate / there.rate for here, there in pairs)
+    """The median over the repetitions of one rate, or ``cpu_us``, by another of the same repetition.
 
-
-def cpu_pairs(
-    samples: Sequence[Sample], subject: Callable[[Sample], bool], to: Callable[[Sample], bool]
-) -> list[tuple[float, float]]:
-    """Processor time per request of both in each repetition, in µs; none if one is void."""
-    pairs = [(here.cpu_us or 0.0, there.cpu_us or 0.0) for here, there in _pairs(samples, subject, to)]
-    return pairs if all(here and there for here, there in pairs) else []
-
-
-def cpu_ratio(
-    samples: Sequence[Sample], subject: Callable[[Sample], bool], to: Callable[[Sample], bool]
-) -> float | None:
-    """As :func:`ratio`, of the processor time per request."""
-    pairs = cpu_pairs(samples, subject, to)
-    return statistics.median(here / there for here, there in pairs) if pairs else None
-
-
-def _pairs(
-    samples: Sequence[Sample], subject: Callable[[Sample], bool], to: Callable[[Sample], bool]
-) -> list[tuple[Sample, Sample]]:
-    """The samples of both by repetition; none if any failed."""
+    None if one is void.
+    """
     ours = {each.repetition: each for each in samples if subject(each)}
     others = {each.repetition: each for each in samples if to(each)}
     pairs = [(ours[key], others[key]) for key in ours if key in others]
-    return [] if any(here.failures or there.failures for here, there in pairs) else pairs
+    values = [(getattr(here, what), getattr(there, what)) for here, there in pairs]
+    void = any(here.failures or there.failures for here, there in pairs) or not all(map(all, values))
+    return None if void or not pairs else statistics.median(here / there for here, there in values)
 
 
-def named(subject: object) -> Callable[[Sample], bool]:
-    """Picks the samples of a subject, which is its text."""
+def of(subject: object, connections: int | None = None) -> Callable[[Sample], bool]:
+    """Picks the samples of a subject, which is its text, perhaps only those at so many connections."""
     name = str(subject)
-    return lambda each: each.subject == name
-
-
-def of(subject: str, connections: int) -> Callable[[Sample], bool]:
-    """Picks the samples of a subject at so many connections."""
-    return lambda each: each.subject == subject and each.connections == connections
+    return lambda each: each.subject == name and connections in {None, each.connections}
 
 
 def _figure(group: Sequence[Sample]) -> Figure:
     failures: Counter[str] = Counter()
     for each in group:
         failures.update(each.failures)
-    void = bool(failures)
+
+    def median(name: str, *, void: bool = bool(failures)) -> float | None:
+        known = [value for each in group if (value := getattr(each, name)) is not None]
+        return statistics.median(known) if known and not void else None
+
     return Figure(
-        subject=group[0].subject,
-        connections=group[0].connections,
-        rate=None if void else statistics.median(each.rate for each in group),
-        p50_ms=_median([each.p50_ms for each in group], void=void),
-        p99_ms=_median([each.p99_ms for each in group], void=void),
-        cpu_us=_median([each.cpu_us for each in group], void=void),
-        other_cpus=_median([each.other_cpus for each in group], void=False),
+        group[0].subject,
+        group[0].connections,
+        *map(median, ("rate", "p50_ms", "p99_ms", "cpu_us")),
+        other_cpus=median("other_cpus", void=False),
         rates=tuple(round(each.rate, 3) for each in group),
         failures=dict(failures),
     )
-
-
-def _median(values: Sequence[float | None], *, void: bool) -> float | None:
-    known = [value for value in values if value is not None]
-    return statistics.median(known) if known and not void else None

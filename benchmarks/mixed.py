@@ -19,34 +19,40 @@ what had been sent: these count the delays of client, server and machine, too.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import itertools
 import json
 import math
 import statistics
-import sys
 import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING
 
 from benchmarks.archives import build_handler
-from benchmarks.load import Load, percentile
-from benchmarks.open_loop import poisson, run_open_loop
-from benchmarks.options import DRY_RUN, OUT, numbers, run, tells_failures
+from benchmarks.load import percentile
+from benchmarks.measure import Sample
+from benchmarks.open_loop import Answer, Seen, run_open_loop
+from benchmarks.options import (
+    Measured,
+    Options,
+    common_parser,
+    listed,
+    numbers,
+    perform,
+    run,
+    say,
+    tells_failures,
+)
+from benchmarks.paced import poisson
 from benchmarks.peers.launch import Job, Setup, torchserve
 from benchmarks.peers.packages import PEERS, missing
-from benchmarks.report import Mark, heading, machine, number, table, write_json
-from benchmarks.servers import BenchmarkError, ModelServer, model_server, process, wait_until_it_answers
+from benchmarks.report import Mark, number, table
+from benchmarks.servers import BenchmarkError, ModelServer, model_server, running
 from benchmarks.single_queue import Served, idle_before, passed_over, single_queue
-from benchmarks.works import WORKS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from benchmarks.open_loop import Answer, Seen
+from benchmarks.works import WORKS, Question
 
 NAME = "sleeper"
 PATH = f"/predictions/{NAME}"
@@ -138,60 +144,54 @@ class Row:
     way_ms: float
     failures: dict[str, int] = field(default_factory=dict)
 
+    def __str__(self) -> str:
+        return f"{self.server}, {self.case}"
 
-def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    def sample(self) -> Sample:
+        """The same as of other programs."""
+        return Sample(
+            str(self), 0, 0, self.case.rate, self.measured.p50, self.measured.p99, failures=self.failures
+        )
+
+
+def parse(arguments: Sequence[str] | None) -> Options:
     """The command line."""
-    parser = argparse.ArgumentParser("benchmarks mixed", description=__doc__)
+    parser = common_parser("mixed", __doc__, duration=15.0, reps=0, loads=False)
     add = parser.add_argument
-    add("--duration", type=float, default=15.0, help="seconds of one measurement (default: 15)")
+    shares = listed(float, lambda each: 0 < each < 1, "shares between 0 and 1")
     add("--workers", type=numbers, default=(2, 4), help="default: 2,4")
     add("--batches", type=numbers, default=(1, 8), help="batch sizes (default: 1,8)")
     add("--kinds", nargs="+", choices=KINDS, default=list(KINDS), help="of durations (default: all)")
-    add("--loads", type=_shares, default=(0.3, 0.6, 0.85), help="default: 0.3,0.6,0.85")
+    add("--loads", type=shares, default=(0.3, 0.6, 0.85), help="default: 0.3,0.6,0.85")
     add("--peers", type=Path, help="measure TorchServe, which is installed there, as well")
     add("--seed", type=int, default=1, help="of arrivals and durations (default: 1)")
-    add("--out", type=Path, help=OUT)
-    add("--dry-run", action="store_true", help=DRY_RUN)
     return parser.parse_args(arguments)
-
-
-def _shares(text: str) -> tuple[float, ...]:
-    values = tuple(float(part) for part in text.split(","))
-    if not all(0 < value < 1 for value in values):
-        raise argparse.ArgumentTypeError("shares between 0 and 1 are needed")
-    return values
 
 
 @tells_failures
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and report; 1 if the server does not start or a request fails."""
     options = parse(arguments)
-    facts = machine() | {
+    facts = {
         "durations": f"bimodal: 99 % {SHORT * 1e3:g} ms, 1 % {LONG:g} s; "
         f"lognormal: median {SHORT * 1e3:g} ms, sigma {SIGMA:g}",
         "short requests": "bimodal: all but the long ones; lognormal: those below the median",
         "measurements": f"{options.duration:g} s each, seed {options.seed}, policy greedy",
     }
-    print(heading("Mixed durations", facts))
-    if options.dry_run:
-        print("\n".join(f"{case}: {number(case.rate)} requests/s" for case in cases(options)))
-        return 0
-    rows = list(measure_all(options))
-    marks = marks_of(rows)
-    print(report(rows))
-    print("\n".join(map(str, marks)))
-    write_json(options.out, {"machine": facts, "rows": rows, "marks": marks})
-    return 1 if any(row.failures for row in rows) else 0
+    rows: list[Row] = []
+    plan = [f"{case}: {number(case.rate)} requests/s" for case in cases(options)]
+    measured = partial(measure_all, options, rows)
+    return perform(options, "Mixed durations", facts, plan, measured, more={"rows": rows})
 
 
-def cases(options: argparse.Namespace) -> list[Case]:
+def cases(options: Options) -> list[Case]:
     """All combinations."""
     every = itertools.product(options.workers, options.batches, options.kinds, options.loads)
     return [Case(*each) for each in every]
 
 
-def measure_all(options: argparse.Namespace) -> Iterator[Row]:
-    """Every case on each server, one after another. Raises BenchmarkError."""
+def measure_all(options: Options, rows: list[Row]) -> Measured:
+    """Every case on each server, one after another, which become ``rows``. Raises BenchmarkError."""
     with tempfile.TemporaryDirectory(prefix="benchmark-") as folder, contextlib.ExitStack() as stack:
         store = Path(folder) / "store"
         archive = build_handler(store, NAME, _HANDLER)
@@ -206,9 +206,9 @@ def measure_all(options: argparse.Namespace) -> Iterator[Row]:
                 with registered(server, archive, workers, batch_size):
                     for case in group:
                         row = measure(name, server, case, options.duration, options.seed)
-                        summary = f"p50 {number(row.measured.p50)} ms, held up {row.held_up}"
-                        print(f"{name}, {case}: {summary}", file=sys.stderr, flush=True)
-                        yield row
+                        say(f"{row}: p50 {number(row.measured.p50)} ms, held up {row.held_up}")
+                        rows.append(row)
+    return [row.sample() for row in rows], report(rows), marks_of(rows)
 
 
 @contextlib.contextmanager
@@ -220,9 +220,8 @@ def torchserve_server(peers: Path, store: Path, archive: str, folder: Path) -> I
     work = WORKS["noop_b1"]
     launch = torchserve(Job(work, folder, Setup(store, peers, {work.kind: archive})))
     assert launch.registration is not None
-    with process(launch.command, folder, launch.variables) as child:
-        wait_until_it_answers(child, launch.port, launch.health, folder)
-        yield ModelServer(child.pid, launch.port, folder, launch.registration[0])
+    with running(launch.command, launch.port, folder, launch.variables, health=launch.health) as server:
+        yield ModelServer(server.pid, server.port, folder, launch.registration[0])
 
 
 @contextlib.contextmanager
@@ -241,12 +240,16 @@ def measure(name: str, server: ModelServer, case: Case, seconds: float, seed: in
     chance = Random(seed)
     arrivals = poisson(case.rate, seconds, chance)
     durations = KINDS[case.kind](len(arrivals), chance)
-    load = Load(server.url(PATH), b"", "application/octet-stream", 64, seconds)
-    lone = run_open_loop(load, [place * 0.03 for place in range(20)], [b"0.001"])
-    seen = run_open_loop(load, arrivals, [b"%.6f" % each for each in durations])
+    lone = run_open_loop(server.port, [request(0.001)] * 20, [place * 0.03 for place in range(20)])
+    seen = run_open_loop(server.port, list(map(request, durations)), arrivals)
     if not seen.answers or not lone.answers:
         raise BenchmarkError(f"nothing was answered: {seen.failures or lone.failures}")
     return row_of(name, case, seen, durations, way_of(lone))
+
+
+def request(seconds: float) -> bytes:
+    """One that takes so long."""
+    return Question(PATH, b"%.6f" % seconds, "application/octet-stream").message()
 
 
 def way_of(lone: Seen) -> float:
@@ -303,11 +306,10 @@ def latencies(seconds: Sequence[float], durations: Sequence[float]) -> Latencies
 
 
 def report(rows: Sequence[Row]) -> str:
-    """A Markdown table, and what failed."""
+    """A Markdown table."""
     headers = ["server", "workers", "batch", "durations", "load", "requests", "way ms", "p50 ms", "to ideal"]
     headers += ["p99 ms", "to ideal", "longest ms", "to ideal", "held up", "held ms", "idle ms"]
-    failed = [f"void: {row.server}, {row.case}: {row.failures}" for row in rows if row.failures]
-    return "\n".join([table(headers, [_cells(row) for row in rows]), "", *failed])
+    return table(headers, [_cells(row) for row in rows]) + "\n"
 
 
 def _cells(row: Row) -> list[str]:

@@ -9,10 +9,12 @@ import copy
 import io
 import json
 import zipfile
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from pathlib import Path
+from typing import cast
 
 import torch
 from PIL import Image
@@ -21,12 +23,6 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 from torchvision import models, transforms
 
 from benchmarks.peers.mlp import Mlp
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
-MLP = "mlp"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +66,7 @@ class Network:
 
     def parse(self, picture: bytes) -> torch.Tensor:
         """An encoded picture to a tensor of 3 x 224 x 224."""
-        return self.transformed(Image.open(io.BytesIO(picture)))
-
-    def transformed(self, picture: Image.Image) -> torch.Tensor:
-        """An opened picture to a tensor."""
-        return cast("torch.Tensor", self._transform(picture.convert("RGB")))
+        return cast("torch.Tensor", self._transform(Image.open(io.BytesIO(picture)).convert("RGB")))
 
     def decode(self, pictures: Sequence[bytes]) -> torch.Tensor:
         """Encoded pictures to one tensor, one after another."""
@@ -89,14 +81,12 @@ class Network:
         return best_five(self.model, self.decode(pictures))
 
     def work(self, kind: str, pictures: Sequence[bytes]) -> Callable[[], object]:
-        """One batch, to be repeated: ``model``, ``decode``, or everything in one of the FORMS.
+        """One batch, to be repeated: ``decode``, or in one of the FORMS.
 
         The forms decode their batch in as many threads as torch has. Raises KeyError for other kinds.
         """
         if kind == "decode":
             return partial(self.classify, pictures)
-        if kind == "model":
-            return partial(_infer, self.model, self.decode(pictures))
         form = FORMS[kind]
         model = formed(self.model, form, self.decode(pictures))
         pool = ThreadPoolExecutor(torch.get_num_threads())
@@ -111,15 +101,10 @@ class Network:
 class Rows:
     """The small network over JSON, in the shape of the loop: bodies in, bodies out."""
 
-    def __init__(self) -> None:
-        self.mlp = Mlp()
-        self.mlp.initialize(None)
-
     def work(self, _kind: str, bodies: Sequence[bytes]) -> Callable[[], object]:
         """One batch: JSON read, computed, JSON written."""
-        return lambda: [
-            json.dumps(answer) for answer in self.mlp.answers([self.mlp.rows_of(body) for body in bodies])
-        ]
+        mlp = Mlp.loaded()
+        return lambda: [json.dumps(answer) for answer in mlp.answers(list(map(mlp.parse, bodies)))]
 
 
 def best_five(model: nn.Module, batch: torch.Tensor) -> list[dict[str, float]]:
@@ -174,8 +159,3 @@ def folded(model: nn.Module) -> nn.Module:
             traced.graph.erase_node(node)
     traced.recompile()
     return traced
-
-
-def _infer(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
-    with torch.inference_mode():
-        return cast("torch.Tensor", model(batch))

@@ -6,63 +6,76 @@ import argparse
 import functools
 import signal
 import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TypeAlias, TypeVar
 
 from benchmarks.load import CLIENTS
-from benchmarks.measure import figures
-from benchmarks.report import failure_lines, heading, machine, noise_lines, number, write_json
+from benchmarks.measure import Sample, figures
+from benchmarks.report import Mark, failure_lines, heading, machine, noise_lines, number, write_json
 from benchmarks.servers import BenchmarkError
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from benchmarks.measure import Sample
-    from benchmarks.report import Mark
-
 ARCHS = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
-
-
 DRY_RUN = "say what would be measured, and leave"
 OUT = "write the figures, the marks and every sample to this JSON file"
 
+Options: TypeAlias = argparse.Namespace
+# What a program measures: samples, a text of them, and marks.
+Measured: TypeAlias = tuple[Sequence[Sample], str, Sequence[Mark]]
+_T = TypeVar("_T")
+
 
 def common_parser(
-    program: str, description: str | None, *, duration: float, out: str = OUT, dry_run: str = DRY_RUN
+    program: str,
+    description: str | None,
+    *,
+    duration: float,
+    reps: int = 3,
+    loads: bool = True,
+    out: str = OUT,
+    dry_run: str = DRY_RUN,
 ) -> argparse.ArgumentParser:
-    """``--duration``, ``--reps``, ``--warmup``, ``--client``; ``--out`` and ``--dry-run`` as told."""
-    parser = argparse.ArgumentParser(program, description=description)
+    """``--duration``, ``--out`` and ``--dry-run``; ``--reps`` unless that is 0; ``--warmup`` and ``--client``
+    where the program ``loads`` with our clients.
+    """
+    parser = argparse.ArgumentParser(f"benchmarks {program}", description=description)
     add = parser.add_argument
     add("--duration", type=float, default=duration, help=f"seconds of a measurement (default: {duration:g})")
-    add("--reps", type=int, default=3, help="repetitions, interleaved; figures are medians (default: 3)")
-    add("--warmup", type=float, default=2.0, help="seconds of load before anything counts (default: 2)")
-    add("--client", choices=CLIENTS, default="auto", help="auto: wrk where it is installed")
     add("--out", type=Path, help=out)
     add("--dry-run", action="store_true", help=dry_run)
+    if reps:
+        medians = f"repetitions, interleaved; figures are medians (default: {reps})"
+        add("--reps", type=int, default=reps, help=medians)
+    if loads:
+        add("--warmup", type=float, default=2.0, help="seconds of load before anything counts (default: 2)")
+        add("--client", choices=CLIENTS, default="auto", help="auto: wrk where it is installed")
     return parser
 
 
 def perform(
-    options: argparse.Namespace,
+    options: Options,
     title: str,
     facts: Mapping[str, str],
     plan: Sequence[object],
-    measure: Callable[[], tuple[Sequence[Sample], str, Sequence[Mark]]],
+    measure: Callable[[], Measured],
+    *,
+    more: Mapping[str, object] | None = None,
 ) -> int:
     """The course of most programs: print the heading, measure, print text and marks, and write all of it.
 
-    ``--dry-run`` prints the plan instead. Returns 1 if a figure is void.
+    ``--dry-run`` prints the plan instead, if there is one. ``more`` is written, too. Returns 1 if a figure is
+    void.
     """
     facts = machine() | dict(facts)
     print(heading(title, facts))
-    if options.dry_run:
+    if options.dry_run and plan:
         print("\n".join(map(str, plan)))
         return 0
     samples, text, marks = measure()
     summary = figures(samples)
     print(text)
     print("\n".join([*map(str, marks), *failure_lines(summary), *noise_lines(summary)]))
-    document = {"machine": facts, "figures": summary, "marks": marks, "samples": samples}
+    document = {"machine": facts, "figures": summary, "marks": marks, "samples": samples, **(more or {})}
     write_json(options.out, document)
     return 1 if any(figure.void for figure in summary) else 0
 
@@ -87,12 +100,26 @@ def tells_failures(main: Callable[..., int]) -> Callable[..., int]:
     return telling
 
 
-def numbers(text: str) -> tuple[int, ...]:
-    """``1,8,32`` for argparse; each at least 1."""
-    values = tuple(int(part) for part in text.split(","))
-    if any(value < 1 for value in values):
-        raise argparse.ArgumentTypeError("whole numbers of at least 1 are needed")
+def listed(
+    read: Callable[[str], _T], fits: Callable[[_T], bool], what: str
+) -> Callable[[str], tuple[_T, ...]]:
+    """A reader of ``a,b`` for argparse, of values that fit."""
+
+    def values(text: str) -> tuple[_T, ...]:
+        every = tuple(map(read, text.split(",")))
+        if not all(map(fits, every)):
+            raise argparse.ArgumentTypeError(f"{what} are needed")
+        return every
+
     return values
+
+
+numbers = listed(int, lambda each: each >= 1, "whole numbers of at least 1")
+
+
+def names(known: Collection[str]) -> Callable[[str], tuple[str, ...]]:
+    """A reader of names for argparse."""
+    return listed(str, known.__contains__, f"names of {', '.join(known)}")
 
 
 def tell(sample: Sample) -> None:

@@ -15,10 +15,20 @@ from dataclasses import replace
 from random import Random
 
 from benchmarks.load import Client, Load, Outcome, chosen, cpu_of, outcome_of, run_wrk
-from benchmarks.open_loop import poisson, run_open_loop
+from benchmarks.open_loop import run_open_loop
 
 CONNECTIONS = 512
 _PILOT = 1.0  # seconds
+
+
+def poisson(rate: float, seconds: float, chance: Random) -> list[float]:
+    """Ascending times below ``seconds``, ``rate`` per second, each independent of all others."""
+    times: list[float] = []
+    at = chance.expovariate(rate)
+    while at < seconds:
+        times.append(at)
+        at += chance.expovariate(rate)
+    return times
 
 
 def run_paced(load: Load, rate: float, client: Client = "auto") -> Outcome:
@@ -45,7 +55,7 @@ def _pausing(load: Load, rate: float) -> Outcome:
 def _open_loop(load: Load, rate: float) -> Outcome:
     times = poisson(rate, load.seconds, Random(0))
     before = cpu_of(resource.RUSAGE_SELF)
-    seen = run_open_loop(load, times, [load.body])
+    seen = run_open_loop(load.port, [load.question.message()] * len(times), times)
     ends = [each.sent + each.latency for each in seen.answers]
     latencies = [end - times[each.number] for end, each in zip(ends, seen.answers, strict=True)]
     rate = len(ends) / max(ends, default=1.0)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from modelserver.ext.parking.needs import Need
 from modelserver.ext.parking.policy import Candidate, ModelValues, choose
 from modelserver.ext.parking.room import MIN_RESIDENCE
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
     from random import Random
-
-    from modelserver.ext.parking.needs import Need
 
 # Names of what is simulated.
 POLICY, LRU, BELADY = "our policy", "LRU", "Belady's optimum"

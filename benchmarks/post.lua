@@ -1,11 +1,9 @@
 -- For wrk: POST one body again and again, and say the outcome as one line of JSON.
--- BENCHMARK_BODY names the file of the body, BENCHMARK_CONTENT_TYPE its type, BENCHMARK_HEADERS further
--- headers, a line each. With BENCHMARK_PAUSE_MS each connection pauses by chance before each request, so long
+-- BENCHMARK_BODY names the file of the body, BENCHMARK_HEADERS the headers, a line each. With BENCHMARK_PAUSE_MS each connection pauses by chance before each request, so long
 -- on average.
 local file = assert(io.open(assert(os.getenv("BENCHMARK_BODY")), "rb"))
 wrk.method = "POST"
 wrk.body = file:read("*a")
-wrk.headers["Content-Type"] = os.getenv("BENCHMARK_CONTENT_TYPE")
 file:close()
 for name, value in (os.getenv("BENCHMARK_HEADERS") or ""):gmatch("([^:\n]+): ([^\n]*)\n") do
   wrk.headers[name] = value

@@ -10,38 +10,30 @@ from __future__ import annotations
 import contextlib
 import json
 import tempfile
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy
 
-from benchmarks import measure as measuring
 from benchmarks.archives import build_handler
-from benchmarks.grpc_load import Calls, call_once, grpc_echo_server, run_grpc
+from benchmarks.grpc_load import call_once, grpc_echo_server, run_grpc
 from benchmarks.load import Client, Load, Outcome, chosen, run_load
-from benchmarks.measure import Sample, cpu_ratio, figures, interleaved, named, ratio
-from benchmarks.options import common_parser, perform, run, tell, tells_failures
+from benchmarks.measure import Sample, figures, interleaved, measured, of, ratio
+from benchmarks.options import Measured, Options, common_parser, perform, run, tell, tells_failures
 from benchmarks.report import number, table
 from benchmarks.servers import (
-    HOST,
     QUEUE_SIZE,
     BenchmarkError,
-    ModelServer,
     Running,
-    call,
+    ask,
     echo_server,
     grpc_settings,
     model_server,
 )
+from benchmarks.works import Question
 from modelserver.ext.grpc.messages import message
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable, Iterator, Sequence
-
-    from benchmarks.report import Mark
 
 HANDLER = '''"""Answers at once; rows of numbers are arrays, as numpy is there."""
 
@@ -55,20 +47,22 @@ MODEL = "noop"
 CONTENTS = {"noop": (1, 16), "tensor": (1, 3, 224, 224)}
 TITLES = {"noop": "No-op: 16 numbers", "tensor": "Tensor: 1x3x224x224 of FP32"}
 PREDICTIONS = "/predictions"
-_PREDICT = "/org.pytorch.serve.grpc.inference.InferenceAPIsService/Predictions"
-_INFER = "/inference.GRPCInferenceService/ModelInfer"
+# Methods, and the messages that they take.
+_PREDICT = (
+    "/org.pytorch.serve.grpc.inference.InferenceAPIsService/Predictions",
+    "org.pytorch.serve.grpc.inference.PredictionsRequest",
+)
+_BYTES = "application/octet-stream"
+_INFER = ("/inference.GRPCInferenceService/ModelInfer", "inference.ModelInferRequest")
 
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """How a protocol asks: a POST of ``body`` to the path ``to``, or a call of that method of gRPC."""
+    """A protocol and what is sent by it; with ``grpc`` the path is a method, and the body a message."""
 
     protocol: str
-    to: str
-    body: bytes
+    question: Question
     grpc: bool = False
-    content_type: str = ""
-    headers: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +75,14 @@ class Point:
 
     def __str__(self) -> str:
         whom = "echo of " if self.echo else ""
-        return f"{self.content}, {whom}{self.asking.protocol}, {len(self.asking.body):,} bytes"
+        return f"{self.content}, {whom}{self.asking.protocol}, {len(self.asking.question.body):,} bytes"
 
 
 @dataclass(frozen=True, slots=True)
 class Servers:
     """What runs; ``grpc_port`` is our server's."""
 
-    ours: ModelServer
+    ours: Running
     grpc_port: int
     echo: Running
     grpc_echo: Running
@@ -98,60 +92,36 @@ def askings(shape: tuple[int, ...]) -> list[Asking]:
     """All protocols, for a tensor of this shape with one row."""
     tensor = numpy.random.default_rng(0).uniform(-2, 2, shape).round(4)
     values, raw = tensor.ravel().tolist(), tensor.astype("<f4").tobytes()
+    document: dict[str, object] = {"name": "x", "datatype": "FP32", "shape": list(shape)}
+    sized = {**document, "parameters": {"binary_data_size": len(raw)}}
+    head = json.dumps({"inputs": [sized], "parameters": {"binary_data_output": True}}).encode()
+    length = ("Inference-Header-Content-Length", str(len(head)))
+    v2 = f"/v2/models/{MODEL}/infer"
     return [
-        Asking(PREDICTIONS, f"/predictions/{MODEL}", raw, content_type="application/octet-stream"),
+        Asking(PREDICTIONS, Question(f"/predictions/{MODEL}", raw, _BYTES)),
         _json("V1", f"/v1/models/{MODEL}:predict", {"instances": tensor.tolist()}),
-        _json("V2, JSON", f"/v2/models/{MODEL}/infer", {"inputs": [{**_input(shape), "data": values}]}),
-        _binary(shape, raw),
-        _typed(shape, values),
-        _raw(shape, raw),
-        _torchserve(raw),
+        _json("V2, JSON", v2, {"inputs": [{**document, "data": values}]}),
+        Asking("V2, binary", Question(v2, head + raw, _BYTES, (length,))),
+        _grpc("V2, gRPC, typed", inputs=[{**document, "contents": {"fp32_contents": values}}]),
+        _grpc("V2, gRPC, raw", inputs=[document], raw_input_contents=[raw]),
+        _grpc("TorchServe's gRPC", _PREDICT, input={"data": raw}),
     ]
 
 
-def _input(shape: Sequence[int]) -> dict[str, object]:
-    return {"name": "x", "datatype": "FP32", "shape": list(shape)}
-
-
-def _json(protocol: str, to: str, document: object) -> Asking:
+def _json(protocol: str, path: str, document: object) -> Asking:
     body = json.dumps(document, separators=(",", ":")).encode()
-    return Asking(protocol, to, body, content_type="application/json")
+    return Asking(protocol, Question(path, body, "application/json"))
 
 
-def _binary(shape: Sequence[int], raw: bytes) -> Asking:
-    field = {**_input(shape), "parameters": {"binary_data_size": len(raw)}}
-    head = json.dumps({"inputs": [field], "parameters": {"binary_data_output": True}}).encode()
-    return Asking(
-        "V2, binary",
-        f"/v2/models/{MODEL}/infer",
-        head + raw,
-        content_type="application/octet-stream",
-        headers=(("Inference-Header-Content-Length", str(len(head))),),
-    )
+def _grpc(protocol: str, call: tuple[str, str] = _INFER, **fields: object) -> Asking:
+    method, request = call
+    body = message(request)(model_name=MODEL, **fields).SerializeToString()
+    return Asking(protocol, Question(method, body), grpc=True)
 
 
-def _typed(shape: Sequence[int], values: list[float]) -> Asking:
-    field = {**_input(shape), "contents": {"fp32_contents": values}}
-    request = message("inference.ModelInferRequest")(model_name=MODEL, inputs=[field])
-    return Asking("V2, gRPC, typed", _INFER, request.SerializeToString(), grpc=True)
-
-
-def _raw(shape: Sequence[int], raw: bytes) -> Asking:
-    request = message("inference.ModelInferRequest")(
-        model_name=MODEL, inputs=[_input(shape)], raw_input_contents=[raw]
-    )
-    return Asking("V2, gRPC, raw", _INFER, request.SerializeToString(), grpc=True)
-
-
-def _torchserve(raw: bytes) -> Asking:
-    kind = message("org.pytorch.serve.grpc.inference.PredictionsRequest")
-    request = kind(model_name=MODEL, input={"data": raw})
-    return Asking("TorchServe's gRPC", _PREDICT, request.SerializeToString(), grpc=True)
-
-
-def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+def parse(arguments: Sequence[str] | None) -> Options:
     """The command line."""
-    parser = common_parser("benchmarks protocols", __doc__, duration=2.0)
+    parser = common_parser("protocols", __doc__, duration=2.0)
     add = parser.add_argument
     add("--contents", nargs="+", choices=tuple(CONTENTS), default=tuple(CONTENTS), help="default: both")
     add("--connections", type=int, default=8, help="default: 8")
@@ -177,22 +147,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "access log and metrics": "on, as shipped (the echoes have neither)",
         "measurements": f"{options.reps} x {options.duration:g} s, interleaved",
     }
-
-    def measured() -> tuple[list[Sample], str, list[Mark]]:
-        samples = measure(points, options)
-        return samples, "\n".join(report(each, points, samples) for each in options.contents), []
-
-    return perform(options, "Protocols", facts, points, measured)
+    return perform(options, "Protocols", facts, points, partial(measure, points, options))
 
 
-def measure(points: Sequence[Point], options: argparse.Namespace) -> list[Sample]:
+def measure(points: Sequence[Point], options: Options) -> Measured:
     """All points in turns. Raises BenchmarkError if one of them is not answered as it should be."""
     with started(options.batch) as servers:
         for point in points:
             check(servers, point)
             load(servers, point, options.connections, options.warmup / 4, options.client)
-        takers: list[Callable[[int], Sample]] = [partial(take, servers, point, options) for point in points]
-        return interleaved(options.reps, takers, tell)
+        takers = [partial(take, servers, point, options) for point in points]
+        samples = interleaved(options.reps, takers, tell)
+    return samples, "\n".join(report(each, points, samples) for each in options.contents), []
 
 
 @contextlib.contextmanager
@@ -219,34 +185,26 @@ def server_of(servers: Servers, point: Point) -> tuple[Running, int]:
 
 def check(servers: Servers, point: Point) -> None:
     """Raises BenchmarkError unless the point is answered, and with what the model says."""
-    _, port = server_of(servers, point)
-    asking = point.asking
-    if asking.grpc:
-        answer = call_once(port, asking.to, asking.body)
+    port, question = server_of(servers, point)[1], point.asking.question
+    if point.asking.grpc:
+        answer = call_once(port, question.path, question.body)
     else:
-        kind, headers = asking.content_type, asking.headers
-        _, answer = call(port, "POST", asking.to, asking.body, content_type=kind, headers=headers)
+        _, answer = ask(port, question)
     if b"ok" not in answer:
         raise BenchmarkError(f"{point} was answered {answer[:500]!r}")
 
 
 def load(servers: Servers, point: Point, connections: int, seconds: float, client: Client) -> Outcome:
     """Load the point's server with the point's requests."""
-    _, port = server_of(servers, point)
-    asking = point.asking
-    if asking.grpc:
-        return run_grpc(Calls(port, asking.to, asking.body, connections, seconds))
-    url = f"http://{HOST}:{port}{asking.to}"
-    return run_load(
-        Load(url, asking.body, asking.content_type, connections, seconds, headers=asking.headers), client
-    )
+    what = Load(server_of(servers, point)[1], point.asking.question, connections, seconds)
+    return run_grpc(what) if point.asking.grpc else run_load(what, client)
 
 
-def take(servers: Servers, point: Point, options: argparse.Namespace, repetition: int) -> Sample:
+def take(servers: Servers, point: Point, options: Options, repetition: int) -> Sample:
     """One measurement of one point."""
     server, _ = server_of(servers, point)
     running = partial(load, servers, point, options.connections, options.duration, options.client)
-    return measuring.measured(server, running, str(point), options.connections, repetition)
+    return measured(server, running, str(point), options.connections, repetition)
 
 
 def report(content: str, points: Sequence[Point], samples: Sequence[Sample]) -> str:
@@ -259,10 +217,10 @@ def report(content: str, points: Sequence[Point], samples: Sequence[Sample]) -> 
     for point in ours:
         echo = echoes[point.asking.protocol]
         figure, base = summary[str(point)], summary[str(echo)]
-        both = named(point), named(echo)
+        both = of(point), of(echo)
         cells = [figure.rate, base.rate, ratio(samples, *both), figure.cpu_us, base.cpu_us]
-        cells += [cpu_ratio(samples, *both), cpu_ratio(samples, named(point), named(ours[0]))]
-        rows.append([point.asking.protocol, f"{len(point.asking.body):,}", *map(number, cells)])
+        cells += [ratio(samples, of(point), each, "cpu_us") for each in (of(echo), of(ours[0]))]
+        rows.append([point.asking.protocol, f"{len(point.asking.question.body):,}", *map(number, cells)])
     headers = ["protocol", "bytes", "requests/s", "echo", "to echo", "server CPU-µs/request", "echo"]
     headers += ["to echo", f"to {ours[0].asking.protocol}"]
     return "\n".join([f"## {TITLES[content]}", "", table(headers, rows), ""])

@@ -12,15 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Literal
+from pathlib import Path
+from typing import Literal
 
+from benchmarks.measure import Figure
 from modelserver.engine.resources import usable_cpus
 from modelserver.tools.tune.machine import cpu_model
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from benchmarks.measure import Figure
 
 VOID = "void"
 _RELATIONS: dict[str, Callable[[float, float], bool]] = {

@@ -16,27 +16,22 @@ import os
 import signal
 import sys
 import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from benchmarks import measure as measuring
 from benchmarks.archives import build_noop
 from benchmarks.load import Load, chosen, run_load
-from benchmarks.measure import Sample, cpu_ratio, figures, named, ratio
-from benchmarks.options import common_parser, perform, run, tell, tells_failures
+from benchmarks.measure import Sample, figures, measured, of, ratio
+from benchmarks.options import Measured, Options, common_parser, perform, run, say, tell, tells_failures
 from benchmarks.report import Mark, number, table
 from benchmarks.servers import HOST, BenchmarkError, ModelServer, call, call_well, model_server, piped
+from benchmarks.works import Question
 from modelserver.ext.recording.file import read
 from modelserver.tools.tune.own_server import own_environment
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Iterator, Sequence
-    from contextlib import AbstractContextManager
-
-    from benchmarks.load import Client
 
 SLEEP: Final = 0.005  # seconds of a batch of the model that sleeps
 OFF, AGAIN, ON = "off", "off again", "on"
@@ -111,15 +106,14 @@ def traffic(server: ModelServer, model: str, document: dict[str, object]) -> Ite
             copies = json.loads(answer)["shadows"]["2.0"]["copies"]
             if not copies["agreed"]:
                 raise BenchmarkError(f"no copies were compared: {copies}")
-            print(f"{copies['agreed']} of {sum(copies.values())} copies agreed", file=sys.stderr)
+            say(f"{copies['agreed']} of {sum(copies.values())} copies agreed")
     finally:
         call(server.management_port, "DELETE", path)
 
 
-def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+def parse(arguments: Sequence[str] | None) -> Options:
     """The command line."""
-    parser = common_parser("benchmarks rollouts", __doc__, duration=3.0)
-    parser.set_defaults(reps=10)
+    parser = common_parser("rollouts", __doc__, duration=3.0, reps=10)
     parser.add_argument("--only", choices=sorted({pair.what for pair in PAIRS}), help="one of them")
     return parser.parse_args(arguments)
 
@@ -134,15 +128,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "handler": f"no-op, and one that sleeps {SLEEP * 1e3:g} ms; one worker for each version",
         "measurements": f"{options.reps} x {options.duration:g} s, interleaved",
     }
-
-    def measured() -> tuple[list[Sample], str, list[Mark]]:
-        samples = measure(pairs, options)
-        return samples, report(pairs, samples), marks(pairs, samples)
-
-    return perform(options, "Recordings, weights and shadows", facts, pairs, measured)
+    return perform(options, "Recordings, weights and shadows", facts, pairs, partial(measure, pairs, options))
 
 
-def measure(pairs: Sequence[Pair], options: argparse.Namespace) -> list[Sample]:
+def measure(pairs: Sequence[Pair], options: Options) -> Measured:
     """Each pair in turns, the order changing from one to the next. Raises BenchmarkError."""
     samples = []
     with tempfile.TemporaryDirectory(prefix="benchmark-") as name, started(Path(name)) as server:
@@ -155,7 +144,7 @@ def measure(pairs: Sequence[Pair], options: argparse.Namespace) -> list[Sample]:
                     taken = take(server, pair, way, repetition, options)
                     tell(taken)
                     samples.append(taken)
-    return samples
+    return samples, report(pairs, samples), marks(pairs, samples)
 
 
 @contextlib.contextmanager
@@ -178,28 +167,28 @@ def started(folder: Path) -> Iterator[ModelServer]:
 
 def load_of(server: ModelServer, pair: Pair, seconds: float) -> Load:
     """The load of a pair."""
-    url = server.url(f"/predictions/{pair.model}")
-    return Load(url, b"x" * 64, "application/octet-stream", pair.connections, seconds)
+    question = Question(f"/predictions/{pair.model}", b"x" * 64, "application/octet-stream")
+    return Load(server.port, question, pair.connections, seconds)
 
 
-def take(server: ModelServer, pair: Pair, way: str, repetition: int, options: argparse.Namespace) -> Sample:
+def take(server: ModelServer, pair: Pair, way: str, repetition: int, options: Options) -> Sample:
     """One measurement; the processor time is that of the server's own process."""
-    client: Client = options.client
-    load = load_of(server, pair, options.duration)
+    running = partial(run_load, load_of(server, pair, options.duration), options.client)
     with pair.on(server) if way == ON else contextlib.nullcontext():
-        running, subject = partial(run_load, load, client), f"{pair}: {way}"
-        return measuring.measured(server, running, subject, pair.connections, repetition, alone=True)
+        return measured(server, running, f"{pair}: {way}", pair.connections, repetition, alone=True)
 
 
 def marks(pairs: Sequence[Pair], samples: Sequence[Sample]) -> list[Mark]:
     """Those of each pair."""
     group = []
     for pair in pairs:
-        on, off = named(f"{pair}: {ON}"), named(f"{pair}: {OFF}")
+        on, off = of(f"{pair}: {ON}"), of(f"{pair}: {OFF}")
         if pair.rate is not None:
             group.append(Mark(f"{pair}: requests/s to off", ratio(samples, on, off), ">=", 1 - pair.rate))
         if pair.cpu is not None:
-            group.append(Mark(f"{pair}: CPU/request to off", cpu_ratio(samples, on, off), "<=", 1 + pair.cpu))
+            group.append(
+                Mark(f"{pair}: CPU/request to off", ratio(samples, on, off, "cpu_us"), "<=", 1 + pair.cpu)
+            )
     return group
 
 
@@ -210,8 +199,8 @@ def report(pairs: Sequence[Pair], samples: Sequence[Sample]) -> str:
     for pair in pairs:
         for way in (OFF, AGAIN, ON):
             figure = summary[f"{pair}: {way}"]
-            both = named(figure.subject), named(f"{pair}: {OFF}")
-            cells = (figure.rate, ratio(samples, *both), figure.cpu_us, cpu_ratio(samples, *both))
+            both = of(figure.subject), of(f"{pair}: {OFF}")
+            cells = (figure.rate, ratio(samples, *both), figure.cpu_us, ratio(samples, *both, "cpu_us"))
             rows.append([str(pair), way, *map(number, cells)])
     heads = ["what, model", "turn", "requests/s", "to off", "CPU-µs/request", "to off"]
     return table(heads, rows) + "\n"

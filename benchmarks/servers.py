@@ -10,13 +10,15 @@ import socket
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
 import psutil
 
+from benchmarks.works import Question
 from modelserver.tools.tune.own_server import (
     family,
     free_ports,
@@ -26,14 +28,12 @@ from modelserver.tools.tune.own_server import (
     stop_process,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
 ROOT = Path(__file__).resolve().parents[1]
 HOST = "127.0.0.1"
 QUEUE_SIZE = 1000  # job_queue_size, as the peers were measured with
 START_TIMEOUT = 120.0
 PAUSE = 0.005  # seconds between looks
+_WRONG = (400, 405, 415, 422)  # what waiting does not mend
 
 
 class BenchmarkError(Exception):
@@ -47,10 +47,6 @@ class Running:
     pid: int
     port: int
     folder: Path
-
-    def url(self, path: str) -> str:
-        """The address of a path on the port of predictions."""
-        return f"http://{HOST}:{self.port}{path}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,24 +70,18 @@ class ModelServer(Running):
         call_well(self.management_port, "DELETE", f"/models/{name}", timeout=300)
 
 
-@dataclass(slots=True)
-class CpuMeter:
-    """Processor seconds that a process and, unless it is ``alone``, its descendants use from now on."""
+def cpu_meter(head: int, *, alone: bool = False) -> Callable[[], float]:
+    """Reads the processor seconds since now of a process and, unless it is ``alone``, its descendants.
 
-    pid: int
-    alone: bool = False
-    _before: dict[int, float] = field(init=False)
+    Processes that ended meanwhile do not count.
+    """
 
-    def __post_init__(self) -> None:
-        self._before = self._spent()
+    def used() -> float:
+        spent = cpu_seconds(head).items()
+        return sum(each - before.get(pid, 0.0) for pid, each in spent if pid == head or not alone)
 
-    def _spent(self) -> dict[int, float]:
-        spent = cpu_seconds(self.pid)
-        return {self.pid: spent.get(self.pid, 0.0)} if self.alone else spent
-
-    def used(self) -> float:
-        """Processor seconds since this meter was made; processes that ended meanwhile do not count."""
-        return sum(seconds - self._before.get(pid, 0.0) for pid, seconds in self._spent().items())
+    before = cpu_seconds(head)
+    return used
 
 
 def cpu_seconds(pid: int) -> dict[int, float]:
@@ -133,20 +123,25 @@ def call(
     body: bytes | None = None,
     *,
     timeout: float = 60,
-    content_type: str | None = None,
-    headers: Iterable[tuple[str, str]] = (),
+    headers: Mapping[str, str] | None = None,
 ) -> tuple[int, bytes]:
     """One HTTP request on a connection of its own: status and body. Raises OSError."""
     connection = http.client.HTTPConnection(HOST, port, timeout=timeout)
     try:
-        typed = {"Content-Type": content_type} if content_type else {}
-        connection.request(method, target, body, typed | dict(headers))
+        connection.request(method, target, body, headers or {})
         answer = connection.getresponse()
         return answer.status, answer.read()
     except http.client.HTTPException as error:
         raise ConnectionError(repr(error)) from error
     finally:
         connection.close()
+
+
+def ask(port: int, question: Question) -> tuple[int, bytes]:
+    """Status and body of an answer, on a connection of its own. Raises OSError."""
+    if not question.body:
+        return call(port, "GET", question.path, timeout=5)
+    return call(port, "POST", question.path, question.body, headers=question.headers)
 
 
 def call_well(port: int, method: str, target: str, body: bytes | None = None, timeout: float = 60) -> bytes:
@@ -168,9 +163,8 @@ def echo_command(port: int) -> tuple[str, ...]:
 def echo_server(folder: Path) -> Iterator[Running]:
     """That server; ``folder`` is its own."""
     (port,) = free_ports(1)
-    with process(echo_command(port), folder, {}) as child:
-        wait_until_it_answers(child, port, "/", folder)
-        yield Running(child.pid, port, folder)
+    with running(echo_command(port), port, folder, health="/") as server:
+        yield server
 
 
 @contextlib.contextmanager
@@ -199,9 +193,8 @@ def model_server(
     if checkout is not None:
         parts = (str((checkout / part).resolve()) for part in ("app", "handlers"))
         environment["PYTHONPATH"] = os.pathsep.join(parts)
-    with process(command, folder, environment) as child:
-        wait_until_it_answers(child, inference, "/ping", folder)
-        yield ModelServer(child.pid, inference, folder, management)
+    with running(command, inference, folder, environment, health="/ping") as server:
+        yield ModelServer(server.pid, inference, folder, management)
 
 
 def configuration(folder: Path, settings: Mapping[str, str | int]) -> tuple[Path, list[int]]:
@@ -258,36 +251,62 @@ def piped(command: Sequence[str], folder: Path, environment: Mapping[str, str]) 
     )
 
 
-def wait_until(
-    child: subprocess.Popen[bytes], done: Callable[[], bool], otherwise: str, timeout: float
-) -> None:
-    """Returns when it is done. Raises TimeoutError, or BenchmarkError where the process has ended."""
+@contextlib.contextmanager
+def running(
+    command: Sequence[str],
+    port: int,
+    folder: Path,
+    variables: Mapping[str, str] | None = None,
+    *,
+    health: str = "",
+    patience: float = START_TIMEOUT,
+) -> Iterator[Running]:
+    """A server that listens, and answers 2xx at ``health`` where there is such a path.
+
+    Raises BenchmarkError after ``patience`` seconds.
+    """
+    with process(command, folder, variables or {}) as child:
+        with starting(child, folder):
+            missing = partial(unanswered, port, Question(health)) if health else partial(unheard, port)
+            wait_until(child, missing, patience)
+        yield Running(child.pid, port, folder)
+
+
+@contextlib.contextmanager
+def starting(child: subprocess.Popen[bytes], folder: Path) -> Iterator[None]:
+    """What goes wrong within comes with the command, and with the end of what it printed."""
+    try:
+        yield
+    except BenchmarkError as error:
+        raise BenchmarkError(f"{child.args!r}: {error}\n{last_output(folder / 'output')}") from None
+
+
+def wait_until(child: subprocess.Popen[bytes], missing: Callable[[], str], timeout: float) -> None:
+    """Returns when nothing is ``missing``, in words. Raises BenchmarkError, also if the process has ended."""
     deadline = time.monotonic() + timeout
-    while time.monotonic() < deadline:
-        if done():
-            return
+    while text := missing():
         if child.poll() is not None:
             raise BenchmarkError(f"it ended with status {child.returncode}")
+        if time.monotonic() > deadline:
+            raise BenchmarkError(f"{text}, after {timeout:g} s")
         time.sleep(PAUSE)
-    raise TimeoutError(f"{otherwise} within {timeout:g} s")
 
 
-def accepts(port: int) -> bool:
-    """Whether somebody listens there."""
+def unheard(port: int) -> str:
+    """Nothing, if somebody listens there."""
     with socket.socket() as probe:
-        return probe.connect_ex((HOST, port)) == 0
+        return "it does not listen" if probe.connect_ex((HOST, port)) else ""
 
 
-def wait_until_it_answers(child: subprocess.Popen[bytes], port: int, path: str, folder: Path) -> None:
-    """Returns at the first answer below 500. Raises BenchmarkError with the output if none comes."""
-
-    def answers() -> bool:
-        with contextlib.suppress(OSError):
-            return call(port, "GET", path, timeout=5)[0] < 500
-        return False
-
+def unanswered(port: int, question: Question) -> str:
+    """Nothing, if the answer is 2xx. Raises BenchmarkError for a body that is refused as wrong."""
     try:
-        wait_until(child, answers, "no answer", START_TIMEOUT)
-    except (TimeoutError, BenchmarkError) as error:
-        output = last_output(folder / "output")
-        raise BenchmarkError(f"{' '.join(map(str, child.args))}: {error}\n{output}") from None  # type: ignore[arg-type]
+        status, answer = ask(port, question)
+    except OSError as error:
+        return f"no answer from {question.path}: {error!r}"
+    if 200 <= status < 300:
+        return ""
+    text = f"{question.path} was answered {status} {answer[:300].decode(errors='replace')}"
+    if question.body and status in _WRONG:
+        raise BenchmarkError(text)
+    return text

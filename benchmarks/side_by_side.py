@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import statistics
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from pathlib import Path
+from typing import TypeVar
 
 from benchmarks import paced
 from benchmarks.load import Client, Load, run_load
@@ -18,20 +20,13 @@ from benchmarks.lone import Lone, measure_lone
 from benchmarks.loops import Loops, loops
 from benchmarks.measure import Sample, figures, interleaved, sample
 from benchmarks.options import say, tell
-from benchmarks.peers.launch import Job, Launch, Setup, Subject
+from benchmarks.peers.launch import Job, Setup, Subject
 from benchmarks.servers import BenchmarkError, Memory, memory_of
 from benchmarks.serving import Served, Start, served
-from benchmarks.works import raw_body
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
-
-    from benchmarks.works import Work
+from benchmarks.works import Work, raw_body
 
 Sizes = TypeVar("Sizes", Start, Memory)
 LOOP = "loop"
-MLP = "mlp"
 EAGER_LOOPS = ("decode", "plain", "channels_last", "folded", "folded, channels_last")
 LOOPS: dict[str, tuple[str, ...]] = {
     "noop": (),
@@ -106,86 +101,81 @@ def _measure_starts(result: Result, subjects: Sequence[Subject], plan: Plan) -> 
         for number, subject in enumerate(subjects):
             if subject.name in result.refusals:
                 continue
-            try:
-                start, memory = _start_alone(result, subject, plan, number)
-            except (BenchmarkError, RuntimeError) as error:
-                _refuse(result, subject.name, str(error))
-                continue
-            result.starts.setdefault(subject.name, []).append(start)
+            with contextlib.ExitStack() as stack:
+                server = _started(stack, result, subject, number, plan)
+                if server is None:
+                    continue
+                memory = memory_of(server.running.pid)
+            result.starts.setdefault(subject.name, []).append(server.start)
             result.memory.setdefault(subject.name, []).append(memory)
-            text = f"first answer after {start.answer_s:.2f} s, {memory.rss_mb:.0f} MB resident"
+            text = f"first answer after {server.start.answer_s:.2f} s, {memory.rss_mb:.0f} MB resident"
             say(f"{subject.title}, start {repetition + 1}: {text}")
-
-
-def _start_alone(result: Result, subject: Subject, plan: Plan, number: int) -> tuple[Start, Memory]:
-    work = result.work
-    launch = _launch(result, subject, plan, number)
-    with served(launch, plan.job(work, number).folder) as server:
-        run_load(_load(server, work, max(work.connections), plan.warmup), _client(work, plan))
-        return server.start, memory_of(server.running.pid)
 
 
 def _measure_rates(result: Result, subjects: Sequence[Subject], plan: Plan) -> None:
     work = result.work
+    servers: dict[str, Served] = {}
     with contextlib.ExitStack() as stack:
-        servers = _started(stack, result, subjects, plan)
+        for number, subject in enumerate(subjects):
+            if server := _started(stack, result, subject, number, plan):
+                say(f"{subject.title} serves {work.name} after {server.start.answer_s:.2f} s")
+                servers[subject.name] = server
+                result.starts[subject.name] = [server.start]
         takers = [*_loop_takers(stack, result, plan), *_takers(servers, work, plan)]
         result.samples.extend(interleaved(plan.reps, takers, tell))
         if work.half_load:
             result.half.extend(_half_loads(servers, result, plan))
         if work.connections == (1,):
-            result.lone.update(_lone_figures(servers, subjects, work, plan))
+            # Ours, which tells the handler's own time with each answer.
+            ours = [each.name for each in subjects if each.group == "modelserver" and each.name in servers]
+            lone = {name: (servers[name].running.port, servers[name].question) for name in ours}
+            result.lone.update({name: measure_lone(*each, plan.lone) for name, each in lone.items()})
         for name, server in servers.items():
             result.memory[name] = [memory_of(server.running.pid)]
 
 
 def _started(
-    stack: contextlib.ExitStack, result: Result, subjects: Sequence[Subject], plan: Plan
-) -> dict[str, Served]:
-    """Those that could be started, warm, by name."""
-    work = result.work
-    servers: dict[str, Served] = {}
-    for number, subject in enumerate(subjects):
-        try:
-            launch = _launch(result, subject, plan, number)
-            server = stack.enter_context(served(launch, plan.job(work, number).folder))
-            most = max(plan.connections_of(work))
-            run_load(_load(server, work, most, plan.warmup), _client(work, plan))
-        except (BenchmarkError, RuntimeError) as error:
-            _refuse(result, subject.name, str(error))
-            continue
-        say(f"{subject.title} serves {work.name} after {server.start.answer_s:.2f} s")
-        servers[subject.name] = server
-        result.starts[subject.name] = [server.start]
-    return servers
-
-
-def _launch(result: Result, subject: Subject, plan: Plan, number: int) -> Launch:
-    launch = subject.launch(plan.job(result.work, number))
-    result.queues[subject.name] = launch.queue
-    return launch
+    stack: contextlib.ExitStack, result: Result, subject: Subject, number: int, plan: Plan
+) -> Served | None:
+    """A server, warm; None for one that cannot be started."""
+    work, job = result.work, plan.job(result.work, number)
+    connections = max(work.connections if work.alone else plan.connections_of(work))
+    try:
+        launch = subject.launch(job)
+        result.queues[subject.name] = launch.queue
+        server = stack.enter_context(served(launch, job.folder))
+        run_load(_load(server, work, connections, plan.warmup), _client(work, plan))
+    except (BenchmarkError, RuntimeError) as error:
+        _refuse(result, subject.name, str(error))
+        return None
+    return server
 
 
 def _takers(servers: Mapping[str, Served], work: Work, plan: Plan) -> list[Callable[[int], Sample]]:
-    return [
-        partial(_take, server, name, connections, work=work, plan=plan)
-        for connections in plan.connections_of(work)
-        for name, server in servers.items()
-    ]
+    takers = []
+    for connections in plan.connections_of(work):
+        for name, server in servers.items():
+            load = _load(server, work, connections, plan.duration * work.longer)
+            take = partial(sample, server.running, load, name, client=_client(work, plan))
+            takers.append(_surviving(take, name, connections))
+    return takers
 
 
-def _take(server: Served, name: str, connections: int, repetition: int, *, work: Work, plan: Plan) -> Sample:
-    load = _load(server, work, connections, plan.duration * work.longer)
-    try:
-        return sample(server.running, load, name, repetition, _client(work, plan))
-    except RuntimeError as error:  # wrk gives up on a server that is gone
-        return Sample(name, connections, repetition, rate=0.0, failures={str(error)[:200]: 1})
+def _surviving(take: Callable[[int], Sample], subject: str, connections: int) -> Callable[[int], Sample]:
+    """A failed sample instead of an error: wrk gives up on a server that is gone."""
+
+    def surviving(repetition: int) -> Sample:
+        try:
+            return take(repetition)
+        except (BenchmarkError, RuntimeError) as error:
+            return Sample(subject, connections, repetition, rate=0.0, failures={str(error)[:200]: 1})
+
+    return surviving
 
 
 def _load(server: Served, work: Work, connections: int, seconds: float) -> Load:
-    question = server.question
     settle = seconds / 5 if work.whole_batches else 0.0
-    return Load(server.url, question.body, question.content_type, connections, seconds, settle)
+    return Load(server.running.port, server.question, connections, seconds, settle)
 
 
 def _client(work: Work, plan: Plan) -> Client:
@@ -202,47 +192,38 @@ def _loop_takers(stack: contextlib.ExitStack, result: Result, plan: Plan) -> lis
     takers: list[Callable[[int], Sample]] = []
     loop: Loops | None = None
     for kind in LOOPS[work.kind]:
+        name = f"{LOOP}, {kind}"
         try:
             loop = loop or stack.enter_context(_loop(work, plan))
             loop.prepare(kind)
         except BenchmarkError as error:
-            _refuse(result, f"{LOOP}, {kind}", str(error))
+            _refuse(result, name, str(error))
             continue
-        say(f"{LOOP}, {kind} is ready")
-        takers.append(partial(_take_loop, loop, kind, plan.duration * work.longer))
+        say(f"{name} is ready")
+        takers.append(_surviving(partial(loop.run, kind, plan.duration * work.longer, name), name, 0))
     return takers
-
-
-def _take_loop(loop: Loops, kind: str, seconds: float, repetition: int) -> Sample:
-    try:
-        return loop.run(kind, seconds, f"{LOOP}, {kind}", repetition)
-    except BenchmarkError as error:
-        return Sample(f"{LOOP}, {kind}", 0, repetition, rate=0.0, failures={str(error)[:200]: 1})
 
 
 def _loop(work: Work, plan: Plan) -> contextlib.AbstractContextManager[Loops]:
     body, setup = plan.folder / f"{work.name}-body", plan.setup
     body.write_bytes(raw_body(work.kind, setup.picture)[0])
-    arch, threads = (setup.arch, setup.threads) if work.kind == "resnet" else (MLP, 1)
+    arch, threads = (setup.arch, setup.threads) if work.kind == "resnet" else ("mlp", 1)
     files = [(setup.store / setup.archives[work.kind]).resolve(), arch, body.resolve()]
     arguments = [*map(str, files), "--batch", str(work.batch), "--threads", str(threads)]
     return loops("benchmarks.eager_loop", arguments, threads)
 
 
-# Latency at half of the largest rate, and of a lone request
+# Latency at half of the largest rate
 
 
 def _half_loads(servers: Mapping[str, Served], result: Result, plan: Plan) -> list[Sample]:
     """Arrivals at half of what each server did at most in this run; a void subject has no half."""
-    paces = {name: rate / 2 for name, rate in largest_rates(result.samples).items() if name in servers}
-    takers = [partial(_take_paced, servers[name], name, pace, plan) for name, pace in paces.items()]
+    takers = []
+    for name, rate in largest_rates(result.samples).items():
+        if server := servers.get(name):
+            load = Load(server.running.port, server.question, paced.CONNECTIONS, plan.duration)
+            takers.append(partial(sample, server.running, load, name, client=plan.client, pace=rate / 2))
     return interleaved(plan.reps, takers, tell)
-
-
-def _take_paced(server: Served, name: str, pace: float, plan: Plan, repetition: int) -> Sample:
-    question = server.question
-    load = Load(server.url, question.body, question.content_type, paced.CONNECTIONS, plan.duration)
-    return sample(server.running, load, name, repetition, plan.client, pace=pace)
 
 
 def largest_rates(samples: Sequence[Sample]) -> dict[str, float]:
@@ -252,18 +233,6 @@ def largest_rates(samples: Sequence[Sample]) -> dict[str, float]:
         if figure.rate:
             rates[figure.subject] = max(figure.rate, rates.get(figure.subject, 0.0))
     return rates
-
-
-def _lone_figures(
-    servers: Mapping[str, Served], subjects: Sequence[Subject], work: Work, plan: Plan
-) -> dict[str, Lone]:
-    """For ours, which tells the handler's own time with each answer."""
-    ours = [each.name for each in subjects if each.group == "modelserver" and each.name in servers]
-    questions = {name: servers[name].question for name in ours}
-    return {
-        name: measure_lone(servers[name].running, work.kind, each.body, each.content_type, plan.lone)
-        for name, each in questions.items()
-    }
 
 
 def medians(taken: Sequence[Sizes]) -> Sizes:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    _Gap = tuple[float, float, float]
+_Gap = tuple[float, float, float]
 
 
 def single_queue(

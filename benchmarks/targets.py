@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Mapping, Sequence
+from typing import Literal
 
-from benchmarks.measure import figures, of, quotient, ratio
+from benchmarks.measure import Figure, figures, of, quotient, ratio
 from benchmarks.peers.packages import PEERS
 from benchmarks.report import VOID, Mark
-from benchmarks.side_by_side import EAGER_LOOPS, LOOP, Result, medians
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from benchmarks.measure import Figure
+from benchmarks.side_by_side import EAGER_LOOPS, LOOP, Result, Sizes, medians
+from benchmarks.works import WORKS
 
 NOT_RUN = "not run"
 TITLES = {
@@ -37,8 +34,9 @@ RESNET = [
 ]
 
 
-def marks(results: Mapping[str, Result]) -> list[Mark]:
+def marks(measured: Mapping[str, Result]) -> list[Mark]:
     """All of them, in the order of the works."""
+    results = {name: measured.get(name, Result(work)) for name, work in WORKS.items()}
     return [
         *start_marks(results),
         *(rate_mark(results, "noop_b32", *row, at=at) for at in (32, 128) for row in NOOP_B32),
@@ -66,7 +64,7 @@ def lone_marks(results: Mapping[str, Result]) -> list[Mark]:
     """A sequential client waits for the handler, and hardly for anything else."""
     group = []
     for work in ("lone_noop", "lone_mlp"):
-        lone = results[work].lone.get("adaptive") if work in results else None
+        lone = results[work].lone.get("adaptive")
         what = f"{work}, adaptive: p50 less the handler's own time"
         added = lone.added_ms if lone is not None else None
         group.append(Mark(what, added, "<=", 1.0, " ms", NOT_RUN if lone is None else VOID))
@@ -86,7 +84,7 @@ def kserve_marks(results: Mapping[str, Result]) -> list[Mark]:
 
 def loop_marks(results: Mapping[str, Result]) -> list[Mark]:
     """Against the best loops without a server."""
-    result = results.get("resnet_b8")
+    result = results["resnet_b8"]
     eager, any_fp32 = best_loop(result, EAGER_LOOPS), best_loop(result, (*EAGER_LOOPS, "compiled"))
     group = []
     for at in (8, 16, 32):
@@ -100,37 +98,33 @@ def loop_marks(results: Mapping[str, Result]) -> list[Mark]:
 
 def start_marks(results: Mapping[str, Result]) -> list[Mark]:
     """Quick to listen, no slower than TorchServe to answer, and half of its memory at most."""
-    starts = results["start"].starts if "start" in results else {}
-    memory = results["start"].memory if "start" in results else {}
-    ours = medians(starts["window"]) if starts.get("window") else None
-    others = medians(starts["torchserve"]) if starts.get("torchserve") else None
-    both = [memory.get("window"), memory.get("torchserve")]
-    rss = [medians(taken).rss_mb if taken else None for taken in both]
-    answers = (ours.answer_s if ours else None, others.answer_s if others else None)
+    start, both = results["start"], ("window", "torchserve")
+    listening = _median(start.starts, "window", "listening_s")
+    answers = quotient(*(_median(start.starts, name, "answer_s") for name in both))
+    memory = quotient(*(_median(start.memory, name, "rss_mb") for name in both))
     return [
-        Mark("start to listening", ours.listening_s if ours else None, "<=", 0.6, " s", NOT_RUN),
-        Mark("start to first answer / TorchServe's", quotient(*answers), "<=", 1.0, "", NOT_RUN),
-        Mark("resident memory, no-op, one worker / TorchServe's", quotient(*rss), "<=", 0.5, "", NOT_RUN),
+        Mark("start to listening", listening, "<=", 0.6, " s", NOT_RUN),
+        Mark("start to first answer / TorchServe's", answers, "<=", 1.0, "", NOT_RUN),
+        Mark("resident memory, no-op, one worker / TorchServe's", memory, "<=", 0.5, "", NOT_RUN),
     ]
 
 
 def worker_marks(results: Mapping[str, Result]) -> list[Mark]:
     """Workers share their memory."""
-    sizes = [
-        medians(results[work].memory["window"]).pss_mb
-        if work in results and results[work].memory.get("window")
-        else None
-        for work in ("workers_4", "workers_1")
-    ]
+    sizes = [_median(results[work].memory, "window", "pss_mb") for work in ("workers_4", "workers_1")]
     what = "proportional memory of 4 ResNet workers / of 1"
     return [Mark(what, quotient(*sizes), "<=", 1.5, "", NOT_RUN)]
 
 
-def best_loop(result: Result | None, kinds: Sequence[str]) -> str | None:
+def _median(taken: Mapping[str, Sequence[Sizes]], subject: str, what: str) -> float | None:
+    every = taken.get(subject)
+    return getattr(medians(every), what) if every else None
+
+
+def best_loop(result: Result, kinds: Sequence[str]) -> str | None:
     """The subject among these loops with the largest median, None if none was run."""
     names = {f"{LOOP}, {kind}" for kind in kinds}
-    summary = figures(result.samples) if result is not None else []
-    loops = [each for each in summary if each.subject in names and each.rate]
+    loops = [each for each in figures(result.samples) if each.subject in names and each.rate]
     return max(loops, key=lambda each: each.rate or 0.0).subject if loops else None
 
 
@@ -146,10 +140,9 @@ def rate_mark(
 ) -> Mark:
     """Our rate by another's at the same number of connections."""
     what = f"{work}, {title(ours)} at {at} connections / {title(base)}"
-    samples = results[work].samples if work in results else []
-    value = ratio(samples, of(ours, at), of(base, at))
-    seen = {(each.subject, each.connections) for each in samples}
-    run = {(ours, at), (base, at)} <= seen
+    samples, both = results[work].samples, (of(ours, at), of(base, at))
+    value = ratio(samples, *both)
+    run = all(any(map(each, samples)) for each in both)
     return Mark(what, value, relation, target, "", VOID if run else NOT_RUN)
 
 
@@ -159,17 +152,16 @@ def title(name: str) -> str:
 
 
 def _loop_mark(results: Mapping[str, Result], ours: str, loop: str | None, called: str, at: int) -> Mark:
-    samples = results["resnet_b8"].samples if "resnet_b8" in results else []
+    samples = results["resnet_b8"].samples
     named = f" ({loop})" if loop else ""
     what = f"resnet_b8, {title(ours)} at {at} connections / {called}{named}"
     value = ratio(samples, of(ours, at), of(loop, 0)) if loop else None
-    run = loop is not None and any(of(ours, at)(each) for each in samples)
+    run = loop is not None and any(map(of(ours, at), samples))
     return Mark(what, value, ">=", 0.97, "", VOID if run else NOT_RUN)
 
 
 def _half_mark(results: Mapping[str, Result], peer: str) -> Mark:
-    halves = figures(results["mlp_b32"].half) if "mlp_b32" in results else []
-    by_name = {each.subject: each for each in halves}
+    by_name = {each.subject: each for each in figures(results["mlp_b32"].half)}
     what = f"p99 at half of the largest rate (MLP), adaptive / {title(peer)}"
     ours, others = by_name.get("adaptive"), by_name.get(peer)
     if ours is None or others is None:
@@ -178,10 +170,7 @@ def _half_mark(results: Mapping[str, Result], peer: str) -> Mark:
 
 
 def _figure(results: Mapping[str, Result], work: str, subject: str, connections: int) -> Figure | None:
-    if work not in results:
-        return None
-    made = figures(each for each in results[work].samples if of(subject, connections)(each))
-    return made[0] if made else None
+    return next(iter(figures(filter(of(subject, connections), results[work].samples))), None)
 
 
 def _rate(

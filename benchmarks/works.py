@@ -61,17 +61,30 @@ WORKS = {
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is posted, and where."""
+    """A POST of ``body`` to a path, or a GET where there is none; ``further`` are more headers."""
 
     path: str
-    body: bytes
-    content_type: str
+    body: bytes = b""
+    content_type: str = ""
+    further: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Content type and further ones."""
+        return ({"Content-Type": self.content_type} if self.content_type else {}) | dict(self.further)
+
+    def message(self) -> bytes:
+        """The bytes of the POST."""
+        lines = "".join(f"{name}: {value}\r\n" for name, value in self.headers.items())
+        head = f"POST {self.path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(self.body)}\r\n"
+        return f"{head}{lines}\r\n".encode() + self.body
 
 
-def row(seed: int = 0) -> list[float]:
-    """The 64 numbers of a request to the MLP."""
-    chance = random.Random(seed)
-    return [round(chance.uniform(-1, 1), 4) for _ in range(64)]
+def rows_body() -> tuple[bytes, str]:
+    """A request to the MLP, of 64 numbers."""
+    chance = random.Random(0)
+    row = [round(chance.uniform(-1, 1), 4) for _ in range(64)]
+    return json.dumps({"instances": [row]}).encode(), "application/json"
 
 
 def raw_body(kind: Kind, picture: bytes) -> tuple[bytes, str]:
@@ -79,19 +92,12 @@ def raw_body(kind: Kind, picture: bytes) -> tuple[bytes, str]:
     if kind == "noop":
         return NOOP_BODY, "application/octet-stream"
     if kind == "mlp":
-        return json.dumps({"instances": [row()]}).encode(), "application/json"
+        return rows_body()
     return picture, "image/jpeg"
 
 
-def form_body(field: str, picture: bytes) -> tuple[bytes, str]:
-    """A picture as a form's only field."""
-    head = f'--benchmark\r\nContent-Disposition: form-data; name="{field}"; filename="picture.jpg"\r\n'
-    return (
-        head.encode() + b"Content-Type: image/jpeg\r\n\r\n" + picture + b"\r\n--benchmark--\r\n",
-        MULTIPART,
-    )
-
-
-def json_body(kind: Kind, noop: object) -> tuple[bytes, str]:
-    """A JSON body for servers that take no other; ``noop`` is what they are sent for nothing."""
-    return json.dumps({"instances": [row()]} if kind == "mlp" else noop).encode(), "application/json"
+def form_body(picture: bytes) -> tuple[bytes, str]:
+    """A picture as a form's only field, ``request``."""
+    head = b'--benchmark\r\nContent-Disposition: form-data; name="request"; filename="picture.jpg"\r\n'
+    head += b"Content-Type: image/jpeg\r\n\r\n"
+    return head + picture + b"\r\n--benchmark--\r\n", MULTIPART

@@ -8,15 +8,12 @@ from __future__ import annotations
 import argparse
 import subprocess
 import venv
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from benchmarks.options import run
 from benchmarks.peers.packages import PEERS, Peer, missing, python_of, version_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 SHARED = "shared_torch.pth"
 

@@ -5,20 +5,18 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode
 
 from benchmarks.peers.apps.task import Task, environment
 from benchmarks.peers.packages import PEERS, missing, python_of
 from benchmarks.servers import QUEUE_SIZE, ROOT, configuration, echo_command, grpc_settings, thread_variables
-from benchmarks.works import Question, Work, form_body, json_body, raw_body
+from benchmarks.works import Question, Work, form_body, raw_body, rows_body
 from modelserver.tools.tune.own_server import free_ports
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,60 +173,47 @@ def echo(_job: Job) -> Launch:
 
 
 def litserve(job: Job) -> Launch:
-    """LitServe with one worker."""
-    task = _task(job)
-    small = json_body(job.work.kind, {"x": "x" * 56})
-    body = form_body("request", job.setup.picture) if job.work.kind == "resnet" else small
-    question, variables = Question("/predict", *body), _variables(job, task)
-    return Launch(_app(job, "litserve"), task.port, question, "unbounded", "/health", variables)
+    """LitServe with one worker. It takes JSON and forms only."""
+    bodies = {
+        "noop": (b'{"x": "%b"}' % (b"x" * 56), "application/json"),
+        "mlp": rows_body(),
+        "resnet": form_body(job.setup.picture),
+    }
+    return _app(job, "litserve", Question("/predict", *bodies[job.work.kind]), "unbounded", "/health")
 
 
 def rayserve(job: Job) -> Launch:
     """Ray Serve with one replica."""
-    task = _task(job)
     question = Question("/", *raw_body(job.work.kind, job.setup.picture))
-    # Its sockets lie deep below its temporary folder, and their paths may not be long.
-    variables = _variables(job, task) | {"RAY_TMPDIR": str(job.folder)}
-    queue = f"max_ongoing_requests={job.setup.queue}"
-    return Launch(_app(job, "rayserve"), task.port, question, queue, "/-/healthz", variables)
+    return _app(job, "rayserve", question, f"max_ongoing_requests={job.setup.queue}", "/-/healthz")
 
 
-def _app(job: Job, name: str) -> tuple[str, ...]:
-    assert job.setup.peers is not None
-    return (str(python_of(job.setup.peers.resolve(), name)), "-m", f"benchmarks.peers.apps.{name}_app")
-
-
-def _task(job: Job) -> Task:
-    (port,) = free_ports(1)
-    archive = job.setup.archives.get(job.work.kind, "")
-    return Task(
-        kind=job.work.kind,
-        batch=job.work.batch,
-        delay=job.work.delay_ms / 1e3,
+def _app(job: Job, name: str, question: Question, queue: str, health: str) -> Launch:
+    """The program of a peer, which imports our programs, and nothing else of what this process imports."""
+    work, setup, (port,) = job.work, job.setup, free_ports(1)
+    assert setup.peers is not None
+    command = (str(python_of(setup.peers.resolve(), name)), "-m", f"benchmarks.peers.apps.{name}_app")
+    task = Task(
+        kind=work.kind,
+        batch=work.batch,
+        delay=work.delay_ms / 1e3,
         port=port,
-        queue=job.setup.queue,
-        threads=job.setup.threads,
-        archive=str((job.setup.store / archive).resolve()),
-        arch=job.setup.arch,
+        queue=setup.queue,
+        threads=setup.threads,
+        archive=str((setup.store / setup.archives.get(work.kind, "")).resolve()),
+        arch=setup.arch,
     )
-
-
-def _variables(job: Job, task: Task) -> dict[str, str]:
-    """The task, and where our programs are imported from; nothing of what this process imports."""
-    return environment(task) | _threads(job) | {"PYTHONPATH": str(ROOT)}
+    # Sockets of Ray lie deep below its temporary folder, and their paths may not be long.
+    variables = {"PYTHONPATH": str(ROOT), "RAY_TMPDIR": str(job.folder)}
+    return Launch(command, port, question, queue, health, environment(task) | _threads(job) | variables)
 
 
 def _threads(job: Job) -> dict[str, str]:
     return thread_variables(job.setup.threads // job.work.workers or 1) if job.work.kind == "resnet" else {}
 
 
-def _modelserver(
-    name: str, title: str, works: Callable[[Work], bool], *, adaptive: bool = False, variant: str = ""
-) -> Subject:
-    def launch(job: Job) -> Launch:
-        return modelserver(job, adaptive=adaptive, variant=variant)
-
-    return Subject(name, title, "modelserver", launch, works)
+def _modelserver(name: str, title: str, works: Callable[[Work], bool], **how: Any) -> Subject:
+    return Subject(name, title, "modelserver", partial(modelserver, **how), works)
 
 
 QUIET = partial(torchserve, quiet=True)

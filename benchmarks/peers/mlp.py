@@ -11,6 +11,13 @@ import torch
 class Mlp:
     """Seeded random weights; one thread, for a network of this size gains nothing from more."""
 
+    @classmethod
+    def loaded(cls) -> Mlp:
+        """One that is ready, outside of a server."""
+        mlp = cls()
+        mlp.initialize(None)
+        return mlp
+
     def initialize(self, _context: Any) -> None:
         """Make the network."""
         torch.set_num_threads(1)
@@ -21,9 +28,9 @@ class Mlp:
 
     def handle(self, data: list[dict[str, Any]], _context: Any) -> list[Any]:
         """What a handler of TorchServe gets and gives: requests with a JSON body, an answer for each."""
-        return self.answers([self.rows_of(row.get("body") or row.get("data")) for row in data])
+        return self.answers([self.parse(row.get("body") or row.get("data")) for row in data])
 
-    def rows_of(self, body: Any) -> list[list[float]]:
+    def parse(self, body: Any) -> list[list[float]]:
         """The rows of one request, decoded before or not."""
         decoded = json.loads(body) if isinstance(body, (bytes, bytearray, str)) else body
         rows: list[list[float]] = decoded["instances"]

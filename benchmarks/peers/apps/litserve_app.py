@@ -6,6 +6,7 @@ from typing import Any
 
 import litserve  # type: ignore[import-not-found, unused-ignore]
 
+from benchmarks.peers.apps.lit import serve
 from benchmarks.peers.apps.task import task_of_process
 
 TASK = task_of_process()
@@ -49,19 +50,6 @@ class BatchedApi(Api):
         return output
 
 
-def main() -> None:
-    """Serve until a signal comes."""
-    api = BatchedApi(max_batch_size=TASK.batch, batch_timeout=TASK.delay) if TASK.batch > 1 else Api()
-    server = litserve.LitServer(api, accelerator="cpu", workers_per_device=1, timeout=False)
-    server.run(
-        host="127.0.0.1",
-        port=TASK.port,
-        num_api_servers=1,
-        generate_client_file=False,
-        access_log=False,
-        log_level="warning",
-    )
-
-
 if __name__ == "__main__":
-    main()
+    batched = TASK.batch > 1
+    serve(BatchedApi(max_batch_size=TASK.batch, batch_timeout=TASK.delay) if batched else Api(), TASK.port)

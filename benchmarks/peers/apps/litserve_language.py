@@ -8,6 +8,7 @@ from typing import Any
 import litserve  # type: ignore[import-not-found, unused-ignore]
 
 from benchmarks.language_work import BATCH, Embedder, pieces
+from benchmarks.peers.apps.lit import serve
 
 
 class Chat(litserve.LitAPI):  # type: ignore[misc, unused-ignore]
@@ -45,23 +46,10 @@ class Vectors(litserve.LitAPI):  # type: ignore[misc, unused-ignore]
         return {"embeddings": [output]}
 
 
-def main() -> None:
-    """Serve until a signal comes."""
+if __name__ == "__main__":
     kind, port = sys.argv[1:]
     if kind == "chat":
         api: Any = Chat(spec=litserve.OpenAISpec())
     else:
         api = Vectors(max_batch_size=BATCH, batch_timeout=0.005, spec=litserve.OpenAIEmbeddingSpec())
-    server = litserve.LitServer(api, accelerator="cpu", workers_per_device=1, timeout=False)
-    server.run(
-        host="127.0.0.1",
-        port=int(port),
-        num_api_servers=1,
-        generate_client_file=False,
-        access_log=False,
-        log_level="warning",
-    )
-
-
-if __name__ == "__main__":
-    main()
+    serve(api, int(port))

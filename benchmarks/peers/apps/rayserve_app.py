@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from typing import Any
 
-import ray  # type: ignore[import-not-found, unused-ignore]
 from ray import serve  # type: ignore[import-not-found, unused-ignore]
 
+from benchmarks.peers.apps.rays import serve_until_a_signal
 from benchmarks.peers.apps.task import VARIABLE, task_of_process
 
 TASK = task_of_process()
@@ -39,24 +37,6 @@ class Served:
         return self.model.answers([self.model.parse(body)])[0]
 
 
-def main() -> None:
-    """Serve until a signal comes."""
-    variables = {name: value for name, value in os.environ.items() if name in {VARIABLE, "PYTHONPATH"}}
-    ray.init(
-        include_dashboard=False,
-        num_cpus=TASK.threads + 1,
-        log_to_driver=False,
-        runtime_env={"env_vars": variables},
-        _node_ip_address="127.0.0.1",
-    )
-    serve.start(
-        http_options={"host": "127.0.0.1", "port": TASK.port}, logging_config={"enable_access_log": False}
-    )
-    serve.run(Served.bind(), route_prefix="/")  # type: ignore[attr-defined, unused-ignore]
-    signal.sigwait([signal.SIGTERM, signal.SIGINT])
-    serve.shutdown()
-    ray.shutdown()
-
-
 if __name__ == "__main__":
-    main()
+    application = Served.bind()  # type: ignore[attr-defined, unused-ignore]
+    serve_until_a_signal(application, TASK.port, TASK.threads + 1, VARIABLE)

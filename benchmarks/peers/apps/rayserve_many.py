@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 from pathlib import Path
 from typing import Any
 
-import ray  # type: ignore[import-not-found, unused-ignore]
 from ray import serve  # type: ignore[import-not-found, unused-ignore]
 
 from benchmarks.peers import many_model, many_noop
+from benchmarks.peers.apps.rays import serve_until_a_signal
 from benchmarks.peers.many_model import FITS, FOLDER, PORT
 
 
@@ -32,23 +31,6 @@ class Served:
         return (await self.model(serve.get_multiplexed_model_id() or "noop")).answer()
 
 
-def main() -> None:
-    """Serve until a signal comes."""
-    variables = {name: os.environ[name] for name in (PORT, FITS, FOLDER, "PYTHONPATH")}
-    ray.init(
-        include_dashboard=False,
-        num_cpus=3,
-        log_to_driver=False,
-        runtime_env={"env_vars": variables},
-        _node_ip_address="127.0.0.1",
-    )
-    options = {"host": "127.0.0.1", "port": int(os.environ[PORT])}
-    serve.start(http_options=options, logging_config={"enable_access_log": False})
-    serve.run(Served.bind(), route_prefix="/")  # type: ignore[attr-defined, unused-ignore]
-    signal.sigwait([signal.SIGTERM, signal.SIGINT])
-    serve.shutdown()
-    ray.shutdown()
-
-
 if __name__ == "__main__":
-    main()
+    application = Served.bind()  # type: ignore[attr-defined, unused-ignore]
+    serve_until_a_signal(application, int(os.environ[PORT]), 3, PORT, FITS, FOLDER)

@@ -39,7 +39,9 @@ class Task:
         if self.kind == "noop":
             return Nothing()
         if self.kind == "mlp":
-            return Small()
+            from benchmarks.peers.mlp import Mlp  # noqa: PLC0415 - a server that does nothing needs no torch
+
+            return Mlp.loaded()
         from benchmarks.networks import Network  # noqa: PLC0415 - torchvision is for pictures only
 
         return Network(Path(self.archive), self.arch)
@@ -55,24 +57,6 @@ class Nothing:
     def answers(self, items: list[Any]) -> list[Any]:
         """A small object each."""
         return [{"ok": 1} for _ in items]
-
-
-class Small:
-    """The MLP; a body may be decoded already."""
-
-    def __init__(self) -> None:
-        from benchmarks.peers.mlp import Mlp  # noqa: PLC0415 - a server that does nothing needs no torch
-
-        self._mlp = Mlp()
-        self._mlp.initialize(None)
-
-    def parse(self, body: Any) -> Any:
-        """The rows of a request."""
-        return self._mlp.rows_of(body)
-
-    def answers(self, items: list[Any]) -> list[Any]:
-        """One answer per request."""
-        return self._mlp.answers(items)
 
 
 def environment(task: Task) -> dict[str, str]:
