@@ -19,8 +19,8 @@ from typing import Literal
 from benchmarks.archives import build_mlp, build_noop
 from benchmarks.load import Load, chosen, run_load
 from benchmarks.lone import measure_lone
-from benchmarks.measure import Sample, interleaved, quotient, sample
-from benchmarks.options import Measured, Options, common_parser, names, perform, run, tell, tells_failures
+from benchmarks.measure import Figure, Sample, figures, interleaved, quotient, sample
+from benchmarks.options import Measured, Options, common_parser, names, perform, program, tell
 from benchmarks.peers.launch import SUBJECTS, Job, Setup
 from benchmarks.peers.packages import PEERS, python_of, version_of
 from benchmarks.report import Mark, number, table
@@ -29,7 +29,7 @@ from benchmarks.serving import served
 from benchmarks.works import WORKS, Question, Work, raw_body
 from modelserver.ext.cluster.node.dial import LOCAL_SOCKET
 
-PAIR, LOCAL, TCP, TLS, RAY = "socket pair", "local socket", "TCP", "TLS", "Ray Serve"
+ORDER = PAIR, LOCAL, TCP, TLS, RAY = "socket pair", "local socket", "TCP", "TLS", "Ray Serve"
 # What Ray Serve's guide advises for throughput, except HAProxy, which would listen on all interfaces.
 RAY_VARIABLES = {"RAY_SERVE_THROUGHPUT_OPTIMIZED": "1", "RAY_SERVE_ENABLE_DIRECT_INGRESS": "0"}
 _NETWORK = {LOCAL_SOCKET: "0"}
@@ -89,15 +89,6 @@ TARGETS: tuple[tuple[Row, str, str, str, Literal[">=", "<="], float], ...] = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Best:
-    """The best of the rounds: the highest rate and the least processor time and latency; None if void."""
-
-    rate: float | None
-    cpu_us: float | None
-    p50_ms: float | None
-
-
 def parse(arguments: Sequence[str] | None) -> Options:
     """The command line."""
     parser = common_parser("cluster", __doc__, duration=3.0)
@@ -110,10 +101,9 @@ def parse(arguments: Sequence[str] | None) -> Options:
     return parser.parse_args(arguments)
 
 
-@tells_failures
-def main(arguments: Sequence[str] | None = None) -> int:
+@program(parse)
+def main(options: Options) -> int:
     """Measure and report; 1 if a figure is void or a server does not start."""
-    options = parse(arguments)
     rows = [ROWS[name] for name in options.rows]
     ways = [way for way in WAYS if way.name in options.ways]
     plan = [f"{row.title}: {', '.join(way.name for way in ways)}" for row in rows]
@@ -140,8 +130,9 @@ def measure(rows: Sequence[Row], ways: Sequence[Way], options: Options) -> Measu
                 ours = [(name, *each) for name, each in servers.items() if name != RAY]
                 takers = [partial(_take_lone, *each, options.lone_requests) for each in ours]
                 samples += interleaved(options.reps, takers, tell)
+    best = {each.subject: each for each in figures(samples, best=True)}
     with_lone = [*rows, *([LONE] if any(each.connections == 1 for each in samples) else [])]
-    return samples, "\n".join(report(row, samples) for row in with_lone), marks(samples)
+    return samples, "\n".join(report(row, best) for row in with_lone), marks(best)
 
 
 def started(
@@ -197,50 +188,35 @@ def label(row: Row, way: str) -> str:
     return f"{row.title}: {way}"
 
 
-def best(samples: Sequence[Sample], row: Row, way: str) -> Best:
-    """The best of a row's rounds."""
-    rounds = [each for each in samples if each.subject == label(row, way)]
-    if not rounds or any(each.failures for each in rounds):
-        return Best(None, None, None)
-    return Best(
-        max(each.rate for each in rounds),
-        min((each.cpu_us for each in rounds if each.cpu_us is not None), default=None),
-        min((each.p50_ms for each in rounds if each.p50_ms is not None), default=None),
-    )
-
-
-def report(row: Row, samples: Sequence[Sample]) -> str:
+def report(row: Row, best: Mapping[str, Figure]) -> str:
     """A Markdown table of a row; of lone requests only the latency."""
-    measured = {each.subject for each in samples}
-    ways = [way for way in (PAIR, LOCAL, TCP, TLS, RAY) if label(row, way) in measured]
-    pair = best(samples, row, PAIR)
+    by_way = {way: best[label(row, way)] for way in ORDER if label(row, way) in best}
+    to = (by_way[PAIR].rate, by_way[PAIR].cpu_us) if PAIR in by_way else (None, None)
     headers = ["way", "requests/s", "to the pair", "CPU-µs/request", "to the pair", "p50 ms"]
     title = f"## {row.title}, {row.connections} connections"
     lines = []
-    for name in ways:
-        mine = best(samples, row, name)
-        to_rate, to_cpu = quotient(mine.rate, pair.rate), quotient(mine.cpu_us, pair.cpu_us)
+    for name, mine in by_way.items():
+        to_rate, to_cpu = map(quotient, (mine.rate, mine.cpu_us), to)
         lines.append([name, *map(number, (mine.rate, to_rate, mine.cpu_us, to_cpu, mine.p50_ms))])
     if row is LONE:
         title, headers, lines = f"## {row.title}", ["way", "p50 ms"], [[each[0], each[-1]] for each in lines]
     return "\n".join([title, "", table(headers, lines), ""])
 
 
-def marks(samples: Sequence[Sample]) -> list[Mark]:
+def marks(best: Mapping[str, Figure]) -> list[Mark]:
     """What the ways should cost; of rows and ways that were measured."""
-    measured = {each.subject for each in samples}
     group = []
     for row, way, to, what, relation, target in TARGETS:
-        if {label(row, way), label(row, to)} <= measured:
-            mine, other = best(samples, row, way), best(samples, row, to)
+        mine, other = best.get(label(row, way)), best.get(label(row, to))
+        if mine and other:
             value = quotient(getattr(mine, what), getattr(other, what))
             group.append(Mark(f"{row.title}: {TITLES[what]} by {way} / {to}", value, relation, target))
-    if {label(LONE, PAIR), label(LONE, TCP)} <= measured:
-        pair, tcp = (best(samples, LONE, way).p50_ms for way in (PAIR, TCP))
-        more = None if pair is None or tcp is None else tcp - pair
+    tcp, pair = best.get(label(LONE, TCP)), best.get(label(LONE, PAIR))
+    if tcp and pair:
+        more = None if tcp.p50_ms is None or pair.p50_ms is None else tcp.p50_ms - pair.p50_ms
         group.append(Mark("a lone request by TCP, more than by the socket pair", more, "<=", 0.1, " ms"))
     return group
 
 
 if __name__ == "__main__":
-    run(main)
+    raise SystemExit(main())

@@ -17,7 +17,7 @@ from benchmarks.archives import CALIBRATION, build_mlp, build_noop, build_resnet
 from benchmarks.comparison_report import work_document, work_text
 from benchmarks.load import chosen
 from benchmarks.measure import figures
-from benchmarks.options import ARCHS, Options, common_parser, names, numbers, run, tells_failures
+from benchmarks.options import ARCHS, Options, common_parser, names, numbers, program
 from benchmarks.paced import CONNECTIONS as PACED_CONNECTIONS
 from benchmarks.peers.launch import SUBJECTS, Setup, Subject
 from benchmarks.peers.packages import PEERS, python_of, version_of
@@ -70,10 +70,9 @@ def parse(arguments: Sequence[str] | None) -> Options:
     return options
 
 
-@tells_failures
-def main(arguments: Sequence[str] | None = None) -> int:
+@program(parse)
+def main(options: Options) -> int:
     """Measure and report; 1 if a figure is void or an archive cannot be made."""
-    options = parse(arguments)
     works = [WORKS[name] for name in options.works or WORKS]
     subjects = chosen_subjects(options.subjects)
     facts = machine() | {
@@ -122,17 +121,8 @@ def prepared(options: Options, works: Sequence[Work]) -> Iterator[Plan]:
         kinds = {work.kind for work in works}
         peers, archives = options.peers and options.peers.resolve(), build_archives(store, kinds, options)
         setup = Setup(store, peers, archives, options.arch, photograph(), options.threads, options.queue)
-        yield Plan(
-            folder=folder,
-            setup=setup,
-            duration=options.duration,
-            warmup=options.warmup,
-            reps=options.reps,
-            client=options.client,
-            connections=options.connections or (),
-            loops=options.subjects is None or LOOP in options.subjects,
-            lone=5 if options.dry_run else 200,
-        )
+        loops = options.subjects is None or LOOP in options.subjects
+        yield Plan(folder, setup, options, loops, lone=5 if options.dry_run else 200)
 
 
 def build_archives(store: Path, kinds: set[Kind], options: Options) -> dict[str, str]:
@@ -192,4 +182,4 @@ def version(subject: Subject, peers: Path | None) -> str | None:
 
 
 if __name__ == "__main__":
-    run(main)
+    raise SystemExit(main())

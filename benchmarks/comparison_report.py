@@ -12,7 +12,6 @@ from benchmarks.targets import best_loop
 
 # The subjects that ratios are taken to, where they were run.
 BASES = {"echo": "to echo", "torchserve": "to TorchServe", "torchserve-quiet": "to its logs off"}
-TO_LOOP = "to best loop"
 
 
 def work_text(result: Result) -> str:
@@ -21,7 +20,7 @@ def work_text(result: Result) -> str:
     if result.samples:
         parts.append(_rates(result))
     if result.half:
-        parts += [f"{_HALF}:", _halves(result)]
+        parts += ["At half of each one's own largest rate:", _halves(result)]
     if result.lone:
         parts += ["The handler's own time, and what is added to it:", _lone(result)]
     if result.starts:
@@ -32,9 +31,6 @@ def work_text(result: Result) -> str:
     if remarks:
         parts.append("\n".join(remarks))
     return "\n\n".join(parts) + "\n"
-
-
-_HALF = "At half of each one's own largest rate"
 
 
 def _rates(result: Result) -> str:
@@ -50,7 +46,7 @@ def _rates(result: Result) -> str:
         against += [_against(result, each, loop, 0)] if loop else []
         name = _title(each.subject)
         rows.append([name, str(each.connections) if each.connections else "", *text, *against])
-    return table([*headers, *(BASES[base] for base in bases), *([TO_LOOP] if loop else [])], rows)
+    return table([*headers, *(BASES[base] for base in bases), *(["to best loop"] if loop else [])], rows)
 
 
 def _against(result: Result, figure: Figure, base: str, connections: int) -> str:

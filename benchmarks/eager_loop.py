@@ -7,28 +7,21 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
-from benchmarks.loops import Work, serve
+from benchmarks.loops import Work, options_of_process, serve
 
 
 def main() -> None:
     """Answer the lines of standard input until it ends."""
-    parser = argparse.ArgumentParser("benchmarks.eager_loop", description=__doc__)
-    parser.add_argument("archive", type=Path)
-    parser.add_argument("arch")
-    parser.add_argument("image", type=Path)
-    parser.add_argument("--batch", type=int, default=8)
-    parser.add_argument("--threads", type=int, required=True)
-    options = parser.parse_args()
+    options = options_of_process()
     import torch  # noqa: PLC0415 - only the looping process needs it
 
     from benchmarks.networks import Network, Rows  # noqa: PLC0415
 
     torch.set_num_threads(options.threads)
-    network = Rows() if options.arch == "mlp" else Network(options.archive, options.arch)
-    bodies = [options.image.read_bytes()] * options.batch
+    network = Rows() if options.arch == "mlp" else Network(Path(options.archive), options.arch)
+    bodies = [Path(options.body).read_bytes()] * options.batch
     serve(f"{options.threads} threads", lambda kind: Work(network.work(kind, bodies), options.batch))
 
 

@@ -12,13 +12,11 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import json
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -27,17 +25,7 @@ from benchmarks.gpu_loops import KINDS, PRECISIONS
 from benchmarks.load import Load, run_load
 from benchmarks.loops import Loops, loops
 from benchmarks.measure import Sample, figures, interleaved, of, ratio, readings, sample
-from benchmarks.options import (
-    ARCHS,
-    Measured,
-    Options,
-    common_parser,
-    numbers,
-    perform,
-    run,
-    tell,
-    tells_failures,
-)
+from benchmarks.options import ARCHS, Measured, Options, common_parser, numbers, perform, program, tell
 from benchmarks.report import Mark, number, table
 from benchmarks.servers import BenchmarkError, ModelServer, call_well, model_server
 from benchmarks.works import Question
@@ -73,14 +61,18 @@ def parse(arguments: Sequence[str] | None) -> Options:
     return options
 
 
-@tells_failures
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure and report; 1 if a figure is void or a process does not start."""
-    arguments = sys.argv[1:] if arguments is None else list(arguments)
-    if arguments[:1] == ["first"]:
-        status: int = importlib.import_module("benchmarks.gpu_first").main(arguments[1:])
+    """Measure and report; 1 if a figure is void or a process does not start. ``first`` is another program."""
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    if words[:1] == ["first"]:
+        status: int = importlib.import_module("benchmarks.gpu_first").main(words[1:])
         return status
-    options = parse(arguments)
+    return resnet(words)
+
+
+@program(parse)
+def resnet(options: Options) -> int:
+    """Measure and report."""
     picture = photograph()
     facts = {
         "network": f"{options.arch}, random weights, seed 0, {options.precision}",
@@ -114,8 +106,11 @@ def measure(options: Options, picture: bytes, used: dict[int, float | None]) -> 
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="benchmark-")))
         image = folder / "picture.jpg"
         image.write_bytes(picture)
-        arguments = loop_arguments(options, image)
-        beside = stack.enter_context(loops("benchmarks.gpu_loops", arguments, options.threads))
+        names = ("arch", "device", "batch", "precision", "decode", "fast_decode")
+        same = {name: vars(options)[name] for name in names}
+        beside = stack.enter_context(
+            loops("benchmarks.gpu_loops", {**same, "image": str(image.resolve())}, options.threads)
+        )
         print(f"device: {beside.device}\n", flush=True)
         server = stack.enter_context(served(options, folder, picture))
         run_load(load_of(server, picture, max(options.connections), options.warmup), "asyncio")
@@ -132,7 +127,8 @@ def served(options: Options, folder: Path, picture: bytes) -> Iterator[ModelServ
     store = folder / "store"
     archive = build_model(store, settings_of(options))
     before = of_gpu("memory_used_mb")
-    with model_server(store, folder / "server", gpu_settings(options.device), options.threads) as server:
+    settings = {"number_of_gpu": 0} if options.device == "cpu" else {}
+    with model_server(store, folder / "server", settings, options.threads) as server:
         workers = {"min_worker": options.workers, "initial_workers": options.workers}
         server.register(archive, NAME, batch_size=options.batch, batch_policy="adaptive", **workers)
         call_well(server.port, "POST", f"/predictions/{NAME}", picture)
@@ -147,11 +143,6 @@ def of_gpu(what: str) -> float | None:
     return value
 
 
-def gpu_settings(device: str) -> dict[str, str | int]:
-    """The server's settings for computing there."""
-    return {"number_of_gpu": 0} if device == "cpu" else {}
-
-
 def build_model(store: Path, settings: Mapping[str, object]) -> str:
     """An archive that holds nothing but its configuration; returns its file name."""
     store.mkdir()
@@ -160,28 +151,16 @@ def build_model(store: Path, settings: Mapping[str, object]) -> str:
     return build(store, NAME, "image_classifier", config_file=config)
 
 
-def loop_arguments(options: Options, image: Path) -> list[str]:
-    """The command line of the loops' process."""
-    flags = [f"--{name}={vars(options)[name]}" for name in ("device", "batch", "precision", "decode")]
-    return [options.arch, str(image.resolve()), *flags, *(["--fast-decode"] if options.fast_decode else [])]
-
-
 def check_device(server: ModelServer, device: str, before: float | None) -> None:
     """Raises BenchmarkError where the workers do not compute on the device, by describe or by the memory of
     the GPU, of which ``before`` MiB were used without the server.
     """
-    workers = described(server, NAME)["workers"]
+    workers = server.describe(NAME)["workers"]
     if not workers or any(worker["gpu"] != (device == "cuda") for worker in workers):
         raise BenchmarkError(f"the workers do not run on {device}: {workers}")
     now = of_gpu("memory_used_mb")
     if device == "cuda" and None not in {before, now} and now < before + CONTEXT_MIB:  # type: ignore[operator]
         raise BenchmarkError(f"the GPU has {now:.0f} MiB in use, and without the server it had {before:.0f}")
-
-
-def described(server: ModelServer, name: str) -> dict[str, Any]:
-    """The model's description. Raises BenchmarkError where there is none."""
-    description: dict[str, Any] = json.loads(call_well(server.management_port, "GET", f"/models/{name}"))[0]
-    return description
 
 
 def takers(
@@ -255,4 +234,4 @@ def report(samples: Sequence[Sample], used: Mapping[int, float | None], decode: 
 
 
 if __name__ == "__main__":
-    run(main)
+    raise SystemExit(main())

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import gpu
-from benchmarks.options import run
+from benchmarks.options import end_by_sigterm
 from benchmarks.report import heading, machine, plain
 from benchmarks.servers import ROOT, BenchmarkError, piped
 from modelserver.engine.telemetry.gpus import gpus
@@ -62,6 +62,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Take the steps, and report how all went; 1 if one did not go as it should."""
+    end_by_sigterm()
     options = parse(arguments)
     if options.one:
         return run_one(options)
@@ -132,8 +133,9 @@ def probe(options: argparse.Namespace, name: str) -> Outcome:
     if options.device == "cpu":
         importlib.import_module("tests.simulated_gpu").SimulatedGpus().install()
     probes = importlib.import_module("benchmarks.gpu_probes")
-    print(probes.PROBES[name].__doc__)
-    outcome: Outcome = probes.PROBES[name](probes.REHEARSAL if options.dry_run else probes.Scale())
+    function = getattr(probes, name)
+    print(function.__doc__)
+    outcome: Outcome = function(probes.REHEARSAL if options.dry_run else probes.Scale())
     return outcome
 
 
@@ -162,4 +164,4 @@ STEPS: dict[str, Step] = {
 
 
 if __name__ == "__main__":
-    run(main)
+    raise SystemExit(main())

@@ -8,16 +8,16 @@ other, in one thread.
 
 from __future__ import annotations
 
-import argparse
 import io
 import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-from benchmarks.loops import Work, rate_of, serve
+from benchmarks.loops import Work, options_of_process, rate_of, serve
 from modelserver.engine.resources import usable_cpus
 
 KINDS = ("chip", "decode", "serial")
@@ -28,7 +28,7 @@ TRIAL_SECONDS = 0.3
 class GpuWorks:
     """The network and the pictures, and the three kinds of work with them. Torch comes with it."""
 
-    def __init__(self, options: argparse.Namespace) -> None:
+    def __init__(self, options: SimpleNamespace) -> None:
         import torch  # noqa: PLC0415 - only the looping process needs it
 
         from modelserver_handlers.image_classifier import classic_processing  # noqa: PLC0415
@@ -42,7 +42,7 @@ class GpuWorks:
         torch.backends.cudnn.allow_tf32 = not exact
         torch.set_float32_matmul_precision("highest" if exact else "high")
         self._processing = classic_processing()
-        self._files = [options.image.read_bytes()] * options.batch
+        self._files = [Path(options.image).read_bytes()] * options.batch
         self._network = random_network(options.arch, 0).to(self.device)
 
     def describe(self) -> str:
@@ -127,17 +127,7 @@ class GpuWorks:
 
 def main() -> None:
     """Answer the lines of standard input until it ends."""
-    parser = argparse.ArgumentParser("benchmarks.gpu_loops", description=__doc__)
-    add = parser.add_argument
-    add("arch")
-    add("image", type=Path)
-    add("--device", default="cuda")
-    add("--batch", type=int, default=32)
-    add("--precision", choices=PRECISIONS, default="tf32")
-    add("--decode", choices=("cpu", "nvjpeg"), default="cpu")
-    add("--fast-decode", action="store_true")
-    options = parser.parse_args()
-    works = GpuWorks(options)
+    works = GpuWorks(options_of_process())
     serve(works.describe(), works.work)
 
 

@@ -1,7 +1,7 @@
 """What a GPU, its driver and the installed torch do with the parts of this server that use them.
 
 Each probe returns whether it saw what the server relies on, and figures. It needs a process of its own: what
-an error does to CUDA stays until the process ends. ``benchmarks.gpu_first`` runs them.
+an error does to CUDA stays until the process ends. ``benchmarks.gpu_first`` runs them by their names.
 """
 
 from __future__ import annotations
@@ -281,15 +281,6 @@ def compiled_requests(scale: Scale) -> Outcome:
     more = _compilations() - before
     figures = {"loading s": loading, "compiled": before, "compiled in requests": more, "requests ms": times}
     return before > 0 and more == 0, figures
-
-
-PROBES: dict[str, Callable[[Scale], Outcome]] = {
-    probe.__name__: probe
-    for probe in (
-        *(versions, fork, buffer, resampling, nvjpeg, graphs, failed_capture, poisoned, out_of_memory),
-        compiled_requests,
-    )
-}
 
 
 def _infer(network: torch.nn.Module, batch: torch.Tensor, kind: torch.dtype = torch.float32) -> torch.Tensor:

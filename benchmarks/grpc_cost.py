@@ -21,7 +21,7 @@ from benchmarks.grpc_load import call_once
 from benchmarks.h2load import Flood, run_h2load
 from benchmarks.measure import Sample, figures, interleaved, measured, of, ratio
 from benchmarks.mixed import torchserve_server
-from benchmarks.options import Measured, Options, common_parser, perform, run, tell, tells_failures
+from benchmarks.options import Measured, Options, common_parser, perform, program, tell
 from benchmarks.report import Mark, number, table
 from benchmarks.servers import HOST, QUEUE_SIZE, ModelServer, call_well, grpc_settings, model_server
 from modelserver.ext.grpc.messages import message
@@ -50,12 +50,12 @@ class Subject:
 
     def flood(self, connections: int, streams: int, requests: int) -> Flood:
         """The same load for all."""
+        size = len(self.sample_response())
         if self.grpc_port is None:
-            at_a_time = connections * streams
             url = f"http://{HOST}:{self.server.port}/predictions/{NAME}"
-            return Flood(url, BODY, at_a_time, 1, requests, len(self.sample_response()), grpc=False)
+            return Flood(url, BODY, connections * streams, 1, requests, size, grpc=False)
         url = f"http://{HOST}:{self.grpc_port}{_PREDICT}"
-        return Flood(url, _message(), connections, streams, requests, len(self.sample_response()), grpc=True)
+        return Flood(url, _message(), connections, streams, requests, size, grpc=True)
 
     def sample_response(self) -> bytes:
         """An answer, as bytes of a body. Raises BenchmarkError."""
@@ -81,10 +81,9 @@ def parse(arguments: Sequence[str] | None) -> Options:
     return parser.parse_args(arguments)
 
 
-@tells_failures
-def main(arguments: Sequence[str] | None = None) -> int:
+@program(parse)
+def main(options: Options) -> int:
     """Measure and report; 1 if a figure is void or a server does not start."""
-    options = parse(arguments)
     streams = ", ".join(f"{connections} connections of {streams} streams" for connections, streams in SHAPES)
     facts = {
         "client": "h2load; each answer's size is result",
@@ -180,4 +179,4 @@ def marks(samples: Sequence[Sample]) -> list[Mark]:
 
 
 if __name__ == "__main__":
-    run(main)
+    raise SystemExit(main())

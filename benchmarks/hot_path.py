@@ -75,9 +75,6 @@ class Transport(asyncio.Transport):
         self.writes += 1
         self.last = data
 
-    def writelines(self, list_of_data: Any) -> None:
-        self.write(b"".join(list_of_data))
-
     def is_closing(self) -> bool:
         return False
 
@@ -329,9 +326,8 @@ def instructions(name: str, requests: int) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The program."""
-    parser = options.common_parser("python -m benchmarks.hot_path", __doc__, duration=0.0)
+    parser = options.common_parser("hot_path", __doc__, duration=0.0, reps=60, loads=False)
     parser.add_argument("--requests", type=int, default=1000, help="of one measurement (default: 1000)")
-    parser.set_defaults(reps=60)
     counted = "count them, by valgrind; takes some minutes"
     parser.add_argument("--instructions", action="store_true", help=counted)
     chosen = parser.parse_args(arguments)

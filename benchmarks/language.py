@@ -65,23 +65,14 @@ _TEXT = "What is a tensor, and how does it differ?"
 
 
 class Turn(NamedTuple):
-    """One measurement: answers, their pieces, seconds, processor seconds of the main process and of all.
+    """One measurement: answers, and what they were like.
 
-    ``outside``: of all but vLLM's engine.
+    The figures are pieces a second; µs for each of the main process, of all, and of all but vLLM's engine; ms
+    until the first.
     """
 
     answers: int
-    pieces: int
-    seconds: float
-    front: float
-    all: float
-    first: float
-    outside: float
-
-    @property
-    def figures(self) -> tuple[float, ...]:
-        costs = (1e6 * each / max(self.pieces, 1) for each in (self.front, self.all, self.outside))
-        return self.pieces / self.seconds, *costs, 1e3 * self.first
+    figures: tuple[float, ...]
 
 
 async def _send(port: int, message: bytes, tokens: int = 0) -> tuple[int, float]:
@@ -117,10 +108,11 @@ async def _turn(server: Running, message: bytes, connections: int, seconds: floa
 
     await asyncio.gather(*(loop() for _ in range(connections)))
     took = time.perf_counter() - began
-    counts, used = sum(count for count, _ in results), everything()
+    pieces, used = sum(count for count, _ in results), everything()
     first = statistics.median(first for _, first in results)
-    outside = used + engine - _engine_seconds(server.pid)
-    return Turn(len(results), counts, took, front(), used, first, outside)
+    costs = (front(), used, used + engine - _engine_seconds(server.pid))
+    each = (1e6 * cost / max(pieces, 1) for cost in costs)
+    return Turn(len(results), (pieces / took, *each, 1e3 * first))
 
 
 def rounds(
@@ -160,9 +152,8 @@ def _engine_seconds(pid: int) -> float:
 def _ours(folder: Path) -> Iterator[Running]:
     store = folder / "store"
     store.mkdir(parents=True)
-    (store / "chat.py").write_text(_CHAT, "utf-8")
-    (store / "vectors.py").write_text(_VECTORS, "utf-8")
-    (store / "hold.py").write_text(_HOLD, "utf-8")
+    for name, code in (("chat", _CHAT), ("vectors", _VECTORS), ("hold", _HOLD)):
+        (store / f"{name}.py").write_text(code, "utf-8")
     variables = {"PYTHONPATH": str(ROOT)}
     with model_server(store, folder / "server", threads=1, variables=variables) as server:
         server.register("chat.py", "chat")
@@ -198,7 +189,7 @@ def peer(folder: Path, command: Sequence[str], variables: Mapping[str, str]) -> 
 
 
 def medians(turns: Sequence[Turn]) -> list[float]:
-    """Pieces a second; µs for each: of the main process, of all, outside the engine; ms until the first."""
+    """Of each figure."""
     return [statistics.median(column) for column in zip(*(turn.figures for turn in turns), strict=True)]
 
 

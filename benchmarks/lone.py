@@ -37,17 +37,14 @@ def measure_lone(port: int, question: Question, requests: int) -> Lone:
     times: list[tuple[float, float]] = []
     failures = 0
     connection = HTTPConnection(HOST, port, timeout=60)
-    for number in range(WARMUP + requests):
+    for _ in range(WARMUP + requests):
         try:
-            both = _ask(connection, question)
-        except (OSError, HTTPException, ValueError):
+            times.append(_ask(connection, question))
+        except (OSError, HTTPException, ValueError):  # noqa: PERF203 - one may fail and the next not
             connection.close()
             failures += 1
-            continue
-        if number >= WARMUP:
-            times.append(both)
     connection.close()
-    client, handler = (percentile([both[place] for both in times], 50) for place in (0, 1))
+    client, handler = (percentile([both[place] for both in times[WARMUP:]], 50) for place in (0, 1))
     return Lone(client, handler, failures)
 
 

@@ -12,8 +12,9 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 from benchmarks.measure import Sample, busy_seconds
@@ -60,10 +61,10 @@ class Loops:
 
 
 @contextlib.contextmanager
-def loops(module: str, arguments: Sequence[str], threads: int | None) -> Iterator[Loops]:
+def loops(module: str, options: Mapping[str, object], threads: int | None) -> Iterator[Loops]:
     """The process of a module that calls :func:`serve`; it ends with the block. Raises BenchmarkError."""
     child = subprocess.Popen(
-        [sys.executable, "-m", module, *arguments],
+        [sys.executable, "-m", module, json.dumps(options)],
         cwd=ROOT,
         env=own_environment(os.environ) | thread_variables(threads),
         stdin=subprocess.PIPE,
@@ -85,6 +86,11 @@ def _answer_of(child: subprocess.Popen[str], what: str) -> dict[str, Any]:
     if "error" in answer:
         raise BenchmarkError(f"loop, {what}: {answer['error']}")
     return answer
+
+
+def options_of_process() -> SimpleNamespace:
+    """In the process: the options of :func:`loops`."""
+    return SimpleNamespace(**json.loads(sys.argv[1]))
 
 
 def serve(device: str, make: Callable[[str], Work]) -> None:

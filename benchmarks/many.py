@@ -9,7 +9,6 @@ asked in turns; and with ``--peers`` all to Ray Serve's multiplexing. What model
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 import statistics
 import tempfile
@@ -28,7 +27,7 @@ from benchmarks.archives import build, build_resnet, photograph
 from benchmarks.load import percentile
 from benchmarks.measure import readings
 from benchmarks.open_loop import run_open_loop
-from benchmarks.options import Measured, Options, common_parser, perform, run, say, tells_failures
+from benchmarks.options import Measured, Options, common_parser, perform, program, say
 from benchmarks.paced import poisson
 from benchmarks.parking import BELADY, POLICY, Arrival, drifting, simulated, zipf
 from benchmarks.peers.launch import Launch
@@ -80,7 +79,7 @@ class Seen:
 
 def parse(arguments: Sequence[str] | None) -> Options:
     """The command line."""
-    parser = common_parser("many", __doc__, duration=60.0)
+    parser = common_parser("many", __doc__, duration=60.0, reps=0, loads=False)
     add = parser.add_argument
     add("--peers", type=Path, help="measure Ray Serve, which is installed there, as well")
     add("--models", type=int, default=1000, help="in all, a third of them digit networks; default: 1000")
@@ -92,10 +91,9 @@ def parse(arguments: Sequence[str] | None) -> Options:
     return parser.parse_args(arguments)
 
 
-@tells_failures
-def main(arguments: Sequence[str] | None = None) -> int:
+@program(parse)
+def main(options: Options) -> int:
     """Measure and report; 1 if a server does not start."""
-    options = parse(arguments)
     chance = Random(7)
     names = [f"{'noop' if n % 3 else 'digit'}-{n}" for n in range(options.models - options.large)]
     names += [f"large-{n}" for n in range(options.large)]
@@ -220,7 +218,7 @@ def learn(store: Path, folder: Path) -> tuple[dict[str, Need], dict[str, float]]
             call_well(server.management_port, "POST", f"/models?url={archive}&model_name={kind}")
             call_well(server.management_port, "POST", f"/models/{kind}?action=load", timeout=120)
             ask(server, [Arrival(0.0, kind)] * 3)
-            (version,) = json.loads(call_well(server.management_port, "GET", f"/models/{kind}"))
+            version = server.describe(kind)
             memory = own_memory(worker["pid"] for worker in version["workers"])
             result[kind] = Need(memory, version["parking"]["loadTime"] / 1e3)
             park(server, kind)
@@ -229,7 +227,7 @@ def learn(store: Path, folder: Path) -> tuple[dict[str, Need], dict[str, float]]
 
 def park(server: ModelServer, name: str) -> None:
     """Parks the model, and returns when its processes have ended."""
-    (version,) = json.loads(call_well(server.management_port, "GET", f"/models/{name}"))
+    version = server.describe(name)
     while call(server.management_port, "POST", f"/models/{name}?action=park")[0] != 200:
         time.sleep(0.05)
     while any(psutil.pid_exists(worker["pid"]) for worker in version["workers"]):
@@ -368,4 +366,4 @@ def take_ray(
 
 
 if __name__ == "__main__":
-    run(main)
+    raise SystemExit(main())

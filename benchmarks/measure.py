@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeVar
 
 import psutil
@@ -90,10 +91,7 @@ def sample(
 
     With ``pace``, so many requests per second arrive by chance (see ``benchmarks.paced``).
     """
-
-    def run() -> Outcome:
-        return run_load(load, client) if pace is None else run_paced(load, pace, client)
-
+    run = partial(run_load, load, client) if pace is None else partial(run_paced, load, pace, client)
     return measured(server, run, subject, load.connections, repetition)
 
 
@@ -155,12 +153,15 @@ def interleaved(
     return samples
 
 
-def figures(samples: Iterable[Sample]) -> list[Figure]:
-    """One figure per subject and number of connections, in the order of their first samples."""
+def figures(samples: Iterable[Sample], *, best: bool = False) -> list[Figure]:
+    """One figure per subject and number of connections, in the order of their first samples.
+
+    ``best``: the highest rate and the least of the others, instead of medians.
+    """
     groups: dict[tuple[str, int], list[Sample]] = {}
     for each in samples:
         groups.setdefault((each.subject, each.connections), []).append(each)
-    return [_figure(group) for group in groups.values()]
+    return [_figure(group, best) for group in groups.values()]
 
 
 def quotient(value: float | None, to: float | None) -> float | None:
@@ -192,20 +193,21 @@ def of(subject: object, connections: int | None = None) -> Callable[[Sample], bo
     return lambda each: each.subject == name and connections in {None, each.connections}
 
 
-def _figure(group: Sequence[Sample]) -> Figure:
+def _figure(group: Sequence[Sample], best: bool) -> Figure:
     failures: Counter[str] = Counter()
     for each in group:
         failures.update(each.failures)
 
-    def median(name: str, *, void: bool = bool(failures)) -> float | None:
+    def value(name: str, *, void: bool = bool(failures)) -> float | None:
         known = [value for each in group if (value := getattr(each, name)) is not None]
-        return statistics.median(known) if known and not void else None
+        pick = statistics.median if not best else max if name == "rate" else min
+        return pick(known) if known and not void else None
 
     return Figure(
         group[0].subject,
         group[0].connections,
-        *map(median, ("rate", "p50_ms", "p99_ms", "cpu_us")),
-        other_cpus=median("other_cpus", void=False),
+        *map(value, ("rate", "p50_ms", "p99_ms", "cpu_us")),
+        other_cpus=value("other_cpus", void=False),
         rates=tuple(round(each.rate, 3) for each in group),
         failures=dict(failures),
     )

@@ -35,17 +35,7 @@ from benchmarks.archives import build_handler
 from benchmarks.load import percentile
 from benchmarks.measure import Sample
 from benchmarks.open_loop import Answer, Seen, run_open_loop
-from benchmarks.options import (
-    Measured,
-    Options,
-    common_parser,
-    listed,
-    numbers,
-    perform,
-    run,
-    say,
-    tells_failures,
-)
+from benchmarks.options import Measured, Options, common_parser, listed, numbers, perform, program, say
 from benchmarks.paced import poisson
 from benchmarks.peers.launch import Job, Setup, torchserve
 from benchmarks.peers.packages import PEERS, missing
@@ -168,10 +158,9 @@ def parse(arguments: Sequence[str] | None) -> Options:
     return parser.parse_args(arguments)
 
 
-@tells_failures
-def main(arguments: Sequence[str] | None = None) -> int:
+@program(parse)
+def main(options: Options) -> int:
     """Measure and report; 1 if the server does not start or a request fails."""
-    options = parse(arguments)
     facts = {
         "durations": f"bimodal: 99 % {SHORT * 1e3:g} ms, 1 % {LONG:g} s; "
         f"lognormal: median {SHORT * 1e3:g} ms, sigma {SIGMA:g}",
@@ -343,4 +332,4 @@ def marks_of(rows: Sequence[Row]) -> list[Mark]:
 
 
 if __name__ == "__main__":
-    run(main)
+    raise SystemExit(main())

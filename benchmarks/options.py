@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import functools
 import signal
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -82,22 +81,35 @@ def perform(
 
 def run(program: Callable[[], int]) -> None:
     """Leave with the program's status; SIGTERM ends it like Ctrl-C, so that no server is left behind."""
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    end_by_sigterm()
     sys.exit(program())
 
 
-def tells_failures(main: Callable[..., int]) -> Callable[..., int]:
-    """Decorator of programs: what a server or a load fails with is printed, and the status is 1."""
+def end_by_sigterm() -> None:
+    """From now on."""
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
 
-    @functools.wraps(main)
-    def telling(arguments: Sequence[str] | None = None) -> int:
-        try:
-            return main(arguments)
-        except (BenchmarkError, RuntimeError) as error:
-            print(error, file=sys.stderr)
-            return 1
 
-    return telling
+def program(
+    parse: Callable[[Sequence[str] | None], Options],
+) -> Callable[[Callable[[Options], int]], Callable[..., int]]:
+    """Decorator that makes a program of what it does with its options.
+
+    SIGTERM ends it like Ctrl-C. What a server or a load fails with is printed, and the status is 1.
+    """
+
+    def decorate(work: Callable[[Options], int]) -> Callable[..., int]:
+        def main(arguments: Sequence[str] | None = None) -> int:
+            end_by_sigterm()
+            try:
+                return work(parse(arguments))
+            except (BenchmarkError, RuntimeError) as error:
+                print(error, file=sys.stderr)
+                return 1
+
+        return main
+
+    return decorate
 
 
 def listed(

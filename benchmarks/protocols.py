@@ -21,7 +21,7 @@ from benchmarks.archives import build_handler
 from benchmarks.grpc_load import call_once, grpc_echo_server, run_grpc
 from benchmarks.load import Client, Load, Outcome, chosen, run_load
 from benchmarks.measure import Sample, figures, interleaved, measured, of, ratio
-from benchmarks.options import Measured, Options, common_parser, perform, run, tell, tells_failures
+from benchmarks.options import Measured, Options, common_parser, perform, program, tell
 from benchmarks.report import number, table
 from benchmarks.servers import (
     QUEUE_SIZE,
@@ -129,10 +129,9 @@ def parse(arguments: Sequence[str] | None) -> Options:
     return parser.parse_args(arguments)
 
 
-@tells_failures
-def main(arguments: Sequence[str] | None = None) -> int:
+@program(parse)
+def main(options: Options) -> int:
     """Measure and report; 1 if a figure is void or a server does not start."""
-    options = parse(arguments)
     points = [
         Point(content, asking, echo)
         for content in options.contents
@@ -227,4 +226,4 @@ def report(content: str, points: Sequence[Point], samples: Sequence[Sample]) -> 
 
 
 if __name__ == "__main__":
-    run(main)
+    raise SystemExit(main())

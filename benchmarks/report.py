@@ -90,15 +90,13 @@ def number(value: float | None) -> str:
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A Markdown table, the first column to the left and the others to the right."""
-    columns = list(zip(headers, *rows)) if rows else [(header,) for header in headers]  # noqa: B905 - same lengths
-    widths = [max(map(len, column)) for column in columns]
+    widths = [max(map(len, column)) for column in zip(headers, *rows, strict=True)]
     rule = ["-" * widths[0], *(f"{'-' * (width - 1)}:" for width in widths[1:])]
     return "\n".join(_line(cells, widths) for cells in (headers, rule, *rows))
 
 
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
-    first, *rest = zip(cells, widths)  # noqa: B905
-    return f"| {' | '.join([first[0].ljust(first[1]), *(cell.rjust(width) for cell, width in rest)])} |"
+    return f"| {' | '.join([cells[0].ljust(widths[0]), *map(str.rjust, cells[1:], widths[1:])])} |"
 
 
 def failure_lines(figures: Sequence[Figure]) -> list[str]:

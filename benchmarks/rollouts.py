@@ -26,7 +26,7 @@ from typing import Final
 from benchmarks.archives import build_noop
 from benchmarks.load import Load, chosen, run_load
 from benchmarks.measure import Sample, figures, measured, of, ratio
-from benchmarks.options import Measured, Options, common_parser, perform, run, say, tell, tells_failures
+from benchmarks.options import Measured, Options, common_parser, perform, program, say, tell
 from benchmarks.report import Mark, number, table
 from benchmarks.servers import HOST, BenchmarkError, ModelServer, call, call_well, model_server, piped
 from benchmarks.works import Question
@@ -118,10 +118,9 @@ def parse(arguments: Sequence[str] | None) -> Options:
     return parser.parse_args(arguments)
 
 
-@tells_failures
-def main(arguments: Sequence[str] | None = None) -> int:
+@program(parse)
+def main(options: Options) -> int:
     """Measure and report; 1 if requests failed or the server does not start. A missed mark is told."""
-    options = parse(arguments)
     pairs = [pair for pair in PAIRS if options.only in (None, pair.what)]
     facts = {
         "client": chosen(options.client),
@@ -207,4 +206,4 @@ def report(pairs: Sequence[Pair], samples: Sequence[Sample]) -> str:
 
 
 if __name__ == "__main__":
-    run(main)
+    raise SystemExit(main())

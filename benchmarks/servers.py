@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import json
 import os
 import re
 import socket
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode
 
 import psutil
@@ -64,6 +66,11 @@ class ModelServer(Running):
             {"url": archive, "model_name": name, "initial_workers": 1, "synchronous": "true", **parameters}
         )
         call_well(self.management_port, "POST", f"/models?{query}", timeout=300)
+
+    def describe(self, name: str) -> dict[str, Any]:
+        """The description of the model's only version. Raises BenchmarkError where there is none."""
+        (version,) = json.loads(call_well(self.management_port, "GET", f"/models/{name}"))
+        return dict(version)
 
     def unregister(self, name: str) -> None:
         """Remove a model, with its worker."""

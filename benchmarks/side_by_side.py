@@ -19,7 +19,7 @@ from benchmarks.load import Client, Load, run_load
 from benchmarks.lone import Lone, measure_lone
 from benchmarks.loops import Loops, loops
 from benchmarks.measure import Sample, figures, interleaved, sample
-from benchmarks.options import say, tell
+from benchmarks.options import Options, say, tell
 from benchmarks.peers.launch import Job, Setup, Subject
 from benchmarks.servers import BenchmarkError, Memory, memory_of
 from benchmarks.serving import Served, Start, served
@@ -37,7 +37,7 @@ LOOPS: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What every work is measured with. ``connections`` restricts those of a work; empty: all of them.
+    """What every work is measured with; ``options`` are those of the command line.
 
     ``loops`` says whether the in-process loops take part, ``lone`` is how many requests the sequential client
     makes that learns the handler's own time.
@@ -45,11 +45,7 @@ class Plan:
 
     folder: Path
     setup: Setup
-    duration: float
-    warmup: float
-    reps: int
-    client: Client
-    connections: tuple[int, ...] = ()
+    options: Options
     loops: bool = True
     lone: int = 200
 
@@ -61,7 +57,8 @@ class Plan:
 
     def connections_of(self, work: Work) -> tuple[int, ...]:
         """Those of a work that are asked for; all where that would leave none."""
-        return tuple(each for each in work.connections if each in self.connections) or work.connections
+        some = self.options.connections or ()
+        return tuple(each for each in work.connections if each in some) or work.connections
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +94,7 @@ def measure_work(work: Work, subjects: Sequence[Subject], plan: Plan) -> Result:
 
 
 def _measure_starts(result: Result, subjects: Sequence[Subject], plan: Plan) -> None:
-    for repetition in range(plan.reps):
+    for repetition in range(plan.options.reps):
         for number, subject in enumerate(subjects):
             if subject.name in result.refusals:
                 continue
@@ -122,7 +119,7 @@ def _measure_rates(result: Result, subjects: Sequence[Subject], plan: Plan) -> N
                 servers[subject.name] = server
                 result.starts[subject.name] = [server.start]
         takers = [*_loop_takers(stack, result, plan), *_takers(servers, work, plan)]
-        result.samples.extend(interleaved(plan.reps, takers, tell))
+        result.samples.extend(interleaved(plan.options.reps, takers, tell))
         if work.half_load:
             result.half.extend(_half_loads(servers, result, plan))
         if work.connections == (1,):
@@ -144,7 +141,7 @@ def _started(
         launch = subject.launch(job)
         result.queues[subject.name] = launch.queue
         server = stack.enter_context(served(launch, job.folder))
-        run_load(_load(server, work, connections, plan.warmup), _client(work, plan))
+        run_load(_load(server, work, connections, plan.options.warmup), _client(work, plan))
     except (BenchmarkError, RuntimeError) as error:
         _refuse(result, subject.name, str(error))
         return None
@@ -155,7 +152,7 @@ def _takers(servers: Mapping[str, Served], work: Work, plan: Plan) -> list[Calla
     takers = []
     for connections in plan.connections_of(work):
         for name, server in servers.items():
-            load = _load(server, work, connections, plan.duration * work.longer)
+            load = _load(server, work, connections, plan.options.duration * work.longer)
             take = partial(sample, server.running, load, name, client=_client(work, plan))
             takers.append(_surviving(take, name, connections))
     return takers
@@ -179,7 +176,7 @@ def _load(server: Served, work: Work, connections: int, seconds: float) -> Load:
 
 
 def _client(work: Work, plan: Plan) -> Client:
-    return "asyncio" if work.whole_batches else plan.client
+    return "asyncio" if work.whole_batches else plan.options.client
 
 
 # The loops in a process of their own
@@ -200,7 +197,7 @@ def _loop_takers(stack: contextlib.ExitStack, result: Result, plan: Plan) -> lis
             _refuse(result, name, str(error))
             continue
         say(f"{name} is ready")
-        takers.append(_surviving(partial(loop.run, kind, plan.duration * work.longer, name), name, 0))
+        takers.append(_surviving(partial(loop.run, kind, plan.options.duration * work.longer, name), name, 0))
     return takers
 
 
@@ -208,9 +205,9 @@ def _loop(work: Work, plan: Plan) -> contextlib.AbstractContextManager[Loops]:
     body, setup = plan.folder / f"{work.name}-body", plan.setup
     body.write_bytes(raw_body(work.kind, setup.picture)[0])
     arch, threads = (setup.arch, setup.threads) if work.kind == "resnet" else ("mlp", 1)
-    files = [(setup.store / setup.archives[work.kind]).resolve(), arch, body.resolve()]
-    arguments = [*map(str, files), "--batch", str(work.batch), "--threads", str(threads)]
-    return loops("benchmarks.eager_loop", arguments, threads)
+    archive = str((setup.store / setup.archives[work.kind]).resolve())
+    options = {"archive": archive, "arch": arch, "body": str(body.resolve()), "batch": work.batch}
+    return loops("benchmarks.eager_loop", {**options, "threads": threads}, threads)
 
 
 # Latency at half of the largest rate
@@ -221,9 +218,11 @@ def _half_loads(servers: Mapping[str, Served], result: Result, plan: Plan) -> li
     takers = []
     for name, rate in largest_rates(result.samples).items():
         if server := servers.get(name):
-            load = Load(server.running.port, server.question, paced.CONNECTIONS, plan.duration)
-            takers.append(partial(sample, server.running, load, name, client=plan.client, pace=rate / 2))
-    return interleaved(plan.reps, takers, tell)
+            load = Load(server.running.port, server.question, paced.CONNECTIONS, plan.options.duration)
+            takers.append(
+                partial(sample, server.running, load, name, client=plan.options.client, pace=rate / 2)
+            )
+    return interleaved(plan.options.reps, takers, tell)
 
 
 def largest_rates(samples: Sequence[Sample]) -> dict[str, float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from benchmarks.measure import Figure, figures, of, quotient, ratio
+from benchmarks.measure import Sample, figures, of, quotient, ratio
 from benchmarks.peers.packages import PEERS
 from benchmarks.report import VOID, Mark
 from benchmarks.side_by_side import EAGER_LOOPS, LOOP, Result, Sizes, medians
@@ -73,27 +73,24 @@ def lone_marks(results: Mapping[str, Result]) -> list[Mark]:
 
 def kserve_marks(results: Mapping[str, Result]) -> list[Mark]:
     """Five clients: a window of 500 ms is a tenth of a second each; KServe's page reports 9.49 requests/s."""
-    window, adaptive = (_figure(results, "kserve5", name, 5) for name in ("window", "adaptive"))
-    unit = " requests/s"
-    return [
-        Mark("kserve5, adaptive", *_rate(adaptive, ">=", 949.0, unit)),
-        Mark("kserve5, window", *_rate(window, ">=", 9.4, unit)),
-        Mark("kserve5, window", *_rate(window, "<=", 10.0, unit)),
-    ]
+    figure = {each.subject: each for each in figures(results["kserve5"].samples) if each.connections == 5}
+
+    def mark(name: str, relation: Literal[">=", "<="], target: float) -> Mark:
+        rate, absent = (figure[name].rate, VOID) if name in figure else (None, NOT_RUN)
+        return Mark(f"kserve5, {name}", rate, relation, target, " requests/s", absent)
+
+    return [mark("adaptive", ">=", 949.0), mark("window", ">=", 9.4), mark("window", "<=", 10.0)]
 
 
 def loop_marks(results: Mapping[str, Result]) -> list[Mark]:
     """Against the best loops without a server."""
     result = results["resnet_b8"]
     eager, any_fp32 = best_loop(result, EAGER_LOOPS), best_loop(result, (*EAGER_LOOPS, "compiled"))
-    group = []
-    for at in (8, 16, 32):
-        group += [
-            _loop_mark(results, "window", eager, "best eager fp32 loop", at),
-            _loop_mark(results, "adaptive", eager, "best eager fp32 loop", at),
-            _loop_mark(results, "compile", any_fp32, "best fp32 loop, compiled or not", at),
-        ]
-    return group
+    rows = (
+        *((ours, eager, "best eager fp32 loop") for ours in ("window", "adaptive")),
+        ("compile", any_fp32, "best fp32 loop, compiled or not"),
+    )
+    return [_loop_mark(result.samples, *row, at) for at in (8, 16, 32) for row in rows]
 
 
 def start_marks(results: Mapping[str, Result]) -> list[Mark]:
@@ -151,8 +148,7 @@ def title(name: str) -> str:
     return PEERS[name].title if name in PEERS else TITLES.get(name, name)
 
 
-def _loop_mark(results: Mapping[str, Result], ours: str, loop: str | None, called: str, at: int) -> Mark:
-    samples = results["resnet_b8"].samples
+def _loop_mark(samples: Sequence[Sample], ours: str, loop: str | None, called: str, at: int) -> Mark:
     named = f" ({loop})" if loop else ""
     what = f"resnet_b8, {title(ours)} at {at} connections / {called}{named}"
     value = ratio(samples, of(ours, at), of(loop, 0)) if loop else None
@@ -167,14 +163,3 @@ def _half_mark(results: Mapping[str, Result], peer: str) -> Mark:
     if ours is None or others is None:
         return Mark(what, None, "<", 1.0, "", NOT_RUN)
     return Mark(what, quotient(ours.p99_ms, others.p99_ms), "<", 1.0)
-
-
-def _figure(results: Mapping[str, Result], work: str, subject: str, connections: int) -> Figure | None:
-    return next(iter(figures(filter(of(subject, connections), results[work].samples))), None)
-
-
-def _rate(
-    figure: Figure | None, relation: Literal[">=", "<="], target: float, unit: str
-) -> tuple[float | None, Literal[">=", "<="], float, str, str]:
-    absent = NOT_RUN if figure is None else VOID
-    return (figure.rate if figure is not None else None, relation, target, unit, absent)

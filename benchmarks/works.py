@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 Kind = Literal["noop", "mlp", "resnet"]
-NOOP_BODY = bytes(range(64))
-MULTIPART = "multipart/form-data; boundary=benchmark"
 CONNECTIONS = (1, 8, 32, 128)
 
 
@@ -90,7 +88,7 @@ def rows_body() -> tuple[bytes, str]:
 def raw_body(kind: Kind, picture: bytes) -> tuple[bytes, str]:
     """Body and content type as most servers take them."""
     if kind == "noop":
-        return NOOP_BODY, "application/octet-stream"
+        return bytes(range(64)), "application/octet-stream"
     if kind == "mlp":
         return rows_body()
     return picture, "image/jpeg"
@@ -100,4 +98,4 @@ def form_body(picture: bytes) -> tuple[bytes, str]:
     """A picture as a form's only field, ``request``."""
     head = b'--benchmark\r\nContent-Disposition: form-data; name="request"; filename="picture.jpg"\r\n'
     head += b"Content-Type: image/jpeg\r\n\r\n"
-    return head + picture + b"\r\n--benchmark--\r\n", MULTIPART
+    return head + picture + b"\r\n--benchmark--\r\n", "multipart/form-data; boundary=benchmark"

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from benchmarks.options import run
-from benchmarks.peers.packages import PEERS, Peer, missing, python_of, version_of
+from benchmarks.peers.packages import PEERS, Peer, missing, printed_by, python_of, version_of
 
 SHARED = "shared_torch.pth"
 
@@ -54,7 +54,9 @@ def install(folder: Path, peer: Peer) -> None:
     home = (folder / peer.name).resolve()
     venv.create(home, with_pip=True)
     python = python_of(folder.resolve(), peer.name)
-    shared = site_packages(python) / SHARED
+    packages = printed_by(python, "import sysconfig; print(sysconfig.get_path('purelib'))")
+    assert packages is not None
+    shared = Path(packages, SHARED)
     # pip must not take what this interpreter has for installed there: what is shared comes after it.
     shared.unlink(missing_ok=True)
     pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
@@ -65,13 +67,6 @@ def install(folder: Path, peer: Peer) -> None:
     assert torch is not None
     assert torch.origin is not None
     shared.write_text(f"{Path(torch.origin).parents[1]}\n", "utf-8")
-
-
-def site_packages(python: Path) -> Path:
-    """Where an interpreter's packages lie."""
-    code = "import sysconfig; print(sysconfig.get_path('purelib'))"
-    done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True)
-    return Path(done.stdout.strip())
 
 
 if __name__ == "__main__":

@@ -55,12 +55,16 @@ def python_of(peers: Path, name: str) -> Path:
 
 def version_of(python: Path, package: str) -> str | None:
     """The version of a package in a virtual environment, None where it is not installed."""
-    code = f"import importlib.metadata as m; print(m.version({package!r}))"
+    return printed_by(python, f"import importlib.metadata as m; print(m.version({package!r}))")
+
+
+def printed_by(python: Path, code: str) -> str | None:
+    """What an interpreter prints for this code, None where that fails."""
     try:
-        done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False)
-    except OSError:
+        done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
         return None
-    return done.stdout.strip() if done.returncode == 0 else None
+    return done.stdout.strip()
 
 
 def missing(peers: Path | None, peer: Peer) -> str | None:
