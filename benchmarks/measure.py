@@ -161,7 +161,7 @@ def figures(samples: Iterable[Sample], *, best: bool = False) -> list[Figure]:
     groups: dict[tuple[str, int], list[Sample]] = {}
     for each in samples:
         groups.setdefault((each.subject, each.connections), []).append(each)
-    return [_figure(group, best) for group in groups.values()]
+    return [_figure(group, best=best) for group in groups.values()]
 
 
 def quotient(value: float | None, to: float | None) -> float | None:
@@ -193,7 +193,7 @@ def of(subject: object, connections: int | None = None) -> Callable[[Sample], bo
     return lambda each: each.subject == name and connections in {None, each.connections}
 
 
-def _figure(group: Sequence[Sample], best: bool) -> Figure:
+def _figure(group: Sequence[Sample], *, best: bool) -> Figure:
     failures: Counter[str] = Counter()
     for each in group:
         failures.update(each.failures)
@@ -203,11 +203,7 @@ def _figure(group: Sequence[Sample], best: bool) -> Figure:
         pick = statistics.median if not best else max if name == "rate" else min
         return pick(known) if known and not void else None
 
-    return Figure(
-        group[0].subject,
-        group[0].connections,
-        *map(value, ("rate", "p50_ms", "p99_ms", "cpu_us")),
-        other_cpus=value("other_cpus", void=False),
-        rates=tuple(round(each.rate, 3) for each in group),
-        failures=dict(failures),
-    )
+    where = group[0].subject, group[0].connections
+    rate, p50_ms, p99_ms, cpu_us = map(value, ("rate", "p50_ms", "p99_ms", "cpu_us"))
+    others, rates = value("other_cpus", void=False), tuple(round(each.rate, 3) for each in group)
+    return Figure(*where, rate, p50_ms, p99_ms, cpu_us, others, rates, dict(failures))
