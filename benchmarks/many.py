@@ -318,7 +318,7 @@ def take(
         ours.add(mine)
         bare.add(other)
         ratios.append(mine.median(few) / other.median(few))
-        say(f"hits {ours.rate:.3f}, p50 to all loaded {ratios[-1]:.2f}, failures {ours.failures}")
+        say(f"hits {ours.rate:.3f}, p50 to all loaded {ratios[-1]:.2f}, failures {dict(ours.failures)}")
     return ours, bare, statistics.median(each for each in ratios if each > 0)
 
 

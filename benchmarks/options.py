@@ -131,7 +131,7 @@ numbers = listed(int, lambda each: each >= 1, "whole numbers of at least 1")
 
 def names(known: Collection[str]) -> Callable[[str], tuple[str, ...]]:
     """A reader of names for argparse."""
-    return listed(str, known.__contains__, f"names of {', '.join(known)}")
+    return listed(str, known.__contains__, f"names of {', '.join(sorted(known))}")
 
 
 def tell(sample: Sample) -> None:
