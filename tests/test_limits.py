@@ -24,7 +24,7 @@ _MOST_CORE: Final = 21_056
 _MOST_OF_AN_EXTENSION: Final = 3_000
 _MOST_IN_ALL: Final = 60_999
 # The goal, with language models and models on demand.
-_MOST_OF_BENCHMARKS: Final = 5_385
+_MOST_OF_BENCHMARKS: Final = 4_986
 # All lines of tests; the goal was 80,000 before there were language models.
 _MOST_OF_TESTS: Final = 107_620
 
