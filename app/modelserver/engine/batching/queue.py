@@ -112,7 +112,7 @@ class BatchQueue:
         if self.nbytes + request.nbytes > self.max_bytes and self.requests:
             raise QueueFull("bytes")
         request.place = place = next(self._places)
-        lane = self._lane(request.key, place)
+        lane = self._lanes.get(request.key) or self._add_lane(request.key, place)
         total = len(request.rows)
         # One that is larger than a batch is cut when it is sent: thousands of parcels would wait otherwise.
         lane.parcels.append(Parcel(request, 0, total))
@@ -129,7 +129,8 @@ class BatchQueue:
         parcels = [parcel for parcel in batch.parcels if not parcel.request.done]
         if not parcels:
             return
-        lane = self._lane(parcels[0].request.key, parcels[0].request.place)
+        key, place = parcels[0].request.key, parcels[0].request.place
+        lane = self._lanes.get(key) or self._add_lane(key, place)
         for parcel in parcels:
             request = parcel.request
             first = request.waiting == 0
@@ -263,14 +264,12 @@ class BatchQueue:
             return "flush"
         return "delay" if self.policy.name == "window" else "idle"
 
-    def _lane(self, key: object, since: int) -> Lane:
-        lane = self._lanes.get(key)
-        if lane is None:
-            lane, self._spare = self._spare or Lane(), None
-            lane.key = key
-            lane.since = since
-            lane.at_once = type(key) is ImmediateKey
-            self._lanes[key] = lane
+    def _add_lane(self, key: object, since: int) -> Lane:
+        lane, self._spare = self._spare or Lane(), None
+        lane.key = key
+        lane.since = since
+        lane.at_once = type(key) is ImmediateKey
+        self._lanes[key] = lane
         return lane
 
     def _count(self, requests: int, instances: int, nbytes: int) -> None:

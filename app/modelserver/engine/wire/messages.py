@@ -123,7 +123,8 @@ class Load(msgspec.Struct, frozen=True, array_like=True, tag="load"):
     gpu_required: bool = False
 
 
-class Row(msgspec.Struct, frozen=True, array_like=True):
+# Its values refer to nothing else, so the garbage collector need not look at it.
+class Row(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One instance. ``size``: its bytes in the frame's tail.
 
     ``headers`` is msgpack of ``[[name, value], ...]`` as received: most handlers never read them, so most
@@ -259,7 +260,8 @@ class Fitting(msgspec.Struct, frozen=True, array_like=True, tag="fitting"):
     rows: Size
 
 
-class Answer(msgspec.Struct, frozen=True, array_like=True):
+# Its values refer to nothing else, so the garbage collector need not look at it.
+class Answer(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One row's answer: ``size`` bytes of the frame's tail.
 
     With ``failed`` the bytes are an error message in UTF-8, ``error_type`` its type, and ``cause`` begins

@@ -92,10 +92,8 @@ class ConnectionExchange(Exchange):
         self.doubt = _NO_HOST
         self.expects_continue = False
         for name, value in headers:
-            read = _READERS.get(name)
-            if read is None:
-                # Few clients use another case than those listed.
-                read = _READERS.get(name.lower())
+            # Few clients use another case than those listed.
+            read = _READERS.get(name) or _READERS.get(name.lower())
             if read is not None:
                 read(self, value)
         if not self.request_id:
@@ -129,7 +127,7 @@ class ConnectionExchange(Exchange):
         pieces = self.pieces
         # The first piece is never a bytearray.
         self.body = pieces[0] if len(pieces) == 1 else b"".join(pieces)  # type: ignore[assignment]
-        self.pieces = []
+        pieces.clear()
 
     def leave(self) -> None:
         """The client has disconnected, or was refused."""

@@ -7,13 +7,14 @@ import fcntl
 import socket
 import struct
 import termios
-from typing import NamedTuple
+from dataclasses import dataclass
 
 _INT = struct.Struct("i")
 _MAPPED = "::ffff:"
 
 
-class Addresses(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Addresses:
     """Both ends of a connection: addresses and ports; the client's is None on a unix socket.
 
     ``peer`` is the client's in logs.

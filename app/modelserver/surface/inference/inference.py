@@ -114,9 +114,9 @@ class InferenceApi:
             if exchange.encoding or not route.model:
                 _check_light(exchange)
                 exchange.body = inflate(exchange.body, exchange.encoding, self._max_body)
-            if not route.model:
-                codec.address(exchange)
-                route = exchange.target.route
+                if not route.model:
+                    codec.address(exchange)
+                    route = exchange.target.route
             name = route.model or _named(exchange) or self._only_one()
             model = self._registry.version_for(name, route.version, exchange)
             crew = model.pool.crew

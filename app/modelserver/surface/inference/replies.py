@@ -79,7 +79,9 @@ class Reply(msgspec.Struct, eq=False):
             self.joined(request)
             return
         answer, content = answered
-        extra = self._extra(request) + (header_block(answer.headers) if answer.headers else b"")
+        extra = self._extra(request)
+        if answer.headers:
+            extra += header_block(answer.headers)
         if answer.status != 200:
             self.model.metrics.requests.ended(answer.status, request.id)
         self.exchange.reply(answer.status, content, answer.content_type, extra, answer.phrase)

@@ -108,15 +108,13 @@ def make_request(  # noqa: PLR0917 - called for each request
                 parsed.extra,
             )
         )
-    key: object = (explain, parsed.key)
-    if explain:
-        key = ImmediateKey(key)
+    key = ImmediateKey(parsed.key) if explain else parsed.key
     seconds = model.options.request_timeout
     if left is not None or parsed.timeout is not None:
         seconds = min(bound for bound in (seconds, left, parsed.timeout) if bound is not None)
     deadline = None if seconds is None else now + seconds
     if names is None:
-        return Request(request_id, rows, bodies, now, key=key, deadline=deadline)
+        return Request(request_id, rows, bodies, now, key, deadline)
     return SequencedRequest(request_id, rows, bodies, now, mark=mark, key=key, deadline=deadline)
 
 
