@@ -1,3 +1,4 @@
+import asyncio
 import json
 import subprocess
 import sys
@@ -28,6 +29,7 @@ from modelserver.engine.worker.runtime import (
     is_permanent,
     read_config,
     read_manifest,
+    run_fast_loop,
     serve,
 )
 from modelserver_handlers.errors import GpuNotUsable, ModelLoadError
@@ -136,6 +138,20 @@ def test_batches_that_were_taken_back_or_cancelled_change_no_other(model_dir):
     serve(((message, memoryview(tail)) for message, tail in messages), service, channel)
 
     assert [bodies for _, bodies in channel.sent] == [[b"btwo"], [b"cthree"]]
+
+
+@pytest.mark.parametrize(("has_uvloop", "package"), [(True, "uvloop"), (False, "asyncio.unix_events")])
+def test_calls_at_the_same_time_are_run_by_uvloop_if_it_is_installed(has_uvloop, package, monkeypatch):
+    loops = []
+
+    async def calls():
+        loops.append(type(asyncio.get_running_loop()).__module__)
+
+    if not has_uvloop:
+        monkeypatch.setitem(sys.modules, "uvloop", None)
+    run_fast_loop(calls())
+
+    assert loops == [package]
 
 
 POISONED = """

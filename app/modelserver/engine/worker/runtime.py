@@ -182,7 +182,7 @@ def _answer(channel: ServerChannel) -> None:
     with _reported(load, channel):
         handler, service = import_service(load)
     if concurrency_of(handler.instance):
-        _run_loop(_run_calls(load, channel, started, (handler, service)))
+        run_fast_loop(_run_calls(load, channel, started, (handler, service)))
         return
     with _reported(load, channel):
         handler.initialize(service.context)
@@ -207,6 +207,16 @@ def _run_loop(calls: Coroutine[Any, Any, None]) -> None:
     import asyncio  # noqa: PLC0415 - a sixth of what other workers would import
 
     asyncio.run(calls)
+
+
+def run_fast_loop(calls: Coroutine[Any, Any, None]) -> None:
+    """Runs the calls by uvloop, if this environment has it; TorchServe's handlers expect asyncio's loop."""
+    try:
+        import uvloop  # noqa: PLC0415 - as above
+    except ImportError:
+        _run_loop(calls)
+    else:
+        uvloop.run(calls)
 
 
 async def _run_calls(
