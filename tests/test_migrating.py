@@ -7,7 +7,6 @@ import pytest
 from docs import migrating
 from tests.models.settings.torchserve_configurations import CONFIGURATIONS
 
-from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.ext.container import __main__ as container
 from modelserver.models.settings.load import load_settings
 from modelserver.models.settings.settings import KEYS, NOT_YET
@@ -103,12 +102,3 @@ def test_torchserves_chart_and_image_start_here(tmp_path):
     assert wants_tokens(loaded.settings, environment)
     assert not (tmp_path / "wf-store").exists()
     assert [warning.partition(" ")[0] for warning in loaded.warnings] == ["number_of_netty_threads"]
-
-
-def test_torchserves_dashboards_find_their_metrics():
-    ours = "ts_inference_requests_total ts_inference_latency_microseconds ts_queue_latency_microseconds"
-    others = "QueueTime CPUUtilization MemoryUsed MemoryUtilization DiskUsage Requests2XX"
-    displayed = {*ours.split(), *others.split()}
-    text = b"".join(ServerMetrics(mode="prometheus").pieces()).decode()
-
-    assert {name for name in displayed if f"# TYPE {name} " not in text} == set()

@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 
 from modelserver.engine.telemetry.metrics import ServerMetrics
+from modelserver.models.settings.load import LoadedSettings, load_settings
 
 ROOT = Path(__file__).parents[2]
 KUBERNETES = ROOT / "deploy" / "kubernetes"
@@ -80,6 +81,15 @@ def unbounded_disk(pod: dict[str, Any]) -> list[str]:
 def gibibytes(quantity: str) -> int:
     """A quantity like ``8Gi``."""
     return int(quantity.removesuffix("Gi"))
+
+
+def settings_of(folder: Path, text: str) -> LoadedSettings:
+    """The settings of a file; its directories are made below ``folder``."""
+    for name in ("model-store", "tokens"):
+        (folder / name).mkdir(exist_ok=True)
+    text = text.replace("/home/model-server", str(folder)).replace("/etc/modelserver", str(folder))
+    (folder / "config.properties").write_text(text, encoding="utf-8")
+    return load_settings({}, {}, folder)
 
 
 def walk(value: Any) -> Iterator[tuple[str, Any]]:

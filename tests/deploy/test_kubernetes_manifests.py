@@ -4,8 +4,6 @@ import functools
 import re
 import shutil
 import subprocess
-from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -17,6 +15,7 @@ from tests.deploy.manifests import (
     in_folder,
     not_restricted,
     resources,
+    settings_of,
     unbounded_disk,
     variables,
 )
@@ -25,7 +24,6 @@ from tests.documents import describe_listener
 
 from modelserver.errors import ConfigError
 from modelserver.ext.tokens.operator_tokens import read_token_file
-from modelserver.models.settings.load import LoadedSettings, load_settings
 from modelserver.run.cli import build_parser
 from modelserver.surface.auth.scopes import Scope, needed_scope
 
@@ -36,28 +34,21 @@ _NAME = {"app.kubernetes.io/name": "modelserver"}
 _CLOSING = 2.0 + 5.0 + 5.0
 
 
-def one(file: str) -> dict[str, Any]:
+def one(file):
     """The resource of a file."""
     (result,) = resources(KUBERNETES / file)
     return result
 
 
-def pod() -> dict[str, Any]:
+def pod():
     """What a pod is made of."""
-    result = one("deployment.yaml")["spec"]["template"]["spec"]
-    assert isinstance(result, dict)
-    return result
+    return one("deployment.yaml")["spec"]["template"]["spec"]
 
 
-def configured(folder: Path) -> LoadedSettings:
+def configured(folder):
     """The settings of the generated ConfigMap; its directories are made below ``folder``."""
-    for name in ("model-store", "tokens"):
-        (folder / name).mkdir(exist_ok=True)
     (made,) = one("kustomization.yaml")["configMapGenerator"]
-    text = (KUBERNETES / made["files"][0]).read_text(encoding="utf-8")
-    text = text.replace("/home/model-server", str(folder)).replace("/etc/modelserver", str(folder))
-    (folder / "config.properties").write_text(text, encoding="utf-8")
-    return load_settings({}, {}, folder)
+    return settings_of(folder, (KUBERNETES / made["files"][0]).read_text(encoding="utf-8"))
 
 
 # Schemas
@@ -122,7 +113,7 @@ def test_the_variant_for_openshift_fixes_no_user():
 
 
 @functools.cache
-def overlay(folder: str) -> dict[str, Any]:
+def overlay(folder):
     """A variant of deploy/kubernetes, as kustomize makes it; its resources by kind."""
     command = ["kubectl", "kustomize", str(ROOT / "deploy" / folder)]
     made = subprocess.run(command, capture_output=True, text=True, check=True).stdout

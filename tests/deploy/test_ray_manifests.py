@@ -3,10 +3,18 @@
 import re
 
 import pytest
-from tests.deploy.manifests import RAY, ROOT, container, in_folder, not_restricted, resources, unbounded_disk
+from tests.deploy.manifests import (
+    RAY,
+    ROOT,
+    container,
+    in_folder,
+    not_restricted,
+    resources,
+    settings_of,
+    unbounded_disk,
+)
 from tests.deploy.schemas import problems
 
-from modelserver.models.settings.load import load_settings
 from modelserver.run.cli import build_parser
 
 _ALL = {name: resource for name, resource in in_folder(RAY) if resource["kind"] != "Kustomization"}
@@ -39,7 +47,6 @@ def pod():
 def node():
     """The container that makes the server's pod a node of the cluster."""
     (result,) = pod()["initContainers"]
-    assert isinstance(result, dict)
     return result
 
 
@@ -48,18 +55,9 @@ def labels():
     return one("deployment.yaml")["spec"]["template"]["metadata"]["labels"]
 
 
-def configured(folder, text):
-    """The settings of a file; its directories are made below ``folder``."""
-    for name in ("model-store", "tokens"):
-        (folder / name).mkdir()
-    text = text.replace("/home/model-server", str(folder)).replace("/etc/modelserver", str(folder))
-    (folder / "config.properties").write_text(text, encoding="utf-8")
-    return load_settings({}, {}, folder)
-
-
 def in_the_pod(folder):
     """The settings of the ConfigMap."""
-    return configured(folder, one("configmap.yaml")["data"]["config.properties"])
+    return settings_of(folder, one("configmap.yaml")["data"]["config.properties"])
 
 
 @pytest.mark.parametrize("name", _ALL)
@@ -179,7 +177,7 @@ def test_the_settings_are_the_servers(tmp_path):
 
 @pytest.mark.parametrize("name", ["local.properties", "machines.properties"])
 def test_files_for_machines_are_the_servers_too(name, tmp_path):
-    loaded = configured(tmp_path, (RAY / name).read_text(encoding="utf-8"))
+    loaded = settings_of(tmp_path, (RAY / name).read_text(encoding="utf-8"))
 
     assert loaded.warnings == ()
     assert loaded.settings.worker_launcher == "ray"

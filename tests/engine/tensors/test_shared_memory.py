@@ -3,7 +3,6 @@
 import json
 import os
 import struct
-from typing import Any
 
 import msgspec
 import pytest
@@ -27,13 +26,13 @@ def shared(tmp_path):
     return made
 
 
-def request(size: object = 16, offset: object = 0, region: object = "x", **fields: Any) -> bytes:
+def request(size=16, offset=0, region="x", **fields):
     place = {"shared_memory_region": region, "shared_memory_byte_size": size, "shared_memory_offset": offset}
     tensor = {"name": "a", "datatype": "FP32", "shape": [4], "parameters": place, **fields}
     return json.dumps({"inputs": [tensor]}).encode()
 
 
-def decode(body: bytes, memory: Memory, **more: Any) -> Any:
+def decode(body, memory, **more):
     return decode_request(body, None, memory=memory, **more)
 
 
@@ -130,7 +129,7 @@ def test_for_models_that_get_bodies_whole(shared):
 # Outputs
 
 
-def asking(shared: SharedMemory, size: int, offset: int = 0) -> Any:
+def asking(shared, size, offset=0):
     """A request whose output `o` goes to shared memory."""
     place = {"shared_memory_region": "x", "shared_memory_byte_size": size, "shared_memory_offset": offset}
     tensor = {"name": "a", "datatype": "FP32", "shape": [1], "data": [1]}
@@ -141,7 +140,7 @@ def asking(shared: SharedMemory, size: int, offset: int = 0) -> Any:
 OUTPUT = OutputTensor("o", "FP32", (4,), [NUMBERS[::-1][:8], memoryview(NUMBERS[::-1])[8:]])
 
 
-def answer(query: Any) -> Any:
+def answer(query):
     body, length = encode_response("m", "1", query, "id", [OUTPUT])
     assert length is None
     return json.loads(body)["outputs"]

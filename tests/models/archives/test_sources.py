@@ -27,7 +27,7 @@ def store(tmp_path):
     return folder
 
 
-async def message(url: str, store: Path | None, policy: UrlPolicy = DEFAULT) -> str:
+async def message(url, store, policy=DEFAULT):
     """The text of the 404 that ``url`` gets."""
     with pytest.raises(ModelNotFound) as caught:
         await locate(url, store, policy, Path("unused"), download=download)

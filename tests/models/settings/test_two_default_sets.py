@@ -159,21 +159,3 @@ def test_default_sets_are_named(tmp_path):
     lines = explain(load(tmp_path, "compat_defaults=torchserve")).splitlines()
     assert "metrics_mode = log (default of TorchServe)" in lines
     assert "job_queue_size = 100 (default)" in lines
-
-
-@pytest.mark.parametrize(
-    ("text", "flag", "variable", "expected"),
-    [
-        ("", False, None, False),
-        ("enable_model_api=true", False, None, True),
-        ("enable_model_api=false", True, None, True),
-        ("enable_model_api=true", False, "false", True),
-        ("enable_envvars_config=true\nenable_model_api=true", True, "false", False),
-        ("enable_envvars_config=true\nenable_model_api=false", False, "true", True),
-    ],
-)
-def test_model_api_control_follows_the_precedence(tmp_path, text, flag, variable, expected):
-    """Variable, with the file's consent, over flag over file over default (reference 2.4, 16.3)."""
-    environ = {} if variable is None else {"TS_ENABLE_MODEL_API": variable}
-    result = load(tmp_path, f"compat_defaults=torchserve\n{text}", {"enable_model_api": flag}, environ)
-    assert result.settings.enable_model_api is expected

@@ -2,9 +2,7 @@ import asyncio
 import contextlib
 import socket
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import grpc
 import pytest
@@ -14,14 +12,13 @@ from modelserver.errors import ConfigError
 from modelserver.ext.recording.entries import code_of
 from modelserver.surface.tls.context import Certificate
 from modelserver.tools.grpc_client import messages_of
-from modelserver.tools.http_client import TimedResponse
 from modelserver.tools.replay.sender import Destination, send, send_grpc
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nX-Batch-Id: b\r\nx-batch-size: 3\r\nother: 1\r\n\r\nok"
 
 
 async def test_requests_are_sent_when_they_are_due(make_call):
-    async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def slow(reader, writer):
         while True:
             await reader.readuntil(b"\r\n\r\n")
             await asyncio.sleep(0.2)
@@ -66,11 +63,11 @@ def test_unusable_url_and_authorities_are_refused(url, tmp_path):
 class Mirror(grpc.GenericRpcHandler):
     """Gives back what it gets after a while, or refuses; keeps the metadata."""
 
-    def __init__(self) -> None:
-        self.metadata: list[dict[str, Any]] = []
+    def __init__(self):
+        self.metadata = []
 
-    def service(self, details: Any) -> grpc.RpcMethodHandler:
-        def answer(sent: bytes, context: grpc.ServicerContext) -> bytes:
+    def service(self, details):
+        def answer(sent, context):
             self.metadata.append(dict(context.invocation_metadata()))
             if details.method == "/refuse":
                 context.abort(grpc.StatusCode.NOT_FOUND, "nothing h\u00e9re")
@@ -81,7 +78,7 @@ class Mirror(grpc.GenericRpcHandler):
 
 
 @contextlib.contextmanager
-def served(credentials: grpc.ServerCredentials | None = None) -> Iterator[tuple[Mirror, int]]:
+def served(credentials=None):
     mirror = Mirror()
     server = grpc.server(ThreadPoolExecutor(4), [mirror])
     if credentials is None:
@@ -138,13 +135,13 @@ async def test_tls_server_needs_trusted_certificate(call, tmp_path):
 
 
 async def test_grpc_call_without_answer_has_a_fault(call):
-    async def ask(port: int) -> TimedResponse:
+    async def ask(port):
         destination = Destination("127.0.0.1", port)
         (answer,) = await send_grpc(destination, [call()], None, connections=1, patience=0.3)
         return answer
 
-    async def talk(message: bytes) -> TimedResponse:
-        async def serve(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def talk(message):
+        async def serve(_, writer):
             writer.write(message)
             writer.close()
 
