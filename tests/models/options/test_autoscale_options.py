@@ -4,12 +4,11 @@ import pytest
 from tests.models.conftest import version_builder, write_model
 from tests.models.options.conftest import resolve
 
-from modelserver.errors import BadRequest, InvalidModel
+from modelserver.errors import BadRequest
 from modelserver.ext.autoscaling.extension import Extension
 from modelserver.ext.autoscaling.scaling import ScalingRule
 from modelserver.models.changes import Change
 from modelserver.models.options.resolve import ModelOptions, Registration
-from modelserver.models.options.yaml_file import parse_model_config
 from modelserver.models.settings.load import load_settings
 
 
@@ -18,12 +17,6 @@ def test_autoscaling_is_off_by_default(tmp_path):
     other = load_settings({}, {"TS_COMPAT_DEFAULTS": "torchserve"}, tmp_path).settings
     assert other.as_torchserve
     assert other.autoscale is False
-
-
-@pytest.mark.parametrize("wrong", ["autoscale: often", "autoscaleUpPause: 5", "autoscaleTargetWait: soon"])
-def test_wrong_values_of_the_archive_are_refused(wrong):
-    with pytest.raises(InvalidModel, match=wrong.partition(":")[0]):
-        parse_model_config(wrong)
 
 
 def test_models_with_sequences_are_not_scaled():
