@@ -9,8 +9,7 @@ from modelserver.engine.demand import Demand
 from modelserver.ext.cluster.node import archives
 from modelserver.ext.cluster.node.dial import LOCAL_SOCKET
 from modelserver.models.options.yaml_file import parse_model_config
-from modelserver.models.settings.key import CLUSTER
-from modelserver.models.settings.settings import KEYS, Settings
+from modelserver.models.settings.settings import CLUSTER, KEYS, Settings
 
 _PAGE = (ROOT / "docs" / "cluster.md").read_text(encoding="utf-8")
 _SECTION = _PAGE.partition("\n## Settings\n")[2].partition("\n## ")[0]

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 
 from modelserver import __version__
 from modelserver.errors import ConfigError
-from modelserver.models.settings.key import BATCHER, OWN, PAYLOADS, TORCHSERVE, Key, Kind
+from modelserver.models.settings.key import OWN, TORCHSERVE, Key, Kind
 from modelserver.models.settings.load import LoadedSettings, explain, load_settings
-from modelserver.models.settings.settings import KEYS, Settings
+from modelserver.models.settings.settings import BATCHER, KEYS, PAYLOADS, Settings
 from modelserver.models.settings.sources import named_config_file
 from modelserver.run.daemon import Readiness, print_line, start_detached
 from modelserver.run.pidfile import (

@@ -9,7 +9,8 @@ from typing import Literal
 
 import pytest
 
-from modelserver.models.settings.key import LIMITS, Kind, keys_of
+from modelserver.models.settings.key import Kind, keys_of
+from modelserver.models.settings.settings import LIMITS
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class Sample:
     name: str | None = LIMITS(None, "Name.")
     word: str = LIMITS("hidden", "Word.", secret=True)
     side: Literal["left", "right"] | None = LIMITS(None, "Side.")
-    folder: Path | None = LIMITS(None, "Folder.", kind=Kind.DIRECTORY)  # noqa: RUF009 - a field
+    folder: Path | None = LIMITS(None, "Folder.", kind=Kind.FILE)  # noqa: RUF009 - a field
     other: int = 3
 
 
@@ -38,7 +39,7 @@ def test_rows_stand_at_their_fields():
         "name": ("name", "", Kind.TEXT),
         "word": ("word", "hidden", Kind.TEXT),
         "side": ("side", "", Kind.CHOICE),
-        "folder": ("folder", "", Kind.DIRECTORY),
+        "folder": ("folder", "", Kind.FILE),
     }
     assert rows["side"].choices == ("left", "right")
 

@@ -3,8 +3,7 @@
 import pytest
 from tests.models.settings.conftest import load
 
-from modelserver.models.settings.key import BATCHER, TLS
-from modelserver.models.settings.settings import KEYS, NOT_YET, Settings
+from modelserver.models.settings.settings import BATCHER, KEYS, NOT_YET, TLS, Settings
 
 
 def is_without_effect(key):

@@ -9,6 +9,7 @@ import sys
 import time
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -16,9 +17,9 @@ import msgspec
 
 from modelserver import errors
 from modelserver.errors import DownloadFailed, InternalError
-from modelserver.ext.stores.address import StoreAddress, parse_address
+from modelserver.ext.stores.address import StoreAddress, parse_address, signed_address
 from modelserver.ext.stores.process import Message, Task
-from modelserver.models.archives.incoming import Transfer
+from modelserver.models.archives.incoming import Incoming, Transfer
 from modelserver.models.environments import environment_store
 from modelserver.models.environments.cache_folder import cache_folder
 
@@ -47,6 +48,19 @@ async def fetch(
         return await asyncio.wait_for(_fetch(task, transfer, silence), transfer.total_timeout)
     except asyncio.TimeoutError as error:
         raise DownloadFailed.of(url, f"it took longer than {transfer.total_timeout:g} seconds") from error
+
+
+async def download_signed(url: str, store: Path, workdir: Path, transfer: Transfer) -> Path:
+    """Stores the object of S3 at an http(s) URL as any download. Raises as :func:`fetch`, ``BadRequest``."""
+    address = signed_address(url, os.environ)
+    path, held = await fetch(url, address, workdir, transfer)
+    try:
+        with Incoming(store, address.name, url, replace(transfer, progress=None)) as incoming:
+            await asyncio.to_thread(incoming.copy, path)
+            return await asyncio.to_thread(incoming.publish)
+    finally:
+        if held is not None:
+            held.end()
 
 
 async def _fetch(task: Task, transfer: Transfer, silence: float) -> tuple[Path, environment_store.Use | None]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,8 +23,12 @@ class Extension:
         """Nothing is open."""
 
 
-async def download(url: str, store: Path, transfer: Transfer) -> Path:
+async def download(url: str, store: Path, workdir: Path, transfer: Transfer) -> Path:
     """See :data:`modelserver.models.archives.store.Download`."""
+    if transfer.signed:
+        from modelserver.ext.stores import client  # noqa: PLC0415 - see above
+
+        return await client.download_signed(url, store, workdir, transfer)
     from modelserver.ext.stores import fetching  # noqa: PLC0415 - see above
 
     return await fetching.download(url, store, transfer)
@@ -44,16 +47,6 @@ class Stores:
         from modelserver.ext.stores.client import fetch  # noqa: PLC0415 - see above
 
         return await fetch(url, parse_address(self.without_options(source)), workdir, transfer)
-
-    async def fetch_signed(
-        self, url: str, workdir: Path, transfer: Transfer
-    ) -> tuple[Path, environment_store.Use | None, str]:
-        from modelserver.ext.stores.address import signed_address  # noqa: PLC0415
-        from modelserver.ext.stores.client import fetch  # noqa: PLC0415 - see above
-
-        address = signed_address(url, os.environ)
-        path, use = await fetch(url, address, workdir, transfer)
-        return path, use, address.name
 
     def without_options(self, url: str) -> str:
         from modelserver.ext.stores.hub_model import HubOptions  # noqa: PLC0415 - see above

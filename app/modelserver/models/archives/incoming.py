@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 Progress = Callable[[int, "int | None"], None]
 _BESIDE: Final = ".beside"
+_CHUNK: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +98,19 @@ class Incoming:
             self._file.write(chunk)
         except OSError as error:
             raise self._unsaved(error) from error
+
+    def copy(self, source: Path) -> None:
+        """Add a file's content. Raises ``InternalError``, and ``DownloadFailed`` if it cannot be read."""
+        try:
+            with source.open("rb") as file:
+                total = os.fstat(file.fileno()).st_size
+                self.expect(total)
+                while chunk := file.read(_CHUNK):
+                    self.write(chunk)
+                    if self._transfer.progress is not None:
+                        self._transfer.progress(self.size, total)
+        except OSError as error:
+            raise DownloadFailed.of(self.url) from error
 
     def publish(self) -> Path:
         """Give the complete file its final name."""

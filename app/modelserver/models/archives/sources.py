@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, urlsplit
 
-from modelserver.errors import DownloadFailed, InternalError, ModelNotFound
-from modelserver.models.archives.incoming import AS_USUAL, Incoming, Progress, Transfer
+from modelserver.errors import InternalError, ModelNotFound
+from modelserver.models.archives.incoming import AS_USUAL, Incoming, Transfer
 from modelserver.models.archives.single_file import MakeNetwork, SingleFile
 from modelserver.models.archives.store import Download, ObjectStores
 from modelserver.models.archives.urls import OBJECT_STORES, UrlPolicy, leaves_its_place, refusal, scheme
@@ -19,7 +19,6 @@ from modelserver.models.archives.urls import OBJECT_STORES, UrlPolicy, leaves_it
 if TYPE_CHECKING:
     from modelserver.models.environments.environment_store import Use
 
-_CHUNK: Final = 1 << 20
 _OUTSIDE: Final = "it is outside the model store, where only --models and load_models may lead"
 
 
@@ -81,14 +80,13 @@ async def locate(
         case None:
             return await asyncio.to_thread(_from_path, url, store, trusted=trusted)
         case "http" | "https":
-            if transfer.signed and stores is not None:
-                path = await _signed_download(url, store, policy, workdir, transfer, stores=stores)
-            elif download is not None:
-                await load_client()
-                policy.check(url)
-                path = await download(url, _needed(store), replace(transfer, policy=policy))
-            else:
+            if download is None:
                 raise _missing(url, "this server downloads nothing")
+            await load_client()
+            policy.check(url)
+            if transfer.signed and not policy.operator_set:
+                raise refusal(url, "s3_sse_kms=true needs an allowed_urls in the configuration")
+            path = await download(url, _needed(store), workdir, replace(transfer, policy=policy))
             return Located(url, path, downloaded=path)
         case "file":
             return await _from_file_url(url, store, policy, transfer, trusted=trusted)
@@ -136,29 +134,6 @@ async def _from_object_store(
     return Located(url, path, held=held)
 
 
-async def _signed_download(
-    url: str,
-    store: Path | None,
-    policy: UrlPolicy,
-    workdir: Path,
-    transfer: Transfer,
-    *,
-    stores: ObjectStores,
-) -> Path:
-    """An object of S3 by its http(s) URL, stored as any download."""
-    await load_client()
-    policy.check(url)
-    if not policy.operator_set:
-        raise refusal(url, "s3_sse_kms=true needs an allowed_urls in the configuration")
-    folder = _needed(store)
-    path, held, name = await stores.fetch_signed(url, workdir, transfer)
-    try:
-        return await copy_file(url, path, folder, replace(transfer, progress=None), name=name)
-    finally:
-        if held is not None:
-            held.end()
-
-
 async def _from_file_url(
     url: str, store: Path | None, policy: UrlPolicy, transfer: Transfer, *, trusted: bool
 ) -> Located:
@@ -184,26 +159,11 @@ async def load_client() -> None:
     await asyncio.to_thread(import_module, "httpx")
 
 
-async def copy_file(
-    url: str, source: Path, store: Path, transfer: Transfer = AS_USUAL, *, name: str | None = None
-) -> Path:
-    """Copy a regular file into the store, under its name or ``name``, and the same rules as a download."""
-    with Incoming(store, name or source.name, url, transfer) as incoming:
-        await asyncio.to_thread(_copy, source, incoming, transfer.progress)
+async def copy_file(url: str, source: Path, store: Path, transfer: Transfer = AS_USUAL) -> Path:
+    """Copy a regular file into the store, under the same rules as a download."""
+    with Incoming(store, source.name, url, transfer) as incoming:
+        await asyncio.to_thread(incoming.copy, source)
         return await asyncio.to_thread(incoming.publish)
-
-
-def _copy(source: Path, incoming: Incoming, progress: Progress | None) -> None:
-    try:
-        with source.open("rb") as file:
-            total = os.fstat(file.fileno()).st_size
-            incoming.expect(total)
-            while chunk := file.read(_CHUNK):
-                incoming.write(chunk)
-                if progress is not None:
-                    progress(incoming.size, total)
-    except OSError as error:
-        raise DownloadFailed.of(incoming.url) from error
 
 
 def _path_of(url: str) -> Path | None:

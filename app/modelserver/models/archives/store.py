@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 # What fetches archives from other machines, if the server has something that does.
 
 # Stores the file at an http(s) URL, which is allowed, in the model store; beside the file of a model that is
-# being replaced under a hidden name. Raises ``ModelNotFound`` for a redirect that is not allowed,
-# ``ModelFileExists`` if its file name is taken, ``DownloadFailed``, ``InternalError`` if it cannot be stored.
-Download: TypeAlias = "Callable[[str, Path, Transfer], Awaitable[Path]]"
+# being replaced under a hidden name. The second path is a directory of the server. Raises ``ModelNotFound``
+# for a redirect that is not allowed, ``ModelFileExists`` if its file name is taken, ``DownloadFailed``,
+# ``BadRequest`` for a signed request to what is no S3, and ``InternalError`` if it cannot be stored.
+Download: TypeAlias = "Callable[[str, Path, Path, Transfer], Awaitable[Path]]"
 
 
 class ObjectStores(Protocol):
@@ -37,9 +38,6 @@ class ObjectStores(Protocol):
         It may be the folder of a model in the cache of the Hugging Face hub, which is not held. ``workdir``
         has the cache where the user has none.
         """
-
-    async def fetch_signed(self, url: str, workdir: Path, transfer: Transfer) -> tuple[Path, Use | None, str]:
-        """The archive at an http(s) URL of S3, with a signed request; also its name there."""
 
     def without_options(self, url: str) -> str:
         """The URL without the options of :meth:`lay_out`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeGuard
 
 from modelserver.engine.demand import Demand
@@ -38,30 +38,24 @@ class CorrectedError(Exception):
         self.value = value
 
 
-def whole(minimum: int, most: int = LARGEST) -> Values:
-    """A whole number of at least ``minimum``."""
-    allowed = f"a whole number of at least {minimum}"
+def whole(least: int, most: int = LARGEST, *, corrects: bool = False) -> Values:
+    """A whole number of at least ``least``; a smaller one is refused, or with ``corrects`` becomes that."""
+    allowed = f"a whole number of at least {least}"
 
     def read(value: object) -> int:
-        if _is_whole(value) and minimum <= value <= most:
+        if _is_whole(value) and least <= value <= most:
             return value
-        raise ValueError(f"{_most(most) if _is_whole(value) and value > most else allowed} is needed")
+        if _is_whole(value) and value > most:
+            raise ValueError(f"a whole number of at most {most} is needed")
+        text = f"{allowed} is needed"
+        raise CorrectedError(text, least) if corrects and _is_whole(value) else ValueError(text)
 
-    return Values(allowed, read, "integer", minimum, most)
+    return Values(allowed, read, "integer", least, most)
 
 
 def raised_to(least: int) -> Values:
     """A whole number; a smaller one becomes ``least``, as in TorchServe."""
-    allowed = f"a whole number of at least {least}"
-
-    def read(value: object) -> int:
-        if not _is_whole(value) or value > LARGEST:
-            raise ValueError(f"{_most() if _is_whole(value) else allowed} is needed")
-        if value < least:
-            raise CorrectedError(f"{allowed} is needed", least)
-        return value
-
-    return Values(allowed, read, "integer", least, LARGEST)
+    return whole(least, corrects=True)
 
 
 def boolean() -> Values:
@@ -129,13 +123,7 @@ def device_list() -> Values:
 
 def mapping(content: str) -> Values:
     """A mapping; its content is checked elsewhere."""
-
-    def read(value: object) -> dict[str, object]:
-        if isinstance(value, dict):
-            return value
-        raise ValueError("a mapping is needed")
-
-    return Values(content, read)
+    return replace(_fitting("a mapping", lambda value: isinstance(value, dict)), allowed=content)
 
 
 def by_version(content: str) -> Values:
@@ -152,10 +140,6 @@ def excerpt(value: object) -> str:
     """A value as quoted in messages: on one line, shortened."""
     text = " ".join(str(value).split())
     return text if len(text) <= 80 else text[:79] + "…"
-
-
-def _most(most: int = LARGEST) -> str:
-    return f"a whole number of at most {most}"
 
 
 def _is_whole(value: object) -> TypeGuard[int]:

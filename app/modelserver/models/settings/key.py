@@ -28,7 +28,6 @@ class Kind(Enum):
     ADDRESS = "http[s]://host[:port] or unix:/path"
     PATH = "a path"
     FILE = "an existing file"
-    DIRECTORY = "an existing directory"
     STORE = "an existing directory, or a URL like s3://bucket/folder"
     REGEX = "a regular expression"
     URL_PATTERNS = "regular expressions, separated by commas"
@@ -126,22 +125,6 @@ class SettingGroup(str):
         return cast("_T", row)
 
 
-ADDRESSES = SettingGroup("Addresses")
-MODELS = SettingGroup("Models and stores")
-BATCHING = SettingGroup("Batching, queues and workers")
-CLUSTER = SettingGroup("Workers on other machines")
-BATCHER = SettingGroup("KServe's batcher")
-LIMITS = SettingGroup("Timeouts and sizes")
-REQUESTS = SettingGroup("Requests and handlers")
-ACCESS = SettingGroup("Access")
-METRICS = SettingGroup("Metrics")
-LOGS = SettingGroup("Logs")
-PAYLOADS = SettingGroup("Payload log")
-OPENTELEMETRY = SettingGroup("OpenTelemetry")
-TLS = SettingGroup("TLS")
-GRPC = SettingGroup("gRPC")
-ENVIRONMENT = SettingGroup("Environment")
-DEVICES = SettingGroup("Devices")
 JAVA = SettingGroup("Accepted for compatibility with TorchServe")
 
 

@@ -10,9 +10,9 @@ from typing import Any, cast
 
 from modelserver.errors import ConfigError
 from modelserver.models.settings.checks import check
-from modelserver.models.settings.key import BATCHER, TLS, TORCHSERVE, Key, Kind, property_text
+from modelserver.models.settings.key import TORCHSERVE, Key, Kind, property_text
 from modelserver.models.settings.model_defaults import ignored_values
-from modelserver.models.settings.settings import ANY_URL, KEYS, NOT_YET, Settings
+from modelserver.models.settings.settings import ANY_URL, BATCHER, KEYS, NOT_YET, TLS, Settings
 from modelserver.models.settings.sources import DEFAULT, SettingText, find_config_file, gather, is_true
 from modelserver.models.settings.values import convert
 
@@ -168,7 +168,7 @@ def _value(key: Key, item: SettingText, cwd: Path) -> object:
     try:
         return convert(key, item.text, cwd)
     except ValueError as error:
-        if item.source.startswith("flag ") and key.kind in (Kind.DIRECTORY, Kind.STORE):
+        if item.source.startswith("flag ") and key.kind is Kind.STORE:
             raise ConfigError(f"{key.flag} directory not found: {_one_line(item.text)}") from None
         reason = _one_line(str(error)) + (f" ({item.source}, line {item.line})" if item.line else "")
         raise ConfigError(f"Invalid configuration: {key.name}={_masked(key, item.text)}: {reason}") from None

@@ -9,33 +9,29 @@ from typing import TYPE_CHECKING, Literal
 
 from modelserver.engine.resources import usable_cpus
 from modelserver.models.settings.address import Address
-from modelserver.models.settings.key import (
-    ACCESS,
-    ADDRESSES,
-    BATCHER,
-    BATCHING,
-    CLUSTER,
-    DEVICES,
-    ENVIRONMENT,
-    GRPC,
-    JAVA,
-    LARGEST,
-    LIMITS,
-    LOGS,
-    METRICS,
-    MODELS,
-    OPENTELEMETRY,
-    PAYLOADS,
-    REQUESTS,
-    TLS,
-    TORCHSERVE,
-    Kind,
-    keys_of,
-)
+from modelserver.models.settings.key import JAVA, LARGEST, TORCHSERVE, Kind, SettingGroup, keys_of
 from modelserver.models.settings.model_defaults import ModelTable
 
 if TYPE_CHECKING:
     from modelserver.models.settings.values import ModelToLoad
+
+# Settings that are documented together.
+ADDRESSES = SettingGroup("Addresses")
+MODELS = SettingGroup("Models and stores")
+BATCHING = SettingGroup("Batching, queues and workers")
+CLUSTER = SettingGroup("Workers on other machines")
+BATCHER = SettingGroup("KServe's batcher")
+LIMITS = SettingGroup("Timeouts and sizes")
+REQUESTS = SettingGroup("Requests and handlers")
+ACCESS = SettingGroup("Access")
+METRICS = SettingGroup("Metrics")
+LOGS = SettingGroup("Logs")
+PAYLOADS = SettingGroup("Payload log")
+OPENTELEMETRY = SettingGroup("OpenTelemetry")
+TLS = SettingGroup("TLS")
+GRPC = SettingGroup("gRPC")
+ENVIRONMENT = SettingGroup("Environment")
+DEVICES = SettingGroup("Devices")
 
 # Cores that a front end is for, and the most front ends by default.
 CORES_EACH = 8

@@ -155,7 +155,6 @@ _CONVERTERS: dict[Kind, Callable[[Key, str, Path], object]] = {
     Kind.ADDRESS: _address,
     Kind.PATH: lambda _, text, cwd: cwd / text,
     Kind.FILE: lambda key, text, cwd: _existing(key, cwd / text, os.path.isfile),
-    Kind.DIRECTORY: lambda key, text, cwd: _existing(key, cwd / text, os.path.isdir),
     Kind.STORE: _store,
     Kind.REGEX: lambda key, text, _: _compiled(key, text),
     Kind.URL_PATTERNS: _url_patterns,
