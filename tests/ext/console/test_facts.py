@@ -109,16 +109,16 @@ def test_a_failed_worker_tells_why_and_what_it_printed():
 def test_options_have_their_sources():
     """Every option of the version, as text; one with parts shows those that were set."""
     options = ModelOptions(batch_size=8, device_ids=(0, 1), sources={"batch_size": "model-config.yaml"})
-    options = replace(options, resources=replace(ModelOptions().resources, num_gpus=2.0))
+    resources = replace(ModelOptions().resources, num_gpus=2.0)
+    options = replace(options, resources=resources, traffic={"1.0": 90})
     facts = {
         name: (value, source)
         for name, value, source in facts_of(model(options=options), is_default=True)["options"]
     }
 
     assert facts["batchSize"] == ("8", "model-config.yaml")
-    assert facts["deviceIds"] == ("0,1", "default")
-    assert facts["resources"] == ("num_gpus=2.0", "default")
-    assert facts["signature"] == ("", "default")
+    assert (facts["deviceIds"][0], facts["traffic"][0]) == ("0,1", '{"1.0": 90}')
+    assert (facts["resources"], facts["signature"]) == (("num_gpus=2.0", "default"), ("", "default"))
 
 
 async def test_events_have_what_changed():

@@ -272,7 +272,7 @@ def _text(value: object) -> str:
         return ", ".join(f"{name}={it}" for name, it in values.items() if it != getattr(type(value)(), name))
     value = getattr(value, "value", value)
     if isinstance(value, Mapping):
-        return json.dumps(value)
+        return json.dumps(value) if value else ""
     if isinstance(value, tuple):
         return ",".join(map(str, value))
     return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
