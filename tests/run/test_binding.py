@@ -7,9 +7,9 @@ import pytest
 from tests.e2e.serving import free_port
 
 from modelserver.errors import ConfigError
-from modelserver.models.settings.address import Address
+from modelserver.models.settings.address import Address, HostPort
 from modelserver.models.settings.settings import Settings
-from modelserver.run.binding import bind, bind_tcp, roles_by_address
+from modelserver.run.binding import bind, roles_by_address
 
 
 def free_address():
@@ -78,7 +78,7 @@ def test_stale_socket_file_is_replaced(tmp_path):
 
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="there is no IPv6")
 def test_all_ipv6_addresses_include_ipv4():
-    with bind_tcp("::", 0) as bound:
+    with HostPort("::", 0).bind() as bound:
         bound.listen()
         with socket.create_connection(("127.0.0.1", bound.getsockname()[1])):
             connected, (host, *_) = bound.accept()
@@ -100,7 +100,7 @@ def link_local():
 @pytest.mark.skipif(link_local() is None, reason="there is no link with IPv6")
 def test_a_scope_names_an_interface():
     host = str(link_local())
-    with bind_tcp(host, 0) as bound:
+    with HostPort(host, 0).bind() as bound:
         assert bound.getsockname()[3] == socket.if_nametoindex(host.partition("%")[2])
     with pytest.raises(ConfigError, match=r"Cannot listen on x=http://\[fe80::1%nosuch\]:0: "):
         bind(Address("http", "fe80::1%nosuch"), "x")

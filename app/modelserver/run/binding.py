@@ -6,7 +6,7 @@ import os
 import socket
 
 from modelserver.errors import ConfigError
-from modelserver.models.settings.address import Address
+from modelserver.models.settings.address import Address, HostPort
 from modelserver.models.settings.settings import Settings
 from modelserver.surface.api.services import Role
 
@@ -32,28 +32,10 @@ def bind(address: Address, keys: str) -> socket.socket:
     try:
         if address.scheme == "unix":
             return _bind_unix(address.path)
-        return bind_tcp(address.host, address.port)
+        return HostPort(address.host, address.port).bind()
     except OSError as error:
         reason = error.strerror or str(error)
         raise ConfigError(f"Cannot listen on {keys}={address}: {reason}") from error
-
-
-def bind_tcp(host: str, port: int) -> socket.socket:
-    """A bound socket that does not listen yet; one for ``::`` also accepts IPv4. Raises OSError."""
-    is_ipv6 = ":" in host
-    bound = socket.socket(socket.AF_INET6 if is_ipv6 else socket.AF_INET, socket.SOCK_STREAM)
-    try:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if is_ipv6:
-            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-            # Resolved for the number of the interface that a scope (`%eth0`) names.
-            bound.bind(socket.getaddrinfo(host, port, socket.AF_INET6, socket.SOCK_STREAM)[0][4])
-        else:
-            bound.bind((host, port))
-    except OSError:
-        bound.close()
-        raise
-    return bound
 
 
 def _bind_unix(path: str) -> socket.socket:

@@ -110,7 +110,7 @@ class PlayedAgent(End):
     async def worker(self) -> End:
         start = await asyncio.wait_for(self.start, 10)
         worker = End(start.worker, to_worker_decoder, 1 << 30)
-        self.send(WorkerStarted(4711, start.load.model_dir, ""))
+        self.send(WorkerStarted(4711, "/model", ""))
         await worker.dial()
         return worker
 

@@ -4,13 +4,14 @@ import pytest
 
 from modelserver.engine.wire.arena import ProtocolError
 from modelserver.engine.wire.frames import FrameReader, encode
-from modelserver.engine.wire.messages import Load, Recalled
+from modelserver.engine.wire.messages import Recalled
 from modelserver.ext.cluster import messages as wire
 from modelserver.ext.cluster.greeting import invite
 
 _INVITATION = invite("h", 1, certificate="PEM", path="/p")
 _START = wire.Start(
-    Load("m", "1", "/m", "h", 1),
+    ("m", "1"),
+    None,
     "ab",
     2,
     {"A": "é"},

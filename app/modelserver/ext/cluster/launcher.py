@@ -358,7 +358,8 @@ class ProcessStart:
         metrics = environment.pop(METRICS_CONFIG, None)
         requirements, use_venv = packages
         return Start(
-            load=spec.load,
+            model=(spec.load.model_name, spec.load.model_version),
+            gpu_id=spec.load.gpu_id,
             digest=packed.digest,
             size=packed.size,
             environment=environment,

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from modelserver.engine.wire.messages import Load, Recalled
+from modelserver.engine.wire.messages import Recalled
 from modelserver.ext.cluster.greeting import Invitation
 
 # Bytes of a message's frame in either direction.
@@ -32,15 +32,17 @@ class Present(msgspec.Struct, frozen=True, array_like=True, tag="present"):
 class Start(msgspec.Struct, frozen=True, array_like=True, tag="start"):
     """Server to agent, once: the worker to start.
 
-    The model's files are ``size`` bytes with the SHA-256 ``digest`` (hexadecimal); ``load.model_dir`` is for
-    the agent to fill in. ``environment`` are variables beside the machine's own, ``hidden`` the pattern of
-    those that the worker must not see, ``threads`` the number for numeric libraries. The packages in
-    ``requirements`` (a file of the model) are installed first. ``worker`` is the invitation of the worker's
-    own connection. ``lease``: seconds without a word from the server after which the worker is ended.
-    ``metrics`` is the content of the file with the metrics that handlers may look up.
+    ``model`` is its model's name and version, ``gpu_id`` its GPU, if it has one. The model's files are
+    ``size`` bytes with the SHA-256 ``digest`` (hexadecimal). ``environment`` are variables beside the
+    machine's own, ``hidden`` the pattern of those that the worker must not see, ``threads`` the number for
+    numeric libraries. The packages in ``requirements`` (a file of the model) are installed first.
+    ``worker`` is the invitation of the worker's own connection. ``lease``: seconds without a word from the
+    server after which the worker is ended. ``metrics`` is the content of the file with the metrics that
+    handlers may look up.
     """
 
-    load: Load
+    model: tuple[str, str]
+    gpu_id: int | None
     digest: str
     size: int
     environment: dict[str, str]

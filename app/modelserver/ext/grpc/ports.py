@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from modelserver.errors import ConfigError
+from modelserver.models.settings.address import HostPort
 from modelserver.models.settings.settings import Settings
-from modelserver.run.binding import bind_tcp
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ def reserved(settings: Settings) -> Iterator[list[socket.socket]]:
 
 def _hold(address: GrpcAddress) -> socket.socket:
     try:
-        return bind_tcp(address.host, address.port)
+        return HostPort(address.host, address.port).bind()
     except OSError as error:
         raise taken(address, error.strerror or str(error)) from error
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+import socket
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -86,6 +87,23 @@ class HostPort(NamedTuple):
     def is_loopback(self) -> bool:
         """Whether only this machine can connect; host names other than ``localhost`` are not resolved."""
         return Address("http", self.host).is_loopback
+
+    def bind(self) -> socket.socket:
+        """A bound socket that does not listen yet; one for ``::`` also accepts IPv4. Raises OSError."""
+        is_ipv6 = ":" in self.host
+        bound = socket.socket(socket.AF_INET6 if is_ipv6 else socket.AF_INET, socket.SOCK_STREAM)
+        try:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if is_ipv6:
+                bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+                # Resolved for the number of the interface that a scope (`%eth0`) names.
+                bound.bind(socket.getaddrinfo(*self, socket.AF_INET6, socket.SOCK_STREAM)[0][4])
+            else:
+                bound.bind(self)
+        except OSError:
+            bound.close()
+            raise
+        return bound
 
 
 def _port(digits: str, address: str) -> int:

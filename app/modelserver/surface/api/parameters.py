@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 LONGEST = 8192
 
 _log = logging.getLogger("modelserver.api")
-_decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 # Characters of a name: known ones are shorter.
@@ -160,6 +159,6 @@ async def read_object(request: Request) -> dict[str, Any]:
     if not body.strip():
         return {}
     try:
-        return _decode(body)
+        return msgspec.json.decode(body, type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadRequest(f"The body is not a JSON object: {error}") from error

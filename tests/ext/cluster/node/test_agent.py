@@ -14,7 +14,7 @@ import pytest
 from tests.waiting import gone, is_alive
 
 from modelserver.engine.wire.frames import FrameReader, encode
-from modelserver.engine.wire.messages import Load, Recalled
+from modelserver.engine.wire.messages import Recalled
 from modelserver.ext.cluster.hub import Hub
 from modelserver.ext.cluster.messages import (
     MAX_MESSAGE,
@@ -106,9 +106,9 @@ class Stage:
         self.server.send_archive = lambda offset: self.server.send(
             ArchiveTicket(self.hub.invite(lambda: ArchiveSender(packed, offset)))
         )
-        load, worker = Load("m", "1", "/m", "h", 1), self.hub.invite(PlayedServer)
+        worker = self.hub.invite(PlayedServer)
         own = {"SEEN": "1"}
-        return Start(load, packed.digest, packed.size, own, "", 1, "", False, worker, lease, metrics=b"")
+        return Start(("m", "1"), None, packed.digest, packed.size, own, "", 1, "", False, worker, lease, b"")
 
     async def output_until_end(self):
         got = [b"", b""]

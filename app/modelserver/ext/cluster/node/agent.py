@@ -283,7 +283,7 @@ class Agent:
             self._loop.create_task(self._forward(descriptor, is_error=is_error))
             for descriptor, is_error in ((out[0], False), (errors[0], True))
         ]
-        reporting = self._loop.create_task(self._report(start.load.gpu_id, variables.get(VISIBLE)))
+        reporting = self._loop.create_task(self._report(start.gpu_id, variables.get(VISIBLE)))
         self._send(messages.WorkerStarted(process.pid, str(model_dir), memory))
         if self._is_killed:
             self._kill()
@@ -321,10 +321,7 @@ class Agent:
             own[METRICS_CONFIG] = str(folder / "metrics.yaml")
             (folder / "metrics.yaml").write_bytes(start.metrics)
         node = NodeEnvironment(start.hidden, own, start.threads)
-        load = start.load
-        requirements = PackageRequest(
-            load.model_name, load.model_version, model_dir, start.requirements or None, start.use_venv
-        )
+        requirements = PackageRequest(*start.model, model_dir, start.requirements or None, start.use_venv)
         environments = node.environments(folder, self._report_progress)
         packages = await environments.provide(requirements, self._report_progress)
         held.push_async_callback(asyncio.to_thread, packages.release)
