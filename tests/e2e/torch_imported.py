@@ -19,7 +19,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import NoReturn
 
-from modelserver.engine.wire.marks import MARK
+from modelserver.engine.wire.marks import Mark
 from modelserver.ext.forking import fork_server
 from modelserver.ext.forking.child import replace_environment, show_command, show_mark
 from modelserver.ext.forking.preloading import EARLY_VARIABLE
@@ -103,7 +103,7 @@ def _become(server_pid: int, environment: Mapping[str, str], descriptors: Sequen
     os.dup2(out, 1)
     os.dup2(err, 2)
     replace_environment(environment)
-    show_mark(environment[MARK])
+    show_mark(Mark.of(environment))
     show_command(fork_server.__name__, str(control), str(server_pid))
     sys.argv[:] = [fork_server.__file__, str(control), str(server_pid)]
     sys.path[0] = "/"

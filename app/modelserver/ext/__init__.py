@@ -45,7 +45,7 @@ EXTENSIONS: Final[Mapping[str, ExtensionRow]] = {
     "otel": ExtensionRow("modelserver.ext.otel.extension", lambda settings: settings.otel != "off"),
     "collector": ExtensionRow(
         "modelserver.ext.collector.extension",
-        lambda settings: settings.collector is not None or not settings.disable_system_metrics,
+        lambda settings: settings.system_metrics_cmd is not None or not settings.disable_system_metrics,
     ),
     "payloads": ExtensionRow(
         "modelserver.ext.payloads.extension", lambda settings: settings.payload_log_url is not None

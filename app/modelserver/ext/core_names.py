@@ -38,7 +38,7 @@ NAMES: Final[Mapping[str, str]] = {
     "engine.tensors.weight": "is_heavy_json LIGHT_BYTES TooHeavy",
     "engine.wire.arena": "Arena LARGE ProtocolError",
     "engine.wire.frames": "encode FrameReader",
-    "engine.wire.marks": "end_orphans Mark MARK",
+    "engine.wire.marks": "end_orphans Mark",
     "engine.wire.messages": "Answer INSTANCE METRICS_CONFIG Recalled Row SequenceHeaders ToWorker",
     "engine.workdir": "work_directory",
     "engine.worker.channel": "ServerChannel",

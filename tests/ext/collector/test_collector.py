@@ -5,7 +5,7 @@ import pytest
 from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.engine.telemetry.metrics_config import parse_metrics_config
 from modelserver.errors import ConfigError
-from modelserver.ext.collector.collector import CollectedMetric, Collector, parse_readings
+from modelserver.ext.collector.collector import CollectedMetric, Collector, command_of, parse_readings
 from modelserver.ext.collector.extension import show
 from modelserver.models.settings.settings import Settings
 
@@ -84,9 +84,9 @@ def test_torchserves_own_collector_is_not_needed(tmp_path):
     """TorchServe's configurations name its collector; unless that file is here, the server reads itself."""
     there = tmp_path / "ts" / "metrics" / "metric_collector.py"
     for command in ("ts/metrics/metric_collector.py --gpu 0", f"{there} --gpu 0"):
-        assert Settings(system_metrics_cmd=command).collector is None
+        assert command_of(Settings(system_metrics_cmd=command)) is None
     own = "collect.py ts/metrics/metric_collector.py"
-    assert Settings(system_metrics_cmd=own).collector == own
+    assert command_of(Settings(system_metrics_cmd=own)) == own
     there.parent.mkdir(parents=True)
     there.touch()
-    assert Settings(system_metrics_cmd=str(there)).collector == str(there)
+    assert command_of(Settings(system_metrics_cmd=str(there))) == str(there)

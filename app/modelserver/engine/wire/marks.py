@@ -17,7 +17,7 @@ import select
 import signal
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -44,6 +44,11 @@ class Mark:
     """The mark of a new worker of this server."""
 
     text: str = field(default_factory=new_mark)
+
+    @classmethod
+    def of(cls, environment: Mapping[str, str]) -> Mark:
+        """That of a process with this environment; empty if it has none."""
+        return cls(environment.get(MARK, ""))
 
     @property
     def variables(self) -> dict[str, str]:

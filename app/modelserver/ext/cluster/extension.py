@@ -198,15 +198,13 @@ def _certificate(host: str) -> Certificate:
 
 
 def _bind(endpoint: str) -> socket.socket:
-    host, port = HostPort.parse(endpoint)
-    bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
-    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        bound.bind((host, port))
-        # Several may bind the same port, but only one listens.
-        bound.listen()
+        with contextlib.ExitStack() as undo:
+            bound = undo.enter_context(HostPort.parse(endpoint).bind())
+            # Several may bind the same port, but only one listens.
+            bound.listen()
+            undo.pop_all()
     except OSError as error:
-        bound.close()
         raise ConfigError(f"Cannot listen on worker_address={endpoint}: {error.strerror or error}") from error
     return bound
 

@@ -14,8 +14,10 @@ import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from modelserver.errors import ConfigError
+from modelserver.models.settings.settings import Settings
 
 TIMEOUT = 60.0  # seconds
 _LINE = re.compile(
@@ -34,6 +36,16 @@ class CollectedMetric:
     unit: str
     value: float
     dimensions: dict[str, str]
+
+
+def command_of(settings: Settings) -> str | None:
+    """The operator's collector.
+
+    None too for TorchServe's own where it is not installed: the server reads the same metrics itself.
+    """
+    script = (settings.system_metrics_cmd or "").partition(" ")[0]
+    is_missing = script.endswith("ts/metrics/metric_collector.py") and not Path(script).is_file()
+    return None if is_missing else settings.system_metrics_cmd
 
 
 class Collector:

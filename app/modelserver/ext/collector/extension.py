@@ -10,7 +10,7 @@ from typing import Any
 
 from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.engine.telemetry.system import SystemMonitor
-from modelserver.ext.collector.collector import Collector
+from modelserver.ext.collector.collector import Collector, command_of
 from modelserver.extension import Host
 from modelserver.models.settings.settings import Settings
 
@@ -22,12 +22,12 @@ class Extension:
 
     async def open(self, host: Host) -> None:
         settings, metrics = host.settings, host.services.metrics
-        every = settings.metric_time_interval
-        if settings.collector is not None:
-            collector = Collector(settings.collector, settings.python or sys.executable)
+        every, command = settings.metric_time_interval, command_of(settings)
+        if command is not None:
+            collector = Collector(command, settings.python or sys.executable)
             if not settings.disable_system_metrics:
                 host.run(lambda: collect(collector, metrics, every))
-        else:
+        elif not settings.disable_system_metrics:
             host.run(lambda: watch_system(_monitor(settings), metrics, every))
 
     async def close(self, grace: float) -> None:

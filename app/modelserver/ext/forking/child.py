@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from modelserver.engine.wire.marks import MARK
+from modelserver.engine.wire.marks import Mark
 from modelserver.engine.worker.channel import ServerChannel
 from modelserver.engine.worker.runtime import run_worker
 
@@ -56,7 +56,7 @@ def become_worker(birth: Birth) -> NoReturn:
         os.dup2(descriptor, standard)
         os.close(descriptor)
     replace_environment(birth.request.environment)
-    show_mark(birth.request.environment.get(MARK, ""))
+    show_mark(Mark.of(birth.request.environment))
     set_threads(birth.request.threads)
     reseed()
     arguments = [str(connection), str(birth.server_pid)]
@@ -152,14 +152,14 @@ def reseed() -> None:
         torch.default_generator.seed()
 
 
-def show_mark(mark: str) -> None:
+def show_mark(mark: Mark) -> None:
     """Overwrites the spawner's mark in the memory that the kernel reads; children inherit it."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         start, end = _memory_of(47)
         old = Path("/proc/self/environ").read_bytes()
-        position = (b"\0" + old).find(b"\0" + MARK.encode() + b"=")
-        value = position + len(MARK) + 1
-        new = mark.encode()
+        ((name, text),) = mark.variables.items()
+        position = (b"\0" + old).find(b"\0" + name.encode() + b"=")
+        value, new = position + len(name) + 1, text.encode()
         if position >= 0 and len(old) == end - start and old.find(b"\0", value) == value + len(new):
             ctypes.memmove(start + value, new, len(new))
 

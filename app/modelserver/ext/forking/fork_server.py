@@ -18,7 +18,7 @@ import sys
 import time
 from pathlib import Path
 
-from modelserver.engine.wire.marks import MARK, Mark
+from modelserver.engine.wire.marks import Mark
 from modelserver.ext.forking.child import Birth, become_worker
 from modelserver.ext.forking.messages import (
     ChildEnded,
@@ -205,7 +205,7 @@ def main() -> None:
     if birth is not None:
         become_worker(birth)
     if outlives(server_pid):
-        Mark(os.environ[MARK]).end_all()
+        Mark.of(os.environ).end_all()
     # Skips finalization, which would take a second.
     os._exit(0)
 

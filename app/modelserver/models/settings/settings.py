@@ -576,16 +576,6 @@ class Settings:
         return self.require_gpu and self.worker_launcher == "local"
 
     @property
-    def collector(self) -> str | None:
-        """The operator's collector of system metrics.
-
-        None too for TorchServe's own where it is not installed: the server reads the same metrics itself.
-        """
-        script = (self.system_metrics_cmd or "").partition(" ")[0]
-        is_missing = script.endswith("ts/metrics/metric_collector.py") and not Path(script).is_file()
-        return None if is_missing else self.system_metrics_cmd
-
-    @property
     def front_ends(self) -> int:
         """How many processes handle HTTP; 1: the server itself.
 
