@@ -3,7 +3,6 @@
 import psutil
 import pytest
 from tests.e2e.serving import archived, wait_until
-from tests.waiting import is_alive
 
 
 @pytest.fixture(scope="module")
@@ -95,24 +94,6 @@ def test_deeds_while_loading_do_no_harm(server, model_store):
     server.unregister("harmless")
 
 
-def test_child_of_a_loading_handler_ends_with_its_worker(server, model_store):
-    """A child that a handler leaves behind when it loads neither answers nor outlives the worker (F45)."""
-    source = """
-    import os, time
-    child = os.fork()
-    if child == 0:
-        time.sleep(600)
-    def handle(data, context):
-        return None if data is None else [str(child)] * len(data)
-    """
-    archived(model_store, "forking", source)
-    child = int(server.registered("forking.mar").predict("forking").text)
-
-    assert psutil.pid_exists(child)
-    server.unregister("forking")
-    wait_until(lambda: not is_alive(child), "the child ends with its worker")
-
-
 def test_traceback_is_on_the_servers_own_output(server, model_store):
     """Who looks at ts_log, or at the console only (``docker logs``), sees once where a handler failed."""
     source = "def handle(data, context):\n    raise ImportError('seen from \\x1b[1mafar\\x1b[0m')\n"
@@ -164,9 +145,6 @@ class Deeds:
     def fail(self):
         raise LookupError("as it was told")
 
-    def interrupt(self):
-        raise KeyboardInterrupt
-
     def strange_error(self):
         class Strange(Exception):
             error_code = property(lambda self: 1 / 0)
@@ -176,9 +154,6 @@ class Deeds:
 
     def endless_error(self):
         raise ValueError("x" * 5_000_000)
-
-    def end_generator(self):
-        raise GeneratorExit
 
     def print_much(self):
         print("y" * 20_000_000)
@@ -271,19 +246,6 @@ def test_exception_fails_its_request_only(deeds, step, deed, cause):
     assert is_untouched(deeds)
     wait_until(lambda: cause in failures_of("deeds", deeds, seen), "the failure is in the log")
     assert f", in {step}" in failures_of("deeds", deeds, seen)
-
-
-@pytest.mark.parametrize(
-    ("deed", "end"), [("interrupt", "killed by SIGINT"), ("end_generator", "exited with status")]
-)
-def test_exception_that_ends_the_process_costs_one_request(deeds, deed, end):
-    response = deeds.predict("deeds", {"do": deed})
-
-    assert (response.status_code, response.json()["message"]) == (500, "Worker died.")
-    failure = wait_until(lambda: deeds.describe("deeds")["workers"][0].get("failure"), "the reason is known")
-    assert end in failure
-    assert deeds.predict("deeds", {}).status_code == 200
-    assert is_untouched(deeds)
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,9 @@
 """What clients can do at the level of HTTP to requests and to the server, on all ports, front ends or not."""
 
 import contextlib
-import os
 import re
 import select
 import shutil
-import signal
 import socket
 import struct
 import subprocess
@@ -139,23 +137,6 @@ def test_a_client_that_waits_for_a_slow_answer(either):
 
     assert statuses(received) == [102, 200]
     assert b"here" in received
-
-
-def test_a_client_that_is_gone(either):
-    """Who has left for good takes its waiting request with it, though it looks the same at first (F37)."""
-    either.registered("obey.mar", model_name="busy")
-    with connect(either.port) as first:
-        first.sendall(post(b"/predictions/busy", b'{"do": "sleep", "seconds": 60}'))
-        wait_until(lambda: either.metric("modelserver_batches_in_flight", model_name="busy") >= 1, "it runs")
-        others = [connect(either.port) for _ in range(5)]
-        for other in others:
-            other.sendall(post(b"/predictions/busy", b"{}"))
-        either.wait_pending("busy", 4)
-        for other in others:
-            other.close()
-        wait_until(lambda: either.describe("busy")["jobQueueStatus"]["pendingRequests"] == 0, "none waits")
-    os.kill(either.describe("busy")["workers"][0]["pid"], signal.SIGKILL)
-    either.unregister("busy")
 
 
 def test_clients_that_leave_without_reading(either):

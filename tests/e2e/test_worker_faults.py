@@ -25,9 +25,11 @@ def obey(shared_server):
         ({"do": "signal", "name": "SIGKILL"}, "was killed by SIGKILL"),
         ({"do": "signal", "name": "SIGSEGV"}, "was killed by SIGSEGV"),
         ({"do": "exit", "code": 3}, "exited with status 3"),
-        ({"do": "sysexit"}, "exited with status 4"),
+        ({"do": "leave", "name": "SystemExit"}, "exited with status 4"),
+        ({"do": "leave", "name": "KeyboardInterrupt"}, "was killed by SIGINT"),
+        ({"do": "leave", "name": "GeneratorExit"}, "exited with status"),
     ],
-    ids=["SIGKILL", "SIGSEGV", "os._exit", "sys.exit"],
+    ids=["SIGKILL", "SIGSEGV", "os._exit", "sys.exit", "KeyboardInterrupt", "GeneratorExit"],
 )
 def test_worker_that_dies_costs_one_request(obey, order, reason):
     """It receives one clear error, the reason is in describe, the next request is served by another process

@@ -2,15 +2,16 @@ import asyncio
 import contextlib
 from types import SimpleNamespace
 
+import pytest
+
 from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.ext.parking.extension import Extension
 from modelserver.ext.parking.keeper import Keeper
 
 
-def _host():
-    """The server as the extension sees it, and what the extension adds: of versions, and tasks."""
-    prepared = []
-    tasks = []
+async def opened():
+    """The extension of a server; what it does with each of its models; and its task while that listens."""
+    prepared, tasks = [], []
     host = SimpleNamespace(
         prepare=prepared.append,
         run=tasks.append,
@@ -18,7 +19,29 @@ def _host():
         services=SimpleNamespace(metrics=ServerMetrics(hostname="h")),
         settings=SimpleNamespace(max_models_memory=1 << 30, max_device_memory=0),
     )
-    return host, prepared, tasks
+    extension = Extension()
+    await extension.open(host)
+    return extension, prepared[0], tasks[0]
+
+
+@pytest.fixture
+def keeping(floor, monkeypatch):
+    """``keeping(wait)`` returns an extension and its task, once its keeper runs and will ``wait``."""
+    runs = asyncio.Event()
+
+    async def keep(wait):
+        async def run(_):
+            runs.set()
+            await wait()
+
+        monkeypatch.setattr(Keeper, "run", run)
+        extension, prepare, task = await opened()
+        running = asyncio.create_task(task())
+        prepare(floor.add("a").model)
+        await runs.wait()
+        return extension, running
+
+    return keep
 
 
 async def test_first_model_on_demand_makes_the_keeper(floor, monkeypatch):
@@ -29,39 +52,28 @@ async def test_first_model_on_demand_makes_the_keeper(floor, monkeypatch):
         closed.append(keeper)
 
     monkeypatch.setattr(Keeper, "close", close)
-    host, prepared, _ = _host()
-    extension = Extension()
-    await extension.open(host)
-    model = floor.add("a", load="at-start").model
-    prepared[0](model)
+    extension, prepare, _ = await opened()
+    prepare(floor.add("a", load="at-start").model)
     await extension.close(1.0)
     assert closed == []
     model = floor.add("b").model
-    prepared[0](model)
+    prepare(model)
     await extension.close(1.0)
 
     assert [each.model for keeper in closed for each in keeper.residents] == [model]
 
 
-async def test_requests_wait_for_models_while_the_server_drains(floor, monkeypatch):
+async def test_requests_wait_for_models_while_the_server_drains(keeping):
     """The keeper goes on after the tasks of a listening server have ended, until the extension closes."""
     states = []
-    runs = asyncio.Event()
 
-    async def run(keeper):
-        runs.set()
+    async def wait():
         try:
             await asyncio.Event().wait()
         finally:
             states.append("ended")
 
-    monkeypatch.setattr(Keeper, "run", run)
-    host, prepared, tasks = _host()
-    extension = Extension()
-    await extension.open(host)
-    running = asyncio.create_task(tasks[0]())
-    prepared[0](floor.add("a").model)
-    await runs.wait()
+    extension, running = await keeping(wait)
     running.cancel()
     await asyncio.wait({running})
     assert states == []
@@ -70,23 +82,15 @@ async def test_requests_wait_for_models_while_the_server_drains(floor, monkeypat
     assert states == ["ended"]
 
 
-async def test_lost_cancellation_does_not_keep_the_server_from_stopping(floor, monkeypatch):
+async def test_lost_cancellation_does_not_keep_the_server_from_stopping(keeping):
     """As ``asyncio.wait_for`` of Python 3.11 may lose one."""
-    runs = asyncio.Event()
 
-    async def run(keeper):
-        runs.set()
+    async def wait():
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.Event().wait()
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(Keeper, "run", run)
-    host, prepared, tasks = _host()
-    extension = Extension()
-    await extension.open(host)
-    running = asyncio.create_task(tasks[0]())
-    prepared[0](floor.add("a").model)
-    await runs.wait()
+    extension, running = await keeping(wait)
     # TimeoutError if it does not end.
     await asyncio.wait_for(extension.close(0.0), 10.0)
 
