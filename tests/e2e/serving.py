@@ -11,6 +11,7 @@ import os
 import random
 import re
 import resource
+import shutil
 import signal
 import socket
 import subprocess
@@ -56,10 +57,42 @@ def free_port(adjacent: int = 1) -> int:
                 return ports[0]
 
 
+def addresses(scheme: str = "http", host: str = "127.0.0.1") -> dict[str, str]:
+    """The settings of a server's three addresses, at free ports."""
+    roles = ("inference", "management", "metrics")
+    return {f"{role}_address": f"{scheme}://{host}:{free_port()}" for role in roles}
+
+
+def run_to_end(
+    command: Iterable[object], folder: Path, environment: Mapping[str, str], seconds: float = PATIENCE
+) -> subprocess.CompletedProcess[str]:
+    """Runs a command in a folder to its end, whatever its status."""
+    where: dict[str, Any] = {"cwd": folder, "env": environment, "timeout": seconds}
+    return subprocess.run([*map(str, command)], capture_output=True, text=True, check=False, **where)
+
+
+def output_of(script: str, folder: Path, environment: Mapping[str, str]) -> str:
+    """What a script of bash printed, all commands of which succeeded."""
+    done = run_to_end(["bash", "-euo", "pipefail", "-c", script], folder, environment, 90)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def copied(store: Path, others: Path, *names: str) -> Path:
+    """The store, which is made if need be, with archives of another one."""
+    store.mkdir(exist_ok=True)
+    for name in names:
+        shutil.copy(others / f"{name}.mar", store)
+    return store
+
+
 def archived(
     store: Path, name: str, source: str | Path, version: str = "1.0", config: str = "", **options: Any
 ) -> Path:
-    """``<name>.mar`` in the store, of a handler's text or file; ``config`` is its ``model-config.yaml``."""
+    """``<name>.mar`` in the store, which is made if need be, of a handler's text or file; ``config`` is its
+    ``model-config.yaml``.
+    """
+    store.mkdir(exist_ok=True)
     path = source if isinstance(source, Path) else store / (re.sub(r"\W", "_", name) + ".py")
     if isinstance(source, str):
         path.write_text(textwrap.dedent(source))
@@ -166,26 +199,26 @@ class Home:
 
     def run(self, *arguments: object, timeout: float = PATIENCE) -> subprocess.CompletedProcess[str]:
         """Runs the command to its end. Of a detached server it is the start only."""
-        return subprocess.run(
-            [self.python, "-m", "modelserver", *map(str, arguments)],
-            cwd=self.path,
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            check=False,
-        )
+        command = [self.python, "-m", "modelserver", *arguments]
+        return run_to_end(command, self.path, self.environment, timeout)
 
     def popen(self, *arguments: object) -> subprocess.Popen[bytes] | Forked:
         """Starts the command; what it prints goes to ``out.txt``."""
-        with (self.path / "out.txt").open("wb") as out:
-            if self.forks and self.python == sys.executable:
+        if self.forks and self.python == sys.executable:
+            with (self.path / "out.txt").open("wb") as out:
                 texts = [str(each) for each in arguments]
                 return preloaded().start(texts, self.path, self.environment, out.fileno())
+        return self.start([self.python, "-m", "modelserver", *arguments])
+
+    def start(
+        self, command: Iterable[object], folder: Path | None = None, **more: str
+    ) -> subprocess.Popen[bytes]:
+        """Starts any command, here or in a folder; what it prints goes to ``out.txt``. ``more``: variables."""
+        with (self.path / "out.txt").open("wb") as out:
             return subprocess.Popen(
-                [self.python, "-m", "modelserver", *map(str, arguments)],
-                cwd=self.path,
-                env=self.environment,
+                [*map(str, command)],
+                cwd=folder or self.path,
+                env={**self.environment, **more},
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,

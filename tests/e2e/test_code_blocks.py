@@ -21,7 +21,7 @@ import pytest
 import yaml
 from PIL import Image
 from tests.e2e.blocks import BLOCKS, of_language
-from tests.e2e.serving import ROOT, Home, archived, free_port, wait_until
+from tests.e2e.serving import ROOT, Home, archived, free_port, output_of, wait_until
 from tests.e2e.test_tutorials import HUB_TUTORIALS, TUTORIALS
 
 from modelserver.engine.telemetry.metrics_config import parse_metrics_config
@@ -404,17 +404,7 @@ class Clone:
     ports: dict[int, int]
 
     def run(self, command):
-        done = subprocess.run(
-            ["bash", "-euo", "pipefail", "-c", command],
-            cwd=self.path,
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=90,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+        return output_of(command, self.path, self.environment)
 
 
 _SCRIPT = """

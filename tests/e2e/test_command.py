@@ -11,18 +11,14 @@ import sys
 import httpx
 import psutil
 import pytest
-from tests.e2e.serving import STARTED, free_port, wait_until, worker_processes
+from tests.e2e.serving import STARTED, addresses, free_port, wait_until, worker_processes
 from tests.waiting import is_alive
 
 ALREADY = "modelserver is already running, please use modelserver --stop to stop modelserver."
 
 
 def settings(model_store, **others):
-    ports = {
-        f"{name}_address": f"http://127.0.0.1:{free_port()}"
-        for name in ("inference", "management", "metrics")
-    }
-    return {**ports, "model_store": model_store, "enable_grpc_api": "false", **others}
+    return {**addresses(), "model_store": model_store, "enable_grpc_api": "false", **others}
 
 
 @pytest.fixture

@@ -278,7 +278,6 @@ def test_devices_with_gpus_and_front_ends(watched, start_server, tmp_path):
     shutil.copy(recorded_nvml.__file__, folder / "pynvml.py")
     roots = os.pathsep.join(map(str, (folder, ROOT / "app", ROOT / "handlers")))
     store = tmp_path / "store"
-    store.mkdir()
     archived(store, "steady", STEADY)
     server = start_server(environment={"PYTHONPATH": roots}, model_store=store, frontend_processes=2)
     server.registered("steady.mar", model_name=EVIL, initial_workers=2)

@@ -2,12 +2,11 @@
 
 import json
 import re
-import subprocess
 
 import grpc
 import httpx
 import pytest
-from tests.e2e.serving import PATIENCE, STARTED, Home, free_port, wait_until
+from tests.e2e.serving import PATIENCE, STARTED, Home, addresses, free_port, run_to_end, wait_until
 
 from modelserver.models.settings.properties import parse
 from modelserver.tools.aliases import install
@@ -26,25 +25,14 @@ class Detached:
         self.home = home
         self.command = command
         self.store = store
-        self.addresses = {
-            f"{name}_address": f"http://127.0.0.1:{free_port()}"
-            for name in ("inference", "management", "metrics")
-        }
+        self.addresses = addresses()
         self.grpc = {f"grpc_{side}_port": free_port() for side in ("inference", "management")}
         self.printed = ""
 
     def run(self, *arguments):
         if self.command is None:
             return self.home.run(*arguments)
-        return subprocess.run(
-            [self.command, *map(str, arguments)],
-            cwd=self.home.path,
-            env=self.home.environment,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-            check=False,
-        )
+        return run_to_end([self.command, *arguments], self.home.path, self.home.environment)
 
     def start(self, *flags):
         done = self.run("--start", *flags)

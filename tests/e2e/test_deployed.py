@@ -2,14 +2,13 @@
 
 import contextlib
 import signal
-import subprocess
 import sys
 
 import grpc
 import httpx
 import pytest
 import yaml
-from tests.e2e.serving import PATIENCE, ROOT, STARTED, Home, archived, free_port, wait_until
+from tests.e2e.serving import PATIENCE, ROOT, STARTED, Home, archived, free_port, run_to_end, wait_until
 
 _HANDLER = """
 def handle(data, context):
@@ -32,10 +31,7 @@ class Container:
     @contextlib.contextmanager
     def running(self):
         """Runs until the signal that a runtime sends to process 1."""
-        with (self.home.path / "out.txt").open("wb") as out:
-            process = subprocess.Popen(
-                self._command, cwd=self.work, env=self.home.environment, stdout=out, stderr=subprocess.STDOUT
-            )
+        process = self.home.start(self._command, self.work)
         try:
             wait_until(lambda: STARTED in self.home.output() or process.poll() is not None, "it starts")
             assert STARTED in self.home.output(), self.home.output()
@@ -54,15 +50,8 @@ class Container:
         return httpx.post(f"{self.url}{path}", timeout=PATIENCE, trust_env=False, **arguments)
 
     def health(self):
-        return subprocess.run(
-            [sys.executable, "-m", "modelserver.ext.container.healthcheck"],
-            cwd=self.work,
-            env=self.home.environment,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-            check=False,
-        )
+        command = [sys.executable, "-m", "modelserver.ext.container.healthcheck"]
+        return run_to_end(command, self.work, self.home.environment)
 
 
 # Kubernetes

@@ -76,7 +76,6 @@ handler: {{fails: {fails}}}
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     store = tmp_path_factory.mktemp("distributed") / "store"
-    store.mkdir()
     archived(store, "two", SUMMING, config=CONFIG.format(processes=2, fails="null"))
     archived(store, "three", SUMMING, config=CONFIG.format(processes=3, fails="null"))
     archived(store, "broken", SUMMING, config=CONFIG.format(processes=3, fails="1"))

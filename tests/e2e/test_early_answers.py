@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.e2e.raw import connect, post, statuses
-from tests.e2e.serving import Home, Server, free_port, serving
+from tests.e2e.serving import Home, Server, addresses, serving
 
 # The module of certificates is imported from its folder.
 sys.path.append(str(Path(__file__).parents[1] / "tls"))
@@ -39,10 +39,7 @@ def server(request, tmp_path_factory, model_store, authority):
     if request.param == "https":
         key, chain = authority.issue("server")
         settings |= {"private_key_file": key, "certificate_file": chain, "token_authorization": "always"}
-        settings |= {
-            f"{name}_address": f"https://127.0.0.1:{free_port()}"
-            for name in ("inference", "management", "metrics")
-        }
+        settings |= addresses("https")
     with serving(Server(Home(tmp_path_factory.mktemp("early")), model_store, settings=settings)) as started:
         yield started
 

@@ -22,7 +22,6 @@ def server(tmp_path_factory):
     """A server with REST behind front ends and gRPC, a model whose handler raises and one that works."""
     folder = tmp_path_factory.mktemp("counted")
     store = folder / "store"
-    store.mkdir()
     for name, source in (("raises", RAISES), ("works", WORKS)):
         archived(store, name, source)
     with serving(grpc_server(folder / "home", store, frontend_processes=2)) as started:

@@ -39,7 +39,7 @@ from dataclasses import dataclass
 import psutil
 import pytest
 from tests.e2e.raw import connect, post
-from tests.e2e.serving import ROOT, archived, connections_of, wait_until
+from tests.e2e.serving import ROOT, archived, connections_of, copied, wait_until
 
 # Two readings of the same process may differ by log files and a connection that is about to close.
 SLACK = 4
@@ -184,10 +184,7 @@ def test_server_without_its_folders_serves_what_it_has(start_server, tmp_path, m
     """If the temporary directory is emptied under the server, what is loaded is served, and more can be; so
     is it without the model store, of which the server says what it cannot find (F56).
     """
-    store = tmp_path / "store"
-    store.mkdir()
-    for name in ("echo", "obey"):
-        shutil.copy(model_store / f"{name}.mar", store)
+    store = copied(tmp_path / "store", model_store, "echo", "obey")
     server = start_server(model_store=store).registered("echo.mar")
     [workdir] = server.home.workdirs()
     shutil.rmtree(workdir)
@@ -208,10 +205,7 @@ def test_one_of_many_that_hangs_keeps_none_from_starting(start_server, tmp_path,
     """Models load at most eight at a time. One that hangs keeps neither the server nor others from starting,
     and one that cannot load is listed as failed with the cause (F55, F57).
     """
-    store = tmp_path / "store"
-    store.mkdir()
-    for name in ("echo", "missing_module"):
-        shutil.copy(model_store / f"{name}.mar", store)
+    store = copied(tmp_path / "store", model_store, "echo", "missing_module")
     archived(store, "hanging", "import time\n\ntime.sleep(600)\n")
     names = [f"m{number}" for number in range(COUNT)]
     others = ",".join(f"{name}=echo.mar" for name in names)

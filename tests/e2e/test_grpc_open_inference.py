@@ -3,12 +3,11 @@
 import contextlib
 import json
 import re
-import shutil
 
 import numpy
 import pytest
 from tests.e2e.grpc_client import PATIENCE, channel, ending, grpc_server, oip, stub
-from tests.e2e.serving import MODEL_CODE, archived, serving
+from tests.e2e.serving import MODEL_CODE, archived, copied, serving
 
 triton = pytest.importorskip("tritonclient.grpc")
 np_to_triton_dtype = pytest.importorskip("tritonclient.utils").np_to_triton_dtype
@@ -25,10 +24,7 @@ DTYPES = ["bool", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f
 def server(tmp_path_factory, model_store):
     """``mirror`` gives back what it gets, ``typed`` has a signature, ``quartet`` takes four at once."""
     folder = tmp_path_factory.mktemp("open")
-    store = folder / "store"
-    store.mkdir()
-    for name in ("obey", "echo", "sums"):
-        shutil.copy(model_store / f"{name}.mar", store)
+    store = copied(folder / "store", model_store, "obey", "echo", "sums")
     # A stream has more requests at a time than the queues of the others take.
     archived(store, "mirror", MODEL_CODE / "mirror.py", config="jobQueueSize: 100\n")
     archived(store, "typed", MODEL_CODE / "mirror.py", "3", SIGNATURE)

@@ -5,11 +5,9 @@ import socket
 from functools import partial
 
 import pytest
-from tests.e2e.serving import free_port, wait_until
+from tests.e2e.serving import addresses, wait_until
 
 pytestmark = pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="there is no IPv6")
-
-ROLES = ("inference", "management", "metrics")
 
 
 def lines_of(server, path):
@@ -22,8 +20,8 @@ def test_all_ports_are_served_on_loopback(start_server):
     """By front ends and by the server, without tokens; pages under foreign names read nothing there, and
     clients are in brackets in the access log.
     """
-    addresses = {f"{role}_address": f"http://[::1]:{free_port()}" for role in ROLES}
-    server = start_server(**addresses, frontend_processes=2)
+    settings = addresses(host="[::1]")
+    server = start_server(**settings, frontend_processes=2)
     server.registered("echo.mar")
 
     assert server.predict("echo", b"x").content == b"x"
@@ -33,4 +31,4 @@ def test_all_ports_are_served_on_loopback(start_server):
     for path in ("/predictions/echo", "/models"):
         (line, *_) = wait_until(partial(lines_of, server, path), "the request is logged")
         assert re.search(r" - /\[::1\]:\d+ ", line)
-    assert f"Inference: {addresses['inference_address']}," in server.home.output()
+    assert f"Inference: {settings['inference_address']}," in server.home.output()

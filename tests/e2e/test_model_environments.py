@@ -64,7 +64,6 @@ def write_wheel(folder, answer):
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     store = tmp_path_factory.mktemp("packed") / "store"
-    store.mkdir()
     hashed = f"--no-index\n./{WHEEL} --hash=sha256:"
     pack(store, "folder", HANDLER, f"{hashed}HASH\n", answer=1)
     pack(store, "wrong", HANDLER, f"{hashed}{'0' * 64}\n", answer=1)

@@ -145,7 +145,6 @@ def test_first_requests_wait_within_their_bounds(tmp_path):
     from those of models that are loaded.
     """
     gate, store = tmp_path / "gate", tmp_path / "store"
-    store.mkdir()
     archived(store, "cold", GATED.format(gate=str(gate)))
     archived(store, "warm", MODEL_CODE / "witness.py")
     settings = {"load": "on-demand", "job_queue_bytes": 62_000_000}
@@ -208,7 +207,6 @@ def test_model_is_not_parked_while_a_client_streams(server, tmp_path):
 def test_replacement_waits_for_memory(tmp_path):
     """Without a place in time it fails, and the old version goes on serving."""
     store = tmp_path / "store"
-    store.mkdir()
     for number in (1, 2):
         archived(store, f"m{number}", MODEL_CODE / "witness.py", f"{number}.0")
     settings = {"load": "on-demand", "max_models_memory": 66 << 20, "default_startup_timeout": 3}

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy
 import pytest
 from PIL import Image
-from tests.e2e.serving import MODEL_CODE, Home, Server, archived, serving
+from tests.e2e.serving import MODEL_CODE, Home, Server, archived, copied, serving
 
 from modelserver.engine.tensors.datatypes import DATATYPES
 
@@ -39,10 +39,8 @@ def server(tmp_path_factory, model_store):
     once and nothing but tensors; ``typed`` has a signature.
     """
     folder = tmp_path_factory.mktemp("open")
-    store = folder / "store"
-    store.mkdir()
-    for name in ("mirror", "obey", "sized", "tell", "rows", "syntax"):
-        shutil.copy(model_store / f"{name}.mar", store)
+    names = ("mirror", "obey", "sized", "tell", "rows", "syntax")
+    store = copied(folder / "store", model_store, *names)
     archived(store, "typed", MODEL_CODE / "mirror.py", "3", SIGNATURE)
     with serving(Server(Home(folder), store)) as started:
         started.registered("mirror.mar")

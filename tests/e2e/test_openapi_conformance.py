@@ -44,7 +44,6 @@ WORKERS = ("initial_workers", "min_workers", "max_workers", "min_worker", "max_w
 def server(tmp_path_factory):
     folder = tmp_path_factory.mktemp("conformance")
     store = folder / "store"
-    store.mkdir()
     archived(store, MODEL, HANDLER)
     with serving(Server(Home(folder / "home"), store, settings=SETTINGS)) as started:
         started.wait_ready(MODEL)

@@ -90,7 +90,7 @@ _NEEDED = re.compile(r"/perf_analyzer$|/libcudart\.so\.12$")
 def server(tmp_path_factory):
     """``plain`` batches, ``steps`` takes sequences; a batch takes 4 ms."""
     folder = tmp_path_factory.mktemp("measured")
-    (store := folder / "store").mkdir()
+    store = folder / "store"
     for name, text in CONFIGS.items():
         archived(store, name, HANDLER, VERSIONS[name], text)
     with serving(grpc_server(folder, store, shared_memory_prefix="/")) as started:

@@ -39,7 +39,6 @@ MIB = 1 << 20
 def server(start_server, tmp_path):
     """Three models with the same handler; the first two can run without end."""
     store = tmp_path / "own-store"
-    store.mkdir()
     archive = archived(store, "chatter", CHATTER)
     started = start_server(model_store=store)
     for name in ("first", "second", "quiet"):

@@ -220,7 +220,6 @@ def made(home, script, *arguments):
 def answers(home, folder, handler, files, bodies):
     """What a model of this handler and these files answers to two bodies, which were one batch."""
     store = folder / "store"
-    store.mkdir()
     archived(store, "m", handler, extra_files=str(files))
     window = {"batch_size": len(bodies), "max_batch_delay": 10_000, "batch_policy": "window"}
     with serving(Server(home, store)) as server, ThreadPoolExecutor(len(bodies)) as senders:

@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
-from tests.e2e.serving import Home, free_port, wait_until
+from tests.e2e.serving import Home, free_port, run_to_end, wait_until
 from tests.waiting import is_alive
 
 from modelserver.run.daemon import JAVA_CLASS
@@ -103,15 +103,9 @@ def test_command_of_the_toolkit_starts_a_server(tmp_path, started):
     )
     flags = ["--start", "--model-store", store, "--ts-config", config]
     flags += ["--log-config", tmp_path / "log4j2.xml", "--models", f"model={model}"]
-    done = subprocess.run(
-        [tmp_path / "bin" / "torchserve", *flags],
-        cwd=home.path,
-        env={**home.environment, "TS_ENABLE_GRPC_API": "false", "TS_METRICS_ADDRESS": "http://127.0.0.1:0"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    variables = {"TS_ENABLE_GRPC_API": "false", "TS_METRICS_ADDRESS": "http://127.0.0.1:0"}
+    command = [tmp_path / "bin" / "torchserve", *flags]
+    done = run_to_end(command, home.path, {**home.environment, **variables})
     assert done.returncode == 0, done.stdout + done.stderr
     pid = home.pid()
     started.append(pid)
@@ -165,8 +159,7 @@ def test_toolkit_starts_the_server(tmp_path, started):
     (tmp_path / "start.py").write_text(TOOLKIT)
     install(tmp_path / "bin")
     home, port = Home(tmp_path / "home"), free_port()
-    environment = {
-        **home.environment,
+    variables = {
         "PATH": f"{tmp_path}/bin{os.pathsep}{os.environ['PATH']}",
         "PYTHONPATH": f"{home.environment['PYTHONPATH']}{os.pathsep}{packages}",
         "SAGEMAKER_BASE_DIR": str(opt),
@@ -175,20 +168,14 @@ def test_toolkit_starts_the_server(tmp_path, started):
         "TS_ENABLE_GRPC_API": "false",
         "TS_METRICS_ADDRESS": "http://127.0.0.1:0",
     }
-    with (tmp_path / "out.txt").open("wb") as out:
-        toolkit = subprocess.Popen(
-            [sys.executable, tmp_path / "start.py", tmp_path / "sagemaker-ts.properties"],
-            cwd=home.path,
-            env=environment,
-            stdout=out,
-            stderr=subprocess.STDOUT,
-        )
+    command = [sys.executable, tmp_path / "start.py", tmp_path / "sagemaker-ts.properties"]
+    toolkit = home.start(command, **variables)
     try:
         wait_until(lambda: is_healthy(port) or toolkit.poll() is not None, "the model is loaded", 90)
-        assert toolkit.poll() is None, (tmp_path / "out.txt").read_text()
+        assert toolkit.poll() is None, home.output()
         started.append(home.pid())
         answer = invoke(port, b"[[1.0, 2.0]]", "application/json")
-        assert (answer.status_code, answer.json()) == (200, [[3.0, 6.0]]), (tmp_path / "out.txt").read_text()
+        assert (answer.status_code, answer.json()) == (200, [[3.0, 6.0]]), home.output()
     finally:
         toolkit.send_signal(signal.SIGTERM)
         # It sends the signal on to the server, and ends after it.

@@ -150,16 +150,7 @@ def ended(served):
 
 
 def run_script(home, port, script):
-    with (home.path / "out.txt").open("wb") as out:
-        process = subprocess.Popen(
-            [sys.executable, script],
-            cwd=home.path,
-            env=home.environment,
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=subprocess.STDOUT,
-        )
-    return ended(Served(home, port, process))
+    return ended(Served(home, port, home.start([sys.executable, script])))
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import httpx
 import pytest
-from tests.e2e.serving import Home, Server, serving
+from tests.e2e.serving import Home, Server, copied, serving
 
 
 @pytest.fixture(scope="module")
@@ -121,10 +121,7 @@ def other(tmp_path_factory, model_store):
         "job_queue_size": 3,
         "max_request_size": "$$E2E_LIMIT$$",
     }
-    store = base / "store"
-    store.mkdir()
-    for name in ("rows.mar", "tell.mar"):
-        (store / name).write_bytes((model_store / name).read_bytes())
+    store = copied(base / "store", model_store, "rows", "tell")
     (store / "notes.txt").write_text("no model")
     (store / ".hidden.mar").write_text("no model")
     environment = {"E2E_LIMIT": "500", "TS_JOB_QUEUE_SIZE": "11", "TS_DEFAULT_RESPONSE_TIMEOUT": "5"}

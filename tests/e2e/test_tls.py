@@ -9,7 +9,7 @@ import httpx
 import pytest
 from tests.e2e.grpc_client import grpc_settings, stub
 from tests.e2e.raw import connect, converse
-from tests.e2e.serving import Home, Server, free_port, serving, wait_until
+from tests.e2e.serving import Home, Server, addresses, free_port, serving, wait_until
 
 from modelserver.ext.grpc.messages import message
 
@@ -33,10 +33,7 @@ def server(tmp_path_factory, model_store, authority):
     """TLS on all addresses, and a loaded model: front ends for inference, the server for the others."""
     key, chain = authority.issue("server")
     settings = {
-        **{
-            f"{name}_address": f"https://127.0.0.1:{free_port()}"
-            for name in ("inference", "management", "metrics")
-        },
+        **addresses("https"),
         "private_key_file": key,
         "certificate_file": chain,
         "load_models": "echo.mar",
@@ -154,9 +151,7 @@ def test_wrong_files_stop_the_start(home, model_store, authority):
     _, chain = authority.issue("another")
     config = home.write_config(
         {
-            "inference_address": f"https://127.0.0.1:{free_port()}",
-            "management_address": f"http://127.0.0.1:{free_port()}",
-            "metrics_address": f"http://127.0.0.1:{free_port()}",
+            **addresses("https"),
             "model_store": model_store,
             "private_key_file": key,
             "certificate_file": chain,

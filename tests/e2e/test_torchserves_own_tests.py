@@ -11,7 +11,7 @@ from unittest import mock
 import pytest
 import torch
 from PIL import Image
-from tests.e2e.serving import ROOT
+from tests.e2e.serving import ROOT, run_to_end
 
 from modelserver.model_archiver.names import offer
 
@@ -73,15 +73,8 @@ def test_their_tests_of_handlers_pass(torchserves, tmp_path):
     Image.linear_gradient("L").resize((28, 28)).save(example / "test_data/0.png")
     path = os.pathsep.join(map(str, (tmp_path, ROOT / "app", ROOT / "handlers")))
     options = ["-q", "-p", "modelserver_handlers.compat.activate", f"--rootdir={tmp_path}"]
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", *options, *(tests / name for name in TESTS)],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    command = [sys.executable, "-m", "pytest", *options, *(tests / name for name in TESTS)]
+    done = run_to_end(command, tmp_path, {**os.environ, "PYTHONPATH": path}, 120)
 
     assert done.returncode == 0, done.stdout
     assert "11 passed" in done.stdout

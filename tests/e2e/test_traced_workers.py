@@ -83,7 +83,6 @@ def at():
 def server(tmp_path_factory, at):
     folder = tmp_path_factory.mktemp("t")
     store = folder / "store"
-    store.mkdir()
     for name, (code, config) in _MODELS.items():
         for where, placed in _WHERE.items():
             archived(store, f"{name}-{where}", _HEAD + code, config=config + placed)

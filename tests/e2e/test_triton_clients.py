@@ -3,13 +3,12 @@
 import contextlib
 import os
 import re
-import shutil
 from importlib import import_module
 
 import numpy
 import pytest
 from tests.e2e.grpc_client import grpc_server
-from tests.e2e.serving import ROOT, archived, serving, wait_until
+from tests.e2e.serving import ROOT, archived, copied, serving, wait_until
 
 from modelserver.ext.triton.switches import log_settings
 
@@ -49,9 +48,7 @@ STREAM = {"start_stream", "stop_stream", "async_stream_infer"}
 def server(tmp_path_factory, model_store):
     """``double`` has a signature, batches, and fails below zero; ``mirror`` gives back what it gets."""
     folder = tmp_path_factory.mktemp("triton")
-    store = folder / "store"
-    store.mkdir()
-    shutil.copy(model_store / "mirror.mar", store)
+    store = copied(folder / "store", model_store, "mirror")
     archived(store, "double", DOUBLE, "1", CONFIG)
     (folder / "index_to_name.json").write_text('{"0": "cat", "3": "dog"}')
     archived(store, "labelled", DOUBLE, "1", extra_files=str(folder / "index_to_name.json"))

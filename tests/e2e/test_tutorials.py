@@ -16,7 +16,7 @@ import sys
 import pytest
 from tests import tiny_models
 from tests.e2e.blocks import BLOCKS
-from tests.e2e.serving import ROOT, Home, free_port, wait_until
+from tests.e2e.serving import ROOT, Home, free_port, output_of, wait_until
 from tests.object_stores import hub
 
 
@@ -75,7 +75,7 @@ class Reader:
             elif language == "sh" and text.startswith("modelserver serve "):
                 self.serve(text)
             elif language == "sh":
-                self.output = self.run(text)
+                self.output = output_of(text, self.folder, self.environment)
             elif language == "text":
                 self.compare(text)
 
@@ -87,19 +87,6 @@ class Reader:
             words = [*shlex.split(command), "--port", str(self.port)]
             self.server = subprocess.Popen(words, cwd=self.folder, env=self.environment, stdout=file)
         wait_until(lambda: "is served from" in output.read_text(), "the script is served")
-
-    def run(self, command):
-        done = subprocess.run(
-            ["bash", "-euo", "pipefail", "-c", command],
-            cwd=self.folder,
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=90,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
 
     def compare(self, printed):
         lines = [re.escape(line).replace("…", ".+") for line in printed.splitlines()]

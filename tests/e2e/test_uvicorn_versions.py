@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.e2e.raw import CLOSE, converse, head, post, statuses
-from tests.e2e.serving import MODEL_CODE, ROOT, Home, Server, archived, serving
+from tests.e2e.serving import MODEL_CODE, ROOT, Home, Server, archived, run_to_end, serving
 
 pytestmark = [
     pytest.mark.slow,  # installs packages, and starts a server with each
@@ -68,9 +68,7 @@ def test_connection_keeps_its_rules(packages):
     assert all(Path(each).is_relative_to(packages) for each in result.stdout.split())
     files = [f"tests/surface/http/test_{name}.py" for name in ("asgi_cycle", "connection")]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files]
-    done = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=240
-    )
+    done = run_to_end(command, ROOT, environment, 240)
 
     assert done.returncode == 0, done.stdout[-5000:]
 

@@ -49,7 +49,6 @@ def test_torch_is_needed_by_models_only(tmp_path):
     fail with the command that installs torch for this very Python.
     """
     store = tmp_path / "store"
-    store.mkdir()
     archived(store, "plain", PLAIN)
     archived(store, "derived", "from ts.torch_handler.base_handler import BaseHandler as Own\n")
     (tmp_path / "weights.pt").write_bytes(b"")
