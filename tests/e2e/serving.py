@@ -213,7 +213,7 @@ class Home:
     def start(
         self, command: Iterable[object], folder: Path | None = None, **more: str
     ) -> subprocess.Popen[bytes]:
-        """Starts any command, here or in a folder; what it prints goes to ``out.txt``. ``more``: variables."""
+        """Starts any command, here or in a folder; what it prints goes to ``out.txt``."""
         with (self.path / "out.txt").open("wb") as out:
             return subprocess.Popen(
                 [*map(str, command)],
