@@ -142,8 +142,12 @@ def test_killed_worker_loses_its_sequences(server, model, pool):
     assert (running.result().status_code, running.result().json()["message"]) == (500, "Worker died.")
     for sequence, response in zip(lost, (future.result() for future in waiting), strict=True):
         assert response.status_code == 500
-        assert f"The state of sequence {sequence} is lost" in response.json()["message"]
+        assert response.json()["message"] == (
+            f"Worker died. The state of sequence {sequence} is lost with it. Begin it anew with the header "
+            "ts_request_sequence_start: true, or under another id."
+        )
         assert send(server, name, sequence).status_code == 500
+    assert server.metric("modelserver_rejected_total", model_name=name, reason="sequence_lost") == len(lost)
     assert [step(server, name, sequence, {"add": 2})["seen"] for sequence in others] == [[1, 2]] * 4
     assert step(server, name, "new", {"add": 1})["pid"] == homes[others[0]]
     assert step(server, name, lost[0], {"add": 3}, **{START: "true"})["seen"] == [3]

@@ -528,14 +528,3 @@ async def test_nothing_outlives_its_connection(pair, path, happen):
         gc.enable()
     assert (pair.forwarder._exchanges, pair.forwarder._streams, pair.forwarder._calls) == ({}, {}, {})
     assert (pair.end.exchanges, pair.end._calls) == ({}, {})
-
-
-async def test_requests_that_travel_together_get_their_own_answers(pair):
-    clients = [pair.another() for _ in range(50)]
-    for number, client in enumerate(clients):
-        client.protocol.data_received(post("echo", b"%d" % number * (number + 1)))
-    await pair.front.settle()
-
-    for number, client in enumerate(clients):
-        assert client.transport.written.endswith(b"\r\n\r\n" + b"%d" % number * (number + 1))
-    assert pair.front.statuses == [200] * 50

@@ -12,7 +12,7 @@ from modelserver.engine.pools.devices import DeviceRing
 from modelserver.engine.pools.pool import Pool
 from modelserver.engine.pools.spec import PoolLimits
 from modelserver.engine.wire.messages import Answer, Pong, Result, Row, SequenceHeaders, Stop
-from modelserver.errors import DeadlineExceeded, HandlerError, ResponseTimeout, ServiceUnavailable, WorkerDied
+from modelserver.errors import HandlerError, ResponseTimeout, ServiceUnavailable, WorkerDied
 from modelserver.ext.sequences.affinity import sequence_affinity
 
 LIMITS = PoolLimits(batch_size=4, policy="greedy", max_delay=0.0, max_requests=10, max_bytes=10_000)
@@ -135,20 +135,6 @@ async def test_handler_ends_sequences(make, stage):
     assert pool.affinity.statistics["living"] == 1
 
 
-async def test_late_step_is_answered_while_it_waits(make, stage):
-    """A step whose deadline passes while it waits is answered then (F33); the next has its turn."""
-    pool = await make()
-    await send(stage, pool, step("a", b"1"))
-    late = step("a", b"2")
-    late.deadline = time.monotonic() + 0.01
-    submit(pool, late, step("a", b"3"))
-    await until(lambda: late.done)
-
-    assert isinstance(late.error, DeadlineExceeded)
-    stage.processes[0].answer()
-    assert bodies(stage.processes[0]) == [[b"3"]]
-
-
 async def test_a_deadline_lets_a_worker_leave(make, stage):
     pool = await make(concurrency=1)
     await send(stage, pool, step("a", b"1", ends=True))
@@ -162,29 +148,6 @@ async def test_a_deadline_lets_a_worker_leave(make, stage):
 
 
 # Deaths
-
-
-async def test_dead_worker_loses_its_sequences(make, stage, counts):
-    """What waits of its sequences gets an error that says so; other workers' sequences go on (F39)."""
-    pool = await make(2)
-    first, second = stage.processes
-    await send(stage, pool, running := step("a", b"a1"), other := step("b", b"b1"))
-    submit(pool, waiting := step("a", b"a2"))
-    first.exit("was killed by SIGKILL")
-    await stage.settle()
-
-    assert isinstance(running.error, WorkerDied)
-    assert running.error.message == "Worker died."
-    assert isinstance(waiting.error, WorkerDied)
-    assert waiting.error.message == (
-        "Worker died. The state of sequence a is lost with it. Begin it anew with the header "
-        "ts_request_sequence_start: true, or under another id."
-    )
-    with pytest.raises(WorkerDied):
-        pool.submit(step("a"))
-    assert counts("rejected") == [("sequence_lost",)]
-    second.answer()
-    assert content(other) == b"b1"
 
 
 async def test_wrong_number_of_answers_ends_the_worker(make, stage):

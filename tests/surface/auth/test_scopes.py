@@ -16,24 +16,75 @@ def needed(
     return needed_scope(roles, method, path, ping_token=ping_token)
 
 
-@pytest.mark.parametrize(
-    ("roles", "paths", "scope"),
-    [
-        (INFERENCE, "/predictions/m /v1/models/m:predict /nowhere / /wfpredict/w /token", Scope.INFERENCE),
-        (MANAGEMENT, "/models /models/m/1.0 /workflows /v1/models/m /nowhere //token", Scope.MANAGEMENT),
+_OF_INFERENCE = """
+    /predictions/m /explanations/m /v1/models /v2/models/m/infer /WFpredict/w /invocations /m/predict
+    /m/1.0/predict /models/m/invoke /v1/chat/completions /openai/v1/embeddings /predictions/m/v1/score
+    /metrics
+"""
+# Also what is unknown, and what cannot be read.
+_OF_MANAGEMENT = """
+    /models /models/m /models/predict /models/m/invoke/x /workflows/w/predict //models/m /nowhere
+    /models/token
+"""
+_PAGE = "/console /console/ /console/static/main.js"
+_DATA = "/console/events /console/settings /console/history /console/try/predictions/m /console/static"
+_LOADING = "/v2/repository/models/m/load /v2/repository/index"
+_SWITCHES = "/v2/logging /v2/logging/ /v2/trace/setting /v2/models/m/trace/setting"
+_FACTS = "/v2/models/m/config /v2/models/stats /v2/systemsharedmemory/region/x/register"
+# Of addresses with these roles, the paths (and methods, if others than GET) that need a token (reference
+# 16.2).
+NEEDED = {
+    "everything at inference's address needs its token": [
+        (INFERENCE, "/predictions/m /v1/models/m:predict /nowhere / /wfpredict/w /token", Scope.INFERENCE)
     ],
-)
-def test_listener_needs_its_token_for_everything(roles, paths, scope):
-    """As in TorchServe (reference 16.2)."""
-    assert {needed(roles, path) for path in paths.split()} == {scope}
+    "everything at management's address needs its token": [
+        (
+            MANAGEMENT,
+            "/models /models/m/1.0 /workflows /v1/models/m /nowhere //token /models/token",
+            Scope.MANAGEMENT,
+        )
+    ],
+    "the path decides at a shared address": [
+        (SHARED, _OF_INFERENCE, Scope.INFERENCE, "GET", "POST"),
+        (SHARED, _OF_MANAGEMENT, Scope.MANAGEMENT, "GET", "POST"),
+    ],
+    "renewal needs the API token": [(roles, "/token /token/", Scope.API) for roles in (MANAGEMENT, SHARED)],
+    "metrics need no token at their own address": [
+        (METRICS, "/metrics /anything", None),
+        (INFERENCE | METRICS, "/metrics", Scope.INFERENCE),
+        (MANAGEMENT | METRICS, "/metrics/x", Scope.MANAGEMENT),
+    ],
+    "the console's page needs no token but its data does": [
+        (MANAGEMENT, _PAGE, None),
+        (MANAGEMENT | METRICS, _PAGE, None),
+        (SHARED, _PAGE, Scope.MANAGEMENT),
+        (INFERENCE, _PAGE, Scope.INFERENCE),
+        (MANAGEMENT, _DATA, Scope.MANAGEMENT),
+    ],
+    "loading over V2 needs management's token at inference's address too": [
+        (roles, _LOADING, Scope.MANAGEMENT, "POST") for roles in (INFERENCE, MANAGEMENT, SHARED)
+    ],
+    "Triton's settings need management's token": [
+        row
+        for roles in (INFERENCE, SHARED)
+        for row in ((roles, _SWITCHES, Scope.MANAGEMENT, "GET", "POST"), (roles, _FACTS, Scope.INFERENCE))
+    ],
+}
 
 
-@pytest.mark.parametrize("roles", [MANAGEMENT, SHARED])
-@pytest.mark.parametrize("path", ["/token", "/token/"])
-def test_renewal_needs_the_api_token(roles, path):
-    """The path of renewal needs the API token; a path or query that contains it does not (reference 16.2)."""
-    assert needed(roles, path) is Scope.API
-    assert needed(roles, "/models/token") is Scope.MANAGEMENT
+@pytest.mark.parametrize("rows", NEEDED.values(), ids=NEEDED)
+def test_path_needs_a_token_of_its_scope(rows):
+    for roles, paths, scope, *methods in rows:
+        for path in paths.split():
+            assert {needed(roles, path, method) for method in methods or ["GET"]} == {scope}, path
+
+
+def test_strictest_scope_of_an_address_is_managements():
+    assert [strictest_scope(roles) for roles in (SHARED, INFERENCE, METRICS)] == [
+        Scope.MANAGEMENT,
+        Scope.INFERENCE,
+        None,
+    ]
 
 
 @pytest.mark.parametrize("roles", [INFERENCE, MANAGEMENT, SHARED])
@@ -48,66 +99,6 @@ def test_open_paths_need_no_token(roles, path):
     assert needed(roles, "/", "GET") is not None
     assert needed(roles, "/readyz", ping_token=True) is None
     assert needed(roles, "/ping", ping_token=True) is strictest_scope(roles & INFERENCE or roles)
-
-
-def test_metrics_need_no_token_at_their_own_address():
-    assert needed(METRICS, "/metrics") is None
-    assert needed(METRICS, "/anything") is None
-    assert needed(SHARED, "/metrics") is Scope.INFERENCE
-    assert needed(INFERENCE | METRICS, "/metrics") is Scope.INFERENCE
-    assert needed(MANAGEMENT | METRICS, "/metrics/x") is Scope.MANAGEMENT
-
-
-_OF_INFERENCE = """
-    /predictions/m /explanations/m /v1/models /v2/models/m/infer /WFpredict/w /invocations /m/predict
-    /m/1.0/predict /models/m/invoke /v1/chat/completions /openai/v1/embeddings /predictions/m/v1/score
-"""
-_OF_MANAGEMENT = """
-    /models /models/m /models/predict /models/m/invoke/x /workflows/w/predict //models/m /nowhere
-"""
-
-
-@pytest.mark.parametrize(
-    ("paths", "scope"), [(_OF_INFERENCE, Scope.INFERENCE), (_OF_MANAGEMENT, Scope.MANAGEMENT)]
-)
-def test_path_decides_at_a_shared_address(paths, scope):
-    """What is unknown is management's, and what cannot be read."""
-    for path in paths.split():
-        assert needed(SHARED, path) is needed(SHARED, path, "POST") is scope, path
-    assert strictest_scope(SHARED) is Scope.MANAGEMENT
-    assert strictest_scope(INFERENCE) is Scope.INFERENCE
-    assert strictest_scope(METRICS) is None
-
-
-def test_console_page_needs_no_token_but_its_data_does():
-    for path in ("/console", "/console/", "/console/static/main.js"):
-        assert needed(MANAGEMENT, path) is None
-        assert needed(MANAGEMENT | METRICS, path) is None
-        assert needed(SHARED, path) is Scope.MANAGEMENT
-        assert needed(INFERENCE, path) is Scope.INFERENCE
-    for path in (
-        "/console/events",
-        "/console/settings",
-        "/console/history",
-        "/console/try/predictions/m",
-        "/console/static",
-    ):
-        assert needed(MANAGEMENT, path) is Scope.MANAGEMENT
-
-
-@pytest.mark.parametrize("roles", [INFERENCE, MANAGEMENT, SHARED])
-def test_repository_needs_the_management_token(roles):
-    """Loading and unloading over V2 needs the management token, on the inference address too."""
-    assert needed(roles, "/v2/repository/models/m/load", "POST") is Scope.MANAGEMENT
-    assert needed(roles, "/v2/repository/index", "POST") is Scope.MANAGEMENT
-
-
-@pytest.mark.parametrize("roles", [INFERENCE, SHARED])
-def test_triton_settings_need_the_management_token(roles):
-    for path in ("/v2/logging", "/v2/logging/", "/v2/trace/setting", "/v2/models/m/trace/setting"):
-        assert needed(roles, path, "POST") is needed(roles, path) is Scope.MANAGEMENT
-    for path in ("/v2/models/m/config", "/v2/models/stats", "/v2/systemsharedmemory/region/x/register"):
-        assert needed(roles, path) is Scope.INFERENCE
 
 
 @given(st.text())

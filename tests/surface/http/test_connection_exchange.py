@@ -72,19 +72,6 @@ async def test_parts_are_chunks(busy):
     assert ([each[4] for each in busy.responses], busy.transport.closed) == ([201], False)
 
 
-async def test_next_request_waits_for_the_end(busy):
-    first = new(busy)
-    first.begin(200)
-    assert new(busy) is first
-    first.send(b"part")
-    first.end()
-
-    assert len(busy.hot.exchanges) == 2
-    written(busy)
-    busy.hot.exchanges[1].reply(200, b"second")
-    assert written(busy)[1] == b"second"
-
-
 @pytest.mark.parametrize(
     ("version", "complete", "body", "aborted"),
     [

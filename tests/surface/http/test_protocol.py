@@ -21,15 +21,6 @@ async def test_body_announced_above_the_limit_gets_413(wire, path):
     assert wire.send(b"x" * (LIMIT + 1)) == b""
 
 
-async def test_chunked_body_gets_413_once_it_is_above_the_limit(wire):
-    """It is not read to its end (F5)."""
-    part = chunk(b"x" * 256)
-
-    assert wire.send(head(CHUNKED), part, part, part) == b""
-    assert wire.send(part).startswith(b"HTTP/1.1 413 ")
-    assert wire.hot.exchanges == []
-
-
 @pytest.mark.parametrize(
     ("behind", "status"),
     [

@@ -485,18 +485,3 @@ async def test_old_connection_drains_and_ends_after_grace(monkeypatch):
     later[70]()
 
     assert client.transport.aborted
-
-
-async def test_lost_connection_ends_its_streams(client):
-    client.send(client.head(1), client.head(3, WHOLE | END))
-    client.streams[3].send(b"", bytes(100_000))
-    waiting = asyncio.ensure_future(client.streams[3].room())
-    await asyncio.sleep(0)
-    client.transport.closed = True
-    client.connection.connection_lost(None)
-    await asyncio.wait_for(waiting, 1)
-
-    assert [stream.calls[-1] for stream in client.streams.values()] == ["gone", "gone"]
-    assert client.listener.connections == set()
-    assert client.connection.streams == {}
-    assert client.streams[3].unsent == 0

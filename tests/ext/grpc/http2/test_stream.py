@@ -88,19 +88,6 @@ async def test_a_stream_fails_once(client, stream):
     assert [each.kind for each in client.receive()] == [HEADERS]
 
 
-async def test_stream_without_progress_ends(client, stream):
-    now = client.connection.now()
-    stream.check(now + 1000)
-    stream.send(b"\x88", bytes(20))
-    stream.check(now + 9)
-    assert "gone" not in stream.calls
-    stream._moved = now
-    client.send(frame(WINDOW, 0, 1, number(1)))
-    stream.check(now + 11)
-
-    assert stream.calls[-2:] == ["stalled", "gone"]
-
-
 async def test_sent_bytes_get_time_to_be_read(client, stream):
     """What was sent may lie in the client's buffers: it has a second for each 64 KiB of that, up to 8 MiB."""
     now = client.connection.now()
