@@ -1,6 +1,3 @@
-from tests.ext.parking.conftest import MIB
-
-from modelserver.engine.telemetry.gpus import GpuMemory
 from modelserver.ext.parking.meters import ParkingMeters
 
 
@@ -39,17 +36,3 @@ async def test_models_have_metrics_until_they_are_unregistered(floor):
     floor.keeper.residents.remove(resident)
     assert lines(floor, 'a",model_version', "limit") >= {"models_memory_limit_bytes 5.0"}
     assert lines(floor, "loads_", "parks_", "cold_", "_memory_bytes") == set()
-
-
-async def test_restart_is_no_load(floor):
-    """The worker's process dies and comes back: nobody has waited for the model."""
-    floor.gpus[0] = GpuMemory(1000 * MIB, 0)
-    floor.add("a")
-    floor.ask("a")
-    process = await floor.load(1)
-    await floor.answer(process)
-    process.exit()
-    await floor.load(2)
-
-    assert floor.keeper.residents[0].loads == 1
-    assert floor.states() == {"a": "loaded"}

@@ -128,7 +128,8 @@ async def test_load_ends_when_the_model_is_unregistered(floor):
         floor.ask("a")
 
 
-async def test_restart_of_a_worker_says_nothing_of_the_time_to_load(floor):
+async def test_restart_of_a_worker_is_no_load_and_says_nothing_of_its_time(floor):
+    """The worker's process dies and comes back: nobody has waited for the model."""
     resident = floor.add("a")
     floor.ask("a")
     await floor.settle()
@@ -138,6 +139,7 @@ async def test_restart_of_a_worker_says_nothing_of_the_time_to_load(floor):
     first.exit("was killed by SIGKILL")
     await floor.load(2, seconds=3.0)
 
+    assert (resident.loads, floor.states()) == (1, {"a": "loaded"})
     assert resident.load_seconds == 2.0
     assert resident.describe()["loadTime"] == 2000
 
