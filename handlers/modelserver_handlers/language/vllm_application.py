@@ -13,6 +13,7 @@ import msgspec
 
 from modelserver_handlers.asgi import AsgiCall, Message
 from modelserver_handlers.context import Context
+from modelserver_handlers.errors import PredictionException
 
 # Others of its routes are for whoever runs it: they scale, profile or stop.
 _ROUTES: Final = re.compile(r"v[12]/.+|tokenize|detokenize|pooling|classify|score|rerank")
@@ -73,7 +74,10 @@ class VLLMApplication:
         return self._app is not None and name in self._app.state.openai_serving_models.lora_requests
 
     async def answer(self, path: str, body: bytes, context: Context) -> bytes:
-        """The response to a request, with its status and headers, whole or as the last of its parts."""
+        """The response to a request, with its status and headers, whole or as the last of its parts.
+
+        Raises the engine's own error if that has ended.
+        """
         scope = context.get_request_parameters(0)
         if "path" not in scope:
             scope = {"path": f"/{path}", "headers": _JSON}
@@ -83,12 +87,20 @@ class VLLMApplication:
 
         async def app(scope: Any, receive: Any, send: Any) -> None:
             async def count(message: Message) -> None:
+                if self._engine.errored:
+                    # The application would answer with 500 from now on, and end streams as if they were whole.
+                    raise self._engine.dead_error
                 _count_tokens(message.get("body", b""), context)
                 await send(message)
 
             await self._app(scope, receive, count)
 
-        return await AsgiCall(app, scope, self._canonical(body), context).answer()
+        try:
+            return await AsgiCall(app, scope, self._canonical(body), context).answer()
+        except PredictionException as error:
+            if self._engine.errored:
+                raise self._engine.dead_error from error
+            raise
 
     def _canonical(self, body: bytes) -> bytes:
         """The body with a name of the model, or of an adapter, that the application knows."""

@@ -179,7 +179,10 @@ class PrometheusStatLogger:
 class AsyncLLM:
     """The engine. ``aborted`` are the requests that nobody wanted to the end."""
 
+    dead_error = EngineDeadError("EngineCore encountered an issue")
+
     def __init__(self, arguments, stat_loggers):
+        self.errored = False
         self.arguments = arguments
         self.running: set[str] = set()
         self.model_config = SimpleNamespace(
@@ -244,7 +247,8 @@ class AsyncLLM:
                 parts = [_joined(parts)]
             for part in parts:
                 if part.text == f"{DEADLY} ":
-                    raise EngineDeadError("EngineCore encountered an issue")
+                    self.errored = True
+                    raise self.dead_error
                 outputs = [SimpleNamespace(**{**vars(part), "index": index}) for index in range(parameters.n)]
                 yield SimpleNamespace(outputs=outputs)
                 await asyncio.sleep(0)
@@ -334,6 +338,12 @@ def build_app(arguments, tasks, described):
         kind = b"text/event-stream" if body.get("stream") else b"application/json"
         head = {"type": "http.response.start", "status": 207, "headers": [(b"content-type", kind)]}
         await send(head)
+        if json.dumps(DEADLY) in json.dumps(body):
+            await part(b"data: begun\n\n", more=True)
+            app.state.engine_client.errored = True  # type: ignore[attr-defined]
+            await part(b'data: {"error": {}}\n\n', more=True)
+            await part(b"data: [DONE]\n\n", more=False)
+            return
         if body.get("stream"):
             await part(b"data: " + json.dumps({"response": {"usage": USAGE}}).encode() + b"\n\n", more=True)
             await part(b"data: [DONE]\n\n", more=True)
@@ -348,6 +358,7 @@ def build_app(arguments, tasks, described):
 
 async def init_app_state(engine, state, arguments, tasks):
     engine.applications += 1
+    state.engine_client = engine
     state.openai_serving_models = SimpleNamespace(lora_requests={})
 
 

@@ -6,7 +6,7 @@ import pytest
 from tests.handlers.language.vllm_bench import USER, Bench
 
 from modelserver_handlers.context import BatchState
-from modelserver_handlers.errors import PredictionException
+from modelserver_handlers.errors import PredictionException, WorkerUnusable
 from modelserver_handlers.language.chat import CHAT, COMPLETIONS
 
 pytestmark = pytest.mark.usefixtures("pretended_vllm")
@@ -78,6 +78,16 @@ async def test_its_usage_is_that_of_the_response(stream):
     parameters = bench.state.touched(0)._ms_parameters  # type: ignore[union-attr]
 
     assert parameters == {"prompt_tokens": 3, "completion_tokens": 2}
+
+
+async def test_worker_leaves_with_the_engine_of_the_application():
+    """Which would end the stream as if it were whole, and answer all others with 500."""
+    bench = await Bench().start()
+    deadly = {"tools": [{}], "stream": True, "messages": [{"role": "user", "content": "die"}]}
+    for fields, sent in ((deadly, [b"data: begun\n\n"]), ({"tools": [{}]}, [])):
+        with pytest.raises(WorkerUnusable, match="vLLM's engine has ended: EngineCore encountered an issue"):
+            await bench.send(**fields)
+        assert bench.state.stream.parts == sent  # type: ignore[union-attr]
 
 
 async def test_adapters_that_were_loaded_at_run_time():
