@@ -18,7 +18,14 @@ from modelserver_handlers.current_device import enter_thread
 from modelserver_handlers.errors import BadInput, PredictionException
 from modelserver_handlers.language.events import EventStream
 from modelserver_handlers.language.requests import ChatRequest, CompletionRequest, Generation, read_request
-from modelserver_handlers.language.responses import DONE, ReplyWriter, StopFilter, TokenUsage
+from modelserver_handlers.language.responses import (
+    DONE,
+    MODELS,
+    ReplyWriter,
+    StopFilter,
+    TokenUsage,
+    listed_models,
+)
 from modelserver_handlers.typed.handler import HandlerSignature
 from modelserver_handlers.typed.signature import described
 
@@ -123,6 +130,9 @@ class ChatModel:
     async def handle(self, data: Any, context: Context) -> list[Any]:
         """Answers one request."""
         endpoint = context.get_request_header(0, "url_path")
+        if endpoint == MODELS:
+            name = str(context.model_name)
+            return [listed_models([name, *(f"{name}/{adapter}" for adapter in self.adapters)])]
         is_chat = endpoint in (CHAT, None, "")
         if (endpoint or CHAT) not in self._ms_endpoints:
             raise PredictionException(f"Unknown API endpoint: {endpoint}", 404)

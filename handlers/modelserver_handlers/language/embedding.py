@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Final
 
 from modelserver_handlers.errors import BadInput, PredictionException
+from modelserver_handlers.language.responses import MODELS, listed_models
 from modelserver_handlers.typed.handler import HandlerSignature
 from modelserver_handlers.typed.reading import Read, reader_of
 from modelserver_handlers.typed.signature import described
@@ -40,6 +41,8 @@ class RowModel:
     def handle(self, data: Any, context: Any) -> list[Any]:
         """Answers a batch; rows that cannot be read are rejected, and the others go on."""
         self.context = context
+        if context.get_request_header(0, "url_path") == MODELS:
+            return [listed_models([str(context.model_name)])] * len(data)
         read, rows = self._ms_reader(), dict[int, Any]()
         for idx, row in enumerate(data):
             try:

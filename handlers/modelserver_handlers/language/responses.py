@@ -7,6 +7,7 @@ for each token would be most of a token's cost.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from typing import Any, Final
 
 import msgspec
@@ -14,7 +15,15 @@ import msgspec
 EVENTS: Final = "text/event-stream; charset=utf-8"
 DONE: Final = b"data: [DONE]\n\n"
 
+MODELS: Final = "v1/models"
+
 _encode = msgspec.json.encode
+
+
+def listed_models(names: Iterable[str]) -> dict[str, Any]:
+    """The list of models that a handler answers at ``/predictions/NAME/v1/models``."""
+    owner = {"object": "model", "created": 0, "owned_by": "modelserver"}
+    return {"object": "list", "data": [{"id": name, **owner} for name in names]}
 
 
 class TokenUsage(msgspec.Struct, omit_defaults=False):

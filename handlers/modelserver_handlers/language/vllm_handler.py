@@ -19,6 +19,7 @@ from modelserver_handlers.language.chat import CHAT, COMPLETIONS
 from modelserver_handlers.language.embedding import EMBEDDINGS, RERANK, SCORE, require_finite
 from modelserver_handlers.language.engine_statistics import EngineStatistics
 from modelserver_handlers.language.requests import ChatRequest, CompletionRequest, read_request
+from modelserver_handlers.language.responses import MODELS, listed_models
 from modelserver_handlers.language.sampling import read_fields, sampling_parameters
 from modelserver_handlers.language.templates import explain_template
 from modelserver_handlers.language.vllm_answers import Answers
@@ -26,7 +27,6 @@ from modelserver_handlers.language.vllm_application import VLLMApplication, is_r
 from modelserver_handlers.language.vllm_library import Library, make_engine, read_settings, read_template
 from modelserver_handlers.typed.reading import content_of
 
-MODELS: Final = "v1/models"
 _ANY_PATH: Final = "*"
 # Requests that wait in the engine for the end of others.
 _WAITING: Final = 8
@@ -108,9 +108,7 @@ class VLLMHandler:
         """Answers one request, or the inputs of one."""
         endpoint = context.get_request_header(0, "url_path") or next(iter(self._ms_endpoints))
         if endpoint == MODELS:
-            names = [context.model_name, *self.adapters]
-            listed = [{"id": name, "object": "model", "created": 0, "owned_by": "vllm"} for name in names]
-            return [{"object": "list", "data": listed}]
+            return [listed_models([context.model_name, *self.adapters])]
         # The server sends rows that the short way does not know whole, as requests of an application.
         is_other = endpoint not in self._ms_endpoints or "path" in context.get_request_parameters(0)
         if is_other and not is_route(endpoint):

@@ -50,6 +50,8 @@ def model(endpoints, *, ready=True, failure=""):
         ("/openai/v1/completions", Route("", url_path="v1/completions", protocol=NAME)),
         ("/predictions/m/1.0/v1/rerank", Route("m", "1.0", "v1/rerank", protocol=NAME)),
         ("/predictions/m/v1/score", Route("m", url_path="v1/score", protocol=NAME)),
+        ("/predictions/m/v1/models", Route("m", url_path="v1/models", protocol=NAME)),
+        ("/predictions/m/1.0/v1/models", Route("m", "1.0", "v1/models", protocol=NAME)),
         ("/predictions/m/1.0/v1/other", Route("m", "1.0", "v1/other")),
         ("/v1/models/m:predict", Route("m", protocol="v1")),
     ],
@@ -59,6 +61,7 @@ def test_paths_are_those_of_three_servers(path, route):
     target = find(path.encode())
 
     assert target.route == route
+    assert find(b"/v1/models") is find(b"/openai/v1/models") is None
 
 
 @pytest.mark.parametrize(

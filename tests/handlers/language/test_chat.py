@@ -338,3 +338,12 @@ async def test_adapters_are_those_of_the_class():
         await Bench(Poets).whole(model="m:1.0/nobody")
 
     assert refusal.value.error_code == 404
+
+
+async def test_adapters_are_listed_below_the_path_of_the_model():
+    bench = Bench(Poets)
+    await bench.model.initialize(bench.context)
+    state = BatchState(["r"], properties=[{"url_path": "v1/models"}])
+    (listed,) = await bench.model.handle([{"body": b""}], bench.context._ms_of_request(state))
+
+    assert [each["id"] for each in listed["data"]] == ["m", "m/poet"]

@@ -40,10 +40,14 @@ SCORE: Final = "v1/score"
 ENDPOINTS: Final = ("chat/completions", "completions", "embeddings", "rerank", "score")
 PATHS: Final = (
     r"(?:/openai|/predictions/(?P<model>[^/]+)(?:/(?P<version>(?!v1/)[^/]+))?)?"
-    rf"/(?P<url_path>v1/(?:{'|'.join(ENDPOINTS)}))/?"
+    rf"/(?P<url_path>v1/(?:{'|'.join(ENDPOINTS)}|(?(model)models|(?!))))/?"
 )
-"""``/v1/…``, ``/openai/v1/…``, and TorchServe's ``/predictions/NAME[/VERSION]/v1/…``."""
+"""``/v1/…``, ``/openai/v1/…``, and TorchServe's ``/predictions/NAME[/VERSION]/v1/…``.
 
+Only there a handler lists its models.
+"""
+
+MODELS: Final = "v1/models"
 # These are never split.
 _WHOLE: Final = ("v1/chat/completions", "v1/completions")
 # The keys that bodies of split endpoints may have; an application in the worker may accept more.
@@ -245,6 +249,8 @@ class OpenAI(Codec):
             if model.pool.dispatch.takes_scopes:
                 # The ASGI application in the worker has this endpoint.
                 return super().read(exchange, model)
+            if endpoint == MODELS:
+                return Parsed([b""], content_type=_OCTETS, url_path=endpoint, key=endpoint.encode())
             raise BadRequest(_not_offered(model.name, endpoint, endpoints))
         if not endpoints[endpoint]:
             return Parsed([exchange.body], content_type=_OCTETS, url_path=endpoint)
