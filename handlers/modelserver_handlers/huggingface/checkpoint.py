@@ -22,6 +22,8 @@ from modelserver_handlers.networks.int8 import has
 _DTYPES: Final = ("auto", "float32", "bfloat16", "float16")
 # Of tokenizers that know no limit.
 _NO_LIMIT: Final = 1_000_000
+# Of a tokenizer without its files there are up to two beside the special ones.
+_LEAST_WORDS: Final = 3
 _SAFE: Final = "*.safetensors"
 
 
@@ -120,12 +122,14 @@ class Checkpoint:
         return model.to(self.device).eval().requires_grad_(False)
 
     def load_tokenizer(self) -> Any:
-        """The tokenizer."""
+        """The tokenizer. Raises ModelLoadError, also if its files are missing."""
         library = import_transformers()
         try:
-            return library.AutoTokenizer.from_pretrained(self.path, **self.arguments)
+            tokenizer = library.AutoTokenizer.from_pretrained(self.path, **self.arguments)
         except Exception as error:
             raise ModelLoadError(f"its tokenizer cannot be loaded: {first_line(error)}") from error
+        check_tokenizer(tokenizer)
+        return tokenizer
 
     def _check_memory(self) -> None:
         """Raises ModelLoadError if the weights do not fit."""
@@ -142,6 +146,14 @@ class Checkpoint:
             raise ModelLoadError(
                 f"its weights need {needed / 1e9:.1f} GB of memory, and {where} has {free / 1e9:.1f} GB free"
             )
+
+
+def check_tokenizer(tokenizer: Any) -> None:
+    """Raises ModelLoadError for one without words: transformers makes it where the files are missing, and
+    then all texts are the same to the model.
+    """
+    if len(tokenizer) - len(set(tokenizer.all_special_tokens)) < _LEAST_WORDS:
+        raise ModelLoadError("its tokenizer has no words: its files, such as tokenizer.json, are missing")
 
 
 def length_of(tokenizer: Any, config: Any) -> int | None:

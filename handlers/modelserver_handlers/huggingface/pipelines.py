@@ -12,7 +12,12 @@ import torch
 
 from modelserver_handlers.errors import BadInput, ModelLoadError, PredictionException, first_line
 from modelserver_handlers.huggingface.batches import groups_by_length
-from modelserver_handlers.huggingface.checkpoint import Checkpoint, import_transformers, length_of
+from modelserver_handlers.huggingface.checkpoint import (
+    Checkpoint,
+    check_tokenizer,
+    import_transformers,
+    length_of,
+)
 from modelserver_handlers.huggingface.inputs import picture, read_inputs, sound, text
 from modelserver_handlers.language.embedding import RowModel
 from modelserver_handlers.typed.reading import content_of
@@ -90,6 +95,7 @@ class TaskPipeline(RowModel):
         self._failures = (library.pipelines.base.PipelineException, *more)
         tokenizer = self._pipeline.tokenizer
         if self._task.kind == "text":
+            check_tokenizer(tokenizer)
             limit = length_of(tokenizer, self._pipeline.model.config)
             tokenizer.model_max_length = limit or tokenizer.model_max_length
         self._is_padded = tokenizer is None or tokenizer.pad_token_id is not None

@@ -10,7 +10,7 @@ from tests import tiny_models
 from tests.handlers.huggingface.bench import Bench, wav
 
 from modelserver_handlers.errors import ModelLoadError, PredictionException
-from modelserver_handlers.huggingface import TaskPipeline
+from modelserver_handlers.huggingface import Embeddings, TaskPipeline
 
 pytestmark = pytest.mark.slow
 
@@ -184,3 +184,15 @@ def test_speech_is_heard_by_whisper_in_batches(tmp_path):
 def test_unknown_task_is_named(tmp_path):
     with pytest.raises(ModelLoadError, match=r"task must be one of text-classification, .*, got juggling"):
         Bench(TaskPipeline, tmp_path, task="juggling").load()
+
+
+@pytest.mark.parametrize(
+    ("handler", "head"), [(TaskPipeline, "ForSequenceClassification"), (Embeddings, "Model")]
+)
+def test_missing_tokenizer_is_reported(handler, head, tmp_path):
+    """As of a folder to which only the network was saved: each text would be one of unknown words."""
+    tiny_models.bert(tmp_path, head)
+    for path in tmp_path.glob("token*"):
+        path.unlink()
+    with pytest.raises(ModelLoadError, match=r"tokenizer has no words: its files.* are missing"):
+        Bench(handler, tmp_path, task="text-classification").load()
