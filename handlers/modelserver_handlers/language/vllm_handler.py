@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import os
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -30,6 +32,8 @@ from modelserver_handlers.typed.reading import content_of
 _ANY_PATH: Final = "*"
 # Requests that wait in the engine for the end of others.
 _WAITING: Final = 8
+# Seconds between two looks at an engine that may have ended while there was no request to notice that.
+_LOOK: Final = 1.0
 # Bodies from this size are turned into tokens in a thread.
 _LONG: Final = 16_384
 _NO_TEMPLATE: Final = (
@@ -59,6 +63,7 @@ class VLLMHandler:
         self._names: list[str] = []
         self._application: Any = None
         self._statistics: Any = None
+        self._watching: Any = None
         self._defaults: dict[str, Any] = {}
         self._length = 0
         self._reasons = False
@@ -92,6 +97,16 @@ class VLLMHandler:
         self._reasons = bool(self.engine.vllm_config.structured_outputs_config.reasoning_parser)
         self._template_defaults = dict(config.get("default_chat_template_kwargs") or {})
         self._statistics.reset()
+        self._watching = asyncio.create_task(self._watch())
+
+    async def _watch(self) -> None:
+        """Ends this process with its engine: a worker that looks ready would not be."""
+        while not self.engine.errored:
+            await asyncio.sleep(_LOOK)
+        # Requests that run have the error, too, and leave with a better reason.
+        await asyncio.sleep(_LOOK)
+        print("vLLM's engine has ended", file=sys.stderr, flush=True)
+        os._exit(1)
 
     def _find_template(self, context: Context) -> str | None:
         """The template of chats: the configured one, which may be a file, else the tokenizer's."""
@@ -133,6 +148,7 @@ class VLLMHandler:
             raise PredictionException(str(error), 400) from error
 
     async def _ms_close(self) -> None:
+        self._watching.cancel()
         self.engine.shutdown()
         self._statistics.close()
 

@@ -223,7 +223,7 @@ class AsyncLLM:
             logger.record(scheduler, SimpleNamespace(num_preempted_reqs=preempted), mm_cache_stats=None)
 
     def shutdown(self):
-        self.is_shut_down = True
+        self.is_shut_down = self.errored = True
 
     def get_tokenizer(self):
         return self._tokenizer

@@ -1,5 +1,6 @@
 """``vllm_handler`` over a pretended engine: prompts, adapters, refusals, vectors and scores."""
 
+import asyncio
 import base64
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from tests.handlers.language.vllm_bench import Bench
 
 from modelserver_handlers.context import BatchState
 from modelserver_handlers.errors import PredictionException, WorkerUnusable
+from modelserver_handlers.language import vllm_handler
 from modelserver_handlers.language.chat import CHAT, COMPLETIONS
 from modelserver_handlers.language.embedding import EMBEDDINGS, RERANK, SCORE
 
@@ -131,6 +133,21 @@ async def test_worker_leaves_with_its_engine():
     """Before anything is answered: the server sends the requests to another one."""
     with pytest.raises(WorkerUnusable, match="vLLM's engine has ended: EngineCore encountered an issue"):
         await (await Bench().start()).send(messages=[{"role": "die", "content": ""}], stream=True)
+
+
+async def test_worker_leaves_with_an_engine_that_ends_while_it_has_nothing_to_do(monkeypatch, capsys):
+    left = asyncio.Event()
+    monkeypatch.setattr(vllm_handler, "_LOOK", 0)
+    monkeypatch.setattr(vllm_handler.os, "_exit", lambda status: left.set())
+    bench, closed = await Bench().start(), await Bench().start()
+    await closed.handler._ms_close()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not left.is_set()
+    bench.engine.errored = True
+    await asyncio.wait_for(left.wait(), 5)
+
+    assert capsys.readouterr().err == "vLLM's engine has ended\n"
 
 
 # Pooling models
