@@ -2,6 +2,7 @@
 
 import gzip
 import inspect
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
@@ -149,3 +150,21 @@ def test_watchers_see_the_model_that_a_body_names(body, model, status):
 
     assert watched == [model]
     assert connection.statuses == [status]
+
+
+async def test_large_body_is_searched_for_its_model_beside_the_loop():
+    """One of millions of numbers takes 3 ms for each MB."""
+    threads: list[threading.Thread] = []
+
+    class Searched(NamedInBody):
+        def address(self, exchange: Exchange) -> None:
+            threads.append(threading.current_thread())
+            super().address(exchange)
+
+    api = InferenceApi(Registry(None), 1 << 20, protocols=[InferenceProtocol("own", "/own", Searched)])
+    connection = Connection(ServerMetrics(hostname="h"))
+    for body in (b"m", b"m" * (2 << 20)):
+        served(api, connection, "/own", body)
+    await until(lambda: len(connection.statuses) == 2)
+
+    assert [each is threading.main_thread() for each in threads] == [True, False]

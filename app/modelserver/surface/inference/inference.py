@@ -100,9 +100,9 @@ class InferenceApi:
         served.request = exchange
         route: Route = exchange.target.route
         codec = self._codecs.get(route.protocol)
-        if not route.model and codec is not None:
-            route = _addressed(exchange, codec)
         if self._watch is not None:
+            if not route.model and codec is not None:
+                route = _addressed(exchange, codec)
             exchange.watcher = self._watch(exchange)
         if codec is None:
             self._serve_other(exchange, route)
