@@ -86,7 +86,11 @@ class TextGeneration(ChatModel):
         return [[{"generated_text": prompt + "".join(following)}]]
 
     def chat(self, request: ChatRequest) -> Iterator[Any]:
-        """The answer's tokens."""
+        """The answer's tokens. Raises PredictionException for messages that have more than text."""
+        contents = [message.content for message in request.messages if isinstance(message.content, list)]
+        kinds = {str(part.get("type")) for content in contents for part in content} - {"text"}
+        if kinds:
+            raise PredictionException(f"messages with {min(kinds)} are not offered without vLLM", 400)
         messages = [_without_empty(message) for message in request.messages]
         try:
             ids = self._tokenizer.apply_chat_template(

@@ -10,6 +10,7 @@ from modelserver_handlers.language.chat import CHAT, COMPLETIONS
 pytestmark = pytest.mark.slow
 
 MESSAGES = [{"role": "user", "content": "the quick fox"}]
+PICTURE = {"role": "user", "content": [{"type": "text", "text": "fox"}, {"type": "image_url"}]}
 
 
 @pytest.fixture(scope="module")
@@ -98,6 +99,7 @@ async def test_token_at_the_end_is_not_part_of_the_text(folder):
         (CHAT, {"messages": MESSAGES, "response_format": {"type": "json_object"}}, "response_format"),
         (CHAT, {"messages": [{"role": "tool", "content": ""}]}, "The chat template, line 1: no tools here"),
         (CHAT, {"messages": MESSAGES * 30, "stream": True}, "the model's length is 64"),
+        (CHAT, {"messages": [PICTURE]}, "messages with image_url are not offered without vLLM"),
     ],
 )
 async def test_wrong_requests_get_400(folder, endpoint, fields, problem):
