@@ -198,6 +198,8 @@ class Context:
     """
 
     metrics: Any = None
+    # In a worker with an event loop: ends the process, for the reason in a WorkerUnusable.
+    _ms_leave: Any = None
 
     def __init__(  # noqa: PLR0917 - TorchServe's signature
         self,
@@ -390,7 +392,7 @@ class Context:
     __hash__ = None  # type: ignore[assignment]
 
     def _ms_comparable(self) -> dict[str, Any]:
-        hidden = {"_ms_latest", "_ms_of_thread"}
+        hidden = {"_ms_latest", "_ms_leave", "_ms_of_thread"}
         return {name: value for name, value in self.__dict__.items() if name not in hidden}
 
 

@@ -122,7 +122,10 @@ def test_lists_and_versions_are_for_both_kinds_of_clients(chatting):
     assert client_of(chatting).models.retrieve("chatty").id == "chatty"
     assert "chatty" in chatting.inference.get("/v1/models").json()["models"]
 
-    for path, names in (*((path, ["chatty"]) for path in PATHS[2:]), ("/predictions/letters/v1", ["letters"])):
+    for path, names in (
+        *((path, ["chatty"]) for path in PATHS[2:]),
+        ("/predictions/letters/v1", ["letters"]),
+    ):
         assert [model.id for model in client_of(chatting, path).models.list()] == names
 
     client = client_of(chatting)

@@ -88,7 +88,7 @@ class VLLMApplication:
         async def app(scope: Any, receive: Any, send: Any) -> None:
             async def count(message: Message) -> None:
                 if self._engine.errored:
-                    # The application would answer with 500 from now on, and end streams as if they were whole.
+                    # The application would answer with 500 from now on, and end streams as if whole.
                     raise self._engine.dead_error
                 _count_tokens(message.get("body", b""), context)
                 await send(message)

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import os
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -97,16 +95,15 @@ class VLLMHandler:
         self._reasons = bool(self.engine.vllm_config.structured_outputs_config.reasoning_parser)
         self._template_defaults = dict(config.get("default_chat_template_kwargs") or {})
         self._statistics.reset()
-        self._watching = asyncio.create_task(self._watch())
+        self._watching = asyncio.create_task(self._watch(context))
 
-    async def _watch(self) -> None:
+    async def _watch(self, context: Context) -> None:
         """Ends this process with its engine: a worker that looks ready would not be."""
-        while not self.engine.errored:
+        while not self.engine.errored:  # noqa: ASYNC110 - vLLM reports it to nobody
             await asyncio.sleep(_LOOK)
-        # Requests that run have the error, too, and leave with a better reason.
+        # Requests that run have the error, too, which says more.
         await asyncio.sleep(_LOOK)
-        print("vLLM's engine has ended", file=sys.stderr, flush=True)
-        os._exit(1)
+        context._ms_leave(WorkerUnusable("vLLM's engine has ended while it had nothing to do"))
 
     def _find_template(self, context: Context) -> str | None:
         """The template of chats: the configured one, which may be a file, else the tokenizer's."""

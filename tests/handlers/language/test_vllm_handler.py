@@ -10,7 +10,7 @@ import pytest
 from tests.handlers.language.pretended_vllm import IMPOSSIBLE
 from tests.handlers.language.vllm_bench import Bench
 
-from modelserver_handlers.context import BatchState
+from modelserver_handlers.context import BatchState, Context
 from modelserver_handlers.errors import PredictionException, WorkerUnusable
 from modelserver_handlers.language import vllm_handler
 from modelserver_handlers.language.chat import CHAT, COMPLETIONS
@@ -135,19 +135,19 @@ async def test_worker_leaves_with_its_engine():
         await (await Bench().start()).send(messages=[{"role": "die", "content": ""}], stream=True)
 
 
-async def test_worker_leaves_with_an_engine_that_ends_while_it_has_nothing_to_do(monkeypatch, capsys):
-    left = asyncio.Event()
+async def test_worker_leaves_with_an_engine_that_ends_while_it_has_nothing_to_do(monkeypatch):
+    reasons: asyncio.Queue[WorkerUnusable] = asyncio.Queue()
     monkeypatch.setattr(vllm_handler, "_LOOK", 0)
-    monkeypatch.setattr(vllm_handler.os, "_exit", lambda status: left.set())
+    monkeypatch.setattr(Context, "_ms_leave", reasons.put_nowait)
     bench, closed = await Bench().start(), await Bench().start()
     await closed.handler._ms_close()
     for _ in range(5):
         await asyncio.sleep(0)
-    assert not left.is_set()
+    assert reasons.empty()
     bench.engine.errored = True
-    await asyncio.wait_for(left.wait(), 5)
+    reason = await asyncio.wait_for(reasons.get(), 5)
 
-    assert capsys.readouterr().err == "vLLM's engine has ended\n"
+    assert str(reason) == "vLLM's engine has ended while it had nothing to do"
 
 
 # Pooling models

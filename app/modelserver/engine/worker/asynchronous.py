@@ -35,6 +35,7 @@ class AsyncCalls:
 
     def __init__(self, service: Service, channel: ServerChannel) -> None:
         self._service = service
+        service.context._ms_leave = self._leave
         self._channel = channel
         self._calls: dict[int, asyncio.Task[None]] = {}
         self._gates: dict[int, asyncio.Event] = {}
@@ -109,9 +110,8 @@ class AsyncCalls:
             gate = self._gates[work.sequence] = state.stream.gate = asyncio.Event()
             gate.set()
         context = service.context._ms_of_request(state)
-        metrics = HandlerMetrics(service.context.model_name, service.metrics)
+        context.metrics = metrics = HandlerMetrics(service.context.model_name, service.metrics)
         metrics.request_ids = state.request_ids or {}
-        context.metrics = metrics
         work.calls = 1
         if work.trace:
             # In the context of this task, which ends with the call.
