@@ -242,6 +242,36 @@ async def test_requests_wait_on_when_their_model_is_scaled_to_no_workers(floor):
     assert second.done
 
 
+async def test_model_that_is_scaled_to_no_workers_while_it_loads_has_not_failed(floor):
+    """What waits for it waits on, and is answered by the next worker."""
+    resident = floor.add("a")
+    request, load = floor.ask("a"), asyncio.create_task(resident.load())
+    await floor.settle()
+    await floor.stage.enter(1)
+    floor.pools["a"].scale(0, 0)
+    await floor.settle()
+    assert (request.done, load.done(), resident.failed_loads) == (False, False, 0)
+    await floor.answer(await floor.load(2))
+    await load
+
+    assert request.failure() is None
+
+
+async def test_load_that_nothing_waits_for_is_stopped_by_a_client(floor):
+    """The model is parked, and the next request loads it at once."""
+    resident = floor.add("a")
+    floor.pools["a"].cancel(floor.ask("a"))
+    await floor.settle()
+    await floor.stage.enter(1)
+    resident.park()
+    await floor.settle()
+    assert floor.states() == {"a": "parked"}
+    request = floor.ask("a")
+    await floor.answer(await floor.load(2))
+
+    assert request.failure() is None
+
+
 async def test_unregistered_model_is_forgotten(floor):
     floor.add("a")
     floor.ask("a")

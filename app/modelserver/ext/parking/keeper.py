@@ -204,9 +204,6 @@ class Keeper:
             if not (pool.queue.requests or pool.crew.all()):
                 self._forget(resident)
                 return
-        if pool.queue.requests and not pool.workers and resident.refusal is None:
-            # It was scaled to no workers while these waited.
-            resident.wake()
         if requests := resident.count_requests(now):
             self.budgets.noted(resident, requests, now)
         if pool.workers and not any(map(_may_serve, pool.workers)):

@@ -8,9 +8,11 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 from modelserver.engine.pools.spec import WorkerState
+from modelserver.engine.pools.worker import Worker
 from modelserver.errors import Conflict, DeadlineExceeded, InternalError, ModelServerError, ServiceUnavailable
 from modelserver.ext.parking.needs import Need
 from modelserver.models.version import ModelVersion
@@ -102,6 +104,9 @@ class Resident:
         if not self.pool.workers:
             # Also if it was scaled; whatever starts the next worker loads the model again.
             self.memory, self.device_memory, self._is_starting = 0, {}, True
+            waits = self.pool.queue.requests or not all(each.done() for each in self._loads)
+            if waits and self.refusal is None:
+                self.wake()
         self._owner.soon(self)
 
     async def load(self, size: int = 0, seconds: float = math.inf) -> None:
@@ -215,14 +220,12 @@ class Resident:
         """Starts the workers, which requests wait for."""
         self.waiting_since = None
         for worker in self.pool.crew.resize(max(1, self.pool.min_workers)):
-            worker.first_load.add_done_callback(self._tried)
+            worker.first_load.add_done_callback(partial(self._tried, worker))
 
     def end(self, reason: str) -> None:
         """Ends the workers; they finish the batches that they have begun."""
         self.parks[reason] += 1
         self.pool.crew.resize(0)
-        if self.pool.queue.requests:
-            self.wake()
 
     def release(self) -> None:
         """Ends all waits in :meth:`load`, because the model has loaded or its pool closes."""
@@ -245,9 +248,10 @@ class Resident:
             if not each.done():
                 each.set_exception(self.refusal or error)
 
-    def _tried(self, load: asyncio.Future[None]) -> None:
+    def _tried(self, worker: Worker, load: asyncio.Future[None]) -> None:
         error = None if load.cancelled() else load.exception()
         if self.pool.admission.closing:
             self.release()
-        elif isinstance(error, ModelServerError) and self.state != "loaded":
+        elif isinstance(error, ModelServerError) and worker in self.pool.workers and self.state != "loaded":
+            # One that was stopped while it loaded has not failed.
             asyncio.get_running_loop().call_soon(self._owner.failed, self, error)
