@@ -103,6 +103,9 @@ def test_many_models_share_a_budget(start_server):
         query = f"max_models_memory={machine}&max_device_memory={device}"
         assert server.management.put(f"/parking?{query}").status_code == 400
     assert server.management.get("/parking").json()["budget"] == 10**9
+    # One of the store, which was not registered before.
+    assert server.management.post("/v2/repository/models/echo/load").status_code == 200
+    assert state(server, "echo") == "loaded"
 
 
 def test_first_requests_over_grpc_load_the_model(start_server):

@@ -65,7 +65,10 @@ class ModelRepository:
             if before is not None:
                 await load_anew(registry, before, registration)
             else:
-                await registry.wait_loaded(await registry.register(registration))
+                model = await registry.register(registration)
+                await registry.wait_loaded(model)
+                if (on_demand := model.pool.crew.on_demand) is not None:
+                    await on_demand.load()
         except StartFailed as error:
             error.kserve_status = 503
             error.kserve_message = f"Model with name {name} is not ready. {error.message}"
