@@ -419,6 +419,23 @@ async def test_model_that_outgrows_the_budget_is_refused_after_it_was_parked(flo
     assert request.failure().status == 507
 
 
+async def test_workers_that_were_added_do_not_count_for_the_next_load(floor):
+    """That starts one: a model of which several do not fit, as after autoscaling, is loaded again."""
+    floor.keeper.budgets.machine.limit = 250 * MIB
+    resident = floor.add("a", workers=(0, 3))
+    await floor.use(1, "a")
+    floor.pools["a"].crew.resize(3)
+    for number in (2, 3):
+        await floor.load(number)
+    await floor.settle(MEASURES)
+    assert resident.memory == 300 * MIB
+    await floor.settle(MIN_RESIDENCE + MEASURES)
+    assert floor.states() == {"a": "parked"}
+    await floor.use(4, "a")
+
+    assert floor.states() == {"a": "loaded"}
+
+
 async def test_measuring_that_fails_is_logged(floor, caplog):
     """Requests are served all the same, and what was not measured is measured later."""
     resident = floor.add("a")

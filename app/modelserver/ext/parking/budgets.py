@@ -97,7 +97,7 @@ class Budgets:
     # -- what models need and have
 
     def need_of(self, resident: Resident) -> Need:
-        """What it needs: as learned, else an estimate by its files, which are in memory once."""
+        """What a worker needs: as learned, else an estimate by its files, which are in memory once."""
         spec = resident.pool.crew.spec
         processes = 1 if spec.ranks is None else max(1, spec.ranks.processes)
         need = self.needs.get(_content_of(resident)) or Need(processes * BASE + spec.files, 0.0)
@@ -106,12 +106,15 @@ class Budgets:
         return need
 
     def learn(self, resident: Resident, need: Need) -> None:
-        """It needs that, until it is measured again or has other files."""
+        """A worker needs that, until it is measured again or has other files."""
         self.needs.learn(_content_of(resident), need)
 
     def need(self, resident: Resident, budget: Budget) -> int:
+        """Bytes that loading it takes: on the machine those of all workers that this starts."""
         need = self.need_of(resident)
-        return need.memory if budget.gpu is None else need.device or 0
+        if budget.gpu is not None:
+            return need.device or 0
+        return need.memory * max(1, resident.pool.min_workers)
 
     def occupied(self, resident: Resident, budget: Budget) -> int:
         """Bytes that it has, or needs until that is measured, of a budget that it needs memory of."""
@@ -139,8 +142,8 @@ class Budgets:
 
     def value(self, resident: Resident, budget: Budget, now: float, coming: float = 0.0) -> float:
         """What it is worth to have it loaded; ``coming`` requests are expected."""
-        need, seconds = self.need(resident, budget), max(0.1, self.need_of(resident).seconds)
-        return budget.policy.value(resident.key, seconds, need, now, coming)
+        size, seconds = self.occupied(resident, budget), max(0.1, self.need_of(resident).seconds)
+        return budget.policy.value(resident.key, seconds, size, now, coming)
 
 
 def _content_of(resident: Resident) -> str:

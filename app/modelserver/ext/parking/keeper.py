@@ -22,7 +22,7 @@ from modelserver.engine.pools.worker import Worker
 from modelserver.errors import ModelServerError, ServiceUnavailable
 from modelserver.ext.parking.budgets import MIB, Budget, Budgets
 from modelserver.ext.parking.machines import guest_of, shared
-from modelserver.ext.parking.memory import gpus_of, is_leaving, own_memory, pids_of
+from modelserver.ext.parking.memory import gpus_of, is_leaving, own_memory, pids_of, workers_by_gpu
 from modelserver.ext.parking.needs import Need
 from modelserver.ext.parking.prewarming import EVERY, Prewarming, has_habits, is_over
 from modelserver.ext.parking.resident import IDLE, MEMORY, Resident, TooLarge
@@ -284,14 +284,16 @@ class Keeper:
         self._shrink(self._room())
 
     def _learn(self, resident: Resident, *, is_fresh: bool) -> None:
-        """Keeps what it has after a load, and whenever it has more than is known."""
-        known = self.need_of(resident)
+        """Keeps what a worker has after a load, and whenever it has more than is known."""
+        known, pool = self.need_of(resident), resident.pool
+        memory = resident.memory // max(1, sum(worker.process is not None for worker in pool.workers))
         # With a GPU that its handler does not use, it needs nothing there; without one that is not known.
-        ignores_gpu = any(worker.gpu_id is not None and worker.is_on_cpu for worker in resident.pool.workers)
-        device = max(resident.device_memory.values(), default=0 if ignores_gpu else None)
-        if is_fresh or resident.memory > known.memory or (device or 0) > (known.device or 0):
-            seconds = resident.load_seconds or known.seconds
-            self.budgets.learn(resident, Need(resident.memory, seconds, device))
+        ignores_gpu = any(worker.gpu_id is not None and worker.is_on_cpu for worker in pool.workers)
+        workers = workers_by_gpu(pool)
+        sizes = (size // max(1, workers[gpu]) for gpu, size in resident.device_memory.items())
+        device = max(sizes, default=0 if ignores_gpu else None)
+        if is_fresh or memory > known.memory or (device or 0) > (known.device or 0):
+            self.budgets.learn(resident, Need(memory, resident.load_seconds or known.seconds, device))
 
     def _shrink(self, room: Room) -> None:
         """Parks models if all are above a budget: some have grown, or have workers that nothing waited for,
@@ -359,7 +361,7 @@ class Keeper:
     # -- what they need and have
 
     def need_of(self, resident: Resident) -> Need:
-        """What it needs: as learned, else an estimate."""
+        """What a worker of it needs: as learned, else an estimate."""
         return self.budgets.need_of(resident)
 
     def value_of(self, resident: Resident) -> float:

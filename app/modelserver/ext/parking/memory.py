@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 from modelserver.engine.pools.pool import Pool
@@ -21,12 +22,16 @@ def is_leaving(pool: Pool) -> bool:
 
 def gpus_of(pool: Pool) -> tuple[int, ...]:
     """The GPUs of its workers; without workers those that the next one would get."""
+    return tuple(sorted(workers_by_gpu(pool)))
+
+
+def workers_by_gpu(pool: Pool) -> Counter[int]:
+    """How many of its workers each of its GPUs has; without workers one, as the next one would be."""
     crew = pool.crew
     groups = {} if crew.spec.ranks is None else crew.spec.ranks.groups
     workers = (*pool.workers, *crew.leaving)
     firsts = [worker.gpu for worker in workers] if workers else [crew.devices.peek()]
-    devices = {gpu for each in firsts if each is not None for gpu in groups.get(each, (each,))}
-    return tuple(sorted(devices))
+    return Counter(gpu for each in firsts if each is not None for gpu in groups.get(each, (each,)))
 
 
 def own_memory(pids: Iterable[int]) -> int:

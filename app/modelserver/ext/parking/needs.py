@@ -14,7 +14,7 @@ MOST = 20_000
 
 
 class Need(msgspec.Struct, frozen=True):
-    """Bytes of the worker's own memory, seconds until it has loaded, and bytes of each GPU, if known."""
+    """Bytes of a worker's own memory, seconds until it has loaded, and bytes of each GPU, if known."""
 
     memory: int
     seconds: float
