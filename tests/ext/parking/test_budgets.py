@@ -125,16 +125,16 @@ async def test_gpu_memory_is_measured_and_learned(floor, tmp_path):
 
 async def test_need_is_that_of_one_worker(floor):
     """Two of them share the GPU."""
-    set_gpu(floor, 0, 1000)
+    set_gpu(floor, 0, 2000)
     resident = floor.add("a", gpus=(0,), workers=(0, 2))
     await floor.use(1, "a")
     floor.pools["a"].crew.resize(2)
     await floor.load(2)
-    set_gpu(floor, 0, 400, p1=300, p2=300)
+    set_gpu(floor, 0, 800, p1=600, p2=600)
     await floor.settle(MEASURES)
 
     assert resident.memory == 200 * MIB
-    assert floor.keeper.need_of(resident) == Need(100 * MIB, 0.0, 300 * MIB)
+    assert floor.keeper.need_of(resident) == Need(100 * MIB, 0.0, 600 * MIB)
 
 
 async def test_model_with_other_files_has_other_needs(floor):

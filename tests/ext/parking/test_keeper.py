@@ -333,6 +333,27 @@ async def test_metrics_are_of_models_that_were_used(floor, monkeypatch):
     assert names() == ["a", "d"]
 
 
+async def test_replacement_that_fails_leaves_the_version_as_it_was(floor):
+    """Its metrics are shown all the time, and it is worth as much."""
+
+    def is_shown():
+        return 'modelserver_split_requests_total{model_name="a"' in b"".join(floor.metrics.pieces()).decode()
+
+    resident = floor.add("a")
+    assert not is_shown()
+    await floor.use(1, "a")
+    await floor.settle(LOOKS)
+    value = floor.keeper.value_of(resident)
+    floor.add("a")
+    assert is_shown()
+    await floor.pools["a"].close(0.0)
+    await floor.settle()
+
+    assert floor.keeper.residents == [resident]
+    assert is_shown()
+    assert floor.keeper.value_of(resident) == value > 0
+
+
 async def test_500_cold_models_at_once_take_turns(floor):
     """Each gets one answer. No more load at once than the gate lets, and never more are loaded, or ending,
     than there is memory for; each is loaded once.
@@ -427,10 +448,8 @@ async def test_workers_that_were_added_do_not_count_for_the_next_load(floor):
     floor.pools["a"].crew.resize(3)
     for number in (2, 3):
         await floor.load(number)
-    await floor.settle(MEASURES)
-    assert resident.memory == 300 * MIB
     await floor.settle(MIN_RESIDENCE + MEASURES)
-    assert floor.states() == {"a": "parked"}
+    assert dict(resident.parks) == {"memory": 1}
     await floor.use(4, "a")
 
     assert floor.states() == {"a": "loaded"}

@@ -93,11 +93,12 @@ class Keeper:
         spec = shared(self, resident, crew.spec)
         crew.spec = replace(spec, worth=lambda: self.value_of(resident))
         self.residents.append(resident)
-        self._by_key[resident.key] = resident
         if has_habits(resident):
             self._habitual[resident] = None
-        # With a thousand models, only the metrics of models in use are shown.
-        model.metrics.series.hide()
+        # With a thousand models, only the metrics of models in use are shown: also of one that is replaced.
+        if self._by_key.get(resident.key) not in self._visible:
+            model.metrics.series.hide()
+        self._by_key[resident.key] = resident
 
     def soon(self, resident: Resident) -> None:
         """Looks at it in the next turn of the loop: it may be placed, or its memory be free."""
@@ -222,11 +223,16 @@ class Keeper:
         """It is unregistered, or replaced by another of its key."""
         if resident in self.residents:
             self.residents.remove(resident)
+        if others := [each for each in self.residents if each.key == resident.key]:
+            # Of a version and its replacement, this one is left.
+            self._by_key[resident.key] = others[-1]
+            if resident in self._visible:
+                self._visible[others[-1]] = None
+        else:
+            self._by_key.pop(resident.key, None)
+            self.budgets.forget(resident)
         for each in (self._active, self._visible, self._habitual):
             each.pop(resident, None)
-        if self._by_key.get(resident.key) is resident:
-            del self._by_key[resident.key]
-            self.budgets.forget(resident)
         self._unmeasured.discard(resident)
         self._occupancy.follow(resident)
         self.prewarming.forget(resident)
