@@ -50,6 +50,17 @@ def test_first_requests_of_all_protocols_load_the_model(server):
     assert server.metric("modelserver_cold_requests_total", model_name="cold") >= 1
 
 
+def test_first_request_of_an_application_has_any_path(server):
+    """Whether the part behind its name is a version is known when the model has loaded."""
+    for name in ("shop", "cold"):
+        server.registered(f"{'shop' if name == 'shop' else 'witness'}.mar", model_name=name, load="on-demand")
+    answers = [server.inference.get(f"/predictions/{name}/items/5") for name in ("shop", "shop", "cold")]
+
+    assert [answer.status_code for answer in answers] == [200, 200, 404]
+    assert answers[0].json() == answers[1].json()
+    assert "Model version: items does not exist for model: cold" in answers[2].text
+
+
 def test_model_is_parked_and_loaded_by_request(server):
     """By TorchServe's path and by KServe's repository, which lists it as ready."""
     server.registered("witness.mar", model_name="asleep", load="on-demand")

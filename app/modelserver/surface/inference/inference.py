@@ -14,7 +14,6 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from modelserver.engine.pools.spec import OnDemand
 from modelserver.engine.telemetry.stalls import served
 from modelserver.engine.tensors import weight
 from modelserver.engine.tensors.limits import RequestLimits
@@ -119,12 +118,8 @@ class InferenceApi:
                     route = exchange.target.route
             name = route.model or _named(exchange) or self._only_one()
             model = self._registry.version_for(name, route.version, exchange)
-            crew = model.pool.crew
-            if crew.on_demand is not None and crew.model is None:
-                self._serve_first(exchange, codec, model, crew.on_demand, monotonic())
-                return
-            parsed = codec.read(exchange, model)
-            self._submit(exchange, codec, model, parsed, monotonic())
+            if not self._serve_first(exchange, codec, model, monotonic()):
+                self._submit(exchange, codec, model, codec.read(exchange, model), monotonic())
         except weight.TooHeavy:
             self._serve_off_loop(exchange, route, model, monotonic())
         except ModelServerError as error:
@@ -135,18 +130,22 @@ class InferenceApi:
     ) -> None:
         """Answers a request with an error, unless its path goes on below that of an ASGI application."""
         try:
-            if not isinstance(error, ModelVersionNotFound) or not self._takes_scopes(exchange.target):
+            target = exchange.target
+            is_path = names_model(target.path) and not target.route.kserve
+            if not is_path or not isinstance(error, ModelVersionNotFound):
                 raise error
-            exchange.target = without_version(exchange.target)
-            model = self._registry.version_for(exchange.target.route.model, None, exchange)
-            self._submit(exchange, codec, model, codec.read(exchange, model), monotonic())
+            named = self._registry.get(target.route.model)
+            if model is None and self._serve_first(exchange, codec, named, monotonic()):
+                # What its handler is decides whether the version is a part of the path.
+                return
+            if not named.pool.dispatch.takes_scopes:
+                raise error
+            exchange.target = without_version(target)
+            model = self._registry.version_for(named.name, None, exchange)
+            if not self._serve_first(exchange, codec, model, monotonic()):
+                self._submit(exchange, codec, model, codec.read(exchange, model), monotonic())
         except ModelServerError as error:  # noqa: PLR1704 - deleted here: no cycle with this frame
             _fail(exchange, codec, model, error)
-
-    def _takes_scopes(self, target: Target) -> bool:
-        route: Route = target.route
-        may_go_on = names_model(target.path) and not route.kserve
-        return may_go_on and self._registry.get(route.model).pool.dispatch.takes_scopes
 
     def _serve_other(self, exchange: Exchange, route: Route) -> None:
         try:
@@ -156,16 +155,20 @@ class InferenceApi:
         else:
             self._others[route.protocol](exchange)
 
-    def _serve_first(
-        self, exchange: Exchange, codec: Codec, model: ModelVersion, demand: OnDemand, now: float
-    ) -> None:
-        """Serves a request that loads the model: nobody knows yet what requests the handler takes."""
+    def _serve_first(self, exchange: Exchange, codec: Codec, model: ModelVersion, now: float) -> bool:
+        """Serves a request that loads the model, if nobody knows yet what requests the handler takes."""
+        demand = model.pool.crew.on_demand
+        if demand is None or model.pool.crew.model is not None:
+            return False
         left = exchange.deadline_ms / 1000.0 if exchange.deadline_ms else math.inf
         seconds = min(left, model.options.request_timeout or math.inf)
 
         async def load() -> None:
             await demand.load(len(exchange.body), now + seconds - monotonic())
             exchange.on_disconnect = None
+            if exchange.target.route.version not in {None, model.version}:
+                # Not a version, as before: perhaps a part of the path.
+                self._registry.get(model.name, exchange.target.route.version)
             try:
                 self._submit(exchange, codec, model, codec.read(exchange, model), now)
             except weight.TooHeavy:
@@ -175,6 +178,7 @@ class InferenceApi:
         exchange.on_disconnect = self._off_loop.start(
             0, load(), lambda error: self._refuse(exchange, codec, model, error)
         )
+        return True
 
     def _serve_off_loop(
         self, exchange: Exchange, route: Route, model: ModelVersion | None, now: float
@@ -190,11 +194,8 @@ class InferenceApi:
                     await asyncio.to_thread(codec.address, exchange)
                 to: Route = exchange.target.route
                 named: str | None = to.model or await asyncio.to_thread(_named, exchange)
-                name = named or self._only_one()
-                model = self._registry.version_for(name, to.version, exchange)
-                crew = model.pool.crew
-                if crew.on_demand is not None and crew.model is None:
-                    self._serve_first(exchange, codec, model, crew.on_demand, now)
+                model = self._registry.version_for(named or self._only_one(), to.version, exchange)
+                if self._serve_first(exchange, codec, model, now):
                     return
             parsed = await codec.read_off_loop(exchange, model)
             exchange.on_disconnect = None
