@@ -32,6 +32,12 @@ async def test_models_have_metrics_until_they_are_unregistered(floor):
         f'model_device_memory_bytes{{{version},gpu_id="0"}} 3.0',
         "models_memory_limit_bytes 5.0",
     }
+    floor.ask("a")
+    await floor.settle()
+    counts = {"parked": 1, "waiting": 0, "loading": 1, "loaded": 0, "failed": 0}
+    assert lines(floor, "on_demand_models") == {
+        f'on_demand_models{{state="{state}"}} {float(count)}' for state, count in counts.items()
+    }
     floor.metrics.forget("a", "1.0")
     floor.keeper.residents.remove(resident)
     assert lines(floor, 'a",model_version', "limit") >= {"models_memory_limit_bytes 5.0"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from modelserver.ext.parking.resident import Resident
 
 _LABELS = ("model_name", "model_version")
+_STATES = ("parked", "waiting", "loading", "loaded", "failed")
 _BOUNDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
@@ -44,13 +46,17 @@ class ParkingMeters:
             self._memory,
             self._device_memory,
         )
+        self._states = gauge(f"{prefix}on_demand_models", "Models that are loaded on demand.", ("state",))
         self._budget = gauge(f"{prefix}models_memory_limit_bytes", "What max_models_memory allows.")
 
     def show(self, residents: Sequence[Resident], budget: Callable[[], float]) -> None:
-        """Shows the memory of these, as they are at the time."""
+        """Shows the states and the memory of these, as they are at the time."""
 
         def render() -> None:
             self._budget.labels().set(budget())
+            counts = Counter(resident.state for resident in residents)
+            for state in _STATES:
+                self._states.labels(state).set(counts[state])
             for resident in residents:
                 if not resident.model.metrics.series.is_hidden:
                     self._show_memory(resident)
