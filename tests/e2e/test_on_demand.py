@@ -268,8 +268,9 @@ def test_kinds_of_models_are_loaded_and_parked(tmp_path):
     (store / "chat").mkdir(parents=True)
     tiny_models.llama(store / "chat")
     torch.jit.script(torch.nn.Identity()).save(store / "script.pt")
-    config = "sequenceBatching: true\nsequenceMaxIdleMSec: 60000\nmaxNumSequence: 8\n"
-    archived(store, "witness", MODEL_CODE / "witness.py")
+    tickets = "useJobTicket: true\n"
+    config = f"{tickets}sequenceBatching: true\nsequenceMaxIdleMSec: 60000\nmaxNumSequence: 8\n"
+    archived(store, "witness", MODEL_CODE / "witness.py", config=tickets)
     archived(store, "sums", MODEL_CODE / "sums.py", config=config)
     image = io.BytesIO()
     Image.new("RGB", (64, 64), "red").save(image, "PNG")

@@ -53,7 +53,8 @@ class Floor:
     def add(self, name: str, mib: int = 100, workers: tuple[int, int] = (0, 1), **options) -> Resident:
         """A model whose files have so many MiB less than what a worker needs beside them.
 
-        ``gpus`` are those that its workers get in turn, and ``launcher`` starts them.
+        ``gpus`` are those that its workers get in turn, and ``launcher`` starts them. ``tickets`` and
+        ``affinity`` are those of its pool.
         """
         gpus = options.pop("gpus", ())
         spec = WorkerSpec(
@@ -70,10 +71,11 @@ class Floor:
             f"{name}_1.0",
             spec,
             self._times,
-            replace(pools.LIMITS),
+            replace(pools.LIMITS, tickets=options.pop("tickets", False)),
             next_id=ids.__next__,
             devices=DeviceList(gpus),
             metrics=Counts(),  # type: ignore[arg-type]
+            affinity=options.pop("affinity", None),
             clock=pools.now,
         )
         self.pools[name] = pool

@@ -2,15 +2,19 @@ import asyncio
 from types import SimpleNamespace
 
 import pytest
-from tests.engine.pools.pools import contents
+from tests.engine.pools import pools
+from tests.engine.pools.pools import LIMITS, contents
 
+from modelserver.engine.batching.request import SequencedRequest, SequenceMark
 from modelserver.engine.pools.gate import MAX_LOADING
-from modelserver.engine.wire.messages import Answer, Parts
+from modelserver.engine.wire.messages import Answer, Parts, Row, SequenceHeaders
 from modelserver.errors import Conflict, ServiceUnavailable
 from modelserver.ext.parking import keeper as module
 from modelserver.ext.parking.keeper import LOOKS, MEASURES, PATIENCE
 from modelserver.ext.parking.resident import Resident
 from modelserver.ext.parking.room import MIN_RESIDENCE
+from modelserver.ext.sequences.affinity import SequenceAffinity
+from modelserver.ext.sequences.queue import SequenceLimits, SequenceQueue
 
 MIB = 1 << 20
 
@@ -483,6 +487,23 @@ async def test_sequence_keeps_its_worker(floor):
     await floor.settle(301)
 
     assert floor.states() == {"a": "parked"}
+
+
+async def test_worker_to_come_is_a_ticket(floor):
+    """With ``useJobTicket``, a parked model has a free worker: the one that its next request starts."""
+    names = SequenceHeaders()
+    queue = SequenceQueue(2, LIMITS.make_policy(), 10, 10_000, SequenceLimits(60.0), names)
+    floor.add("plain", tickets=True)
+    floor.add("stateful", tickets=True, affinity=SequenceAffinity(queue, names))
+    ends = SequenceMark("s", ends=True)
+    requests = {
+        "plain": pools.request(b"x"),
+        "stateful": SequencedRequest("id", [Row("id", 1)], [b"x"], pools.now(), mark=ends),
+    }
+    for number, (name, request) in enumerate(requests.items(), 1):
+        floor.pools[name].submit(request)
+        await floor.answer(await floor.load(number))
+        assert contents(request) == [b"x"]
 
 
 async def test_event_looks_at_what_has_changed(floor, monkeypatch):

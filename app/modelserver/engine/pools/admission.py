@@ -81,22 +81,26 @@ class Admission:
                 return False
             self._metrics.requests.rejected("no_worker")
             raise self._no_worker(version)
-        queue = self._queue
         try:
-            if affinity is not None and self._tickets and not affinity.has_ticket(request, self._crew.free()):
+            if affinity is not None and not self._has_ticket(request, affinity):
                 raise QueueFull("no_ticket")  # noqa: TRY301 - is counted as the queue's own
-            queue.put(request)
+            self._queue.put(request)
         except QueueFull as full:
             self._metrics.requests.rejected(full.reason)
             raise self._refusal(full, version) from None
         if not self._crew.workers and self._crew.on_demand is not None:
             self._crew.on_demand.wake()
-        if request.waiting > 1 or len(request.rows) > queue.batch_size:
+        if request.waiting > 1 or len(request.rows) > self._queue.batch_size:
             self._metrics.requests.split()
         if request.deadline is not None:
             timer = self._loop.call_at(request.deadline, self._late.add, self._expire, request)
             self._deadlines[request] = timer
         return True
+
+    def _has_ticket(self, request: Request, affinity: Affinity) -> bool:
+        """Whether a worker is free, or one is to be started for requests; or none has to be."""
+        is_bound = self._tickets and (self._crew.workers or affinity.lives(request))
+        return not is_bound or affinity.has_ticket(request, self._crew.free())
 
     def cancel(self, request: Request) -> None:
         """The client disconnected: removes waiting instances, notifies the worker, drops answers."""
@@ -154,8 +158,7 @@ class Admission:
             self.end(request, self._no_worker())
 
     def _no_worker(self, version: str | None = None) -> ModelServerError:
-        demand = self._crew.on_demand
-        refusal = None if demand is None else demand.refusal
+        refusal = None if (demand := self._crew.on_demand) is None else demand.refusal
         return refusal or no_worker(self._name, version, self._crew.failure)
 
     def _refusal(self, full: QueueFull, version: str | None) -> ModelServerError:

@@ -215,7 +215,8 @@ def _queue_for(limits: PoolLimits, workers: list[Worker]) -> BatchQueue:
     """A queue for workers that are alike."""
     bounds = limits.batch_size, limits.make_policy(), limits.max_requests, limits.max_bytes
     if limits.tickets:
-        return TicketQueue(*bounds, lambda: sum(worker.idle for worker in workers))
+        # Without workers, one is to be started for requests.
+        return TicketQueue(*bounds, lambda: sum(worker.idle for worker in workers) or not workers)
     return BatchQueue(*bounds)
 
 

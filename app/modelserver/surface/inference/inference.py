@@ -160,8 +160,7 @@ class InferenceApi:
         demand = model.pool.crew.on_demand
         if demand is None or model.pool.crew.model is not None:
             return False
-        left = exchange.deadline_ms / 1000.0 if exchange.deadline_ms else math.inf
-        seconds = min(left, model.options.request_timeout or math.inf)
+        seconds = min(exchange.deadline_ms / 1000.0 or math.inf, model.options.request_timeout or math.inf)
 
         async def load() -> None:
             await demand.load(len(exchange.body), now + seconds - monotonic())
