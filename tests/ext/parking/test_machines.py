@@ -32,7 +32,7 @@ class Machines:
 
     async def place(self, launcher, arguments):
         """Reports that there is no room until there is."""
-        need = launcher.demand.memory or launcher.guest.reserve()
+        need = launcher.guest.reserve()
         while not (fitting := [node for node, free in self.free.items() if free >= need]):
             if self.refusal is not None:
                 raise self.refusal
@@ -73,8 +73,8 @@ class Site:
         self.floor = floor
         self.machines = Machines(floor.stage, {name: mib * MIB for name, mib in free.items()})
 
-    def add(self, name, mib=100, **options):
-        self.floor.add(name, mib, launcher=Launcher(self.machines), **options)
+    def add(self, name, mib=100, demand=Demand(), **options):  # noqa: B008 - it never changes
+        self.floor.add(name, mib, launcher=Launcher(self.machines, demand), **options)
 
     async def use(self, name, requests=1, mib=100):
         """So many requests come, one after the other; returns the machine of the worker."""
@@ -121,6 +121,18 @@ async def test_load_waits_until_models_may_be_parked(floor):
     await floor.settle(SETTLES)
 
     assert len(site.machines.processes) == 2
+
+
+async def test_memory_of_resources_is_what_a_model_frees(floor):
+    """However much it needs."""
+    site = Site(floor, n1=100)
+    for name in ("a", "b"):
+        site.add(name, 30, Demand(memory=60 * MIB))
+    await site.use("a", mib=30)
+    await floor.settle(MIN_RESIDENCE)
+    await site.use("b", mib=30)
+
+    assert floor.states() == {"a": "parked", "b": "loaded"}
 
 
 async def test_load_without_a_place_fails_with_the_reason(floor):

@@ -130,8 +130,8 @@ class Cluster:
 class ClusterLauncher:
     """Starts the workers of one model version on other machines; ``demand`` is what each needs there.
 
-    The processes of a worker with ranks share that. ``guest`` says what memory it needs, where ``demand``
-    does not, and gets the reports that there is no room.
+    The processes of a worker with ranks share that. ``guest`` knows what memory it reserves, which ``demand``
+    need not have, and gets the reports that there is no room.
     """
 
     cluster: Cluster
@@ -209,7 +209,7 @@ class _Launch:
         """Waits for the agents on some machines."""
         cluster, demand, guest = self._cluster, self._launcher.demand, self._launcher.guest
         if guest is not None:
-            demand = replace(demand, memory=demand.memory or guest.reserve())
+            demand = replace(demand, memory=guest.reserve())
         if self._ranks is not None:
             demand = demand.share(self._ranks.processes)
         invitations = [start.invitation.text() for start in self._starts]

@@ -17,7 +17,7 @@ class Guest(Protocol):
     """A model that makes room for others, and for which others make room."""
 
     def reserve(self) -> int:
-        """Returns the bytes that the next worker needs on its machine."""
+        """Returns the bytes that the next worker reserves on its machine."""
 
     def make_room(self, lacks: Mapping[str, Mapping[str, float]]) -> None:
         """No machine has room for a worker; ``lacks`` as in :class:`Placement`."""

@@ -64,11 +64,11 @@ class RemoteModel:
         self._reports: dict[int, int] = {}
 
     def reserve(self) -> int:
-        """Returns the bytes that the next worker needs."""
-        demand, need = self._demand, self._owner.need_of(self.resident).memory
-        memory = demand.memory or need
+        """Returns the bytes that the next worker reserves: those of its resources, else what it needs."""
+        demand = self._demand
+        memory = demand.memory or self._owner.need_of(self.resident).memory
         self._amounts = {"CPU": demand.num_cpus, "GPU": demand.num_gpus, "memory": memory, **demand.custom}
-        return need
+        return memory
 
     def make_room(self, lacks: Mapping[str, Mapping[str, float]]) -> None:
         """Parks models of one machine, if that is enough; ``lacks`` are amounts by machine."""
