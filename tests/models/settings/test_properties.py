@@ -1,8 +1,11 @@
 """The .properties format."""
 
+from functools import partial
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.opcodes import opcodes_of
 
 from modelserver.errors import ConfigError
 from modelserver.models.settings.properties import dump, line_numbers, parse, substitute
@@ -67,6 +70,14 @@ def test_what_is_dumped_is_read_back(values):
     text = dump(values)
     assert text.isascii()
     assert parse(text.encode()) == values
+
+
+def test_large_value_is_not_escaped_letter_by_letter():
+    """Each registration writes a snapshot of all models."""
+    value = '{"model": 1}\n' * 10_000
+    few, many = (opcodes_of(partial(dump, {"state": text})) for text in (value[:100], value))
+
+    assert many == few
 
 
 @given(st.binary())
