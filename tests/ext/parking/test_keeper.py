@@ -340,21 +340,21 @@ async def test_metrics_are_of_models_that_were_used(floor, monkeypatch):
 async def test_replacement_that_fails_leaves_the_version_as_it_was(floor):
     """Its metrics are shown all the time, and it is worth as much."""
 
-    def is_shown():
+    def shows_metrics():
         return 'modelserver_split_requests_total{model_name="a"' in b"".join(floor.metrics.pieces()).decode()
 
     resident = floor.add("a")
-    assert not is_shown()
+    assert not shows_metrics()
     await floor.use(1, "a")
     await floor.settle(LOOKS)
     value = floor.keeper.value_of(resident)
     floor.add("a")
-    assert is_shown()
+    assert shows_metrics()
     await floor.pools["a"].close(0.0)
     await floor.settle()
 
     assert floor.keeper.residents == [resident]
-    assert is_shown()
+    assert shows_metrics()
     assert floor.keeper.value_of(resident) == value > 0
 
 
