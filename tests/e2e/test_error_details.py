@@ -51,6 +51,18 @@ V1 = "/v1/models/whole_body:predict"
 BODY = {"instances": [1, 2]}
 
 
+def test_a_handler_that_reads_the_whole_body(shared_server):
+    """Where bodies are split the answer names the setting, and with the setting the handler runs."""
+    shared_server.registered("whole_body.mar")
+    failed = shared_server.inference.post(V1, json=BODY)
+    shared_server.unregister("whole_body")
+    shared_server.registered("whole_body.mar", split_instances="false")
+
+    assert failed.status_code == 500
+    assert "split_instances=false" in failed.json()["error"]
+    assert shared_server.inference.post(V1, json=BODY).json() == {"predictions": [2, 4]}
+
+
 def test_torchserves_defaults_change_answers(start_server):
     """With them reasons are kept back, bytes and text have no type (reference 6.4), bodies of V1 and V2 are
     not split, any other body reaches the handler (F10), and probes count as answers (reference 15.3).

@@ -29,6 +29,29 @@ def test_a_broken_callback_costs_only_its_own_gauges(metrics, caplog):
     assert "A metrics callback failed" in caplog.text
 
 
+def lines_of(metrics, model):
+    return [line for line in b"".join(metrics.pieces()).decode().splitlines() if f'"{model}"' in line]
+
+
+def test_hidden_versions_count_on_and_nothing_of_them_is_visible(metrics):
+    """Requests that name no version are visible while one of the model's versions is."""
+    first, second = (metrics.model("m", version) for version in ("1.0", "2.0"))
+    first.requests.received(explicit_version=False)
+    second.series.hide()
+    assert any('"default"' in line for line in lines_of(metrics, "m"))
+    first.series.hide()
+    assert lines_of(metrics, "m") == []
+
+    first.requests.received(explicit_version=False)
+    second.series.show()
+    counts = [line for line in lines_of(metrics, "m") if line.startswith("ts_inference_requests_total")]
+    (count,) = (line for line in counts if '"default"' in line)
+    assert count.endswith(" 2.0")
+    for version in ("1.0", "2.0"):
+        metrics.forget("m", version)
+    assert lines_of(metrics, "m") == []
+
+
 def test_forgetting_a_version_leaves_the_others(metrics):
     for version in ("1.0", "2.0"):
         model = metrics.model("m", version)

@@ -156,11 +156,34 @@ class Families:
         return self._registry.add(plain(name, help_text, labels))
 
 
+class DefaultSeries:
+    """TorchServe's counters of requests that name no version; shown while series of a version are."""
+
+    def __init__(self, families: Families, name: str, hostname: str) -> None:
+        self._labels = (name, "default", hostname)
+        self._owners = [families.values[family] for family in LEGACY_NAMES]
+        self.values = [owner.labels(*self._labels) for owner in self._owners]
+        self._visible: set[VersionSeries] = set()
+
+    def show(self, version: VersionSeries) -> None:
+        self._visible.add(version)
+        for owner, value in zip(self._owners, self.values, strict=True):
+            owner.restore(self._labels, value)
+
+    def hide(self, version: VersionSeries) -> None:
+        self._visible.discard(version)
+        if not self._visible:
+            for owner in self._owners:
+                owner.remove(*self._labels)
+
+
 class VersionSeries:
     """The series that one version has in our families; :meth:`close` removes them."""
 
-    def __init__(self, families: Families, name: str, version: str) -> None:
+    def __init__(self, families: Families, name: str, version: str, defaults: DefaultSeries) -> None:
         self._families = families
+        self.defaults = defaults
+        defaults.show(self)
         self._model = (name, version)
         self._owned: dict[tuple[str, Labels], Family[Value] | Family[Distribution]] = {}
         self._counters: dict[Labels, Value] = {}
@@ -203,13 +226,16 @@ class VersionSeries:
         for (_, values), owner in self._owned.items():
             if (child := owner.remove(*values)) is not None:
                 self._hidden.append((owner, values, child))
+        self.defaults.hide(self)
 
     def show(self) -> None:
         for owner, values, child in self._hidden:
             owner.restore(values, child)
         self._hidden.clear()
+        self.defaults.show(self)
 
     def close(self) -> None:
         for (_, values), owner in self._owned.items():
             owner.remove(*values)
         self._owned.clear()
+        self.defaults.hide(self)

@@ -8,10 +8,17 @@ import socket
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from modelserver.engine.telemetry.families import GPU_FIELDS, HOST_FIELDS, LEGACY_NAMES, Families, MetricsMode
+from modelserver.engine.telemetry.families import (
+    GPU_FIELDS,
+    HOST_FIELDS,
+    LEGACY_NAMES,
+    DefaultSeries,
+    Families,
+    MetricsMode,
+)
 from modelserver.engine.telemetry.handler_metrics import RESERVED_PREFIX, HandlerFamilies, ModelHandlerMetrics
 from modelserver.engine.telemetry.metrics_config import MetricsConfig
-from modelserver.engine.telemetry.model_metrics import DEFAULT_VERSION, ModelMetrics
+from modelserver.engine.telemetry.model_metrics import ModelMetrics
 from modelserver.engine.telemetry.prometheus import AnyFamily, Counter, Gauge, Histogram, MetricRegistry
 
 if TYPE_CHECKING:
@@ -79,6 +86,7 @@ class ServerMetrics:
             self._registry, config, accepts_all=auto_detect, known_only=as_torchserve
         )
         self._handler_metrics: dict[str, ModelHandlerMetrics] = {}
+        self._defaults: dict[str, DefaultSeries] = {}
         self._models: dict[str, dict[str, ModelMetrics]] = {}
         self._callbacks: list[Callable[[], None]] = []
         self._by_version: list[AnyFamily] = []
@@ -116,9 +124,11 @@ class ServerMetrics:
         if version not in versions:
             if name not in self._handler_metrics:
                 self._handler_metrics[name] = ModelHandlerMetrics(self._handler_families, name, self.hostname)
+                self._defaults[name] = DefaultSeries(self._families, name, self.hostname)
             versions[version] = ModelMetrics(
                 self._families,
                 self._handler_metrics[name],
+                self._defaults[name],
                 name,
                 version,
                 hostname=self.hostname,
@@ -134,10 +144,8 @@ class ServerMetrics:
             return
         forgotten.close()
         if not versions:
-            del self._models[name]
+            del self._models[name], self._defaults[name]
             self._handler_metrics.pop(name).close()
-            for family in LEGACY_NAMES:
-                self._families.values[family].remove(name, DEFAULT_VERSION, self.hostname)
 
     def counter(self, name: str, help_text: str, label_names: Sequence[str] = ()) -> Counter:
         """Adds a number that only grows. Raises ValueError if the name is taken."""

@@ -11,13 +11,19 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from modelserver.engine.telemetry.families import LATENCY, QUEUE_LATENCY, REQUESTS, Families, VersionSeries
+from modelserver.engine.telemetry.families import (
+    LATENCY,
+    QUEUE_LATENCY,
+    REQUESTS,
+    DefaultSeries,
+    Families,
+    VersionSeries,
+)
 from modelserver.engine.telemetry.handler_metrics import Dimensions, ModelHandlerMetrics
 from modelserver.engine.telemetry.metric_log import log_model_metric
 from modelserver.engine.telemetry.totals import Errors, Totals
 from modelserver.errors import ModelServerError
 
-DEFAULT_VERSION: Final = "default"
 DISPATCH_REASONS: Final = ("size", "delay", "idle", "flush")
 REJECTION_REASONS: Final = (
     "requests",
@@ -43,19 +49,16 @@ class RequestMetrics:
     ``broken_off()`` a streamed response that failed after its first part.
     """
 
-    def __init__(self, series: VersionSeries, families: Families, name: str, hostname: str) -> None:
+    def __init__(self, series: VersionSeries, families: Families, hostname: str) -> None:
         self._series = series
         self.totals, self.errors = Totals(), Errors()
         self.seconds = series.distribution("request_seconds")
-        host, by_default = ("Host", hostname), (name, DEFAULT_VERSION, hostname)
-        self._queue_time = families.values["QueueTime"].labels(*host)
+        self._queue_time = families.values["QueueTime"].labels("Host", hostname)
         # TorchServe's counters of requests that named the version, and of those that did not.
         self._named, self._named_latency, self._named_queue_latency = (
             series.value(family, hostname) for family in (REQUESTS, LATENCY, QUEUE_LATENCY)
         )
-        self._default, self._default_latency, self._default_queue_latency = (
-            families.values[family].labels(*by_default) for family in (REQUESTS, LATENCY, QUEUE_LATENCY)
-        )
+        self._default, self._default_latency, self._default_queue_latency = series.defaults.values
         self._others = 0
         classes = [series.value("requests_total", f"{digit}xx") for digit in (2, 3, 4, 5)]
         self._ended_2xx = classes[0]
@@ -261,6 +264,7 @@ class ModelMetrics:
         self,
         families: Families,
         handler_metrics: ModelHandlerMetrics,
+        defaults: DefaultSeries,
         name: str,
         version: str,
         *,
@@ -272,8 +276,8 @@ class ModelMetrics:
         self._hostname = hostname
         self._handler_metrics = handler_metrics
         self._logs_handler_metrics = logs_handler_metrics
-        self.series = VersionSeries(families, name, version)
-        self.requests = RequestMetrics(self.series, families, name, hostname)
+        self.series = VersionSeries(families, name, version, defaults)
+        self.requests = RequestMetrics(self.series, families, hostname)
         self.batches = BatchMetrics(self.series, self.requests)
         if logs_handler_metrics:
             self.batches.followers.append(self._log_handler_times)
