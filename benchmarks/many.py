@@ -51,6 +51,7 @@ OURS, LOADED, RAY = "modelserver", "all loaded", "Ray Serve"
 FIRST, STEADY, DRIFTING = "first", "Zipf", "drifting"
 COLD = {"noop": 0.1, "digit": 0.25}  # seconds to the first answer of a parked one
 RESNET, BARE, COLD_STARTS = "resnet152", "torch.load and building of resnet152", 5
+MORE = 300  # models that are registered beside them
 ROUNDS = 4  # of each part, between which the loaded server is asked
 
 
@@ -139,6 +140,7 @@ def measure(names: Sequence[str], parts: Mapping[str, list[Arrival]], options: O
         ):
             ask(server, parts[FIRST])
             outcomes = {part: take(server, loaded, few, parts[part]) for part in (STEADY, DRIFTING)}
+        seconds, size = register(server)
         ray, ray_memory = dict[str, Seen](), 0
         try:
             ray, ray_memory = take_ray(parts, options, folder) if options.peers else (ray, 0)
@@ -164,6 +166,8 @@ def measure(names: Sequence[str], parts: Mapping[str, list[Arrival]], options: O
     marks += [
         *(Mark(f"{kind}, parked: first answer, p50 in s", cold[kind], "<=", COLD[kind]) for kind in COLD),
         Mark(f"{RESNET}, parked: first answer to torch.load, building", to_bare, "<=", 1.5),
+        Mark("registration without a worker, p50 in ms", 1e3 * seconds, "<=", 20),
+        Mark("kB of the server for each", size / 1e3, "<=", 60),
     ]
     starts = ", ".join(f"{kind} {1e3 * seconds:.0f} ms" for kind, seconds in cold.items())
     headers = ["requests", "by", "hits", "to Belady's", "p50 ms", "p99 ms", "cold p50 ms", "p99 ms", "failed"]
@@ -287,6 +291,17 @@ def all_loaded(store: Path, folder: Path, names: Sequence[str]) -> Iterator[Mode
         for name in names:
             server.register(f"{kind_of(name)}.mar", name)
         yield server
+
+
+def register(server: ModelServer) -> tuple[float, float]:
+    """Registers more models: the median of the seconds, and the memory that each takes in the server."""
+    seconds, process = list[float](), psutil.Process(server.pid)
+    before = process.memory_info().rss
+    for number in range(MORE):
+        began = time.monotonic()
+        call_well(server.management_port, "POST", f"/models?url=noop.mar&model_name=more-{number}")
+        seconds.append(time.monotonic() - began)
+    return statistics.median(seconds), (process.memory_info().rss - before) / MORE
 
 
 def workers(server: Running) -> list[int]:
