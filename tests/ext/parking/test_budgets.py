@@ -19,6 +19,14 @@ def set_gpu(floor, gpu, free, **by_process):
     floor.gpus[gpu] = GpuMemory(free * MIB, 0, processes)
 
 
+def hold(floor):
+    """Processes do not end when they should; returns what ends them."""
+    ends = [process.exit for process in floor.stage.processes]
+    for process in floor.stage.processes:
+        process.exit = lambda _: None
+    return ends
+
+
 async def test_default_is_a_share_of_what_is_free(floor):
     """At the first registration of a model that may use it; without a reading there is no limit."""
     set_gpu(floor, 0, 1000)
@@ -135,6 +143,63 @@ async def test_need_is_that_of_one_worker(floor):
 
     assert resident.memory == 200 * MIB
     assert floor.keeper.need_of(resident) == Need(100 * MIB, 0.0, 600 * MIB)
+
+
+async def test_what_ends_has_what_all_its_workers_had(floor):
+    """Nothing is loaded in its place before: their processes may take seconds to end."""
+    floor.keeper.budgets.machine.limit = 400 * MIB
+    floor.add("a", workers=(0, 3))
+    await floor.use(1, "a")
+    floor.pools["a"].crew.resize(3)
+    for number in (2, 3):
+        await floor.load(number)
+    await floor.settle(MIN_RESIDENCE + MEASURES)
+    ends = hold(floor)
+    floor.add("b", mib=300)
+    floor.ask("b")
+    await floor.settle()
+    assert floor.states() == {"a": "parked", "b": "waiting"}
+    for end in ends:
+        end("exited with status 0")
+    await floor.load(4, 300)
+
+    assert floor.states() == {"a": "parked", "b": "loaded"}
+
+
+async def test_all_workers_that_a_load_starts_count_on_their_gpus(floor):
+    for gpu in (0, 1):
+        set_gpu(floor, gpu, 1000)
+    one, two = (floor.add(name, gpus=gpus, workers=(2, 2)) for name, gpus in (("one", (0,)), ("two", (0, 1))))
+    needs = [[floor.budgets.need(each, budget) for budget in floor.budgets.of(each)] for each in (one, two)]
+    for number in (1, 2, 3, 4):
+        await floor.load(number)
+    set_gpu(floor, 0, 100, p1=300, p2=300, p3=300)
+    set_gpu(floor, 1, 700, p4=300)
+    await floor.settle(MEASURES)
+    for each in (one, two):
+        each.park()
+    await floor.settle()
+    learned = [[floor.budgets.need(each, budget) for budget in floor.budgets.of(each)] for each in (one, two)]
+
+    files = GPU_BASE + 36 * MIB
+    assert needs == [[2 * files, 200 * MIB], [files, files, 200 * MIB]]
+    assert learned == [[600 * MIB, 200 * MIB], [300 * MIB, 300 * MIB, 200 * MIB]]
+
+
+async def test_worker_that_ends_has_no_share_of_what_is_learned(floor):
+    set_gpu(floor, 0, 2000)
+    resident = floor.add("a", gpus=(0,))
+    await floor.use(1, "a")
+    hold(floor)
+    resident.park()
+    floor.ask("a")
+    await floor.settle()
+    process = await floor.stage.enter(2)
+    set_gpu(floor, 0, 400, p1=300, p2=300)
+    await floor.answer(await floor.load(2))
+
+    assert process.pid
+    assert floor.keeper.need_of(resident).device == 300 * MIB
 
 
 async def test_model_with_other_files_has_other_needs(floor):

@@ -18,9 +18,9 @@ class DeviceList:
         self._devices = list(devices)
         self._next = 0
 
-    def peek(self) -> int | None:
-        """Returns what :meth:`assign` would return."""
-        return self._devices[self._next % len(self._devices)] if self._devices else None
+    def peek(self, after: int = 0) -> int | None:
+        """Returns what :meth:`assign` would return, after so many other calls."""
+        return self._devices[(self._next + after) % len(self._devices)] if self._devices else None
 
     def assign(self) -> int | None:
         """The index for the next worker; None without devices."""
@@ -80,9 +80,9 @@ class Places:
         self._devices = devices
         self._left: list[int | None] = []
 
-    def peek(self) -> int | None:
-        """Returns what :meth:`assign` would return."""
-        return self._left[-1] if self._left else self._devices.peek()
+    def peek(self, after: int = 0) -> int | None:
+        """Returns what :meth:`assign` would return, after so many other calls."""
+        return self._left[~after] if after < len(self._left) else self._devices.peek(after - len(self._left))
 
     def assign(self) -> int | None:
         """The device for the next worker; None without devices."""

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from modelserver.engine.telemetry.gpus import Gpus
-from modelserver.ext.parking.memory import gpus_of
+from modelserver.ext.parking.memory import gpus_of, workers_by_gpu
 from modelserver.ext.parking.needs import Need, Needs
 from modelserver.ext.parking.policy import ModelValues
 
@@ -99,10 +99,12 @@ class Budgets:
     def need_of(self, resident: Resident) -> Need:
         """What a worker needs: as learned, else an estimate by its files, which are in memory once."""
         spec = resident.pool.crew.spec
-        processes = 1 if spec.ranks is None else max(1, spec.ranks.processes)
+        ranks = spec.ranks
+        processes = 1 if ranks is None else max(1, ranks.processes)
         need = self.needs.get(_content_of(resident)) or Need(processes * BASE + spec.files, 0.0)
-        if need.device is None and (count := len(gpus_of(resident.pool))):
-            need = Need(need.memory, need.seconds, GPU_BASE + spec.files // count)
+        if need.device is None and gpus_of(resident.pool):
+            share = 1 if ranks is None else len(next(iter(ranks.groups.values()), (0,)))
+            need = Need(need.memory, need.seconds, GPU_BASE + spec.files // share)
         return need
 
     def learn(self, resident: Resident, need: Need) -> None:
@@ -110,11 +112,11 @@ class Budgets:
         self.needs.learn(_content_of(resident), need)
 
     def need(self, resident: Resident, budget: Budget) -> int:
-        """Bytes that loading it takes: on the machine those of all workers that this starts."""
-        need = self.need_of(resident)
+        """Bytes that loading it takes: those of all workers that this starts."""
+        need, pool = self.need_of(resident), resident.pool
         if budget.gpu is not None:
-            return need.device or 0
-        return need.memory * max(1, resident.pool.min_workers)
+            return (need.device or 0) * workers_by_gpu(pool)[budget.gpu]
+        return need.memory * max(1, pool.min_workers)
 
     def occupied(self, resident: Resident, budget: Budget) -> int:
         """Bytes that it has, or needs until that is measured, of a budget that it needs memory of."""

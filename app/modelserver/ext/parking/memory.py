@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from modelserver.engine.pools.pool import Pool
+from modelserver.engine.pools.worker import Worker
 from modelserver.engine.telemetry.system import worker_memory
 
 
@@ -21,16 +22,20 @@ def is_leaving(pool: Pool) -> bool:
 
 
 def gpus_of(pool: Pool) -> tuple[int, ...]:
-    """The GPUs of its workers; without workers those that the next one would get."""
-    return tuple(sorted(workers_by_gpu(pool)))
+    """The GPUs of its workers, also of those that end; without any those that the next ones would get."""
+    return tuple(sorted(_by_gpu(pool, (*pool.workers, *pool.crew.leaving))))
 
 
 def workers_by_gpu(pool: Pool) -> Counter[int]:
-    """How many of its workers each of its GPUs has; without workers one, as the next one would be."""
+    """How many of its workers each of its GPUs has; without workers, as those that a load starts would be."""
+    return _by_gpu(pool, pool.workers)
+
+
+def _by_gpu(pool: Pool, workers: Iterable[Worker]) -> Counter[int]:
     crew = pool.crew
     groups = {} if crew.spec.ranks is None else crew.spec.ranks.groups
-    workers = (*pool.workers, *crew.leaving)
-    firsts = [worker.gpu for worker in workers] if workers else [crew.devices.peek()]
+    coming = range(max(1, pool.min_workers))
+    firsts = [worker.gpu for worker in workers] or [crew.devices.peek(after) for after in coming]
     return Counter(gpu for each in firsts if each is not None for gpu in groups.get(each, (each,)))
 
 

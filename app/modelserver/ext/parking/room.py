@@ -43,7 +43,9 @@ class Occupancy:
         leaves = is_leaving(resident.pool)
         if leaves or resident.pool.workers:
             budgets = self._budgets
-            sizes = {each: budgets.occupied(resident, each) for each in budgets.of(resident)}
+            # Until its workers have ended, they have what all of them had.
+            had = before if leaves else {}
+            sizes = had or {each: budgets.occupied(resident, each) for each in budgets.of(resident)}
             self._sizes[resident] = sizes
             self.used.update(sizes)
             if leaves:
