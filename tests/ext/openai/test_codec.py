@@ -64,6 +64,16 @@ def test_paths_are_those_of_three_servers(path, route):
     assert find(b"/v1/models") is find(b"/openai/v1/models") is None
 
 
+@pytest.mark.parametrize("endpoints", [{}, {"v1/embeddings": True}])
+@pytest.mark.parametrize("ready", [True, False])
+def test_list_of_models_shares_no_batch_with_inputs(endpoints, ready):
+    """Handlers look at the path of a batch's first row; a task of transformers has no endpoints."""
+    some = model(endpoints, ready=ready)
+    listed = CODEC.read(exchange("/predictions/m/v1/models", b"", b"GET"), some)
+
+    assert (listed.url_path, listed.key) == ("v1/models", b"v1/models")
+
+
 @pytest.mark.parametrize(
     ("name", "model_name", "version"),
     [

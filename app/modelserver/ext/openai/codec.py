@@ -238,8 +238,10 @@ class OpenAI(Codec):
         endpoint, endpoints = route.url_path, model.endpoints
         if not endpoints:
             if "/predictions/" in exchange.target.path:
-                # A handler of TorchServe's that reads the path.
-                return super().read(exchange, model)
+                # A handler of TorchServe's that reads the path, or one of ours that is asked for its models.
+                parsed = super().read(exchange, model)
+                parsed.key = endpoint.encode() if endpoint == MODELS else b""
+                return parsed
             if not model.pool.ready and endpoint in _WHOLE:
                 # It waits in the queue while the model loads.
                 return Parsed([exchange.body], content_type=_OCTETS, url_path=endpoint)
