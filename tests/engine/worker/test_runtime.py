@@ -2,10 +2,11 @@ import asyncio
 import json
 import subprocess
 import sys
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import msgspec
 import pytest
+import uvloop
 from tests.engine.worker.channels import Channel
 
 from modelserver.engine.wire.messages import (
@@ -140,15 +141,22 @@ def test_batches_that_were_taken_back_or_cancelled_change_no_other(model_dir):
     assert [bodies for _, bodies in channel.sent] == [[b"btwo"], [b"cthree"]]
 
 
-@pytest.mark.parametrize(("has_uvloop", "package"), [(True, "uvloop"), (False, "asyncio.unix_events")])
-def test_calls_at_the_same_time_are_run_by_uvloop_if_it_is_installed(has_uvloop, package, monkeypatch):
+@pytest.mark.parametrize(
+    ("installed", "package"),
+    [
+        (uvloop, "uvloop"),
+        (None, "asyncio.unix_events"),
+        (ModuleType("uvloop"), "asyncio.unix_events"),
+    ],
+    ids=["yes", "no", "older than 0.18"],
+)
+def test_calls_at_the_same_time_are_run_by_uvloop_if_it_is_installed(installed, package, monkeypatch):
     loops = []
 
     async def calls():
         loops.append(type(asyncio.get_running_loop()).__module__)
 
-    if not has_uvloop:
-        monkeypatch.setitem(sys.modules, "uvloop", None)
+    monkeypatch.setitem(sys.modules, "uvloop", installed)
     run_fast_loop(calls())
 
     assert loops == [package]

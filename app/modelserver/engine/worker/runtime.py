@@ -212,11 +212,11 @@ def _run_loop(calls: Coroutine[Any, Any, None]) -> None:
 def run_fast_loop(calls: Coroutine[Any, Any, None]) -> None:
     """Runs the calls by uvloop, if this environment has it; TorchServe's handlers expect asyncio's loop."""
     try:
-        import uvloop  # noqa: PLC0415 - as above
+        from uvloop import run as fast_run  # noqa: PLC0415 - as above; versions before 0.18 lack it
     except ImportError:
         _run_loop(calls)
     else:
-        uvloop.run(calls)
+        fast_run(calls)
 
 
 async def _run_calls(
