@@ -140,7 +140,7 @@ def measure(names: Sequence[str], parts: Mapping[str, list[Arrival]], options: O
         ):
             ask(server, parts[FIRST])
             outcomes = {part: take(server, loaded, few, parts[part]) for part in (STEADY, DRIFTING)}
-        seconds, size = register(server)
+            seconds, size = register(server)
         ray, ray_memory = dict[str, Seen](), 0
         try:
             ray, ray_memory = take_ray(parts, options, folder) if options.peers else (ray, 0)
@@ -297,9 +297,9 @@ def register(server: ModelServer) -> tuple[float, float]:
     """Registers more models: the median of the seconds, and the memory that each takes in the server."""
     seconds, process = list[float](), psutil.Process(server.pid)
     before = process.memory_info().rss
-    for number in range(MORE):
+    for place in range(MORE):
         began = time.monotonic()
-        call_well(server.management_port, "POST", f"/models?url=noop.mar&model_name=more-{number}")
+        call_well(server.management_port, "POST", f"/models?url=noop.mar&model_name=more-{place}")
         seconds.append(time.monotonic() - began)
     return statistics.median(seconds), (process.memory_info().rss - before) / MORE
 

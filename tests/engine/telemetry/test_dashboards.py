@@ -50,11 +50,11 @@ def on_demand(metrics):
     """A model was loaded, has failed to load, and was parked."""
     meters = ParkingMeters(metrics)
     crew = SimpleNamespace(
-        leaving=(), spec=SimpleNamespace(ranks=None), devices=SimpleNamespace(peek=lambda: None)
+        leaving=(), spec=SimpleNamespace(ranks=None), devices=SimpleNamespace(peek=lambda _: None)
     )
     visible_metrics = SimpleNamespace(series=SimpleNamespace(is_hidden=False))
     model = SimpleNamespace(name="m", version="1.0", metrics=visible_metrics)
-    pool = SimpleNamespace(workers=(), crew=crew)
+    pool = SimpleNamespace(workers=(), min_workers=0, crew=crew)
     resident = SimpleNamespace(model=model, memory=1, pool=pool, state="loaded")
     meters.show([resident], lambda: 1.0)
     meters.loaded(model, 1, 1.0)
