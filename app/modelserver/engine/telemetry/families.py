@@ -163,14 +163,14 @@ class DefaultSeries:
         self._labels = (name, "default", hostname)
         self._owners = [families.values[family] for family in LEGACY_NAMES]
         self.values = [owner.labels(*self._labels) for owner in self._owners]
-        self._visible: set[VersionSeries] = set()
+        self._visible = set[str]()
 
-    def show(self, version: VersionSeries) -> None:
+    def show(self, version: str) -> None:
         self._visible.add(version)
         for owner, value in zip(self._owners, self.values, strict=True):
             owner.restore(self._labels, value)
 
-    def hide(self, version: VersionSeries) -> None:
+    def hide(self, version: str) -> None:
         self._visible.discard(version)
         if not self._visible:
             for owner in self._owners:
@@ -183,7 +183,7 @@ class VersionSeries:
     def __init__(self, families: Families, name: str, version: str, defaults: DefaultSeries) -> None:
         self._families = families
         self.defaults = defaults
-        defaults.show(self)
+        defaults.show(version)
         self._model = (name, version)
         self._owned: dict[tuple[str, Labels], Family[Value] | Family[Distribution]] = {}
         self._counters: dict[Labels, Value] = {}
@@ -226,16 +226,16 @@ class VersionSeries:
         for (_, values), owner in self._owned.items():
             if (child := owner.remove(*values)) is not None:
                 self._hidden.append((owner, values, child))
-        self.defaults.hide(self)
+        self.defaults.hide(self._model[1])
 
     def show(self) -> None:
         for owner, values, child in self._hidden:
             owner.restore(values, child)
         self._hidden.clear()
-        self.defaults.show(self)
+        self.defaults.show(self._model[1])
 
     def close(self) -> None:
         for (_, values), owner in self._owned.items():
             owner.remove(*values)
         self._owned.clear()
-        self.defaults.hide(self)
+        self.defaults.hide(self._model[1])
