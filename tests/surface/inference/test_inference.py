@@ -1,5 +1,6 @@
 """Requests that are refused: for models that are not there, and for versions that clients named."""
 
+import asyncio
 import gzip
 import inspect
 import threading
@@ -12,7 +13,7 @@ from tests.cycles import no_cycles
 from tests.waiting import until
 
 from modelserver.engine.telemetry.metrics import ServerMetrics
-from modelserver.errors import BadRequest, ServiceUnavailable
+from modelserver.errors import BadRequest, ModelVersionNotFound, ServiceUnavailable
 from modelserver.models.registry import Registry
 from modelserver.surface.http.connection_exchange import ConnectionExchange
 from modelserver.surface.http.exchange import Exchange
@@ -168,3 +169,41 @@ async def test_large_body_is_searched_for_its_model_beside_the_loop():
     await until(lambda: len(connection.statuses) == 2)
 
     assert [each is threading.main_thread() for each in threads] == [True, False]
+
+
+async def test_version_that_is_registered_while_another_loads_answers():
+    """A path names a version that is registered while the default one loads: that one answers."""
+    loaded, versions, submitted = asyncio.Event(), {}, []
+
+    class Models(Registry):
+        def get(self, name, version=None):
+            if (version or "1.0") not in versions:
+                raise ModelVersionNotFound.named(name, version, None)
+            return versions[version or "1.0"]
+
+    class Demand:
+        async def load(self, size, seconds):
+            await loaded.wait()
+
+    def register(version, demand):
+        pool = SimpleNamespace(crew=SimpleNamespace(on_demand=demand, model=None))
+        options = SimpleNamespace(request_timeout=None)
+        requests = SimpleNamespace(received=lambda _: None)
+        versions[version] = SimpleNamespace(
+            name="m", version=version, pool=pool, options=options, traffic=None,
+            metrics=SimpleNamespace(requests=requests),
+        )  # fmt: skip
+
+    class Api(InferenceApi):
+        def _submit(self, exchange, codec, model, parsed, now):
+            submitted.append(model.version)
+
+    register("1.0", Demand())
+    api = Api(Models(None), 1 << 20)
+    api._codecs[""].read = lambda exchange, model: None
+    served(api, Connection(ServerMetrics(hostname="h")), "/predictions/m/2.0", b"x")
+    register("2.0", None)
+    loaded.set()
+    await until(lambda: submitted)
+
+    assert submitted == ["2.0"]

@@ -165,13 +165,15 @@ class InferenceApi:
         async def load() -> None:
             await demand.load(len(exchange.body), now + seconds - monotonic())
             exchange.on_disconnect = None
-            if exchange.target.route.version not in {None, model.version}:
-                # Not a version, as before: perhaps a part of the path.
-                self._registry.get(model.name, exchange.target.route.version)
+            version, to = exchange.target.route.version, model
+            if version not in {None, model.version}:
+                # Perhaps a part of the path; or it was registered meanwhile.
+                to = self._registry.version_for(model.name, version, exchange)
             try:
-                self._submit(exchange, codec, model, codec.read(exchange, model), now)
+                if to is model or not self._serve_first(exchange, codec, to, now):
+                    self._submit(exchange, codec, to, codec.read(exchange, to), now)
             except weight.TooHeavy:
-                self._serve_off_loop(exchange, exchange.target.route, model, now)
+                self._serve_off_loop(exchange, exchange.target.route, to, now)
 
         # Its bytes count for the model.
         exchange.on_disconnect = self._off_loop.start(
