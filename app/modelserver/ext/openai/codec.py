@@ -238,7 +238,7 @@ class OpenAI(Codec):
         endpoint, endpoints = route.url_path, model.endpoints
         if not endpoints:
             if "/predictions/" in exchange.target.path:
-                # A handler of TorchServe's that reads the path, or one of ours that is asked for its models.
+                # A handler of TorchServe's that reads the path, or one of ours that lists its models.
                 parsed = super().read(exchange, model)
                 parsed.key = endpoint.encode() if endpoint == MODELS else b""
                 return parsed

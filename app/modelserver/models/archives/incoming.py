@@ -35,8 +35,7 @@ class Transfer:
     does. ``progress`` gets the bytes received and, if known, the total. ``beside`` is the downloaded file of
     a model being replaced: a new file of the same name is stored beside it. ``cache_size``: bytes of archives
     from object stores that are kept. ``signed``: an http(s) URL of S3 is requested with the server's
-    credentials.
-    ``trace``: headers that name the trace of who asked for it, for the host of an http(s) URL.
+    credentials. ``trace``: headers that name the trace of the request for it, for the host of an http(s) URL.
     """
 
     max_bytes: int = 128 << 30
