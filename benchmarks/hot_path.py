@@ -11,6 +11,7 @@ steadier: valgrind counts what a request takes.
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import gc
 import itertools
@@ -326,7 +327,9 @@ def instructions(name: str, requests: int) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The program."""
-    parser = options.common_parser("hot_path", __doc__, duration=0.0, reps=60, loads=False)
+    parser = argparse.ArgumentParser("benchmarks hot_path", description=__doc__)
+    parser.add_argument("--dry-run", action="store_true", help=options.DRY_RUN)
+    parser.add_argument("--reps", type=int, default=60, help="repetitions, interleaved (default: 60)")
     parser.add_argument("--requests", type=int, default=1000, help="of one measurement (default: 1000)")
     counted = "count them, by valgrind; takes some minutes"
     parser.add_argument("--instructions", action="store_true", help=counted)

@@ -33,8 +33,10 @@ def events(monkeypatch):
 
         async def close(self, grace):
             events.append((f"close in {grace:g} s", self._name))
+            if self._name == "failing":
+                raise OSError("no close")
 
-    for name in ("first", "second", "broken"):
+    for name in ("first", "failing", "second", "broken"):
         module = ModuleType(name)
         module.Extension = lambda name=name: Extension(name)
         monkeypatch.setitem(sys.modules, f"modelserver.ext.{name}", module)
@@ -47,17 +49,15 @@ def row(name):
 
 
 async def test_extensions_are_closed_in_reverse_order(events):
-    """Those that are on; the others are not even imported."""
-    table = {name: row(name) for name in ("first", "absent", "second")}
-    extensions = await open_extensions(table, host(first=True, second=True))
-    await close_extensions(extensions, 2.0)
+    """Those that are on; the others are not even imported. A failure of one leaves none open."""
+    table = {name: row(name) for name in ("first", "absent", "failing", "second")}
+    extensions = await open_extensions(table, host(first=True, failing=True, second=True))
+    with pytest.raises(OSError, match="no close"):
+        await close_extensions(extensions, 2.0)
 
-    assert events == [
-        ("open", "first"),
-        ("open", "second"),
-        ("close in 2 s", "second"),
-        ("close in 2 s", "first"),
-    ]
+    names = ["first", "failing", "second"]
+    closed = [("close in 2 s", name) for name in reversed(names)]
+    assert events == [("open", name) for name in names] + closed
 
 
 async def test_extension_that_cannot_be_opened_ends_the_start(events):

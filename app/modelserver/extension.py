@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -243,6 +244,7 @@ async def open_extensions(table: Mapping[str, ExtensionRow], host: Host) -> list
 
 
 async def close_extensions(extensions: Sequence[Extension], grace: float) -> None:
-    """Closes them, the last one first."""
-    for extension in reversed(extensions):
-        await extension.close(grace)
+    """Closes them, the last one first, also if some fail."""
+    async with AsyncExitStack() as stack:
+        for extension in extensions:
+            stack.push_async_callback(extension.close, grace)

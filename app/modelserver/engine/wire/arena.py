@@ -32,7 +32,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-# Bytes of rows from which the arena is used; measured by benchmarks.large_bodies.
+# Bytes of rows from which the arena is used; below it, a copy through the socket costs less.
 LARGE = 1 << 17
 # Bytes of each direction.
 HALF = 1 << 26
