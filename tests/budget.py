@@ -56,7 +56,6 @@ class Budget:
         self._references: list[float] = []
 
     def add(self, output: Mapping[str, Any]) -> None:
-        """A process has ended with this output."""
         self.seconds += output.get(_KEY, 0.0)
         self._references += output.get(_REFERENCE_KEY, ())
 
@@ -106,8 +105,6 @@ def configure(config: pytest.Config) -> None:
 
 
 class _Reporter:
-    """Reports what a process has used."""
-
     def __init__(self, config) -> None:
         self._config = config
         self._references = [work()]

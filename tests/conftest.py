@@ -132,14 +132,12 @@ class Turn:
         self.file: IO[str] | None = None
 
     def take(self, alone: bool) -> None:
-        """Waits for it."""
         self.file = _NOW.open()
         with _NEXT.open() as following:
             fcntl.flock(following, fcntl.LOCK_EX)
             fcntl.flock(self.file, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
 
     def give(self) -> None:
-        """Lets others go on."""
         if self.file is not None:
             self.file.close()
             self.file = None

@@ -59,7 +59,6 @@ def describe_listener(kind: str, version: str = "1", **changed) -> dict[str, Any
 
 @functools.cache
 def _written(kind: str, version: str, **changed) -> str:
-    """The document as JSON."""
     app = listener(kind, **changed)
     app.version = version
     return json.dumps(app.openapi())

@@ -32,7 +32,6 @@ class Bucket:
         self.variables = variables
 
     def put(self, key: str, content: bytes, **headers: str) -> None:
-        """Writes an object."""
         # Without it, moto sees another account, which may not replace objects.
         signed = {
             "Authorization": f"AWS4-HMAC-SHA256 Credential={SECRETS[0]}/20260101/us-east-1/s3/aws4_request"
@@ -83,10 +82,7 @@ def denying(bucket: Bucket) -> Iterator[None]:
 
 
 class GoogleBucket(Bucket):
-    """A bucket of Google Cloud Storage."""
-
     def put(self, key: str, content: bytes, **headers: str) -> None:
-        """Writes an object."""
         root, _, name = self.url.rpartition("/")
         url = f"{root}/upload/storage/v1/b/{name}/o"
         requested = {"uploadType": "media", "name": key}
@@ -237,7 +233,6 @@ class Container:
 
 @contextlib.contextmanager
 def hub() -> Iterator[Hub]:
-    """A hub of models."""
     made = Hub()
     with _listening(made, lambda path, query, _: made.answer(path, query)):
         yield made
@@ -245,7 +240,6 @@ def hub() -> Iterator[Hub]:
 
 @contextlib.contextmanager
 def azure() -> Iterator[Container]:
-    """A container of Azure."""
     made = Container()
     with _listening(made, made.answer):
         yield made

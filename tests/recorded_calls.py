@@ -16,8 +16,6 @@ _PLAIN = Call(
 
 @pytest.fixture
 def make_call() -> Callable[..., Call]:
-    """A call with some fields replaced."""
-
     def make(**changes: object) -> Call:
         return msgspec.structs.replace(_PLAIN, **changes)
 

@@ -41,7 +41,6 @@ def cuda_error(message: str = ASSERTION) -> RuntimeError:
 
 
 def is_on_gpu(place) -> bool:
-    """Whether an argument names a GPU."""
     if isinstance(place, str):
         return place.partition(":")[0] == "cuda"
     return isinstance(place, torch.device) and place.type == "cuda"
@@ -171,7 +170,6 @@ class SimulatedGpus:
         return call
 
     def _functions(self) -> dict[str, Any]:
-        """Those of ``torch.cuda``."""
         functions: dict[str, Callable[..., Any]] = {
             "is_available": lambda: not self.lost and self.count > 0,
             "device_count": lambda: 0 if self.lost else self.count,
@@ -312,8 +310,6 @@ class _Graph(TorchDispatchMode):
 
 
 class _Event:
-    """An event that has happened."""
-
     def __init__(self, gpus: SimulatedGpus) -> None:
         self._gpus = gpus
 

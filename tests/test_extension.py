@@ -12,7 +12,6 @@ ANY = None
 
 
 def host(**settings):
-    """The host of a server with these settings."""
     services = SimpleNamespace(settings=SimpleNamespace(**settings), registry=SimpleNamespace())
     return Host(services, ANY, ANY, ANY)
 

@@ -77,14 +77,12 @@ def _names_among(nodes):
 
 
 def room_of(name):
-    """The room of a module's name."""
     first, _, rest = name.partition(".")
     return rest.partition(".")[0] if first == "modelserver" and rest else first
 
 
 @cache
 def modules():
-    """All modules of both packages."""
     result = []
     for package, root in _PACKAGES.items():
         for path in sorted((root / package).rglob("*.py")):
@@ -97,7 +95,6 @@ def modules():
 
 @cache
 def module_names():
-    """The names of all modules of both packages."""
     return {module.name for module in modules()}
 
 
@@ -147,7 +144,6 @@ def test_extensions_do_not_import_each_other():
 
 
 def test_the_server_does_not_import_torch():
-    """Only the handlers import it."""
     server = [module for module in modules() if module.room != "modelserver_handlers"]
 
     assert [m.name for m in server if {name.partition(".")[0] for name in m.imports()} & _TORCH] == []

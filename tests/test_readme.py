@@ -79,7 +79,6 @@ def commands(text):
 
 
 def block_under(heading, number=1):
-    """A block of shell under a heading."""
     section = _README.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
     blocks = re.findall(r"(?ms)^```sh\n(.*?)^```", section)
     return blocks[number - 1].strip()
@@ -269,7 +268,6 @@ def paths_of(role):
 
 
 def method_of(command):
-    """The method that curl uses."""
     if "-X" in command.arguments:
         return option(command, "-X")
     if "-T" in command.arguments:

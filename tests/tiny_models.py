@@ -17,7 +17,6 @@ _BERT = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "i
 
 
 def tokenizer(folder, *, length=64, **more):
-    """A tokenizer of pieces of words."""
     from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
     from transformers import PreTrainedTokenizerFast
 

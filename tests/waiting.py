@@ -27,7 +27,6 @@ async def turns_of(work: Awaitable[_T]) -> tuple[_T, int]:
 
 
 async def gone(*pids: int) -> None:
-    """Waits for the end of processes."""
     await until(lambda: not any(map(is_alive, pids)))
 
 

@@ -49,8 +49,6 @@ class Machines(Protocol):
 
 
 class Agents:
-    """The agents on this machine."""
-
     def __init__(self, server: Elsewhere) -> None:
         self._server = server
 

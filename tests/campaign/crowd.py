@@ -47,7 +47,6 @@ class Tally:
             self.answered[kind] += 1
 
     def other(self, model: str, status: int, text: object) -> None:
-        """An answer that is an error."""
         with self._lock:
             if self.explains(model, status):
                 self.failed[model, status] += 1

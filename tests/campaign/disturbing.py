@@ -27,7 +27,6 @@ class Disturbance:
         raise NotImplementedError
 
     def run(self) -> None:
-        """Returns at the end."""
         changes = self.changes()
         while time.monotonic() < self.end:
             change = self.chance.choice(changes)

@@ -128,7 +128,6 @@ def tell(report: Report, server: Server, what: str, tally: Tally, disturber: Dis
 
 
 def park_all(server: Server) -> list[str]:
-    """Parks what is loaded; returns what was."""
     loaded: list[str] = server.management.get("/parking").json()["models"].get("loaded", [])
     for each in loaded:
         server.management.post(f"/models/{each.partition(' ')[0]}", params={"action": "park"})

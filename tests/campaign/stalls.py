@@ -614,7 +614,6 @@ def record(server: Server) -> str:
 
 
 def grpc_messages() -> Iterator[Heavy]:
-    """Messages of both services."""
     tensor = {"name": "x", "datatype": "BYTES", "shape": [1], "contents": {"bytes_contents": [b"x"]}}
     rows = SIZE // 6
     many = {**tensor, "shape": [rows], "contents": {"bytes_contents": [b"abc"] * rows}}

@@ -80,7 +80,6 @@ def served(server: Server) -> None:
 
 
 def answer_to(connection: socket.socket, request: bytes) -> Answer:
-    """The answer on a kept connection."""
     connection.sendall(request)
     answer = receive_answer(connection)
     assert answer is not None, "the connection ended instead"
@@ -88,7 +87,6 @@ def answer_to(connection: socket.socket, request: bytes) -> Answer:
 
 
 def unsurprised(server: Server) -> None:
-    """No traceback in the log."""
     assert not tracebacks(server), tracebacks(server)[:3]
 
 
@@ -332,7 +330,6 @@ def started_from_nothing(server: Server) -> Iterator[None]:
 
 @contextlib.contextmanager
 def running(server: Server) -> Iterator[None]:
-    """Started and stopped."""
     server.start()
     yield
     assert server.stop() == 0

@@ -254,7 +254,6 @@ def heads(path: str) -> Iterator[Case]:
 
 
 def conversations(path: str) -> Iterator[Case]:
-    """More than one request, or not a whole one."""
     one = message(path, "Content-Length: 2", body=b"hi")
     yield Case("twenty in a row", one * 20, answers=20, echo=b"hi")
     yield Case("mixed in a row", (one + PLAIN) * 5, answers=10, echo=b"hi")
@@ -312,7 +311,6 @@ def paths_of(server: Server, front_ends: bool, patient: bool = True) -> list[tup
 
 
 def converse(report: Report, server: Server, what: str, end: float, places: list[tuple[int, str]]) -> None:
-    """Each case at each port."""
     count: Counter[str] = Counter()
     with ThreadPoolExecutor(16) as pool:
         while not count or time.monotonic() < end:

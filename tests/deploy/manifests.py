@@ -17,7 +17,6 @@ RAY = ROOT / "deploy" / "ray"
 
 
 def resources(path: Path) -> list[dict[str, Any]]:
-    """The resources of a file."""
     return [document for document in yaml.safe_load_all(path.read_text(encoding="utf-8")) if document]
 
 

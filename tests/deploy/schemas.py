@@ -93,7 +93,6 @@ def _check_fields(value: Any, model: dict[str, Any], where: str) -> Iterator[str
 
 @cache
 def _recorded() -> dict[str, Any]:
-    """The recorded types of all."""
     result: dict[str, Any] = {}
     for path in sorted(_RECORDED.glob("*.json")):
         result.update(json.loads(path.read_text(encoding="utf-8"))["types"])

@@ -12,7 +12,6 @@ _IMAGE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
 
 
 def service():
-    """The one service."""
     (document,) = resources(ROOT / "deploy" / "compose.yaml")
     (result,) = document["services"].values()
     assert set(document["volumes"]) == {text.partition(":")[0] for text in result["volumes"]}

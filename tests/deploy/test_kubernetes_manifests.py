@@ -35,13 +35,11 @@ _CLOSING = 2.0 + 5.0 + 5.0
 
 
 def one(file):
-    """The resource of a file."""
     (result,) = resources(KUBERNETES / file)
     return result
 
 
 def pod():
-    """What a pod is made of."""
     return one("deployment.yaml")["spec"]["template"]["spec"]
 
 

@@ -24,13 +24,11 @@ _FIRST_WITH_TOKENS = (2, 52)
 
 
 def one(file):
-    """The resource of a file."""
     (result,) = resources(RAY / file)
     return result
 
 
 def cluster():
-    """What the RayCluster is to be."""
     return one("raycluster.yaml")["spec"]
 
 

@@ -21,7 +21,6 @@ from model_archiver.model_packaging_utils import ModelExportUtils
 
 
 def config(name, **changes):
-    """The configuration of the model in that folder."""
     fields = {"model_name": name, "handler": "handler.py", "version": "1.0", "export_path": os.getcwd()}
     return ModelArchiverConfig(
         **{**fields, "serialized_file": "weights.pt", "extra_files": "extra", **changes}
@@ -35,7 +34,6 @@ def parsed(*arguments):
 
 
 def patched():
-    """Patches names as test suites do."""
     args = argparse.Namespace(**vars(config("patched")))
     with mock.patch.object(ArgParser, "export_model_args_parser", return_value=args):
         return generate_model_archive()
@@ -88,7 +86,6 @@ CALLS = {
 
 
 def outcome(call):
-    """What a call returns, or raises."""
     try:
         return {"returns": call()}
     except ModelArchiverError as error:

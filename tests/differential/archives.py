@@ -109,14 +109,12 @@ def plain_files(name: str | None, **manifest: Any) -> dict[str, bytes]:
 
 
 def write_zip(path: Path, files: Mapping[str, bytes]) -> None:
-    """A zip with these entries, in this order."""
     with zipfile.ZipFile(path, "w") as archive:
         for name, content in files.items():
             archive.writestr(zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), content)
 
 
 def write_tar(path: Path, files: Mapping[str, bytes]) -> None:
-    """A gzipped tar with these entries."""
     with tarfile.open(path, "w:gz") as archive:
         for name, content in files.items():
             info = tarfile.TarInfo(name)

@@ -86,7 +86,6 @@ class Chapter:
 
     @property
     def calls(self) -> list[Probe]:
-        """All calls in order."""
         calls: list[Probe] = []
         for step in self.steps:
             if isinstance(step, Together):
@@ -98,7 +97,6 @@ class Chapter:
 
 @cache
 def chapters() -> tuple[Chapter, ...]:
-    """All of them, in the order of the table."""
     table = yaml.safe_load((HERE / "chapters.yaml").read_text("utf-8"))
     return tuple(_chapter(name, **plan) for name, plan in table.items())
 

@@ -24,5 +24,4 @@ TABLE: Final = {
 
 
 def table_settings() -> dict[str, str]:
-    """Settings of the server with a table."""
     return {"enable_model_api": "true", "models": json.dumps(TABLE)}

@@ -21,7 +21,6 @@ from modelserver.tools.migrate.rules import IN_TEXT, RULES, plain_headers
 
 
 def error(status: int, kind: str, message: str) -> Callable[[Response], Response]:
-    """An error of modelserver's."""
     body = pretty({"code": status, "type": kind, "message": message})
     headers = {"connection": "close", "content-type": "application/json"}
     return lambda answer: answer.but(status=status, reason=PHRASES[status], body=body, headers=headers)
@@ -54,18 +53,15 @@ def description(status: str) -> Callable[[Response], Response]:
 
 
 def registered(model: str, workers: int = 0) -> Callable[[Response], Response]:
-    """A registration that succeeds."""
     text = f'Model "{model}" Version: 1.0 registered with {workers} initial workers'
     return description(text + ("" if workers else ". Use scale workers API to add workers for the model."))
 
 
 def unregistered(model: str) -> Callable[[Response], Response]:
-    """The response to unregistering a model."""
     return description(f'Model "{model}" unregistered')
 
 
 def replaced(old: str, new: str) -> Callable[[Response], Response]:
-    """A piece of the body."""
     return lambda answer: answer.but(body=(answer.body or b"").replace(old.encode(), new.encode()))
 
 
@@ -73,7 +69,6 @@ def replaced(old: str, new: str) -> Callable[[Response], Response]:
 
 
 def _sequence(name: str, *, starts: bool = False) -> Callable[[Response], Response]:
-    """The headers of an answer of a sequence."""
     headers = {"ts_request_sequence_id": name, "ts_request_sequence_start": "true" if starts else None}
     return lambda answer: answer.but(headers=headers)
 
@@ -331,7 +326,6 @@ def _empty_configurations() -> dict[str, Callable[[Response], Response]]:
 
 
 def _timeouts(before: tuple[int, int], after: tuple[int, int]) -> Callable[[Response], Response]:
-    """The timeouts in a description."""
     text = '"responseTimeout": %d,\n    "startupTimeout": %d,'
     return replaced(text % before, text % after)
 

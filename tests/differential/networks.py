@@ -72,7 +72,6 @@ def build_configured(store: Path) -> None:
 
 
 def build_networks(store: Path) -> None:
-    """Archives with networks."""
     made = store / ".made"
     made.mkdir()
     for name, handler, fields in _networks(made):

@@ -39,12 +39,7 @@ pytestmark = [
 
 USER = {"role": "user", "content": "What is a tensor?"}
 MESSAGES = [USER]
-SETTINGS = {
-    "max_model_len": 128,
-    "dtype": "float32",
-    "enforce_eager": True,
-    "gpu_memory_utilization": 0.1,
-}
+SETTINGS = {"max_model_len": 128, "dtype": "float32", "enforce_eager": True, "gpu_memory_utilization": 0.1}
 SCHEMA = {
     "type": "object",
     "properties": {"a": {"enum": [1, 2]}},

@@ -39,7 +39,6 @@ class Servers:
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
-    """The archives of all chapters."""
     folder = tmp_path_factory.mktemp("differential") / "store"
     build_store(folder)
     return folder

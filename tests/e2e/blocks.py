@@ -39,5 +39,4 @@ BLOCKS = read_blocks()
 
 
 def of_language(*languages: str) -> list[Block]:
-    """The blocks in these languages."""
     return [block for block in BLOCKS.values() if block.language in languages]

@@ -36,8 +36,6 @@ def chromium() -> Iterator[Browser]:
 
 
 class Watched:
-    """A page, and what its browser reports of it."""
-
     def __init__(self, browser: Browser) -> None:
         self.context = browser.new_context(viewport={"width": 1280, "height": 900})
         self.page: Page = self.context.new_page()

@@ -35,7 +35,6 @@ class ChunkReader:
         self.close()
 
     def close(self) -> None:
-        """Leaves."""
         self._socket.close()
 
     def head(self) -> tuple[int, dict[str, str]]:

@@ -84,14 +84,12 @@ def pool():
 
 @pytest.fixture(scope="module")
 def sink() -> Iterator[SinkServer]:
-    """A sink for events of payloads."""
     with sink_server() as made:
         yield made
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator["Browser"]:
-    """Chromium."""
     with chromium() as started:
         yield started
 

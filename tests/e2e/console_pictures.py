@@ -61,7 +61,6 @@ def save(picture: bytes, name: str) -> None:
 
 
 def take(page: "Page", server: Server) -> None:
-    """All pictures of a server under load."""
     page.goto(f"{server.settings['management_address']}/console")
     page.get_by_role("link", name="sentiment").click()
     page.locator(".plot canvas").first.wait_for()

@@ -78,7 +78,6 @@ class Elsewhere(Server):
         return [by_node[w["node"]["name"]] for w in self.describe(name)["workers"] if "node" in w]
 
     def workers(self) -> list[psutil.Process]:
-        """The workers of all agents, and those of this machine."""
         if not psutil.pid_exists(self.pid):
             return []
         return [*super().workers(), *(child for agent in self.agents() for child in _children(agent))]

@@ -48,7 +48,6 @@ def fields_of(answer: Any) -> dict[str, Any]:
 
 
 async def failure(call: Awaitable[Any]) -> str:
-    """How a call that fails does."""
     try:
         await call
     except httpx.HTTPStatusError as error:

@@ -20,12 +20,10 @@ def handle(data, context):
 
 
 def is_echo(model: str, mark: str, text: str) -> bool:
-    """Whether a model that echoes answers this to the mark."""
     return text == mark
 
 
 def is_witness(model: str, mark: str, text: str) -> bool:
-    """Whether a model of ``witness.py`` answers this to the mark."""
     return text.split("|")[:2] == [model, mark]
 
 

@@ -276,7 +276,6 @@ class Server:
         self._terminated = False
 
     def start(self) -> Server:
-        """Returns when it listens."""
         config = self.home.write_config(self.settings)
         self._process = self.home.popen("--start", "--foreground", "--ts-config", config, *self.flags)
         wait_until(

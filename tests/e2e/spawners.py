@@ -74,7 +74,6 @@ class Spawned:
         signal.pidfd_send_signal(self._descriptor, signal.SIGKILL)
 
     async def wait(self) -> None:
-        """Returns when it has ended."""
         await self._ended.wait()
 
 

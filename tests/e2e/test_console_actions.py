@@ -40,7 +40,6 @@ def server(tmp_path_factory):
 
 @pytest.fixture
 def page(watched, server):
-    """The console, with nothing open but the table."""
     page = watched.open(server)
     page.wait_for_selector("#status[data-state=live]")
     return page
@@ -76,7 +75,6 @@ def close(dialog):
 
 
 def run(command, token=""):
-    """What a shell prints for it."""
     environment = {**os.environ, "TOKEN": token}
     shell = ["bash", "-c", f"{command} -sS"]
     return subprocess.run(shell, env=environment, capture_output=True, text=True, check=True).stdout

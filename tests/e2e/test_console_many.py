@@ -31,7 +31,6 @@ def crowded(tmp_path_factory, model_store):
 
 
 def first_event(server):
-    """What a page gets first."""
     text = b""
     with server.management.stream("GET", "/console/events") as response:
         for piece in response.iter_raw():

@@ -80,7 +80,6 @@ class Sender:
             assert client.get("/ping").status_code == 200
 
     def close(self):
-        """Leaves."""
         self.grpc.close()
         self.http.close()
         self.other.close()

@@ -76,8 +76,6 @@ class Engine:
 
 
 class Container:
-    """A container of the image in the background."""
-
     # Podman needs systemd for health checks; the limits are those that this machine allows.
     OPTIONS = (
         *("--network", "none", "--no-healthcheck", "--stop-timeout", "45"),
@@ -198,7 +196,6 @@ def store(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def container(engine, store):
-    """One that is ready."""
     return Container(engine, *store, IMAGE).ready()
 
 

@@ -11,7 +11,6 @@ pytestmark = pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="there i
 
 
 def lines_of(server, path):
-    """The lines of the access log about a path."""
     text = (server.home.path / "logs" / "access_log.log").read_text("utf-8")
     return [line for line in text.splitlines() if f" {path} " in line]
 

@@ -53,7 +53,6 @@ def googles(archives):
 
 @pytest.fixture(scope="module")
 def variables(bucket, repository, googles, tmp_path_factory):
-    """Where the stores are, and the cache."""
     cache = str(tmp_path_factory.mktemp("downloads"))
     return {**bucket.variables, **repository.variables, **googles.variables, "MODELSERVER_CACHE": cache}
 

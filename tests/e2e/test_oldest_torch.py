@@ -94,7 +94,6 @@ def run(*command, seconds):
 
 
 def versions(python):
-    """What is installed there, by name."""
     listed = json.loads(run(python, "-m", "pip", "list", "--format", "json", seconds=60))
     return {each["name"]: each["version"] for each in listed}
 
@@ -151,7 +150,6 @@ def server(python, tmp_path_factory, files):
 
 
 def pack(server, name, handler, **files):
-    """An archive in its store."""
     store = server.settings["model_store"]
     build_archive(ArchiveConfig(name, handler, "1.0", export_path=store, **files))
     return f"{name}.mar"

@@ -158,7 +158,6 @@ def test_figures_of_both_sides_agree(program, server, options):
 
 
 def test_torchserve_requests_are_served(program, server, tmp_path):
-    """The requests that it sends to TorchServe succeed."""
     (tmp_path / "body").write_bytes(b"a row")
     data = {"data": [{"TORCHSERVE_INPUT": [str(tmp_path / "body")]}]}
     (tmp_path / "data.json").write_text(json.dumps(data))

@@ -9,7 +9,6 @@ from tests.e2e.preloaded import Preloaded
 
 @pytest.fixture
 def printing(monkeypatch):
-    """Servers print what they import."""
     monkeypatch.setenv("PYTHONPROFILEIMPORTTIME", "1")
     preloaded = Preloaded(serving.ROOT)
     monkeypatch.setattr(serving, "preloaded", lambda: preloaded)

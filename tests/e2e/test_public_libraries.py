@@ -275,7 +275,6 @@ def test_ultralytics_detector_is_served(home, tmp_path):
 
 
 def picture(grey):
-    """A picture of one colour as PNG."""
     file = BytesIO()
     Image.new("RGB", (64, 64), (grey, grey, grey)).save(file, "PNG")
     return file.getvalue()

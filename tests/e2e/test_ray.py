@@ -55,7 +55,6 @@ class Nodes:
                 process.kill()
 
     def processes(self):
-        """All that the cluster has started."""
         return psutil.Process(self.cluster.process.pid).children(recursive=True)
 
 

@@ -115,7 +115,6 @@ class Served:
         self.management = httpx.Client(base_url=f"http://127.0.0.1:{port + 1}", timeout=PATIENCE)
 
     def await_text(self, text):
-        """The output, once it has the text."""
         wait_until(
             lambda: text in self.home.output() or self.process.poll() is not None,
             f"{text!r} in {self.home.output()}",

@@ -164,7 +164,6 @@ def test_switches_and_environment_are_in_effect(other):
 
 @pytest.fixture
 def archive_url(model_store):
-    """The model store by HTTP, on the loopback."""
     handler = partial(QuietHandler, directory=str(model_store))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as site:
         thread = threading.Thread(target=site.serve_forever)

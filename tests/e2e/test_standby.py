@@ -35,7 +35,6 @@ def test_standby_takes_over(tmp_path, model_store):
 
 
 def serves(server):
-    """Whether somebody answers at its address."""
     with contextlib.suppress(httpx.TransportError):
         return server.predict("echo", b"x").status_code == 200
     return False

@@ -150,12 +150,7 @@ def test_wrong_files_stop_the_start(home, model_store, authority):
     key, _ = authority.issue("one")
     _, chain = authority.issue("another")
     config = home.write_config(
-        {
-            **addresses("https"),
-            "model_store": model_store,
-            "private_key_file": key,
-            "certificate_file": chain,
-        }
+        {**addresses("https"), "model_store": model_store, "private_key_file": key, "certificate_file": chain}
     )
     done = home.run("--start", "--ts-config", config)
 

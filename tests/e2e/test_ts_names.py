@@ -9,7 +9,6 @@ from tests.e2e.serving import ROOT, archived
 
 @pytest.fixture(scope="module")
 def model_store(tmp_path_factory):
-    """A store that the tests add their archives to."""
     return tmp_path_factory.mktemp("ts_names")
 
 

@@ -48,7 +48,6 @@ def search_path(packages):
 
 @pytest.fixture(scope="module")
 def server(packages, tmp_path_factory):
-    """A server that uses them."""
     store = tmp_path_factory.mktemp("store")
     archived(store, "echo", MODEL_CODE / "echo.py")
     home = Home(tmp_path_factory.mktemp("home"), {"PYTHONPATH": search_path(packages)})

@@ -86,7 +86,6 @@ def main() -> None:
 
 
 def early_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """Those that torch reads at its import."""
     return {
         name: value
         for name, value in environment.items()

@@ -177,8 +177,6 @@ WORDS = ["<unk>", "the", "cat", "sat", "on", "mat", "is", "not", "the cat", "cat
 
 @pytest.fixture
 def make_classifier(tmp_path, make_context):
-    """A classifier with a seeded network."""
-
     def made(config=None, words=WORDS, mode="mean", **manifest):
         name = f"tiny_text_{tmp_path.name.replace('-', '_')}.py"
         (tmp_path / name).write_text(TINY_TEXT.replace("MODE", mode))

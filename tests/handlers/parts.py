@@ -10,8 +10,6 @@ def network(name: str, forward: str, inputs: str = "x", **layers: str) -> str:
 
 
 class Stream:
-    """Keeps the parts of one answer."""
-
     def __init__(self) -> None:
         self.parts: list[bytes] = []
 

@@ -27,7 +27,6 @@ OF_ITS_MEMORY = [
 
 @pytest.fixture
 def gpus(gpus):
-    """GPUs that this process has used."""
     gpus.launch()
     return gpus
 

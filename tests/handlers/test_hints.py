@@ -18,7 +18,6 @@ from modelserver_handlers.hints import hint_for
 
 
 def raised(call):
-    """What calling it raises."""
     with pytest.raises(Exception) as caught:  # noqa: PT011 - any
         call()
     return caught.value
@@ -49,7 +48,6 @@ class Forgetful(BaseHandler):
         return str(self.context.system_properties["model_dir"])
 
     def compute(self):
-        """A computation without a network."""
         return self.model(1)
 
 

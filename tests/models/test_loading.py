@@ -317,7 +317,6 @@ def test_default_name_is_made_of_the_files(url, name):
 
 
 def model(name, *loads, expected=None):
-    """A model whose workers have loaded, or have failed so."""
     workers = []
     for outcome in loads:
         future = asyncio.get_running_loop().create_future()

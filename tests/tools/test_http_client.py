@@ -9,14 +9,7 @@ REQUEST = b"POST /p HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n"
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nX-Batch-Id: b\r\nx-batch-size: 3\r\nother: 1\r\n\r\nok"
 
 
-async def ask(
-    port,
-    count,
-    connections=1,
-    patience=5.0,
-    request=REQUEST,
-    host="127.0.0.1",
-):
+async def ask(port, count, connections=1, patience=5.0, request=REQUEST, host="127.0.0.1"):
     answers = [TimedResponse(0.0, 0.0, fault="no answer")] * count
     requester = Requester(host, port, connections, answers.__setitem__)
     for number in range(count):

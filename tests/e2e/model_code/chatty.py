@@ -46,6 +46,5 @@ def exists(path):
 
 
 def write_time(path):
-    """Writes when it was."""
     with open(path, "x") as file:
         file.write(str(time.monotonic()))

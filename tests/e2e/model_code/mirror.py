@@ -23,7 +23,6 @@ def handle(data: Any, context: Any) -> list[Any]:
 
 
 def mirrored(row: Any) -> Any:
-    """What the answer to one row is."""
     if len(row) == 1:
         (value,) = row.values()
         if isinstance(value, str) and value == "raise":

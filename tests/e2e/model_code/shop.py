@@ -20,8 +20,6 @@ events = []
 
 
 class Item(BaseModel):
-    """What is put into the shop."""
-
     name: str
     price: float = 1.0
 

@@ -15,7 +15,6 @@ def handle(data: Any, context: Any) -> list[dict[str, int]]:
 
 
 def size(row: dict[str, Any]) -> dict[str, int]:
-    """The size of one picture."""
     content = row.get("data") or row.get("body")
     picture = Image.open(io.BytesIO(base64.b64decode(content) if isinstance(content, str) else content))
     return {"width": picture.width, "height": picture.height}

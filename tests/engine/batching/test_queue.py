@@ -11,15 +11,7 @@ from modelserver.engine.batching.request import Request
 from modelserver.engine.wire.messages import Answer, Row
 
 
-def request(
-    name,
-    count=1,
-    at=0.0,
-    *,
-    key="k",
-    deadline=None,
-    size=1,
-):
+def request(name, count=1, at=0.0, *, key="k", deadline=None, size=1):
     rows = [Row(f"{name}{i}", size) for i in range(count)]
     return Request(name, rows, [b"x" * size] * count, at, key=key, deadline=deadline)
 

@@ -21,8 +21,6 @@ from modelserver.engine.wire.messages import Answer, Row
 
 @dataclass
 class Client:
-    """One request, and what its client saw."""
-
     number: int
     request: Request
     ends: int = 0
@@ -55,11 +53,7 @@ class Batcher(RuleBasedStateMachine):
     def start(self, name, batch_size, workers, max_delay):
         self.name = name
         self.max_delay = max_delay
-        policies = {
-            "window": Window(max_delay),
-            "greedy": Greedy(),
-            "adaptive": Adaptive(max_delay),
-        }
+        policies = {"window": Window(max_delay), "greedy": Greedy(), "adaptive": Adaptive(max_delay)}
         self.queue = BatchQueue(batch_size, policies[name], self.MAX_REQUESTS, self.MAX_BYTES)
         self.workers = [[] for _ in range(workers)]
 

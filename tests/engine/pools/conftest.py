@@ -177,7 +177,6 @@ class Conversation:
         self.process: WorkerProcess
 
     async def start(self, model_dir, handler="h.py", **fields):
-        """Starts it; it has still to load."""
         load = Load("m", "1.0", str(model_dir), handler, 2)
         options = {"threads": 1, "frame_limit": 1 << 20, "spawner": self.spawner, **fields}
         self.process = await launch(
@@ -198,7 +197,6 @@ class Conversation:
         return json.loads(tail)
 
     def parent(self):
-        """The process that it is a child of."""
         return psutil.Process(self.process.pid).ppid()
 
 

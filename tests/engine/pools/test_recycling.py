@@ -36,8 +36,6 @@ def sizes(monkeypatch):
 
 @pytest.fixture
 def make(begin, sizes, spec, times, counts):
-    """Makes pools of loaded workers."""
-
     async def pool(workers=1, **limits):
         ids = iter(range(9000, 9100))
         bounds, ring = replace(LIMITS, **limits), DeviceRing(0)

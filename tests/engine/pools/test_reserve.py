@@ -193,7 +193,6 @@ class World:
 
 
 def play(main, world):
-    """Runs it on the clock of the test."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(worker_module, "launch", world.launch)
         run(main(world))

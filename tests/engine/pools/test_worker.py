@@ -30,8 +30,6 @@ pytestmark = pytest.mark.usefixtures("simulated_time")
 
 
 class Owner:
-    """Keeps what its worker told."""
-
     def __init__(self):
         self.ready = 0
         self.answered = []
@@ -72,7 +70,6 @@ def owner():
 
 @pytest.fixture
 async def make(stage, spec, times, owner):
-    """Makes workers that are stopped after the test."""
     made = []
 
     def worker(spec=spec, **changed):

@@ -136,7 +136,6 @@ def divide():
 
 
 def look_up():
-    """An error from another line."""
     try:
         return Exception({}["x"])
     except KeyError as error:

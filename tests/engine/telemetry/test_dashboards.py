@@ -84,7 +84,6 @@ KNOWN = {**visible(), **OWN, **recorded()}
 
 
 def names_in(expression):
-    """The metric names of an expression."""
     text = re.sub(r'"[^"]*"|\{[^}]*\}|\[[^\]]*\]|\bby \([^)]*\)', " ", expression)
     text = re.sub(r"\b\d[\w.]*", " ", text)
     return {

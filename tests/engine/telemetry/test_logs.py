@@ -30,7 +30,6 @@ LOGGERS = (
 
 @pytest.fixture(autouse=True)
 def _restored_loggers():
-    """Each test leaves the loggers as it found them."""
     loggers = [logging.getLogger(name) for name in ("", *LOGGERS)]
     before = [(logger, logger.level, logger.propagate, list(logger.handlers)) for logger in loggers]
     yield

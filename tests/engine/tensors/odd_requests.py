@@ -132,7 +132,6 @@ _TENSOR = st.fixed_dictionaries(
 
 @st.composite
 def _right(draw: st.DrawFn) -> dict[str, Any]:
-    """The fields of a message that is right."""
     count = draw(st.integers(0, 3))
     tensor = {"name": "x", "datatype": "FP32", "shape": [count]}
     if draw(st.booleans()):

@@ -13,7 +13,6 @@ from modelserver_handlers.context import Context
 
 
 def service_of(entry, batch_size=8, **load) -> Service:
-    """The service of a worker that has loaded this handler."""
     metrics = HandlerMetrics("m")
     context = Context("m", "/", None, batch_size, None, "0", metrics=metrics)
     return Service(entry, context, Load("m", "1", "/", "h", batch_size, **load), metrics)

@@ -8,7 +8,6 @@ from tests.simulated_gpu import SimulatedGpus
 
 @pytest.fixture
 def gpus(monkeypatch):
-    """One GPU that this process has used."""
     gpus = SimulatedGpus().install(monkeypatch.setattr)
     gpus.launch()
     return gpus

@@ -38,7 +38,6 @@ class Bench(Connection):
         self.task = asyncio.create_task(AsyncCalls(service, self.channel).serve())
 
     async def receive(self):
-        """The next message of the worker."""
         while not self.received:
             self.take(await asyncio.get_running_loop().sock_recv(self.server, 1 << 16))
         return self.received.pop(0)

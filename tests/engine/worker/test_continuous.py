@@ -57,7 +57,6 @@ class Bench(Connection):
         return [summary(*item) for item in self.received]
 
     def receive(self):
-        """The next message of the worker."""
         while not self.received:
             self.take(self.server.recv(1 << 16))
         return self.received.pop(0)

@@ -143,11 +143,7 @@ def test_batches_that_were_taken_back_or_cancelled_change_no_other(model_dir):
 
 @pytest.mark.parametrize(
     ("installed", "package"),
-    [
-        (uvloop, "uvloop"),
-        (None, "asyncio.unix_events"),
-        (ModuleType("uvloop"), "asyncio.unix_events"),
-    ],
+    [(uvloop, "uvloop"), (None, "asyncio.unix_events"), (ModuleType("uvloop"), "asyncio.unix_events")],
     ids=["yes", "no", "older than 0.18"],
 )
 def test_calls_at_the_same_time_are_run_by_uvloop_if_it_is_installed(installed, package, monkeypatch):

@@ -22,7 +22,6 @@ def absent(name: str, _: str) -> None:
 
 @pytest.fixture
 def hot():
-    """The routes of inference."""
     return Hot()
 
 

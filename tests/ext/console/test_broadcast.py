@@ -11,8 +11,6 @@ from modelserver.ext.console.broadcast import SHARE, Broadcast
 
 
 class Counting:
-    """Counts how often it was read."""
-
     def __init__(self, spent=0.0):
         self.looks = 0
         self.forgotten = 0
@@ -30,7 +28,6 @@ class Counting:
         return b"change %d" % self.looks, self._spent
 
     async def seen(self, looks):
-        """Returns when it was looked at so often."""
         while self.looks < looks:
             self._looked.clear()
             await self._looked.wait()

@@ -24,8 +24,6 @@ def model(*workers, name="m", options=None, expected=1):
 
 
 class Registry:
-    """Models by name."""
-
     def __init__(self, *models):
         self.models = list(models)
 
@@ -40,7 +38,6 @@ class Registry:
 
 
 def read(event):
-    """An event's data."""
     assert event.startswith(b"data: ")
     assert event.endswith(b"\n\n")
     assert event.count(b"\n") == 2

@@ -13,8 +13,6 @@ from modelserver.ext.console.minutes import ALL, COLUMNS, DAY, MINUTE, Minutes
 
 
 class Clock:
-    """A monotonic clock."""
-
     def __init__(self):
         self.now = 1e6
 
@@ -23,8 +21,6 @@ class Clock:
 
 
 class Site:
-    """Models, and the history of them."""
-
     def __init__(self):
         self.clock = Clock()
         self.models: dict[str, Any] = {}

@@ -75,7 +75,6 @@ def test_folder_without_model_is_refused(tmp_path, names):
 
 
 def made(folder, text, ports=None):
-    """The settings that are made of a configuration."""
     config = folder / "config.properties"
     config.write_bytes(text.encode())
     return parse(configuration(Layout(folder, "a.mar", config), ports or PodPorts()))

@@ -146,7 +146,6 @@ def test_a_temporary_folder_that_is_missing_ends_the_container(models, monkeypat
 
 
 def entry_point(folder, *arguments, **environment):
-    """What the entry point does in this folder."""
     roots = os.pathsep.join(str(Path(__file__).parents[3] / name) for name in ("app", "handlers"))
     return subprocess.run(
         [sys.executable, "-m", "modelserver.ext.container", *arguments],

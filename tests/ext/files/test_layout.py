@@ -21,7 +21,6 @@ _SCRIPT = "import helper\nclass A:\n    pass\nclass B:\n    pass\nif True:\n    
 
 @pytest.fixture
 def folder(tmp_path):
-    """A script with what is beside it."""
     made = tmp_path / "store"
     (made / "package").mkdir(parents=True)
     (made / "__pycache__").mkdir()

@@ -12,8 +12,6 @@ from modelserver.ext.frontends.process import Acceptor
 
 
 class Taken(asyncio.Protocol):
-    """A connection that an acceptor took."""
-
     def connection_made(self, transport):
         self.transport = transport
 

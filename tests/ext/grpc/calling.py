@@ -108,7 +108,6 @@ async def listening(methods, limits=None):
 
 @contextlib.asynccontextmanager
 async def connected(server: Listening) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    """A connection to the server, on which nothing was sent."""
     host, _, port = server.address.partition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     try:
@@ -122,7 +121,6 @@ GREETING = frames.PREFACE + frames.settings(())
 
 
 def asking(path: str, body: bytes, number: int = 1) -> bytes:
-    """The frames of a call with one message."""
     fields = {":method": "POST", ":scheme": "http", ":path": f"/{path}", "content-type": "application/grpc"}
     head = b"".join(frames.field(name.encode(), value.encode()) for name, value in fields.items())
     return frames.frame(frames.HEADERS, frames.END_HEADERS, number, head) + frames.frame(

@@ -47,7 +47,6 @@ def stopping():
 
 @pytest.fixture
 def service(registry, stopping):
-    """The service under test."""
     return HealthService(registry, ["own.Service"], stopping)
 
 

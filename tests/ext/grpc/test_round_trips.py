@@ -69,7 +69,6 @@ class Sent(NamedTuple):
 
     @property
     def data(self):
-        """The bytes of the tensor."""
         return pack(self.datatype, self.elements)
 
     @property
@@ -174,7 +173,6 @@ def test_answers_come_back_in_every_form(datatype, data):
 
 
 def from_rest(request, outputs, *, binary):
-    """The bytes of the output in a REST response."""
     requests = InferRequest(request.inputs, binary=binary)
     content, length = encode_response("m", "1", requests, "id", outputs)
     (output,) = json.loads(content if length is None else content[:length])["outputs"]

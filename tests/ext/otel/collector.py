@@ -70,7 +70,6 @@ class Collector:
             time.sleep(0.01)
 
     def take(self, path: str, body: bytes) -> None:
-        """A message for this path."""
         self.requests += 1
         if path == "/v1/traces":
             for resource in ExportTraceServiceRequest.FromString(body).resource_spans:

@@ -10,7 +10,6 @@ from modelserver.surface.inference.routes import Route
 
 
 def call_of(body=b"", url_path="v1/chat/completions", **fields):
-    """A request in the queue."""
     body = body or json.dumps({"model": "m/poet", "messages": [], **fields}).encode()
     route = Route("m", url_path=url_path, protocol="openai")
     watched = SimpleNamespace(target=SimpleNamespace(route=route), body=body)

@@ -35,7 +35,6 @@ def taken(recording):
 
 
 def started(**options):
-    """A recorder, and the recording that it makes."""
     recorder = Recorder()
     return recorder, recorder.start(RecordingOptions(**options))
 

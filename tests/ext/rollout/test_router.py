@@ -31,7 +31,6 @@ async def versions(registry, router):
 
 
 def traffic_in(registry):
-    """The traffic of the model."""
     traffic = registry.get("m").traffic
     assert isinstance(traffic, ModelTraffic)
     return traffic

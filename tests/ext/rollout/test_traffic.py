@@ -19,8 +19,6 @@ SHADOW = {"2.0": {"percent": 100}}
 
 
 class HeadersOnly:
-    """A request with these headers."""
-
     def __init__(self, **headers):
         self.headers = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
 

@@ -22,8 +22,6 @@ NAMES = "abcdef"
 
 @dataclass
 class Client:
-    """One request, and what its client saw."""
-
     request: SequencedRequest
     ends: list[str] = field(default_factory=list)
     steps: int = 0

@@ -82,7 +82,6 @@ def store(tmp_path):
 
 
 async def download(url: str, store: Path, policy: UrlPolicy, transfer: Transfer = AS_USUAL) -> Path:
-    """The file in the model store."""
     located = await locate(url, store, policy, store, transfer, download=extension.download)
     assert located.path == located.downloaded
     return located.path

@@ -36,7 +36,6 @@ class OneModel:
 
 
 async def respond(registry, method, /, *, client=LOCAL, **fields):
-    """The response to a request with these fields."""
     services = SimpleNamespace(registry=registry, settings=None, shared=None)
     request = message(f"inference.{method}Request")(**fields)
     call = SimpleNamespace(client=client)

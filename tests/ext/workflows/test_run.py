@@ -96,7 +96,6 @@ class Flow:
         self.run.start()
 
     def version_for(self, name, _version, request):
-        """The version that the registry would return."""
         model = self.models.get(name.removeprefix("w__"))
         if model is None:
             raise ModelNotFound.named(name)

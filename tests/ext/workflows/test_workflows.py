@@ -61,8 +61,6 @@ class Prepared(doubles.VersionBuilder):
 
 
 class Known:
-    """Workflows, and what they are made of."""
-
     def __init__(self, folder):
         self.builder = Prepared()
         self.registry = Registry(self.builder)

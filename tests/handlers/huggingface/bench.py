@@ -11,7 +11,6 @@ from modelserver_handlers.context import BatchState, Context
 
 
 def wav(samples, width=2, channels=1, rate=10):
-    """A file of sound."""
     made = io.BytesIO()
     with wave.open(made, "wb") as file:
         file.setnchannels(channels)

@@ -5,12 +5,7 @@ import json
 import pytest
 
 from modelserver_handlers.errors import BadInput
-from modelserver_handlers.language.requests import (
-    ChatMessage,
-    ChatRequest,
-    CompletionRequest,
-    read_request,
-)
+from modelserver_handlers.language.requests import ChatMessage, ChatRequest, CompletionRequest, read_request
 
 HELLO = [{"role": "user", "content": "hello"}]
 

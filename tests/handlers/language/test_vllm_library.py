@@ -92,11 +92,7 @@ async def test_missing_library_is_reported(monkeypatch):
 @pytest.mark.parametrize(
     ("code", "kind", "message"),
     [
-        (
-            -9,
-            MemoryError,
-            "vLLM's engine was killed while it started, probably for lack of memory: Eng",
-        ),
+        (-9, MemoryError, "vLLM's engine was killed while it started, probably for lack of memory: Eng"),
         (1, RuntimeError, "Engine core .* Engines on one GPU need a gpu_memory_utilization that leaves room"),
     ],
 )

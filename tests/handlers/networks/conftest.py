@@ -74,6 +74,5 @@ def refused(model, caplog, shape=SHAPE):
 
 
 def outputs(model, inputs):
-    """The outputs as a handler gets them."""
     with torch.inference_mode():
         return model(inputs)

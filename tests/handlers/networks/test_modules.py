@@ -9,7 +9,6 @@ from modelserver_handlers.networks.modules import import_file, list_classes_from
 
 @pytest.fixture(autouse=True)
 def forget_modules():
-    """Modules that a test imports do not outlive it."""
     before = set(sys.modules)
     yield
     for name in set(sys.modules) - before:

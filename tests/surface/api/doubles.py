@@ -10,7 +10,6 @@ from modelserver.engine.wire.messages import Loaded
 
 
 def worker(**changes):
-    """A worker that is ready, in this process."""
     values = {
         "id": 9000, "created": 1727877233.034, "state": WorkerState.READY, "pid": os.getpid(), "gpu": None,
         "is_on_cpu": False, "failure": "", "model": Loaded(), "process": None, "failures": Failures(),

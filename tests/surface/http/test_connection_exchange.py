@@ -7,7 +7,6 @@ from modelserver.surface.http.exchange import MAX_UNSENT, Exchange
 
 
 def new(wire: Wire, method: str = "POST", version: str = "1.1") -> Exchange:
-    """The exchange of a new request, or of the one whose turn it is."""
     lines = f"{method} /hot HTTP/{version}\r\nHost: x\r\nX-Request-ID: id\r\nContent-Length: 0\r\n\r\n"
     wire.protocol.data_received(lines.encode())
     return wire.hot.exchanges[-1]

@@ -127,8 +127,6 @@ def test_refusals_of_named_versions_say_nothing_of_a_promotion(path, counted):
 
 
 class NamedInBody(Codec):
-    """The body is the model's name."""
-
     def address(self, exchange: Exchange) -> None:
         if not exchange.body:
             raise BadRequest("no name")

@@ -16,8 +16,6 @@ from modelserver.surface.inference.v1 import V1, Instances
 
 
 class RecordedExchange(Exchange):
-    """Keeps what it is answered."""
-
     __slots__ = ("parts",)
 
     def __init__(self) -> None:

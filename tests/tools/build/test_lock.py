@@ -21,7 +21,6 @@ class Package:
 
 @pytest.fixture
 def environment(monkeypatch):
-    """What is installed; a test adds to it."""
     packages = {
         "modelserver": Package("modelserver", "1", ["web[fast]>=1", "models>=2 ; extra == 'transformers'"]),
         "web": Package(

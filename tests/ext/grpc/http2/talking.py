@@ -17,8 +17,6 @@ POST = ((":method", "POST"), (":scheme", "http"), (":path", "/a"), (":authority"
 
 
 class Frame(NamedTuple):
-    """One that was received."""
-
     kind: int
     flags: int
     stream: int

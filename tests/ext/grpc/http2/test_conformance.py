@@ -47,7 +47,6 @@ def head(flags=WHOLE, *more, stream=1):
 
 
 def request(fields):
-    """A request without a body, with these fields only."""
     return frame(HEADERS, WHOLE | END, 1, block(fields))
 
 
@@ -56,7 +55,6 @@ def without(name):
 
 
 def with_field(representation):
-    """A request with a field in the representation of HPACK."""
     return frame(HEADERS, WHOLE | END, 1, USUAL + representation)
 
 
