@@ -328,15 +328,11 @@ def instructions(name: str, requests: int) -> int:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The program."""
     parser = argparse.ArgumentParser("benchmarks hot_path", description=__doc__)
-    parser.add_argument("--dry-run", action="store_true", help=options.DRY_RUN)
     parser.add_argument("--reps", type=int, default=60, help="repetitions, interleaved (default: 60)")
     parser.add_argument("--requests", type=int, default=1000, help="of one measurement (default: 1000)")
     counted = "count them, by valgrind; takes some minutes"
     parser.add_argument("--instructions", action="store_true", help=counted)
     chosen = parser.parse_args(arguments)
-    if chosen.dry_run:
-        print(", ".join(SUBJECTS))
-        return 0
     if chosen.instructions:
         rows = [[name, f"{instructions(name, chosen.requests):,}"] for name in SUBJECTS]
         print(report.table(["subject", "instructions/request"], rows))
