@@ -24,7 +24,7 @@ _MOST_CORE: Final = 21_035
 _MOST_OF_AN_EXTENSION: Final = 3_000
 _MOST_IN_ALL: Final = 61_070
 # The goal, with language models and models on demand.
-_MOST_OF_BENCHMARKS: Final = 5_001
+_MOST_OF_BENCHMARKS: Final = 4_997
 # All lines of tests; the goal was 80,000 before there were language models.
 _MOST_OF_TESTS: Final = 107_554
 
