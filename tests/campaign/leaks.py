@@ -20,7 +20,7 @@ from tests.e2e.raw import connect, post
 from tests.e2e.serving import Server, wait_until
 from tests.ext.grpc.http2 import talking
 
-from modelserver.surface.watching import message_framed
+from modelserver.ext.grpc.framing import message_framed
 
 BODY = 6_000_000
 # At the most, and however much time there is.

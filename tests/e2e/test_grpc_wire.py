@@ -24,8 +24,8 @@ from tests.ext.grpc.http2.talking import (
     setting,
 )
 
+from modelserver.ext.grpc.framing import message_framed
 from modelserver.ext.grpc.http2.frames import Code
-from modelserver.surface.watching import message_framed
 
 METHOD = f"/{INFERENCE}InferenceAPIsService/Predictions"
 LIMIT = 100_000

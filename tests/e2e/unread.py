@@ -8,7 +8,7 @@ from tests.e2e.grpc_client import INFERENCE, predict
 from tests.e2e.raw import connect, post
 from tests.ext.grpc.http2 import talking
 
-from modelserver.surface.watching import message_framed
+from modelserver.ext.grpc.framing import message_framed
 
 SIZE = 6_000_000
 """Bytes of an answer; more than the system holds for a connection."""

@@ -403,14 +403,14 @@ class VersionBuilder:
             outputs=[OutputSpec(spec.name, spec.datatype, spec.shape) for spec in options.signature.outputs],
         )
         launcher, path = self._launcher(archive, options), settings.metrics_config
-        variables = {} if path is None else {METRICS_CONFIG: str(path)}
         return WorkerSpec(
             load=load,
             threads=self._cpus,
             own_threads=options.worker_threads,
             frame_limit=self._frame_limit(options),
             hidden_variables=settings.blacklist_env_vars,
-            extra_environment={**variables, **environment.variables},
+            extra_environment=environment.variables,
+            named_files={} if path is None else {METRICS_CONFIG: path},
             python=environment.python or self._python,
             spawner=self.spawner,
             launcher=launcher,

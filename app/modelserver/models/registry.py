@@ -121,6 +121,10 @@ class ModelTable:
             return model.traffic.ready
         return model.pool.ready
 
+    def readiness(self) -> list[bool]:
+        """For each model that should have workers, whether it has a loaded one."""
+        return [model.pool.ready for model in self.defaults() if model.pool.min_workers]
+
     @property
     def healthy(self) -> bool:
         """Whether every model's default version has the workers it should have (reference 6.2)."""
@@ -434,11 +438,6 @@ class Registry(ModelTable):
         self.builder.close()
         for model in models:
             await asyncio.to_thread(model.archive.close)
-
-
-def readiness(registry: Registry) -> list[bool]:
-    """For each model that should have workers, whether it has a loaded one."""
-    return [model.pool.ready for model in registry.defaults() if model.pool.min_workers]
 
 
 def check_workers(count: int) -> None:

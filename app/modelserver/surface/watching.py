@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
     from modelserver.engine.batching.request import Request
@@ -17,25 +17,18 @@ _log = logging.getLogger("modelserver.api")
 
 Result = TypeVar("Result")
 
-# The method of requests over gRPC.
-GRPC: Final = b"gRPC"
-
-
-def message_framed(message: bytes) -> bytes:
-    """A message of gRPC as it is sent."""
-    return b"\0%b%b" % (len(message).to_bytes(4, "big"), message)
-
 
 class Watched(Protocol):
     """A request that is watched. ``str`` of it is its method and route, without the names in it.
 
-    ``method`` is that of HTTP, or :data:`GRPC`; ``target`` is a
+    ``method`` is that of HTTP, or ``gRPC`` if it ``is_rpc``; ``target`` is a
     :class:`~modelserver.surface.http.exchange.Target`, whose route names model and version. ``started`` is
     when it arrived (monotonic), 0 where that is not known; ``deadline_ms`` is 0 without one. ``code`` is the
     status of a call over gRPC that has ended, None for HTTP.
     """
 
     method: bytes
+    is_rpc: bool
     target: Any
     content_type: str
     request_id: str
@@ -60,6 +53,9 @@ class Watched(Protocol):
 
     def note_trace(self, trace_id: str, note: Callable[[str, str], None]) -> None:
         """Reports the trace of the answer to the access log, by request id; just before the answer ends."""
+
+    def framed(self, part: bytes) -> bytes:
+        """The answer, or a part of it, as it is sent: messages of gRPC follow their length."""
 
     def join(self, parts: Sequence[bytes]) -> bytes:
         """The whole answer of these parts."""

@@ -2,13 +2,13 @@
 
 import pytest
 
-from modelserver.engine.tensors.tensor import TensorSpec, check_data, check_form, elements
+from modelserver.engine.tensors.tensor import Tensor, TensorSpec, check_data, elements
 from modelserver.errors import BadRequest
 
 
 def test_elements_are_counted():
     assert (elements(()), elements((2, 3))) == (1, 6)
-    check_form("x", "INT8", (2, 3))
+    Tensor.check_form("x", "INT8", (2, 3))
     check_data("x", "INT8", 6, memoryview(bytes(6)))
     with pytest.raises(BadRequest, match="input 'x'"):
         check_data("x", "INT8", 6, memoryview(bytes(5)))

@@ -10,7 +10,7 @@ from modelserver.ext.cluster.greeting import invite
 
 _INVITATION = invite("h", 1, certificate="PEM", path="/p")
 _START = wire.Start(
-    ("m", "1"), None, "ab", 2, {"A": "é"}, "S.*", 3, "requirements.txt", True, _INVITATION, 5.0, b"yaml"
+    ("m", "1"), None, "ab", 2, {"A": "é"}, "S.*", 3, "own.txt", True, _INVITATION, 5.0, {"B": b"yaml"}
 )
 _TO_AGENT = [_START, wire.Alive(3), wire.Recall(4), wire.Kill(), wire.ArchiveTicket(_INVITATION)]
 _FROM_AGENT = [

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 from modelserver.ext.grpc.call import GrpcCall, GrpcPort
 from modelserver.ext.grpc.calls import CallContext
+from modelserver.ext.grpc.framing import message_framed
 from modelserver.ext.grpc.heads import CallHead, read_head
 from modelserver.ext.grpc.http2 import frames
 from modelserver.ext.grpc.http2.connection import Http2Connection, Http2Listener
@@ -16,7 +17,6 @@ from modelserver.ext.grpc.http2.stream import Http2Limits
 from modelserver.ext.grpc.statuses import StatusCode
 from modelserver.surface.http.intake import Intake
 from modelserver.surface.http.outgoing import Outgoing
-from modelserver.surface.watching import message_framed
 
 LARGEST = 64 << 20  # bytes of a message
 CLIENT = "127.0.0.1:1"

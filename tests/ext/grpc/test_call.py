@@ -20,7 +20,7 @@ from tests.ext.grpc.http2.talking import (
 from tests.waiting import until
 
 from modelserver.ext.grpc.call import GrpcPort
-from modelserver.ext.grpc.framing import CallRefused
+from modelserver.ext.grpc.framing import CallRefused, message_framed
 from modelserver.ext.grpc.heads import read_head
 from modelserver.ext.grpc.http2.connection import Http2Connection, Http2Listener
 from modelserver.ext.grpc.http2.frames import Code
@@ -28,7 +28,6 @@ from modelserver.ext.grpc.http2.stream import Http2Limits
 from modelserver.ext.grpc.statuses import StatusCode
 from modelserver.surface.http.intake import Intake
 from modelserver.surface.http.outgoing import Outgoing
-from modelserver.surface.watching import message_framed
 
 LARGEST = 100_000
 

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelserver.ext.grpc.framing import _AT_ONCE, CallRefused, Inbox, unpacked
+from modelserver.ext.grpc.framing import _AT_ONCE, CallRefused, Inbox, message_framed, unpacked
 from modelserver.ext.grpc.statuses import StatusCode
-from modelserver.surface.watching import message_framed
 
 LARGEST = 1 << 20
 

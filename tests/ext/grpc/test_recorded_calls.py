@@ -4,12 +4,12 @@ import pytest
 from tests.ext.grpc.calling import FakeCall
 
 from modelserver.errors import ServiceUnavailable
+from modelserver.ext.grpc.framing import message_framed
 from modelserver.ext.grpc.messages import message
 from modelserver.ext.grpc.statuses import prediction_status
 from modelserver.ext.grpc.watching import WatchedRequest
 from modelserver.ext.recording.entries import Call, Frames, code_of, unpack
 from modelserver.ext.recording.recorder import Recorder, RecordingOptions
-from modelserver.surface.watching import message_framed
 
 PATH = "/org.pytorch.serve.grpc.inference.InferenceAPIsService/"
 REQUEST = SimpleNamespace(batch_id="b", batch_size=2, queued=0.001, handler_time=0.002)

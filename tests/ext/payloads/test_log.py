@@ -164,3 +164,30 @@ async def test_events_are_sent_over_https(tmp_path):
             log.put(event())
             assert settled(log) == {outcome: 1}
             await log.close(5.0)
+
+
+@pytest.mark.parametrize(
+    ("configured", "reason"),
+    [
+        *(
+            ({"url": url}, "payload_log_url: http://host[:port][/path], or https, is needed")
+            for url in ("sink:8080", "http://", "http://a:b/", "http://a/b c")
+        ),
+        ({"url": "s3://bucket"}, "events are not written to s3://"),
+        ({"url": "http://me:secret@a/"}, "user and password are not allowed"),
+        ({"headers": "x y"}, "payload_log_headers=x y: names of headers, separated by commas"),
+        ({"annotations": "a"}, "payload_log_annotations=a: name=value items, separated by commas"),
+        *(
+            ({"headers": f"X-Ok,{name}"}, f"{name}: headers that hold credentials are never sent")
+            for name in ("Authorization", "COOKIE", "x-api-key", "X-Auth-Token", "proxy-authorization")
+        ),
+    ],
+)
+def test_unusable_values_stop_the_start(configured, reason):
+    """What cannot be meant, or must not be sent, stops the start with the key and the reason."""
+    settings = {f"payload_log_{name}": value for name, value in ({"url": "http://sink"} | configured).items()}
+    with pytest.raises(ConfigError) as error:
+        PayloadLog.of(Settings(**settings))
+
+    assert reason in str(error.value)
+    assert "secret" not in str(error.value)

@@ -21,7 +21,9 @@ EXTRA = TIMING_LINES + b"\r\nset-cookie: secret\r\n"
 def inner(model="m", body=b"question"):
     path = f"/predictions/{model}"
     target = Target(path, b"", path, Route(model, None))
-    return SimpleNamespace(target=target, method=b"POST", headers=HEADERS, body=body, watcher=None)
+    exchange = SimpleNamespace(target=target, method=b"POST", headers=HEADERS, body=body, watcher=None)
+    exchange.is_rpc, exchange.framed = False, bytes
+    return exchange
 
 
 def taken(recording):

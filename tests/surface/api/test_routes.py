@@ -1,5 +1,6 @@
 import json
 import logging
+from functools import partial
 from types import SimpleNamespace
 
 import httpx
@@ -9,6 +10,7 @@ from starlette.responses import Response
 from tests.documents import describe_listener
 
 from modelserver.errors import BadRequest
+from modelserver.models.registry import Registry
 from modelserver.surface.api.application import Application
 from modelserver.surface.api.routes import add_health, add_logging_level
 
@@ -17,6 +19,7 @@ def client(*models: tuple[int, bool]) -> httpx.AsyncClient:
     """A client of a server whose models should have so many workers, and have a loaded one or not."""
     pools = [SimpleNamespace(min_workers=fewest, ready=ready) for fewest, ready in models]
     registry = SimpleNamespace(defaults=lambda: (SimpleNamespace(pool=pool) for pool in pools))
+    registry.readiness = partial(Registry.readiness, registry)
     app = Application()
     add_health(app, registry)
     return httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://server")

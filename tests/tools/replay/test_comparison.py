@@ -4,10 +4,10 @@ import struct
 import numpy as np
 import pytest
 
+from modelserver.ext.grpc.framing import message_framed
 from modelserver.ext.grpc.messages import message
 from modelserver.ext.recording.entries import lines_of_call
 from modelserver.ext.rollout.agreement import Tolerance
-from modelserver.surface.watching import message_framed
 from modelserver.tools.http_client import TimedResponse
 from modelserver.tools.replay.comparison import body_of, difference, document_of, gets_id
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import modelserver
 from modelserver.errors import ConfigError
 
-MODULE = "modelserver.engine.worker"
+WORKER = "modelserver.engine.worker"
 _ELSEWHERE = str(Path(modelserver.__file__).parent / "engine" / "worker" / "elsewhere.py")
 _PATIENCE = 60.0
 
 
-def worker_command(python: str, module: str = MODULE) -> list[str]:
+def worker_command(python: str, module: str = WORKER) -> list[str]:
     """The command that starts a worker by its entry ``module``, without its arguments."""
     return [python, "-m", module] if python == sys.executable else [python, _ELSEWHERE, module, _handlers()]
 

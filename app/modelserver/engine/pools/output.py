@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import NamedTuple
 
+from modelserver.engine.pools.interpreter import WORKER, worker_command
 from modelserver.engine.wire.messages import without_escapes
 
 # Metrics that a worker prints in the form of TorchServe's workers (reference 15.4).
@@ -263,23 +264,25 @@ class OutputReaders:
 
 
 class Capture:
-    """Two pipes for a new process; ``outputs`` are its ends, for standard output and error."""
+    """Two pipes for a new process; ``outputs`` are its ends, for standard output and error, and ``inputs``
+    the other ends.
+    """
 
     def __init__(self) -> None:
         out, err = os.pipe(), os.pipe()
         self._output = OutputReaders()
-        self._inputs = (out[0], err[0])
+        self.inputs = (out[0], err[0])
         self.outputs = (out[1], err[1])
 
     async def start(
-        self, command: Sequence[str], environment: Mapping[str, str], connection: int
+        self, python: str, environment: Mapping[str, str], connection: int, module: str = WORKER
     ) -> asyncio.subprocess.Process:
-        """Starts a process with this output in a new session. Raises OSError.
+        """Has a ``python`` run a module, with this output, in a new session. Raises OSError.
 
-        It inherits ``connection``; its number and this process's id are added to the arguments.
+        It inherits ``connection``, whose number and this process's id are its arguments.
         """
         return await asyncio.create_subprocess_exec(
-            *command,
+            *worker_command(python, module),
             str(connection),
             str(os.getpid()),
             # `-m` searches the current directory first, so nobody else may be able to write to it.
@@ -299,14 +302,14 @@ class Capture:
 
     def discard(self) -> None:
         """Closes our ends; the process was not started."""
-        for descriptor in self._inputs:
+        for descriptor in self.inputs:
             os.close(descriptor)
 
     def read(self, label: str, measured: Measured | None = None) -> None:
         """Starts reading the output; ``label`` names it in the log, ``measured`` gets metrics."""
         self._output = OutputReaders(measured)
         self._output.name(label)
-        for descriptor, reader in zip(self._inputs, self._output.readers, strict=True):
+        for descriptor, reader in zip(self.inputs, self._output.readers, strict=True):
             reader.attach(descriptor)
 
     def last(self, count: int) -> str:

@@ -12,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from modelserver.engine.pools.channel import Channel
-from modelserver.engine.pools.interpreter import worker_command
 from modelserver.engine.pools.memory_kills import kills
 from modelserver.engine.pools.output import Capture
 from modelserver.engine.pools.spec import Child, OnLost, OnMessage, Process, WorkerSpec
@@ -194,4 +193,4 @@ async def _start(
         child = await spec.spawner.spawn(spec, environment, capture.outputs, connection)
         if child is not None:
             return child
-    return await capture.start(worker_command(spec.python), environment, connection)
+    return await capture.start(spec.python, environment, connection)

@@ -9,6 +9,7 @@ import socket
 import sys
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from modelserver.engine.batching.policies import Adaptive, Policy, Window, make_policy
@@ -276,8 +277,9 @@ class WorkerSpec:
     at once, and ``need`` are the bytes that loading may take. ``concurrency``: how many batches a worker runs
     at once, answered in any order; 0: one at a time. ``idempotent``: batches may run again of which nobody
     knows whether a lost worker began them. ``measured`` gets printed metrics. ``ipex``: whether handlers use
-    Intel's extension, and on GPUs. ``worth``: requests wait until a worker has
-    started, those first that are worth most; None: not on demand.
+    Intel's extension, and on GPUs. ``named_files`` are files of the server, by
+    the variable that names each. ``worth``: requests wait until a worker has started, those first that are
+    worth most; None: not on demand.
     """
 
     load: Load
@@ -286,6 +288,7 @@ class WorkerSpec:
     own_threads: int = 0
     hidden_variables: re.Pattern[str] | None = None
     extra_environment: Mapping[str, str] = field(default_factory=dict)
+    named_files: Mapping[str, Path] = field(default_factory=dict)
     python: str = sys.executable
     spawner: Forker | None = None
     launcher: Launcher | None = None
@@ -313,7 +316,8 @@ class WorkerSpec:
         own = dict.fromkeys(THREAD_VARIABLES, str(self.own_threads)) if self.own_threads else {}
         own["TS_DECODE_INPUT_REQUEST"] = str(self.load.decode_input_request).lower()
         own["TS_IPEX_ENABLE"], own["TS_IPEX_GPU_ENABLE"] = (str(x).lower() for x in self.ipex)
-        return {**own, **self.extra_environment}
+        named = {name: str(path) for name, path in self.named_files.items()}
+        return {**own, **named, **self.extra_environment}
 
 
 class Child(Protocol):

@@ -13,7 +13,7 @@ from modelserver.engine.tensors import weight
 from modelserver.engine.tensors.datatypes import BYTES, DATATYPES, TensorError, from_json, pack, unpack
 from modelserver.engine.tensors.limits import RequestLimits
 from modelserver.engine.tensors.shared_memory import NO_MEMORY, REGION, Memory, RegionPart
-from modelserver.engine.tensors.tensor import VARIABLE, OutputTensor, Tensor, TensorSpec, check_form, elements
+from modelserver.engine.tensors.tensor import VARIABLE, OutputTensor, Tensor, TensorSpec, elements
 from modelserver.errors import BadRequest
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
@@ -196,7 +196,7 @@ def _inputs(inputs: list[_Input], binary: memoryview, memory: Memory, *, light: 
         if each.name in names:
             raise BadRequest(f"input '{each.name}' is given twice")
         names.add(each.name)
-        check_form(each.name, each.datatype, each.shape)
+        Tensor.check_form(each.name, each.datatype, each.shape)
         parameters = dict(each.parameters or {})
         _check_parameters(parameters, f"input '{each.name}'")
         size = parameters.pop(_BINARY_SIZE, None)

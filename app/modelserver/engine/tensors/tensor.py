@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from modelserver.engine.tensors.datatypes import (
     BYTES,
     DATATYPES,
@@ -14,6 +16,8 @@ from modelserver.engine.tensors.datatypes import (
     TensorError,
     check_size,
     ends_of_elements,
+    from_json,
+    pack,
     unpack,
 )
 from modelserver.engine.tensors.weight import LIGHT_ELEMENTS, TooHeavy
@@ -27,6 +31,7 @@ _MOST_DIMENSIONS = 31
 
 
 VARIABLE = -1
+_decode_elements = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +67,31 @@ class Tensor:
         """The shape of one row."""
         return self.shape[1:]
 
+    @staticmethod
+    def check_form(name: str, datatype: str, shape: Sequence[int], where: str = "input") -> None:
+        """Raises BadRequest, naming the tensor, for an invalid datatype or shape."""
+        where = f"{where} '{name}'"
+        if datatype not in DATATYPES and datatype != BYTES:
+            raise BadRequest(f"{where}: unknown datatype '{datatype}', supported are {', '.join(NAMES)}")
+        if len(shape) > _MOST_DIMENSIONS:
+            raise BadRequest(f"{where}: shape has {len(shape)} sizes, {_MOST_DIMENSIONS} are allowed")
+        if any(size < 0 for size in shape):
+            raise BadRequest(f"{where}: shape {list(shape)} has a negative size")
+        count = elements(shape)
+        if count > _MOST_ELEMENTS:
+            raise BadRequest(f"{where}: shape {list(shape)} has more elements than fit in a body")
+        # With a size of zero, the body does not limit the other sizes.
+        if count == 0 and elements([size or 1 for size in shape]) > _MOST_EMPTY:
+            raise BadRequest(f"{where}: shape {list(shape)} is too large for a tensor without elements")
+
+    @classmethod
+    def of_values(cls, name: str, datatype: str, shape: Sequence[int], values: Sequence[Any]) -> Tensor:
+        """Packs Python numbers, booleans, or for BYTES byte strings. Raises BadRequest, naming the input."""
+        try:
+            return cls(name, datatype, tuple(shape), memoryview(pack(datatype, values)))
+        except TensorError as error:
+            raise BadRequest(f"input '{name}': {error}") from error
+
     def checked(self, *, light: bool = False) -> Tensor:
         """Itself, if it has as many elements as its shape says.
 
@@ -93,6 +123,23 @@ class OutputTensor:
     shape: tuple[int, ...]
     pieces: Sequence[bytes | memoryview]
 
+    @classmethod
+    def of_json(cls, name: str, datatype: str, shape: Sequence[int], data: msgspec.Raw) -> OutputTensor:
+        """An output as REST has it. Elements of BYTES that are not text become JSON, as in envelopes.
+
+        Raises BadRequest, TensorError, or DecodeError.
+        """
+        Tensor.check_form(name, datatype, shape, "output")
+        try:
+            values = from_json(datatype, data)
+        except TensorError:
+            if datatype != BYTES:
+                raise
+            values = _decode_elements(data)
+        if datatype == BYTES:
+            values = [value.encode() if isinstance(value, str) else bytes(value) for value in values]
+        return cls(name, datatype, tuple(shape), [pack(datatype, values)]).checked()
+
     @property
     def size(self) -> int:
         return sum(map(len, self.pieces))
@@ -121,22 +168,6 @@ def _rows_of_elements(data: memoryview, count: int, each: int) -> list[memoryvie
 def elements(shape: Sequence[int]) -> int:
     """The number of elements of a shape."""
     return math.prod(shape)
-
-
-def check_form(name: str, datatype: str, shape: Sequence[int], where: str = "input") -> None:
-    """Raises BadRequest, naming the tensor, for an invalid datatype or shape."""
-    if datatype not in DATATYPES and datatype != BYTES:
-        raise BadRequest(f"{where} '{name}': unknown datatype '{datatype}', supported are {', '.join(NAMES)}")
-    if len(shape) > _MOST_DIMENSIONS:
-        raise BadRequest(f"{where} '{name}': shape has {len(shape)} sizes, {_MOST_DIMENSIONS} are allowed")
-    if any(size < 0 for size in shape):
-        raise BadRequest(f"{where} '{name}': shape {list(shape)} has a negative size")
-    count = elements(shape)
-    if count > _MOST_ELEMENTS:
-        raise BadRequest(f"{where} '{name}': shape {list(shape)} has more elements than fit in a body")
-    # With a size of zero, the body does not limit the other sizes.
-    if count == 0 and elements([size or 1 for size in shape]) > _MOST_EMPTY:
-        raise BadRequest(f"{where} '{name}': shape {list(shape)} is too large for a tensor without elements")
 
 
 def check_data(name: str, datatype: str, count: int, data: memoryview, where: str = "input") -> None:

@@ -18,7 +18,6 @@ from modelserver.engine.pools.output import OutputReaders
 from modelserver.engine.pools.ranks import Position, RankGroup
 from modelserver.engine.pools.spec import OnLost, OnMessage, WorkerSpec
 from modelserver.engine.telemetry.gpus import VISIBLE
-from modelserver.engine.wire.messages import METRICS_CONFIG
 from modelserver.ext.cluster.channel import RemoteChannel
 from modelserver.ext.cluster.greeting import Invitation
 from modelserver.ext.cluster.hub import Hub
@@ -354,8 +353,7 @@ class ProcessStart:
     def _start(self, packed: Packed, packages: tuple[str, bool], invitation: Invitation) -> Start:
         spec = self._spec
         hidden = spec.hidden_variables
-        environment = spec.own_environment()
-        metrics = environment.pop(METRICS_CONFIG, None)
+        environment = {k: v for k, v in spec.own_environment().items() if k not in spec.named_files}
         requirements, use_venv = packages
         return Start(
             model=(spec.load.model_name, spec.load.model_version),
@@ -369,7 +367,7 @@ class ProcessStart:
             use_venv=use_venv,
             worker=invitation,
             lease=self._lost_after,
-            metrics=b"" if metrics is None else Path(metrics).read_bytes(),
+            files={name: path.read_bytes() for name, path in spec.named_files.items()},
         )
 
     async def _until(self, awaited: asyncio.Future[Outcome], seconds: float, otherwise: str) -> Outcome:

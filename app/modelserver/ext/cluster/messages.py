@@ -37,8 +37,7 @@ class Start(msgspec.Struct, frozen=True, array_like=True, tag="start"):
     machine's own, ``hidden`` the pattern of those that the worker must not see, ``threads`` the number for
     numeric libraries. The packages in ``requirements`` (a file of the model) are installed first.
     ``worker`` is the invitation of the worker's own connection. ``lease``: seconds without a word from the
-    server after which the worker is ended. ``metrics`` is the content of the file with the metrics that
-    handlers may look up.
+    server after which the worker is ended. ``files`` are contents of files, by the variable that names each.
     """
 
     model: tuple[str, str]
@@ -52,7 +51,7 @@ class Start(msgspec.Struct, frozen=True, array_like=True, tag="start"):
     use_venv: bool
     worker: Invitation
     lease: float
-    metrics: bytes
+    files: dict[str, bytes]
 
 
 class Alive(msgspec.Struct, frozen=True, array_like=True, tag="alive"):

@@ -56,6 +56,7 @@ REPORT_PATIENCE = 1.0
 # Unexpected ends of the spawner after which it is no longer used.
 MAX_DEATHS = 3
 _NO_FOLDER = "/nonexistent"
+_FORK_SERVER = "modelserver.ext.forking.fork_server"
 
 
 class SpawnRefused(Exception):
@@ -325,10 +326,9 @@ class _SpawnerProcess:
         local.setblocking(False)
         capture = Capture()
         try:
-            command = [sys.executable, "-m", "modelserver.ext.forking.fork_server"]
             own = {**_spawner_threads(), **Mark().variables}
             variables = worker_variables(environment, None, own, 1)
-            process = await capture.start(command, variables, remote.fileno())
+            process = await capture.start(sys.executable, variables, remote.fileno(), _FORK_SERVER)
         except BaseException:
             local.close()
             capture.discard()

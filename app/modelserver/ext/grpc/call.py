@@ -11,13 +11,12 @@ from typing import Any, Protocol
 from modelserver.engine.batching.request import Request
 from modelserver.engine.offload.gradual import GradualCalls
 from modelserver.errors import ServiceUnavailable
-from modelserver.ext.grpc.framing import PREFIX, CallRefused, Inbox, unpacked
+from modelserver.ext.grpc.framing import PREFIX, CallRefused, Inbox, message_framed, unpacked
 from modelserver.ext.grpc.heads import OK_HEAD, OK_TRAILERS, CallHead, fields_of, http_head, trailers
 from modelserver.ext.grpc.http2.stream import Http2Stream, StreamCarrier
 from modelserver.ext.grpc.statuses import StatusCode
 from modelserver.surface.http.intake import Intake
 from modelserver.surface.http.outgoing import Outgoing
-from modelserver.surface.watching import message_framed
 
 _log = logging.getLogger("modelserver.grpc")
 

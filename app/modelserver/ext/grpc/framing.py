@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections import deque
+from typing import Final
 
 from modelserver.ext.grpc.statuses import StatusCode
 
+# The method of requests over gRPC, for those who watch them.
+GRPC: Final = b"gRPC"
 PREFIX = 5
 # Smaller pieces are joined, as a piece has some bytes of its own.
 _SMALL = 4096
@@ -15,6 +18,11 @@ _SMALL = 4096
 _BITS = {"gzip": 31, "deflate": 15}
 # Bytes that are unpacked on the event loop.
 _AT_ONCE = 64 << 10
+
+
+def message_framed(message: bytes) -> bytes:
+    """A message of gRPC as it is sent."""
+    return b"\0%b%b" % (len(message).to_bytes(4, "big"), message)
 
 
 class CallRefused(Exception):

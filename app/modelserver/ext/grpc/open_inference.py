@@ -24,7 +24,6 @@ from modelserver.ext.grpc.statuses import open_inference_status
 from modelserver.ext.grpc.tensors import ModelInfer
 from modelserver.ext.grpc.watching import WatchedRequest
 from modelserver.extension import Rpc
-from modelserver.models.registry import readiness
 from modelserver.models.settings.address import HostPort
 from modelserver.surface.api.services import Services
 from modelserver.surface.watching import Watch
@@ -100,7 +99,7 @@ class OpenInferenceService:
 
     async def server_ready(self, _: AnyMessage, __: GrpcCall) -> AnyMessage:
         """Whether every model that should have workers has a loaded one (TorchServe always says yes)."""
-        return _Ready(ready=all(readiness(self._registry)) and not self._stopping.is_set())
+        return _Ready(ready=all(self._registry.readiness()) and not self._stopping.is_set())
 
     async def model_ready(self, request: AnyMessage, _: GrpcCall) -> AnyMessage:
         """Whether the model has a loaded worker. Raises ModelNotFound, ModelVersionNotFound."""

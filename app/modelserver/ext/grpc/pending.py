@@ -18,7 +18,7 @@ from modelserver.ext.grpc.watching import WatchedRequest
 from modelserver.models.version import ModelVersion
 from modelserver.surface.http.exchange import with_header
 from modelserver.surface.inference.codec import Parsed
-from modelserver.surface.inference.requests import home_of_sequence, make_request
+from modelserver.surface.inference.requests import make_request
 
 if TYPE_CHECKING:
     from modelserver.ext.grpc.call import GrpcCall
@@ -65,8 +65,8 @@ class Pending:
         call.check_room()
         now, left = time.monotonic(), call.time_remaining()
         traffic = None if version is not None else model.traffic
-        if traffic is not None and model.sequence_headers is not None:
-            model = home_of_sequence(model, traffic, parsed, _NO_HEADERS)
+        if traffic is not None and (sequence_id := _sequence_id(parsed, model)):
+            model = traffic.home(sequence_id, model)
         request = make_request(
             parsed, model, request_id_of(call), _context_of(call), now, left, explain=False
         )
@@ -172,6 +172,13 @@ class Pending:
                 # The error refers to this frame, and thereby to the bodies: they would outlive the call.
                 failure = request.error = None
         return request.contents()
+
+
+def _sequence_id(parsed: Parsed, model: ModelVersion) -> str:
+    """The id of the sequence that the message names, empty if there is none."""
+    names = model.sequence_headers
+    value = b"" if names is None else dict(parsed.sequence).get(names.id.encode(), b"")
+    return value.strip().decode("latin-1")
 
 
 def _context_of(call: GrpcCall) -> bytes:

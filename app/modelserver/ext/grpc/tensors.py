@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from modelserver.engine.tensors.datatypes import BYTES, TensorError, from_json, pack
+from modelserver.engine.tensors.datatypes import BYTES, TensorError
 from modelserver.engine.tensors.rest import InferRequest, RequestedOutput
-from modelserver.engine.tensors.tensor import OutputTensor, Tensor, check_form
+from modelserver.engine.tensors.tensor import OutputTensor, Tensor
 from modelserver.engine.tensors.weight import LIGHT_BYTES, TooHeavy
 from modelserver.errors import BadRequest, InternalError
 from modelserver.ext.grpc.encoded import EncodedMessage
@@ -193,7 +193,7 @@ def _tensors(request: AnyMessage, takes: InputRules, *, light: bool) -> list[Ten
 
 
 def _tensor(each: AnyMessage, raw: memoryview | None, model: str, *, light: bool) -> Tensor:
-    check_form(each.name, each.datatype, each.shape)
+    Tensor.check_form(each.name, each.datatype, each.shape)
     if raw is None:
         data = _typed(each)
     elif each.contents.ListFields():
@@ -215,11 +215,10 @@ def _typed(each: AnyMessage) -> memoryview:
     for name in (used.name for used, _ in each.contents.ListFields()):
         if name != field:
             raise BadRequest(f"input '{each.name}': {each.datatype} data is in {name} instead of {field}")
-    try:
-        packed = _packed(each.contents, each.datatype)
-        return memoryview(pack(each.datatype, getattr(each.contents, field)) if packed is None else packed)
-    except TensorError as error:
-        raise BadRequest(f"input '{each.name}': {error}") from error
+    packed = _packed(each.contents, each.datatype)
+    if packed is not None:
+        return packed
+    return Tensor.of_values(each.name, each.datatype, each.shape, getattr(each.contents, field)).data
 
 
 def _packed(contents: AnyMessage, datatype: str) -> memoryview | None:
@@ -306,7 +305,6 @@ class _JsonAnswer(msgspec.Struct):
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(_JsonAnswer).decode
-_decode_elements = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
 def to_json(request: InferRequest) -> bytes:
@@ -322,21 +320,7 @@ def to_json(request: InferRequest) -> bytes:
 def outputs_of_json(content: bytes) -> list[OutputTensor]:
     """The outputs of an answer that is the protocol's JSON. Raises InternalError if it is not."""
     try:
-        return [_output(each) for each in _decode(content).outputs]
+        outputs = _decode(content).outputs
+        return [OutputTensor.of_json(each.name, each.datatype, each.shape, each.data) for each in outputs]
     except (msgspec.DecodeError, UnicodeDecodeError, TensorError, BadRequest) as error:
         raise InternalError(f"The answer does not follow the Open Inference Protocol: {error}") from error
-
-
-def _output(each: _JsonOutput) -> OutputTensor:
-    check_form(each.name, each.datatype, each.shape, "output")
-    values = _texts(each.data) if each.datatype == BYTES else from_json(each.datatype, each.data)
-    data = pack(each.datatype, values)
-    return OutputTensor(each.name, each.datatype, tuple(each.shape), [data]).checked()
-
-
-def _texts(data: msgspec.Raw) -> list[bytes]:
-    """The elements of BYTES; elements that are not text become JSON, as in envelopes."""
-    try:
-        return [value.encode() for value in from_json(BYTES, data)]
-    except TensorError:
-        return [bytes(element) for element in _decode_elements(data)]

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from modelserver.engine.batching.request import Request
 from modelserver.errors import ModelServerError
+from modelserver.ext.grpc.framing import GRPC, message_framed
 from modelserver.ext.grpc.messages import AnyMessage
 from modelserver.ext.grpc.statuses import FAILED, StatusCode, ToStatus, http_status
 from modelserver.surface.http.exchange import Target, with_header
 from modelserver.surface.inference.routes import Route
-from modelserver.surface.watching import GRPC, Watch, Watcher
+from modelserver.surface.watching import Watch, Watcher
 
 if TYPE_CHECKING:
     from modelserver.ext.grpc.call import GrpcCall
@@ -29,6 +30,7 @@ class WatchedCall:
     """
 
     method = GRPC
+    is_rpc = True
 
     def __init__(self, path: str, call: GrpcCall, message: AnyMessage | None = None) -> None:
         model, version = ("", "") if message is None else (message.model_name, message.model_version)
@@ -71,6 +73,9 @@ class WatchedCall:
 
     def note_trace(self, trace_id: str, note: Callable[[str, str], None]) -> None:
         note(self.request_id, trace_id)
+
+    def framed(self, part: bytes) -> bytes:
+        return message_framed(part)
 
     def join(self, parts: Sequence[bytes]) -> bytes:
         """One message with the predictions of all."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import msgspec
 
-from modelserver.engine.tensors.weight import TooHeavy, is_heavy_json
+from modelserver.engine.tensors.weight import TooHeavy
 from modelserver.engine.wire.messages import INSTANCE
 from modelserver.errors import (
     BadRequest,
@@ -226,8 +226,7 @@ class OpenAI(Codec):
     def _read(self, exchange: Exchange, model: ModelVersion) -> Parsed:
         if (whole := self._whole(exchange, model)) is not None:
             return whole
-        if is_heavy_json(exchange.body):
-            raise TooHeavy
+        self.check_light(exchange.body)
         if self._is_for_application(exchange, model):
             return super().read(exchange, model)
         return _split(exchange.target.route.url_path, exchange.body, light=True)

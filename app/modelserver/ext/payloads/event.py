@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from urllib.parse import quote
 
-from modelserver.models.settings.checks import listed
+from modelserver.errors import ConfigError
+from modelserver.models.settings.checks import header_fault
 from modelserver.models.settings.settings import Settings
 
 REQUEST = "org.kubeflow.serving.inference.request"
@@ -57,18 +58,26 @@ class Origin:
 
     @classmethod
     def of(cls, settings: Settings) -> Origin:
+        """What the settings say. Raises ConfigError for a header or annotation that cannot be sent."""
         named = {
             "inferenceservicename": settings.payload_log_inference_service,
             "namespace": settings.payload_log_namespace,
             "component": settings.payload_log_component,
             "endpoint": settings.payload_log_endpoint,
         }
-        notes = dict(item.split("=", 1) for item in listed(settings.payload_log_annotations))
+        names, notes = _listed(settings.payload_log_headers), _listed(settings.payload_log_annotations)
+        for name in names:
+            if fault := header_fault(name, "names of headers, separated by commas, are", "sent"):
+                raise _wrong("payload_log_headers", name, fault)
+        for item in notes:
+            if "=" not in item:
+                needed = "name=value items, separated by commas, are needed"
+                raise _wrong("payload_log_annotations", item, needed)
         return cls(
             settings.payload_log_source or socket.gethostname(),
             tuple((name, value) for name, value in named.items() if value),
-            frozenset(name.lower() for name in listed(settings.payload_log_headers)),
-            _json(notes) if notes else "",
+            frozenset(name.lower() for name in names),
+            _json(dict(item.split("=", 1) for item in notes)) if notes else "",
         )
 
     def heads(self, event: Event, now: float) -> dict[str, str]:
@@ -136,3 +145,12 @@ def _json(value: object) -> str:
 def _time(seconds: float) -> str:
     moment = datetime.fromtimestamp(seconds, timezone.utc)
     return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def _listed(text: str | None) -> list[str]:
+    """The items of a comma-separated list."""
+    return [item.strip() for item in (text or "").split(",") if item.strip()]
+
+
+def _wrong(key: str, value: str, reason: str) -> ConfigError:
+    return ConfigError(f"Invalid configuration: {key}={value[:100]}: {reason}")

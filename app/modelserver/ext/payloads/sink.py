@@ -6,6 +6,7 @@ interpreter with the event loop. Responses are parsed with httptools.
 
 from __future__ import annotations
 
+import re
 import socket
 import ssl
 import time
@@ -21,6 +22,7 @@ from modelserver.models.settings.settings import Settings
 _LONGEST_ANSWER = 1 << 16
 # Bytes of a body up to which it is copied rather than sent separately.
 _SMALL = 1 << 16
+_PRINTABLE = re.compile(r"[!-~]+")
 
 
 class SinkError(Exception):
@@ -48,8 +50,11 @@ class Sink:
 
     @classmethod
     def of(cls, settings: Settings) -> Sink:
-        """The sink that the settings name. Raises ConfigError if ``payload_log_ca_file`` is unusable."""
+        """The sink that the settings name. Raises ConfigError if its URL or certificates cannot be used."""
         url = settings.payload_log_url or ""
+        if fault := _fault_of(url):
+            # Without the URL, which may contain a password.
+            raise ConfigError(f"Invalid configuration: payload_log_url: {fault}")
         tls = None
         if urlsplit(url).scheme == "https":
             ca = settings.payload_log_ca_file
@@ -62,6 +67,22 @@ class Sink:
                 tls.check_hostname = False
                 tls.verify_mode = ssl.CERT_NONE
         return cls(url, settings.payload_log_timeout, tls)
+
+
+def _fault_of(url: str) -> str | None:
+    needed = "http://host[:port][/path], or https, is needed"
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return needed
+    if parts.scheme in ("s3", "gs", "abfs"):
+        return f"{needed}: events are not written to {parts.scheme}://"
+    if not usable or _PRINTABLE.fullmatch(url) is None:
+        return needed
+    if parts.username is not None or parts.password is not None:
+        return "user and password are not allowed"
+    return None
 
 
 class SinkConnection:

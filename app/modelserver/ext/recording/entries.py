@@ -40,7 +40,7 @@ class Call(msgspec.Struct, tag=CALL, array_like=True, frozen=True):
     before the answer. ``lines`` are header lines of the answer: batch and timing. ``parts``: how many parts
     the answer came in, 0 if it came whole; ``complete`` is false for one that broke off.
 
-    Of a call over gRPC, ``method`` is :data:`GRPC`, ``target`` its path, ``body`` its message, and ``answer``
+    Of a call over gRPC, ``method`` is ``gRPC``, ``target`` its path, ``body`` its message, and ``answer``
     the messages as they are sent, each with its prefix, or the text of a failure. ``status`` is the HTTP
     status of the same meaning; the call's own code is in ``lines``.
     """

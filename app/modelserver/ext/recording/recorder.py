@@ -20,7 +20,7 @@ from modelserver.errors import BadRequest, Conflict
 from modelserver.ext.recording.entries import CALL, Beginning, Ended, Entry, Lost, framed, framed_list, pack
 from modelserver.models.settings.checks import header_fault
 from modelserver.surface.http.outgoing import Outgoing
-from modelserver.surface.watching import GRPC, Watched, Watcher, message_framed
+from modelserver.surface.watching import Watched, Watcher
 
 # Headers of requests that decide how a body is read and a response is written.
 HEADERS: Final = (
@@ -363,8 +363,8 @@ class Recorded(Watcher):
             if self._drops():
                 return
             complete = False
-        elif status == 200 and self._watched.method == GRPC:
-            body = message_framed(body)
+        elif status == 200:
+            body = self._watched.framed(body)
         self._add(status, body, content_type, lines, complete=complete)
 
     def started(self, status: int, content_type: str, lines: bytes) -> None:
@@ -373,7 +373,7 @@ class Recorded(Watcher):
 
     def part(self, part: bytes) -> None:
         if self._parts is not None:
-            self._parts.add(message_framed(part) if self._watched.method == GRPC else part)
+            self._parts.add(self._watched.framed(part))
 
     def ended(self, complete: bool, lines: bytes = b"") -> None:
         parts = self._parts
@@ -384,7 +384,7 @@ class Recorded(Watcher):
         self._add(self._status, answer, self._type, lines, parts.sent, parts.count, complete=complete)
 
     def left(self) -> None:
-        if self._watched.method == GRPC:
+        if self._watched.is_rpc:
             if not self._drops():
                 self._add(0, b"", "", b"", complete=False)
         elif self._parts is not None:
@@ -417,7 +417,7 @@ class Recorded(Watcher):
         recording, watched, body = self._recording, self._watched, self._body
         target, recorded = watched.target, recording.headers
         text, headers = target.text, [pair for pair in watched.headers if recorded[pair[0]]]
-        if watched.method == GRPC:
+        if watched.is_rpc:
             # A request of a stream is sent again alone.
             text, content_type = text.removesuffix("2"), "application/grpc"
             if watched.deadline_ms:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import PurePosixPath
 
 from modelserver.errors import ModelNotFound, StartFailed
-from modelserver.models.archives.urls import OBJECT_STORES, scheme
 from modelserver.models.options.resolve import Registration
 from modelserver.models.registry import Registry
 from modelserver.models.replacing import load_anew
@@ -43,16 +42,17 @@ class ModelRepository:
             ModelServerError: it cannot be loaded; what was loaded before keeps serving (F52).
         """
         registry, settings = self._registry, self._settings
+        store = registry.builder.store
         demands = [each for model in self._versions(name) if (each := model.pool.crew.on_demand) is not None]
         for demand in demands:
             await demand.load()
         if demands:
             return
         before = registry.get(name) if name in registry.names() else None
-        if before is not None and scheme(before.url) in OBJECT_STORES:
+        if before is not None and store.is_remote(before.url):
             url: str | None = before.url
         else:
-            stored = await registry.builder.store.by_name()
+            stored = await store.by_name()
             url = stored.get(name)
             if before is not None:
                 file = file_of(before.url)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from modelserver.errors import ConfigError
-from modelserver.models.settings.checks import jks_advice
 from modelserver.models.settings.settings import Settings
 from modelserver.surface.tls.context import Certificate
 
@@ -15,8 +14,18 @@ _INSTALL = "the package cryptography is needed: pip install cryptography"
 
 
 def load_certificate(settings: Settings) -> Certificate:
-    """The certificate, checked; PEM files win over a keystore. Raises ConfigError naming an unusable file."""
+    """The certificate, checked; PEM files win over a keystore.
+
+    Raises ConfigError naming an unusable file, or a setting without another that it needs.
+    """
+    if (kind := settings.keystore_type).upper() != "PKCS12":
+        raise ConfigError(f"Invalid configuration: keystore_type={kind}: {_advice(settings.keystore)}")
     key, chain = settings.private_key_file, settings.certificate_file
+    if (key is None) != (chain is None):
+        name = "private_key_file" if key is None else "certificate_file"
+        raise ConfigError(
+            f"Invalid configuration: {name}=: private_key_file and certificate_file are needed together"
+        )
     if key is not None and chain is not None:
         source = f"certificate_file={chain}, private_key_file={key}"
         certificate = _from_pem(key, chain)
@@ -58,7 +67,7 @@ def _from_pem(key_path: Path, chain_path: Path) -> Certificate:
 def _from_keystore(path: Path, password: str) -> Certificate:
     content = _read("keystore", path)
     if content.startswith(_JAVA):
-        raise _unusable("keystore", path, jks_advice(path))
+        raise _unusable("keystore", path, _advice(path))
     try:
         from modelserver.ext.tls.keystore import read_keystore  # noqa: PLC0415 - a package that few need
     except ImportError:
@@ -67,6 +76,14 @@ def _from_keystore(path: Path, password: str) -> Certificate:
         return read_keystore(content, password)
     except ValueError as error:
         raise _unusable("keystore", path, str(error)) from None
+
+
+def _advice(keystore: Path | None) -> str:
+    """How to convert a keystore that only Java can read."""
+    return (
+        "only PKCS12 can be read, convert the keystore with keytool -importkeystore "
+        f"-srckeystore {keystore or 'keystore.jks'} -destkeystore keystore.p12 -deststoretype PKCS12"
+    )
 
 
 def _of_its_own(settings: Settings) -> Certificate:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from modelserver import __version__
 from modelserver.engine.tensors.datatypes import BYTES
-from modelserver.models.registry import readiness
 
 if TYPE_CHECKING:
     from modelserver.models.registry import Registry
@@ -68,7 +67,7 @@ class ProtocolMetadata:
     @property
     def is_ready(self) -> bool:
         """Whether every model that should have workers has a loaded one."""
-        return all(readiness(self._registry))
+        return all(self._registry.readiness())
 
 
 def _described(specs: Iterable[Any]) -> list[dict[str, Any]]:

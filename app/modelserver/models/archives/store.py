@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from modelserver.errors import ModelServerError
+from modelserver.models.archives.urls import OBJECT_STORES, scheme
 
 if TYPE_CHECKING:
     from modelserver.models.archives.incoming import Transfer
@@ -68,6 +69,11 @@ class ModelStore:
         self.remote = remote
         self.download: Download | None = None
         self.network: MakeNetwork | None = None
+
+    @staticmethod
+    def is_remote(url: str) -> bool:
+        """Whether the URL is that of an archive in an object store."""
+        return scheme(url) in OBJECT_STORES
 
     async def loadable(self) -> list[str]:
         """The names of archives and model directories, in no order. Raises OSError, ModelServerError."""

@@ -13,7 +13,7 @@ from modelserver.engine.telemetry.logs import LEVELS, log_level, set_log_level
 from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.engine.telemetry.prometheus import CONTENT_TYPE
 from modelserver.errors import BadRequest, ConfigError, InternalError, ResourceNotFound, ServiceUnavailable
-from modelserver.models.registry import Registry, readiness
+from modelserver.models.registry import Registry
 from modelserver.surface.api import models
 from modelserver.surface.api.application import ANY_METHOD, TEXT, Application, JsonBody, Operation
 from modelserver.surface.api.management import ManagementApi
@@ -77,7 +77,7 @@ def add_health(app: Application, registry: Registry) -> None:
         return Response(pretty({"status": "Live"}), media_type=JSON)
 
     async def ready() -> Response:
-        states = readiness(registry)
+        states = registry.readiness()
         if missing := states.count(False):
             raise ServiceUnavailable(f"Not ready: {missing} of {len(states)} models have no loaded worker.")
         return Response(pretty({"status": "Ready"}), media_type=JSON)

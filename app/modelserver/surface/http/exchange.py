@@ -81,6 +81,7 @@ class Exchange(ABC):
 
     # See :class:`modelserver.surface.watching.Watched`.
     code: ClassVar[int | None] = None
+    is_rpc: ClassVar[bool] = False
 
     __slots__ = (
         "answered",
@@ -122,6 +123,10 @@ class Exchange(ABC):
     def attributes(self) -> dict[str, str | int]:
         """Method and route by OpenTelemetry's names."""
         return {"http.request.method": self.method.decode(), "http.route": self.target.route.template}
+
+    def framed(self, part: bytes) -> bytes:
+        """As it is: the answer has only its bytes."""
+        return part
 
     def join(self, parts: Sequence[bytes]) -> bytes:
         """The whole answer of these parts."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 
+from modelserver.engine.tensors.weight import TooHeavy, is_heavy_json
 from modelserver.engine.wire.messages import BODY, FIELDS
 from modelserver.surface.http.exchange import Exchange, read_query
 from modelserver.surface.inference.scopes import OCTETS, scope_of
@@ -96,6 +97,12 @@ class Codec:
 
         Raises BadRequest, or TooHeavy.
         """
+
+    @staticmethod
+    def check_light(body: bytes) -> None:
+        """Raises TooHeavy if reading this JSON would take long."""
+        if is_heavy_json(body):
+            raise TooHeavy
 
     def ending(self, error: bytes) -> bytes | None:
         """The last event of a stream of events that fails, with the document of the error.

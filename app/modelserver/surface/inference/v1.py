@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 
-from modelserver.engine.tensors import weight
 from modelserver.engine.tensors.limits import RequestLimits
 from modelserver.engine.wire.messages import INSTANCE
 from modelserver.errors import BadRequest
@@ -61,8 +60,7 @@ class V1(Codec):
     def read(self, exchange: Exchange, model: ModelVersion) -> Parsed:
         if not model.splits:
             return super().read(exchange, model)
-        if weight.is_heavy_json(exchange.body):
-            raise weight.TooHeavy
+        self.check_light(exchange.body)
         return split(exchange.body)
 
     async def read_off_loop(self, exchange: Exchange, model: ModelVersion) -> Parsed:

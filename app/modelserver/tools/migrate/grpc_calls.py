@@ -15,10 +15,10 @@ from urllib.parse import parse_qsl, urlencode
 
 from google.protobuf import json_format
 
+from modelserver.ext.grpc.framing import message_framed
 from modelserver.ext.grpc.http2.frames import Http2Error
 from modelserver.ext.grpc.messages import DecodeError, message_class, service
 from modelserver.ext.grpc.statuses import StatusCode, http_status
-from modelserver.surface.watching import message_framed
 from modelserver.tools.grpc_client import messages_of, send_call
 from modelserver.tools.migrate.calls import PATIENCE, Port, Probe, Response
 

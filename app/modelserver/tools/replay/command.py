@@ -16,12 +16,12 @@ from typing import Final, NamedTuple
 
 from modelserver.errors import ConfigError
 from modelserver.ext.console.simulation.figures import percentile
+from modelserver.ext.grpc.framing import GRPC
 from modelserver.ext.recording.entries import Call, timing_of
 from modelserver.ext.recording.file import Recording, read
 from modelserver.ext.rollout.agreement import Tolerance
 from modelserver.models.settings.load import load_settings
 from modelserver.surface.auth.scopes import Scope
-from modelserver.surface.watching import GRPC
 from modelserver.tools.commands import exit_status
 from modelserver.tools.http_client import TimedResponse
 from modelserver.tools.replay import sender

@@ -9,11 +9,11 @@ from typing import Any, Final, NamedTuple
 from google.protobuf.json_format import MessageToDict
 
 from modelserver.engine.tensors.datatypes import DATATYPES
+from modelserver.ext.grpc.framing import GRPC
 from modelserver.ext.grpc.messages import DecodeError, message
 from modelserver.ext.grpc.statuses import StatusCode
 from modelserver.ext.recording.entries import Call, code_of
 from modelserver.ext.rollout.agreement import Tolerance, agree, excerpt, pairs, place, short, without_ids
-from modelserver.surface.watching import GRPC
 from modelserver.tools.grpc_client import messages_of
 from modelserver.tools.http_client import TimedResponse
 

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from modelserver.engine.batching.request import Request
 from modelserver.errors import ConfigError, ModelServerError
+from modelserver.ext.grpc.framing import GRPC, message_framed
 from modelserver.ext.grpc.heads import CallHead
 from modelserver.ext.grpc.inference import InferenceService
 from modelserver.ext.grpc.messages import message
@@ -28,7 +29,7 @@ from modelserver.models.options.resolve import Registration
 from modelserver.models.settings.load import LoadedSettings
 from modelserver.models.settings.settings import Settings
 from modelserver.surface.api.services import Services
-from modelserver.surface.watching import GRPC, Watcher, message_framed
+from modelserver.surface.watching import Watcher
 from modelserver.testing.answer import Answer
 from modelserver.testing.engine import Engine, engine
 from modelserver.testing.loopback import Loopback

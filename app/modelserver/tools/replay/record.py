@@ -21,7 +21,6 @@ from modelserver.errors import BadRequest, ConfigError
 from modelserver.ext.recording.entries import Ended, Frames, Lost, pack, unpack_others
 from modelserver.ext.recording.file import Writer
 from modelserver.ext.recording.recorder import RecordingOptions
-from modelserver.models.settings.checks import listed
 from modelserver.surface.auth.scopes import Scope
 from modelserver.tools.commands import counted, exit_status, termination_is_interruption
 from modelserver.tools.running_server import RunningServer, client_of, management_url, token
@@ -66,7 +65,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 def record(options: argparse.Namespace) -> int:
     """Records until the server or Ctrl-C ends it. Raises as :func:`main` handles it."""
-    headers = listed(options.headers)
+    headers = [name.strip() for name in (options.headers or "").split(",") if name.strip()]
     # The options are checked as the server checks them.
     RecordingOptions(
         frozenset(options.models), tuple(headers), options.sample, options.seconds, options.requests

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from modelserver.errors import ConfigError
+from modelserver.ext.grpc.framing import message_framed
 from modelserver.ext.grpc.http2.frames import Http2Error
 from modelserver.ext.grpc.statuses import StatusCode, http_status
 from modelserver.ext.recording.entries import Call, lines_of_call
-from modelserver.surface.watching import message_framed
 from modelserver.tools.grpc_client import send_call
 from modelserver.tools.http_client import CUT_OFF, Requester, TimedResponse
 from modelserver.tools.running_server import trusting

@@ -108,7 +108,7 @@ class Stage:
         )
         worker = self.hub.invite(PlayedServer)
         own = {"SEEN": "1"}
-        return Start(("m", "1"), None, packed.digest, packed.size, own, "", 1, "", False, worker, lease, b"")
+        return Start(("m", "1"), None, packed.digest, packed.size, own, "", 1, "", False, worker, lease, {})
 
     async def output_until_end(self):
         got = [b"", b""]

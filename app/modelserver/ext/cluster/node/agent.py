@@ -16,7 +16,6 @@ import re
 import signal
 import socket
 import ssl
-import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -27,8 +26,8 @@ from typing import Final
 import uvloop
 
 from modelserver import __version__
-from modelserver.engine.pools.interpreter import worker_command
 from modelserver.engine.pools.memory_kills import kills
+from modelserver.engine.pools.output import Capture
 from modelserver.engine.pools.spec import Ports
 from modelserver.engine.pools.variables import worker_variables
 from modelserver.engine.telemetry.gpus import VISIBLE, Gpus
@@ -36,7 +35,7 @@ from modelserver.engine.telemetry.system import worker_memory
 from modelserver.engine.wire.arena import Arena, ProtocolError
 from modelserver.engine.wire.frames import FrameReader, encode
 from modelserver.engine.wire.marks import Mark, end_orphans
-from modelserver.engine.wire.messages import METRICS_CONFIG, Recalled
+from modelserver.engine.wire.messages import Recalled
 from modelserver.engine.workdir import work_directory
 from modelserver.engine.worker.channel import ServerChannel
 from modelserver.engine.worker.parent import die_with
@@ -54,6 +53,7 @@ from modelserver.models.environments.environments import Environments, PackageRe
 # hands over on ``AGENT_FD``, so that nobody else sees it and nothing stands between server and worker.
 
 _MAX_INVITATION = 1 << 16
+_WORKER = "modelserver.ext.cluster.node.agent"
 
 
 def main() -> None:
@@ -277,11 +277,11 @@ class Agent:
         self._memory = Arena.create()
         # The path by which another process of this user opens the memory.
         memory = f"/proc/{os.getpid()}/fd/{self._memory.descriptor}" if self._memory is not None else ""
-        out, errors = os.pipe(), os.pipe()
-        process = self._process = await self._spawn(start.worker, python, variables, (out[1], errors[1]))
+        capture = Capture()
+        process = self._process = await self._spawn(start.worker, python, variables, capture)
         forwarding = [
             self._loop.create_task(self._forward(descriptor, is_error=is_error))
-            for descriptor, is_error in ((out[0], False), (errors[0], True))
+            for descriptor, is_error in zip(capture.inputs, (False, True), strict=True)
         ]
         reporting = self._loop.create_task(self._report(start.gpu_id, variables.get(VISIBLE)))
         self._send(messages.WorkerStarted(process.pid, str(model_dir), memory))
@@ -317,9 +317,9 @@ class Agent:
         """Has the model's packages installed; returns the worker's Python and its variables."""
         folder = held.enter_context(work_directory())
         own = dict(start.environment)
-        if start.metrics:
-            own[METRICS_CONFIG] = str(folder / "metrics.yaml")
-            (folder / "metrics.yaml").write_bytes(start.metrics)
+        for name, content in start.files.items():
+            own[name] = str(folder / name)
+            (folder / name).write_bytes(content)
         node = NodeEnvironment(start.hidden, own, start.threads)
         requirements = PackageRequest(*start.model, model_dir, start.requirements or None, start.use_venv)
         environments = node.environments(folder, self._report_progress)
@@ -331,31 +331,19 @@ class Agent:
         self._send(messages.StartProgress(step, source))
 
     async def _spawn(
-        self, invitation: Invitation, python: str, variables: dict[str, str], outputs: tuple[int, int]
+        self, invitation: Invitation, python: str, variables: dict[str, str], capture: Capture
     ) -> asyncio.subprocess.Process:
         own, other = socket.socketpair()
         with own, other:
             hand_over(own, invitation, self._memory)
             try:
-                return await asyncio.create_subprocess_exec(
-                    *worker_command(python, "modelserver.ext.cluster.node.agent"),
-                    str(other.fileno()),
-                    str(os.getpid()),
-                    # `-m` searches the current directory first, so nobody else may be able to write to it.
-                    cwd="/",
-                    env={**variables, **self._mark.variables},
-                    stdin=subprocess.DEVNULL,
-                    stdout=outputs[0],
-                    stderr=outputs[1],
-                    pass_fds=[other.fileno()],
-                    start_new_session=True,
-                )
+                environment = {**variables, **self._mark.variables}
+                return await capture.start(python, environment, other.fileno(), _WORKER)
             except OSError as error:
                 # The event loop's error does not name the program.
                 raise OSError(error.errno, error.strerror, python) from error
             finally:
-                for descriptor in outputs:
-                    os.close(descriptor)
+                capture.close_outputs()
 
     def _started_batches(self) -> int | None:
         with contextlib.suppress(OSError):
