@@ -12,9 +12,10 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
+from modelserver.engine.pools.interpreter import WORKER
 from modelserver.engine.pools.output import Capture
 from modelserver.engine.pools.variables import worker_variables
 from modelserver.engine.wire.marks import MARK, new_mark
@@ -82,13 +83,13 @@ def fork_spawners(address: str) -> None:
     start = Capture.start
 
     async def start_forked(
-        self: Capture, command: Sequence[str], environment: Mapping[str, str], connection: int
+        self: Capture, python: str, environment: Mapping[str, str], connection: int, module: str = WORKER
     ) -> Any:
-        if command[-1] == _MODULE:
+        if module == _MODULE:
             descriptors = [connection, *self.outputs]
             if pid := await asyncio.to_thread(_request, address, environment, descriptors):
                 return Spawned(pid)
-        return await start(self, command, environment, connection)
+        return await start(self, python, environment, connection, module)
 
     Capture.start = start_forked  # type: ignore[method-assign]
 
