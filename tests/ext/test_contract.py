@@ -147,7 +147,7 @@ def test_extension_that_is_off_is_not_imported():
         "added = ('fetch', 'pool', 'prepare', 'run', 'routes', 'answer', 'settle', 'rpc')\n"
         "host = SimpleNamespace(settings=settings, **dict.fromkeys(added, nothing))\n"
         "host.route, host.services = nothing, SimpleNamespace(metrics=None, registry=None, settings=None)\n"
-        "host.registry = SimpleNamespace(has=None)\n"
+        "host.registry = None\n"
         "asyncio.run(open_extensions(EXTENSIONS, host))\n"
         "print(json.dumps([name for name in sys.modules if name.startswith('modelserver.ext.')]))\n"
     )

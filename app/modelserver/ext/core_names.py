@@ -86,7 +86,7 @@ NAMES: Final[Mapping[str, str]] = {
     "surface.http.connection": "HttpListener",
     "surface.http.content": "MAX_PARAMETERS_BODY",
     "surface.http.cors": "Cors",
-    "surface.http.exchange": "Exchange HotRoutes Target with_header",
+    "surface.http.exchange": "Exchange HotRoutes Target",
     "surface.http.intake": "Intake",
     "surface.http.outgoing": "Outgoing",
     "surface.http.protocol": "HttpProtocol",

@@ -116,7 +116,7 @@ async def restore(
             model = await _restore_one(registry, item, on_progress, opening)
         except ModelServerError as error:
             _log.error("%s %s cannot be restored: %s", item.name, item.version, error.message)
-            if not registry.has(item.name, item.version):
+            if (item.name, item.version) not in registry:
                 registry.add(registry.builder.failed(item, error.message))
             continue
         if item.default:

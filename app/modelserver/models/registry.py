@@ -90,8 +90,9 @@ class ModelTable:
         if len(name) > LONGEST_NAME:
             raise InvalidModel(f"The {kind} name has {len(name)} characters, {LONGEST_NAME} are allowed.")
 
-    def has(self, name: str, version: str) -> bool:
-        """Whether the version is registered, even if it failed."""
+    def __contains__(self, named: tuple[str, ...]) -> bool:
+        """Whether the version of a model is registered, even if it failed."""
+        name, version = named
         return name in self._models and version in self._models[name].versions
 
     def names(self) -> list[str]:
@@ -189,7 +190,7 @@ class ModelTable:
         self._follow(entry, (before.version, model.version))
 
     def _holds(self, model: ModelVersion) -> bool:
-        return self.has(model.name, model.version) and self.get(model.name, model.version) is model
+        return (model.name, model.version) in self and self.get(model.name, model.version) is model
 
     def set_traffic(self, name: str, traffic: ModelRouter | None) -> None:
         """Requests for the model that name no version follow ``traffic`` from now on."""
@@ -298,7 +299,7 @@ class Registry(ModelTable):
 
     def reserve(self, name: str, version: str) -> None:
         """Reserves name and version for one that is being prepared. Raises Conflict."""
-        taken = self.has(name, version) and not self.get(name, version).failure
+        taken = (name, version) in self and not self.get(name, version).failure
         if taken or (name, version) in self._reserved:
             raise Conflict(f"Model version {version} is already registered for model {name}")
         self._reserved.add((name, version))
@@ -385,7 +386,7 @@ class Registry(ModelTable):
 
     def forget(self, model: ModelVersion) -> None:
         """Removes the version's metrics, unless its name and version are in use or reserved again."""
-        if (model.name, model.version) not in self._reserved and not self.has(model.name, model.version):
+        if (model.name, model.version) not in self._reserved and (model.name, model.version) not in self:
             self.builder.metrics.forget(model.name, model.version)
 
     async def _remove(self, model: ModelVersion) -> None:

@@ -78,6 +78,6 @@ async def test_agent_that_does_not_react_is_killed(placer, agent, tmp_path, monk
     placement = await placer.place(["x"], Demand(), "W-1")
     while not os.path.exists(tmp_path / "ready"):  # noqa: ASYNC110, ASYNC240 - limited by the test's time
         await asyncio.sleep(0.01)
-    os.kill(placement.pids[0], signal.SIGSTOP)
+    os.kill(placement.processes[0].pid, signal.SIGSTOP)
     placement.withdraw()
     assert "ended with -9" in await asyncio.wait_for(placement.ended, 10)

@@ -10,7 +10,7 @@ from modelserver.ext.events.store import FILE
 
 def host_of(tmp_path, **settings):
     """What it adds is in its lists."""
-    host = SimpleNamespace(tasks=[], settles=[], added=[], registry=SimpleNamespace(has=lambda *_: False))
+    host = SimpleNamespace(tasks=[], settles=[], added=[], registry=())
     host.settings = SimpleNamespace(model_store=tmp_path, log_files=True, **settings)
     host.run, host.settle = host.tasks.append, host.settles.append
     host.routes = lambda role, add: host.added.append((role, add))

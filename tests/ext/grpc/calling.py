@@ -33,7 +33,6 @@ class FakeCall(GrpcCall):
         self.head = CallHead("", metadata, timeout, "identity", 0)
         self.arrived = monotonic()
         self.is_cancelled, self.is_unread = cancelled, unread
-        self.traceparent = b""
         self.on_queued = None
         self.held = 0
         self.initial: list[tuple[str, str]] = []

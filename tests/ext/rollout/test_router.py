@@ -176,7 +176,7 @@ async def test_a_file_with_traffic_that_cannot_be(registry, builder):
     ):
         await register(registry, "m-3.0.mar")
 
-    assert not registry.has("m", "3.0")
+    assert ("m", "3.0") not in registry
     builder.options = {}
     await register(registry, "m-3.0.mar")
 

@@ -32,18 +32,14 @@ _GRACE = 5.0
 
 
 class ProcessPlacement:
-    """The agents' processes of one worker, ``pids``; ``task`` ends with the last."""
+    """The agents' ``processes`` of one worker; ``task`` ends with the last."""
 
     def __init__(self, processes: Sequence[asyncio.subprocess.Process]) -> None:
-        self._processes = processes
+        self.processes = processes
         # There is always a place.
         self.lacks: Mapping[str, Mapping[str, float]] = {}
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.task = asyncio.gather(*map(self._watch, processes))
-
-    @property
-    def pids(self) -> list[int]:
-        return [process.pid for process in self._processes]
 
     async def _watch(self, process: asyncio.subprocess.Process) -> None:
         code = await process.wait()
@@ -52,7 +48,7 @@ class ProcessPlacement:
 
     def withdraw(self) -> None:
         """Ends the agents, which end their workers."""
-        for process in self._processes:
+        for process in self.processes:
             if process.returncode is None:
                 process.terminate()
                 asyncio.get_running_loop().call_later(_GRACE, self._kill, process)

@@ -166,6 +166,7 @@ class _Launch:
         self, launcher: ClusterLauncher, spec: WorkerSpec, label: str, on_message: OnMessage, on_lost: OnLost
     ) -> None:
         self._launcher = launcher
+        self._packages = launcher.requirements, launcher.use_venv
         self._cluster = cluster = launcher.cluster
         self._spec = spec
         self._label = label
@@ -265,10 +266,6 @@ class _Launch:
         await _all(connecting)
         return group
 
-    @property
-    def _packages(self) -> tuple[str, bool]:
-        return self._launcher.requirements, self._launcher.use_venv
-
     def abandon(self) -> None:
         for start in self._starts:
             start.abandon()
@@ -354,7 +351,6 @@ class ProcessStart:
         spec = self._spec
         hidden = spec.hidden_variables
         environment = {k: v for k, v in spec.own_environment().items() if k not in spec.named_files}
-        requirements, use_venv = packages
         return Start(
             model=(spec.load.model_name, spec.load.model_version),
             gpu_id=spec.load.gpu_id,
@@ -363,8 +359,8 @@ class ProcessStart:
             environment=environment,
             threads=spec.threads,
             hidden="" if hidden is None else hidden.pattern,
-            requirements=requirements,
-            use_venv=use_venv,
+            requirements=packages[0],
+            use_venv=packages[1],
             worker=invitation,
             lease=self._lost_after,
             files={name: path.read_bytes() for name, path in spec.named_files.items()},

@@ -127,7 +127,7 @@ class ConsoleState:
 
     def _is_default(self, model: ModelVersion) -> bool:
         # It may have been unregistered meanwhile.
-        return self._registry.has(model.name, model.version) and self._registry.is_default(model)
+        return (model.name, model.version) in self._registry and self._registry.is_default(model)
 
 
 def key_of(model: ModelVersion) -> str:

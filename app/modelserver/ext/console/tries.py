@@ -60,7 +60,7 @@ async def answer_try(request: Request, hot: HotRoutes) -> Response:
 class TriedExchange(Exchange):
     """The exchange of one try; ``begins`` gets the status and the headers of the response."""
 
-    __slots__ = ("_headers", "_parts", "_unsent", "begins")
+    __slots__ = ("_parts", "_unsent", "begins")
 
     def __init__(self, target: Target, request: Request, body: bytes) -> None:
         super().__init__(target, b"POST", "1.1", body)

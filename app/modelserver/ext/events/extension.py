@@ -78,7 +78,7 @@ class Extension:
         # As the log files.
         folder = Path(os.environ.get("LOG_LOCATION") or "logs")
         place = folder if host.settings.log_files else None
-        store = self._store = EventStore(place, host.registry.has, self._followers.wake)
+        store = self._store = EventStore(place, lambda *named: named in host.registry, self._followers.wake)
         self._followers.loop = asyncio.get_running_loop()
         logging.getLogger().addHandler(store)
         await asyncio.to_thread(store.read)

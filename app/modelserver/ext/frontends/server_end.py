@@ -13,7 +13,7 @@ from modelserver.engine.wire.arena import LARGE
 from modelserver.errors import InternalError, ResourceNotFound
 from modelserver.ext.frontends import messages
 from modelserver.ext.frontends.link import Link
-from modelserver.surface.http.exchange import Exchange, HotRoutes, Target, with_header
+from modelserver.surface.http.exchange import Exchange, HotRoutes, Target
 from modelserver.surface.http.outgoing import Outgoing
 
 Application = Callable[[Any, Callable[[], Awaitable[Any]], Callable[[Any], Awaitable[None]]], Awaitable[None]]
@@ -154,14 +154,14 @@ class ServerEnd:
 class RemoteExchange(Exchange):
     """A request that a front end received; the exchange there sends what is answered here."""
 
-    __slots__ = ("_end", "_headers", "_number", "_packed", "_sent", "taken")
+    __slots__ = ("_end", "_number", "_packed", "_sent", "taken")
 
     def __init__(self, end: ServerEnd, ask: messages.Ask, body: bytes) -> None:
         super().__init__(_UNREAD, ask.method, ask.version, body)
         self._end = end
         self._number = ask.number
         self._packed = ask.headers
-        self._headers: list[tuple[bytes, bytes]] | None = None
+        self._headers: list[tuple[bytes, bytes]] = []
         self.content_type = ask.content_type
         self.encoding = ask.encoding
         self.deadline_ms = ask.deadline_ms
@@ -172,7 +172,7 @@ class RemoteExchange(Exchange):
 
     @property
     def headers(self) -> list[tuple[bytes, bytes]]:
-        if self._headers is None:
+        if not self._headers:
             self._headers = _decode_headers(self._packed)
         return self._headers
 
@@ -180,7 +180,7 @@ class RemoteExchange(Exchange):
         return self._packed
 
     def replace_header(self, name: bytes, value: bytes) -> None:
-        self._headers = with_header(self.headers, name, value)
+        super().replace_header(name, value)
         self._packed = _encode_headers(self._headers)
 
     def note_trace(self, trace_id: str, note: Callable[[str, str], None]) -> None:

@@ -58,8 +58,8 @@ class GrpcPort:
 class GrpcCall(Http2Stream):
     """One call. ``is_cancelled``: the client is gone; ``is_unread``: it has not taken its answer.
 
-    ``traceparent`` replaces the client's, if it is not empty. ``on_queued`` is called with each of its
-    requests, and the version of a model that gets it, if the call is watched.
+    ``on_queued`` is called with each of its requests, and the version of a model that gets it, if the call is
+    watched.
     """
 
     __slots__ = (
@@ -81,7 +81,6 @@ class GrpcCall(Http2Stream):
         "is_unread",
         "method",
         "on_queued",
-        "traceparent",
     )
 
     head: CallHead
@@ -90,7 +89,6 @@ class GrpcCall(Http2Stream):
         super().__init__(connection, number)
         self._port = port
         self.method: CallHandler | None = None
-        self.traceparent = b""
         self.on_queued: Callable[[Request, Any], None] | None = None
         self.arrived = self._received_at = 0.0
         self.is_cancelled = self.is_unread = False

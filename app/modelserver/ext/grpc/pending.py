@@ -16,7 +16,6 @@ from modelserver.engine.wire.messages import Answer
 from modelserver.errors import ModelServerError, PayloadTooLarge
 from modelserver.ext.grpc.watching import WatchedRequest
 from modelserver.models.version import ModelVersion
-from modelserver.surface.http.exchange import with_header
 from modelserver.surface.inference.codec import Parsed
 from modelserver.surface.inference.requests import make_request
 
@@ -184,8 +183,6 @@ def _sequence_id(parsed: Parsed, model: ModelVersion) -> str:
 def _context_of(call: GrpcCall) -> bytes:
     """The call's trace context (W3C), which handlers get as headers."""
     headers = [header for header in call.head.headers if header[0] in _TRACE_HEADERS]
-    if call.traceparent:
-        headers = with_header(headers, b"traceparent", call.traceparent)
     return _pack(headers) if headers else _NO_HEADERS
 
 

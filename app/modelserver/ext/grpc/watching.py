@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from modelserver.engine.batching.request import Request
@@ -10,7 +11,7 @@ from modelserver.errors import ModelServerError
 from modelserver.ext.grpc.framing import GRPC, message_framed
 from modelserver.ext.grpc.messages import AnyMessage
 from modelserver.ext.grpc.statuses import FAILED, StatusCode, ToStatus, http_status
-from modelserver.surface.http.exchange import Target, with_header
+from modelserver.surface.http.exchange import Target
 from modelserver.surface.inference.routes import Route
 from modelserver.surface.watching import Watch, Watcher
 
@@ -57,10 +58,7 @@ class WatchedCall:
 
     @property
     def headers(self) -> list[tuple[bytes, bytes]]:
-        headers = self._call.head.headers
-        if self._call.traceparent:
-            headers = with_header(headers, b"traceparent", self._call.traceparent)
-        return headers
+        return self._call.head.headers
 
     def attributes(self) -> dict[str, str | int]:
         service, _, method = str(self).partition("/")
@@ -69,7 +67,8 @@ class WatchedCall:
     def replace_header(self, name: bytes, value: bytes) -> None:
         """Replaces the trace context that handlers receive; other headers are ignored."""
         if name == b"traceparent":
-            self._call.traceparent = value
+            own = (pair for pair in self._call.head.metadata if pair[0] != "traceparent")
+            self._call.head = replace(self._call.head, metadata=(*own, ("traceparent", value)))
 
     def note_trace(self, trace_id: str, note: Callable[[str, str], None]) -> None:
         note(self.request_id, trace_id)

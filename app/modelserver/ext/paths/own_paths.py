@@ -57,7 +57,7 @@ class OwnPaths:
 
     def _is_current(self, name: str, version: str, path: str) -> bool:
         """Whether the version has the path, or is being prepared with it."""
-        if not self._registry.has(name, version):
+        if (name, version) not in self._registry:
             return self._is_reserved(name, version)
         model = self._registry.get(name, version)
         loads = model.replacement is not None and model.replacement.state == "LOADING"
@@ -72,7 +72,7 @@ class OwnPaths:
         return False
 
     def _has(self, name: str, version: str, path: str) -> bool:
-        has = self._registry.has(name, version)
+        has = (name, version) in self._registry
         return has and self._registry.get(name, version).options.values["route"] == path
 
     def route(self, path: str) -> Route | None:

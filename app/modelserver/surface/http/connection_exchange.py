@@ -12,7 +12,7 @@ import msgspec
 
 from modelserver.engine.ids import accept_request_id, make_uuid
 from modelserver.surface.http.answers import ALWAYS_BLOCK, STATUS_LINES, clean, status_line
-from modelserver.surface.http.exchange import MAX_UNSENT, Exchange, Target, with_header
+from modelserver.surface.http.exchange import MAX_UNSENT, Exchange, Target
 
 if TYPE_CHECKING:
     from modelserver.surface.http.cors import Cors
@@ -57,7 +57,6 @@ class ConnectionExchange(Exchange):
     """
 
     __slots__ = (
-        "_headers",
         "announced",
         "connection",
         "doubt",
@@ -103,9 +102,6 @@ class ConnectionExchange(Exchange):
     @property
     def headers(self) -> list[tuple[bytes, bytes]]:
         return self._headers
-
-    def replace_header(self, name: bytes, value: bytes) -> None:
-        self._headers = with_header(self._headers, name, value)
 
     def receive(self, piece: bytes) -> int:
         """Adds a piece of the body; returns the bytes received so far."""

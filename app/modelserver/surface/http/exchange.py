@@ -84,6 +84,7 @@ class Exchange(ABC):
     is_rpc: ClassVar[bool] = False
 
     __slots__ = (
+        "_headers",
         "answered",
         "body",
         "content_type",
@@ -125,7 +126,7 @@ class Exchange(ABC):
         return {"http.request.method": self.method.decode(), "http.route": self.target.route.template}
 
     def framed(self, part: bytes) -> bytes:
-        """As it is: the answer has only its bytes."""
+        """HTTP sends it as it is."""
         return part
 
     def join(self, parts: Sequence[bytes]) -> bytes:
@@ -141,11 +142,9 @@ class Exchange(ABC):
     def packed_headers(self) -> bytes:
         """``headers`` in msgpack, for workers."""
 
-    def replace_header(self, name: bytes, value: bytes) -> None:  # noqa: B027 - see below
-        """Whoever reads the headers from now on finds this value; ``name`` is in lower case.
-
-        Nothing is done where no request is traced.
-        """
+    def replace_header(self, name: bytes, value: bytes) -> None:
+        """Whoever reads the headers from now on finds this value; ``name`` is in lower case."""
+        self._headers = [*(header for header in self.headers if header[0].lower() != name), (name, value)]
 
     def note_trace(self, trace_id: str, note: Callable[[str, str], None]) -> None:
         """Tells the access log of this process, by request id, which trace the answer belongs to.
@@ -198,11 +197,6 @@ class Exchange(ABC):
     def refuse(self, error: ModelServerError) -> None:
         """Answers with an error in the form of the path; for what no endpoint has read."""
         self.fail(error, form=form_of(self.target.path))
-
-
-def with_header(headers: list[tuple[bytes, bytes]], name: bytes, value: bytes) -> list[tuple[bytes, bytes]]:
-    """The headers with this value for ``name``, which is in lower case, instead of any other."""
-    return [*(header for header in headers if header[0].lower() != name), (name, value)]
 
 
 class HotRoutes(Protocol):

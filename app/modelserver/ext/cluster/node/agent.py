@@ -53,7 +53,6 @@ from modelserver.models.environments.environments import Environments, PackageRe
 # hands over on ``AGENT_FD``, so that nobody else sees it and nothing stands between server and worker.
 
 _MAX_INVITATION = 1 << 16
-_WORKER = "modelserver.ext.cluster.node.agent"
 
 
 def main() -> None:
@@ -337,8 +336,8 @@ class Agent:
         with own, other:
             hand_over(own, invitation, self._memory)
             try:
-                environment = {**variables, **self._mark.variables}
-                return await capture.start(python, environment, other.fileno(), _WORKER)
+                variables, module = variables | self._mark.variables, "modelserver.ext.cluster.node.agent"
+                return await capture.start(python, variables, other.fileno(), module)
             except OSError as error:
                 # The event loop's error does not name the program.
                 raise OSError(error.errno, error.strerror, python) from error
