@@ -103,52 +103,36 @@ def test_seconds_of_processors_are_read(tmp_path):
 # Usable processors
 
 
+def _version_1(folder, quota):
+    return {f"{folder}/cpu.cfs_quota_us": f"{quota}\n", f"{folder}/cpu.cfs_period_us": "100000\n"}
+
+
 @pytest.mark.parametrize(
-    ("text", "expected"),
+    ("own", "files", "expected"),
     [
-        ("max 100000\n", None),
-        ("200000 100000\n", 2.0),
-        ("50000 100000", 0.5),
-        ("", None),
-        ("x y", None),
-        ("1 0", None),
+        ("0::/", {"cpu.max": "max 100000\n"}, None),
+        ("0::/", {"cpu.max": "200000 100000\n"}, 2.0),
+        ("0::/", {"cpu.max": "50000 100000"}, 0.5),
+        ("0::/", {"cpu.max": ""}, None),
+        ("0::/", {"cpu.max": "x y"}, None),
+        ("0::/", {"cpu.max": "1 0"}, None),
+        ("0::/a/b", {"a/b/cpu.max": "max 1", "a/cpu.max": "300 100", "cpu.max": "800 100"}, 3.0),
+        ("0::/../other", {"../other/cpu.max": "100 100", "cpu.max": "400 100"}, 4.0),
+        ("1:cpu:/", _version_1("cpu", 150000), 1.5),
+        ("1:cpu:/", _version_1("cpu", -1), None),
+        ("5:memory:/x\n4:cpu,cpuacct:/x", _version_1("cpu,cpuacct/x", 250000), 2.5),
+        ("5:memory:/x\n4:cpu,cpuacct:/x", _version_1("cpu,cpuacct", 250000), 2.5),
+        ("5:memory:/x\n4:cpu,cpuacct:/x", _version_1("cpu", 250000), 2.5),
     ],
 )
-def test_cpu_max_is_read(tmp_path, text, expected):
-    """Quota over period, and none where there is no limit or no sense."""
-    _write(tmp_path / "own", "0::/\n")
-    _write(tmp_path / "fs/cpu.max", text)
+def test_quota_is_read(tmp_path, own, files, expected):
+    """Quota over period, the tightest on the way up, and none where there is no limit or no sense. Version 1
+    is read wherever it is mounted; a quota of -1 is none.
+    """
+    _write(tmp_path / "own", f"{own}\n")
+    for name, text in files.items():
+        _write(tmp_path / "fs" / name, text)
     assert resources.cgroup_quota(tmp_path / "fs", tmp_path / "own") == expected
-
-
-@pytest.mark.parametrize(("quota", "expected"), [("150000\n", 1.5), ("-1\n", None)])
-def test_cfs_is_read(tmp_path, quota, expected):
-    """A quota of -1 is none."""
-    _write(tmp_path / "own", "1:cpu:/\n")
-    _write(tmp_path / "fs/cpu/cpu.cfs_quota_us", quota)
-    _write(tmp_path / "fs/cpu/cpu.cfs_period_us", "100000\n")
-    assert resources.cgroup_quota(tmp_path / "fs", tmp_path / "own") == expected
-
-
-def test_version_2_takes_the_tightest_quota_on_the_way_up(tmp_path):
-    _write(tmp_path / "own", "0::/pod/container\n")
-    _write(tmp_path / "fs/pod/container/cpu.max", "max 100000")
-    _write(tmp_path / "fs/pod/cpu.max", "300000 100000")
-    _write(tmp_path / "fs/cpu.max", "800000 100000")
-    assert resources.cgroup_quota(tmp_path / "fs", tmp_path / "own") == 3.0
-
-    _write(tmp_path / "own", "0::/../other\n")
-    _write(tmp_path / "other/cpu.max", "100000 100000")
-    _write(tmp_path / "fs/cpu.max", "400000 100000")
-    assert resources.cgroup_quota(tmp_path / "fs", tmp_path / "own") == 4.0
-
-
-@pytest.mark.parametrize("folder", ["cpu,cpuacct/docker/x", "cpu,cpuacct", "cpu"])
-def test_version_1_is_read_where_it_is_mounted(tmp_path, folder):
-    _write(tmp_path / "own", "5:memory:/docker/x\n4:cpu,cpuacct:/docker/x\n")
-    _write(tmp_path / "fs" / folder / "cpu.cfs_quota_us", "250000\n")
-    _write(tmp_path / "fs" / folder / "cpu.cfs_period_us", "100000\n")
-    assert resources.cgroup_quota(tmp_path / "fs", tmp_path / "own") == 2.5
 
 
 @pytest.mark.parametrize(("quota", "expected"), [("150000", 2), ("10000", 1), ("10000000", 8)])
