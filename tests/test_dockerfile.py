@@ -1,6 +1,4 @@
-"""The container image's recipe: its structure is tested, its commands are run; ``tests/e2e/test_image.py``
-builds it.
-"""
+"""The recipe of the image: its structure, and its commands run; ``tests/e2e/test_image.py`` builds it."""
 
 import json
 import os
@@ -252,9 +250,7 @@ def install_torch(folder, index, offered, installed, *, can_import=True):
     ],
 )
 def test_torch_of_an_index_or_a_mirror_is_installed_and_imported(index, installed, tmp_path):
-    """With or without a slash at the end, and whether or not the address says which build it has; torch's
-    tests and compilers are removed before it is imported.
-    """
+    """With or without a slash or a build in its address; torch's tests and compilers are removed before."""
     done, calls = install_torch(tmp_path, index, installed, installed)
 
     assert (done.returncode, done.stderr) == (0, "")
@@ -292,9 +288,7 @@ def test_a_torch_that_cannot_be_imported_fails_the_build(tmp_path):
 
 
 def test_the_entrypoint_is_the_server_in_the_foreground():
-    """In exec form, under a process 1 that passes signals on to it alone, as it ends its workers itself.
-    There is no CMD that arguments would replace.
-    """
+    """In exec form, under a process 1 that passes signals to it alone, without a CMD to be replaced."""
     first, single, rest, *server = only("ENTRYPOINT").exec_form
 
     assert (first, single, rest) == ("dumb-init", "--single-child", "--")
@@ -327,9 +321,7 @@ def test_health_is_checked_where_no_token_is_needed():
 
 
 def test_only_inference_leaves_the_container(tmp_path):
-    """Management and metrics stay on loopback (design 9; F63). The embedded model is loaded, and ``docker run
-    -e TS_…`` needs no file of one's own.
-    """
+    """Management and metrics stay on loopback (design 9; F63). ``docker run -e TS_…`` needs no file."""
     settings = image_settings(tmp_path).settings
 
     assert str(settings.inference_address) == "http://0.0.0.0:8080"
@@ -374,9 +366,7 @@ def test_only_inference_leaves_the_container(tmp_path):
 def test_a_mounted_configuration_need_not_repeat_the_images(
     mounted, is_all, reads_variables, tmp_path, monkeypatch
 ):
-    """What it leaves out is as in the image: others reach inference, variables are read; it decides itself
-    which models are loaded if it names a store.
-    """
+    """Others reach inference, variables are read; a file that names a store decides what is loaded."""
     image_settings(tmp_path)
     monkeypatch.setattr("modelserver.ext.container.__main__.IMAGES_OWN", tmp_path / "own.properties")
     (tmp_path / "config.properties").rename(tmp_path / "own.properties")

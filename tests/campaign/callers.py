@@ -25,9 +25,7 @@ class Malformed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A whole answer. ``closes``: it says that the connection ends with it; ``retry_after``: that a request
-    may come later.
-    """
+    """``closes``: the connection ends with it; ``retry_after``: a request may come later."""
 
     status: int
     body: bytes

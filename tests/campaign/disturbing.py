@@ -12,9 +12,7 @@ Change = Callable[[], httpx.Response | None]
 
 
 class Disturbance:
-    """Makes one of its changes after another until a time. ``done`` counts them by name; ``refused`` are
-    answers that no change explains.
-    """
+    """Makes one change after another. ``done`` counts by name; ``refused``: answers without a cause."""
 
     def __init__(self, server: Server, end: float) -> None:
         self.server, self.end = server, end

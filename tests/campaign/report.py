@@ -15,9 +15,7 @@ _MOST_LINES = 40
 
 @dataclass
 class Report:
-    """Collects; prints at the end. ``failures`` and ``skipped`` are sentences. ``short``: time for one of a
-    kind.
-    """
+    """Prints at the end. ``failures`` and ``skipped`` are sentences. ``short``: time for one of a kind."""
 
     title: str
     short: bool = False

@@ -167,9 +167,7 @@ def stalled(server: Server, heavy: Heavy) -> tuple[float, str]:
 
 
 class Watcher(threading.Thread):
-    """Sends requests for ``/livez`` to one listener again and again, over a kept connection. ``loops`` tell
-    how long those who answer waited for a processor.
-    """
+    """Sends requests for ``/livez`` again and again. ``loops``: how long its threads waited to run."""
 
     def __init__(self, server: Server, listener: str, loops: list[Path]) -> None:
         super().__init__()

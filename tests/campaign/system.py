@@ -45,9 +45,7 @@ class NotHere(Exception):
 
 
 def run(report: Report, seconds: float) -> None:
-    """All faults, each on a server of its own, as often as there is time, once at least. In a short run,
-    faults of the same kind are shown once.
-    """
+    """Each on a server of its own, once at least. A short run shows faults of one kind once."""
     report.short = seconds < BOTH_SECONDS
     end = time.monotonic() + seconds
     done = 0

@@ -298,9 +298,7 @@ def run(report: Report, seconds: float) -> None:
 
 
 def paths_of(server: Server, front_ends: bool, patient: bool = True) -> list[tuple[int, str]]:
-    """Ports and paths; the paths are of the short and of the long way. In a short run, those of inference are
-    asked of front ends only.
-    """
+    """Paths of the short and of the long way. A short run asks front ends only for those of inference."""
     inference = [(server.port, "/predictions/echo"), (server.port, "/ping")]
     if front_ends:
         return inference

@@ -1,6 +1,4 @@
-"""``docs/docker.md``, ``kserve.md``, ``cluster.md``: files in commands exist, and each manifest is
-described.
-"""
+"""``docs/docker.md``, ``kserve.md``, ``cluster.md``: files in commands exist; each manifest is described."""
 
 import itertools
 import re

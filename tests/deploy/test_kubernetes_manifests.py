@@ -258,9 +258,7 @@ def test_there_is_time_to_drain(tmp_path):
 
 
 def test_the_pod_has_no_rights_that_it_does_not_need():
-    """Not root, as the image's user; what the server writes lies in bounded volumes, and the rest is read
-    only.
-    """
+    """The image's user, not root; what the server writes lies in bounded volumes, the rest is read only."""
     dockerfile = (ROOT / "Dockerfile").read_text(encoding="utf-8")
     around, inside = pod()["securityContext"], container(pod())["securityContext"]
 
@@ -285,9 +283,7 @@ def test_the_pod_has_no_rights_that_it_does_not_need():
 
 
 def test_the_secret_has_a_token_for_each_scope(tmp_path):
-    """So that the server makes none, and needs no file to write them to. Nobody serves with tokens that stand
-    in a public file.
-    """
+    """So that the server makes none and writes no file. Nobody serves with tokens of a public file."""
     secret = one("secret.yaml")
     (volume,) = [volume for volume in pod()["volumes"] if volume["name"] == "tokens"]
 

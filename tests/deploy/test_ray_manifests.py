@@ -73,9 +73,7 @@ def test_everything_is_applied_together():
 
 
 def test_all_run_one_image_and_one_version_of_ray():
-    """The same modelserver, Python and Ray, in an environment that a login shell finds, as KubeRay starts Ray
-    in one.
-    """
+    """In an environment that a login shell finds, since KubeRay starts Ray in one."""
     everywhere = [container(group["template"]["spec"]) for group in groups()]
 
     assert {each["image"] for each in [*everywhere, node(), container(pod())]} == {"modelserver-ray:local"}
@@ -200,9 +198,7 @@ def test_ports_are_those_of_the_settings(tmp_path):
 
 
 def test_only_pods_of_the_cluster_reach_ray_and_the_workers_address():
-    """Any client of Ray may run code; other clients reach neither. Metrics are read by those of the plain
-    Deployment.
-    """
+    """Any client of Ray may run code. Metrics are read by those who read the plain Deployment's."""
     name = one("raycluster.yaml")["metadata"]["name"]
     nodes = {"podSelector": {"matchLabels": {"ray.io/cluster": name}}}
     server = {"podSelector": {"matchLabels": labels()}}

@@ -137,9 +137,7 @@ def words_of(pid: int) -> list[str]:
 
 
 def processes_of(server: int, module: str) -> list[psutil.Process]:
-    """The living processes of the server with this process id that run a module: its children, and those that
-    name the id last.
-    """
+    """The server's living processes that run a module: its children, and those that name its id last."""
     result = []
     for pid in psutil.pids():
         with contextlib.suppress(psutil.Error, OSError):

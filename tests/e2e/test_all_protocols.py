@@ -237,9 +237,7 @@ REFUSALS = ("INVALID_ARGUMENT", "NOT_FOUND", "RESOURCE_EXHAUSTED", "DEADLINE_EXC
 @given(odd_bodies())
 @ANY
 def test_no_body_is_the_servers_failure(server, odd):
-    """An invalid request is 400 with a reason, or 413; never 500, whatever is wrong with it (F9,
-    F70). A requested timeout may pass: 504.
-    """
+    """An invalid request is 400 with a reason, or 413; never 500 (F9, F70). A timeout may pass: 504."""
     body, header = odd
     headers = {} if header is None else {"Inference-Header-Content-Length": header}
     answer = server.inference.post("/v2/models/odd/infer", content=body, headers=headers)

@@ -199,9 +199,7 @@ def test_killed_server_places_its_models_anew(tmp_path, model_store):
 
 
 def test_worker_is_described_with_its_machine(server, model):
-    """Describe names node, pid and memory; the log and the metrics name the node; many megabytes of output
-    are bounded, and the worker serves on.
-    """
+    """Node, pid and memory, also in log and metrics; megabytes of output are bounded, and it serves on."""
     name = model("obey")
     assert server.predict(name, {"do": "print", "megabytes": 20}).text == "printed"
     worker = wait_until(

@@ -536,9 +536,7 @@ def test_handlers_and_archives_are_checked(clone):
 
 @pytest.mark.slow
 def test_batcher_flags_apply_to_all_models(clone):
-    """A server that is started with these flags has the settings for models that set nothing themselves. It
-    restores no snapshot here, and neither does the next.
-    """
+    """For models that set nothing themselves. It restores no snapshot here, and neither does the next."""
     clone.run(f".venv/bin/modelserver --stop && rm -r logs/config\n{BLOCKS[BATCHER].text}")
     clone.run("curl -X POST 'localhost:8081/models?url=scale.mar&initial_workers=0'")
     (described,) = json.loads(clone.run("curl localhost:8081/models/scale"))

@@ -280,9 +280,7 @@ def test_a_killed_worker_stays_on_the_page_until_another_is_ready(page, server, 
 
 
 def test_versions_come_and_go(page, server, store, tmp_path):
-    """Each is an entry that says whether it is the default. Of a shown one that is removed the page says so,
-    until the reader chooses another, or it is back.
-    """
+    """Each says whether it is the default. Of a removed one the page says so, until it is back or left."""
     for version in ("1.0", "2.0"):
         archived(store, "twin", STEADY, version, force=True)
         server.registered("twin.mar")
@@ -402,9 +400,7 @@ def test_chat_shows_the_answer_and_its_speed(page, server, store, model_store):
 
 
 def test_a_change_can_be_estimated(page, server, load):
-    """The answer stands beside what was measured since the start, also on a page that was just opened; the
-    event loop is never held up by it for 20 ms.
-    """
+    """Beside what was measured, also on a page just opened; it never holds the event loop up for 20 ms."""
 
     def count():
         return server.metric("modelserver_request_seconds_count", model_name="steady")

@@ -227,9 +227,7 @@ def enter(page, token):
 
 
 def test_forms_open_by_keyboard_and_fit_a_phone(page):
-    """They are folded, below the plots; the same ones are open on the page of the next model. A dialog has
-    the focus, and gives it back.
-    """
+    """They are folded, below the plots, and stay open on the next model's page. A dialog gives focus back."""
     page.set_viewport_size({"width": 390, "height": 844})
     width = "document.documentElement.scrollWidth"
     page.get_by_role("link", name="seldom").click()
@@ -268,9 +266,7 @@ def test_forms_open_by_keyboard_and_fit_a_phone(page):
 
 
 def test_devices_with_gpus_and_front_ends(watched, start_server, tmp_path):
-    """The GPUs of a recorded driver, each with its workers; one that cannot be read says so. The page reads
-    them while it is open, and no longer.
-    """
+    """The GPUs of a recorded driver with their workers; one that cannot be read says so. Read while open."""
     folder = tmp_path / "driver"
     folder.mkdir()
     shutil.copy(recorded_nvml.__file__, folder / "pynvml.py")

@@ -248,9 +248,7 @@ def test_snapshots_are_restored_as_torchserve_does(torchserve, model_store):
 
 @pytest.mark.slow
 def test_snapshots_are_restored_beside_a_named_file(modelserver, model_store):
-    """With a named file the last state is restored too, ``--models`` are loaded too, and the server prints
-    which models were restored and which were not.
-    """
+    """``--models`` are loaded, too; the server prints which models were restored and which were not."""
     modelserver.stop()
     newest = modelserver.snapshots()[-1]
     values = newest.read_text().replace('"echo.mar"', '"gone.mar"')

@@ -21,9 +21,7 @@ WAITED = 0.02  # what counts as having waited for that
     scope="module", params=[1, pytest.param(2, marks=pytest.mark.slow)], ids="front ends: {}".format
 )
 def server(request, tmp_path_factory, model_store):
-    """A server with REST and gRPC, with one process for connections or with two front ends, and ``naps`` in
-    batches of two, without waiting for the second.
-    """
+    """REST and gRPC, one process or two front ends; ``naps`` in batches of two, which wait for none."""
     folder = tmp_path_factory.mktemp("durations")
     with serving(grpc_server(folder, model_store, frontend_processes=request.param)) as server:
         yield server.registered("naps.mar", batch_size=2, batch_policy="greedy")

@@ -12,9 +12,7 @@ BATCHES = "batchSize: 4\nmaxBatchDelay: 300\n"
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory, model_store):
-    """The envelope ``kserve``, but for models whose own configuration has another, such as ``saw_json``. All
-    answer what they saw.
-    """
+    """The envelope ``kserve``, unless a model's configuration has another. All answer what they saw."""
     folder = tmp_path_factory.mktemp("envelopes")
     with serving(grpc_server(folder, model_store, service_envelope="kserve")) as started:
         for name in ("none", "body", "json", "kservev2"):

@@ -84,9 +84,7 @@ def driver(tmp_path):
     torch.version.cuda is None or torch.cuda.is_available(), reason="needs a torch for CUDA, and no GPU"
 )
 def test_a_gpu_that_cannot_be_used_is_no_processor(start_server, driver, tmp_path):
-    """A worker that was assigned a GPU and cannot use it does not serve from the CPU: description, readiness
-    and answers say so, and loading is tried again.
-    """
+    """Its worker does not serve from the CPU: description, readiness and answers say so, and it retries."""
     (tmp_path / "network.py").write_text(NETWORK)
     (tmp_path / "needs_gpu.py").write_text(HANDLER)
     build_archive(

@@ -86,9 +86,7 @@ def occupied(server, inference, seconds):
 
 
 def test_handler_gets_the_fields_of_a_call(server, inference):
-    """The handler gets bytes under the names of the map, and no headers except their types; the call may name
-    a version. A ping returns REST's text.
-    """
+    """Bytes under the names of the map, and no headers but their types; a ping returns REST's text."""
     for version in ("", "1.0"):
         answer = inference.Predictions(predict("echo", version, data=b"\xff\x00"))
         assert answer.prediction == b"\xff\x00"

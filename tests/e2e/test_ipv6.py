@@ -16,9 +16,7 @@ def lines_of(server, path):
 
 
 def test_all_ports_are_served_on_loopback(start_server):
-    """By front ends and by the server, without tokens; pages under foreign names read nothing there, and
-    clients are in brackets in the access log.
-    """
+    """By front ends and server; pages under foreign names read nothing; the log has clients in brackets."""
     settings = addresses(host="[::1]")
     server = start_server(**settings, frontend_processes=2)
     server.registered("echo.mar")

@@ -1,6 +1,4 @@
-"""``modelserver migrate`` compares TorchServe with a real modelserver, reports, and ends the servers
-that it started.
-"""
+"""``modelserver migrate`` compares TorchServe with a real modelserver, reports, and ends what it started."""
 
 import contextlib
 import json
@@ -91,9 +89,7 @@ ANOTHER = "TorchServe b'another answer', modelserver b'fine'"
 
 @pytest.mark.parametrize("source", ["recording", "folder"])
 def test_requests_of_ones_own_are_sent(tmp_path, source):
-    """Only requests that `modelserver record` has recorded from a running server, or of files, are
-    sent. A response that differs is reported with its request.
-    """
+    """Recorded by `modelserver record`, or of files; a response that differs is reported with its request."""
     answers = recorded()
     wrong = next(
         key for key in answers if key.startswith("inference POST /predictions/plain ") and "fox" in key

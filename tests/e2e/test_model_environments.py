@@ -36,9 +36,7 @@ WHEEL = "tiny-1.0-py3-none-any.whl"
 
 
 def pack(store, name, code, requirements="", config="", answer=0):
-    """An archive in the store; with an ``answer`` it brings a package ``tiny``. In its requirements ``HASH``
-    stands for that of the package.
-    """
+    """In the store; with an ``answer`` it brings a package ``tiny``, whose hash ``HASH`` stands for."""
     folder = store.parent / name
     folder.mkdir()
     wheel = write_wheel(folder, answer) if answer else None
@@ -80,9 +78,7 @@ def server(tmp_path_factory):
 
 @pytest.mark.slow  # pip installs packages, and makes a virtual environment
 def test_each_model_has_its_own_packages(server):
-    """Two models with other packages of one name are served side by side, one in a virtual environment; a
-    second registration uses the packages in the cache.
-    """
+    """Two of one name are served side by side, one in a virtual environment; the next load uses the cache."""
     server.registered("folder.mar")
     server.registered("isolated.mar")
     folder, venv = server.predict("folder").json(), server.predict("isolated").json()

@@ -117,9 +117,7 @@ def lines_of(server, name):
 
 
 def test_logs_have_their_form(server):
-    """Every line of ts_log has its form, or belongs to the line above. What handlers print stands in
-    model_log with worker, model and stream, and nowhere else.
-    """
+    """Of ts_log each line, or it belongs to the one above. What handlers print is in model_log alone."""
     lines = lines_of(server, "ts_log.log")
 
     assert [line for line in lines if not RECORD.fullmatch(line) and not line.startswith("    ")] == []

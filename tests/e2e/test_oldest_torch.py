@@ -156,9 +156,7 @@ def pack(server, name, handler, **files):
 
 
 def test_installing_keeps_it_and_models_are_served(server, files, expected):
-    """A handler without torch, ``image_classifier`` in two workers, and a program that this torch exported
-    answer what they do without a server.
-    """
+    """A handler without torch, ``image_classifier`` in two workers, a program that this torch exported."""
     scores, numbers = expected
     server.registered(pack(server, "echo", ECHO))
     assert server.predict("echo", b"x").content == b"x"
@@ -175,9 +173,7 @@ def test_installing_keeps_it_and_models_are_served(server, files, expected):
 
 @pytest.mark.usefixtures("expected")
 def test_what_needs_a_newer_one_says_so(server, files):
-    """Programs that a newer torch exported or that this one cannot read again, a compiled package, a compiled
-    library, and tensors of UINT16.
-    """
+    """Programs of a newer torch or that this one cannot read, compiled packages and libraries, UINT16."""
     newer, compiled = files / "newer.pt2", files / "compiled.pt2"
     torch.export.save(torch.export.export(torch.nn.Linear(4, 2), (torch.ones(1, 4),)), newer)
     with zipfile.ZipFile(compiled, "w") as package:

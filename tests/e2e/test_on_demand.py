@@ -1,6 +1,4 @@
-"""Models that are loaded for their first request, and parked when they are idle or others need the memory:
-docs/many-models.md.
-"""
+"""Models that are loaded for their first request, and parked when they are idle: docs/many-models.md."""
 
 import io
 from concurrent.futures import ThreadPoolExecutor
@@ -155,9 +153,7 @@ def handle(data, context):
 
 
 def test_first_requests_wait_within_their_bounds(tmp_path):
-    """Deadline and bytes count for a model that was never loaded; large bodies that wait for it take nothing
-    from those of models that are loaded.
-    """
+    """Deadline and bytes count; large bodies that wait take nothing from those of loaded models."""
     gate, store = tmp_path / "gate", tmp_path / "store"
     archived(store, "cold", GATED.format(gate=str(gate)))
     archived(store, "warm", MODEL_CODE / "witness.py")

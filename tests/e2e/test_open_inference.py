@@ -336,9 +336,7 @@ def test_repository_lists_loads_and_unloads(server, client):
 
 
 def test_broken_or_foreign_models_are_refused(server):
-    """Loading anew fails in words, and what was loaded goes on serving (F52). Files and configuration come
-    from the store, not from the request.
-    """
+    """What was loaded serves on (F52). Files and configuration come from the store, not from the request."""
     store = server.settings["model_store"]
     shutil.copy(store / "tell.mar", store / "changing.mar")
     first = server.inference.post("/v2/repository/models/changing/load")

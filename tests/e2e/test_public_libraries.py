@@ -259,9 +259,7 @@ def test_each_client_gets_its_text_from_transformers_streamer(home, tmp_path):
 
 
 def test_ultralytics_detector_is_served(home, tmp_path):
-    """YOLOv8 in a subclass of ``ObjectDetector`` gets pictures of one size as one tensor, and detects the
-    same objects as without a server.
-    """
+    """YOLOv8 gets pictures of one size as one tensor, and detects the same objects as without a server."""
     files, greys = tmp_path / "files", (60, 200)
     files.mkdir()
     # The library prints of its settings before.

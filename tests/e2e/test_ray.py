@@ -149,9 +149,7 @@ def try_a_worker_of_two_ranks(server, nodes):
 
 
 def test_worker_without_room_says_what_is_free(server, nodes, other):
-    """The message names the requested and the free resources; workers that have a place serve on,
-    and workers that need other resources get them at once.
-    """
+    """It names requested and free resources; placed workers serve on, others that have room start at once."""
     other.registered("large.mar", initial_workers=0)
     with ThreadPoolExecutor() as pool:
         parameters = {"min_worker": 1, "synchronous": "true"}
@@ -270,9 +268,7 @@ def test_cluster_that_is_gone_may_come_back(server, nodes):
 
 
 def test_head_that_keeps_its_state_may_start_anew(server, nodes):
-    """Its GCS is killed, and starts anew with what it knew: the nodes stay, what runs serves on, and a worker
-    that was killed meanwhile is placed again.
-    """
+    """The nodes stay, what runs serves on, and a worker that was killed meanwhile is placed again."""
     if not nodes.persistent:
         pytest.skip("redis-server is not installed")
     with loaded(server) as load:

@@ -142,9 +142,7 @@ def test_requests_that_wait_are_served_by_the_old_archive(model):
 
 
 def test_archive_is_fetched_again(server, store, outside):
-    """A fetched archive takes its file's place in the store only if it loads. A model of sequences is not
-    replaced, and the response says what to do instead.
-    """
+    """It takes its file's place only if it loads. For a model of sequences the response says what to do."""
     url, fetched = f"file://{outside}/remote.mar", store / "remote.mar"
     content = {name: (store / f"{name}.mar").read_bytes() for name in ("a", "b", "broken")}
     (outside / "remote.mar").write_bytes(content["a"])

@@ -236,9 +236,7 @@ def test_a_bad_version_is_taken_back(server):
 
 
 def test_weights_are_moved_under_load(server):
-    """Moved a hundred times, with and without a shadow: every request has exactly one answer, its own, which
-    repeats what only it says.
-    """
+    """A hundred times, with and without a shadow: each request has one answer, its own."""
     numbers = itertools.count()
     stop = threading.Event()
     wrong = []

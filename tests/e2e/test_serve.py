@@ -233,9 +233,7 @@ def test_a_script_is_served_from_the_first_save_to_the_last(home):
 
 
 def test_a_script_that_serves_itself(home):
-    """``modelserver.serve`` serves the class until Ctrl-C; its workers do not serve it again. If the script
-    is killed, nothing of it is left.
-    """
+    """``modelserver.serve`` serves until Ctrl-C; its workers do not. Of a killed script nothing is left."""
     port = free_port(3)
     (home.path / "doubler.py").write_text(_HANDLER.format(port=port))
     (home.path / "helper.py").write_text("FACTOR = 2\n")

@@ -54,9 +54,7 @@ def tuned(tmp_path_factory, model_store):
 
 
 def test_settings_of_models_are_in_effect(tuned):
-    """Models at start, ``models``, workers, ports, queues and timeouts; ``TS_*`` is ignored without
-    ``enable_envvars_config``.
-    """
+    """Models at start, workers, ports, queues, timeouts; ``TS_*`` needs ``enable_envvars_config``."""
     names = {model["modelName"] for model in tuned.management.get("/models").json()["models"]}
     rows, named, tell, obey = (tuned.describe(name) for name in ("rows", "named", "tell", "obey"))
     ids = [int(worker["id"]) for each in (rows, named, tell, obey) for worker in each["workers"]]
@@ -185,9 +183,7 @@ class QuietHandler(SimpleHTTPRequestHandler):
 
 
 def test_archive_is_fetched_over_http(start_server, archive_url, tmp_path):
-    """An archive is downloaded from an allowed address into the store, served, and removed with its model;
-    the other server receives the client's trace headers.
-    """
+    """From an allowed address into the store, and removed with its model; the trace headers go along."""
     store = tmp_path / "store"
     store.mkdir()
     server = start_server(allowed_urls=f"{archive_url}/.*", model_store=store)

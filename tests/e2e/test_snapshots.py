@@ -57,9 +57,7 @@ def test_state_survives_a_restart(tmp_path, model_store):
 
 
 def test_configured_state_is_restored(tmp_path, model_store):
-    """A ``model_snapshot`` in the configuration is restored, with ``--ncs`` too; what has no archive is
-    listed as failed, and the server's health says so (F55).
-    """
+    """Its ``model_snapshot``, with ``--ncs`` too; what has no archive is listed as failed (F55)."""
     state = {"models": {name: {"1.0": {"marName": f"{name}.mar", "minWorkers": 1, "maxWorkers": 1}}
              for name in ("echo", "gone")}}  # fmt: skip
     settings = {"model_snapshot": json.dumps(state)}
@@ -115,9 +113,7 @@ def remove_all(server):
 
 @pytest.mark.slow  # starts six servers
 def test_server_killed_at_any_moment_restores_its_state(tmp_path, model_store):
-    """A server that is killed while it writes its state comes back with what it last confirmed, or with the
-    change that it was killed in (F54).
-    """
+    """It comes back with what it last confirmed, or with the change that it was killed in (F54)."""
     chance = random.Random(54)
     home = Home(tmp_path)
     expected = [{}]

@@ -128,9 +128,7 @@ def test_handler_error_has_its_status(shared_server, order, status, message):
 
 
 def test_routes_show_models(shared_server):
-    """They list models and their readiness, on the inference port; unknown models are 404 in KServe's words,
-    models without workers 503.
-    """
+    """On the inference port, with readiness; unknown models: 404 in KServe's words, without workers: 503."""
     get = shared_server.inference.get
 
     assert get("/").json() == {"status": "alive"}

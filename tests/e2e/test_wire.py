@@ -85,9 +85,7 @@ def logged(server, mark):
 
 
 def test_request_inside_a_body_is_not_executed_with_a_token(start_server):
-    """A request inside a body is not executed even if it has the token, and a trailer cannot send one; front
-    ends serve management at their address.
-    """
+    """Not even with the token in it, nor does a trailer send one; front ends serve management there."""
     address = f"http://127.0.0.1:{free_port()}"
     server = start_server(
         token_authorization="always",

@@ -32,9 +32,7 @@ def obey(shared_server):
     ids=["SIGKILL", "SIGSEGV", "os._exit", "sys.exit", "KeyboardInterrupt", "GeneratorExit"],
 )
 def test_worker_that_dies_costs_one_request(obey, order, reason):
-    """It receives one clear error, the reason is in describe, the next request is served by another process
-    under the same id (reference 18.4, F39, F45).
-    """
+    """A clear error, the reason in describe, another process under the same id (reference 18.4, F39, F45)."""
     before = obey.describe("obey")["workers"][0]
     response = obey.predict("obey", order)
 
@@ -121,9 +119,7 @@ def orphans_of(server, name, count):
 
 
 def test_orphans_end_with_their_worker(shared_server):
-    """Fifty processes that a handler forked are gone when its worker is, whether that died or was stopped;
-    those of another worker are not touched (F45).
-    """
+    """Fifty are gone when it has died or was stopped; those of another worker are not touched (F45)."""
     for name in ("leaving", "staying"):
         shared_server.registered("obey.mar", model_name=name)
     orphans, others = orphans_of(shared_server, "leaving", 50), orphans_of(shared_server, "staying", 5)
@@ -164,9 +160,7 @@ def test_worker_that_does_not_answer_is_replaced(shared_server, pool):
 
 
 def test_loading_has_a_timeout_of_its_own(shared_server, model_store, pool):
-    """Loading may take longer than the response timeout (F42); beyond the startup timeout the registration
-    fails with that and the last output (F40).
-    """
+    """It may exceed the response timeout (F42); past its own it fails with that and the last output (F40)."""
     source = """
         import time
 
@@ -247,9 +241,7 @@ def test_silent_and_stubborn_workers_are_ended(start_server):
 
 
 def test_killed_server_leaves_nothing(tmp_path, model_store):
-    """When the server is killed its workers end within 5 s; the next start sweeps up its files and what its
-    handlers had started (F48).
-    """
+    """Its workers end within 5 s; the next start sweeps up its files and its handlers' processes (F48)."""
     home = Home(tmp_path)
     server = Server(
         home, model_store, settings={"load_models": "obey.mar", "default_workers_per_model": 2}

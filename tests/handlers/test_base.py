@@ -118,9 +118,7 @@ def test_random_weights_are_reported(folder, make_context):
     ],
 )
 def test_archives_without_a_model_are_refused(serialized, config, message, tmp_path, make_context):
-    """The text is TorchServe's (F40). A ``.so`` is loaded only where ``pt2`` says that it is a compiled
-    model.
-    """
+    """The text is TorchServe's (F40). A ``.so`` is loaded only where ``pt2`` calls it a compiled model."""
     (tmp_path / "model.so").write_bytes(b"nothing")
     model = {"serializedFile": serialized} if serialized else {}
 

@@ -16,9 +16,7 @@ from modelserver_handlers.zoo import random_network
 
 @pytest.fixture(scope="module")
 def exact(small_network):
-    """The network in double precision: what rounding does to single precision differs with processor and
-    threads, and must not count twice.
-    """
+    """In double precision: what rounding does in single precision differs with processor and threads."""
     return copy.deepcopy(small_network).double()
 
 

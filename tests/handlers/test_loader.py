@@ -100,9 +100,7 @@ def test_missing_dependency_is_reported_as_itself(place, model_dir, write, tmp_p
 
 
 def test_faults_of_the_module_come_out_as_they_are(model_dir, write):
-    """A syntax error or an exception at import is what the caller gets, also a from-import of what is not
-    there, where TorchServe looks elsewhere (F40).
-    """
+    """The caller gets a syntax error or exception at import, where TorchServe looks elsewhere (F40)."""
     with pytest.raises(SyntaxError):
         load_handler(write("def broken(:\n"), model_dir)
     with pytest.raises(ZeroDivisionError):

@@ -195,9 +195,7 @@ def test_parts_under_other_names_are_copied(workplace):
     ],
 )
 def test_the_file_system_may_be_replaced(received, archive_format, path):
-    """Test suites replace ``os.getcwd`` and ``os.path.exists``, which are called once with the path
-    as text, and ``os.remove``.
-    """
+    """Suites replace ``os.getcwd``, ``os.remove`` and ``os.path.exists``, which gets the path as text."""
     check = ModelExportUtils.check_mar_already_exists
     with mock.patch("os.getcwd", return_value="/home/user"), mock.patch("os.path.exists") as exists:
         exists.return_value = False

@@ -281,9 +281,7 @@ async def test_requirements_are_not_installed_unasked(prepare, store, caplog):
 
 
 async def test_model_gets_a_virtual_environment(prepare, store, tmp_path, monkeypatch):
-    """``useVenv`` gives the workers a Python of their own, also where nothing may be installed; it stays as
-    long as the version does.
-    """
+    """``useVenv`` gives workers a Python of their own, also without installing; it lives with the version."""
     monkeypatch.setenv("MODELSERVER_CACHE", str(tmp_path / "cache"))
     write(store / "apart", "useVenv: true\n", requirementsFile="requirements.txt")
     model = await prepare("apart")

@@ -164,9 +164,7 @@ async def test_operator_may_name_archives_outside_the_store(new_registry, store,
 
 
 async def test_archives_are_opened_ahead(builder, registry, caplog):
-    """The next archive is opened while a model is registered, one at a time. A bad one is logged and left
-    out; progress is reported (F55).
-    """
+    """The next one, while a model is registered. A bad one is logged and left out; progress is told (F55)."""
     opened_before, messages, build = [], [], builder.build
 
     async def build_and_look(name, *args, **options):
@@ -202,9 +200,7 @@ async def test_a_model_without_a_name_is_called_as_its_file(registry):
 
 
 async def test_a_start_loads_the_snapshot_first(new_registry, store):
-    """The models of a snapshot are loaded first, then those of the settings; the outcome of both is
-    reported.
-    """
+    """The snapshot's models are loaded first, then those of the settings; both outcomes are reported."""
     notices = []
     loaded = SimpleNamespace(settings=naming(store, "absent"), sources={"model_snapshot": "a file"})
     source = saved(b={"1.0": entry("b")}, gone={"1.0": entry("gone")})
@@ -285,9 +281,7 @@ async def test_all_loads_what_no_state_decides_about(new_registry, store, tmp_pa
 
 
 async def test_all_means_everything_in_the_store(store):
-    """``all`` are the folders and archives of the store, without what is hidden or
-    something else (reference 2.3).
-    """
+    """The folders and archives of the store, without what is hidden or something else (reference 2.3)."""
     for name in ("b.mar", "c.model", "d.tar.gz", "notes.txt", ".hidden.mar"):
         (store / name).touch()
 

@@ -18,9 +18,7 @@ from modelserver.models.options.resolve import Registration
 
 
 async def test_name_is_the_registrations_or_the_manifests(registry, builder):
-    """A name given at registration beats the manifest's; without any a registration is refused, unless there
-    is one for that case (reference 2.3).
-    """
+    """The registration's name wins; without any it is refused, unless one is set for that (reference 2.3)."""
     await register(registry, "m.mar", model_name="other")
 
     assert registry.names() == ["other"]
@@ -94,9 +92,7 @@ async def test_a_refused_build_leaves_nothing(registry, builder):
 
 
 async def test_failure_is_rolled_back(registry, builder):
-    """A synchronous registration whose workers fail is undone before the error is reported (design,
-    section 9).
-    """
+    """A synchronous registration whose workers fail is undone before the error is reported (design 9)."""
     await register(registry, "m-1.0.mar")
     model = await register(registry, "m-2.0.mar", workers=1)
     model.pool.loaded.set_exception(StartFailed("No module named x", 507))
@@ -142,9 +138,7 @@ async def test_changes_of_one_model_take_turns(registry, builder):
 
 
 async def test_random_changes_end_in_a_consistent_state(registry):
-    """Twenty clients that register, scale and remove one model at once end in a state that
-    is one of theirs (F51).
-    """
+    """Twenty clients that register, scale and remove one model at once leave a state of theirs (F51)."""
 
     async def client(number):
         for turn in range(10):

@@ -37,9 +37,7 @@ def running(registration=None, workers=(1, 1), **options):
 
 
 def test_requested_values_stay():
-    """Unless something else is given, of which TorchServe's marks for "not given" are none. Trust is never
-    taken over.
-    """
+    """TorchServe's marks for "not given" do not replace them. Trust is never taken over."""
     before = running(
         Registration(url="old.mar", handler="h.py:serve", batch_size=2, split_instances="true"),
         batch_size=8,

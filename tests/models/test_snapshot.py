@@ -123,9 +123,7 @@ def test_words_of_kserve_stay():
     ],
 )
 def test_where_it_is_restored_from(url, restored_from):
-    """What the store does not hold keeps its URL; what was fetched is in the store, and its URL, which may
-    hold secrets, is not written.
-    """
+    """What the store lacks keeps its URL; a fetched model's URL, which may hold secrets, is not written."""
     (back,) = restored(version(url))
     assert back.url == restored_from
     assert "secret" not in json.dumps(document(version(url)))

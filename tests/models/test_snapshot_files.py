@@ -112,9 +112,7 @@ def test_old_files_go(tmp_path):
 
 
 def test_file_broken_at_any_byte_is_skipped(tmp_path):
-    """A newest file that is cut or changed at any byte is passed over for the one before, or still means the
-    same (F54).
-    """
+    """One that is cut or changed at any byte gives way to the one before, or still means the same (F54)."""
     snapshots = folder(tmp_path)
     write(snapshots, "good")
     newest = write(snapshots, "newer")

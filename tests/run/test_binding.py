@@ -59,9 +59,7 @@ def test_foreign_address_stops_the_start(host):
 
 
 def test_stale_socket_file_is_replaced(tmp_path):
-    """A socket file is for its owner; one that nobody listens on is replaced, a living one
-    and other files are not.
-    """
+    """It is for its owner; one that nobody listens on is replaced, a living one and other files are not."""
     path = tmp_path / "s"
     address = Address("unix", path=str(path))
     first = bind(address, "inference_address")

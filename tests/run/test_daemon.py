@@ -62,9 +62,7 @@ def test_outcome_is_the_last_line():
 
 @pytest.fixture
 def child(monkeypatch):
-    """Makes ``start_detached`` start a script instead of the server; the pipe's number is
-    its last argument.
-    """
+    """``start_detached`` starts a script instead of the server; the last argument is the pipe's number."""
     real = subprocess.Popen
     started = []
 

@@ -27,9 +27,7 @@ class Hot:
 
 
 async def test_a_listener_does_not_wait_for_its_application():
-    """It accepts connections at once; a request that needs the application gets its answer when that is
-    built.
-    """
+    """It accepts connections at once; a request that needs the application is answered when that is built."""
     bound = socket.create_server(("127.0.0.1", 0))
     address = Address("http", "127.0.0.1", bound.getsockname()[1])
     settings = Settings(inference_address=address, management_address=address, metrics_address=address)

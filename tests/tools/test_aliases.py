@@ -90,9 +90,7 @@ def test_a_real_torchserve_stays(tmp_path, name, kind):
 
 
 def test_model_archiver_can_be_imported(tmp_path):
-    """Scripts that import ``model_archiver`` find it where the folder is in PYTHONPATH, and nowhere else;
-    what they patch in it is what is called.
-    """
+    """Where the folder is in PYTHONPATH, and nowhere else; what scripts patch in it is what is called."""
     folder = str(install(tmp_path)[-1].parent)
     (tmp_path / "h.py").write_text("def handle(data, context): return data\n")
     (tmp_path / "use.py").write_text(SCRIPT)

@@ -1,6 +1,4 @@
-"""Doubles numbers and echoes the rest, one row after the other; waits first if a row says
-``wait`` seconds.
-"""
+"""Doubles numbers and echoes the rest, one row after the other; a row may say ``wait`` seconds first."""
 
 import time
 

@@ -269,9 +269,7 @@ def test_adaptive_holds_where_it_pays_and_for_as_long(count, gap, silence):
 
 
 def test_adaptive_holds_for_nobody_with_another_worker_free_or_when_all_came_back():
-    """With a second idle worker the next arrival would not wait; after as many arrivals as the last batch
-    had, no more are expected.
-    """
+    """With a second idle worker the next arrival would not wait; no more come than the last batch had."""
     policy = learned(Adaptive(10.0), 0.050, 0.001, 0.001)
     for i in range(32):
         assert policy.due(one_idle(1, 100.0, 100.0), now=100.0) > 100.0
@@ -296,9 +294,7 @@ def test_adaptive_gives_up_when_the_burst_is_over():
 
 
 def independent(policy, gap, workers):
-    """Has seen arrivals every ``gap`` seconds until 100 s, and ``workers`` in turn with batches of
-    40 ms + 1 ms * n whose answers bring nobody back.
-    """
+    """Arrivals every ``gap`` s until 100 s, and batches of 40 ms + 1 ms * n that bring nobody back."""
     times = [(100.0 - i * gap, 0, 1) for i in range(400)]
     turns = 40 * workers
     times += [(99.9 - i * 0.049 / workers, 1, 1 + i % 8) for i in range(turns)]

@@ -246,9 +246,7 @@ def answer(batch):
     returned=st.lists(st.booleans(), min_size=12, max_size=12),
 )
 def test_nothing_is_lost_when_the_batch_size_changes(counts, sizes, returned):
-    """However it changes, and whatever is put back, every instance is answered once, in a batch that is not
-    too large.
-    """
+    """Whatever is put back: every instance is answered once, in a batch that is not too large."""
     sut = queue(8, Greedy())
     requests = [request(f"r{number}", count) for number, count in enumerate(counts)]
     for each in requests:

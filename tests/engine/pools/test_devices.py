@@ -34,9 +34,7 @@ def readings(count=0, *, problem="", is_broken=False, answers=True):
     ids=["the second first", "everybody's", "as they are named", "no GPU", "none is named"],
 )
 def test_devices_are_assigned_in_turn(devices, order):
-    """Across all models, those that there are from the second one on, those that are named from the first
-    (reference 18.3).
-    """
+    """Across all models: those that exist from the second on, named ones from the first (reference 18.3)."""
     assert [devices.assign() for _ in order] == order
 
 

@@ -118,9 +118,7 @@ async def test_wrong_number_of_answers_kills_the_worker(pool, stage):
 
 
 async def test_dead_worker_fails_its_running_batch_and_passes_on_the_other(pool, stage):
-    """When a worker dies its running batch fails, the unbegun one is served by its
-    successor, each once (F39).
-    """
+    """Its running batch fails, the unbegun one is served by its successor, each once (F39)."""
     running, waiting = request(b"a", b"b"), request(b"c", b"d")
     submit(pool, running, waiting)
     process = stage.processes[0]

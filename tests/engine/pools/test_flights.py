@@ -45,9 +45,7 @@ async def process():
 async def test_only_what_has_started_is_lost(
     process, distant, concurrency, idempotent, failed, started, count
 ):
-    """Batches that a lost process had not started may go elsewhere; where nobody knows, the worst is assumed,
-    unless batches may run twice (F39).
-    """
+    """Other batches go elsewhere; where nobody knows, all count, unless batches may run twice (F39)."""
     if distant:
         process.node = Node("elsewhere")
     flights = fly(process, concurrency)

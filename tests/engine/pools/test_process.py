@@ -62,9 +62,7 @@ async def test_failures_that_no_retry_can_mend(tmp_path, source, message):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="there is no memory that both sides share")
 async def test_started_batches_are_known_after_the_end(tmp_path):
-    """After a process was killed, the number of batches that it had begun is known; those that it
-    had not read do not count (F39).
-    """
+    """After a kill the number of begun batches is known; those that were not read do not count (F39)."""
     (tmp_path / "h.py").write_text(
         "import time\ndef handle(data, context):\n    if data and bytes(data[0]['body']) == b's':\n"
         "        print('begun', flush=True)\n        time.sleep(60)\n    return [b''] * len(data or [])\n"

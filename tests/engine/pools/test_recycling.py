@@ -156,9 +156,7 @@ async def test_closing_ends_one_that_is_coming(make, stage):
 
 
 async def test_sizes_are_reported_from_other_machines(make, stage, counts, caplog):
-    """A process on another machine counts as too large by the first report after its model was
-    loaded, and as grown by later reports.
-    """
+    """It counts as too large by the first report after its load, and as grown by later reports."""
     stage.away = 0.001
     pool = await make(options={"max_worker_memory": 150})
     node = stage.processes[0].node

@@ -284,9 +284,7 @@ async def test_a_worker_that_is_to_end_keeps_what_it_has_started(world, pool):
 
 @pytest.mark.parametrize("failures", [MANY_LOAD_FAILURES, 1])
 def test_the_only_worker_that_serves_holds_a_reserve(failures):
-    """One that keeps failing to load is no reason to keep none: unlike one that is retried, nobody waits
-    for it. What is held is not taken back again and again.
-    """
+    """Unlike for one that is retried, nobody waits for one that keeps failing. What is held stays held."""
 
     async def main(world):
         pool = await world.pool(2)

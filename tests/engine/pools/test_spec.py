@@ -17,9 +17,7 @@ def spec(**fields):
 
 
 def test_environment_has_the_threads():
-    """Workers get the server's environment with thread counts, without what is hidden
-    (reference 12.1, F68).
-    """
+    """Workers get the server's environment with thread counts, less what is hidden (reference 12.1, F68)."""
     hidden = re.compile("SECRET.*|PASS")
     environment = spec(hidden_variables=hidden, extra_environment={"RANK": "0"}).environment(
         {"PATH": "/bin", "SECRET_KEY": "1", "PASS": "2", "PASSAGE": "3", "MKL_NUM_THREADS": "9"}

@@ -292,9 +292,7 @@ async def test_worker_without_a_machine_is_not_abandoned(make, stage, spec):
     ],
 )
 async def test_kill_for_memory_is_reported_as_out_of_memory(make, stage, owner, for_memory, error, failure):
-    """A SIGKILL that the worker's control group counted as one for memory is reported as 507. Any
-    other, or one whose cause is unknown, is 500 (F43).
-    """
+    """SIGKILL that the worker's group counted as one for memory: 507. Any other or unknown one: 500 (F43)."""
     worker = make()
     process = await stage.enter()
     process.for_memory = for_memory

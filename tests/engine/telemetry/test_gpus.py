@@ -141,9 +141,7 @@ def gpus(nvml):
     ],
 )
 def test_visible_devices_are_read_as_cuda_does(gpus, monkeypatch, visible, seen):
-    """CUDA_VISIBLE_DEVICES is read as CUDA does: up to the first device that does not exist, none if one is
-    named twice, and a single instance of a divided GPU.
-    """
+    """Up to the first device that does not exist, none if one is named twice, one part of a divided GPU."""
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
 

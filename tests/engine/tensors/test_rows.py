@@ -72,9 +72,7 @@ def form(**fields):
 
 
 def test_equal_forms_may_share_a_batch():
-    """What decides whether rows may share a batch: not the id, not the form of answers, no order of
-    parameters.
-    """
+    """Neither the id, nor the form of answers, nor the order of parameters keeps rows apart."""
     wish = [RequestedOutput("p", binary=True, parameters={})]
 
     assert form(id="1", binary=True) == form(id="2")

@@ -243,9 +243,7 @@ def test_sigterm_ends_forked_processes_that_do_not_react_otherwise():
 
 
 def test_workers_import_little():
-    """Modules that few workers need are imported only by those, as each of hundreds of starts would pay for
-    them.
-    """
+    """Modules that few workers need are imported by those only: each of hundreds of starts would pay."""
     code = "import sys, modelserver.engine.worker.runtime; print(*sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 

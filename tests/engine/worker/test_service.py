@@ -142,9 +142,7 @@ def test_answers_have_the_form_of_their_protocol():
 
 
 def test_parameters_reach_the_handler():
-    """What stood beside the instances of a V1 body is there for each of its rows; what is no JSON is a bad
-    request (F2).
-    """
+    """What is beside the instances of a V1 body reaches each row; what is no JSON is a bad request (F2)."""
     bench = Bench(lambda data, context: [context.get_request_parameters(i) for i in range(len(data))])
     answers = bench.run([b"1", b"2"], INSTANCE, extra=b'{"parameters":{"k":3}}')
     calls = len(bench.calls)
@@ -208,9 +206,7 @@ def test_failing_row_fails_alone_in_every_position(size, kind):
 
 @given(st.data(), st.integers(1, 64))
 def test_number_of_calls_is_bounded(data, size):
-    """However many rows are bad, the bad ones fail and the handler is not called without end; two bad rows
-    leave the others whole (F20).
-    """
+    """All bad rows fail without endless calls; two bad rows leave the others whole (F20)."""
     bad = data.draw(st.sets(st.integers(0, size - 1)))
     bench = Bench(poisoned, size)
     answers = bench.run([b"poison" if i in bad else b"good" for i in range(size)])
@@ -282,9 +278,7 @@ def test_result_that_is_no_list_is_refused(returned, capsys):
 
 @pytest.mark.parametrize(("surplus", "count"), [(-1, 3), (1, 5), (-4, 0)])
 def test_wrong_number_of_answers_is_refused(surplus, count, capsys):
-    """Results are not assigned to rows by position if there are too few or too many; the log has both numbers
-    (F19).
-    """
+    """Too few or too many results are not assigned to rows by position; the log has both numbers (F19)."""
     bench = Bench(lambda data, context: [b"x"] * max(0, len(data) + surplus), isolate=False)
     instances = f"instances: expected 4, the handler returned {count}"
 
@@ -297,9 +291,7 @@ def test_wrong_number_of_answers_is_refused(surplus, count, capsys):
 
 
 def test_rows_are_answered_by_a_handler_that_breaks_the_contract_for_some():
-    """A handler that leaves a bad row out fails that row only (F19); one written for single requests gets its
-    rows one by one.
-    """
+    """One that leaves a bad row out fails that row only (F19); one for single requests gets rows singly."""
     leaves_out = Bench(lambda data, _: [bytes(row["body"]) for row in data if row["body"] != b"poison"])
     single = Bench(lambda data, _: [bytes(data[0]["body"])])
     answers = leaves_out.run([b"a", b"poison", b"c"])
@@ -385,9 +377,7 @@ def test_unreadable_row_is_a_bad_request_and_the_others_run():
     ],
 )
 def test_rejected_row_gets_the_handlers_words(message, status, kind, expected, text):
-    """A handler may turn one row away by position, with anything as message and status; the others are
-    answered, by one call (F17).
-    """
+    """It turns a row away by position, with any message and status; one call answers the others (F17)."""
 
     def handler(data, context):
         context.reject(1, message, status)
@@ -422,9 +412,7 @@ def test_rejection_counts_when_the_call_fails_for_it():
 
 
 def test_status_headers_and_type_are_per_row():
-    """What a handler sets for a row goes with that row's answer alone; a content type that is set as a header
-    appears once (reference 7.5).
-    """
+    """Each row's answer has its own; a content type that is set as a header appears once (reference 7.5)."""
 
     def handler(data, context):
         context.set_response_status(201, "Made", idx=1)

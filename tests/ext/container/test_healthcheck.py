@@ -82,9 +82,7 @@ class OverIPv6(HTTPServer):
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "127.0.0.1", "localhost", "::", "::1"])
 def test_request_goes_to_the_servers_address(host):
-    """At whatever address and port the settings say: one of IPv6 is in brackets; the answer of a server that
-    is not ready is part of what is printed.
-    """
+    """As the settings say, IPv6 in brackets; the answer of a server that is not ready is printed."""
     kind = OverIPv6 if ":" in host else HTTPServer
     if kind is OverIPv6 and not socket.has_dualstack_ipv6():
         pytest.skip("there is no IPv6")

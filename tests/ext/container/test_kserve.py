@@ -119,9 +119,7 @@ def test_addresses_are_those_of_a_pod(tmp_path):
     ids=["logs are files", "ports", "TLS stays", "open last line"],
 )
 def test_configuration_is_adapted(tmp_path, text, ports, expected):
-    """Chosen ports win over the file's; logs may be files, and https stays; a backslash at the end of the
-    file swallows nothing.
-    """
+    """Chosen ports win; logs may be files, https stays; a backslash at the file's end swallows nothing."""
     assert made(tmp_path, text, ports).items() >= expected.items()
 
 

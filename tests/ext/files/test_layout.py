@@ -133,9 +133,7 @@ def laid_out(path, **options):
 
 
 def test_the_content_decides(tmp_path):
-    """If the content shows the format, it overrides the name; models of tables have the handler for
-    tables.
-    """
+    """The format that the content shows overrides the name; models of tables have the handler for tables."""
     with zipfile.ZipFile(tmp_path / "program.pt", "w") as archive:
         archive.writestr("program/archive_format", "pt2")
     (tmp_path / "trees.json").write_text('{"learner": {}}')

@@ -175,9 +175,7 @@ def test_the_lines_for_weights_serve_them(file, tmp_path, monkeypatch):
 
 
 def test_advice_names_what_else_helps():
-    """For a pickle the hint is trust, with the reason; for llama.cpp's weights it is the library;
-    for other formats, it names those that are served.
-    """
+    """Trust for a pickle, with the reason; the library for llama.cpp's weights; else what is served."""
     pickled = advice(Path("iris.joblib"), Seen(ModelKind.PICKLE, LINEAR))
     llama = advice(Path("m.gguf"), Seen(ModelKind.GGUF))
 

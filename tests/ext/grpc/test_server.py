@@ -68,9 +68,7 @@ def watch(channel):
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "::"])
 async def test_each_side_has_its_port(caplog, address):
-    """Inference answers at one of them only, until the servers are closed; a server at `::` is reached over
-    IPv4 too, as over HTTP.
-    """
+    """Inference answers at one only, until the servers close; a server at `::` is reached over IPv4, too."""
     if address == "::" and not socket.has_dualstack_ipv6():
         pytest.skip("there is no IPv6")
     async with serving(caplog, grpc_inference_address=address) as (_, (inference, management)):

@@ -170,9 +170,7 @@ async def test_memory_is_bounded_while_the_client_does_not_read(monkeypatch):
 
 
 async def test_held_parts_count(monkeypatch):
-    """Parts count toward the limit until their response ends or is too large; responses beyond it are
-    lost.
-    """
+    """Parts count toward the limit until their response ends or is too large; later responses are lost."""
     monkeypatch.setattr(module, "MOST_BYTES", 2000)
     monkeypatch.setattr(module, "LARGEST", 800)
     recorder, recording = started()

@@ -151,9 +151,7 @@ async def test_unreachable_place_is_a_failed_download(store, url):
     ],
 )
 async def test_limits_hold(site, store, page, limits, reason):
-    """F62: size, number of redirects and encoding are limited, what was stored is removed; a URL ends in a
-    plain file name.
-    """
+    """F62: of size, redirects and encoding; what was stored is removed; a URL ends in a plain file name."""
     with pytest.raises(DownloadFailed, match=reason):
         await download(f"{site}/{page}", store, LOCAL, limits)
     assert stored(store) == {}
@@ -260,9 +258,7 @@ async def test_cancelled_download_leaves_nothing(store):
 
 
 async def test_existing_file_or_unwritable_store_is_no_failed_download(site, store, tmp_path):
-    """A file of that name in the model store is never replaced; the answer is a 409. F56: a model store that
-    takes no files is the server's failure.
-    """
+    """Such a file is never replaced (409). F56: a store that takes no files is the server's failure."""
     (store / "x.mar").write_bytes(b"mine")
 
     with pytest.raises(Conflict) as caught:

@@ -48,9 +48,7 @@ async def get(policy, url, *addresses, dead=()):
 
 
 async def test_connection_goes_to_the_checked_address():
-    """F62: the checked address is connected to, under the host's name, so rebinding has no effect. F62: a
-    private host that the operator listed is reached.
-    """
+    """F62: under the host's name, so rebinding has no effect. A listed private host is reached."""
     inner = await get(DEFAULT, "https://models.example:8443/x.mar", "8.8.8.8")
 
     (request,) = inner.requests

@@ -63,9 +63,7 @@ def test_object_of_s3_is_read_in_ranges(amazon):
 
 
 def test_changed_or_encrypted_object_of_s3_is_not_vouched_for(amazon):
-    """A replaced or removed object is never read as if it were the old one. The ETag of such an object is not
-    compared with its MD5.
-    """
+    """One that was replaced or removed is not read as the old one. An encrypted one's ETag is no MD5."""
     amazon.put("changes", b"before")
     store = opened("s3://models/changes")
     (item,) = store.items()

@@ -9,9 +9,7 @@ ROWS = Signature((TensorSpec("x", "FP32", (-1, 3)),), (TensorSpec("y", "BYTES", 
 
 
 def test_rows_are_batches():
-    """If the first dimension is the rows, `dims` leaves it out and the batch size is set; times are
-    in microseconds.
-    """
+    """`dims` leaves out a first dimension that is the rows, and the batch size is set; times are in µs."""
     config = describe_config(version(ROWS, batch_size=8, max_batch_delay=5, job_queue_size=50))
 
     assert config["max_batch_size"] == 8

@@ -20,9 +20,7 @@ _MEMBERS_LEFT_OUT = {"CachingMetric.emit_metrics"}
 
 @pytest.mark.usefixtures("ts_names")
 def test_every_public_name_of_torchserve_has_a_state():
-    """Each module, function and class of the real package is there, or the table says why not; so is each
-    public member of its classes (reference 13).
-    """
+    """It is there, or the table says why not; so is each public member of its classes (reference 13)."""
     recorded = json.loads(RECORDED.read_text("utf-8"))
     missing = []
     for module, names in recorded.items():

@@ -119,9 +119,7 @@ def test_networks_that_cannot_be_recorded_run_without(inference, reason, keeps_s
 
 @pytest.mark.usefixtures("gpus")
 def test_an_old_torch_loads_again_after_failures(monkeypatch):
-    """Before torch 2.12, the model is loaded in a new process, which gets the reason why it records
-    nothing.
-    """
+    """Before torch 2.12 the model is loaded in a new process, which is told why it records nothing."""
     monkeypatch.setattr(torch, "__version__", TorchVersion("2.11.0+cu130"))
     with pytest.raises(LoadAgain, match="needs a new process") as caught:
         record(falling(RuntimeError("no")))

@@ -289,9 +289,7 @@ LOADERS = {
     ],
 )
 def test_other_files_are_refused_by_each_loader(loader, name, content, message, folder, monkeypatch):
-    """What is wrong is said of the file: it is missing, of another kind, has several classes, or needs a
-    torch that is not that old (F40).
-    """
+    """It is missing, of another kind, has several classes, or needs a newer torch (F40)."""
     monkeypatch.delattr("torch._export.aot_load", raising=False)
     if content is not None:
         (folder / name).write_bytes(content)

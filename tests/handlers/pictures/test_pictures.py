@@ -164,9 +164,7 @@ def _bomb(side):
 @pytest.mark.parametrize("side", [10_000, 100_000])
 @pytest.mark.parametrize("action", ["ignore", "error"])
 def test_bombs_are_refused_unread(side, action):
-    """A picture of more pixels than Pillow's limit is refused unread, with and without its warning, also
-    where warnings are errors (F17).
-    """
+    """More pixels than Pillow's limit, with and without its warning, also where that is an error (F17)."""
     with warnings.catch_warnings():
         warnings.simplefilter(action)
         with pytest.raises(BadInput, match="too large"):

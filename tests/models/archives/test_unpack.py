@@ -132,9 +132,7 @@ def test_unsafe_names_are_refused_before_any_write(tmp_path, name, rule):
 
 
 def test_colliding_top_folders_and_nul_are_refused(tmp_path):
-    """F58: the part of a name behind a NUL is not cut off silently. F58: names that are equal once their
-    first component is gone collide.
-    """
+    """F58: a name is not cut off at a NUL; names that are equal without their first component collide."""
     archive = make_zip(tmp_path / "x.mar", ("a.txt!b", b"a"))
     archive.write_bytes(archive.read_bytes().replace(b"a.txt!b", b"a.txt\0b"))
     refuse(archive, tmp_path / "out", "NUL")

@@ -63,9 +63,7 @@ def test_disguised_urls_are_refused(url):
 
 
 def test_default_is_torchserves_pattern():
-    """F62: the default policy is TorchServe's default value: http(s) may be tried and file:// needs the
-    operator's word.
-    """
+    """F62: TorchServe's default: http(s) may be tried, and file:// needs the operator's word."""
     assert [pattern.pattern for pattern in DEFAULT.allowed] == ["file://.*|http(s)?://.*"]
     assert not DEFAULT.operator_set
 

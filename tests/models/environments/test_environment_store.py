@@ -112,9 +112,7 @@ def test_a_use_ends_with_its_process(tmp_path):
 
 
 async def test_leftovers_go(tmp_path):
-    """What an installation left that was killed is removed, and locks of nothing; one that is going on is
-    left alone, and so is what is none of ours.
-    """
+    """Of a killed installation, and locks of nothing; what goes on, or is none of ours, is left alone."""
     (tmp_path / "venv-left" / "lib").mkdir(parents=True)
     (tmp_path / "packages-failed.lock").touch()
     (tmp_path / "of somebody").mkdir()

@@ -36,9 +36,7 @@ def batched(source, size, delay, timeout):
 
 
 def test_it_is_a_block_for_every_model_unless_it_is_off():
-    """A model that says nothing is batched as by a block with the server's numbers; the documented ones are
-    32, 500 ms and 60 s (kserve reference 2.1).
-    """
+    """Such a block has the server's numbers; documented are 32, 500 ms and 60 s (kserve reference 2.1)."""
     size, delay, timeout = ((number, BATCHER_DEFAULT) for number in (32, 500, 60))
 
     assert _resolved(resolve(**_SERVER)) == batched(

@@ -31,9 +31,7 @@ def _resolved(options, name):
 
 
 def test_absent_values_are_the_defaults():
-    """TorchServe's marks for "not given": -1 and 0 as batch size, -1 and -100 as delay, -1 as a timeout, an
-    empty policy.
-    """
+    """TorchServe's marks: -1 and 0 as batch size, -1 and -100 as delay, -1 as timeout, an empty policy."""
     options = resolve()
     assert options == ModelOptions(sources=dict.fromkeys(options.sources, DEFAULT))
     fields = set(ModelOptions.__slots__) - {"sources", "warnings", "values"}
@@ -210,9 +208,7 @@ def test_models_values_belong_to_name_and_version():
 
 
 def test_devices_are_resolved():
-    """GPUs where there are any, within number_of_gpu; one that is not there becomes the CPU as in TorchServe,
-    but not silently.
-    """
+    """GPUs within number_of_gpu; one that is not there becomes the CPU as in TorchServe, but not silently."""
     assert _resolved(resolve(devices=2), "device_type") == ("gpu", DEFAULT)
     assert _resolved(resolve(devices=2, number_of_gpu=0), "device_type") == ("cpu", DEFAULT)
     assert _resolved(resolve(None, "deviceType: cpu", devices=2), "device_type") == ("cpu", YAML)

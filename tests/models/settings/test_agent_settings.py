@@ -58,9 +58,7 @@ def test_missing_authorities_of_the_sink_are_refused(tmp_path):
 
 
 def test_switches_need_no_value(tmp_path):
-    """As with the agent, the name alone switches on, and ``=false`` off. Numbers of a batcher that is off are
-    warned of; what a log would name is not.
-    """
+    """The name alone switches on, ``=false`` off. Numbers of a batcher that is off are warned of."""
     parse = build_parser().parse_args
 
     assert parse(["--enable-batcher", "--max-batchsize", "4"]).enable_batcher == "true"

@@ -25,9 +25,7 @@ keystore_pass=secret
 
 
 def test_written_settings_are_read_back(tmp_path):
-    """Every setting that was given, wherever, has the same value when it is read from what was written;
-    the state and secrets are left out.
-    """
+    """Every given setting has the same value when it is read back; state and secrets are left out."""
     (tmp_path / "store").mkdir()
     (tmp_path / "given.properties").write_text(CONFIG)
     flags = {"ts_config": "given.properties", "model_store": "store"}

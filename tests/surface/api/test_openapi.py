@@ -69,9 +69,7 @@ def shape(path: str) -> tuple[str, ...]:
     ],
 )
 def test_what_is_served_is_described(role, changed):
-    """Each path and method that the application routes stands in the document, and those of the hot routes;
-    nothing else does but what takes the rest of a path.
-    """
+    """Each routed path and method, and the hot routes; nothing else but what takes the rest of a path."""
     routed = served(listener(role, **changed))
     described: dict[tuple[str, ...], set[str]] = {}
     for path, item in describe_listener(role, **changed)["paths"].items():

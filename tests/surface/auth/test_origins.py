@@ -95,9 +95,7 @@ def test_names_of_the_operator_are_safe():
     ],
 )
 def test_data_about_models_has_the_rule(role, paths, has_it):
-    """Probes may use any name, pages tell nothing about models, and proxies send predictions, and what
-    belongs to them, on under the name that clients use.
-    """
+    """Probes may use any name, pages tell nothing about models, proxies pass on the name that clients use."""
     assert [tells_about_models({role}, "GET", path) for path in paths.split()] == [has_it] * len(
         paths.split()
     )

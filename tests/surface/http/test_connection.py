@@ -147,9 +147,7 @@ async def test_connection_is_closed_while_nothing_whole_comes(wire, sent, later,
 
 @pytest.mark.parametrize(("size", "closed"), [(1, True), (MIN_PROGRESS, False)], ids=["slow", "steady"])
 async def test_slow_body_ends_the_connection(wire, size, closed):
-    """If less than the least progress comes in ``receive_timeout`` seconds (F15); a large body may take as
-    long as it likes while it comes steadily.
-    """
+    """Less than the least progress in ``receive_timeout`` seconds (F15); a steady body may take as long."""
     wire.listener.max_body = 1 << 20
     wire.send(head("Content-Length: 1000000"))
     started = time.monotonic()
@@ -393,9 +391,7 @@ async def stream_broken_off(wire: Wire, path: str) -> None:
     ],
 )
 async def test_nothing_outlives_its_connection(path, end):
-    """Connection, requests and bodies are gone when the connection is, without the collector of circles,
-    however it ended.
-    """
+    """Requests and bodies are gone with it, without the collector of circles, however it ended."""
     with uncollected() as alive:
         wire = Wire()
         await end(wire, path)

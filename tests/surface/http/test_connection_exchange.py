@@ -30,9 +30,7 @@ async def test_traceparent_is_noticed(busy, name):
     ("method", "status", "has_body"), [("POST", 200, True), ("HEAD", 200, False), ("POST", 204, False)]
 )
 async def test_whole_response_has_a_length(busy, method, status, has_body, size):
-    """A head and, where there may be one, the body; HEAD gets the length that it would have (F16). All that
-    is written is counted.
-    """
+    """HEAD gets the length that the body would have (F16). All that is written is counted."""
     body = bytes(size)
     new(busy, method).reply(status, body)
     assert busy.connection.delivery.written == len(busy.transport.written)
@@ -53,9 +51,7 @@ async def test_large_body_is_not_copied(busy, monkeypatch):
 
 
 async def test_parts_are_chunks(busy):
-    """The head has the handler's lines and no length; a part without bytes is no chunk, as that would be the
-    end; the connection stays open.
-    """
+    """The head has no length; a part without bytes is no chunk, as that would be the end."""
     exchange = new(busy)
     exchange.begin(201, "text/plain", b"x-a: b\r\n", "Good")
     lines, _ = written(busy)
@@ -80,9 +76,7 @@ async def test_parts_are_chunks(busy):
     ],
 )
 async def test_end_of_the_connection_ends_a_response(busy, version, complete, body, aborted):
-    """An incomplete one, which counts as a failure, without the last chunk; and parts as they are for clients
-    of HTTP/1.0, with a reset if something is missing.
-    """
+    """One without the last chunk is a failure; HTTP/1.0 gets parts as they are, or a reset."""
     exchange = new(busy, version=version)
     exchange.begin(200)
     exchange.send(b"one")
@@ -106,9 +100,7 @@ async def test_end_of_the_connection_ends_a_response(busy, version, complete, bo
     ],
 )
 async def test_status_decides_on_body_and_connection(busy, method, status, body, closed):
-    """Parts of a response that cannot have a body are not written; as for whole ones, 400 and above is the
-    last on its connection.
-    """
+    """Parts of one that cannot have a body are not written; 400 and above is the last on its connection."""
     exchange = new(busy, method)
     exchange.begin(status)
     exchange.send(b"part")

@@ -22,9 +22,7 @@ HEADERS = b"access-control-allow-headers"
     ids=["off", "origin", "line ends", "others"],
 )
 def test_each_setting_has_its_header(settings, pairs):
-    """With the value that is set, whose line ends are spaces (F13); without a setting there is none
-    (reference 4.4, F65).
-    """
+    """Line ends of its value are spaces (F13); without a setting there is none (reference 4.4, F65)."""
     assert Cors.of(Settings(**settings)) == (None if pairs is None else Cors(pairs))  # type: ignore[arg-type]
 
 

@@ -79,9 +79,7 @@ def test_missing_and_unreadable_responses_have_status_0(monkeypatch):
 
 
 def test_recorded_messages_become_calls():
-    """If a message has only fields and the input ``data``, these are reported; other messages are
-    sent as they are.
-    """
+    """A message with only known fields and the input ``data`` is reported as these, others as they are."""
     kind = message("org.pytorch.serve.grpc.inference.PredictionsRequest")
     plain = kind(model_name="m", model_version="1.0", input={"data": b"x"})
     two = kind(model_name="m", input={"data": b"x", "more": b"y"})

@@ -105,9 +105,7 @@ def test_a_known_cost_leads_to_a_provable_choice(work, capsys):
 
 @pytest.mark.slow
 def test_a_goal_out_of_reach_writes_nothing(work, capsys):
-    """The status is 1, the best point is printed, and the report is written. With --force the
-    configuration is written too, with a remark.
-    """
+    """The status is 1, and the report has the best point. --force writes the configuration, with a remark."""
     flags = ["--goal", f"p50<={A_MS // 2}ms", "--max-batch-size", "2", "--max-workers", "1"]
     flags += ["--time-budget", "1"]
     assert tune("sleeper.mar", "--input", "in.json", *flags) == 1

@@ -203,9 +203,7 @@ ATTACKS = {
 
 @pytest.mark.parametrize("kind", ATTACKS)
 async def test_flood_ends_the_connection(client, kind):
-    """A client that sends only frames that make work, or cancels all its requests, is cut off
-    (CVE-2023-44487, CVE-2019-9512 to 9518).
-    """
+    """One of frames that only make work, or of cancelled calls (CVE-2023-44487, CVE-2019-9512 to 9518)."""
     client.send(client.head(1))
     for each in range(MOST_WASTE + 1):
         if client.transport.closed:

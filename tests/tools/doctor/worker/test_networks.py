@@ -130,9 +130,7 @@ def test_networks_that_a_library_loads(torch, monkeypatch):
 
 @pytest.mark.slow
 def test_networks_that_torch_loads(tmp_path):
-    """TorchScript by its file or bytes, and an exported program. What torch.load reads was opened by Python,
-    or came with a request.
-    """
+    """TorchScript by file or bytes, and exported programs. What torch.load reads was opened by Python."""
     torch = pytest.importorskip("torch")
     network, row = torch.nn.Linear(2, 2).eval(), torch.ones(1, 2)
     script, weights, program = (str(tmp_path / name) for name in ("a.ts", "a.pt", "a.pt2"))
