@@ -4,7 +4,6 @@ import pytest
 
 from modelserver.engine.wire.arena import ProtocolError
 from modelserver.engine.wire.frames import FrameReader, encode
-from modelserver.engine.wire.messages import Recalled
 from modelserver.ext.cluster import messages as wire
 from modelserver.ext.cluster.greeting import invite
 
@@ -22,7 +21,7 @@ _FROM_AGENT = [
     wire.StartRefused("no"),
     wire.WorkerOutput(True, b"\xff\n"),
     wire.Condition(1, "N/A"),
-    Recalled(1, 2),
+    wire.TakenBack(1, 2),
     wire.WorkerEnded(-9, None, None),
 ]
 

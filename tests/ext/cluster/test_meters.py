@@ -8,8 +8,8 @@ from modelserver.ext.cluster.meters import show_nodes
 def test_a_machine_has_series_while_it_has_workers():
     metrics = ServerMetrics()
     process = SimpleNamespace(node=SimpleNamespace(name="a", resident=5))
-    worker = SimpleNamespace(state=WorkerState.READY, process=process)
-    pool = SimpleNamespace(workers=[worker, worker, SimpleNamespace(process=None)])
+    worker = SimpleNamespace(state=WorkerState.READY, node=process.node)
+    pool = SimpleNamespace(workers=[worker, worker, SimpleNamespace(node=None)])
     model = SimpleNamespace(name="m", version="1", metrics=metrics.model("m", "1"), pool=pool)
     show_nodes(metrics, SimpleNamespace(versions=lambda: [model]))
     labels = '{model_name="m",model_version="1",node="a"}'

@@ -10,9 +10,9 @@ import pytest
 from tests.ext.cluster.conversation import Conversation, predict
 from tests.ext.cluster.played import End, PlayedPlacer, close_all
 
-from modelserver.engine.pools.output import OutputReaders
+from modelserver.engine.pools.spec import WorkerSpec
 from modelserver.engine.wire.frames import encode, to_worker_decoder
-from modelserver.engine.wire.messages import Answer, Loaded, Ping, Pong, Recalled, Result
+from modelserver.engine.wire.messages import Answer, Load, Loaded, Ping, Pong, Recalled, Result
 from modelserver.errors import StartFailed
 from modelserver.ext.cluster import launcher as starting_module
 from modelserver.ext.cluster import remote as remote_module
@@ -24,6 +24,7 @@ from modelserver.ext.cluster.messages import (
     Recall,
     StartProgress,
     StartRefused,
+    TakenBack,
     WorkerEnded,
     WorkerOutput,
     WorkerStarted,
@@ -33,6 +34,7 @@ from modelserver.ext.cluster.remote import RemoteWorker
 from modelserver.surface.tls.context import Certificate
 
 _LEASE = 0.8
+_SPEC = WorkerSpec(Load("m", "1.0", "/m", "h", 1), threads=1, frame_limit=1)
 
 
 class Stage:
@@ -136,7 +138,7 @@ async def test_reports_of_an_agent_reach_their_places(stage, caplog):
     agent.send(StartProgress("packages are installed"))
     agent.send(WorkerOutput(False, b"a lin"))
     agent.send(WorkerOutput(False, b"e\nno end"))
-    agent.send(Recalled(2, 3))
+    agent.send(TakenBack(2, 3))
     assert await stage.conversation.next() == (Recalled(2, 3), b"")
     worker.recall(9)
     assert await agent.heard.get() == Recall(9)
@@ -297,7 +299,7 @@ class FakeLoop:
 )
 async def test_silent_agent_is_abandoned_after_its_lease(monkeypatch, heard, late, end):
     fake = FakeLoop()
-    worker = RemoteWorker("W-1-m", 8.0, lambda *_: None, lambda _: None, OutputReaders())
+    worker = RemoteWorker("W-1-m", 8.0, lambda *_: None, lambda _: None, _SPEC)
     monkeypatch.setattr(worker, "_loop", fake)
     worker.connection_made(SimpleNamespace(is_closing=lambda: True, close=lambda: None))
     for moment in heard:

@@ -1,10 +1,12 @@
 """The numbers of a worker's processes on several machines."""
 
 from dataclasses import replace
+from unittest.mock import Mock
 
 import msgspec
 import pytest
 
+from modelserver.engine.pools.ranks import RankGroup
 from modelserver.engine.pools.spec import Ranks, WorkerSpec
 from modelserver.engine.wire.messages import Load
 from modelserver.ext.cluster.launcher import rank_spec, seats
@@ -20,9 +22,9 @@ def presents(*machines):
     return [Present("1", "3.11", node, "h", devices) for node, devices in named]
 
 
-def specs(*machines, has_gpus=False):
-    order, spec = seats(presents(*machines)), replace(_SPEC, ranks=Ranks(len(machines)))
-    return [rank_spec(spec, seat, _MEETING, has_gpus=has_gpus) for seat in order]
+def specs(*machines, has_gpus=False, base=_SPEC):
+    order, group = seats(presents(*machines)), RankGroup(Ranks(len(machines)), Mock(), Mock())
+    return [rank_spec(group, base, seat, _MEETING, has_gpus=has_gpus) for seat in order]
 
 
 def variables(results, name):
@@ -93,6 +95,9 @@ def test_gpus_of_other_machines_do_not_count():
     assert [spec.load.gpu_id for spec in result] == [0, 0, 1]
 
     order = seats(presents("a", "a"))
-    here = replace(_SPEC, load=msgspec.structs.replace(_SPEC.load, gpu_id=7), ranks=Ranks(2))
+    here, group = (
+        replace(_SPEC, load=msgspec.structs.replace(_SPEC.load, gpu_id=7)),
+        RankGroup(Ranks(2), Mock(), Mock()),
+    )
 
-    assert [rank_spec(here, s, _MEETING, has_gpus=False).load.gpu_id for s in order] == [None, None]
+    assert [rank_spec(group, here, s, _MEETING, has_gpus=False).load.gpu_id for s in order] == [None, None]

@@ -6,10 +6,12 @@ import sys
 
 import httpx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.models.archives.conftest import allowing
 
 from modelserver.errors import ModelNotFound
-from modelserver.ext.stores.fetching import CheckedTransport
+from modelserver.ext.stores.fetching import CheckedTransport, is_public, resolve_host
 from modelserver.models.archives.incoming import Transfer
 from modelserver.models.archives.urls import UrlPolicy
 
@@ -91,3 +93,29 @@ def test_client_is_imported_by_who_needs_it_only():
     )
 
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+_PRIVATE = """
+    127.0.0.1 127.8.8.8 0.0.0.0 10.0.0.1 172.16.0.1 192.168.1.1 100.64.0.1 100.100.100.200
+    169.254.169.254 168.63.129.16 192.0.0.192 224.0.0.1 240.0.0.1 255.255.255.255 :: ::1 fe80::1
+    fe80::1%eth0 fd00:ec2::254 ff02::1 ::ffff:127.0.0.1 ::ffff:169.254.169.254 64:ff9b::a9fe:a9fe
+    2002:7f00:1:: 2001:db8::1
+"""
+_PUBLIC = "8.8.8.8 1.1.1.1 2606:4700::1111 ::ffff:8.8.8.8"
+
+
+def test_public_and_private_addresses_are_known():
+    """F62: loopback, private, link-local, metadata and multicast addresses are not public."""
+    assert [address for address in (_PRIVATE + _PUBLIC).split() if is_public(address)] == _PUBLIC.split()
+
+
+@given(st.ip_addresses(v=4))
+def test_mapped_addresses_are_judged_like_their_own(address):
+    """F62: writing an IPv4 address as an IPv6 one changes nothing."""
+    assert is_public(f"::ffff:{address}") == is_public(str(address))
+
+
+@pytest.mark.parametrize("host", ["2130706433", "0177.0.0.1", "0x7f.1", "127.1", "127.0.0.1", "::1"])
+async def test_other_spellings_of_loopback_are_refused(host):
+    """F62: decimal, octal, hexadecimal and short forms of an address are judged by what they resolve to."""
+    assert {is_public(address) for address in await resolve_host(host, 80)} == {False}

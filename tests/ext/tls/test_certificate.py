@@ -70,16 +70,14 @@ def test_wrong_keystores_are_named(authority, tmp_path):
     assert message.endswith("not a PKCS12 file, or keystore_pass is wrong")
     assert "wrong-password" not in message
     assert f"keytool -importkeystore -srckeystore {java} " in refusal(settings(keystore=java))
-    message = refusal(settings(keystore_type="JKS"))
-    assert message.startswith("Invalid configuration: keystore_type=JKS: only PKCS12 can be read")
+    assert "keystore_type=JKS: only PKCS12 can be read" in refusal(settings(keystore_type="JKS"))
 
 
 @pytest.mark.parametrize("name", ["private_key_file", "certificate_file"])
 def test_half_a_pair_is_refused(tmp_path, name):
     """A key without a certificate, or the other way round, is named (F66)."""
     missing = ({"private_key_file", "certificate_file"} - {name}).pop()
-    message = refusal(settings(**{name: tmp_path / "file.pem"}))
-    assert message.startswith(f"Invalid configuration: {missing}=: ")
+    assert f"configuration: {missing}=: " in refusal(settings(**{name: tmp_path / "file.pem"}))
 
 
 def test_missing_package_is_named(authority, monkeypatch):

@@ -11,14 +11,14 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from modelserver.engine.pools.channel import Channel
+from modelserver.engine.pools.channel import Channel, FrameChannel
 from modelserver.engine.pools.memory_kills import kills
-from modelserver.engine.pools.output import Capture
-from modelserver.engine.pools.spec import Child, OnLost, OnMessage, Process, WorkerSpec
+from modelserver.engine.pools.output import Capture, OutputReaders
+from modelserver.engine.pools.spec import Child, Node, OnLost, OnMessage, Process, WorkerSpec
 from modelserver.engine.wire.arena import Arena
 from modelserver.engine.wire.frames import encode
 from modelserver.engine.wire.marks import Mark
-from modelserver.engine.wire.messages import ToWorker
+from modelserver.engine.wire.messages import Recalled, ToWorker
 
 # Seconds to read the last messages of an ended worker.
 _LAST_WORDS = 1.0
@@ -32,6 +32,7 @@ class WorkerProcess:
 
     ``mark`` identifies it and its descendants. ``batches_started``: how many batches it had
     started when it ended; None before its end, or if unknown. ``memory`` is where it writes that.
+    It is on this machine, so that it has no ``node`` and no ``round_trip``.
     """
 
     process: Child
@@ -40,6 +41,8 @@ class WorkerProcess:
     mark: Mark
     memory: Arena | None
     batches_started: int | None = None
+    node: None = None
+    round_trip: float = 0.0
 
     @property
     def pid(self) -> int:
@@ -61,15 +64,6 @@ class WorkerProcess:
     def allow(self, limit: int) -> None:
         """Changes the limit for its frames, in bytes."""
         self.channel.allow(limit)
-
-    @property
-    def node(self) -> None:
-        """None: it runs on this machine."""
-
-    @property
-    def round_trip(self) -> float:
-        """The seconds to the worker and back; none on this machine."""
-        return 0.0
 
     @property
     def recalls(self) -> bool:
@@ -111,6 +105,63 @@ class WorkerProcess:
 
     def last_output(self, lines: int = 20) -> str:
         return self.capture.last(lines)
+
+
+class RemoteProcess:
+    """A worker's process on another machine, where its launcher has it started and watched.
+
+    ``channel`` is its connection, once it has one; ``node`` is its machine.
+    """
+
+    def __init__(self, label: str, on_message: OnMessage, spec: WorkerSpec) -> None:
+        self.pid = -1
+        # None on this machine.
+        self.pids: list[int] = []
+        self.node = Node("")
+        self.batches_started: int | None = None
+        self.for_memory: bool | None = False
+        self.channel: FrameChannel | None = None
+        self._on_message = on_message
+        self._output = OutputReaders(spec.measured)
+        self.rename(label)
+
+    def rename(self, label: str) -> None:
+        """Gives it this label, which the log shows with its node's name."""
+        self.label = label
+        self._output.name(f"{label}@{self.node.name}" if self.node.name else label)
+
+    def send(self, message: ToWorker, bodies: Sequence[bytes] = ()) -> None:
+        """Sends one message; dropped if there is no connection."""
+        if self.channel is not None:
+            self.channel.send(message, bodies)
+
+    def allow(self, limit: int) -> None:
+        """Changes the limit for its frames, in bytes."""
+        if self.channel is not None:
+            self.channel.allow(limit)
+
+    def recalled(self, started: int, below: int) -> None:
+        """It had begun the batches below ``started``; the others below ``below`` were taken back."""
+        self._on_message(Recalled(started, below), memoryview(b""))
+
+    def printed(self, data: bytes, *, is_error: bool) -> None:
+        """It has printed this to standard output or error."""
+        self._output.readers[is_error].feed(data)
+
+    def ended(self, code: int | None, started: int | None, for_memory: bool | None) -> str:
+        """It has ended with this exit code; returns how, in words."""
+        self.batches_started, self.for_memory = started, for_memory
+        return describe_exit(code)
+
+    async def finish(self) -> None:
+        """Reads what the ended process has printed and sent."""
+        for reader in self._output.readers:
+            reader.finish()
+        if self.channel is not None:
+            await self.channel.finish(_LAST_WORDS if self.batches_started is not None else 0.0)
+
+    def last_output(self, lines: int = 20) -> str:
+        return self._output.last(lines)
 
 
 def describe_exit(code: int | None) -> str:

@@ -44,72 +44,31 @@ FAILED_GRACE = 10.0
 FOLLOWERS_GRACE = 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class Position:
-    """Where the process ``rank`` of a worker's ``count`` is: on machine ``node`` of ``nodes``.
-
-    There it is number ``local_rank`` of ``local_count``. All meet at ``host`` and ``port``.
-    """
-
-    rank: int
-    count: int
-    local_rank: int
-    local_count: int
-    node: int
-    nodes: int
-    host: str
-    port: int
-
-    def member_spec(self, spec: WorkerSpec, ranks: Ranks) -> WorkerSpec:
-        """The spec for the process of this rank.
-
-        It sees its worker's devices as 0, 1, … and gets the one of its rank. A failed batch is not retried in
-        parts, as ranks could choose different parts.
-        """
-        alone, count = lone_spec(spec, ranks), ranks.processes
-        load = msgspec.structs.replace(
-            alone.load,
-            gpu_id=None if alone.load.gpu_id is None else self.local_rank,
-            isolate=spec.load.isolate and count == 1,
-            rank=self.rank,
-            ranks=count,
-        )
-        environment = {**alone.extra_environment, **self.environment()}
-        if ranks.threads:
-            environment.update(dict.fromkeys(THREAD_VARIABLES, str(ranks.threads)))
-        return replace(alone, load=load, threads=max(1, spec.threads // count), extra_environment=environment)
-
-    def environment(self) -> dict[str, str]:
-        """The variables that torchrun sets for a process."""
-        numbers = {
-            "RANK": self.rank,
-            "LOCAL_RANK": self.local_rank,
-            "ROLE_RANK": self.rank,
-            "GROUP_RANK": self.node,
-            "WORLD_SIZE": self.count,
-            "LOCAL_WORLD_SIZE": self.local_count,
-            "ROLE_WORLD_SIZE": self.count,
-            "GROUP_WORLD_SIZE": self.nodes,
-            "MASTER_PORT": self.port,
-            "TORCHELASTIC_RESTART_COUNT": 0,
-            "TORCHELASTIC_MAX_RESTARTS": 0,
-        }
-        return {
-            "MASTER_ADDR": self.host,
-            "ROLE_NAME": "default",
-            "TORCHELASTIC_RUN_ID": f"modelserver_{self.port}",
-            "TORCHELASTIC_USE_AGENT_STORE": "False",
-            "LOGLEVEL": "INFO",
-            **{name: str(number) for name, number in numbers.items()},
-        }
-
-
 def lone_spec(spec: WorkerSpec, ranks: Ranks) -> WorkerSpec:
     """The spec for one process that sees a group of devices, numbered from 0."""
     devices = ranks.groups.get(-1 if spec.load.gpu_id is None else spec.load.gpu_id, ())
     load = msgspec.structs.replace(spec.load, gpu_id=0 if devices else None)
     environment = {**spec.extra_environment, **visible(devices)}
     return replace(spec, load=load, extra_environment=environment, spawner=None, ranks=None)
+
+
+def _variables(
+    rank: int, count: int, local: tuple[int, int], machine: tuple[int, int], meeting: tuple[str, int]
+) -> dict[str, str]:
+    """The variables that torchrun sets for a process."""
+    host, port = meeting
+    ranks = {"RANK": rank, "ROLE_RANK": rank, "LOCAL_RANK": local[0], "GROUP_RANK": machine[0]}
+    sizes = {"WORLD_SIZE": count, "ROLE_WORLD_SIZE": count, "LOCAL_WORLD_SIZE": local[1]}
+    others = {"GROUP_WORLD_SIZE": machine[1], "MASTER_PORT": port}
+    restarts = {"TORCHELASTIC_RESTART_COUNT": 0, "TORCHELASTIC_MAX_RESTARTS": 0}
+    return {
+        "MASTER_ADDR": host,
+        "ROLE_NAME": "default",
+        "TORCHELASTIC_RUN_ID": f"modelserver_{port}",
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "LOGLEVEL": "INFO",
+        **{name: str(number) for name, number in {**ranks, **sizes, **others, **restarts}.items()},
+    }
 
 
 def visible(devices: Sequence[int], server: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -141,6 +100,39 @@ class RankGroup:
     _stopping: bool = False
     _killed: bool = False
     _lost: bool = False
+
+    def member_spec(
+        self,
+        spec: WorkerSpec,
+        *,
+        rank: int,
+        local: tuple[int, int],
+        machine: tuple[int, int],
+        meeting: tuple[str, int],
+        gpus: tuple[int | None, str] = (None, ""),
+    ) -> WorkerSpec:
+        """The spec for the process of this rank, which is number ``local[0]`` of ``local[1]`` on its machine.
+
+        That is ``machine[0]`` of ``machine[1]``; all ranks meet at the host and port of ``meeting``. It gets
+        the GPU of its local rank among its worker's devices, or number ``gpus[0]`` of those in ``gpus[1]``. A
+        failed batch is not retried in parts, as ranks could choose different parts.
+        """
+        ranks = self.ranks
+        alone, count, (gpu_id, devices) = lone_spec(spec, ranks), ranks.processes, gpus
+        load = msgspec.structs.replace(
+            alone.load,
+            gpu_id=gpu_id if alone.load.gpu_id is None else local[0],
+            isolate=spec.load.isolate and count == 1,
+            rank=rank,
+            ranks=count,
+        )
+        environment = {
+            **alone.extra_environment,
+            **_variables(rank, count, local, machine, meeting),
+            **(dict.fromkeys(THREAD_VARIABLES, str(ranks.threads)) if ranks.threads else {}),
+            **({VISIBLE: devices} if devices else {}),
+        }
+        return replace(alone, load=load, threads=max(1, spec.threads // count), extra_environment=environment)
 
     @property
     def pid(self) -> int:
@@ -201,11 +193,6 @@ class RankGroup:
         self._killed = True
         for member in self.members:
             member.kill()
-
-    async def abandon(self) -> None:
-        """Ends the started processes of a group that could not be completed."""
-        self.kill()
-        await asyncio.gather(*(member.wait() for member in self.members))
 
     async def wait(self) -> str:
         """Waits until a process ends, then ends the others; returns how the first ended."""
@@ -296,13 +283,15 @@ async def launch_ranks(spec: WorkerSpec, label: str, on_message: OnMessage, on_l
     try:
         count = ranks.processes
         for rank in range(count):
-            position = Position(rank, count, rank, count, 0, 1, "127.0.0.1", port)
-            member = position.member_spec(spec, ranks)
+            member = group.member_spec(
+                spec, rank=rank, local=(rank, count), machine=(0, 1), meeting=("127.0.0.1", port)
+            )
             receive, lose = partial(group.receive, rank), partial(group.lose, rank)
             group.members.append(await launch(member, f"{label}-rank{rank}", receive, lose))
             if group.failed_rank is not None:
                 break
     except BaseException:
-        await group.abandon()
+        group.kill()
+        await asyncio.gather(*(member.wait() for member in group.members))
         raise
     return group

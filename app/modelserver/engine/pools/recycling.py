@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
-from modelserver.engine.pools.spec import Node, PoolLimits, WorkerState
+from modelserver.engine.pools.spec import PoolLimits, WorkerState
 from modelserver.engine.pools.worker import Worker
 from modelserver.engine.telemetry.system import worker_memory
 
@@ -33,7 +33,7 @@ class MemoryLimit:
 
     def loaded(self, worker: Worker) -> None:
         """A process of the worker has just loaded its model."""
-        node = _node_of(worker)
+        node = worker.node
         if node is None:
             self._weigh(worker)
         elif self._limit:
@@ -67,7 +67,7 @@ class MemoryLimit:
         """Weighs workers on other machines whose size after loading is known by now."""
         unknown, self._unknown = self._unknown, {}
         for worker in ready:
-            node, until = _node_of(worker), unknown.get(worker.label)
+            node, until = worker.node, unknown.get(worker.label)
             if node is None or until is None:
                 continue
             if node.reports < until:
@@ -81,8 +81,3 @@ def _size(worker: Worker) -> int:
     if process is None:
         return 0
     return sum(map(worker_memory, process.pids)) if process.node is None else process.node.resident
-
-
-def _node_of(worker: Worker) -> Node | None:
-    """The other machine that it runs on, if any."""
-    return None if worker.process is None else worker.process.node

@@ -346,11 +346,6 @@ class Ports:
         self.first = first
         self.used = used
 
-    def turn(self) -> int:
-        """How many have been used; one more from now on, without a look at whether it is free here."""
-        self.used += 1
-        return self.used - 1
-
     def next(self) -> int:
         """A free port. Raises OSError if there is none."""
         if not self.first:

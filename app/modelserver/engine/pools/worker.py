@@ -25,6 +25,7 @@ from modelserver.engine.pools.process import launch, started
 from modelserver.engine.pools.ranks import launch_ranks
 from modelserver.engine.pools.spec import (
     Launcher,
+    Node,
     Process,
     WorkerOwner,
     WorkerSpec,
@@ -137,6 +138,11 @@ class Worker:
     def process(self) -> Process | None:
         """Its process; None between the end of one and the start of the next."""
         return self.flights.process
+
+    @property
+    def node(self) -> Node | None:
+        """The other machine that it runs on, if any."""
+        return None if self.process is None else self.process.node
 
     @property
     def failure(self) -> str:

@@ -140,13 +140,18 @@ class Gpus:
     ) -> None:
         self.driver = driver or Driver()
         self.latest: tuple[GpuReading | None, ...] = ()
-        self._visible = visible
+        self.visible = visible
         self._patience = patience
         self._clock = clock
         self._lock = threading.Lock()
         self._reading: Future[None] | None = None
         self._since = 0.0
         self._is_silent = False
+
+    @classmethod
+    def of(cls, environment: Mapping[str, str]) -> Gpus:
+        """What a process with these variables sees."""
+        return cls(visible=environment.get(VISIBLE))
 
     def count(self, most: int | None = None) -> int:
         """How many GPUs there are for workers as of the last reading, at most ``most``."""
@@ -206,7 +211,7 @@ class Gpus:
 
     def _run(self, reading: Future[None]) -> None:
         try:
-            visible = os.environ.get(VISIBLE) if self._visible is None else self._visible
+            visible = os.environ.get(VISIBLE) if self.visible is None else self.visible
             self.latest = self.driver.read(visible)
         except Exception:  # noqa: BLE001 - the next reading may succeed
             _log.exception("The GPUs could not be read")

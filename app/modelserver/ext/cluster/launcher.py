@@ -14,10 +14,8 @@ import msgspec
 
 from modelserver import __version__
 from modelserver.engine.demand import Demand
-from modelserver.engine.pools.output import OutputReaders
-from modelserver.engine.pools.ranks import Position, RankGroup
+from modelserver.engine.pools.ranks import RankGroup
 from modelserver.engine.pools.spec import OnLost, OnMessage, WorkerSpec
-from modelserver.engine.telemetry.gpus import VISIBLE
 from modelserver.ext.cluster.channel import RemoteChannel
 from modelserver.ext.cluster.greeting import Invitation
 from modelserver.ext.cluster.hub import Hub
@@ -83,19 +81,19 @@ def seats(presents: Sequence[Present]) -> list[Seat]:
     return order
 
 
-def rank_spec(spec: WorkerSpec, seat: Seat, meeting: Meeting, *, has_gpus: bool) -> WorkerSpec:
+def rank_spec(
+    group: RankGroup, spec: WorkerSpec, seat: Seat, meeting: Meeting, *, has_gpus: bool
+) -> WorkerSpec:
     """The spec for the process of a rank; ``meeting``: where all meet, on the first machine."""
     host = _HERE if seat.nodes == 1 else meeting.host
-    position = Position(
-        seat.rank, seat.count, seat.local_rank, seat.local_count, seat.node, seat.nodes, host, meeting.port
+    return group.member_spec(
+        spec,
+        rank=seat.rank,
+        local=(seat.local_rank, seat.local_count),
+        machine=(seat.node, seat.nodes),
+        meeting=(host, meeting.port),
+        gpus=(seat.device, seat.devices) if has_gpus else (None, ""),
     )
-    assert spec.ranks is not None  # noqa: S101 - it has several processes
-    member = position.member_spec(spec, spec.ranks)
-    if not has_gpus:
-        return member
-    load = msgspec.structs.replace(member.load, gpu_id=seat.device)
-    visible = {VISIBLE: seat.devices} if seat.devices else {}
-    return replace(member, load=load, extra_environment={**member.extra_environment, **visible})
 
 
 _log = logging.getLogger("modelserver.workers")
@@ -253,14 +251,17 @@ class _Launch:
         order = seats(presents)
         self._starts = [self._starts[seat.place] for seat in order]
         first = self._starts[0].worker
-        first.send_to_agent(Meet(ranks.ports.first, ranks.ports.turn()))
+        ports = ranks.ports
+        first.send_to_agent(Meet(ports.first, ports.used))
+        # Whether it is free there or not.
+        ports.used += 1
         meeting = await first.meeting
         group = RankGroup(ranks, self._on_message, self._on_lost, placement.withdraw)
         connecting = []
         for rank, (start, seat) in enumerate(zip(self._starts, order, strict=True)):
             start.worker.rename(f"{self._label}-rank{rank}")
             group.members.append(start.worker)
-            spec = rank_spec(self._spec, seat, meeting, has_gpus=self._launcher.demand.num_gpus > 0)
+            spec = rank_spec(group, self._spec, seat, meeting, has_gpus=self._launcher.demand.num_gpus > 0)
             receive, lose = partial(group.receive, rank), partial(group.lose, rank)
             connecting.append(start.connect(spec, packed, self._packages, receive, lose))
         await _all(connecting)
@@ -309,7 +310,7 @@ class ProcessStart:
             lost_after,
             lambda message, tail: self._on_message(message, tail),  # noqa: PLW0108 - set by connect()
             self._send_archive,
-            OutputReaders(spec.measured),
+            spec,
         )
         self.invitation = self._invite(lambda: self.worker)
 

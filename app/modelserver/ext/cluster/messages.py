@@ -7,7 +7,6 @@ from typing import TypeAlias
 
 import msgspec
 
-from modelserver.engine.wire.messages import Recalled
 from modelserver.ext.cluster.greeting import Invitation
 
 # Bytes of a message's frame in either direction.
@@ -151,6 +150,13 @@ class Condition(msgspec.Struct, frozen=True, array_like=True, tag="condition"):
     gpu: str
 
 
+class TakenBack(msgspec.Struct, frozen=True, array_like=True, tag="taken_back"):
+    """Agent to server: of the batches below ``below``, the worker had begun those below ``started``."""
+
+    started: int
+    below: int
+
+
 class WorkerEnded(msgspec.Struct, frozen=True, array_like=True, tag="ended"):
     """Agent to server, last: how the worker ended, and how many batches it had begun.
 
@@ -174,7 +180,7 @@ FromAgent: TypeAlias = (
     | StartRefused
     | WorkerOutput
     | Condition
-    | Recalled
+    | TakenBack
     | WorkerEnded
 )
 

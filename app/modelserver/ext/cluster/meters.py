@@ -23,7 +23,7 @@ def show_nodes(metrics: ServerMetrics, registry: Registry) -> None:
             if model.metrics.series.is_hidden:
                 continue
             for worker in model.pool.workers:
-                node = None if worker.process is None else worker.process.node
+                node = worker.node
                 if node is not None and worker.state is WorkerState.READY:
                     values = model.name, model.version, node.name
                     count.labels(*values).add()

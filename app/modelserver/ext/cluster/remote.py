@@ -5,18 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TypeVar, cast
 
-from modelserver.engine.pools.output import OutputReaders
-from modelserver.engine.pools.process import describe_exit
-from modelserver.engine.pools.spec import Node, OnMessage
+from modelserver.engine.pools.process import RemoteProcess
+from modelserver.engine.pools.spec import OnMessage, WorkerSpec
 from modelserver.engine.wire.arena import ProtocolError
 from modelserver.engine.wire.frames import FrameReader, encode
-from modelserver.engine.wire.messages import Recalled, ToWorker
 from modelserver.errors import StartFailed
 from modelserver.ext.cluster import messages
-from modelserver.ext.cluster.channel import RemoteChannel
 from modelserver.ext.cluster.placing import NoPlace, Placement
 
 _log = logging.getLogger("modelserver.workers")
@@ -27,23 +24,20 @@ Outcome = TypeVar("Outcome")
 _BEAT, _BEATS = 1.0, 4
 # Seconds after the end of a lease until it is noticed.
 _AFTER = 0.01
-# Seconds to read the last messages of an ended worker.
-_LAST_WORDS = 1.0
 # Seconds for the end of a killed worker to be reported.
 _KILL_TIME = 3.0
 # How much of a new measurement of the round trip counts, where it is longer than before.
 _SHARE = 0.1
 
 
-class AgentConnection(asyncio.Protocol):
+class AgentConnection(RemoteProcess, asyncio.Protocol):
     """The connection of a worker's agent, and the lease that both sides keep by messages at intervals.
 
-    ``node`` is the agent's machine. ``round_trip`` is how many seconds a message and its answer take.
+    ``round_trip`` is how many seconds a message and its answer take.
     """
 
-    def __init__(self, label: str, lost_after: float) -> None:
-        self.label = label
-        self.node = Node("")
+    def __init__(self, label: str, lost_after: float, on_message: OnMessage, spec: WorkerSpec) -> None:
+        super().__init__(label, on_message, spec)
         self.round_trip = 0.0
         self._lost_after = lost_after
         self._beat_time = min(_BEAT, lost_after / _BEATS)
@@ -134,7 +128,7 @@ class RemoteWorker(AgentConnection):
         lost_after: seconds of silence after which the node counts as lost.
         on_message: the worker's, for messages that the agent sends in its place.
         on_archive: called when the agent asks for the model's files from an offset.
-        output: what it prints.
+        spec: of the worker.
 
     ``present``, ``meeting`` and ``started`` are set with the agent's messages, or with NoPlace, or, if it is
     the model's fault, StartFailed; ``lost`` when it has ended or is out of reach, with words that follow
@@ -147,18 +141,11 @@ class RemoteWorker(AgentConnection):
         lost_after: float,
         on_message: OnMessage,
         on_archive: Callable[[int], None],
-        output: OutputReaders,
+        spec: WorkerSpec,
     ) -> None:
-        super().__init__(label, lost_after)
-        self.pid = -1
-        self.batches_started: int | None = None
-        self.for_memory: bool | None = False
-        self.channel: RemoteChannel | None = None
+        super().__init__(label, lost_after, on_message, spec)
         self.placement: Placement | None = None
-        self._on_message = on_message
         self._on_archive = on_archive
-        self._output = output
-        self._name_output()
         self.present: asyncio.Future[messages.Present] = self._loop.create_future()
         self.meeting: asyncio.Future[messages.Meeting] = self._loop.create_future()
         self.started: asyncio.Future[messages.WorkerStarted] = self._loop.create_future()
@@ -167,36 +154,12 @@ class RemoteWorker(AgentConnection):
             # The exception counts as retrieved, even if nobody waits for it any more.
             outcome.add_done_callback(lambda done: done.cancelled() or done.exception())
 
-    def _name_output(self) -> None:
-        """Lines in the log name its node, too."""
-        self._output.name(f"{self.label}@{self.node.name}" if self.node.name else self.label)
-
-    def rename(self, label: str) -> None:
-        """Gives it another label, in the log, too."""
-        self.label = label
-        self._name_output()
-
     # -- as a process
-
-    @property
-    def pids(self) -> list[int]:
-        """None on this machine."""
-        return []
 
     @property
     def recalls(self) -> bool:
         """Whether its agent can take back batches."""
         return self.started.done() and bool(self.started.result().memory)
-
-    def send(self, message: ToWorker, bodies: Sequence[bytes] = ()) -> None:
-        """Sends one message; dropped if the connection is lost."""
-        if self.channel is not None:
-            self.channel.send(message, bodies)
-
-    def allow(self, limit: int) -> None:
-        """Changes the limit for its frames, in bytes."""
-        if self.channel is not None:
-            self.channel.allow(limit)
 
     def recall(self, sequence: int) -> None:
         """Asks the agent to take back the batches below ``sequence``, which the worker may not notice."""
@@ -212,17 +175,10 @@ class RemoteWorker(AgentConnection):
     async def wait(self) -> str:
         """Waits for its end, gives its place back, and returns how it ended."""
         how = await asyncio.shield(self.lost)
-        for reader in self._output.readers:
-            reader.finish()
-        if self.channel is not None:
-            # Messages that the worker sent before its end may still be read.
-            await self.channel.finish(_LAST_WORDS if self.batches_started is not None else 0.0)
+        await self.finish()
         if self.placement is not None:
             self.placement.withdraw()
         return how
-
-    def last_output(self, lines: int = 20) -> str:
-        return self._output.last(lines)
 
     @property
     def is_alive(self) -> bool:
@@ -233,12 +189,12 @@ class RemoteWorker(AgentConnection):
 
     def _take(self, message: messages.FromAgent) -> None:
         if isinstance(message, messages.WorkerOutput):
-            self._output.readers[message.is_error].feed(message.data)
+            self.printed(message.data, is_error=message.is_error)
         elif isinstance(message, messages.Condition):
             self.node.resident, self.node.gpu = message.resident, message.gpu
             self.node.reports += 1
-        elif isinstance(message, Recalled):
-            self._on_message(message, memoryview(b""))
+        elif isinstance(message, messages.TakenBack):
+            self.recalled(message.started, message.below)
         elif isinstance(message, messages.WantArchive):
             self._on_archive(message.offset)
         elif isinstance(message, messages.StartProgress):
@@ -255,7 +211,7 @@ class RemoteWorker(AgentConnection):
     def _take_step(self, message: messages.FromAgent) -> None:
         if isinstance(message, messages.Present):
             self.node.name, self.node.host = message.node, message.host
-            self._name_output()
+            self.rename(self.label)
             _settle(self.present, message)
         elif isinstance(message, messages.Meeting):
             _settle(self.meeting, message)
@@ -265,8 +221,7 @@ class RemoteWorker(AgentConnection):
         elif isinstance(message, messages.StartRefused):
             self.lose(message.reason, message.status)
         elif isinstance(message, messages.WorkerEnded):
-            self.batches_started, self.for_memory = message.started, message.for_memory
-            self.lose(describe_exit(message.code))
+            self.lose(self.ended(message.code, message.started, message.for_memory))
 
     def lose(self, how: str, status: int = 0) -> None:
         if self.lost.done():

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
 
 from modelserver.engine.demand import Demand
-from modelserver.engine.pools.spec import Node, WorkerSpec
+from modelserver.engine.pools.spec import WorkerSpec
 from modelserver.engine.pools.worker import Worker
 from modelserver.ext.parking.needs import Need
 from modelserver.ext.parking.resident import MEMORY, Resident
@@ -101,14 +101,14 @@ class RemoteModel:
         return self._amounts_of(node, self.resident.pool.crew.leaving)
 
     def _amounts_of(self, node: str, workers: Iterable[Worker]) -> Counter[str]:
-        count = sum(each.name == node for each in _nodes(workers))
+        count = sum(each.node is not None and each.node.name == node for each in workers)
         return Counter({name: count * amount for name, amount in self._amounts.items() if count * amount})
 
     def measure(self) -> int:
         """Returns the bytes of its workers that machines have reported since the first call after a load; 0:
         there is no report yet. Reports from before may be of processes that had hardly started.
         """
-        nodes = _nodes(self.resident.pool.workers)
+        nodes = [node for each in self.resident.pool.workers if (node := each.node) is not None]
         self._reports = {id(node): self._reports.get(id(node), node.reports) for node in nodes}
         is_current = all(node.reports > self._reports[id(node)] for node in nodes)
         return sum(node.resident for node in nodes) if is_current else 0
@@ -139,11 +139,6 @@ class RemoteModel:
                 chosen.remove(each)
                 needed.update(amounts)
         return chosen
-
-
-def _nodes(workers: Iterable[Worker]) -> list[Node]:
-    nodes = [worker.process.node for worker in workers if worker.process is not None]
-    return [node for node in nodes if node is not None]
 
 
 def guest_of(resident: Resident) -> RemoteModel | None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import logging
+import socket
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
@@ -19,6 +21,11 @@ _LOG: Final = logging.getLogger("modelserver.models")
 _FAILURES: Final = (httpx.HTTPError, httpx.InvalidURL, ValueError)
 _CHUNK: Final = 1 << 20
 _MAX_ADDRESSES: Final = 8
+_NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
+# Not public, whatever Python's tables say; the first two serve a machine's credentials.
+_NEVER_PUBLIC: Final = tuple(
+    map(ipaddress.ip_network, ("168.63.129.16/32", "192.0.0.0/24", "64:ff9b:1::/48", "2001:db8::/32"))
+)
 
 
 class CheckedTransport(httpx.AsyncBaseTransport):
@@ -61,12 +68,34 @@ class CheckedTransport(httpx.AsyncBaseTransport):
         if port > 65535:
             raise httpx.ConnectError(f"{host}: invalid port {port}")
         try:
-            addresses = await self._transfer.resolve(host, port)
+            addresses = await (self._transfer.resolve or resolve_host)(host, port)
         except (OSError, UnicodeError) as error:
             raise httpx.ConnectError(f"{host}: {error}") from error
         for address in addresses:
-            self._transfer.policy.check_address(address, self._original)
+            self._transfer.policy.check_host(self._original, is_public=is_public(address))
         return addresses
+
+
+async def resolve_host(host: str, port: int) -> list[str]:
+    """All addresses of a host as the system resolves it: also ``127.1`` and ``2130706433`` (F62)."""
+    loop = asyncio.get_running_loop()
+    records = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(sockaddr[0]) for *_, sockaddr in records))
+
+
+def is_public(address: str) -> bool:
+    """Whether an IP address is public; for IPv6 that embeds an IPv4 address, whether that one is."""
+    ip = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(ip, ipaddress.IPv6Address):
+        carried = ip.ipv4_mapped or ip.sixtofour or (ip.teredo[1] if ip.teredo else None)
+        if carried is None and ip in _NAT64:
+            carried = ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)
+        if carried is not None:
+            return is_public(str(carried))
+    special = (
+        ip.is_multicast or ip.is_reserved or ip.is_unspecified or any(ip in net for net in _NEVER_PUBLIC)
+    )
+    return ip.is_global and not special
 
 
 async def download(url: str, store: Path, transfer: Transfer) -> Path:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
 from modelserver.errors import DownloadFailed, InternalError, ModelFileExists
-from modelserver.models.archives.urls import Resolver, UrlPolicy, resolve_host
+from modelserver.models.archives.urls import Resolver, UrlPolicy
 
 if TYPE_CHECKING:
     import httpx
@@ -31,11 +31,12 @@ _CHUNK: Final = 1 << 20
 class Transfer:
     """How a file is fetched: limits in bytes and redirects, timeouts in seconds.
 
-    ``resolve`` and ``transport`` reach hosts that ``policy`` allows; without a transport, a new HTTP client
-    does. ``progress`` gets the bytes received and, if known, the total. ``beside`` is the downloaded file of
-    a model being replaced: a new file of the same name is stored beside it. ``cache_size``: bytes of archives
-    from object stores that are kept. ``signed``: an http(s) URL of S3 is requested with the server's
-    credentials. ``trace``: headers that name the trace of the request for it, for the host of an http(s) URL.
+    ``resolve`` and ``transport`` reach hosts that ``policy`` allows; without them, the system and a new
+    HTTP client do. ``progress`` gets the bytes received and, if known, the total. ``beside`` is the
+    downloaded file of a model being replaced: a new file of the same name is stored beside it.
+    ``cache_size``: bytes of archives from object stores that are kept. ``signed``: an http(s) URL of S3 is
+    requested with the server's credentials. ``trace``: headers that name the trace of the request for it, for
+    the host of an http(s) URL.
     """
 
     max_bytes: int = 128 << 30
@@ -43,7 +44,7 @@ class Transfer:
     connect_timeout: float = 10.0
     read_timeout: float = 60.0
     total_timeout: float = 3600.0
-    resolve: Resolver = resolve_host
+    resolve: Resolver | None = None
     policy: UrlPolicy = field(default_factory=UrlPolicy)
     transport: httpx.AsyncBaseTransport | None = None
     progress: Progress | None = None

@@ -8,10 +8,7 @@ environment are not used: they would resolve the name again.
 
 from __future__ import annotations
 
-import asyncio
-import ipaddress
 import re
-import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
@@ -27,11 +24,6 @@ Resolver = Callable[[str, int], Awaitable[list[str]]]
 """From host and port to addresses; raises ``OSError`` if there are none."""
 
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
-_NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
-# Not public, whatever Python's tables say; the first two serve a machine's credentials.
-_NEVER_PUBLIC: Final = tuple(
-    map(ipaddress.ip_network, ("168.63.129.16/32", "192.0.0.0/24", "64:ff9b:1::/48", "2001:db8::/32"))
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,17 +50,10 @@ class UrlPolicy:
         if problem is not None:
             raise refusal(url if original is None else original, problem)
 
-    def check_address(self, address: str, url: str) -> None:
-        """Raise ``ModelNotFound`` for an address that is not public, unless the operator set the URLs."""
-        if not self.operator_set and not is_public(address):
+    def check_host(self, url: str, *, is_public: bool) -> None:
+        """Raise ``ModelNotFound`` for a host that is not public, unless the operator set the URLs."""
+        if not self.operator_set and not is_public:
             raise refusal(url, "its host is not public, which only allowed_urls can permit")
-
-
-async def resolve_host(host: str, port: int) -> list[str]:
-    """All addresses of a host as the system resolves it: also ``127.1`` and ``2130706433`` (F62)."""
-    loop = asyncio.get_running_loop()
-    records = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(sockaddr[0]) for *_, sockaddr in records))
 
 
 def scheme(url: str) -> str | None:
@@ -84,21 +69,6 @@ def leaves_its_place(url: str) -> bool:
             return True
         url = unquote(url)
     return ".." in url
-
-
-def is_public(address: str) -> bool:
-    """Whether an IP address is public; for IPv6 that embeds an IPv4 address, whether that one is."""
-    ip = ipaddress.ip_address(address.partition("%")[0])
-    if isinstance(ip, ipaddress.IPv6Address):
-        carried = ip.ipv4_mapped or ip.sixtofour or (ip.teredo[1] if ip.teredo else None)
-        if carried is None and ip in _NAT64:
-            carried = ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)
-        if carried is not None:
-            return is_public(str(carried))
-    special = (
-        ip.is_multicast or ip.is_reserved or ip.is_unspecified or any(ip in net for net in _NEVER_PUBLIC)
-    )
-    return ip.is_global and not special
 
 
 def refusal(url: str, reason: str = "") -> ModelNotFound:

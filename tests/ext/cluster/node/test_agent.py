@@ -14,7 +14,6 @@ import pytest
 from tests.waiting import gone, is_alive
 
 from modelserver.engine.wire.frames import FrameReader, encode
-from modelserver.engine.wire.messages import Recalled
 from modelserver.ext.cluster.hub import Hub
 from modelserver.ext.cluster.messages import (
     MAX_MESSAGE,
@@ -27,6 +26,7 @@ from modelserver.ext.cluster.messages import (
     Recall,
     Start,
     StartRefused,
+    TakenBack,
     WantArchive,
     WorkerEnded,
     WorkerOutput,
@@ -161,7 +161,7 @@ async def test_kill_ends_the_worker(stage):
     # The next of these comes in two seconds.
     assert isinstance(await stage.server.next(Condition), Condition)
     stage.server.send(Recall(1))
-    assert await stage.server.next(Recalled) == Recalled(0, 1)
+    assert await stage.server.next(TakenBack) == TakenBack(0, 1)
     stage.server.send(Kill())
     assert await stage.server.next(WorkerEnded) == WorkerEnded(-9, 0, False)
     await gone(started.pid)

@@ -30,12 +30,11 @@ from modelserver.engine.pools.memory_kills import kills
 from modelserver.engine.pools.output import Capture
 from modelserver.engine.pools.spec import Ports
 from modelserver.engine.pools.variables import worker_variables
-from modelserver.engine.telemetry.gpus import VISIBLE, Gpus
+from modelserver.engine.telemetry.gpus import Gpus
 from modelserver.engine.telemetry.system import worker_memory
 from modelserver.engine.wire.arena import Arena, ProtocolError
 from modelserver.engine.wire.frames import FrameReader, encode
 from modelserver.engine.wire.marks import Mark, end_orphans
-from modelserver.engine.wire.messages import Recalled
 from modelserver.engine.workdir import work_directory
 from modelserver.engine.worker.channel import ServerChannel
 from modelserver.engine.worker.parent import die_with
@@ -175,7 +174,7 @@ class Agent:
         """
         incoming, self._outgoing = await dial_streams(self._invitation)
         self._received_at = time.monotonic()
-        devices = os.environ.get(VISIBLE, "")
+        devices = Gpus.of(os.environ).visible or ""
         self._send(messages.Present(__version__, messages.PYTHON, self._node, socket.gethostname(), devices))
         listening = self._loop.create_task(self._listen(incoming))
         working = self._loop.create_task(self._work())
@@ -257,7 +256,7 @@ class Agent:
     def _recall(self, below: int) -> None:
         if self._memory is not None:
             with contextlib.suppress(OSError):
-                self._send(Recalled(self._memory.recall(below), below))
+                self._send(messages.TakenBack(self._memory.recall(below), below))
 
     # -- the worker
 
@@ -282,7 +281,7 @@ class Agent:
             self._loop.create_task(self._forward(descriptor, is_error=is_error))
             for descriptor, is_error in zip(capture.inputs, (False, True), strict=True)
         ]
-        reporting = self._loop.create_task(self._report(start.gpu_id, variables.get(VISIBLE)))
+        reporting = self._loop.create_task(self._report(start.gpu_id, Gpus.of(variables)))
         self._send(messages.WorkerStarted(process.pid, str(model_dir), memory))
         if self._is_killed:
             self._kill()
@@ -360,8 +359,8 @@ class Agent:
                 await self._outgoing.drain()
                 await asyncio.sleep(len(data) / _OUTPUT_RATE)
 
-    async def _report(self, gpu_id: int | None, visible: str | None) -> None:
-        process, gpus = self._process, Gpus(visible=visible)
+    async def _report(self, gpu_id: int | None, gpus: Gpus) -> None:
+        process = self._process
         while process is not None:
             kills.look()
             resident = await asyncio.to_thread(worker_memory, process.pid)
