@@ -26,12 +26,9 @@ def test_each_says_status_and_type(error):
 
 def test_error_names_what_is_missing_and_what_there_is():
     """The nearest first, whatever the case of its letters, a few of many, and that there is nothing."""
-    model = ModelNotFound.named("m")
+    lost = ModelNotFound.named("m")
 
-    assert (model.message, model.kserve_message) == (
-        "Model not found: m",
-        "Model with name m does not exist.",
-    )
+    assert (lost.message, lost.kserve_message) == ("Model not found: m", "Model with name m does not exist.")
     assert str(ModelVersionNotFound.named("m", "2")) == "Model version: 2 does not exist for model: m"
 
     many = [f"model-{number}" for number in range(8)] + ["resnet50", "iris-v2", "Iris"]

@@ -272,12 +272,8 @@ def test_modules_have_their_tests():
     for name, lines in lines_by_file().items():
         folder, _, module = name.removesuffix(".py").partition("/")[2].partition("/")[2].rpartition("/")
         if lines > _SMALL and module != "__init__":
-            place = [
-                "tests",
-                *(["handlers"] if name.startswith("handlers/") else []),
-                *filter(None, [folder]),
-            ]
-            expected.add("/".join([*place, f"test_{module.strip('_')}.py"]))
+            base = ["tests", *(["handlers"] if name.startswith("handlers/") else []), *filter(None, [folder])]
+            expected.add("/".join([*base, f"test_{module.strip('_')}.py"]))
 
     assert {test for test in expected if not (_ROOT / test).is_file()} == set()
 
@@ -371,17 +367,6 @@ def test_the_changelog_has_a_section_for_what_comes():
 
 def test_tests_are_where_their_subject_is():
     """A folder of tests is named for a room, or is for tests of the whole server."""
-    folders = {
-        path.name for path in (_ROOT / "tests").iterdir() if path.is_dir() and path.name != "__pycache__"
-    }
+    used = {path.name for path in (_ROOT / "tests").iterdir() if path.is_dir() and path.name != "__pycache__"}
 
-    assert folders <= {
-        *_ROOMS,
-        *_PUBLIC,
-        "handlers",
-        "benchmarks",
-        "deploy",
-        "e2e",
-        "differential",
-        "campaign",
-    }
+    assert used <= {*_ROOMS, *_PUBLIC, "handlers", "benchmarks", "deploy", "e2e", "differential", "campaign"}

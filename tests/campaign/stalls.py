@@ -361,10 +361,8 @@ def changing_bodies() -> Iterator[Heavy]:
     ):
         name = f"{method} {path.partition('?')[0]}: keys"
         yield by_http(name, "management", path, keys, text, method=method)
-    fields, kind = (
-        b"&".join([b"min_worker=1"] * (SIZE // 13)),
-        "Content-Type: application/x-www-form-urlencoded",
-    )
+    fields = b"&".join([b"min_worker=1"] * (SIZE // 13))
+    kind = "Content-Type: application/x-www-form-urlencoded"
     yield by_http("PUT /models/echo: fields", "management", "/models/echo", fields, kind, method="PUT")
     path = "/models/echo?" + "&".join(f"p{number}=1" for number in range(7000))
     yield by_http("PUT /models/echo: a long query", "management", path, b"", method="PUT")

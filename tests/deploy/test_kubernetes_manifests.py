@@ -206,12 +206,8 @@ def test_the_settings_keep_management_in_the_pod(tmp_path):
     assert settings.grpc_management_address == "127.0.0.1"
     assert not settings.enable_model_api
     assert not settings.disable_token_authorization
-    reached = (
-        settings.inference_address.host,
-        settings.metrics_address.host,
-        settings.grpc_inference_address,
-    )
-    assert set(reached) == {"0.0.0.0"}
+    hosts = (settings.inference_address.host, settings.metrics_address.host, settings.grpc_inference_address)
+    assert set(hosts) == {"0.0.0.0"}
 
 
 def test_ports_are_those_of_the_settings(tmp_path):

@@ -123,13 +123,8 @@ def with_lengths(rows):
 
 
 def post_binary(to, model, name, datatype, shape, data):
-    field = {
-        "name": name,
-        "datatype": datatype,
-        "shape": shape,
-        "parameters": {"binary_data_size": len(data)},
-    }
-    text = json.dumps({"inputs": [field]}).encode()
+    spec = {"name": name, "datatype": datatype, "shape": shape, "parameters": {"binary_data_size": len(data)}}
+    text = json.dumps({"inputs": [spec]}).encode()
     headers = {"Inference-Header-Content-Length": str(len(text))}
     return v2_rest_reply(to.post(f"/v2/models/{model}/infer", content=text + data, headers=headers))
 

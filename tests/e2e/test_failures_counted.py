@@ -52,10 +52,8 @@ def test_every_protocol_counts(server):
     assert rest_statuses(server, "raises") == [507] * 4
     tensor = {"name": "x", "shape": [1], "datatype": "FP32"}
     with channel(server, "inference") as to:
-        torchserves, open_inference = (
-            stub(to, f"{INFERENCE}InferenceAPIsService"),
-            stub(to, "inference.GRPCInferenceService"),
-        )
+        torchserves = stub(to, f"{INFERENCE}InferenceAPIsService")
+        open_inference = stub(to, "inference.GRPCInferenceService")
         ending(lambda: torchserves.Predictions(predict("raises", x=b"x")))
         query = oip("ModelInferRequest", model_name="raises", inputs=[tensor], raw_input_contents=[b"abcd"])
         ending(lambda: open_inference.ModelInfer(query))

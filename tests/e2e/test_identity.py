@@ -65,10 +65,6 @@ async def test_ten_thousand_requests_get_their_own_answers(start_server, connect
     wrong = [item for result in await asyncio.gather(*map(client, range(connections))) for item in result]
 
     assert wrong == []
-    for gauge in (
-        "modelserver_queue_requests",
-        "modelserver_queue_instances",
-        "modelserver_batches_in_flight",
-    ):
-        assert server.metric(gauge) == 0
+    for gauge in ("queue_requests", "queue_instances", "batches_in_flight"):
+        assert server.metric(f"modelserver_{gauge}") == 0
     assert server.metric("modelserver_batch_size_sum") == REQUESTS

@@ -92,16 +92,12 @@ def test_tensors_come_back_in_each_form(client, datatype):
         for binary in (True, False):
             output = triton.InferRequestedOutput("output_0", binary_data=binary)
             result = client.infer("mirror", [x], outputs=[output], request_id="7")
-            response, array = result.get_response(), result.as_numpy("output_0")
+            reply, array = result.get_response(), result.as_numpy("output_0")
             elements = [
                 each.decode() if isinstance(each, bytes) else each for each in array.reshape(-1).tolist()
             ]
 
-            assert (response["id"], response["model_name"], response["model_version"]) == (
-                "7",
-                "mirror",
-                "1.0",
-            )
+            assert (reply["id"], reply["model_name"], reply["model_version"]) == ("7", "mirror", "1.0")
             assert result.get_output("output_0")["datatype"] == datatype
             assert elements == values.reshape(-1).tolist()
 

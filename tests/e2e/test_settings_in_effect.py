@@ -56,8 +56,8 @@ def tuned(tmp_path_factory, model_store):
 def test_settings_of_models_are_in_effect(tuned):
     """Models at start, workers, ports, queues, timeouts; ``TS_*`` needs ``enable_envvars_config``."""
     names = {model["modelName"] for model in tuned.management.get("/models").json()["models"]}
-    rows, named, tell, obey = (tuned.describe(name) for name in ("rows", "named", "tell", "obey"))
-    ids = [int(worker["id"]) for each in (rows, named, tell, obey) for worker in each["workers"]]
+    row, named, tell, obey = (tuned.describe(name) for name in ("rows", "named", "tell", "obey"))
+    ids = [int(worker["id"]) for each in (row, named, tell, obey) for worker in each["workers"]]
 
     assert {"rows", "named"} <= names
     assert (named["loadedAtStartup"], tell["loadedAtStartup"]) == (True, False)
@@ -65,16 +65,11 @@ def test_settings_of_models_are_in_effect(tuned):
     assert sorted(ids) == list(range(12000, 12000 + len(ids)))
     assert tell["jobQueueStatus"] == {"remainingCapacity": 7, "pendingRequests": 0}
     assert (tell["responseTimeout"], tell["startupTimeout"]) == (33, 44)
-    assert [rows[name] for name in ("batchSize", "maxBatchDelay", "minWorkers", "maxWorkers")] == [
-        5,
-        30,
-        2,
-        3,
-    ]
-    assert rows["responseTimeout"] == 77
-    assert rows["batching"]["batchSize"]["source"] == "models= in config.properties"
-    assert rows["batching"]["policy"]["value"] == "greedy"
-    assert rows["batching"]["policy"]["source"].startswith("config.properties")
+    assert [row[name] for name in ("batchSize", "maxBatchDelay", "minWorkers", "maxWorkers")] == [5, 30, 2, 3]
+    assert row["responseTimeout"] == 77
+    assert row["batching"]["batchSize"]["source"] == "models= in config.properties"
+    assert row["batching"]["policy"]["value"] == "greedy"
+    assert row["batching"]["policy"]["source"].startswith("config.properties")
 
 
 def test_settings_of_requests_are_in_effect(tuned):

@@ -94,10 +94,7 @@ def test_the_clear_is_refused(server, client):
 @pytest.mark.slow  # waits until the server looks at its files
 def test_changed_files_are_taken_up(server, authority):
     """Connections from then on are shown the new certificate, without a restart; a wrong pair is not."""
-    key, chain = (
-        Path(str(server.settings["private_key_file"])),
-        Path(str(server.settings["certificate_file"])),
-    )
+    key, chain = (Path(str(server.settings[f"{name}_file"])) for name in ("private_key", "certificate"))
 
     def serial(name):
         context = ssl.create_default_context(cafile=str(authority.file))

@@ -214,11 +214,7 @@ def test_both_clients_read_the_same_facts(client):
     assert {"statistics", "model_configuration", "system_shared_memory", "sequence"} <= set(extensions)
     assert (config["name"], config["max_batch_size"], config["platform"]) == ("double", 8, "pytorch")
     (tensor,) = config["input"]
-    assert (tensor["name"], tensor["data_type"], [int(size) for size in tensor["dims"]]) == (
-        "x",
-        "TYPE_FP32",
-        [4],
-    )
+    assert (tensor["name"], tensor["data_type"], [*map(int, tensor["dims"])]) == ("x", "TYPE_FP32", [4])
     assert config["instance_group"][0]["kind"] == "KIND_CPU"
     assert "dynamic_batching" in config
     assert set(log.get("settings", log)) == set(log_settings())

@@ -190,10 +190,8 @@ def test_a_model_goes_while_requests_are_on_their_way(server, store):
         wait_until((store / "waited.txt").exists, "the first node runs")
         server.unregister("waits__join")
 
-        assert (pending.result().status_code, pending.result().json()["message"]) == (
-            500,
-            "Error executing join",
-        )
+        answer = pending.result()
+        assert (answer.status_code, answer.json()["message"]) == (500, "Error executing join")
     described = server.management.get("/workflows/waits").json()[0]
     assert [node["model"] for node in described["nodes"]] == ["waits__waits", "waits__join"]
     leave(server, "waits")

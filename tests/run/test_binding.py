@@ -26,11 +26,8 @@ def test_equal_addresses_share_a_listener():
         metrics: {"metrics"},
     }
 
-    shared = Settings(inference_address=inference, management_address=inference, metrics_address=metrics)
-    assert roles_by_address(shared) == {
-        inference: {"inference", "management", "metrics"},
-        metrics: {"metrics"},
-    }
+    one = Settings(inference_address=inference, management_address=inference, metrics_address=metrics)
+    assert roles_by_address(one) == {inference: {"inference", "management", "metrics"}, metrics: {"metrics"}}
 
     without = Settings(
         inference_address=inference,

@@ -70,13 +70,8 @@ def test_line_has_time_client_request_and_status(logger, loop, records):
 def test_successful_health_checks_are_left_out(logger, loop, records):
     log = AccessLog(logger=logger, probes=False)
     log.start(loop)
-    for target, status in (
-        ("/ping", 200),
-        ("/v2/health/ready", 200),
-        ("/v2/health/ready", 503),
-        ("/pin", 200),
-    ):
-        log.log("c", "GET", target, "1.1", status, 0)
+    for path, status in (("/ping", 200), ("/v2/health/ready", 200), ("/v2/health/ready", 503), ("/pin", 200)):
+        log.log("c", "GET", path, "1.1", status, 0)
     for code in (0, 5):
         log.log("c", "gRPC", "grpc.health.v1.Health/Check", "2.0", code, 0)
     log.close()

@@ -160,11 +160,7 @@ def test_dashboard_is_well_made():
     assert len(set(ids)) == len(ids)
     assert len(set(cells)) == len(cells)
     assert max(x for x, _ in cells) < 24
-    assert {variable["name"] for variable in DASHBOARD["templating"]["list"]} == {
-        "datasource",
-        "instance",
-        "model",
-    }
+    assert {each["name"] for each in DASHBOARD["templating"]["list"]} == {"datasource", "instance", "model"}
     assert {panel["datasource"]["uid"] for panel in panels()} == {"${datasource}"}
 
 

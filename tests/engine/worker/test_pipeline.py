@@ -137,10 +137,7 @@ def test_failing_row_of_either_half_fails_alone(serve, bad, position):
     assert isinstance(first, Result)
     assert isinstance(second, Result)
     assert [answer.failed for answer in first.answers] == [name == bad for name in names]
-    assert [body for answer, body in zip(first.answers, bodies, strict=True) if not answer.failed] == [
-        b"X",
-        b"Y",
-    ]
+    assert [body for each, body in zip(first.answers, bodies, strict=True) if not each.failed] == [b"X", b"Y"]
     assert not second.answers[0].failed
 
 

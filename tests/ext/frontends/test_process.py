@@ -42,13 +42,9 @@ async def test_records_reach_the_servers_log(caplog):
     end.link.abort()
     await asyncio.wait_for(ended.wait(), 5)
 
-    first, second = caplog.records
-    assert (first.name, first.levelno, first.getMessage()) == (
-        "modelserver.somewhere",
-        logging.INFO,
-        "said this",
-    )
-    assert (first.request_ids, second.request_ids) == (["a", "b"], [])
+    one, second = caplog.records
+    assert (one.name, one.levelno, one.getMessage()) == ("modelserver.somewhere", logging.INFO, "said this")
+    assert (one.request_ids, second.request_ids) == (["a", "b"], [])
     assert second.levelno == logging.ERROR
     assert second.getMessage().startswith("failed\nTraceback")
     assert second.getMessage().endswith("'oh'")

@@ -164,10 +164,8 @@ def make_request(rows=2, **parameters):
 
 
 def test_rows_are_taken_apart():
-    here, off_loop = (
-        read_message(make_request(), TAKES),
-        read_bytes(make_request().SerializeToString(), TAKES),
-    )
+    here = read_message(make_request(), TAKES)
+    off_loop = read_bytes(make_request().SerializeToString(), TAKES)
 
     for read in (here, off_loop):
         assert [bytes(body) for body in read.bodies] == [b"\0", b"\1"]

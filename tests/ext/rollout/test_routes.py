@@ -84,17 +84,13 @@ async def test_shadows_are_reported_with_their_last_differences(model):
             Difference(f"r{number}", "why", (200, 503), (0.1, 0.2), (("a", 1), ("b", 2)), bodies)
         )
     description = json.loads(pretty(describe_shadows(model)))
-    described = description["shadows"]["2.0"]
+    got = description["shadows"]["2.0"]
 
-    assert described["agreement"] == 0.75
-    assert described["batchSize"] == {"primary": 2, "shadow": 8}
-    assert described["latency"]["shadow"]["p50"] == pytest.approx(500, rel=0.05)
-    assert [each["requestId"] for each in described["differences"]] == ["r1", "r0"]
-    assert described["differences"][0]["bodies"] == {
-        "request": "question",
-        "primary": "\ufffd",
-        "shadow": "answer",
-    }
+    assert got["agreement"] == 0.75
+    assert got["batchSize"] == {"primary": 2, "shadow": 8}
+    assert got["latency"]["shadow"]["p50"] == pytest.approx(500, rel=0.05)
+    assert [each["requestId"] for each in got["differences"]] == ["r1", "r0"]
+    assert got["differences"][0]["bodies"] == {"request": "question", "primary": "\ufffd", "shadow": "answer"}
     jsonschema.validate(description, named(schema_of("management", "Shadows")))
 
 

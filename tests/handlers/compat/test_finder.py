@@ -258,9 +258,5 @@ def test_services_of_old_answer():
         def _inference(self, data):
             return [2 * number for number in data]
 
-    service = Doubling("m", "/", {})
-    assert (service.handle([1, 2], None), service.handle(None, None), service.ping()) == (
-        [2, 4],
-        None,
-        "healthy",
-    )
+    made = Doubling("m", "/", {})
+    assert (made.handle([1, 2], None), made.handle(None, None), made.ping()) == ([2, 4], None, "healthy")

@@ -72,12 +72,7 @@ async def test_refusals_have_the_texts_of_the_reference(store):
     assert await message("abfs://bucket/x.mar", store) == "Model not found at: abfs://bucket/x.mar"
     assert await message("gopher://h/x.mar", store, ANY) == "Model not found at: gopher://h/x.mar"
     only = allowing("https://good.com/.*")
-    for url in (
-        "https://evil.com/x.mar",
-        "s3://good.com/x.mar",
-        "HTTP://good.com/x.mar",
-        "file:///tmp/x.mar",
-    ):
+    for url in ("https://evil.com/x.mar", "s3://good.com/x.mar", "HTTP://good.com/x.mar", "file:///x.mar"):
         assert await message(url, store, only) == f"Given URL {url} does not match any allowed URL(s)"
 
 

@@ -35,17 +35,13 @@ def test_autoscaling_is_changed_live():
     """It is changed live like other settings, off as well as on."""
     on = Change.of(autoscale=True, autoscale_up_pause=500)
     assert str(on) == "autoscale=true, autoscale_up_pause=500"
-    options = on.applied_to(ModelOptions())
-    assert (options.autoscale, options.autoscale_up_pause, options.autoscale_down_pause) == (
-        True,
-        500,
-        60_000,
-    )
+    made = on.applied_to(ModelOptions())
+    assert (made.autoscale, made.autoscale_up_pause, made.autoscale_down_pause) == (True, 500, 60_000)
 
     off = Change.of(autoscale=False)
     assert off
     assert str(off) == "autoscale=false"
-    assert off.applied_to(options).autoscale is False
+    assert off.applied_to(made).autoscale is False
 
 
 async def test_pool_is_scaled_by_the_rule(tmp_path):

@@ -101,16 +101,12 @@ def test_both_sets_become_values(tmp_path):
     assert load(tmp_path, "").settings == Settings()
 
     text = "metrics_mode=prometheus\ntoken_expiration_min=\nbatch_policy=\nenable_workflows=true\n"
-    result = load(tmp_path, f"compat_defaults=torchserve\n{text}", {"enable_model_api": True}).settings
+    made = load(tmp_path, f"compat_defaults=torchserve\n{text}", {"enable_model_api": True}).settings
 
-    assert (result.metrics_mode, result.token_expiration_min, result.batch_policy) == (
-        "prometheus",
-        None,
-        None,
-    )
-    assert result.enable_model_api
-    assert result.enable_workflows
-    assert result.ping_token
+    assert (made.metrics_mode, made.token_expiration_min, made.batch_policy) == ("prometheus", None, None)
+    assert made.enable_model_api
+    assert made.enable_workflows
+    assert made.ping_token
 
 
 @pytest.mark.parametrize(

@@ -157,15 +157,9 @@ def test_description_shows_why_workers_were_scaled():
     assert describe_autoscaling(described) == rule
     scaling.event = ScaleEvent(MOMENT, 1, 2, "queue_wait")
     change = {"time": DESCRIBED_MOMENT, "from": 1, "to": 2, "reason": "queue_wait"}
-    for wait, described_wait in ((0.1234, 123), (math.inf, None)):
+    for wait, waits in ((0.1234, 123), (math.inf, None)):
         scaling.sample, scaling.decision = Sample(1.0, wait, 1.987, 2), Decision(2, 3, "memory")
-        load = {
-            "queueWait": described_wait,
-            "busy": 1.99,
-            "wish": 3,
-            "reason": "memory",
-            "lastChange": change,
-        }
+        load = {"queueWait": waits, "busy": 1.99, "wish": 3, "reason": "memory", "lastChange": change}
 
         assert describe_autoscaling(described) == {**rule, **load}
     assert describe_autoscaling(model(ModelOptions())) is None

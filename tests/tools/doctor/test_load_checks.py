@@ -107,7 +107,4 @@ def test_imports_have_lines_and_use(folder):
 def test_missing_lists_packages_that_are_not_required(folder, requirements, absent):
     """Packages are installed by other names than they are imported by."""
     assert list(load_checks.missing(load_checks.imports_of(folder), requirements)) == absent
-    assert [load_checks.distribution_of(name) for name in ("yaml", "unknown_one")] == [
-        "PyYAML",
-        "unknown_one",
-    ]
+    assert [*map(load_checks.distribution_of, ("yaml", "unknown_one"))] == ["PyYAML", "unknown_one"]

@@ -134,10 +134,7 @@ def test_a_batch_that_ends_its_worker(tmp_path, queued_call):
     replayed = replay_exactly(calls, load_settings({"model_store": str(tmp_path)}, {}, tmp_path))
 
     assert replayed.exact
-    assert [[answer.status for answer in batch.answers] for batch in replayed.batches] == [
-        [500, 500],
-        [200, 200],
-    ]
+    assert [[each.status for each in batch.answers] for batch in replayed.batches] == [[500, 500], [200, 200]]
 
 
 PREDICT = "/org.pytorch.serve.grpc.inference.InferenceAPIsService/"

@@ -6,7 +6,7 @@ from modelserver.tools.serve.file_changes import changes, folders_of
 
 
 @pytest.fixture
-def folder(tmp_path):
+def top(tmp_path):
     """A script with a package, and folders that are none of its."""
     for name in ("package/inner", ".venv/lib", "data", "__pycache__"):
         (tmp_path / name).mkdir(parents=True)
@@ -15,24 +15,15 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_folders_with_packages_are_watched(folder):
-    assert set(folders_of(folder / "handler.py")) == {
-        folder,
-        folder / "package",
-        folder / "package" / "inner",
-    }
-    assert set(folders_of(folder)) == {
-        folder,
-        folder / "package",
-        folder / "package" / "inner",
-        folder / "data",
-    }
-    assert folders_of(folder / "net.pt2") == [folder]
+def test_folders_with_packages_are_watched(top):
+    assert set(folders_of(top / "handler.py")) == {top, top / "package", top / "package" / "inner"}
+    assert set(folders_of(top)) == {top, top / "package", top / "package" / "inner", top / "data"}
+    assert folders_of(top / "net.pt2") == [top]
 
 
-async def test_only_sources_and_the_model_file_count(folder, tmp_path):
-    weights, source, notes = tmp_path / "weights.pt", folder / "package" / "__init__.py", folder / "notes.txt"
-    batches = changes(folder / "handler.py", weights)
+async def test_only_sources_and_the_model_file_count(top, tmp_path):
+    weights, source, notes = tmp_path / "weights.pt", top / "package" / "__init__.py", top / "notes.txt"
+    batches = changes(top / "handler.py", weights)
 
     async def reported(path):
         """The next batch, while both files are written again and again: watching takes a while to start."""
